@@ -6,6 +6,7 @@ DOCS_READY := $(VENV)/.docs-ready
 FLOWER := .venv-flower
 NVFLARE := .venv-nvflare
 RAY := .venv-ray
+QUANTISED := .venv-quantised
 
 PYTEST := $(BIN)/python -m pytest -q --numprocesses=auto --dist=loadfile --no-loadscope-reorder
 TESTS :=
@@ -17,7 +18,7 @@ QUICK := tests/test_layout.py tests/test_imports.py tests/test_exports.py tests/
 ELSEWHERE := ATEN_CPU_CAPABILITY=default,TEST_THREADS=2,TEST_LAST_BITS=1 \
   ATEN_CPU_CAPABILITY=avx2,TEST_THREADS=4,TEST_PRECISION=medium
 
-.PHONY: demo test quick test-elsewhere test-flower test-nvflare test-ray gpu weights check corpus bench docs clean
+.PHONY: demo test quick test-elsewhere test-flower test-nvflare test-ray test-quantised gpu weights check corpus bench docs clean
 
 # Each target sets up what it needs; constraints.txt pins the tested versions.
 $(READY): pyproject.toml constraints.txt
@@ -35,7 +36,7 @@ demo: $(READY)
 	  --trainer dp-fpl --trainer dp-fpl:epsilon=8 \
 	  --trainer dp-fpl:epsilon=8,noise_at=client \
 	  --trainer dp-fpl:mode=published-paper,epsilon=0.1
-	$(BIN)/privaudit attack --scenario server-reconstruct --shadows 30
+	$(BIN)/privaudit attack --scenario server-reconstruct --shadows 8
 	@echo "The demo took $$(($$(date +%s) - $(BEGUN))) seconds."
 
 # In as many processes as there are cores, a file's tests in one of them: long files first.
@@ -95,6 +96,17 @@ $(RAY)/.ready: pyproject.toml constraints.txt
 	$(RAY)/bin/python -m pip install --quiet --no-compile -c constraints.txt -e ".[dev,ray]"
 	touch $@
 
+# Beside bitsandbytes: models whose weights are packed into 4 and 8 bits, on the CPU.
+test-quantised: export OMP_NUM_THREADS = 1
+test-quantised: $(QUANTISED)/.ready
+	$(QUANTISED)/bin/python -m pytest -q tests/privaudit/models/test_quantisation.py $(TESTS)
+
+$(QUANTISED)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(QUANTISED)
+	$(QUANTISED)/bin/python -m pip install --quiet --upgrade "pip>=24"
+	$(QUANTISED)/bin/python -m pip install --quiet --no-compile -c constraints.txt -e ".[dev,quantised]"
+	touch $@
+
 # On a machine with CUDA: what make test asks of a simulated device, asked of a real one,
 # and what that is faster in than the published loops.
 # torch must be built for it: the package index has such wheels of the same version.
@@ -140,4 +152,4 @@ $(DOCS_READY): $(READY)
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(FLOWER) $(NVFLARE) $(RAY) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(FLOWER) $(NVFLARE) $(RAY) $(QUANTISED) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

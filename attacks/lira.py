@@ -1,10 +1,10 @@
 """LiRA: is this confidence one of models that saw the record, or that did not?"""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
@@ -17,10 +17,14 @@ from privaudit.auditing.shadow_models.splits import Source
 from privaudit.auditing.shadow_models.training import shadow_tables
 from privaudit.auditing.signals.thresholds import PUBLIC_MEDIAN, public_threshold
 from privaudit.statistics.shadow_comparison import (
+    MANY,
     Variance,
     offline_scores,
     online_scores,
+    rows_left,
 )
+
+Scoring = Callable[[Int[np.ndarray, " some"]], Float[np.ndarray, " records"]]
 
 LIKELIHOOD_RATIO = "a likelihood ratio of one"
 
@@ -72,18 +76,33 @@ class Lira:
         return [self._score(table) for table in tables]
 
     def _score(self, table: ShadowTable) -> Scores:
-        scores = self._of(table.candidates)
-        if self.mode == "online":
-            return Scores(scores, scores > 0)
-        candidates, public = table.candidates.target, table.public.target
-        reference = self._of(table.public)
-        threshold = public_threshold(reference, public.labels, candidates.labels)
-        return Scores(scores, scores > threshold)
+        score_candidates = self._scoring(table.candidates)
+        scores = score_candidates(np.arange(self.shadows))
+        left_out = [score_candidates(rows) for rows in rows_left(self.shadows)]
+        threshold = 0.0
+        if self.mode == "offline":
+            reference = self._scoring(table.public)(np.arange(self.shadows))
+            labels = table.public.target.labels, table.candidates.target.labels
+            threshold = public_threshold(reference, *labels)
+        return Scores(
+            scores,
+            scores > threshold,
+            left_out=np.stack(left_out) if left_out else None,
+        )
 
-    def _of(self, known: SignalsWithMembership) -> Float[np.ndarray, " records"]:
+    def _scoring(self, known: SignalsWithMembership) -> Scoring:
+        """Return the scores of records as a function of the shadows that are left."""
         target = known.target[self.signal][0].double().numpy()
         shadows = known.signals[self.signal].double().numpy()
         is_in, is_out = known.is_in.numpy(), known.is_out.numpy()
-        if self.mode == "online":
-            return online_scores(target, shadows, is_in, is_out, self.variance)
-        return offline_scores(target, shadows, is_out, self.variance)
+        variance = self.variance
+        if variance == "auto":  # the same where some are left out
+            variance = "per-record" if len(shadows) >= MANY else "global"
+
+        def score(rows: Int[np.ndarray, " some"]) -> Float[np.ndarray, " records"]:
+            if self.mode == "online":
+                masks = is_in[rows], is_out[rows]
+                return online_scores(target, shadows[rows], *masks, variance)
+            return offline_scores(target, shadows[rows], is_out[rows], variance)
+
+        return score

@@ -1,10 +1,11 @@
 """RMIA: does the target prefer this record to most others more than shadows do?"""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float, Int
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
@@ -23,10 +24,12 @@ from privaudit.statistics.shadow_comparison import (
     dominated_shares,
     masked_mean,
     offline_mean,
+    rows_left,
 )
 
 GRID = np.linspace(0, 1, 11)
 FEWEST_TO_TUNE = 3  # shadows: each is the target of the others once
+DIGITS = 5  # of a ratio: what is behind them is rounding
 LEAST = 1e-12  # a probability below it is rounding, and may not divide
 
 
@@ -82,17 +85,37 @@ class Rmia:
     def _score(self, table: ShadowTable) -> Scores:
         public = _Likelihoods.of(table.public)
         candidates = _Likelihoods.of(table.candidates)
-        if self.mode == "online":
-            others = public.target / public.mean_out()
-            ratio = candidates.target / np.maximum(candidates.mean_in_and_out(), LEAST)
-        else:
-            a = self._a(table)
-            others = public.target / offline_mean(public.mean_out(), a)
-            ratio = candidates.target / offline_mean(candidates.mean_out(), a)
+        a = self._a(table) if self.mode == "offline" else 0.0
+        ratio, others = self._ratios(candidates, public, a)
         scores = dominated_shares(ratio, others, self.gamma)
         among = dominated_shares(others, others, self.gamma)
         labels = table.public.target.labels, table.candidates.target.labels
-        return Scores(scores, scores > public_threshold(among, *labels))
+        left_out = [
+            dominated_shares(
+                *self._ratios(candidates.only(rows), public.only(rows), a), self.gamma
+            )
+            for rows in rows_left(self.shadows)
+        ]
+        return Scores(
+            scores,
+            scores > public_threshold(among, *labels),
+            left_out=np.stack(left_out) if left_out else None,
+        )
+
+    def _ratios(
+        self, candidates: "_Likelihoods", public: "_Likelihoods", a: float
+    ) -> tuple[Float[np.ndarray, " candidates"], Float[np.ndarray, " public"]]:
+        """Return p_target(x) / p(x) of candidates, and of public records."""
+        if self.mode == "online":
+            mean = np.maximum(candidates.mean_in_and_out(), LEAST)
+            ratios = candidates.target / mean, public.target / public.mean_out()
+        else:
+            ratios = (
+                candidates.target / offline_mean(candidates.mean_out(), a),
+                public.target / offline_mean(public.mean_out(), a),
+            )
+        # A model that learned nothing is its shadows, but for float32's last bits.
+        return np.round(ratios[0], DIGITS), np.round(ratios[1], DIGITS)
 
     def _a(self, table: ShadowTable) -> float:
         if self.a is not None:
@@ -127,9 +150,14 @@ class _Likelihoods:
         inside = masked_mean(self.shadows, self.is_in)
         return (inside + masked_mean(self.shadows, self.is_out)) / 2
 
-    def without(self, shadow: int) -> tuple[np.ndarray, Bool[np.ndarray, "m n"]]:
-        rest = np.arange(len(self.shadows)) != shadow
-        return self.shadows[rest], self.is_out[rest]
+    def only(self, rows: Int[np.ndarray, " some"]) -> "_Likelihoods":
+        """Return them of some shadows."""
+        return replace(
+            self,
+            shadows=self.shadows[rows],
+            is_in=self.is_in[rows],
+            is_out=self.is_out[rows],
+        )
 
 
 def tune_a(pool: _Likelihoods, gamma: float, most: int = 10) -> float:
@@ -143,7 +171,8 @@ def tune_a(pool: _Likelihoods, gamma: float, most: int = 10) -> float:
         inside, outside = pool.is_in[shadow], pool.is_out[shadow]
         if not inside.any() or not outside.any():
             continue
-        mean_out = np.maximum(masked_mean(*pool.without(shadow)), LEAST)
+        others = np.flatnonzero(np.arange(len(pool.shadows)) != shadow)
+        mean_out = pool.only(others).mean_out()
         target = pool.shadows[shadow]
         for place, a in enumerate(GRID):
             ratio = target / offline_mean(mean_out, float(a))

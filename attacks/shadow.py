@@ -17,6 +17,7 @@ from privaudit.auditing.shadow_models.signal_table import (
     ShadowTable,
     SignalsWithMembership,
 )
+from privaudit.auditing.shadow_models.splits import Source, order_of_contents
 from privaudit.auditing.shadow_models.training import shadow_tables
 from privaudit.auditing.signals.signals import SignalTable
 from privaudit.core.streams import Stream
@@ -40,10 +41,14 @@ class Shadow:
     models", IEEE S&P 2017; with 50 shadows and this attack model as in Tran et al.,
     "Privacy-preserving personalized federated prompt learning for multimodal large
     language models", ICLR 2025, appendix A.3. There is no statement there on what the
-    attack model sees; log-probabilities here.
+    attack model sees; log-probabilities here. Both train shadows on records of the
+    adversary's own ("offline"); on the candidates ("online") they are those of LiRA and
+    RMIA, which need not be trained twice, and what tells members from others is learned
+    on the very records that are judged.
 
     Attributes:
         shadows: Shadow models for each attacked client.
+        mode: "online" shadows train on the candidates, "offline" on public records.
         attack_models: One for each class, as published, or one for all, which has more
             records to learn from.
         vector: The whole probability vector in the order of classes, or sorted.
@@ -57,6 +62,7 @@ class Shadow:
     task: ClassVar[AnyTask] = "classification"
 
     shadows: Annotated[int, Field(ge=5)] = 50
+    mode: Literal["online", "offline"] = "online"
     attack_models: Literal["class-wise", "pooled"] = "class-wise"
     vector: Literal["full", "sorted"] = "full"
     hidden: Annotated[int, Field(ge=1)] = 32
@@ -77,7 +83,8 @@ class Shadow:
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
         """Score each target's candidates by the attack model's log-odds."""
-        tables = shadow_tables(adversary, targets, self.shadows)
+        source: Source = "candidates" if self.mode == "online" else "public"
+        tables = shadow_tables(adversary, targets, self.shadows, source)
         return [
             self._score(adversary, target, table)
             for target, table in zip(targets, tables, strict=True)
@@ -87,6 +94,8 @@ class Shadow:
         self, adversary: Adversary, target: Target, table: ShadowTable
     ) -> Scores:
         held, pool, candidates = self._held, table.pool, table.candidates.target
+        if self.mode == "online":  # sums round alike in whatever order they are asked
+            pool = pool.pick(order_of_contents(target.candidates))
         train = _Examples.of_shadows(self, pool, slice(held, None))
         check = _Examples.of_shadows(self, pool, slice(0, held))
         stream = adversary.seeds.stream("attack model", client=target.client)

@@ -98,9 +98,13 @@ class Chromium:
 
     def open(self, path: Path, fragment: str = "") -> None:
         """Show a file, and forget what pages before it did."""
+        self.visit(path.resolve().as_uri() + fragment)
+
+    def visit(self, url: str) -> None:
+        """Show an address, and forget what pages before it did."""
         self.requests.clear()
         self.complaints.clear()
-        self.send("Page.navigate", url=path.resolve().as_uri() + fragment)
+        self.send("Page.navigate", url=url)
         self.wait("document.readyState === 'complete'")
 
     def ask(self, expression: str) -> Any:

@@ -30,7 +30,7 @@ def scripts(node: Any) -> Iterator[str]:
         for key, value in node.items():
             if key == "run":
                 yield from str(value).splitlines()
-            elif key == "script":
+            elif key in ("script", "before_script"):
                 yield from value
             else:
                 yield from scripts(value)
@@ -39,8 +39,12 @@ def scripts(node: Any) -> Iterator[str]:
             yield from scripts(entry)
 
 
+FILES = [
+    yaml.safe_load((ROOT / "ci" / name).read_text(encoding="utf-8"))
+    for name in ("action.yml", "gitlab.yml")
+]
 WORKFLOWS = [yaml.safe_load(text) for text in blocks(CI, "yaml")]
-SHELL = [line for workflow in WORKFLOWS for line in scripts(workflow)]
+SHELL = [line for workflow in [*WORKFLOWS, *FILES] for line in scripts(workflow)]
 TRAIN_ARGS = shlex.split(blocks(CI, "text")[0])
 NAMED = sorted(
     {f"privaudit {found}" for found in re.findall(r"`privaudit ([^`…]+)`", CI + GATE)}
@@ -54,6 +58,7 @@ COMMANDS = [line for line in LINES if re.match(r"(xargs )?privaudit ", line)]
 
 def parse(line: str) -> click.Context:
     """Parse a command line as the shell and privaudit would, without running it."""
+    line = re.sub(r"\$\{(\w+):\+(.*?)\}", r"\2", line).partition(" || ")[0]
     words = shlex.split(re.sub(r"\$\w+", "1", line))
     takes_file = words[0] == "xargs"
     if "<" in words:
@@ -68,7 +73,7 @@ def parse(line: str) -> click.Context:
 
 
 def test_there_are_two_complete_examples_and_a_baseline() -> None:
-    github, gitlab, baseline = WORKFLOWS
+    github, gitlab, _, _, baseline = WORKFLOWS
     assert set(github) >= {"name", "permissions", "jobs"}
     assert True in github  # YAML 1.1 reads the key "on" as a truth value
     assert "privacy" in gitlab
@@ -93,6 +98,45 @@ def test_a_command_named_in_the_text_exists(line: str) -> None:
 def test_the_parser_notices_an_option_that_is_not_there() -> None:
     with pytest.raises(Exception, match="No such option"):
         parse("privaudit gate after --base-line baseline.json")
+
+
+def test_pinned_versions_are_the_tested_ones_with_wheels_for_processors() -> None:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    tested = dict(line.split("==") for line in lines)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    tested["privaudit"] = project["project"]["version"]
+    action, gitlab = FILES
+    said = {name: entry.get("default") for name, entry in action["inputs"].items()}
+    variables = gitlab[".privaudit"]["variables"]
+    package = f"privaudit=={tested['privaudit']}"
+    assert said["package"] == variables["PRIVAUDIT_PACKAGE"] == package
+    assert said["torch"] == variables["TORCH"] == tested["torch"]
+    assert said["torchvision"] == variables["TORCHVISION"] == tested["torchvision"]
+    installs = [line for line in SHELL if "pip install" in line]
+    assert len(installs) == 10
+    for line in installs:
+        assert ("whl/cpu" in line) == ("torch" in line)
+        for name, version in re.findall(r"(\w+)==([\d.]+)", line):
+            assert tested[name] == version
+
+
+def test_the_action_puts_no_input_into_a_script() -> None:
+    """An input that is shell would be run: they come as environment variables."""
+    for line in scripts(FILES[0]):
+        assert "${{" not in line
+
+
+def test_the_template_fails_by_default_and_takes_no_baseline_where_none_is() -> None:
+    job = FILES[1][".privaudit-gate"]
+    assert "allow_failure" not in job
+    (line,) = job["script"]
+    assert '${PRIVAUDIT_BASELINE:+--baseline "$PRIVAUDIT_BASELINE"}' in line
+
+
+def test_the_action_leaves_no_badge_of_an_earlier_run() -> None:
+    lines = list(scripts(FILES[0]))
+    gate = next(i for i, line in enumerate(lines) if line.startswith("privaudit gate"))
+    assert "rm -f gate-badge.json" in lines[:gate]
 
 
 def test_nothing_private_is_uploaded() -> None:

@@ -2,9 +2,9 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,8 @@ from privaudit.core.devices import chosen_device, find_device, moved
 from privaudit.core.errors import ConfigError
 from privaudit.core.tensors import Stacked
 from privaudit.federated.on_device import on_device
-from privaudit.federated.trainer import Cohort, LocalResult, Round, Task, Trainer
-from privaudit.trainers.fedpgp import FedPGP
-from privaudit.trainers.fedpt import FedPT
-from privaudit.trainers.pfedmoap import PFedMoAP
+from privaudit.federated.trainer import TRAINERS, Cohort, LocalResult, Round, Task
+from privaudit.models.precisions import seconds_of
 from privaudit.trainers.promptfl import PromptFL
 from tests.conftest import Cli
 from tests.simulated_device import (
@@ -30,7 +28,8 @@ from tests.simulated_device import (
     reads,
     task_on,
 )
-from tests.toy_federation import Play
+from tests.toy_federation import Play, Shards
+from tests.toy_language import toy_dialogues, toy_writing_task
 
 pytestmark = pytest.mark.gpu
 simulated = pytest.mark.skipif(
@@ -114,22 +113,42 @@ def test_a_step_that_mixes_devices_is_found(task: Task, play: Play) -> None:
         play(on_device(trainer, device), 1, task=task_on(task, device))
 
 
+CLIPS = "clipping looks whether gradients are finite"
+WRITES = "a writing model looks which positions hold answers"
+WAITS = {
+    "fedotp": "optimal transport looks whether it has converged",
+    "dp-fedotp": f"likewise, and {CLIPS}",
+    **dict.fromkeys(("dp-fedpgp", "dp-pfedmoap", "dp-promptfl"), CLIPS),
+    **dict.fromkeys(("fedrand", "lora-fedavg", "lora-fedpara", "lora-fedper"), WRITES),
+}
+"""Trainers whose steps read a number from the device, and why."""
+
+
 @simulated
-@pytest.mark.parametrize(
-    "trainer", [PromptFL, FedPGP, PFedMoAP, FedPT, partial(FedPT, peft_method="full")]
-)
-def test_no_local_step_waits_for_the_device(
-    trainer: Callable[..., Trainer], task: Task, play: Play
+@pytest.mark.parametrize("name", [*TRAINERS.names(), "fedpt peft_method=full"])
+def test_no_local_step_waits_for_the_device_but_where_that_is_listed(
+    name: str, task: Task, shards: Shards, play: Play
 ) -> None:
-    """Four steps read as many numbers from it as two do."""
+    """Four steps read as many numbers from it as two do; of every trainer."""
+    name, _, method = name.partition(" peft_method=")
+    kind: Any = TRAINERS.find(name)
+    have = {field.name for field in fields(kind())}
+    options: dict[str, Any] = {"peft_method": method} if method else {}
+    if "batch_size" in have and kind().batch_size is not None:
+        options["batch_size"] = 0
+    if kind().task == "generation":
+        task = toy_writing_task()
+        shards = {c: toy_dialogues(len(own), 10) for c, own in shards.items()}
     counts = []
-    for epochs in (2, 4):
+    for steps in (2, 4):
+        options |= dict.fromkeys(have & {"epochs", "steps", "tuning_epochs"}, steps)
         with another_device() as device:
             reads.clear()
-            there = on_device(trainer(epochs=epochs, batch_size=0), device)
-            play(there, 1, task=task_on(task, device))
+            there = on_device(kind(**options), device)
+            play(there, 1, task=task_on(task, device), shards=shards)
             counts.append(len(reads))
-    assert 0 < counts[0] == counts[1]
+    assert 0 < counts[0] <= counts[1]
+    assert (counts[0] < counts[1]) == (name in WAITS)
 
 
 @simulated
@@ -212,7 +231,9 @@ def test_the_chosen_device_ends_with_the_block() -> None:
         assert chosen_device().type == "cpu"
 
 
-def test_a_run_goes_on_elsewhere_only_if_that_is_asked_for(cli: Cli) -> None:
+def test_a_run_goes_on_elsewhere_only_if_that_is_asked_for(
+    cli: Cli, tmp_path: Path
+) -> None:
     def stop(event: Event) -> None:
         raise KeyboardInterrupt
 
@@ -234,8 +255,8 @@ def test_a_run_goes_on_elsewhere_only_if_that_is_asked_for(cli: Cli) -> None:
     said = "resumed with --resume-near, elsewhere after round 1"
     page = load_run("cut").path / "audits" / "prompt-release" / "report.html"
     assert said in page.read_text()
-    assert cli("export", "cut", "--public", "card")[0] == 0
-    assert said in cli("verify", "card")[1]
+    assert cli("export", "cut", "--public", tmp_path / "card")[0] == 0
+    assert said in cli("verify", tmp_path / "card")[1]
 
 
 @pytest.mark.usefixtures("few_scenes")
@@ -251,6 +272,44 @@ def test_a_coarser_precision_is_another_run_near_the_first(trainer: str) -> None
         assert one.tensors.keys() == other.tensors.keys()
     losses = [run.metrics[0]["training_loss"] for run in (fine, coarse)]
     assert 0 < abs(losses[0] - losses[1]) < 0.02 * losses[0]
+
+
+def test_auto_is_the_faster_precision_or_that_of_a_run_that_is_there(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(float32: float, bfloat16: float) -> None:
+        found = {"float32": float32, "bfloat16": bfloat16}
+        where = "privaudit.federated.runs.reuse.seconds_of"
+        monkeypatch.setattr(where, lambda device: found)
+
+    few: dict[str, Any] = {"rounds": 2, "epochs": 1, "clients": 2, "shots": 4}
+    words = ("--rounds", 2, "--set", "epochs=1", "--clients", 2, "--shots", 4)
+    measured(2e-3, 1e-3)
+    code, out, _ = cli("train", "--precision", "auto", *words, "--runs", tmp_path)
+    assert code == 0
+    assert "precision bfloat16: a layer took 2 ms in float32, 1 ms in bfloat16" in out
+    coarse = load_run(folder=tmp_path)
+    assert coarse.header["precision_seconds"] == {"float32": 2e-3, "bfloat16": 1e-3}
+    assert coarse.config.precision == "bfloat16"
+    named = train(folder=tmp_path, precision="bfloat16", **few)
+    assert (named.name, named.config) == (coarse.name, coarse.config)
+
+    def stop(event: Event) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(folder=tmp_path, precision="auto", name="cut", watcher=stop, **few)
+    measured(1e-3, 2e-3)  # from now on
+    resumed = train(folder=tmp_path, precision="auto", name="cut", resume=True, **few)
+    assert resumed.transcript.head == coarse.transcript.head
+    assert train(folder=tmp_path, precision="auto", **few).name == coarse.name
+    fine = train(folder=tmp_path, precision="auto", fresh=True, **few)
+    assert fine.config.precision == "float32"
+    assert fine.config.digest != coarse.config.digest
+
+
+def test_both_precisions_are_measured() -> None:
+    assert all(taken > 0 for taken in seconds_of(torch.device("cpu")).values())
 
 
 def test_prompts_are_not_learned_in_float16() -> None:

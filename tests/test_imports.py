@@ -154,7 +154,7 @@ def test_only_the_federation_makes_messages() -> None:
     """
     paths = [*MODULES.items(), *((p.stem, p) for p in (ROOT / "trainers").glob("*.py"))]
     makers = {name for name, path in paths if "Message(" in path.read_text()}
-    seen = ("transcripts.threat_models", "transcripts.folder")
+    seen = tuple(f"transcripts.{m}" for m in ("threat_models", "round_sums", "folder"))
     sending = {"federation", "messages", "masked_sum", *seen}
     assert makers <= {
         *(f"privaudit.federated.{name}" for name in sending),

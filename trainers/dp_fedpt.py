@@ -134,7 +134,8 @@ class DPFedPT(PrivateUpdates):
         std = self._noise(task, at).server
         if std:
             grid = Grid.of(std)
-            total = grid.add(total, self.noise(total, grid, at.secret("server noise")))
+            drawn = self.noise(total.unsqueeze(0), grid, [at.secret("server noise")])
+            total = grid.add(total, drawn[0])
         places = self._places(server, at)
         if places is not None:
             total = scattered(total, places, size_of(server))

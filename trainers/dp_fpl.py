@@ -7,6 +7,7 @@ from functools import partial
 from typing import Annotated, ClassVar, Literal
 
 import torch
+from jaxtyping import Float
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
@@ -38,6 +39,7 @@ from privaudit.tuning.prompts.low_rank import (
     by_factors,
     draw_factors,
     expected_local_share,
+    factorize,
     reconstruct_gradient,
 )
 from privaudit.tuning.prompts.private_training import PrivateTrainer
@@ -68,7 +70,9 @@ class DPFPL(PrivateTrainer):
             number, where u spans everything. "full" trains p_L itself.
         factorization: "both" (published): u and v orthonormal; "left": u only.
         residual: Whether r is part of the prompt in training; without, it is p_G + u v.
-            What is released is p_G + p_L either way, r included.
+        release_residual: Whether what is released, and so tested, is p_G + p_L, r
+            included; without, p_G + u v of a fresh factorization, as the paper tests
+            "without residual". Full rank has no residual.
         noise_at: Where the global part gets its noise: "server"; "client": each client
             adds all of it; "distributed": each adds a share, under a secure sum.
             Published modes know "server" only.
@@ -88,6 +92,7 @@ class DPFPL(PrivateTrainer):
     rank: Rank = 8
     factorization: Kind = "both"
     residual: bool = True
+    release_residual: bool = True
     noise_at: Literal["server", "client", "distributed"] = "server"
     learning_rate_global: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.02
     learning_rate_local: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.0005
@@ -138,8 +143,9 @@ class DPFPL(PrivateTrainer):
         """
         factors = draw_factors(kept["local"], self.rank, self.factorization, cohort, at)
         contexts = received["context"] + self._forward_part(kept["local"], factors)
+        batch = self.draw_batch(task, cohort, at)
         gradients = ContextGradients.forward(
-            task, contexts, self.draw_batch(task, cohort, at)
+            task, contexts, batch, by_record=self.sums_clipped
         )
         mechanisms = self._mechanisms(task, at)
         apart = mechanisms.local
@@ -191,7 +197,7 @@ class DPFPL(PrivateTrainer):
         kept: Stacked,
     ) -> Stacked:
         """Release the sum of both prompts."""
-        return {"context": received["context"] + kept["local"]}
+        return {"context": received["context"] + self._released_part(kept["local"])}
 
     def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return the released prompt, or the global one plus what uploads tell of p_L.
@@ -222,7 +228,7 @@ class DPFPL(PrivateTrainer):
             missing.append("the factors' random start")
         if self.epsilon is not None:
             missing.append("the noise on the local prompt")
-        reconstructed = {"context": shared + state["local"]}
+        reconstructed = {"context": shared + self._released_part(state["local"])}
         return Reconstruction(
             reconstructed, tuple(missing), 0, True, shared={"context": shared}
         )
@@ -268,6 +274,19 @@ class DPFPL(PrivateTrainer):
     def _forward_part(self, local: Tensor, factors: Factors | None) -> Tensor:
         if factors is None or self.residual:
             return local
+        return factors.u @ factors.v
+
+    def _released_part(self, local: Float[Tensor, "*k n w"]) -> Float[Tensor, "*k n w"]:
+        """Return what of p_L is released; a release's factors start from public draws."""
+        if self.release_residual or self.rank == "full":
+            return local
+        stream = Seeds(0).stream("factorization of a release")
+        start = stream.normal_tensor(
+            (local.shape[-1], min(self.rank, *local.shape[-2:]))
+        )
+        factors = factorize(
+            local, start.expand(*local.shape[:-2], *start.shape), self.factorization
+        )
         return factors.u @ factors.v
 
     def _mechanisms(self, task: Task, at: Round) -> Mechanisms:

@@ -67,5 +67,20 @@ def assure(
     return Assurance("proved")
 
 
+def covering(
+    certificate: dict[str, Any], unit: Literal["record", "client"]
+) -> dict[str, Any]:
+    """Return a certificate as far as it covers what is asked about.
+
+    One for a record covers no client, who has many; one for a client, its records too.
+    """
+    if unit == "record" or certificate["unit"] == "client":
+        return certificate
+    said = "What is proved is for one record, and a client has many."
+    proved = certificate["epsilon"] is not None
+    why = f"{said} {certificate['why']}" if proved else certificate["why"]
+    return {**certificate, "epsilon": None, "why": why}
+
+
 def _above(epsilon: float, claimed: float) -> bool:
     return epsilon > claimed * (1 + _ROUNDING)

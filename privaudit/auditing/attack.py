@@ -101,6 +101,8 @@ class Scores:
         scores: Higher means more likely a member.
         guesses: The attack's verdict, by a threshold fixed without these candidates.
         by_round: The scores of single rounds, where the attack has them.
+        left_out: What they would be without each of some sets of shadow models; None
+            where none were trained, or the interval is not to know of their coins.
     """
 
     scores: Float[np.ndarray, " candidates"]
@@ -108,6 +110,7 @@ class Scores:
     by_round: Mapping[int, Float[np.ndarray, " candidates"]] = field(
         default_factory=dict
     )
+    left_out: Float[np.ndarray, "sets candidates"] | None = None
 
 
 @runtime_checkable

@@ -7,10 +7,19 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from privaudit.statistics.curve import RocCurve, roc_curve, tied, tpr_at_fpr
-from privaudit.statistics.estimate import Estimate
+from privaudit.statistics.curve import (
+    RocCurve,
+    pooled_ranks,
+    roc_curve,
+    tied,
+    tpr_at_fpr,
+    uneven,
+)
+from privaudit.statistics.delong import Clusters
+from privaudit.statistics.estimate import Estimate, unresolved
 from privaudit.statistics.guesses import advantage, class_averaged_success, success_rate
 from privaudit.statistics.roc import auroc, pooled_auroc
+from privaudit.statistics.shadow_comparison import shadow_variance, with_shadow_error
 from privaudit.statistics.verdict import Sampling, Verdict, judge_leak
 
 FPRS = (0.1, 0.01, 0.001)
@@ -30,6 +39,10 @@ class ClientScores:
         scores: Higher means more likely a member.
         guesses: By a threshold fixed elsewhere.
         is_member: The truth.
+        left_out: The scores without each of some sets of shadow models; None where
+            there are none.
+        cluster: Numbers that candidates share which resemble one another, and had a
+            coin each; None if none do.
     """
 
     client: str
@@ -38,6 +51,15 @@ class ClientScores:
     scores: Float[np.ndarray, " candidates"]
     guesses: Bool[np.ndarray, " candidates"]
     is_member: Bool[np.ndarray, " candidates"]
+    left_out: Float[np.ndarray, "sets candidates"] | None = None
+    cluster: Int[np.ndarray, " candidates"] | None = None
+
+    @property
+    def clusters(self) -> Clusters | None:
+        """Clusters of the members, and of the non-members."""
+        if self.cluster is None:
+            return None
+        return self.cluster[self.is_member], self.cluster[~self.is_member]
 
     @property
     def groups(
@@ -57,7 +79,9 @@ class AttackResult:
         threshold: How the threshold of the guesses was fixed.
         auroc: Per-client AUROCs averaged by pairs, for other records of these clients.
         auroc_new_clients: The same, for other clients.
-        tpr_at_fpr: By false-positive rate, one threshold for all clients.
+        tpr_at_fpr: By false-positive rate, one threshold for the ranks that scores have
+            within their client; unresolved where a small client beside a large one is
+            hardly ever above it.
         success: Share of right guesses, averaged over classes.
         success_plain: Share of right guesses.
         advantage: True- less false-positive rate of the guesses.
@@ -84,8 +108,8 @@ class AttackResult:
     package: str = ""
 
     def roc(self) -> RocCurve:
-        """Return the ROC curve over all clients' candidates, one threshold for all."""
-        return roc_curve(*_pooled(self.clients))
+        """Return the ROC curve over all clients' candidates, ranked within clients."""
+        return roc_curve(*ranked(self.clients))
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the scores, for audit.json."""
@@ -115,24 +139,30 @@ def evaluate_scores(
     sampling: Sampling = "coin",
 ) -> AttackResult:
     """Return what an attack's scores say, given the truth and how it was chosen."""
-    members, others = _pooled(clients)
+    members, others = ranked(clients)
     truth = np.concatenate([c.is_member for c in clients])
     guesses = np.concatenate([c.guesses for c in clients])
     labels = np.concatenate([c.labels for c in clients])
-    groups = [c.groups for c in clients]
-    pooled = pooled_auroc(groups)
+    groups, clusters = [c.groups for c in clients], [c.clusters for c in clients]
+    pooled = leak_auroc(clients)
+    alike, both = _clusters(clients)
     return AttackResult(
         attack=attack,
         settings=settings,
         threshold=threshold,
         auroc=pooled,
-        auroc_new_clients=pooled_auroc(groups, population="new"),
-        tpr_at_fpr={fpr: tpr_at_fpr(members, others, fpr) for fpr in FPRS},
-        success=class_averaged_success(truth, guesses, labels),
-        success_plain=success_rate(truth, guesses),
-        advantage=advantage(truth, guesses),
+        auroc_new_clients=pooled_auroc(groups, population="new", clusters=clusters),
+        tpr_at_fpr={
+            fpr: _told(tpr_at_fpr(members, others, fpr, clusters=both), clients, fpr)
+            for fpr in FPRS
+        },
+        success=class_averaged_success(truth, guesses, labels, clusters=alike),
+        success_plain=success_rate(truth, guesses, clusters=alike),
+        advantage=advantage(truth, guesses, clusters=alike),
         by_client={
-            c.client: auroc(*c.groups) for c in clients if all(map(len, c.groups))
+            c.client: _knowing_shadows(auroc(*c.groups, clusters=c.clusters), [c])
+            for c in clients
+            if all(map(len, c.groups))
         },
         verdict=judge_leak(pooled, sampling=sampling),
         tied=sum(tied(c.scores) for c in clients),
@@ -141,11 +171,54 @@ def evaluate_scores(
     )
 
 
-def _pooled(
+def _told(rate: Estimate, clients: Sequence[ClientScores], fpr: float) -> Estimate:
+    """Return a rate, unresolved where clients' sizes differ so that it hides some."""
+    reason = uneven([len(c.scores) for c in clients], fpr)
+    if rate.unresolved or not reason:
+        return rate
+    return unresolved(reason, rate.n, rate.method, rate.confidence)
+
+
+def leak_auroc(clients: Sequence[ClientScores], confidence: float = 0.95) -> Estimate:
+    """Return per-client AUROCs averaged by pairs, for other records and other shadows."""
+    pooled = pooled_auroc(
+        [c.groups for c in clients],
+        confidence=confidence,
+        clusters=[c.clusters for c in clients],
+    )
+    return _knowing_shadows(pooled, clients)
+
+
+def _knowing_shadows(estimate: Estimate, clients: Sequence[ClientScores]) -> Estimate:
+    """Return an AUROC whose interval knows of the adversary's own coins, if it had any."""
+    known = [c for c in clients if c.is_member.any() and not c.is_member.all()]
+    tables = [c.left_out for c in known if c.left_out is not None]
+    if len(tables) < len(known) or len({len(table) for table in tables}) != 1:
+        return estimate
+    truths = [c.is_member for c in known]
+    left_out = [
+        [(s[truth], s[~truth]) for s, truth in zip(rows, truths, strict=True)]
+        for rows in zip(*tables, strict=True)
+    ]
+    return with_shadow_error(estimate, shadow_variance(left_out), len(left_out))
+
+
+def _clusters(
+    clients: Sequence[ClientScores],
+) -> tuple[Int[np.ndarray, " all"] | None, Clusters | None]:
+    """Return the clusters of all candidates in order, and of members and others."""
+    if any(one.cluster is None for one in clients):
+        return None, None
+    pairs = [one.clusters for one in clients if one.clusters is not None]
+    members, others = (np.concatenate(part) for part in zip(*pairs, strict=True))
+    alike = [one.cluster for one in clients if one.cluster is not None]
+    return np.concatenate(alike), (members, others)
+
+
+def ranked(
     clients: Sequence[ClientScores],
 ) -> tuple[Float[np.ndarray, " members"], Float[np.ndarray, " others"]]:
-    groups = [c.groups for c in clients]
-    return (
-        np.concatenate([members for members, _ in groups]),
-        np.concatenate([others for _, others in groups]),
-    )
+    """Return members and non-members of all clients, ranked within their client."""
+    ranks = pooled_ranks([c.scores for c in clients])
+    truth = np.concatenate([c.is_member for c in clients])
+    return ranks[truth], ranks[~truth]

@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from privaudit.auditing.assurance import Assurance, assure
+from privaudit.auditing.assurance import Assurance, assure, covering
 from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit_part import AuditPart, R, audit_parts, stored_parts
 from privaudit.auditing.parts.closeness import CLOSENESS
 from privaudit.auditing.parts.one_run import ONE_RUN
+from privaudit.auditing.repetition.audit_log import Tried
 from privaudit.auditing.scenario import Scenario
+from privaudit.auditing.shadow_models.budget import ShadowBudget
 from privaudit.core.errors import ConfigError
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.utility import Utility
@@ -26,7 +28,10 @@ class Audit:
         results: By attack; the first one carries the verdict.
         utility: Accuracy of the personal models; None where nobody can measure it.
         seed: Of the adversary's own randomness.
+        budget: What a budget for shadow models paid for; None where they were numbered,
+            or there were none to train.
         parts: What else was computed, by the name of the part; see :meth:`part`.
+        tried: How often the run was audited, which the headline's verdict counts.
     """
 
     run: Run
@@ -34,7 +39,9 @@ class Audit:
     results: Mapping[str, AttackResult]
     utility: Utility | None
     seed: int
+    budget: ShadowBudget | None = None
     parts: Mapping[str, Any] = field(default_factory=dict)
+    tried: Tried = field(default_factory=Tried)
 
     def __str__(self) -> str:
         return f"AUROC {self.auroc}"
@@ -59,17 +66,6 @@ class Audit:
     def headline(self) -> AttackResult:
         """The leak that the verdict is about."""
         return next(iter(self.results.values()))
-
-    @property
-    def guesses(self) -> AttackResult:
-        """The leak that success rates are told of: of guesses learned on shadows.
-
-        Without shadow models it is the headline.
-        """
-        attacks = self.scenario.attacks.items()
-        shadowed = {name for name, attack in attacks if attack.trains_shadows}
-        learned = [leak for name, leak in self.results.items() if name in shadowed]
-        return learned[0] if learned else self.headline
 
     @property
     def measured_utility(self) -> Utility:
@@ -108,7 +104,8 @@ class Audit:
     @property
     def certificate(self) -> dict[str, Any]:
         """What is proved in this scenario's view: "peer" of "peer:client-3"."""
-        return self.run.privacy["certified"][self.scenario.threat.partition(":")[0]]
+        view = self.scenario.threat.partition(":")[0]
+        return covering(self.run.privacy["certified"][view], self.scenario.unit)
 
     @property
     def assurance(self) -> Assurance:
@@ -130,6 +127,7 @@ class Audit:
             "threat": self.scenario.threat,
             "clients": self.run.config.clients,
             "seed": self.seed,
+            **({"budget": vars(self.budget)} if self.budget else {}),
             "config": self.run.config.model_dump(),
             "privacy": {
                 "claimed": self.run.privacy["claimed"],

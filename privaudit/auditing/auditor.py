@@ -1,63 +1,55 @@
 """The auditor: plays a scenario's adversary on a run, and joins scores and truth."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from importlib.metadata import version
 from typing import Any, Literal
-
-import numpy as np
-from jaxtyping import Bool, Float, Shaped
 
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.audit_part import audit_parts
 from privaudit.auditing.dominated_views import attack_as_weaker
-from privaudit.auditing.external_models import ShadowAttack, SignalScale, shadow_scores
 from privaudit.auditing.linkage import link_targets
-from privaudit.auditing.model_outputs import Array, as_array
 from privaudit.auditing.named_attacks import (
     Attacks,
     check_arguments,
     check_played,
     named_attacks,
+    refuse_all_members,
 )
-from privaudit.auditing.played_scenario import PlayedScenario
+from privaudit.auditing.parts.one_run import refuse_unbounded
+from privaudit.auditing.played_scenario import PlayedScenario, store_beside
 from privaudit.auditing.query_access import answering
+from privaudit.auditing.repetition.audit_log import check_log, log_audit
+from privaudit.auditing.repetition.correction import recount
 from privaudit.auditing.scenario import Scenario, find_scenario
-from privaudit.auditing.scores.score_table import Names, ScoreTable
-from privaudit.auditing.scores.scored_audit import Declared, audit_scores
-from privaudit.auditing.signals.signal_cache import SignalStore
-from privaudit.core.errors import AttackError, ConfigError, UnknownNameError
+from privaudit.auditing.scores.audits_scores import AuditsScores
+from privaudit.auditing.shadow_models.budget import (
+    LADDER,
+    USUAL_SECONDS,
+    ShadowBudget,
+    parse_budget,
+    plan_shadows,
+)
+from privaudit.auditing.signals.signal_cache import FOLDER
+from privaudit.auditing.units.whole_clients import (
+    refuse_unit,
+    seen_from_outside,
+    target_clients,
+)
+from privaudit.core.errors import AttackError, UnknownNameError
 from privaudit.core.seeds import Seeds
 from privaudit.federated.participants import trained_clients
-from privaudit.federated.runs.config import RunConfig
 from privaudit.federated.runs.folder.own_files import refuse_link
 from privaudit.federated.runs.folder.run_names import load_run
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.utility import Utility, measure_clients
 from privaudit.federated.trainer import ClientId
 from privaudit.federated.transcripts.threat_models import find_threat
-from privaudit.models.interfaces import OwnersModel, TaskKind
-from privaudit.recording.origins.scores import SCORES
-from privaudit.statistics.delong import checked_scores
-from privaudit.statistics.progress import Event, Phase, Watcher, watching
-from privaudit.statistics.verdict import Sampling
-
-_SIGNALS = "audits/signals"
-USUAL_SHADOWS: Mapping[TaskKind, int] = {"classification": 50, "generation": 0}
-"""50 are published; each takes minutes of a model that writes."""
+from privaudit.models.interfaces import OwnersModel
+from privaudit.statistics.progress import Phase, Watcher, naming, watching
 
 
-def refuse_all_members(config: RunConfig, what: str = "The run is trained") -> None:
-    """Refuse a run without non-members, finished or planned."""
-    if config.members == "all":
-        raise AttackError(
-            f"{what} on all candidates, so there are no non-members to tell members "
-            'from. Use members = "coin" (--members coin).'
-        )
-
-
-class Auditor:
+class Auditor(AuditsScores):
     """Runs a scenario's attacks on a run, and evaluates their scores.
 
     Example:
@@ -71,7 +63,7 @@ class Auditor:
     def __init__(self, run: Run | str | None = None) -> None:
         loaded = run if isinstance(run, Run) else load_run(run)
         refuse_all_members(loaded.config, f"{loaded.name} is trained")
-        for name in ("audits", _SIGNALS):
+        for name in ("audits", FOLDER):
             refuse_link(loaded.path / name)
         self.run = loaded.require_complete()
 
@@ -80,8 +72,9 @@ class Auditor:
         scenario: str | Scenario = "server-reconstruct",
         *,
         attacks: Attacks = (),
-        clients: int | Literal["all"] = 3,
+        clients: int | Literal["all"] = "all",
         shadows: int | None = None,
+        budget: str | None = None,
         seed: int = 0,
         watcher: Watcher | None = None,
     ) -> Audit:
@@ -95,20 +88,58 @@ class Auditor:
             clients: How many clients to train shadow models for, in their fixed order,
                 or all of them. Attacks without shadow models attack everyone.
             shadows: Shadow models for each of them; 0 leaves those attacks out. By
-                default 50, and 0 for generation: a model that writes takes minutes.
+                default as many as the budget pays for.
+            budget: What those may take, as "90s", "2m" or "1h" of one core of a
+                reference machine: work is counted, not timed, so that all machines
+                train as many. By default "2m", and nothing for generation: a model
+                that writes takes minutes.
             seed: Of the adversary's randomness.
             watcher: Called with a :class:`privaudit.cli.progress.Phase` of what is done next.
 
         Raises:
             UnknownNameError: No scenario, or no attack, has that name.
-            ConfigError: Fewer than one client, fewer than five shadows, or no attack
-                of the scenario takes models of the run's task.
+            ConfigError: Fewer than one client, fewer than five shadows, shadows and a
+                budget, or no attack of the scenario takes models of the run's task.
             ViewError: The threat model does not fit the trainer.
+            MissingFileError: The run's log of audits, or its plan, is gone.
+            TranscriptError: It was cut or altered.
+            StorageError: The log cannot be written.
         """
-        check_arguments(scenario, clients, shadows, seed, attacks)
-        with watching(self.run.name, watcher):
-            plan = self.plan(scenario, attacks, shadows)
-        adversary, targets = self.prepare(plan, seed=seed, watcher=watcher)
+        check_arguments(scenario, clients, shadows, budget, seed, attacks)
+        check_log(self.run)  # before anything is trained
+        asked: dict[str, Any] = {
+            "attacks": attacks,
+            "clients": clients,
+            "shadows": shadows,
+            "budget": budget,
+            "seed": seed,
+        }
+        audit = self.play(scenario, watcher=watcher, **asked)
+        asked["attacks"] = sorted(attacks)
+        own = ["a scenario"] * isinstance(scenario, Scenario)
+        own += ["attacks"] * (isinstance(attacks, Mapping) and bool(attacks))
+        log_audit(self.run, audit.scenario.name, seed, audit.results, asked, own)
+        return recount(audit)
+
+    def play(
+        self,
+        scenario: str | Scenario = "server-reconstruct",
+        *,
+        attacks: Attacks = (),
+        clients: int | Literal["all"] = "all",
+        shadows: int | None = None,
+        budget: str | None = None,
+        seed: int = 0,
+        watcher: Watcher | None = None,
+    ) -> Audit:
+        """Return what :meth:`attack` does, and leave the run's log of audits as it is.
+
+        For checks of an audit that was made: what nobody logs, nobody may report.
+        """
+        check_arguments(scenario, clients, shadows, budget, seed, attacks)
+        plan, adversary, targets, bought = self.settle(
+            scenario, attacks, clients, shadows, budget, seed, watcher
+        )
         played = PlayedScenario(self.run, plan, adversary, targets, clients)
         played = replace(played, results=played.attack(plan, targets))
         weaker = attack_as_weaker(played)
@@ -119,6 +150,7 @@ class Auditor:
             results=played.results,
             utility=self._utility(),
             seed=seed,
+            budget=bought,
             parts={
                 part.name: part.compute(played)
                 for part in audit_parts()
@@ -126,11 +158,36 @@ class Auditor:
             },
         )
 
-    def plan(
+    def settle(
         self,
         scenario: str | Scenario,
-        attacks: Attacks = (),
-        shadows: int | None = None,
+        attacks: Attacks,
+        clients: int | Literal["all"],
+        shadows: int | None,
+        budget: str | None,
+        seed: int,
+        watcher: Watcher | None = None,
+    ) -> tuple[Scenario, Adversary, list[Target], ShadowBudget | None]:
+        """Return what :meth:`attack` will play, with whom, and what a budget paid for.
+
+        No budget is asked where shadows are numbered, or nobody trains any.
+        """
+        kind = self.run.population.task.kind
+        seconds = 0.0
+        if shadows is None and isinstance(scenario, str) and self.run.trains_shadows:
+            seconds = parse_budget(budget) if budget else USUAL_SECONDS[kind]
+        with watching(self.run.name, watcher):
+            fewest = (LADDER[0] if seconds else 0) if shadows is None else shadows
+            plan = self.plan(scenario, attacks, fewest)
+        adversary, targets = self.prepare(plan, seed=seed, watcher=watcher)
+        trains = any(attack.trains_shadows for attack in plan.attacks.values())
+        if not seconds or not trains:
+            return plan, adversary, targets, None
+        bought = plan_shadows(adversary, targets, clients, seconds)
+        return self.plan(scenario, attacks, bought.shadows), adversary, targets, bought
+
+    def plan(
+        self, scenario: str | Scenario, attacks: Attacks, shadows: int
     ) -> Scenario:
         """Return a scenario as it can be played on the run, with further attacks.
 
@@ -139,8 +196,6 @@ class Auditor:
             ConfigError: Likewise.
         """
         task = self.run.population.task
-        if shadows is None:
-            shadows = USUAL_SHADOWS[task.kind] if self.run.trains_shadows else 0
         named = named_attacks(attacks, shadows)
         plan = find_scenario(scenario, shadows).besides(named)
         plan = self._as_seen(plan.for_task(task.kind))
@@ -186,22 +241,14 @@ class Auditor:
             UnknownNameError: No threat model, or no client, has that name.
             ViewError: The threat model does not fit the run.
             AttackError: There is nobody to attack, or a scenario about epsilon meets
-                groups of records that share a coin, or members that no coin chose.
+                groups of records that share a coin, or members that no coin chose; or
+                one about whole clients, records with coins of their own.
         """
         run, population = self.run, self.run.population
         scenario = self._as_seen(scenario)
-        if scenario.one_run and run.ledger.group is not None:
-            raise AttackError(
-                f"{scenario.name} was requested, and {run.name} has groups of records "
-                "that share a coin: what they show of epsilon is a group's, and a claim "
-                "is about one record. Choose another scenario, or split without groups."
-            )
-        if scenario.one_run and run.sampling != "coin":
-            raise AttackError(
-                f"{scenario.name} was requested, and {run.name} declares no coin that "
-                "chose its members, which a bound on epsilon rests on. Choose another "
-                "scenario, or record a federation whose ledger was tossed."
-            )
+        refuse_unit(run, scenario)
+        if scenario.one_run:
+            refuse_unbounded(run, scenario.name)
         threat = find_threat(scenario.threat)
         who = scenario.threat.partition(":")[2]  # a peer does not attack itself
         if who and who not in population.task.clients:
@@ -213,9 +260,12 @@ class Auditor:
             threat(run.transcript),
             Seeds(seed).child("adversary"),
             run.config.participation,
-            self._store(scenario, seed),
-            watcher and _naming(run.name, watcher),
+            store_beside(run, [scenario.threat, scenario.answers], seed),
+            watcher and naming(run.name, watcher),
         )
+        if scenario.unit == "client":
+            adversary = seen_from_outside(adversary, run.name)
+            return adversary, target_clients(adversary, run)
         trained = trained_clients(run, scenario.threat)
         whom = [c for c in trained if c != who and (only is None or c in only)]
         if not whom:
@@ -235,161 +285,3 @@ class Auditor:
             for client in whom
         ]
         return adversary, link_targets(adversary, targets)
-
-    def _store(self, scenario: Scenario, seed: int) -> SignalStore | None:
-        """Return where signals of shadow models are kept: beside the run.
-
-        None where nobody knows whether models would still answer the same.
-        """
-        header = self.run.header
-        if self.run.origin and not self.run.fingerprint:
-            return None
-        return SignalStore(
-            self.run.path / _SIGNALS,
-            {
-                "run": [
-                    header["data_hash"],
-                    header["model_hash"],
-                    repr(self.run.config),
-                    *filter(None, [self.run.fingerprint]),
-                ],
-                "transcript": header["progress"]["head"],
-                "threat": [scenario.threat, scenario.answers],
-                "seed": seed,
-                "versions": [version("privaudit"), version("torch")],
-            },
-        )
-
-    @staticmethod
-    def from_scores(
-        member_scores: Shaped[Array, "..."] | Sequence[float],
-        nonmember_scores: Shaped[Array, "..."] | Sequence[float],
-        *,
-        clients: Names | None = None,
-        classes: Names | None = None,
-        records: Names | None = None,
-        groups: Names | None = None,
-        sampling: Sampling = "unknown",
-        attack: str = SCORES,
-    ) -> Audit:
-        """Return the audit of anybody's scores, from any model and framework.
-
-        Its ``auroc`` and ``verdict`` are what most ask for. ``write_report`` makes a
-        page of it, and ``save_audit(audit, "runs/mine")`` a folder that report, gate,
-        compare and export take.
-
-        Args:
-            member_scores: Of records that were trained on; higher means more likely a
-                member.
-            nonmember_scores: Of records that were not.
-            clients: Whose each record is, the members' first. Scores are compared
-                within a client, and the AUROCs averaged by pairs.
-            classes: The class of each record, in that order.
-            records: What each record is called, in that order: audits of the same
-                records can be compared with one another.
-            groups: Which records share a coin, such as those of one patient: their
-                scores are averaged, and count once.
-            sampling: "coin" if an independent fair coin chose each member, before
-                training. Otherwise members and non-members may differ from the start,
-                and the audit gives no verdict on membership.
-            attack: What the scores are called.
-
-        Raises:
-            ConfigError: There are none of one kind, or a score is not finite, or not
-                one number for each record; or names are not one for each score.
-
-        Example:
-            >>> audit = Auditor.from_scores([0.9, 0.8, 0.4], [0.7, 0.3, 0.1])
-            >>> print(audit)
-            AUROC 0.889 [0.210, 0.995], n = 3 + 3
-            >>> audit.verdict.kind
-            'sampling unknown'
-        """
-        members, others = as_array(member_scores), as_array(nonmember_scores)
-        checked_scores(members, others)
-        scores = np.concatenate([members, others])
-        is_member = np.arange(len(scores)) < len(members)
-        table = ScoreTable.of(scores, is_member, clients, classes, records, groups)
-        return audit_scores(table, Declared(attack, sampling))
-
-    @staticmethod
-    def from_signal(
-        score: Callable[[Any], float],
-        members: Sequence[Any],
-        nonmembers: Sequence[Any],
-        **said: Any,
-    ) -> Audit:
-        """Return the audit of any scoring function of a record.
-
-        Args:
-            score: Higher means more likely a member.
-            members: Records that were trained on, of any type.
-            nonmembers: Records that were not.
-            **said: As in :meth:`from_scores`: clients, classes, records, groups, sampling
-                and attack.
-
-        Example:
-            >>> print(Auditor.from_signal(abs, [3, -4, 5], [1, -2, 4]))
-            AUROC 0.833 [0.217, 0.987], n = 3 + 3
-        """
-        return Auditor.from_scores(
-            [float(score(record)) for record in members],
-            [float(score(record)) for record in nonmembers],
-            **said,
-        )
-
-    @staticmethod
-    def from_shadows(
-        target: Float[Array, " records"],
-        shadows: Float[Array, "models columns"],
-        is_in: Bool[Array, "rows coins"],
-        is_member: Bool[Array, " truth"],
-        attack: ShadowAttack = "lira",
-        scale: SignalScale = "log-odds",
-        *,
-        clients: Names | None = None,
-        classes: Names | None = None,
-        records: Names | None = None,
-        groups: Names | None = None,
-        sampling: Sampling = "unknown",
-    ) -> Audit:
-        """Return the audit of LiRA or RMIA with shadow models of one's own.
-
-        The truth meets the scores here; :func:`privaudit.auditing.external_models.shadow_scores`,
-        which says what the other arguments are, never sees it.
-
-        Args:
-            target: What the target says of each record, such as its confidence.
-            shadows: What each shadow says, [models, records].
-            is_in: Which shadow was trained on which record, [models, records].
-            is_member: Which record the target was trained on.
-            attack: "lira", "lira-offline", "rmia" or "rmia-offline".
-            scale: What the signals are, where RMIA makes probabilities of them.
-            clients: Whose each record is, in the order of the signals.
-            classes: The class of each record, in that order.
-            records: What each record is called, in that order.
-            groups: Which records share a coin, in that order.
-            sampling: As in :meth:`from_scores`.
-
-        Raises:
-            ConfigError: As there, or the truth is not of the records' number.
-        """
-        scores = shadow_scores(target, shadows, is_in, attack, scale)
-        truth = as_array(is_member).astype(bool)
-        if truth.shape != scores.shape:
-            raise ConfigError(
-                f"There are signals of {len(scores)} records, and the truth is of "
-                f"shape {truth.shape}. Say of each record whether it is a member."
-            )
-        table = ScoreTable.of(scores, truth, clients, classes, records, groups)
-        settings = f"shadows={len(shadows)}, scale={scale}"
-        return audit_scores(table, Declared(attack, sampling, settings))
-
-
-def _naming(run: str, watcher: Watcher) -> Watcher:
-    """Return a watcher of phases that says which run they are of."""
-
-    def tell(event: Event) -> None:
-        watcher(replace(event, run=run) if isinstance(event, Phase) else event)
-
-    return tell

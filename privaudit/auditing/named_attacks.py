@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 from privaudit.auditing.attack import ATTACKS, Attack
 from privaudit.auditing.scenario import Scenario, find_scenario
+from privaudit.auditing.shadow_models.budget import parse_budget
 from privaudit.core.errors import (
     AttackError,
     ConfigError,
@@ -27,6 +28,7 @@ from privaudit.core.parameters import (
     refuse_incomplete,
 )
 from privaudit.core.registry import first_line
+from privaudit.federated.runs.config import RunConfig
 from privaudit.models.interfaces import AnyTask
 
 Attacks = Sequence[str] | Mapping[str, Attack]
@@ -143,10 +145,20 @@ def _name(label: str) -> str:
     return re.split("[: ]", label)[0]
 
 
+def refuse_all_members(config: RunConfig, what: str = "The run is trained") -> None:
+    """Refuse a run without non-members, finished or planned."""
+    if config.members == "all":
+        raise AttackError(
+            f"{what} on all candidates, so there are no non-members to tell members "
+            'from. Use members = "coin" (--members coin).'
+        )
+
+
 def check_arguments(
     scenario: str | Scenario,
     clients: int | Literal["all"],
     shadows: int | None,
+    budget: str | None,
     seed: int,
     attacks: Attacks,
 ) -> None:
@@ -173,6 +185,13 @@ def check_arguments(
                 f"An audit with {name} = {shown(value)} was requested. Use a whole "
                 f"number from {fewest} to {most}"
                 f"{', or all' if name == 'clients' else ''}."
+            )
+    if budget is not None:
+        parse_budget(budget)
+        if shadows is not None:
+            raise ConfigError(
+                f"shadows = {shadows} and budget = {budget} were requested: a budget is "
+                "what the number of shadow models follows from. Give one of the two."
             )
     find_scenario(scenario, 5 if shadows is None else shadows)
     named_attacks(attacks, shadows or 0)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Literal
 
 import numpy as np
@@ -11,6 +12,8 @@ from privaudit.auditing.attack import Adversary, Attack, Scores, Target
 from privaudit.auditing.attack_result import AttackResult, ClientScores, evaluate_scores
 from privaudit.auditing.named_attacks import package_of
 from privaudit.auditing.scenario import Scenario
+from privaudit.auditing.signals.signal_cache import FOLDER, SignalStore
+from privaudit.auditing.units.whole_clients import all_candidates
 from privaudit.core.errors import AttackError
 from privaudit.federated.runs.runs import Run
 from privaudit.statistics.progress import Phase
@@ -65,7 +68,7 @@ class PlayedScenario:
             self.adversary.tell(
                 Phase("", "attack", name, len(results), len(scenario.attacks))
             )
-            chosen = self._choose(targets) if attack.trains_shadows else targets
+            chosen = targets[: self._most] if attack.trains_shadows else targets
             results[name] = self.attack_once(name, attack, self.adversary, chosen)
         return results
 
@@ -104,23 +107,41 @@ class PlayedScenario:
             self.run.sampling,
         )
 
-    def _choose(self, targets: Sequence[Target]) -> Sequence[Target]:
-        return targets if self.clients == "all" else targets[: self.clients]
+    @property
+    def shadowed(self) -> Sequence[Target]:
+        """Those targets that shadow models are trained for."""
+        return self.targets[: self._most]
+
+    @property
+    def shadows(self) -> int:
+        """How many shadow models the attacks train for each of them; 0 without any."""
+        attacks = self.scenario.attacks.values()
+        return max((getattr(a, "shadows", 0) for a in attacks), default=0)
+
+    @property
+    def _most(self) -> int | None:
+        return None if self.clients == "all" else self.clients
 
     def _records(self, client: str) -> Int[np.ndarray, " candidates"]:
+        if self.scenario.unit == "client":
+            return all_candidates(self.run)
         asked_about = self.run.population.asked_about
         return asked_about(client, canaries=self.scenario.one_run)
 
     def _beside_truth(self, target: Target, scores: Scores) -> ClientScores:
         records = self._records(target.client)
         units = self.run.ledger.units(records)
+        labels = target.candidates.labels.numpy()[units.first]
         return ClientScores(
             client=target.client,
             records=records[units.first],
-            labels=target.candidates.labels.numpy()[units.first],
+            labels=0 * labels if self.scenario.unit == "client" else labels,
             scores=units.mean(scores.scores.astype(np.float64)),
             guesses=units.mean(scores.guesses) > 0.5,
             is_member=self.run.ledger.is_member[records[units.first]],
+            left_out=None
+            if scores.left_out is None
+            else units.mean(scores.left_out.astype(np.float64)),
         )
 
 
@@ -139,8 +160,45 @@ def _fault(scores: object, targets: Sequence[Target]) -> str:
                     f"{name} of shape {np.shape(values)} for the {wanted[0]} candidates "
                     f"of {target.client}"
                 )
+        left_out = scored.left_out
+        if left_out is not None and (
+            left_out.shape[1:] != wanted or not np.isfinite(left_out).all()
+        ):
+            return (
+                f"scores without some shadows for {target.client} of no such candidates"
+            )
         if not np.isfinite(scored.scores).all():
             return f"scores for {target.client} that are not finite"
         if scored.guesses.dtype != bool:
             return f"guesses for {target.client} that are not True or False"
     return ""
+
+
+def store_beside(run: Run, threat: Sequence[str], seed: int) -> SignalStore | None:
+    """Return where signals of shadow models are kept: beside the run.
+
+    None where nobody knows whether models would still answer the same.
+
+    Args:
+        run: The run.
+        threat: What the adversary sees, and what models answer it.
+        seed: Of the adversary's randomness.
+    """
+    header = run.header
+    if run.origin and not run.fingerprint:
+        return None
+    return SignalStore(
+        run.path / FOLDER,
+        {
+            "run": [
+                header["data_hash"],
+                header["model_hash"],
+                repr(run.config),
+                *filter(None, [run.fingerprint]),
+            ],
+            "transcript": header["progress"]["head"],
+            "threat": list(threat),
+            "seed": seed,
+            "versions": [version("privaudit"), version("torch")],
+        },
+    )

@@ -7,6 +7,7 @@ reported as if it had been the only one.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from privaudit.auditing.attack import Attack
 from privaudit.auditing.query_access import Answers
@@ -34,10 +35,13 @@ class Scenario:
         by_round: Whether it is asked when it leaked, and whose a record is.
         answers: What models say when they are asked.
         one_run: Whether epsilon is bounded from below, by canaries.
+        profiles: Whether quantities of clients are estimated, not of records alone: how
+            much of its data each trained on, and of which classes.
         dominates: Scenarios whose adversaries see less: their views, and what models
             answer them, are functions of this one's. Audits make the named attack of
             each here too, where that shows other models.
         note: What a reader must know of how it was played; empty if nothing.
+        unit: What is a member or none: a record, or a client as a whole.
     """
 
     name: str
@@ -47,8 +51,10 @@ class Scenario:
     answers: Answers = "probabilities"
     by_round: bool = False
     one_run: bool = False
+    profiles: bool = False
     dominates: tuple[str, ...] = ()
     note: str = ""
+    unit: Literal["record", "client"] = "record"
 
     def for_task(self, kind: TaskKind) -> "Scenario":
         """Return the scenario with those attacks that take models of a task.

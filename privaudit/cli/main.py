@@ -33,6 +33,8 @@ from privaudit.cli.commands.tradeoff import tradeoff
 from privaudit.cli.commands.train import train
 from privaudit.cli.key import app as key_app
 from privaudit.cli.options import with_computing, with_owner, with_trust
+from privaudit.cli.plan import plan
+from privaudit.cli.serve.command import serve
 from privaudit.core.bounded_files import REASONS, reason_of
 from privaudit.core.errors import (
     ConfigError,
@@ -124,7 +126,7 @@ for _asks in (attack, tradeoff, compare, gate, costs):
     app.command()(with_owner(with_computing(_asks)))
 for _loads in (lint, verify):
     app.command()(with_owner(with_trust(_loads)))
-for _reads in (figure, scores, selftest, split, export, report):
+for _reads in (figure, scores, selftest, split, export, report, serve, plan):
     app.command()(_reads)
 
 

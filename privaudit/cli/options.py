@@ -121,8 +121,8 @@ Attacked = Annotated[
 Shadows = Annotated[
     int | None,
     typer.Option(
-        help="Shadow models per client; 0 for none. By default 50, and none for "
-        "generative models."
+        help="Shadow models per client; 0 for none. By default as many as --budget "
+        "pays for."
     ),
 ]
 AuditSeed = Annotated[

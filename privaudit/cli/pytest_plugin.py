@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MARKER = "privacy"
 _HELP = (
     "privacy(below=None, above=None, baseline=None, metric='auroc', attack=None, "
-    "scenario=..., alpha=0.05, run=..., train=..., clients=3, shadows=0, seed=0, "
+    "scenario=..., alpha=0.05, run=..., train=..., clients='all', shadows=0, seed=0, "
     "underpowered='fail'): audit a run, and hold a metric to a limit, or its epsilons "
     "to a baseline's (privaudit)."
 )
@@ -35,7 +35,7 @@ _INI: Mapping[str, tuple[str, str]] = {
     "train": ("", "Or what to train: a trainer and settings, 'dp-fpl rounds=2'."),
     "runs": ("", "Where runs are kept; by default a folder that is removed again."),
     "scenario": ("server-reconstruct", "Who looks on."),
-    "clients": ("3", "How many clients get shadow models, or 'all'."),
+    "clients": ("all", "How many clients get shadow models, or 'all'."),
     "shadows": ("0", "Shadow models for each of them, 0 or at least 5."),
     "seed": ("0", "Of the adversary's randomness."),
     "underpowered": ("fail", "What too few records are: 'fail' or 'xfail'."),

@@ -128,7 +128,7 @@ def lines_of(status: Json) -> Iterator[str]:
         yield f"{name}: {_counts(jobs) or sweep.get('error', 'no jobs')}"
         for what, job in jobs.items():
             if job.get("state") not in ("done", "waiting"):
-                yield f"  {what}: {_in_words(job)}"
+                yield f"  {what}: {in_words(job)}"
     others = {n: run for n, run in status["runs"].items() if n not in swept}
     if others:
         yield (
@@ -138,7 +138,7 @@ def lines_of(status: Json) -> Iterator[str]:
         )
     for name, run in others.items():
         if not _is_done(run):
-            yield f"  {name}: {_in_words(run)}"
+            yield f"  {name}: {in_words(run)}"
 
 
 def _counts(jobs: Mapping[str, Json]) -> str:
@@ -146,7 +146,7 @@ def _counts(jobs: Mapping[str, Json]) -> str:
     return ", ".join(f"{states.count(one)} {one}" for one in dict.fromkeys(states))
 
 
-def _in_words(job: Json) -> str:
+def in_words(job: Json) -> str:
     """Say how a job or a run is: rounds, who trains, since when, and why it failed."""
     words = str(job.get("state"))
     words += f", round {job['rounds']} of {job['of']}" if "rounds" in job else ""

@@ -33,6 +33,7 @@ _SIZE = re.compile(
 )
 _limit: ContextVar[int | None] = ContextVar("memory", default=None)
 _checkpointing: ContextVar[bool] = ContextVar("checkpointing", default=False)
+_records: ContextVar[int] = ContextVar("records", default=0)
 
 
 def parse_size(text: str) -> int:
@@ -90,6 +91,21 @@ def use_checkpointing(on: bool = True) -> Iterator[None]:
 def is_checkpointing() -> bool:
     """Say whether layers run again for the gradient."""
     return _checkpointing.get() and torch.is_grad_enabled()
+
+
+@contextmanager
+def use_records_at_once(count: int) -> Iterator[None]:
+    """Let gradients within be found of at most so many records at once; 0: of all."""
+    token = _records.set(count)
+    try:
+        yield
+    finally:
+        _records.reset(token)
+
+
+def records_at_once() -> int:
+    """Return of how many records a step finds the gradient at once; 0: of all."""
+    return _records.get()
 
 
 def memory_limit() -> int | None:

@@ -79,7 +79,8 @@ class Stream:
 
     def words(self, count: int) -> UInt64[np.ndarray, " count"]:
         """Return the next 64-bit words, all values equally likely."""
-        return np.frombuffer(self.take(8 * count), dtype="<u8").astype(np.uint64)
+        drawn = np.frombuffer(self.take(8 * count), dtype="<u8")
+        return drawn.astype(np.uint64, copy=False)
 
     def uniform(self, shape: int | Sequence[int] = ()) -> Float64[np.ndarray, "..."]:
         """Return multiples of 2^-53 in [0, 1), all equally likely."""
@@ -101,12 +102,10 @@ class Stream:
                 f"Random integers below {bound} were requested. Use a bound from 1 to "
                 "2^63."
             )
-        last = np.uint64(_WORD - _WORD % bound - 1)  # of whole multiples of the bound
-        accepted = np.empty(0, dtype=np.uint64)
-        while len(accepted) < count:
-            words = self.words(count - len(accepted))
-            accepted = np.concatenate([accepted, words[words <= last]])
-        return (accepted % np.uint64(bound)).astype(np.int64)
+        words = self.words(count)
+        if (words > last_below(bound)).any():
+            words = without_late(words, bound, self)
+        return (words % np.uint64(bound)).view(np.int64)
 
     def permutation(self, count: int) -> Int64[np.ndarray, " count"]:
         """Return 0 to count - 1 in an order of which all are equally likely."""
@@ -182,6 +181,20 @@ class Stream:
         """
         words = self.words(6)
         return np.random.Generator(np.random.Philox(key=words[:2], counter=words[2:]))
+
+
+def last_below(bound: int) -> np.uint64:
+    """Return the last word of whole multiples of a bound: those beyond are dropped."""
+    return np.uint64(_WORD - _WORD % bound - 1)
+
+
+def without_late(
+    words: UInt64[np.ndarray, " count"], bound: int, stream: "Stream"
+) -> UInt64[np.ndarray, " count"]:
+    """Return as many words up to :func:`last_below`: later ones of the stream behind."""
+    while (late := words > last_below(bound)).any():
+        words = np.concatenate([words[~late], stream.words(int(late.sum()))])
+    return words
 
 
 def _count(shape: int | Sequence[int]) -> int:

@@ -146,6 +146,8 @@ class Dataset:
         domains: Which domain each record is from; None if there is one.
         domain_names: By index.
         dialogues: What is asked and answered about each record; none for classifiers.
+        groups: A number that records of one unit share, of a column that was named;
+            None where none was.
 
     Raises:
         ConfigError: Parts that do not go together: lengths differ, a number has no
@@ -160,6 +162,7 @@ class Dataset:
     domains: Int[Tensor, " n"] | None = None
     domain_names: tuple[str, ...] = ()
     dialogues: tuple[Dialogue, ...] = ()
+    groups: Int[Tensor, " n"] | None = None
 
     def __post_init__(self) -> None:
         _check_numbers("label", self.labels, len(self.images), len(self.class_names))

@@ -21,12 +21,14 @@ class TableColumns:
         label: Holds the class.
         text: Holds a text, or captions; a pair of texts with a comma between the names.
         owner: Holds whose a record is.
+        group: Holds what records of one unit share, such as a patient.
     """
 
     image: str | None = None
     label: str | None = None
     text: str | None = None
     owner: str | None = None
+    group: str | None = None
 
 
 NO_COLUMNS = TableColumns()
@@ -111,8 +113,8 @@ def load_dataset(
     if columns != NO_COLUMNS and not getattr(entry, "takes_columns", False):
         raise ConfigError(
             f"Columns were named, and the data set {name!r} has none to choose. Leave "
-            "--image-column, --label-column, --text-column and --owner-column out, or "
-            "use --dataset hf:FOLDER."
+            "--image-column, --label-column, --text-column, --owner-column and a column "
+            "as --groups out, or use --dataset hf:FOLDER."
         )
     if not isinstance(entry, OnDisk):
         if path is not None:

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, Int
 
-from privaudit.core.errors import TooFewRecordsError
+from privaudit.core.errors import DatasetError, TooFewRecordsError
 from privaudit.core.seeds import Seeds
 from privaudit.datasets.dataset import TEST_SPLIT, VALIDATION
 from privaudit.datasets.partition import (
@@ -28,7 +28,7 @@ FEWEST_PUBLIC = 10  # shadow models train on half of them, and are judged on the
 TEST_SHARE, PUBLIC_SHARE = 0.3, 0.4  # where nothing else is said
 NOTHING = np.zeros(0, dtype=np.int64)
 
-MembershipSampling = Literal["coin", "all"]
+MembershipSampling = Literal["coin", "all", "clients"]
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,14 @@ class Split:
         owner: A client's number, ``PUBLIC``, ``TEST``, ``UNUSED``, or ``SEEN`` by the
             model and left out.
         members: The rule, which everybody knows: a fair coin makes each candidate a
-            member, or all of them are.
+            member, or each client with all of its candidates, or all of them are.
+        group: For each record the position of the first one that shares its coin and
+            its owner; None where each is alone.
     """
 
     owner: Int[np.ndarray, " n"]
     members: MembershipSampling = "coin"
+    group: Int[np.ndarray, " n"] | None = None
 
     def of(self, owner: int) -> Int[np.ndarray, " part"]:
         """Return the records of one owner, in the data set's order."""
@@ -117,6 +120,60 @@ def split_records(
     owner[rest] = partition.split(labels[rest], clients, rng, parts)
     _refuse_empty(owner, clients)
     return Split(owner, shares.members)
+
+
+def split_groups(
+    group: Int[np.ndarray, " n"],
+    labels: Int[np.ndarray, " n"],
+    partition: Partition,
+    shares: SplitSizes,
+    *,
+    clients: int,
+    seeds: Seeds,
+    split: Int[np.ndarray, " n"] | None = None,
+    domains: Int[np.ndarray, " n"] | None = None,
+    known: Int[np.ndarray, " known"] | None = None,
+) -> Split:
+    """Split groups of records as :func:`split_records` splits records.
+
+    A group stands for its first record: it is of that class and that part of the data
+    set's own, and shares, shots and sizes count groups. It is known to the model if one
+    of its records is.
+
+    Args:
+        group: For each record the position of the first one of its group.
+        labels: Class indices of records, as the other columns.
+        partition: How groups are dealt.
+        shares: How many groups are set apart, and how many are used.
+        clients: How many.
+        seeds: Of the run.
+        split: The data set's own parts.
+        domains: Of the records.
+        known: Records that the model has seen.
+
+    Raises:
+        TooFewRecordsError: As there, of groups.
+        DatasetError: Records of one group are of several domains.
+    """
+    first, of = np.unique(group, return_inverse=True)
+    if domains is not None and (torn := domains != domains[group]).any():
+        record = int(torn.argmax())
+        raise DatasetError(
+            f"Records {int(group[record])} and {record} are of one group, and of two "
+            "owners or domains. A group is one client's: correct the column, or leave "
+            "--groups out."
+        )
+    dealt = split_records(
+        labels[first],
+        partition,
+        shares,
+        clients=clients,
+        seeds=seeds,
+        split=None if split is None else split[first],
+        domains=None if domains is None else domains[first],
+        known=None if known is None else np.unique(of[known]),
+    )
+    return Split(dealt.owner[of], shares.members, group)
 
 
 def _set_apart(

@@ -5,18 +5,16 @@ then that of a process that did nothing else.
 """
 
 import json
-import resource
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
-
+from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.execution.computing import computing_as
 from privaudit.federated.federation import Federation, run_round
+from privaudit.federated.operations import count_operations
 from privaudit.federated.runs.folder.run_names import load_run
 from privaudit.federated.runs.runs import Run
 
@@ -63,13 +61,13 @@ def measure_round(run: Run) -> LocalCosts:
     states = federation.private_states(trainer, population.task, [client])
     start = federation.server or states[client]
     idle = _forget_peak()
-    # The processor's fused attention is unknown to the counter; spelled out it is not.
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        run_round(trainer, population.task, [federation], 0)
+    flops = count_operations(
+        lambda: run_round(trainer, population.task, [federation], 0)
+    )
     return LocalCosts(
         client=client,
         records=len(shard),
-        flops=counter.get_total_flops(),
+        flops=flops,
         peak_bytes=_peak(),
         idle_bytes=idle,
         learned=sum(tensor.numel() for tensor in start.values()),
@@ -88,6 +86,13 @@ def _peak() -> int:
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
+        try:
+            import resource  # which Windows has not
+        except ModuleNotFoundError:
+            raise ConfigError(
+                "The memory of a round was to be measured, and this system does not say "
+                "what a process took. Measure costs on Linux or macOS."
+            ) from None
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KILOBYTES
     (kilobytes,) = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
     return int(kilobytes) * 1024

@@ -152,6 +152,18 @@ class Batch:
         """How many records each client took: not to be sent, nor told."""
         return self.mask.sum(dim=1)
 
+    def part(self, clients: slice | Int[Tensor, " some"], records: slice) -> "Batch":
+        """Return some records of some clients."""
+        chosen = (clients, records)
+        return Batch(
+            self.features[chosen],
+            self.labels[chosen],
+            self.mask[chosen],
+            None if self.tokens is None else self.tokens[chosen],
+            None if self.words is None else self.words[chosen],
+            None if self.crafted is None else self.crafted[chosen],
+        )
+
 
 def pick_batch(
     cohort: Cohort,
@@ -229,15 +241,7 @@ Gradients = Callable[
 def in_parts(batch: Batch, size: int) -> Iterator[Batch]:
     """Yield a batch in parts of at most ``size`` records of each client."""
     for first in range(0, batch.mask.shape[1], size):
-        chunk = slice(first, first + size)
-        yield Batch(
-            batch.features[:, chunk],
-            batch.labels[:, chunk],
-            batch.mask[:, chunk],
-            None if batch.tokens is None else batch.tokens[:, chunk],
-            None if batch.words is None else batch.words[:, chunk],
-            None if batch.crafted is None else batch.crafted[:, chunk],
-        )
+        yield batch.part(slice(None), slice(first, first + size))
 
 
 def accumulated(size: int, weigh: Callable[[Batch], Float[Tensor, " k"]]) -> Gradients:

@@ -32,6 +32,8 @@ from privaudit.federated.trainer_abilities import start_clients
 from privaudit.federated.transcripts.transcript import PUBLIC, SERVER, Message
 from privaudit.privacy.trace import RoundTrace
 
+RELEASED_TOGETHER = 1_000  # clients
+
 
 @dataclass
 class Federation:
@@ -247,7 +249,7 @@ def give_away(
 ) -> tuple[dict[ClientId, Tensors], tuple[Message, ...]]:
     """Send the last broadcast, and return each client's personal model.
 
-    Equal models are computed once, and are one object.
+    Equal models of a thousand clients are computed once, and are one object.
 
     Args:
         trainer: What was trained.
@@ -280,7 +282,25 @@ def _release(
     federation: Federation,
     received: Mapping[ClientId, Tensors],
 ) -> dict[ClientId, Tensors]:
-    """Return the personal models; clients whose tensors are alike go together."""
+    """Return the personal models, of a thousand clients at a time.
+
+    So the states that absent clients would begin with do not stand in memory all at once.
+    """
+    clients, models = list(received), dict[ClientId, Tensors]()
+    for first in range(0, len(clients), RELEASED_TOGETHER):
+        chosen = clients[first : first + RELEASED_TOGETHER]
+        part = {client: received[client] for client in chosen}
+        models |= _release_together(trainer, task, federation, part)
+    return models
+
+
+def _release_together(
+    trainer: Trainer,
+    task: Task,
+    federation: Federation,
+    received: Mapping[ClientId, Tensors],
+) -> dict[ClientId, Tensors]:
+    """Return personal models; clients whose tensors are alike go together."""
     clients, broadcasts = list(received), list(received.values())
     kept = federation.private_states(trainer, task, clients)
     states = [without_slots(kept[client]) for client in clients]

@@ -1,15 +1,16 @@
 """The clients' part of a round: local training, of many clients at once."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from privaudit.core.devices import CPU, moved
 from privaudit.core.errors import TrainingError
-from privaudit.core.memory import PeakMemory, memory_limit
+from privaudit.core.memory import PeakMemory, memory_limit, use_records_at_once
 from privaudit.core.tensors import (
     Stacked,
     Tensors,
@@ -79,10 +80,13 @@ class Stacking:
     Attributes:
         most: As many as are asked for.
         fit: As many of them as memory holds; None until a step was measured.
+        records: Of how many of a client's records a step finds the gradient at once; 0
+            is all, for which memory holds one client's step.
     """
 
     most: int
     fit: int | None = None
+    records: int = 0
 
     def size(
         self, trainer: Trainer, task: Task, places: Sequence[ClientInput], at: Round
@@ -91,11 +95,43 @@ class Stacking:
 
         Where memory is limited, the first call measures one local step.
         """
-        limit = memory_limit()
-        if self.fit is None and limit is not None and min(self.most, len(places)) > 1:
-            taken = memory_of_step(trainer, task, places[0], at)
+        limit, several = memory_limit(), min(self.most, len(places)) > 1
+        splits = getattr(trainer, "micro_batch", None) == 0  # and is not told how
+        if self.fit is None and limit is not None and (several or splits):
+            measure = partial(memory_of_step, trainer, task, places[0], at)
+            taken = measure()
             self.fit = min(self.most, max(1, limit // max(1, taken)))
+            if splits and taken > limit:
+                shard = _longest_shard(task)
+                most = len(places[0].shard if shard is None else shard)
+                self.records = _records_that_fit(measure, taken, limit, most)
         return max(1, min(self.most, len(places), self.fit or self.most))
+
+
+def _records_that_fit(
+    measure: Callable[[], int], whole: int, limit: int, most: int
+) -> int:
+    """Return of how many records a step finds the gradient at once, a power of two.
+
+    0 where even one record at a time saves nothing.
+
+    Args:
+        measure: Returns the bytes that a step takes.
+        whole: Those of a step on all records at once, more than the limit.
+        limit: What it may take; one record is always computed.
+        most: How many records the measured client has: as many at once are all.
+    """
+
+    def taken(count: int) -> int:
+        with use_records_at_once(count):
+            return measure()
+
+    if taken(1) >= whole:
+        return 0
+    count = 1
+    while 2 * count < most and taken(2 * count) <= limit:
+        count *= 2
+    return count
 
 
 def memory_of_step(trainer: Trainer, task: Task, place: ClientInput, at: Round) -> int:
@@ -152,7 +188,9 @@ def train_places(
         size = stacking.size(trainer, task, [places[i] for i in positions], at)
         for first in range(0, len(positions), size):
             chunk = positions[first : first + size]
-            alone = _train_cohort(trainer, task, [places[i] for i in chunk], at, traced)
+            some = [places[i] for i in chunk]
+            with use_records_at_once(stacking.records):
+                alone = _train_cohort(trainer, task, some, at, traced)
             done.update(zip(chunk, alone, strict=True))
     results = [done[i] for i in range(len(places))]
     _refuse_non_finite(places, results, at.index)

@@ -10,6 +10,7 @@ import torch
 from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.models.clip.torchvision_shim import declare_missing_operators
 from privaudit.models.foreign_folder import check_folder, check_size
+from privaudit.models.quantisation import Bits, keep_differentiable, packing
 from privaudit.models.remote_code import remote_code_is_refused, remote_code_is_trusted
 
 
@@ -46,8 +47,13 @@ def load_model(
     source: str,
     device: torch.device,
     dtype: torch.dtype = torch.float32,
+    bits: Bits | None = None,
 ) -> Any:
-    """Load a model as :func:`load_reader` does, in one precision and frozen."""
+    """Load a model as :func:`load_reader` does, in one precision and frozen.
+
+    Weights of linear layers are packed into ``bits``, if any.
+    """
+    packed = {} if bits is None else packing(bits, dtype, device)
     _check_size(kind, what, source)
     model = _pretrained(
         kind,
@@ -55,8 +61,11 @@ def load_model(
         source,
         use_safetensors=True,
         dtype=dtype,
+        **packed,
     )
-    return model.to(device).eval().requires_grad_(False)
+    keep_differentiable(model)
+    placed = model if packed else model.to(device)
+    return placed.eval().requires_grad_(False)
 
 
 def _check_size(kind: str, what: str, source: str) -> None:

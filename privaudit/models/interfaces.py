@@ -179,6 +179,32 @@ class Prompts(Protocol):
         ...
 
 
+class Linearised(Protocol):
+    """A text tower at some contexts, for many products with its derivative."""
+
+    @property
+    def features(self) -> Float[Tensor, "k classes dim"]:
+        """What :class:`Prompts` returns of them."""
+        ...
+
+    def products(
+        self, behind: Float[Tensor, "n k classes dim"]
+    ) -> Float[Tensor, "n k tokens width"]:
+        """Return the gradients of <behind, features> by the contexts, for every n."""
+        ...
+
+
+@runtime_checkable
+class Linearises(Protocol):
+    """Prompts that know a faster way to many products than autograd."""
+
+    def jacobian(
+        self, contexts: Float[Tensor, "prompts tokens width"]
+    ) -> Linearised | None:
+        """Return it for some contexts; None where it is no faster."""
+        ...
+
+
 @dataclass(frozen=True)
 class Classifier:
     """A frozen CLIP whose prompts can be learned.

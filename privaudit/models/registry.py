@@ -14,6 +14,7 @@ from privaudit.datasets.named_places import is_named, located
 from privaudit.models.frozen_model import FrozenModel
 from privaudit.models.interfaces import Precision, TaskKind
 from privaudit.models.language.language_targets import TargetNames
+from privaudit.models.quantisation import Bits
 
 FOLDER = ("FOLDER",)
 FOLDER_OR_HUB = ("FOLDER_OR_HUB_NAME",)
@@ -32,6 +33,7 @@ class ModelRequest:
             takes one.
         device: Where the model runs.
         dtype: Of its weights, where the family loads them in one.
+        bits: Into which weights of linear layers are packed, if any.
     """
 
     name: str
@@ -40,6 +42,7 @@ class ModelRequest:
     template: str | None = None
     device: torch.device = CPU
     dtype: torch.dtype = torch.float32
+    bits: Bits | None = None
 
     @property
     def source(self) -> str:
@@ -61,6 +64,7 @@ class ModelFamily:
         prompted: Whether they are tuned, and have such prompts, too.
         takes_checkpoint: Whether weights may come from a file beside.
         takes_template: Whether a chat template may be given.
+        packs: Whether weights of linear layers may be packed into few bits.
     """
 
     task: TaskKind
@@ -71,6 +75,7 @@ class ModelFamily:
     prompted: bool = False
     takes_checkpoint: bool = False
     takes_template: bool = False
+    packs: bool = False
 
 
 MODELS: Registry[ModelFamily] = Registry(
@@ -115,6 +120,7 @@ def load_frozen(
     targets: str | Sequence[str] = "all-linear",
     precision: Precision = "float32",
     template: str | None = None,
+    quantise: Bits | None = None,
 ) -> FrozenModel:
     """Load a model to the chosen device.
 
@@ -125,6 +131,7 @@ def load_frozen(
             list or with commas between; or "all-linear", or "attention".
         precision: Of weights and forward passes.
         template: A chat template (Jinja) in place of the model's own.
+        quantise: Into how many bits weights of linear layers are packed; None: not.
 
     Raises:
         UnknownNameError: There is none of that name.
@@ -147,13 +154,20 @@ def load_frozen(
             f"A chat template was given, and {name} has no place for one. Leave "
             "--template out, or use a model such as vlm:FOLDER."
         )
+    if quantise is not None and not family.packs:
+        raise ConfigError(
+            f"Weights of {quantise.removesuffix('bit')} bits were requested, and those "
+            f"of {name} cannot be packed. Leave --quantise out, or use a model of "
+            "transformers that is tuned, such as vlm:FOLDER or decoder:FOLDER."
+        )
     file = located(checkpoint) if checkpoint else None
     kind, colon, source = name.partition(":")
     if is_named(source):
         name = f"{kind}{colon}{located(source)}"
     dtype: torch.dtype = getattr(torch, precision)
+    device = chosen_device()
     model = family.load(
-        ModelRequest(name, file, _layers(targets), template, chosen_device(), dtype)
+        ModelRequest(name, file, _layers(targets), template, device, dtype, quantise)
     )
     model.precision = precision
     return model

@@ -68,6 +68,8 @@ def card(label: str, audit: Audit) -> dict[str, Any]:
         "finding": wording.finding(audit),
         "evidence": audit.headline.verdict.sentence,
         "attacked": wording.attacked(audit),
+        "budget": audit.budget.sentence if audit.budget else "",
+        "tried": wording.tried(audit) if audit.run.is_stored else "",
         "remote_code": wording.remote_code(audit),
         "parts": card_paragraphs(audit),
         "use": wording.use(audit),

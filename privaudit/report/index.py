@@ -73,12 +73,17 @@ def write_index(
     Raises:
         StorageError: The folder cannot be written.
     """
-    labels = _labels(entries)
-    ordered = sorted(entries, key=_rank)
+    labels = labels_by_run([one.audit for one in entries])
+    ordered = sorted(entries, key=lambda one: audit_rank(one.audit))
     page = render(
         "index.html.jinja",
-        summary=_summary(entries),
-        rows=[_row(one, labels[one.audit.run.path], folder) for one in ordered],
+        summary=audits_summary([one.audit for one in entries]),
+        rows=[
+            audit_row(
+                one.audit, labels[one.audit.run.path], _relative(one.page, folder)
+            )
+            for one in ordered
+        ],
         unaudited=[(run.name, _why(run)) for run in unaudited],
         together=_linked(together, folder),
         sweeps=_linked(sweeps, folder),
@@ -87,21 +92,27 @@ def write_index(
     return folder / INDEX
 
 
-def _labels(entries: Sequence[IndexEntry]) -> dict[Path, str]:
+def labels_by_run(audits: Sequence[Audit]) -> dict[Path, str]:
     """Return each run's label, which is the same in all its audits."""
-    runs = {entry.audit.run.path: entry.audit for entry in entries}
+    runs = {audit.run.path: audit for audit in audits}
     return dict(zip(runs, run_labels(list(runs.values())), strict=True))
 
 
-def _rank(entry: IndexEntry) -> tuple[int, int, float, str]:
-    audit = entry.audit
+def audit_rank(audit: Audit) -> tuple[int, int, float, str]:
+    """Return what audits are sorted by: leaks first, then the largest AUROC."""
     place = _ORDER.index(audit.headline.verdict.kind)
     quiet = not others_sentence(audit)
     return place, quiet, -audit.auroc.value, audit.run.name
 
 
-def _row(entry: IndexEntry, label: str, folder: Path) -> dict[str, Any]:
-    audit = entry.audit
+def audit_row(audit: Audit, label: str, link: str) -> dict[str, Any]:
+    """Return what ``audit_cells.html.jinja`` shows of an audit.
+
+    Args:
+        audit: Of one run, under one scenario.
+        label: The run's.
+        link: To its report.
+    """
     strongest, p = _strongest(audit)
     by_coin = audit.run.sampling == "coin"  # else no p-value is of membership
     verdict = audit.headline.verdict.kind
@@ -109,7 +120,7 @@ def _row(entry: IndexEntry, label: str, folder: Path) -> dict[str, Any]:
     return {
         "label": label,
         "run": audit.run.name,
-        "link": _relative(entry.page, folder),
+        "link": link,
         "trainer": audit.run.config.trainer,
         "data": audit.run.config.dataset,
         "scenario": audit.scenario.name,
@@ -132,18 +143,20 @@ def _row(entry: IndexEntry, label: str, folder: Path) -> dict[str, Any]:
 def _strongest(audit: Audit) -> tuple[AttackResult, float]:
     """Return the attack with the largest AUROC, and its p-value among so many."""
     results = list(audit.results.values())
-    adjusted = holm([p_above_chance(leak.auroc) for leak in results])
+    p_values = [p_above_chance(leak.auroc) for leak in results]
+    adjusted = holm(p_values, audit.tried.different)
     place = max(range(len(results)), key=lambda n: results[n].auroc.value)
     return results[place], float(adjusted[place])
 
 
-def _summary(entries: Sequence[IndexEntry]) -> str:
-    kinds = Counter[str](one.audit.headline.verdict.kind for one in entries)
-    runs = len({one.audit.run.path for one in entries})
-    if not entries:
+def audits_summary(audits: Sequence[Audit]) -> str:
+    """Say in a sentence how many audits leak; nothing if there are none."""
+    kinds = Counter[str](audit.headline.verdict.kind for audit in audits)
+    runs = len({audit.run.path for audit in audits})
+    if not audits:
         return ""
-    audits = f"{len(entries)} audit{'s' * (len(entries) > 1)}"
-    return f"Of {audits} of {runs} run{'s' * (runs > 1)}, {counted(kinds)}."
+    count = f"{len(audits)} audit{'s' * (len(audits) > 1)}"
+    return f"Of {count} of {runs} run{'s' * (runs > 1)}, {counted(kinds)}."
 
 
 def _why(run: Run) -> str:

@@ -6,6 +6,7 @@ would take for more than text is escaped.
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,38 +17,62 @@ from privaudit.core.storage import append_lines, write_bytes
 from privaudit.report.tables.gate_rows import gate_row
 
 _MARKS = {"pass": "✅ pass", "regression": "❌ regression", "unproved": "pass"}
-_SIGNS = re.compile(r"([\\`*_{}\[\]()#+\-.!|~>$@:=^])")
+_SIGNS = re.compile(
+    r"""(?x)
+    (?P<plain>                           # reads as it is, so that the text does too
+      \[[+-]?\d[\d.]*,[ ][+-]?\d[\d.]*\](?![(\[:])   # an interval, and no link
+      | (?<=[^\W_])[-_](?=[^\W_])        # within a word
+      | (?<![-+])[-+](?=\d)              # a number's sign
+      | (?<=\d[ ])[+](?=[ ]\d) | (?<=\w[ ])=(?=[ ]\w)
+      | (?<=\d)\.(?=\d) | (?<=[^\W_]|[)\]])\.(?=\s|$) | (?<=\w):(?=\s|$)
+    )
+    | [\\`*_{}\[\]\#+\-.|~>$@:=^]
+    """
+)
+_ITEM = re.compile(r"^(\d+)([.)])")  # what begins a numbered list
 _SPACES = re.compile(r"[\s\x00-\x1f\x7f\u200e\u200f\u202a-\u202e\u2066-\u2069]+")
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 
 
 def gate_markdown(result: GateResult) -> str:
-    """Return a gate's result: one line, a table, and a sentence for each check."""
-    confidence = f"{100 * (1 - result.settings.alpha):g} %"
+    """Return a gate's result: one line, a table, and a sentence for each check.
+
+    What did not pass comes first. Columns stand below each other, so that it reads as
+    text, too.
+    """
+    confidence = f"{100 * (1 - result.alpha):.3g} %"
+    heads = ("check", "now", "before", "line", f"change or value [{confidence}]")
+    rows = [_row(check, result.assurance.kind) for check in result.checks]
+    told = sorted(result.checks, key=lambda check: check.outcome == "pass")
     lines = [
-        "### privaudit gate",
+        f"### privaudit gate: {result.outcome}",
         "",
         f"**{escape(result.sentence)}**",
         "",
         *([escape(said), ""] if (said := result.assurance.sentence) else []),
-        "| check | now | before | line | change or value "
-        f"[{confidence}] | n | outcome |",
-        "|---|---|---|---|---|---|---|",
-        *(_row(check, result.assurance.kind) for check in result.checks),
+        *_table([(*heads, "n", "outcome"), *rows]),
         "",
-        *(f"- {escape(check.sentence)}" for check in result.checks),
+        *(f"- {escape(check.sentence)}" for check in told),
         "",
     ]
     return "\n".join(lines)
 
 
-def _row(check: GateCheck | GuaranteeCheck, assurance: str) -> str:
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return lines of a table, the first row as its head."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    head, *body = [f"| {' | '.join(map(str.ljust, row, widths))} |" for row in rows]
+    return [head, f"|{'|'.join('-' * (width + 2) for width in widths)}|", *body]
+
+
+def _row(check: GateCheck | GuaranteeCheck, assurance: str) -> tuple[str, ...]:
     row = gate_row(check)
     if row.outcome == "pass" and assurance != "proved":
         row = replace(row, outcome="unproved")  # no green where nothing is proved
     outcome = _MARKS.get(row.outcome, f"⚠️ {row.outcome}")
-    cells = (row.name, row.now, row.before, row.line, row.found, row.counts, outcome)
-    return f"| {' | '.join(map(escape, cells))} |"
+    line = row.line.replace("_", " ")
+    cells = (row.name, row.now, row.before, line, row.found, row.counts, outcome)
+    return tuple(map(escape, cells))
 
 
 def escape(text: str) -> str:
@@ -58,8 +83,8 @@ def escape(text: str) -> str:
         'a\\|b &lt;script&gt;'
     """
     plain = _SPACES.sub(" ", text).strip().replace("&", "&amp;").replace("<", "&lt;")
-    escaped = _SIGNS.sub(r"\\\1", plain)
-    return escaped.replace(r"\>", "&gt;")
+    escaped = _SIGNS.sub(lambda m: m[0] if m["plain"] else f"\\{m[0]}", plain)
+    return _ITEM.sub(r"\1\\\2", escaped).replace(r"\>", "&gt;")
 
 
 def write_summary(path: Path, text: str) -> None:

@@ -47,7 +47,7 @@ from privaudit.report.tables.leak_by_class import ClassLeak
 from privaudit.report.tables.one_run_table import bound_rows
 from privaudit.report.tables.other_attacks import same_columns
 from privaudit.report.tables.parts import part_tables
-from privaudit.report.tables.table import TableCell, tradeoff_rows
+from privaudit.report.tables.table import TableCell, headlines, tradeoff_rows
 from privaudit.report.tables.token_grid_table import grid_tables, headline_rows
 from privaudit.report.tables.written_table import traffic_rows, written_table
 
@@ -137,6 +137,7 @@ def _numbers(audits: Sequence[Audit], labels: Sequence[str]) -> dict[str, Any]:
     """Return the tables."""
     return {
         "rows": tradeoff_rows(audits),
+        "attacks_named": headlines(audits),
         "attacks": attack_rows(audits, labels),
         "bounds": bound_rows(audits, labels),
         "parts": part_tables(audits, labels),

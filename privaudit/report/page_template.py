@@ -28,14 +28,13 @@ def render(name: str, **content: Any) -> str:
     It ends with a glossary of the terms that it uses. A name that the template lacks is
     an error, not an empty string.
     """
-    script = asset("report.js")
     page = (
         _environment()
         .get_template(name)
         .render(
             css=Markup(asset("report.css")),  # our own files: nothing to escape
-            script=Markup(script),
-            policy=Markup(_policy(script)),
+            script=Markup(asset("report.js")),
+            policy=Markup(page_policy()),
             made_by=Markup(MADE_BY),
             glossary=Markup(PLACE),
             **content,
@@ -61,9 +60,10 @@ def _environment() -> Environment:
     return environment
 
 
-def _policy(script: str) -> str:
+def page_policy() -> str:
     """Return what the page may do: show itself, and run its one script."""
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    script = asset("report.js").encode()
+    digest = base64.b64encode(hashlib.sha256(script).digest()).decode()
     return (
         "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
         f"script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"

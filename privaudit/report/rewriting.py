@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from privaudit.auditing.audit import Audit
+from privaudit.auditing.repetition.correction import recount
 from privaudit.auditing.scenario import find_plan
 from privaudit.auditing.storage.load import StoredAudit, read_audit, stored_scenarios
 from privaudit.auditing.storage.restore import restore_audit
@@ -163,7 +164,7 @@ def _restored(
     for run, name in _asked_for(subjects, scenario):
         try:
             one = read_audit(run, name)
-            audits.append(restore_audit(one))
+            audits.append(recount(restore_audit(one)))
         except PrivauditError as error:
             damaged.append(error)
         else:

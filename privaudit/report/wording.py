@@ -1,11 +1,13 @@
 """Sentences about numbers and findings, for the terminal and the page."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
+from privaudit.auditing.repetition.audit_log import Tried
 from privaudit.core.formatting import epsilon, percent, small
 from privaudit.federated.runs.utility import OWNERS
 from privaudit.privacy.certificate import REPEATABLE, guarantee_of, is_repeatable
@@ -26,6 +28,8 @@ ADVERSARIES: Mapping[str, str] = {
     SCORES: "whoever can compute these scores of a record",
     "released": "an outsider with a client's released final model, and nothing else",
 }
+
+_SHADOWS = re.compile(r"\bshadows=(\d+)")
 
 HEADINGS: Mapping[str, str] = {
     "leaks": "Leaks",
@@ -73,6 +77,20 @@ _FOUND: Mapping[str, str] = {
         "coin chose the members, so the two groups may differ without any training"
     ),
 }
+
+
+_OF_CLIENTS = (
+    (
+        "members from non-members of a client",
+        "clients that took part from clients that did not",
+    ),
+    ("members have the lower ones", "clients that took part have the lower ones"),
+    ("too few records", "too few clients"),
+    ("one member and one non-member of a client", "one client of each kind"),
+    ("identifies the member", "identifies the one that took part"),
+    ("candidates are tied with another of the same client", "clients are tied"),
+)
+"""What is said of records, and in its place of whole clients."""
 
 
 USES: Mapping[str, tuple[str, str]] = {
@@ -162,7 +180,12 @@ def finding(audit: Audit) -> str:
     leak = audit.headline
     who = adversary(audit.scenario.threat).partition(",")[0]  # the rest stands above
     sentence = f"{who[0].upper()}{who[1:]} {_FOUND[leak.verdict.kind]}."
-    return " ".join(filter(None, (sentence, _odds(leak), ties(leak))))
+    said = " ".join(filter(None, (sentence, _odds(leak), ties(leak))))
+    if audit.scenario.unit == "record":
+        return said
+    for of_records, of_clients in _OF_CLIENTS:
+        said = said.replace(of_records, of_clients)
+    return said
 
 
 def ties(leak: AttackResult) -> str:
@@ -199,8 +222,56 @@ def attacked(audit: Audit) -> str:
     these, everyone = len(audit.headline.clients), audit.run.config.clients
     whom = f"{these} of {everyone} clients" if these < everyone else "all clients"
     members, others = audit.auroc.n
+    if audit.scenario.unit == "client":
+        return f"all of {members} clients that took part and {others} that did not"
     unit = f" ({GROUPS})" if counts_groups(audit) else ""
     return f"{members} members and {others} non-members{unit} of {whom}"
+
+
+def strength(leak: AttackResult) -> str:
+    """Return an attack with what it had to spend: "rmia (16 shadow models)".
+
+    Example:
+        >>> _SHADOWS.search("Rmia(shadows=16, mode='online')")[1]
+        '16'
+    """
+    found = _SHADOWS.search(leak.settings)
+    return f"{leak.attack} ({found[1]} shadow models)" if found else leak.attack
+
+
+def unpaid(audit: Audit) -> list[str]:
+    """Say that a budget paid for no shadow models; nothing if it did."""
+    bought = audit.budget
+    return [bought.sentence] if bought and not bought.shadows else []
+
+
+def tried(audit: Audit) -> str:
+    """Say how often the run was audited, and what the verdict makes of that."""
+    made, different = audit.tried.made, audit.tried.different
+    if audit.tried.planned:
+        return _planned(audit.tried)
+    if made == 1:
+        return "The run's log holds no other audit."
+    said = f"The run's log holds {made} audits"
+    if different == 1:
+        return f"{said}, of one result: there was nothing to choose from."
+    return (
+        f"{said}, with {different} different results: each verdict is corrected for "
+        f"{different}, so that the best of them counts as one of {different}."
+    )
+
+
+def _planned(tried: Tried) -> str:
+    """Say whether an audit is as it was planned before training."""
+    if tried.deviations:
+        return (
+            f"Not as planned before training: {'; '.join(tried.deviations)}. The run's "
+            f"log holds {tried.made} audits, and the verdict is corrected for "
+            f"{tried.different}."
+        )
+    many = tried.different > 1
+    corrected = f"; verdicts are corrected for its {tried.different} audits" * many
+    return f"As planned before training{corrected}."
 
 
 def counts_groups(audit: Audit) -> bool:

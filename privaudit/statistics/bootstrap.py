@@ -19,6 +19,8 @@ from scipy.special import ndtr, ndtri
 
 from privaudit.core.errors import ConfigError
 from privaudit.statistics.delong import (
+    Clusters,
+    Placements,
     checked_scores,
     delong_components,
     extreme_interval,
@@ -44,14 +46,20 @@ class Resampling:
     Attributes:
         members: Sorted.
         others: The non-members, sorted.
+        clusters: Numbers from 0 on that resembling records share, in these orders: they
+            are then drawn together. None where each record is drawn for itself.
     """
 
     members: Float[np.ndarray, " members"]
     others: Float[np.ndarray, " nonmembers"]
+    clusters: Clusters | None = None
 
     @classmethod
     def of(
-        cls, member_scores: MemberScores, nonmember_scores: NonmemberScores
+        cls,
+        member_scores: MemberScores,
+        nonmember_scores: NonmemberScores,
+        clusters: Clusters | None = None,
     ) -> "Resampling":
         """Return the resampling of two classes.
 
@@ -59,7 +67,12 @@ class Resampling:
             ConfigError: A class is empty, or a score is not finite.
         """
         members, others = checked_scores(member_scores, nonmember_scores)
-        return cls(np.sort(members), np.sort(others))
+        if clusters is None:
+            return cls(np.sort(members), np.sort(others))
+        _, number = np.unique(np.concatenate(clusters), return_inverse=True)
+        orders = np.argsort(members), np.argsort(others)
+        parts = number[: len(members)][orders[0]], number[len(members) :][orders[1]]
+        return cls(members[orders[0]], others[orders[1]], parts)
 
     @cached_property
     def _below(self) -> Int[np.ndarray, " members"]:
@@ -90,7 +103,23 @@ class Resampling:
         step = max(1, _AT_A_TIME // sum(sizes))
         for start in range(0, replicates, step):
             rows = min(step, replicates - start)
+            if self.clusters is not None:
+                yield self._by_cluster(rng, rows, self.clusters)
+                continue
             yield _counts(rng, rows, sizes[0]), _counts(rng, rows, sizes[1])
+
+    def _by_cluster(
+        self, rng: np.random.Generator, rows: int, clusters: Clusters
+    ) -> tuple[MemberCounts, NonmemberCounts]:
+        """Return resamples of clusters; one without a class is drawn again."""
+        count = 1 + max(int(one.max()) for one in clusters)
+        drawn = _counts(rng, rows, count)
+        while True:
+            parts = drawn[:, clusters[0]], drawn[:, clusters[1]]
+            lacking = (parts[0].sum(axis=1) == 0) | (parts[1].sum(axis=1) == 0)
+            if not lacking.any():
+                return parts
+            drawn[lacking] = _counts(rng, int(lacking.sum()), count)
 
 
 def _counts(
@@ -116,6 +145,7 @@ def bootstrap_auroc(
     replicates: int = 1000,
     confidence: float = 0.95,
     interval: Interval = "bca",
+    clusters: Clusters | None = None,
 ) -> Estimate:
     """Return the AUROC with a bootstrap interval, members and non-members apart.
 
@@ -131,26 +161,29 @@ def bootstrap_auroc(
         replicates: How many resamples, at least 100.
         confidence: Nominal coverage, in (0, 1).
         interval: "bca" corrects the percentiles for bias and skew.
+        clusters: Which records resemble one another, by numbers that they share: whole
+            clusters are then drawn, with members and non-members in them.
 
     Raises:
         ConfigError: A class is empty, a score is not finite, or the replicates are few.
     """
     check_confidence(confidence)
     _check_replicates(replicates)
-    placements = delong_components(member_scores, nonmember_scores)
+    placements = delong_components(member_scores, nonmember_scores, clusters=clusters)
     value, counts = placements.value, (len(member_scores), len(nonmember_scores))
     if value in (0.0, 1.0):
         pairs = placements.disjoint_pairs
         low, high = extreme_interval(value, pairs, confidence)
         return Estimate(value, low, high, counts, "AUROC, exact", confidence)
-    resampling = Resampling.of(member_scores, nonmember_scores)
+    resampling = Resampling.of(member_scores, nonmember_scores, clusters)
     aurocs = _replicate(resampling, rng, replicates, resampling.aurocs)
     tails = np.array([(1 - confidence) / 2, (1 + confidence) / 2])
     if interval == "bca":
-        skew = _acceleration(placements.members, placements.nonmembers)
+        skew = _acceleration(placements)
         tails = _corrected(tails, _bias(aurocs, value), skew)
     low, high = np.quantile(aurocs, tails)
-    method = f"AUROC, {interval} bootstrap of {replicates} stratified resamples"
+    kind = "stratified resamples" if clusters is None else "resamples of clusters"
+    method = f"AUROC, {interval} bootstrap of {replicates} {kind}"
     ends = min(float(low), value), max(float(high), value)
     return Estimate(value, *ends, counts, method, confidence)
 
@@ -179,15 +212,16 @@ def _bias(found: Replicates, value: float) -> float:
     return float(ndtri(np.clip(below, smallest, 1 - smallest)))
 
 
-def _acceleration(
-    members: Float[np.ndarray, " members"], others: Float[np.ndarray, " nonmembers"]
-) -> float:
+def _acceleration(placed: Placements) -> float:
     """Return how the error changes with the AUROC, from the placements' skew."""
     cubes = squares = 0.0
-    for placements in (members, others):
-        influence = placements - placements.mean()
-        cubes += float((influence**3).sum()) / len(influence) ** 3
-        squares += float((influence**2).sum()) / len(influence) ** 2
+    shares = [(p - p.mean()) / len(p) for p in (placed.members, placed.nonmembers)]
+    if placed.clusters is not None:
+        _, number = np.unique(np.concatenate(placed.clusters), return_inverse=True)
+        shares = [np.bincount(number, np.concatenate(shares))]
+    for influence in shares:
+        cubes += float((influence**3).sum())
+        squares += float((influence**2).sum())
     return cubes / (6 * squares**1.5) if squares > 0 else 0.0
 
 

@@ -5,14 +5,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float, Shaped
-from scipy.special import bdtr, logit, ndtr, stdtr, stdtrit
+from jaxtyping import Bool, Float, Int, Shaped
+from scipy.special import bdtr, logit, ndtr, ndtri, stdtr, stdtrit
 
 from privaudit.core.errors import ConfigError, TooFewRecordsError
 from privaudit.core.phrases import phrase
 from privaudit.statistics.delong import Placements, delong_components
 from privaudit.statistics.estimate import Estimate
-from privaudit.statistics.intervals import check_confidence, normal_quantile, wilson
+from privaudit.statistics.intervals import (
+    check_confidence,
+    effective_count,
+    normal_quantile,
+    wilson,
+)
 from privaudit.statistics.roc import LEFT_OUT
 
 _PAIRED = phrase("method", "paired difference of AUROCs, DeLong with Satterthwaite's t")
@@ -86,14 +91,20 @@ def paired_auroc_at(
             Shaped[np.ndarray, " _"], Shaped[np.ndarray, " _"], Bool[np.ndarray, " _"]
         ]
     ],
+    clusters: Sequence[Int[np.ndarray, " _"] | None] | None = None,
 ) -> Callable[[float], Comparison]:
     """Return :func:`pooled_paired_auroc_difference` at any confidence.
 
     For p-values, which take intervals at many: the scores are compared once.
+
+    Args:
+        groups: As there.
+        clusters: Per client, numbers that records share which resemble one another.
     """
+    alike = clusters or [None] * len(groups)
     usable = [
-        (_difference(a, b, truth), truth)
-        for a, b, truth in groups
+        (_difference(a, b, truth, one), truth)
+        for (a, b, truth), one in zip(groups, alike, strict=True)
         if _same_length(a, b, truth) and truth.any() and not truth.all()
     ]
     if not usable:
@@ -134,10 +145,11 @@ def _difference(
     a: Shaped[np.ndarray, " n"],
     b: Shaped[np.ndarray, " n"],
     truth: Bool[np.ndarray, " n"],
+    alike: Int[np.ndarray, " n"] | None,
 ) -> Placements:
-    return delong_components(a[truth], a[~truth]) - delong_components(
-        b[truth], b[~truth]
-    )
+    clusters = None if alike is None else (alike[truth], alike[~truth])
+    first = delong_components(a[truth], a[~truth], clusters=clusters)
+    return first - delong_components(b[truth], b[~truth])
 
 
 def _student(
@@ -178,6 +190,13 @@ def _error(
     return math.sqrt(variance), freedom
 
 
+def _cluster_parts(group: Placements) -> list[Part]:
+    """Return the variance by clusters; where none differs, the next one may."""
+    count = group.independent
+    next_one = (1 + abs(group.value)) ** 2 / (count + 2) / count
+    return [(group.delong_variance or next_one, count - 1)]
+
+
 def _welch_parts(group: Placements) -> list[Part]:
     """Return the variance from each class, not all zero.
 
@@ -185,6 +204,8 @@ def _welch_parts(group: Placements) -> list[Part]:
     Where no record differs from another (both attacks perfect, say) the next disjoint
     pair may, by the rule of succession with probability 1/(pairs + 2).
     """
+    if group.clusters is not None:
+        return _cluster_parts(group)
     if group.delong_variance == 0 and group.disjoint_pairs > 1:
         count = group.disjoint_pairs
         return [((1 + abs(group.value)) ** 2 / (count + 2) / count, count - 1)]
@@ -202,7 +223,7 @@ def _pooled_parts(group: Placements) -> list[Part]:
     """
     sizes = len(group.members), len(group.nonmembers)
     freedom = sum(sizes) - 2
-    if group.delong_variance == 0 or freedom == 0:
+    if group.clusters is not None or group.delong_variance == 0 or freedom == 0:
         return _welch_parts(group)
     squares = sum(
         part * size * (size - 1)
@@ -215,6 +236,7 @@ def paired_accuracy_difference(
     correct_a: Bool[np.ndarray, " records"],
     correct_b: Bool[np.ndarray, " others"],
     confidence: float = 0.95,
+    clusters: Int[np.ndarray, " clusters"] | None = None,
 ) -> Comparison:
     """Return the accuracy of model a less that of model b on the same test records.
 
@@ -229,6 +251,8 @@ def paired_accuracy_difference(
         correct_a: Whether model a is right about each record.
         correct_b: Likewise model b, in the same order.
         confidence: Nominal coverage, in (0, 1).
+        clusters: Numbers that records share which resemble one another: interval and
+            p-value are then of their effective number.
 
     Raises:
         ConfigError: The lengths differ, or there are no records.
@@ -250,6 +274,13 @@ def paired_accuracy_difference(
     p_value = min(2 * float(bdtr(fewer, discordant, 0.5)), 1.0)
     method = "paired difference of accuracies, Newcombe's score interval, McNemar's p"
     value = (only_a - only_b) / count
+    if clusters is not None:
+        difference = correct_a.astype(np.float64) - correct_b
+        wider = math.sqrt(count / effective_count(difference, clusters))
+        low = max(value - wider * (value - low), -1.0)
+        high = min(value + wider * (high - value), 1.0)
+        p_value = 2 * float(ndtr(ndtri(p_value / 2) / wider))
+        method += ", widened by clusters"
     return Comparison(Estimate(value, low, high, (count,), method, confidence), p_value)
 
 
@@ -284,6 +315,7 @@ def _phi(both: int, only_a: int, only_b: int, neither: int) -> float:
 
 def holm(
     p_values: Sequence[float] | Float[np.ndarray, " tests"],
+    repeats: int = 1,
 ) -> Float[np.ndarray, " tests"]:
     """Return p-values adjusted for their number, in the order given.
 
@@ -295,6 +327,8 @@ def holm(
 
     Args:
         p_values: In [0, 1]; may be empty.
+        repeats: How many such families there were to choose from, at least 1: each is
+            held to its part of the error.
 
     Raises:
         ConfigError: One is outside [0, 1].
@@ -310,7 +344,7 @@ def holm(
             "Leave out tests that could not be made."
         )
     order = np.argsort(values)
-    factors = len(values) - np.arange(len(values))
+    factors = repeats * (len(values) - np.arange(len(values)))
     adjusted = np.empty_like(values)
     adjusted[order] = np.minimum(np.maximum.accumulate(factors * values[order]), 1.0)
     return adjusted

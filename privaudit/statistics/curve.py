@@ -10,11 +10,20 @@ from scipy.special import bdtr, bdtrc
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.phrases import phrase
-from privaudit.statistics.delong import checked_scores
+from privaudit.statistics.delong import Clusters, checked_scores
 from privaudit.statistics.estimate import Estimate, mean_with_t, needs, unresolved
-from privaudit.statistics.intervals import check_confidence, clopper_pearson
+from privaudit.statistics.intervals import (
+    check_confidence,
+    clopper_pearson,
+    effective_count,
+)
 
 _TPR = phrase("method", "TPR at FPR {fpr}, order statistics and Clopper-Pearson")
+_UNEVEN = phrase(
+    "reason",
+    "needs {wanted} candidates of each client, or clients of like sizes: client "
+    "{place} of {clients} has {fewest}, and the largest {most}",
+)
 
 MemberScores = Shaped[np.ndarray, " members"]
 NonmemberScores = Shaped[np.ndarray, " nonmembers"]
@@ -25,6 +34,7 @@ def tpr_at_fpr(
     nonmember_scores: NonmemberScores,
     fpr: float,
     confidence: float = 0.95,
+    clusters: Clusters | None = None,
 ) -> Estimate:
     """Return the true-positive rate at a false-positive rate of at most ``fpr``.
 
@@ -42,6 +52,8 @@ def tpr_at_fpr(
         nonmember_scores: With fewer than ``10 / fpr`` the estimate is unresolved.
         fpr: In (0, 1).
         confidence: Nominal coverage, in (0, 1).
+        clusters: Which records resemble one another, by numbers that they share: both
+            errors are then those of the effective numbers of records.
 
     Raises:
         ConfigError: ``fpr`` is out of range, a class is empty, or a score not finite.
@@ -60,11 +72,27 @@ def tpr_at_fpr(
         )
     counts, needed = (len(members), len(others)), int(np.ceil(10 / fpr - 1e-9))
     method = _TPR.format(fpr=f"{fpr:g}")
-    if len(others) < needed:
-        reason = needs(needed, "non-members", len(others))
+    sizes = _effective(members, others, fpr, clusters)
+    if sizes[1] < needed:
+        reason = needs(needed, "non-members", int(sizes[1]))
         return unresolved(reason, counts, method, confidence)
-    low, rate, high = _rate_and_bounds(members, others, fpr, confidence)
+    low, rate, high = _rate_and_bounds(members, others, fpr, confidence, sizes)
     return Estimate(rate, low, high, counts, method, confidence)
+
+
+def _effective(
+    members: Float[np.ndarray, " members"],
+    others: Float[np.ndarray, " nonmembers"],
+    fpr: float,
+    clusters: Clusters | None,
+) -> tuple[float, float]:
+    """Return how many independent members and non-members tell as much."""
+    if clusters is None:
+        return float(len(members)), float(len(others))
+    threshold = np.quantile(others, 1 - fpr)
+    pairs = zip((members, others), clusters, strict=True)
+    ours, theirs = (effective_count(of > threshold, one) for of, one in pairs)
+    return ours, theirs
 
 
 def _rate_and_bounds(
@@ -72,16 +100,18 @@ def _rate_and_bounds(
     others: Float[np.ndarray, " nonmembers"],
     fpr: float,
     confidence: float,
+    sizes: tuple[float, float],
 ) -> tuple[float, float, float]:
     """Return low, rate and high, the two errors added like legs of a right angle.
 
     That takes rates to change little by little with the threshold. Where non-members
     tie there, the next threshold is far away, and both errors count in full.
     """
-    thresholds = _thresholds(others, fpr, confidence)
+    thresholds = _thresholds(others, fpr, confidence, int(sizes[1]))
     called = np.array([float((members > t).sum()) for t in thresholds])
     rate, fewest, most = (float(count) / len(members) for count in called)
-    floor, ceiling = clopper_pearson(called, len(members), confidence)
+    shown = called * (sizes[0] / len(members))
+    floor, ceiling = clopper_pearson(shown, sizes[0], confidence)
     between = others[(others >= thresholds[2]) & (others <= thresholds[1])]
     if tied(between):
         return float(floor[1]), rate, float(ceiling[2])
@@ -91,20 +121,77 @@ def _rate_and_bounds(
 
 
 def _thresholds(
-    others: Float[np.ndarray, " nonmembers"], fpr: float, confidence: float
+    others: Float[np.ndarray, " nonmembers"], fpr: float, confidence: float, draws: int
 ) -> tuple[float, float, float]:
     """Return where at most ``fpr`` lie above, and bounds on where that truly is.
 
-    The upper bound, then the lower. Of n draws Binomial(n, fpr) lie above the true one.
+    The upper bound, then the lower. Of n draws Binomial(n, fpr) lie above the true one;
+    of fewer ``draws`` than there are non-members, each stands for several.
     """
     count, tail = len(others), (1 - confidence) / 2
     ranked = np.concatenate([[np.inf], np.sort(others)[::-1], [-np.inf]])
     # 100 * 0.29 is 28.999...: without the nudge one call too few.
     allowed = int(np.floor(count * fpr + 1e-9))
-    calls = np.arange(count + 1)
-    fewest = int((bdtr(calls, count, fpr) <= tail).sum())
-    most = 1 + int(np.argmax(bdtrc(calls, count, fpr) <= tail))
+    calls = np.arange(draws + 1)
+    fewest = int((bdtr(calls, draws, fpr) <= tail).sum()) * count // draws
+    most = 1 + int(np.argmax(bdtrc(calls, draws, fpr) <= tail))
+    most = min(-(-most * count // draws), count + 1)
     return float(ranked[allowed + 1]), float(ranked[fewest]), float(ranked[most])
+
+
+def pooled_ranks(
+    clients: Sequence[Float[np.ndarray, " _"]],
+) -> Float[np.ndarray, " all"]:
+    """Return numbers in the order of candidates' ranks within their own client.
+
+    Scores of different models are on different scales, and one client has too few
+    records for a low false-positive rate: ranks, which need no truth, can be held to
+    one threshold for all. A rank is divided by one more than the client's number of
+    candidates, ties have the mean of theirs, and where ranks of two clients are equal
+    the higher score goes first. With one client it is the order of its scores.
+
+    Args:
+        clients: Each client's scores, of members and non-members together.
+
+    Example:
+        >>> pooled_ranks([np.array([5.0, 7.0]), np.array([0.1, 0.3])])
+        array([1., 3., 0., 2.])
+    """
+    from scipy.stats import rankdata  # slow to import
+
+    ranks = [rankdata(scores) / (len(scores) + 1) for scores in clients]
+    both = np.stack([np.concatenate(ranks), np.concatenate(list(clients))])
+    _, order = np.unique(both, axis=1, return_inverse=True)
+    return order.reshape(-1).astype(np.float64)
+
+
+def uneven(sizes: Sequence[int], fpr: float) -> str:
+    """Return why ranks of clients of such sizes tell no rate; nothing if they do.
+
+    The highest rank of n candidates is n / (n + 1): below a rate of 1 / n a client is
+    hardly ever above a threshold that a much larger one sets, whatever leaks of it.
+
+    Args:
+        sizes: How many candidates each client has.
+        fpr: In (0, 1).
+
+    Example:
+        >>> uneven([2000, 20], 0.01)  # doctest: +ELLIPSIS
+        'needs 100 candidates of each client, ...: client 2 of 2 has 20, and ... 2000'
+        >>> uneven([20, 20], 0.01), uneven([2000, 200], 0.01)
+        ('', '')
+    """
+    fewest, most = min(sizes), max(sizes)
+    wanted = math.ceil(1 / fpr - 1e-9)
+    if fewest >= wanted or most <= 2 * fewest:
+        return ""
+    return _UNEVEN.format(
+        wanted=wanted,
+        place=list(sizes).index(fewest) + 1,
+        clients=len(sizes),
+        fewest=fewest,
+        most=most,
+    )
 
 
 def tied(scores: Shaped[np.ndarray, " scores"]) -> int:

@@ -6,7 +6,9 @@ either is the AUROC, and their variances are those of its two independent parts.
 
 Source: DeLong, DeLong and Clarke-Pearson, "Comparing the areas under two or more
 correlated receiver operating characteristic curves", Biometrics 44, 1988; the mid-ranks
-that make it O(n log n): Sun and Xu, IEEE Signal Processing Letters 21, 2014.
+that make it O(n log n): Sun and Xu, IEEE Signal Processing Letters 21, 2014; of records
+in clusters: Obuchowski, "Nonparametric analysis of clustered ROC curve data",
+Biometrics 53, 1997.
 """
 
 import math
@@ -15,11 +17,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from jaxtyping import Float, Shaped
-from scipy.special import expit, logit
+from jaxtyping import Float, Int, Shaped
+from scipy.special import expit, logit, stdtrit
 
 from privaudit.core.errors import ConfigError, TooFewRecordsError
-from privaudit.statistics.intervals import normal_quantile
+from privaudit.statistics.intervals import inflation, normal_quantile
+
+Clusters = tuple[Int[np.ndarray, " _"], Int[np.ndarray, " _"]]
+"""Numbers that resembling records share, of members and of non-members."""
 
 
 @dataclass(frozen=True)
@@ -31,16 +36,21 @@ class Placements:
         nonmembers: Likewise; has the same mean.
         tied_variance: Of an AUROC of so many scores that tell nothing and tie as these
             do; 0 where all tie, and of a difference.
+        clusters: Numbers that resembling records share, of members and of non-members;
+            None where all are independent.
     """
 
     members: Float[np.ndarray, " members"]
     nonmembers: Float[np.ndarray, " nonmembers"]
     tied_variance: float = 0.0
+    clusters: Clusters | None = None
 
     def __sub__(self, other: "Placements") -> "Placements":
         """Return the placements of the difference; the records must be the same."""
         return Placements(
-            self.members - other.members, self.nonmembers - other.nonmembers
+            self.members - other.members,
+            self.nonmembers - other.nonmembers,
+            clusters=self.clusters,
         )
 
     @cached_property
@@ -55,8 +65,26 @@ class Placements:
 
     @property
     def disjoint_pairs(self) -> int:
-        """How many of those pairs share no record, and so are independent."""
-        return min(len(self.members), len(self.nonmembers))
+        """How many of those pairs share no record, and so are independent.
+
+        Of clustered records, how many share no cluster.
+        """
+        return min(*self.sizes, self.independent // 2)
+
+    @cached_property
+    def sizes(self) -> tuple[int, int]:
+        """How many members and non-members there are, or clusters with some."""
+        if self.clusters is None:
+            return len(self.members), len(self.nonmembers)
+        members, others = (len(np.unique(one)) for one in self.clusters)
+        return members, others
+
+    @cached_property
+    def independent(self) -> int:
+        """How many records, or clusters, there are in both classes together."""
+        if self.clusters is None:
+            return 2 * max(len(self.members), len(self.nonmembers))
+        return max(2, len(np.unique(np.concatenate(self.clusters))))
 
     @cached_property
     def variance_parts(self) -> tuple[float, float]:
@@ -68,8 +96,13 @@ class Placements:
 
     @property
     def delong_variance(self) -> float:
-        """DeLong's variance; zero at an AUROC of 0 or 1, where it says nothing."""
-        return float(sum(self.variance_parts))
+        """DeLong's variance; zero at an AUROC of 0 or 1, where it says nothing.
+
+        Of clustered records it is Obuchowski's.
+        """
+        if self.clusters is None:
+            return float(sum(self.variance_parts))
+        return _clustered_variance(self, self.clusters)
 
     def against(self, other: "Placements") -> float:
         """Return DeLong's covariance with another AUROC on the same records."""
@@ -78,11 +111,36 @@ class Placements:
         )
 
 
+def _clustered_variance(placed: Placements, clusters: Clusters) -> float:
+    """Return the variance by sums over clusters, which may hold both classes.
+
+    Source: Obuchowski 1997, equations 4 to 7.
+    """
+    _, number = np.unique(np.concatenate(clusters), return_inverse=True)
+    classes = placed.members - placed.value, placed.nonmembers - placed.value
+    parts = np.split(number, [len(placed.members)])
+    count = int(number.max()) + 1
+    x, y = (
+        np.bincount(part, of_class, minlength=count) / len(of_class)
+        for part, of_class in zip(parts, classes, strict=True)
+    )
+    with_members, with_others = placed.sizes
+    total = inflation(with_members) * (x @ x) + inflation(with_others) * (y @ y)
+    return max(0.0, float(total + 2 * inflation(count) * (x @ y)))
+
+
 def delong_components(
     member_scores: Shaped[np.ndarray, "..."],
     nonmember_scores: Shaped[np.ndarray, "..."],
+    *,
+    clusters: Clusters | None = None,
 ) -> Placements:
     """Return the placements of both classes.
+
+    Args:
+        member_scores: At least one, finite.
+        nonmember_scores: Likewise.
+        clusters: Which of them resemble one another; None if none do.
 
     Raises:
         ConfigError: A class is empty, or a score is not finite.
@@ -90,7 +148,8 @@ def delong_components(
     members, others = checked_scores(member_scores, nonmember_scores)
     above = _share_below(members, others)
     below = _share_below(others, members)
-    return Placements(above, 1 - below, _tied_variance(members, others))
+    tied = _tied_variance(members, others)
+    return Placements(above, 1 - below, tied, clusters)
 
 
 def _tied_variance(
@@ -151,11 +210,13 @@ class AurocVariance:
         delong: DeLong's.
         exchangeable: Wilcoxon's, of scores that tell nothing and tie as these do.
         anchored: DeLong's with one further placement of 1/2 in each class.
+        is_tied: Whether all scores of each client tie.
     """
 
     delong: float
     exchangeable: float
     anchored: float
+    is_tied: bool = False
 
     @classmethod
     def of(cls, placed: Placements) -> "AurocVariance":
@@ -167,11 +228,10 @@ class AurocVariance:
         Source: Birnbaum and Klose, "Bounds for the variance of the Mann-Whitney
         statistic", Annals of Mathematical Statistics 28, 1957.
         """
-        sizes = len(placed.members), len(placed.nonmembers)
-        apart = (placed.value - 0.5) ** 2 * sum(1 / size**2 for size in sizes)
-        delong = placed.delong_variance
+        apart = (placed.value - 0.5) ** 2 * sum(1 / size**2 for size in placed.sizes)
+        delong = placed.delong_variance * _student(placed)
         least = placed.tied_variance or 1 / (4 * placed.disjoint_pairs)
-        return cls(delong, least, delong + apart)
+        return cls(delong, least, delong + apart, placed.tied_variance == 0)
 
     @classmethod
     def pooled(
@@ -198,7 +258,7 @@ class AurocVariance:
             spread = max(between, float(alone))
             delong += spread - float(alone)
             anchored += spread + apart - float(held)
-        return cls(delong, exchangeable, anchored)
+        return cls(delong, exchangeable, anchored, all(v.is_tied for v in of))
 
     def logit_errors(
         self, value: float, disjoint_pairs: int | float
@@ -212,6 +272,14 @@ class AurocVariance:
         inner = self.anchored / (nearer * (1 - nearer)) ** 2
         outer = self.delong / (value * (1 - value)) ** 2
         return math.sqrt(max(inner, least)), math.sqrt(max(outer, least))
+
+
+def _student(placed: Placements) -> float:
+    """Return what few clusters add to a variance that is theirs; 1 without any."""
+    if placed.clusters is None:
+        return 1.0
+    wide = stdtrit(placed.independent - 1, 0.975)
+    return float(wide / normal_quantile(0.95)) ** 2
 
 
 def auroc_interval(
@@ -238,6 +306,9 @@ def auroc_interval(
     z = normal_quantile(confidence)
     if value in (0.0, 1.0):
         return extreme_interval(value, disjoint_pairs, confidence)
+    if variance.is_tied:  # a pair that does not tie counts at most 1/2 more, or less
+        low, _ = extreme_interval(1.0, disjoint_pairs, confidence)
+        return low / 2, 1 - low / 2
     inner, outer = variance.logit_errors(value, disjoint_pairs)
     below, above = (inner, outer) if value >= 0.5 else (outer, inner)
     ends = expit(logit(value) + z * np.array([-below, above]))

@@ -7,17 +7,20 @@ a split of its own: the best threshold on the target's truth is right too often.
 from dataclasses import replace
 
 import numpy as np
-from jaxtyping import Bool, Shaped
+from jaxtyping import Bool, Int, Shaped
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.phrases import phrase
 from privaudit.statistics.estimate import Estimate, proportion, two_proportions
-from privaudit.statistics.intervals import clopper_pearson
+from privaudit.statistics.intervals import clopper_pearson, effective_count
 
 _RIGHT = phrase("method", "share of right guesses, Clopper-Pearson")
 _RIGHT_BY_CLASS = phrase(
     "method",
     "share of right guesses averaged over {classes} classes, Korn-Graubard",
+)
+_RIGHT_CLUSTERED = phrase(
+    "method", "share of right guesses, Clopper-Pearson at the effective number"
 )
 _ADVANTAGE = phrase("method", "TPR - FPR, Newcombe's hybrid score")
 
@@ -26,6 +29,7 @@ def success_rate(
     is_member: Bool[np.ndarray, " candidates"],
     guesses: Bool[np.ndarray, " guesses"],
     confidence: float = 0.95,
+    clusters: Int[np.ndarray, " clusters"] | None = None,
 ) -> Estimate:
     """Return the share of right guesses, 0.5 by chance on a fair membership coin.
 
@@ -33,6 +37,8 @@ def success_rate(
         is_member: The truth.
         guesses: The adversary's, in the same order.
         confidence: Coverage is at least this, in (0, 1).
+        clusters: Numbers that records share which resemble one another; None if none
+            do. The interval is then Clopper-Pearson's at their effective number.
 
     Raises:
         ConfigError: There are no candidates, or not one guess for each.
@@ -43,9 +49,15 @@ def success_rate(
         0.750 [0.194, 0.994], n = 4
     """
     _check_lengths(is_member, guesses)
-    right = int((is_member == guesses).sum())
-    estimate = proportion(right, len(is_member), confidence)
-    return replace(estimate, method=_RIGHT)
+    correct = is_member == guesses
+    estimate = proportion(int(correct.sum()), len(is_member), confidence)
+    if clusters is None:
+        return replace(estimate, method=_RIGHT)
+    size = effective_count(correct, clusters)
+    low, high = clopper_pearson(np.array([estimate.value * size]), size, confidence)
+    return replace(
+        estimate, low=float(low[0]), high=float(high[0]), method=_RIGHT_CLUSTERED
+    )
 
 
 def class_averaged_success(
@@ -53,6 +65,7 @@ def class_averaged_success(
     guesses: Bool[np.ndarray, " guesses"],
     labels: Shaped[np.ndarray, " labels"],
     confidence: float = 0.95,
+    clusters: Int[np.ndarray, " clusters"] | None = None,
 ) -> Estimate:
     """Return the share of right guesses within each class, averaged over the classes.
 
@@ -72,6 +85,7 @@ def class_averaged_success(
         guesses: The adversary's, in the same order.
         labels: The class of each candidate.
         confidence: Nominal coverage, in (0, 1).
+        clusters: As in :func:`success_rate`.
 
     Raises:
         ConfigError: There are no candidates, or not one guess and label for each.
@@ -84,6 +98,11 @@ def class_averaged_success(
     variance = (shrunk * (1 - shrunk) / sizes).sum() / classes**2
     spread = shrunk.mean() * (1 - shrunk.mean())
     effective = float(min(spread / variance, classes**2 / (1 / sizes).sum()))
+    if clusters is not None:
+        influence = ((is_member == guesses) - (right / sizes)[of_class]) / sizes[
+            of_class
+        ]
+        effective *= effective_count(influence, clusters) / len(labels)
     low, high = clopper_pearson(np.array([value * effective]), effective, confidence)
     method = _RIGHT_BY_CLASS.format(classes=classes)
     return Estimate(
@@ -95,6 +114,7 @@ def advantage(
     is_member: Bool[np.ndarray, " candidates"],
     guesses: Bool[np.ndarray, " guesses"],
     confidence: float = 0.95,
+    clusters: Int[np.ndarray, " clusters"] | None = None,
 ) -> Estimate:
     """Return the true-positive rate less the false-positive rate, 0 by chance.
 
@@ -107,6 +127,7 @@ def advantage(
         is_member: The truth.
         guesses: The adversary's, in the same order.
         confidence: Nominal coverage, in (0, 1).
+        clusters: As in :func:`success_rate`.
 
     Raises:
         ConfigError: There are no members, no non-members, or not one guess for each.
@@ -116,7 +137,25 @@ def advantage(
     estimate = two_proportions(
         int(hits.sum()), len(hits), int(alarms.sum()), len(alarms), confidence
     )
+    if clusters is not None:
+        estimate = _widened(estimate, is_member, guesses, clusters)
     return replace(estimate, method=_ADVANTAGE)
+
+
+def _widened(
+    found: Estimate,
+    is_member: Bool[np.ndarray, " candidates"],
+    guesses: Bool[np.ndarray, " guesses"],
+    clusters: Int[np.ndarray, " clusters"],
+) -> Estimate:
+    """Return a difference of rates with an interval as wide as clusters make it."""
+    influence = np.zeros(len(guesses))
+    for kind, sign in ((is_member, 1.0), (~is_member, -1.0)):
+        influence[kind] = sign * (guesses[kind] - guesses[kind].mean()) / kind.sum()
+    wider = (len(guesses) / effective_count(influence, clusters)) ** 0.5
+    low = found.value - wider * (found.value - found.low)
+    high = found.value + wider * (found.high - found.value)
+    return replace(found, low=max(low, -1.0), high=min(high, 1.0))
 
 
 def _check_lengths(

@@ -3,8 +3,8 @@
 import math
 
 import numpy as np
-from jaxtyping import Bool, Float
-from scipy.special import betaincinv, ndtri
+from jaxtyping import Bool, Float, Int
+from scipy.special import betaincinv, ndtri, stdtrit
 
 from privaudit.core.errors import ConfigError
 
@@ -80,6 +80,34 @@ def weighted_means(
 def inflation(records: int) -> float:
     """Return what a variance is multiplied by, its mean being estimated as well."""
     return records / max(1, records - 1)
+
+
+def effective_count(
+    values: Float[np.ndarray, " records"] | Bool[np.ndarray, " records"],
+    clusters: Int[np.ndarray, " clusters"],
+) -> float:
+    """Return how many independent records have a mean as sure as that of these.
+
+    At most their number. Where all values are equal, it is the number of clusters.
+
+    Source: Korn and Graubard, "Confidence intervals for proportions with small expected
+    number of positive counts estimated from survey data", Survey Methodology 24, 1998,
+    with their adjustment for degrees of freedom.
+
+    Args:
+        values: Of records, at least one.
+        clusters: Numbers that records share which resemble one another.
+    """
+    _, number = np.unique(clusters, return_inverse=True)
+    count, size = int(number.max()) + 1, len(values)
+    spread = values - values.mean()
+    plain = float(spread @ spread) * inflation(size)
+    if not plain or count == 1:
+        return float(count)
+    sums = np.bincount(number, spread)
+    between = float(sums @ sums) * inflation(count)
+    few = stdtrit(size - 1, 0.975) / stdtrit(count - 1, 0.975)
+    return min(float(size), size * plain / between * float(few) ** 2)
 
 
 def half_width(

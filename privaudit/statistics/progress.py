@@ -184,6 +184,15 @@ def watching(run: str, watcher: Watcher | None) -> Iterator[None]:
         _watching.reset(token)
 
 
+def naming(run: str, watcher: Watcher) -> Watcher:
+    """Return a watcher of phases that says which run they are of."""
+
+    def name(event: Event) -> None:
+        watcher(replace(event, run=run) if isinstance(event, Phase) else event)
+
+    return name
+
+
 def tell(phase: Phase) -> None:
     """Tell whoever is :func:`watching`, in the name of the run."""
     if (watched := _watching.get()) is not None:

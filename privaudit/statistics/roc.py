@@ -20,6 +20,7 @@ from privaudit.core.phrases import phrase
 from privaudit.statistics.curve import RocCurve, roc_curve, tied, tpr_at_fpr
 from privaudit.statistics.delong import (
     AurocVariance,
+    Clusters,
     Placements,
     auroc_interval,
     delong_components,
@@ -34,6 +35,7 @@ from privaudit.statistics.intervals import check_confidence
 
 _LOGIT = phrase("method", "AUROC, DeLong or Wilcoxon on the logit scale")
 _TIES = phrase("method", "{ties} of {n} scores tie")
+_CLUSTERS = phrase("method", "by {n} clusters, Obuchowski")
 _POOLED = phrase("method", "AUROC averaged over {n} clients by pairs")
 LEFT_OUT = phrase("method", "{n} left out, without members or non-members")
 _EQUAL = phrase("method", "equal in all")
@@ -58,6 +60,7 @@ def auroc(
     member_scores: Shaped[np.ndarray, "..."],
     nonmember_scores: Shaped[np.ndarray, "..."],
     confidence: float = 0.95,
+    clusters: Clusters | None = None,
 ) -> Estimate:
     """Return the chance that a member outscores a non-member, ties counting one half.
 
@@ -69,6 +72,8 @@ def auroc(
         member_scores: At least one, finite.
         nonmember_scores: At least one, finite; the same model's scores.
         confidence: Nominal coverage, in (0, 1).
+        clusters: Which records resemble one another, by numbers that they share; each
+            had a coin of its own. None if none do.
 
     Raises:
         ConfigError: A class is empty, or a score is not finite, or not one number for
@@ -78,7 +83,7 @@ def auroc(
         >>> print(auroc(np.array([3.0, 2.0, 0.0]), np.array([1.0, 0.0])))
         0.750 [0.150, 0.979], n = 3 + 2
     """
-    placements = delong_components(member_scores, nonmember_scores)
+    placements = delong_components(member_scores, nonmember_scores, clusters=clusters)
     low, high = auroc_interval(
         placements.value,
         AurocVariance.of(placements),
@@ -88,6 +93,8 @@ def auroc(
     counts = len(member_scores), len(nonmember_scores)
     ties = tied(np.concatenate([member_scores, nonmember_scores]))
     method = _LOGIT + (f"; {_TIES.format(ties=ties, n=sum(counts))}" if ties else "")
+    if clusters is not None:
+        method += f"; {_CLUSTERS.format(n=placements.independent)}"
     return Estimate(placements.value, low, high, counts, method, confidence)
 
 
@@ -105,6 +112,7 @@ def pooled_auroc(
     groups: Sequence[tuple[Shaped[np.ndarray, " _"], Shaped[np.ndarray, " _"]]],
     population: Literal["these", "new"] = "these",
     confidence: float = 0.95,
+    clusters: Sequence[Clusters | None] | None = None,
 ) -> Estimate:
     """Return the mean of per-client AUROCs, weighted by their number of pairs.
 
@@ -117,6 +125,7 @@ def pooled_auroc(
             ``n`` counts members and non-members. "new": it is for other clients, the
             client is the replicate, and ``n`` counts clients.
         confidence: Nominal coverage, in (0, 1).
+        clusters: Per client, as in :func:`auroc`.
 
     Raises:
         TooFewRecordsError: No client has members and non-members, or a score is not finite.
@@ -129,8 +138,10 @@ def pooled_auroc(
     """
     check_confidence(confidence)
     clients = [
-        delong_components(members, others)
-        for members, others in groups
+        delong_components(members, others, clusters=alike)
+        for (members, others), alike in zip(
+            groups, clusters or [None] * len(groups), strict=True
+        )
         if len(members) and len(others)
     ]
     if not clients:
@@ -164,6 +175,9 @@ def _pool_these(
         sum(len(client.nonmembers) for client in clients),
     )
     how = method + _STRATIFIED
+    if any(client.clusters is not None for client in clients):
+        count = sum(client.independent for client in clients)
+        how += f"; {_CLUSTERS.format(n=count)}"
     return Estimate(value, low, high, n, how, confidence)
 
 

@@ -1,11 +1,15 @@
 """What an AUROC says about a leak, in one sentence."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
+
+import numpy as np
+from scipy.special import expit, logit
 
 from privaudit.core.errors import ConfigError
 from privaudit.statistics.estimate import Estimate
+from privaudit.statistics.intervals import normal_quantile
 
 Sampling = Literal["coin", "unknown"]
 """How members were chosen: by an independent fair coin each, or nobody says how."""
@@ -44,7 +48,10 @@ class Verdict:
 
 
 def judge_leak(
-    auroc: Estimate, margin: float = 0.05, sampling: Sampling = "coin"
+    auroc: Estimate,
+    margin: float = 0.05,
+    sampling: Sampling = "coin",
+    tried: int = 1,
 ) -> Verdict:
     """Return whether an attack tells members from non-members.
 
@@ -60,6 +67,8 @@ def judge_leak(
         margin: The smallest excess over 0.5 that matters, in (0, 0.5].
         sampling: "coin" if an independent fair coin chose each member. Otherwise
             the two groups may differ from the start, and no verdict is given.
+        tried: How many audits there were to choose from, at least 1: the interval is
+            then one that holds for all of them at once.
 
     Raises:
         ConfigError: ``margin`` is out of range.
@@ -73,28 +82,61 @@ def judge_leak(
             f"A margin of {margin} is not between 0 and 0.5. It is an excess over an "
             "AUROC of 0.5: try 0.05."
         )
-    verdict = _judge(auroc, margin)
+    verdict = _judge(auroc, margin, tried)
     if sampling == "coin":
         return verdict
     said = f"No verdict on membership: AUROC {auroc}. {UNKNOWN_SAMPLING}"
     return Verdict("sampling unknown", said)
 
 
-def _judge(auroc: Estimate, margin: float) -> Verdict:
-    if auroc.unresolved:
-        return Verdict("underpowered", f"Underpowered: AUROC {auroc}.")
+def at_confidence(auroc: Estimate, confidence: float) -> Estimate:
+    """Return an AUROC with its interval at another confidence.
+
+    The interval is taken to be symmetrical on the logit scale, as that of
+    :func:`privaudit.statistics.roc.pooled_auroc` is; at 0 and 1 it is the exact one.
+
+    Args:
+        auroc: Whose interval is resolved.
+        confidence: Coverage, in (0, 1).
+
+    Example:
+        >>> print(at_confidence(Estimate(0.6, 0.5, 0.6923, (50, 50), "AUROC"), 0.99))
+        0.600 [0.468, 0.719], n = 50 + 50
+    """
+    if auroc.value in (0, 1):
+        power = math.log((1 - confidence) / 2) / math.log((1 - auroc.confidence) / 2)
+        ends = [auroc.low**power, 1 - (1 - auroc.high) ** power]
+    else:
+        scale = normal_quantile(confidence) / normal_quantile(auroc.confidence)
+        centre = logit(auroc.value)
+        shifts = logit(np.array([auroc.low, auroc.high])) - centre
+        ends = expit(centre + scale * shifts).tolist()
+    low, high = min(ends[0], auroc.value), max(ends[1], auroc.value)
+    return replace(auroc, low=low, high=high, confidence=confidence)
+
+
+def _judge(found: Estimate, margin: float, tried: int) -> Verdict:
+    if found.unresolved:
+        return Verdict("underpowered", f"Underpowered: AUROC {found}.")
+    auroc, shown = found, f"{found}"
+    if tried > 1:
+        auroc = at_confidence(found, 1 - (1 - found.confidence) / tried)
+        shown += (
+            f", corrected for {tried} audits of the run "
+            f"[{auroc.low:.3f}, {auroc.high:.3f}]"
+        )
     if auroc.low > 0.5:
-        return Verdict("leaks", f"Leaks: AUROC {auroc}, lies above 0.5.")
+        return Verdict("leaks", f"Leaks: AUROC {shown}, lies above 0.5.")
     if auroc.high < 0.5:
-        said = f"Separates, with the sign turned: AUROC {auroc}, {_TURNED}"
+        said = f"Separates, with the sign turned: AUROC {shown}, {_TURNED}"
         return Verdict("reversed", said)
     limit = 0.5 + margin
     if auroc.high <= limit:
         reach = f"includes 0.5 and nothing above {limit:g}{_other_side(auroc, limit)}"
-        return Verdict("no evidence", f"No evidence of a leak: AUROC {auroc}, {reach}.")
+        return Verdict("no evidence", f"No evidence of a leak: AUROC {shown}, {reach}.")
     more = f"about {_enough(auroc, margin)} would decide, in place of {sum(auroc.n)}"
     reach = f"includes both 0.5 and values above {limit:g}"
-    return Verdict("underpowered", f"Underpowered: AUROC {auroc}, {reach}; {more}.")
+    return Verdict("underpowered", f"Underpowered: AUROC {shown}, {reach}; {more}.")
 
 
 def _other_side(auroc: Estimate, limit: float) -> str:

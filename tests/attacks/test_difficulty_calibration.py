@@ -1,8 +1,9 @@
 import numpy as np
 import torch
 
-from privaudit.attacks.difficulty_calibration import DifficultyCalibration, _slope
+from privaudit.attacks.difficulty_calibration import DifficultyCalibration
 from privaudit.attacks.loss_threshold import LossThreshold
+from privaudit.auditing.signals.before_training import slope_of
 from privaudit.auditing.signals.target import ask_signals
 from privaudit.federated.trainer import Task
 from privaudit.statistics.roc import auroc
@@ -41,13 +42,13 @@ def test_the_slope_takes_out_what_the_start_explains() -> None:
     difficulty, is_member = 3 * rng.normal(size=600), rng.random(600) < 0.5
     start = -difficulty + 0.3 * rng.normal(size=600)
     end = -0.5 * difficulty + is_member + 0.3 * rng.normal(size=600)
-    slope = _slope(start[~is_member], end[~is_member])
+    slope = slope_of(start[~is_member], end[~is_member])
     assert abs(slope - 0.5) < 0.05
     scores = end - slope * start
     found = auroc(scores[is_member], scores[~is_member])
     plain = auroc(end[is_member], end[~is_member])
     assert found.low > 0.95 > 0.75 > plain.high
-    assert _slope(np.ones(5), np.arange(5.0)) == 0.0
+    assert slope_of(np.ones(5), np.arange(5.0)) == 0.0
 
 
 def test_a_model_that_was_never_trained_has_nothing_beyond_its_start(

@@ -62,10 +62,12 @@ def test_pooled_and_class_wise_models_both_find_what_is_learned_by_heart(
     members = {client: records.pick(coin) for client, records in asked.items()}
     played = play(trainer, task=world, shards=members)
     adversary, targets = played.watched("released", asked, seed=2)
-    for models in ("pooled", "class-wise"):
-        attack = Shadow(attack_models=models)
-        groups = []
-        for target in targets:
-            (scores,) = attack(adversary, [target])
-            groups.append((scores.scores[coin], scores.scores[~coin]))
+    attacks = [
+        Shadow(attack_models="pooled", mode="offline"),
+        Shadow(attack_models="class-wise", mode="offline"),
+        Shadow(attack_models="pooled"),  # class-wise: tests/contracts/test_attacks.py
+    ]
+    for attack in attacks:
+        found = [scores.scores for scores in attack(adversary, targets)]
+        groups = [(scores[coin], scores[~coin]) for scores in found]
         assert pooled_auroc(groups).low > 0.55

@@ -17,10 +17,11 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from privaudit.core.devices import CPU, device_name, find_device, use_device
-from privaudit.core.memory import use_checkpointing
+from privaudit.core.memory import free_memory, use_checkpointing
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import stack
 from privaudit.federated.federation import Federation, run_round
+from privaudit.federated.local_training import Stacking
 from privaudit.federated.on_device import on_device
 from privaudit.federated.trainer import Cohort, Task, Trainer
 from privaudit.federated.trainer_abilities import start_client
@@ -37,6 +38,7 @@ from tests.small_transformers import draw, pair_shapes, some_lora, with_lora_of_
 
 PASSES, TARGET = 3, 20.0
 STACKED, ROWS, RANK = 4, 8, 8  # models that are tuned together, and rows of each
+A_TOKEN, WEIGHTS = 5.5 * 2**20, 12.6 * 2**30  # bytes, by bench_memory.py, in bfloat16
 SIDE = {"cpu": 512, "cuda": 8192}  # of the square product that says what the peak is
 
 
@@ -110,10 +112,13 @@ def test_rounds_of_prompt_learners(
         trainer, task, bench.shards(BATCH, image_tokens=False), Seeds(0)
     )
 
+    stacking = Stacking(len(CLIENTS))  # measured in the first round alone
+
     def our_round() -> None:
         copy = replace(federation, kept=dict(federation.kept), losses={})
-        run_round(trainer, task, [copy], 0)
+        run_round(trainer, task, [copy], 0, cohort_size=stacking)
 
+    our_round()
     with FlopCounterMode(display=False) as counter:
         our_round()
     ours = seconds_of(device, our_round)
@@ -148,8 +153,14 @@ def peak(device: torch.device, precision: Precision) -> float:
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing")  # by peft
 def test_lora_of_a_large_language_model(device: torch.device) -> None:
     """Stacked adapters against peft's, one model after the other."""
-    model = language(device)
     length = 640 if device.type == "cuda" else 32
+    if device.type == "cuda":  # as many tokens as this device holds beside the weights
+        room = 0.9 * free_memory(device) - WEIGHTS
+        length = min(length, int(room / (STACKED * ROWS * A_TOKEN)))
+        if length < 16:
+            pytest.skip(f"{device_name(device)} has no room for 7B shapes")
+    model = language(device)
+    print(f"{STACKED} models of {ROWS} rows of {length} tokens")
     width, dtype = model.width, next(model.model.parameters()).dtype
     rows = torch.ones(STACKED * ROWS, length, width, device=device, dtype=dtype)
     pairs = {n: t.detach() for n, t in draw(pair_shapes(model, STACKED, RANK)).items()}

@@ -61,6 +61,30 @@ def test_twelve_runs_in_one_process_and_in_two(tmp_path: Path) -> None:
     assert found[0] == found[1]
 
 
+@pytest.mark.skipif(not find_spec("ray"), reason="make test-ray installs it")
+@pytest.mark.filterwarnings("ignore")  # Ray's own
+def test_twelve_runs_on_one_core_of_ray_and_on_two(tmp_path: Path) -> None:
+    """Behind a first sweep, so that Ray's processes have imported what they need."""
+    ray = import_module("ray")
+    print(f"\n{machine()}\n\n| cores | seconds |\n|---|---|")
+    walls, found = [], []
+    for cores in (1, 2):
+        ray.init(num_cpus=cores, log_to_driver=False, logging_level="ERROR")
+        first = SWEPT | {"vary": {"rounds": [1]}, "seeds": [1, 2]}
+        sweep(**first, folder=tmp_path / f"first {cores}", executor=OnRay())
+        folder = tmp_path / str(cores)
+
+        def work(folder: Path = folder) -> None:
+            found.append(sweep(**SWEPT, folder=folder, executor=OnRay()))
+
+        wall, _ = seconds_of(work)
+        walls.append(wall)
+        print(f"| {cores} | {wall:.1f} |")
+        ray.shutdown()
+    print(f"\nspeed-up {walls[0] / walls[1]:.2f}")
+    assert found[0] == found[1]
+
+
 @pytest.mark.filterwarnings("ignore")  # Ray's own
 def test_what_handing_out_a_job_costs() -> None:
     """Each time but the first, when Ray's own processes and ours are there."""

@@ -1,13 +1,20 @@
 """What holds for every trainer that noises prompts, whatever its own test says."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from privaudit.federated.runs.config import build_trainer
-from privaudit.federated.trainer import Task
+from privaudit.federated.trainer import TRAINERS, Task, Trainer
 from privaudit.federated.transcripts.transcript import SERVER
 from privaudit.privacy.certificate import CertifiedView
+from privaudit.tuning.prompts import grouped_forward
+from privaudit.tuning.prompts.private_training import PrivateTrainer
+from tests.conftest import toy_records
 from tests.toy_federation import VIEWS, Play
 
 Settings = dict[str, Any]
@@ -18,6 +25,11 @@ QUICK: dict[str, Settings] = {
     "dp-fpl": {"rank": 2, "batch_size": 5},
 }
 PAPER, CODE = {"mode": "published-paper"}, {"mode": "published-code"}
+CLIPS_RECORDS = [
+    name
+    for name in TRAINERS.names()
+    if isinstance(TRAINERS.find(name)(), PrivateTrainer)
+]
 LOCATIONS: list[tuple[str, CertifiedView]] = [
     ("server", "released"),
     ("client", "server"),
@@ -94,3 +106,43 @@ def test_without_epsilon_nothing_is_claimed(
     name: str, settings: Settings, task: Task
 ) -> None:
     assert make(name, settings).claim(task).epsilon is None
+
+
+def by_record(
+    trainer: Trainer, play: Play, task: Task, cohort_size: int
+) -> dict[str, list[Tensor]]:
+    """Return all records' own gradients in a round, client by client, before clipping."""
+    found: dict[str, list[Tensor]] = {}
+    sum_clipped = PrivateTrainer.sum_clipped
+
+    def keep(
+        self: PrivateTrainer, gradients: Mapping[str, Tensor], *rest: Any
+    ) -> dict[str, Tensor]:
+        for name, gradient in gradients.items():
+            assert not gradient[~rest[1]].any()
+            found.setdefault(name, []).append(gradient[rest[1]])
+        return sum_clipped(self, gradients, *rest)
+
+    shards = {c: toy_records(n // 2, n) for c, n in task.candidates.items()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PrivateTrainer, "sum_clipped", keep)
+        play(trainer, 1, task=task, shards=shards, cohort_size=cohort_size)
+    return found
+
+
+@pytest.mark.parametrize("name", CLIPS_RECORDS)
+def test_records_gradients_are_those_of_one_record_after_the_other(
+    name: str, play: Play, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever trains beside a client, and however much larger their samples are."""
+    sizes = {f"client-{n}": n for n in (4, 10, 11, 24, 30, 60, 62)}
+    task, few = replace(task, candidates=sizes), {"batch_size": 12, "epsilon": 8.0}
+    once = {"steps": 1} if name != "dp-fpl" else {}
+    trainer = build_trainer(name, QUICK.get(name, {}) | few | once)
+    together = by_record(trainer, play, task, 7)
+    monkeypatch.setattr(grouped_forward, "PRODUCTS_AT_ONCE", 1)
+    alone = by_record(trainer, play, task, 1)
+    for gradient, (stacked,) in zip(alone, together.values(), strict=True):
+        one_by_one = torch.cat(alone[gradient])
+        off = (stacked - one_by_one).flatten(1).norm(dim=1)
+        assert (off <= 1e-6 * one_by_one.flatten(1).norm(dim=1)).all()

@@ -193,8 +193,10 @@ def test_another_device_computes_the_same(
     with another_device() as device:
         there = play(on_device(trainer, device), 1, task=task_on(task, device))
         messages, answers = there.messages, answers_of(there)
+    # Devices choose other products for bfloat16; the simulated one computes as the CPU.
+    half = settings.get("precision") == "bfloat16" and "TEST_DEVICE" in os.environ
     for one, other in zip(messages, alone.messages, strict=True):
-        assert_agree(other.tensors, one.tensors)
+        assert_agree(other.tensors, one.tensors, 2e-2 if half else 2e-3)
     torch.testing.assert_close(
         answers, answers_of(alone), rtol=1e-3, atol=1e-4, equal_nan=True
     )

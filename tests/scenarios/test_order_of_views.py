@@ -7,7 +7,7 @@ import torch
 from privaudit import Auditor, train
 from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
-from privaudit.auditing.default_attacks import NAMED
+from privaudit.auditing.default_attacks import LOSS
 from privaudit.auditing.dominated_views import as_weaker, attack_in_place
 from privaudit.auditing.scenario import SCENARIOS, Scenario
 from privaudit.core.errors import ViewError
@@ -21,10 +21,11 @@ from privaudit.trainers.promptfl import PromptFL
 from tests.conftest import common_cache
 from tests.toy_federation import Play
 
-ALL = {name: SCENARIOS.find(name)() for name in SCENARIOS.names()}
+FOUND = {name: SCENARIOS.find(name)().without_shadows() for name in SCENARIOS.names()}
+ALL = {name: one for name, one in FOUND.items() if one.unit == "record"}
 DOMINATED = [(a, b) for a in ALL for b in ALL[a].dominates]
 # Others see what these see, and their own attacks take long, or do not fit the run.
-PLAYED = [pair for pair in DOMINATED if next(iter(ALL[pair[0]].attacks)) == NAMED]
+PLAYED = [pair for pair in DOMINATED if next(iter(ALL[pair[0]].attacks)) == LOSS]
 ANSWERS = ("labels", "probabilities")  # who has the latter can work out the former
 
 

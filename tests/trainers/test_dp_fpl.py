@@ -109,6 +109,29 @@ def test_without_residual_the_prompt_in_training_is_the_factors_product(
     torch.testing.assert_close(played.uploads()["client-0"]["gradient"], want)
 
 
+@pytest.mark.parametrize("factorization", ["both", "left"])
+def test_a_prompt_is_released_without_its_residual_on_request(
+    factorization: str, play: Play, task: Task
+) -> None:
+    """As the paper tests: p_G + u v of rank 1, whose singular value is 1 ("both")."""
+    options = {"rank": 1, "factorization": factorization, "batch_size": ALL}
+    played = play(make(release_residual=False, **options))
+    client = "client-1"
+    local = played.kept[client]["local"]
+    released = played.trainer.release(
+        task,
+        [client],
+        {"context": played.server["context"][None]},
+        {"local": local[None]},
+    )["context"][0]
+    sizes = torch.linalg.svdvals(released - played.server["context"])
+    assert sizes[1] < 1e-5
+    if factorization == "both":
+        assert sizes[0] == pytest.approx(1, abs=1e-5)
+    else:
+        assert sizes[0] <= torch.linalg.svdvals(local)[0] * (1 + 1e-5)
+
+
 def test_the_published_code_has_momentum_and_decay_for_each_client(
     play: Play, task: Task, shards: Shards
 ) -> None:

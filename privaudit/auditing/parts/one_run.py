@@ -22,8 +22,9 @@ from privaudit.auditing.attack import Target
 from privaudit.auditing.attack_result import ClientScores
 from privaudit.auditing.audit_part import AuditPart
 from privaudit.auditing.played_scenario import PlayedScenario
-from privaudit.core.errors import TooFewRecordsError
+from privaudit.core.errors import AttackError, TooFewRecordsError
 from privaudit.datasets.canaries import Canaries
+from privaudit.federated.runs.runs import Run
 from privaudit.federated.trainer import Trainer
 from privaudit.federated.trainer_abilities import AcceptsGradientCanaries
 from privaudit.statistics.claim import ClaimVerdict, Guarantee, judge_claim
@@ -40,6 +41,26 @@ KINDS = {
     "mislabelled": "real pictures with labels drawn wrong",
     "gradient": "crafted in gradient space: no real record is as strong",
 }
+
+
+def refuse_unbounded(run: Run, scenario: str) -> None:
+    """Refuse a bound on epsilon where no record had a coin of its own.
+
+    Raises:
+        AttackError: Groups of records share a coin, or no coin chose members.
+    """
+    if run.ledger.group is not None:
+        raise AttackError(
+            f"{scenario} was requested, and {run.name} has groups of records that "
+            "share a coin: what they show of epsilon is a group's, and a claim is "
+            "about one record. Choose another scenario, or split without groups."
+        )
+    if run.sampling != "coin":
+        raise AttackError(
+            f"{scenario} was requested, and {run.name} declares no coin that chose its "
+            "members, which a bound on epsilon rests on. Choose another scenario, or "
+            "record a federation whose ledger was tossed."
+        )
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ models?", COLM 2024, on members that were not chosen at random.
 from dataclasses import dataclass, replace
 
 from privaudit.auditing.attack import ATTACKS, Target
+from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit_part import AuditPart
-from privaudit.auditing.default_attacks import NAMED, TOKEN_LOSS
+from privaudit.auditing.default_attacks import LOSS, TOKEN_LOSS
 from privaudit.auditing.played_scenario import PlayedScenario
 from privaudit.core.tensors import Tensors
 from privaudit.federated.trainer import Reconstruction
@@ -40,9 +41,14 @@ class UntrainedControl:
     change: Estimate
 
 
-def attack_untrained(played: PlayedScenario) -> UntrainedControl:
-    """Make the named attack on the first broadcast, in place of each client's model."""
-    name = NAMED if played.adversary.task.kind == "classification" else TOKEN_LOSS
+def attack_untrained(
+    played: PlayedScenario,
+) -> tuple[str, AttackResult, AttackResult]:
+    """Return the cheap attack's name, and what it finds before training and after.
+
+    Before it, the first broadcast stands in place of each client's model.
+    """
+    name = LOSS if played.adversary.task.kind == "classification" else TOKEN_LOSS
     attack = ATTACKS.find(name)()
     first = _first_model(played)
     assert first is not None  # where the part applies
@@ -55,10 +61,20 @@ def attack_untrained(played: PlayedScenario) -> UntrainedControl:
     if after is None:
         models: list[Target] = list(played.targets)
         after = played.attack_once(name, attack, played.adversary, models)
+    return name, before, after
+
+
+def _compare(played: PlayedScenario) -> UntrainedControl:
+    name, before, after = attack_untrained(played)
     pairs = zip(after.clients, before.clients, strict=True)
     groups = [(one.scores, other.scores, one.is_member) for one, other in pairs]
     change = pooled_paired_auroc_difference(groups).estimate
     return UntrainedControl(name, before.auroc, after.auroc, change)
+
+
+def can_attack_untrained(played: PlayedScenario) -> bool:
+    """Say whether no coin chose the members, and there is a model before training."""
+    return played.run.sampling != "coin" and _first_model(played) is not None
 
 
 def _first_model(played: PlayedScenario) -> Tensors | None:
@@ -69,10 +85,8 @@ def _first_model(played: PlayedScenario) -> Tensors | None:
 UNTRAINED_CONTROL = AuditPart(
     "untrained_control",
     UntrainedControl | None,
-    applies=lambda played: (
-        played.run.sampling != "coin" and _first_model(played) is not None
-    ),
-    compute=attack_untrained,
+    applies=can_attack_untrained,
+    compute=_compare,
     nothing=None,
     title="Before training",
 )

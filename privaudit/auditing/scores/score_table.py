@@ -33,6 +33,8 @@ class ScoreTable:
         classes: Names, in order.
         group: For each record the position of the first one that shares its coin; None
             where each has its own.
+        cluster: Likewise of the first one of its group, where groups hold members and
+            others: each record had a coin, and intervals count what groups share.
         names_hash: SHA-256 of what the records are called and belong to, without scores
             and truth: tables that share it have the same records in the same order.
             Empty where records have no names.
@@ -46,6 +48,7 @@ class ScoreTable:
     classes: tuple[str, ...]
     group: Int[np.ndarray, " records"] | None
     names_hash: str
+    cluster: Int[np.ndarray, " records"] | None = None
 
     @classmethod
     def of(
@@ -62,7 +65,7 @@ class ScoreTable:
         Raises:
             ConfigError: A score is not finite, members or non-members are missing,
                 columns differ in length, a name is none, a record of a client stands
-                there twice, or a group has members and others.
+                there twice, or a group has records of several clients.
         """
         if scores.ndim != 1 or scores.shape != is_member.shape:
             raise ConfigError(
@@ -82,31 +85,37 @@ class ScoreTable:
             _refuse_repeats(names[order], belongs[:, 0])
             names_hash = _hash([client_names, class_names], names[order], belongs)
         shared = None if groups is None else _texts("group", groups, count)[order]
-        table = cls(
+        group = None if shared is None else _firsts(shared)
+        truth, cluster = is_member[order], None
+        if group is not None and shared is not None:
+            _refuse_torn(shared, group, client[order])
+            if (truth[group] != truth).any():
+                group, cluster = None, group
+        return cls(
             np.asarray(scores, np.float64)[order],
-            is_member[order],
+            truth,
             client[order],
             label[order],
             client_names,
             class_names,
-            None if shared is None else _firsts(shared),
+            group,
             names_hash,
+            cluster,
         )
-        if shared is not None:
-            table._refuse_mixed(shared)
-        return table
 
-    def _refuse_mixed(self, names: Shaped[np.ndarray, " records"]) -> None:
-        """Refuse groups that no one coin can have chosen."""
-        odd = np.zeros(len(names), bool)
-        for column in (self.client, self.is_member):
-            odd |= column[self.group] != column
-        if odd.any():
-            raise ConfigError(
-                f"Records of the group {shown(str(names[odd][0]))} differ in their "
-                "client, or some are members and others are not: one coin decides for "
-                "all of a group. Leave group out where each record had its own coin."
-            )
+
+def _refuse_torn(
+    names: Shaped[np.ndarray, " records"],
+    group: Int[np.ndarray, " records"],
+    client: Int[np.ndarray, " records"],
+) -> None:
+    """Refuse groups of several clients, whose scores are not compared."""
+    odd = client[group] != client
+    if odd.any():
+        raise ConfigError(
+            f"Records of the group {shown(str(names[odd][0]))} differ in their client: "
+            "a group is one client's. Correct the columns, or leave group out."
+        )
 
 
 def _refuse_repeats(

@@ -67,7 +67,13 @@ def audit_scores(
         dataset=said.dataset,
     )
     coin = None if said.sampling == "coin" else Coin("none")
-    ledger = Ledger(table.client, table.is_member, group=table.group, coin=coin)
+    ledger = Ledger(
+        table.client,
+        table.is_member,
+        group=table.group,
+        coin=coin,
+        cluster=table.cluster,
+    )
     run = ScoredRun.of(name, ledger, config, table.classes, table.names_hash)
     clients = [_of_client(table, ledger, n) for n in range(len(table.clients))]
     result = evaluate_scores(
@@ -97,4 +103,5 @@ def _of_client(table: ScoreTable, ledger: Ledger, number: int) -> ClientScores:
         scores=scores,
         guesses=scores > np.median(scores),
         is_member=table.is_member[records],
+        cluster=None if table.cluster is None else table.cluster[records],
     )

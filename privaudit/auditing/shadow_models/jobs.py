@@ -12,6 +12,7 @@ from math import ceil
 from typing import Any
 
 from privaudit.auditing.auditor import Auditor
+from privaudit.auditing.repetition.audit_log import check_log
 from privaudit.execution.jobs import Job
 from privaudit.federated.runs.folder.run_names import load_run
 from privaudit.federated.runs.runs import Run
@@ -19,7 +20,8 @@ from privaudit.federated.trainer import ClientId
 from privaudit.recording.owner import chosen_owner, use_owner
 from privaudit.statistics.progress import Watcher
 
-CLIENTS = 8  # of a job at least: each job reads the run
+CLIENTS = 8  # of a job at most, and of a run that needs none
+LEAST_JOBS = 5  # of a run: the first may run alone, and two processes share the others
 MOST_JOBS = 1000  # of a run: with more clients, jobs have more of them
 
 
@@ -40,8 +42,11 @@ def shadow_jobs(
     most = run.config.clients if asked["clients"] == "all" else asked["clients"]
     if most <= CLIENTS or asked["shadows"] == 0:
         return []
-    clients = _clients(load_run(run.path), scenario, asked, owner)
-    size = max(CLIENTS, ceil(len(clients) / MOST_JOBS))
+    check_log(run)  # before anything is trained
+    clients, shadows = _clients(load_run(run.path), scenario, asked, owner)
+    asked = {**asked, "shadows": shadows, "budget": None}
+    size = max(1, min(CLIENTS, ceil(len(clients) / LEAST_JOBS)))
+    size = max(size, ceil(len(clients) / MOST_JOBS))
     parts = [clients[n : n + size] for n in range(0, len(clients), size)]
     if len(parts) < 2:
         return []
@@ -58,22 +63,21 @@ def shadow_jobs(
 
 def _clients(
     run: Run, scenario: str, asked: Mapping[str, Any], owner: str | None
-) -> list[ClientId]:
-    """Return whom shadow models can be trained for, apart from each other."""
+) -> tuple[list[ClientId], int]:
+    """Return whom shadow models can be trained for apart from each other, and how many."""
     with use_owner(None if chosen_owner() else owner):
-        auditor = Auditor(run)
-        plan = auditor.plan(scenario, asked["attacks"], asked["shadows"])
+        plan, adversary, targets, bought = Auditor(run).settle(scenario, **asked)
         if not any(attack.trains_shadows for attack in plan.attacks.values()):
-            return []
-        adversary, targets = auditor.prepare(plan, seed=asked["seed"])
+            return [], 0
+    shadows = bought.shadows if bought else asked["shadows"] or 0
     names = [target.client for target in targets]
     is_apart = bool(adversary.view.messages) and adversary.store is not None
     for target in targets:
         is_apart &= adversary.view.sees_updates_of(target.client)
         is_apart &= not target.reconstructed.suspects
     if not is_apart:
-        return []
-    return names if asked["clients"] == "all" else names[: asked["clients"]]
+        return [], shadows
+    return (names if asked["clients"] == "all" else names[: asked["clients"]]), shadows
 
 
 def train_shadows(

@@ -8,6 +8,7 @@ one shadow of a pair and out of the other.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -76,8 +77,18 @@ class ShadowSplit:
         return cls(source, public.pick(used), nothing[:, used], nothing, ~nothing)
 
     def shard(self, shadow: int) -> Records:
-        """Return what one shadow trains on."""
-        return self.records.pick(self.is_in[shadow])
+        """Return what one shadow trains on.
+
+        Candidates in the order of their contents: batches and sums are then the same
+        in whatever order the adversary asks about them.
+        """
+        return self.records.pick(self._order[self.is_in[shadow, self._order]])
+
+    @cached_property
+    def _order(self) -> Int[Tensor, " records"]:
+        if self.source == "public":
+            return torch.arange(len(self.records))
+        return order_of_contents(self.records)
 
 
 def paired_coins(
@@ -88,12 +99,22 @@ def paired_coins(
     A record's coins follow the record as it came, wherever it stands among the others
     and whatever a processor makes of it; copies of one record share them.
     """
-    contents = [row.tobytes() for row in records.identities.numpy()]
+    contents = _contents(records)
     place = {content: number for number, content in enumerate(sorted(set(contents)))}
     pairs = (shadows + 1) // 2
     coins = torch.from_numpy(stream.coins(0.5, (pairs, len(place))))
     is_in = coins[:, [place[content] for content in contents]]
     return torch.stack([is_in, ~is_in], dim=1).flatten(0, 1)[:shadows]
+
+
+def order_of_contents(records: Records) -> Int[Tensor, " records"]:
+    """Return positions in an order that is the same however the records stand."""
+    contents = _contents(records)
+    return torch.tensor(sorted(range(len(contents)), key=contents.__getitem__))
+
+
+def _contents(records: Records) -> list[bytes]:
+    return [row.tobytes() for row in records.identities.numpy()]
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ time, so that memory does not grow with their number.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from torch import Tensor
@@ -28,7 +29,7 @@ from privaudit.auditing.shadow_models.splits import (
 )
 from privaudit.auditing.signals.signal_cache import content_hash
 from privaudit.core.errors import AttackError
-from privaudit.core.memory import memory_limit
+from privaudit.core.memory import memory_limit, use_records_at_once
 from privaudit.core.tensors import Stacked, Tensors, stack, unstack
 from privaudit.federated.federation import Federation, give_away, run_round
 from privaudit.federated.local_training import ClientInput, Stacking, update_clients
@@ -80,9 +81,7 @@ def _desks(
     adversary: Adversary, targets: Sequence[Target], shadows: int, source: Source
 ) -> list[ShadowCache]:
     """Return the answers that are kept beside the run, or train shadows for all."""
-    in_federations = bool(adversary.view.messages) and not all(
-        adversary.view.sees_updates_of(target.client) for target in targets
-    )
+    in_federations = _in_federations(adversary, targets)
     dealt, pools = None, []
     if in_federations:
         dealt = FederatedShadowSplit.draw(adversary, targets, shadows, source)
@@ -109,6 +108,46 @@ def _desks(
     for desk in desks:
         desk.close()
     return desks
+
+
+def shadow_models(
+    adversary: Adversary, targets: Sequence[Target], pools: Sequence[ShadowSplit]
+) -> list[list[Tensors]]:
+    """Return the shadows of each target themselves, for who looks into models.
+
+    Nothing of them is kept beside the run.
+
+    Args:
+        adversary: Whose shadows they are.
+        targets: Clients under attack; as if their models had their owners' names.
+        pools: What the shadows of each target train on, as many for each of them.
+    """
+    plain = [_unlinked(target) for target in targets]
+    if not _in_federations(adversary, plain):
+        train = _replayed if adversary.view.messages else _blind_models
+        pairs = zip(plain, pools, strict=True)
+        return [
+            [model for chunk in train(adversary, target, pool) for model in chunk]
+            for target, pool in pairs
+        ]
+    shadows = len(pools[0].is_in)
+    dealt = FederatedShadowSplit.draw(adversary, plain, shadows, "candidates")
+    of_client = zip(plain, pools, strict=True)
+    dealt = replace(dealt, pools={target.client: pool for target, pool in of_client})
+    chunks = _federated(replace(adversary), plain, dealt)  # nothing kept is reused
+    return [list(chain.from_iterable(column)) for column in zip(*chunks, strict=True)]
+
+
+def _unlinked(target: Target) -> Target:
+    alone = replace(target.reconstructed, suspects=())
+    return replace(target, reconstructed=alone)
+
+
+def _in_federations(adversary: Adversary, targets: Sequence[Target]) -> bool:
+    """Say whether shadows need whole federations: no upload can be replayed."""
+    return bool(adversary.view.messages) and not all(
+        adversary.view.sees_updates_of(target.client) for target in targets
+    )
 
 
 def _refuse_empty(targets: Sequence[Target], pools: Sequence[ShadowSplit]) -> None:
@@ -151,25 +190,33 @@ def _replayed(
     adversary: Adversary, target: Target, pool: ShadowSplit
 ) -> Iterator[list[Tensors]]:
     """Train shadows of one client on the broadcasts that it received."""
-    size = _shadows_at_once(adversary, target, pool)
+    size, records = _shadows_at_once(adversary, target, pool)
     for first in range(0, len(pool.is_in), size):
         chunk = range(first, min(first + size, len(pool.is_in)))
         shards = [pool.shard(i) for i in chunk]
-        uploads = _replay(adversary, target, shards, chunk, len(pool.is_in))
+        with use_records_at_once(records):
+            uploads = _replay(adversary, target, shards, chunk, len(pool.is_in))
         yield _rebuild_replayed(adversary, target.client, uploads)
 
 
-def _shadows_at_once(adversary: Adversary, target: Target, pool: ShadowSplit) -> int:
-    """Return how many shadows of one client train together."""
+def _shadows_at_once(
+    adversary: Adversary, target: Target, pool: ShadowSplit
+) -> tuple[int, int]:
+    """Return how many shadows of one client train together, and on how many records.
+
+    As :class:`Stacking` has them.
+    """
     if memory_limit() is None:
-        return REPLAY_CHUNK
+        return REPLAY_CHUNK, 0
     name = f"shadow-0 of {target.client}"
     (kept,) = unstack(_start(adversary, [name]), 1)
     at, received = next(_rounds_to_replay(adversary, target.client, bool(kept)))
     place = ClientInput(target.client, name, pool.shard(0), received, kept)
     trainer = _with_choices(adversary.trainer, _sent_by(adversary, target)[at.index])
     places = [place] * len(pool.is_in)
-    return Stacking(REPLAY_CHUNK).size(trainer, adversary.task, places, at)
+    stacking = Stacking(REPLAY_CHUNK)
+    size = stacking.size(trainer, adversary.task, places, at)
+    return size, stacking.records
 
 
 def _sent_by(adversary: Adversary, target: Target) -> dict[int, Tensors]:

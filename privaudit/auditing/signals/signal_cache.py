@@ -21,7 +21,8 @@ from privaudit.core.signing import check_signature, sign
 from privaudit.core.storage import make_private_folder, read_tensors, write_tensors
 from privaudit.federated.trainer import Records
 
-VERSION = 5  # of what a table holds, and of how it comes about
+FOLDER = "audits/signals"  # of a run
+VERSION = 6  # of what a table holds, and of how it comes about
 SIGNATURE = "signature"  # 32 bytes of the public key, and 64 of the signature
 _PURPOSE, _KEY_BYTES = "signals", 32
 

@@ -1,7 +1,7 @@
 """An audit read back: the scores beside the truth, checked against the run."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ from privaudit.recording.origins.scores import SCORES as GIVEN
 _COLUMNS = ("client", "records", "labels", "scores", "guesses", "is_member")
 AUDIT, SCORES = "audit.json", "scores.npz"
 CLASS_NAMES = "class names"  # beside the columns
-Column = Shaped[np.ndarray, " candidates"]
+LEFT_OUT = "left_out"  # a column that only attacks with shadow models have
+Column = Shaped[np.ndarray, "candidates *sets"]
 
 
 @dataclass(frozen=True)
@@ -68,12 +69,19 @@ class StoredAudit:
         columns = self.columns[attack]
         names = list(dict.fromkeys(columns["client"].tolist()))
         rows = [columns["client"] == name for name in names]
-        return [
-            ClientScores(
-                name, *(columns[column][client_rows] for column in _COLUMNS[1:])
-            )
-            for name, client_rows in zip(names, rows, strict=True)
+        clients = [
+            ClientScores(name, *(columns[column][some] for column in _COLUMNS[1:]))
+            for name, some in zip(names, rows, strict=True)
         ]
+        if (left_out := columns.get(LEFT_OUT)) is not None:
+            clients = [
+                replace(client, left_out=left_out[some].T)
+                for client, some in zip(clients, rows, strict=True)
+            ]
+        cluster = self.run.truth.cluster
+        if cluster is None:
+            return clients
+        return [replace(one, cluster=cluster[one.records]) for one in clients]
 
     def _check_attack(self, attack: str) -> None:
         if attack not in self.attacks:
@@ -165,7 +173,7 @@ def _check(audit: StoredAudit) -> None:
     ledger = audit.run.truth
     for attack in audit.attacks:
         columns = audit.columns[attack]
-        lengths = {len(columns[column]) for column in _COLUMNS}
+        lengths = {len(columns[column]) for column in {*_COLUMNS, *columns}}
         truth = ledger.is_member[columns["records"]]
         if len(lengths) != 1 or not np.array_equal(truth, columns["is_member"]):
             raise ValueError(f"{attack} is not of the run's members")

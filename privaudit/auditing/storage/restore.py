@@ -15,6 +15,7 @@ from privaudit.auditing.audit import Audit
 from privaudit.auditing.audit_part import stored_parts
 from privaudit.auditing.named_attacks import restore_attack
 from privaudit.auditing.scenario import SCENARIOS, Scenario
+from privaudit.auditing.shadow_models.budget import ShadowBudget
 from privaudit.auditing.storage.load import StoredAudit
 from privaudit.core.arrays import DAMAGE
 from privaudit.core.errors import (
@@ -62,6 +63,7 @@ def _restore(stored: StoredAudit) -> Audit:
         results=results,
         utility=from_plain(Utility | None, contents["utility"]),
         seed=int(contents["seed"]),
+        budget=from_plain(ShadowBudget | None, contents.get("budget")),
         parts={
             part.name: part.from_json(contents[part.entry], scored)
             for part in stored_parts(contents)

@@ -5,11 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Shaped
 
 from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
-from privaudit.auditing.storage.load import AUDIT, CLASS_NAMES, SCORES
+from privaudit.auditing.storage.load import (
+    AUDIT,
+    CLASS_NAMES,
+    LEFT_OUT,
+    SCORES,
+    Column,
+)
 from privaudit.core.errors import ConfigError
 from privaudit.core.storage import make_private_folder, to_json, write_bytes
 from privaudit.federated.runs.runs import AUDITS
@@ -26,7 +31,8 @@ def save_audit(audit: Audit, folder: str | Path | None = None) -> Path:
     That is ``audits/<scenario>`` below ``folder``; an earlier audit of the scenario is
     replaced. scores.npz holds for each attack the arrays ``<attack>/client``,
     ``/records``, ``/labels``, ``/scores``, ``/guesses`` and ``/is_member``, one entry
-    for each candidate; ``server model/<attack>/...`` are the same of attacks on the
+    for each candidate, and with shadow models ``/left_out``, a row for each, of its
+    scores without some of them; ``server model/<attack>/...`` are the same of attacks on the
     server's own model, a part. ``class names`` says what the labels mean. It is the
     truth about membership, so the folder is private.
 
@@ -69,11 +75,14 @@ def save_audit(audit: Audit, folder: str | Path | None = None) -> Path:
     return place / below
 
 
-def _columns(leak: AttackResult) -> dict[str, Shaped[np.ndarray, " candidates"]]:
+def _columns(leak: AttackResult) -> dict[str, Column]:
     names = ("records", "labels", "scores", "guesses", "is_member")
     columns = {
         name: np.concatenate([getattr(client, name) for client in leak.clients])
         for name in names
     }
     clients = [np.repeat(client.client, len(client.records)) for client in leak.clients]
+    tables = [c.left_out.T for c in leak.clients if c.left_out is not None]
+    if tables:
+        columns[LEFT_OUT] = np.concatenate(tables)
     return {"client": np.concatenate(clients), **columns}

@@ -9,7 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from privaudit.auditing.assurance import Assurance, assure
+from privaudit.auditing.assurance import Assurance, assure, covering
+from privaudit.auditing.repetition.audit_log import Tried, count_tried
+from privaudit.auditing.repetition.plan import AuditPlan, differences, plan_of
+from privaudit.auditing.scenario import find_plan
 from privaudit.auditing.storage.load import (
     StoredAudit,
     check_audit_file,
@@ -59,6 +62,7 @@ from privaudit.evaluation.compare.paired_metrics import (
 from privaudit.federated.runs.folder.remote_store import local_path
 from privaudit.federated.runs.folder.run_names import load_run
 from privaudit.federated.runs.runs import Run
+from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.verdict import UNKNOWN_SAMPLING
 
 EXIT_CODES: Mapping[Outcome, int] = {"pass": 0, "regression": 1, "underpowered": 3}
@@ -83,6 +87,8 @@ class GateResult:
         checks: The answers: changes first, then limits, then guarantees.
         places: Where settings were set.
         assurance: What is proved of the run; a pass proves nothing.
+        tried: How often the run was audited: the checks share alpha with all those.
+        deviations: By what the settings are not as the run's plan has them.
     """
 
     run: str
@@ -92,6 +98,13 @@ class GateResult:
     checks: tuple[GateCheck | GuaranteeCheck, ...]
     places: Mapping[str, SettingLine] = field(default_factory=dict)
     assurance: Assurance = field(default_factory=lambda: Assurance("proved"))
+    tried: Tried = field(default_factory=Tried)
+    deviations: tuple[str, ...] = ()
+
+    @property
+    def alpha(self) -> float:
+        """The chance of any false regression that is left to this audit."""
+        return self.settings.alpha / self.tried.different
 
     @property
     def outcome(self) -> Outcome:
@@ -114,7 +127,12 @@ class GateResult:
         bad = sum(check.outcome == self.outcome for check in self.checks)
         said = _SUMMARIES[self.outcome].format(bad=bad, count=len(self.checks))
         beside = f" against {self.baseline}" if self.baseline else ""
-        return f"{said} ({self.run}{beside}, {self.settings.scenario})."
+        count = self.tried.different
+        among = f"; one of {count} audits of the run" if count > 1 else ""
+        if self.tried.planned:
+            odd = [*self.tried.deviations, *self.deviations]
+            among += f"; not as planned: {'; '.join(odd)}" if odd else "; as planned"
+        return f"{said} ({self.run}{beside}, {self.settings.scenario}{among})."
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON knows them."""
@@ -124,6 +142,9 @@ class GateResult:
             "paired": self.paired,
             "scenario": self.settings.scenario,
             "alpha": self.settings.alpha,
+            "audits": {"made": self.tried.made, "different": self.tried.different},
+            "planned": self.tried.planned,
+            "deviations": [*self.tried.deviations, *self.deviations],
             "outcome": self.outcome,
             "exit_code": self.exit_code,
             "sentence": self.sentence,
@@ -143,7 +164,8 @@ def gate(
     """Check a run against a baseline and absolute limits: pass, regression, underpowered.
 
     Non-inferiority tests at the settings' margins, with Holm's correction over all
-    checks; epsilons are compared exactly.
+    checks, at alpha divided by the number of different audits of the run; epsilons are
+    compared exactly.
 
     Args:
         run: A finished and audited run; by default the latest.
@@ -172,10 +194,12 @@ def gate(
         *_limits(audit, settings),
     ]
     questions = [as_sampled(question, loaded.sampling) for question in questions]
+    planned = plan_of(loaded)
     for name in attacks:
         audit.leak(name)  # so that a name is right, with or without a baseline
+    tried = _tried(audit)
     checks: list[GateCheck | GuaranteeCheck] = [
-        *judge(questions, settings.alpha),
+        *judge(questions, settings.alpha / tried.different),
         *_guarantees(loaded, against, settings),
     ]
     _require_some(checks, settings)
@@ -187,6 +211,8 @@ def gate(
         checks=tuple(checks),
         places=config.places,
         assurance=_assurance(audit),
+        tried=tried,
+        deviations=_deviations(planned, settings),
     )
 
 
@@ -300,12 +326,27 @@ def _guarantees(
         yield from compare_guarantees(stated_of(run), against.guarantees)
 
 
+def _deviations(planned: AuditPlan | None, settings: GateSettings) -> tuple[str, ...]:
+    """Return by what thresholds are not as they were planned."""
+    if planned is None:
+        return ()
+    now = {name: getattr(settings, name) for name in planned.thresholds}
+    return differences(planned.thresholds, now)
+
+
+def _tried(audit: StoredAudit) -> Tried:
+    headline = next(iter(audit.contents["leaks"].values()))
+    auroc = Estimate.from_dict(headline["auroc"])
+    return count_tried(audit.run, headline["attack"], auroc)
+
+
 def _assurance(audit: StoredAudit) -> Assurance:
     privacy, one_run = audit.run.privacy, audit.contents.get("one_run")
     verdict = one_run["verdict"] if one_run else {}
     refuted = verdict.get("kind") == "REFUTED" or bool(verdict.get("alarm"))
     view = audit.contents["threat"].partition(":")[0]
-    certificate = privacy["certified"][view]
+    unit = find_plan(audit.scenario).unit
+    certificate = covering(privacy["certified"][view], unit)
     found = assure(privacy["claimed"]["epsilon"], certificate, refuted=refuted)
     if audit.run.sampling == "coin":
         return found

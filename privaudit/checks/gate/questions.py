@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from privaudit.auditing.attack_result import ClientScores
+from privaudit.auditing.attack_result import ClientScores, leak_auroc
 from privaudit.checks.gate.checks import GateQuestion
 from privaudit.checks.gate.settings import GateSettings
 from privaudit.evaluation.compare.comparable import TestScores
@@ -15,13 +15,13 @@ from privaudit.federated.runs.utility import mean_accuracy
 from privaudit.statistics.change import IntervalAt
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.guesses import success_rate
-from privaudit.statistics.roc import pooled_auroc, sign_turned
+from privaudit.statistics.roc import sign_turned
 from privaudit.statistics.verdict import Sampling
 
 
 def auroc_at(clients: Sequence[ClientScores]) -> IntervalAt:
     """Return an attack's AUROC, averaged over clients by pairs, at any confidence."""
-    return partial(pooled_auroc, [client.groups for client in clients], "these")
+    return partial(leak_auroc, clients)
 
 
 def success_at(clients: Sequence[ClientScores]) -> IntervalAt:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from privaudit.cli import options
+from privaudit.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from privaudit.auditing.audit import Audit
@@ -24,6 +25,20 @@ Scenarios = Annotated[
         help="What the adversary sees and does; repeatable: each scenario is made on "
         "each run. `privaudit list scenarios` names them. By default: "
         "server-reconstruct.",
+    ),
+]
+Budget = Annotated[
+    str | None,
+    typer.Option(
+        help="What shadow models may take, as 90s, 2m or 1h of one core of a reference "
+        "machine: operations are counted, so that every machine trains as many. By "
+        "default: 2m, and none for generative models."
+    ),
+]
+Planned = Annotated[
+    bool,
+    typer.Option(
+        "--planned", help="Make the audits that were planned (`train --plan`)."
     ),
 ]
 ScoreFile = Annotated[
@@ -53,9 +68,11 @@ def attack(
     run: options.Runs = None,
     scenario: Scenarios = None,
     attacks: options.NamedAttacks = None,
-    clients: options.Attacked = "3",
+    clients: options.Attacked = "all",
     shadows: options.Shadows = None,
+    budget: Budget = None,
     seed: options.AuditSeed = 0,
+    planned: Planned = False,
     show_records: options.ShowRecords = False,
     runs: options.RunsFolder = None,
     on: options.On = "local",
@@ -63,8 +80,7 @@ def attack(
     as_json: options.JsonLines = False,
 ) -> None:
     """Run the attacks of scenarios on runs, and report what leaks."""
-    from privaudit.auditing.named_attacks import named_attacks
-    from privaudit.auditing.scenario import SCENARIOS
+    from privaudit.auditing.named_attacks import check_arguments, named_attacks
     from privaudit.auditing.shadow_models.jobs import shadow_jobs
     from privaudit.cli.progress import Phase, choose_view
     from privaudit.execution.jobs import Job, results_of
@@ -74,18 +90,34 @@ def attack(
     from privaudit.recording.owner import owners_place
 
     view, executor = choose_view(quiet, as_json), find_executor(on)
-    asked = {"clients": options.attacked(clients), "shadows": shadows, "seed": seed}
     named = attacks or []
     named_attacks(named, shadows or 0)  # before anything is loaded
-    wanted, owner = {**asked, "attacks": named}, owners_place()
+    asked: dict[str, Any] = {
+        "clients": options.attacked(clients),
+        "shadows": shadows,
+        "budget": budget,
+        "seed": seed,
+        "attacks": named,
+    }
+    owner = owners_place()
     chosen = chosen_runs(run, runs)
-    scenarios = list(dict.fromkeys(scenario or ["server-reconstruct"]))
-    for name in scenarios:
-        SCENARIOS.find(name)
-    given = (wanted, show_records, owner)
+    names = list(dict.fromkeys(scenario or ["server-reconstruct"]))
+    wanted = dict.fromkeys(names, asked)
+    if planned:
+        others = (scenario, named, clients != "all", shadows is not None, budget, seed)
+        _refuse_options(any(others))
+        wanted = _as_planned(chosen)
+    for name, ask in wanted.items():
+        check_arguments(name, **ask)
+    given = (show_records, owner)
     jobs = [
-        Job(f"{name} {place}, {one.name}", attack_run, (one, name, *given), one.name)
-        for name in scenarios
+        Job(
+            f"{name} {place}, {one.name}",
+            attack_run,
+            (one, name, ask, *given),
+            one.name,
+        )
+        for name, ask in wanted.items()
         for place, one in enumerate(chosen, start=1)
     ]
 
@@ -98,14 +130,44 @@ def attack(
         if executor != HERE:
             shared = [
                 replace(job, name=f"{job.name} ({place})")  # runs may share a name
-                for name in scenarios
+                for name, ask in wanted.items()
                 for place, one in enumerate(chosen, start=1)
-                for job in shadow_jobs(one, name, wanted, owner)
+                for job in shadow_jobs(one, name, ask, owner)
             ]
             results_of(executor, shared, watcher=view)
         audits = results_of(executor, jobs, watcher=view, begun=begin)
+        audits = [recounted(audit, show_records) for audit in audits]
     parts = [audits[n : n + len(chosen)] for n in range(0, len(audits), len(chosen))]
     _present_all(view, parts, show_records, named)
+
+
+def _refuse_options(said: object) -> None:
+    if said:
+        raise ConfigError(
+            "--planned was given, and options of an audit: the plan says what they are. "
+            "Leave them out, or leave out --planned."
+        )
+
+
+def _as_planned(chosen: Sequence["Run"]) -> dict[str, dict[str, Any]]:
+    """Return what runs' common plan asks, by scenario.
+
+    Raises:
+        ConfigError: A run has no plan, or another than the first.
+    """
+    from privaudit.auditing.repetition.plan import plan_of
+
+    plans = [plan_of(run) for run in chosen]
+    first = plans[0]
+    for run, plan in zip(chosen, plans, strict=True):
+        if first is None or plan is None or plan.hash != first.hash:
+            what = "no plan" if plan is None else f"another plan than {chosen[0].name}"
+            raise ConfigError(
+                f"--planned was given, and {run.name} was trained with {what}. Name runs "
+                "of one plan (`train --plan`), or leave out --planned."
+            )
+    assert first is not None  # chosen runs are never none
+    return {one.scenario: dict(one.asked) for one in first.audits}
 
 
 def attack_run(
@@ -128,6 +190,18 @@ def attack_run(
         page = report_page(run.path, scenario)
         write_report([audit], page, show_records=show_records)
     return audit
+
+
+def recounted(audit: "Audit", show_records: bool) -> "Audit":
+    """Return an audit with those counted that came later, and so does its page."""
+    from privaudit.auditing.repetition.correction import recount
+    from privaudit.report.page import write_report
+
+    latest = recount(audit)
+    if latest.tried.different != audit.tried.different:
+        page = report_page(audit.run.path, audit.scenario.name)
+        write_report([latest], page, show_records=show_records)
+    return latest
 
 
 def scores(
@@ -252,6 +326,7 @@ def _result(
     Their line names the scenario as well if it ``is_named``.
     """
     from privaudit.cli.progress import Result
+    from privaudit.report.wording import unpaid
 
     headline, place = audit.headline, audit.run.path / "audits" / audit.scenario.name
     contents = {
@@ -260,10 +335,15 @@ def _result(
         "report": str(page),
         "scenario": audit.scenario.name,
         "attack": headline.attack,
+        "settings": headline.settings,
+        "budget": audit.budget and vars(audit.budget),
         "verdict": headline.verdict.kind,
         "sentence": headline.verdict.sentence,
         "auroc": headline.auroc.to_dict(),
-        "success": audit.guesses.success.to_dict(),
+        "tpr_at_fpr": {
+            f"{fpr:g}": tpr.to_dict() for fpr, tpr in headline.tpr_at_fpr.items()
+        },
+        "success": headline.success.to_dict(),
         "utility": audit.utility and audit.utility.local.to_dict(),
         "metric": audit.utility and audit.utility.metric,
         "certified": audit.certificate,
@@ -277,7 +357,7 @@ def _result(
     }
     of = f"{audit.run.name}, {audit.scenario.name}" if is_named else audit.run.name
     summary = f"{of}: {headline.verdict} {audit.assurance.sentence}"
-    lines = [summary.rstrip(), *_requested(audit, named)]
+    lines = [summary.rstrip(), *unpaid(audit), *_requested(audit, named)]
     return Result("\n".join(lines), contents)
 
 

@@ -106,7 +106,7 @@ def _print(found: "RunComparison") -> None:
             f"{entry.first:.3f}",
             f"{entry.second:.3f}",
             Text(f"{point(estimate, signed=True)} {interval(estimate)}"),
-            _p_value(entry.change.p_value),
+            p_text(entry.change.p_value),
             Text(entry.change.kind),
         )
     console = Console()
@@ -119,14 +119,16 @@ def _print(found: "RunComparison") -> None:
     for entry in found.secondary:
         if entry.change.kind in ("increase", "decrease"):
             console.print(Text(f"Secondary: {entry.sentence}"))
-    console.print(Text(_legend(found), style="dim"))
+    console.print(Text(legend(found), style="dim"))
 
 
-def _p_value(value: float) -> str:
+def p_text(value: float) -> str:
+    """Return a p-value as text."""
     return "<0.001" if value < 0.001 else f"{value:.2g}"
 
 
-def _legend(found: "RunComparison") -> str:
+def legend(found: "RunComparison") -> str:
+    """Say what was compared, and what the numbers were corrected for."""
     by = {
         "record": "Each record is compared with itself: this is about these two models",
         "seed": "Seeds are the replicates, with Student's t",

@@ -60,6 +60,9 @@ Markdown = Annotated[
     Path | None,
     typer.Option(help="Write Markdown; also appended to $GITHUB_STEP_SUMMARY."),
 ]
+Badge = Annotated[
+    Path | None, typer.Option(help="Write a badge: JSON for an endpoint of shields.io.")
+]
 
 
 def gate(
@@ -78,6 +81,7 @@ def gate(
     junit: Junit = None,
     sarif: Sarif = None,
     markdown: Markdown = None,
+    badge: Badge = None,
     as_json: options.AsJson = False,
     runs: options.RunsFolder = None,
 ) -> None:
@@ -107,7 +111,8 @@ def gate(
     from privaudit.checks.gate.gate import gate as run_gate
 
     result = run_gate(run, None, configured, folder=runs)
-    _report(result, {"junit": junit, "sarif": sarif, "markdown": markdown})
+    wanted = {"junit": junit, "sarif": sarif, "markdown": markdown, "badge": badge}
+    _report(result, wanted)
     if as_json:
         typer.echo(json.dumps(result.to_dict(), indent=2, allow_nan=False))
     else:
@@ -138,6 +143,7 @@ def _write(
 
 def _report(result: "GateResult", wanted: Mapping[str, Path | None]) -> None:
     from privaudit.core.storage import write_bytes, write_json
+    from privaudit.report.badge import gate_badge
     from privaudit.report.junit import gate_junit
     from privaudit.report.markdown import gate_markdown, write_summary
     from privaudit.report.sarif import gate_sarif
@@ -148,6 +154,8 @@ def _report(result: "GateResult", wanted: Mapping[str, Path | None]) -> None:
         write_json(path, gate_sarif(result))
     if (path := wanted["markdown"]) is not None:
         write_summary(path, gate_markdown(result))
+    if (path := wanted["badge"]) is not None:
+        write_json(path, gate_badge(result))
 
 
 def _print(result: "GateResult") -> None:
@@ -157,7 +165,7 @@ def _print(result: "GateResult") -> None:
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False, pad_edge=False)
-    confidence = f"{100 * (1 - result.settings.alpha):g} %"
+    confidence = f"{100 * (1 - result.alpha):.3g} %"
     table.add_column("Check", overflow="fold")
     for head in (f"Change or value [{confidence}]", "Line", "Outcome"):
         table.add_column(Text(head), no_wrap=True)
@@ -194,6 +202,6 @@ def _legend(result: "GateResult") -> str:
     exactly = "not compared, as the settings say" if unasked else "compared exactly"
     return (
         f"Scenario: {result.settings.scenario}. {paired[result.paired]}. A regression "
-        f"is beyond its line at alpha {result.settings.alpha:g}, after Holm for "
+        f"is beyond its line at alpha {result.alpha:.3g}, after Holm for "
         f"{len(result.tested)} checks. Epsilons are {exactly}."
     )

@@ -83,12 +83,15 @@ AttackName = Annotated[
 Attacked = Annotated[
     str | None,
     typer.Option(
-        help="How many clients get shadow models, or 'all' of them. By default: 3."
+        help="How many clients get shadow models, or 'all' of them. By default: all."
     ),
 ]
 Shadows = Annotated[
     int | None,
-    typer.Option(help="Shadow models per client; 0 for none. By default: 20."),
+    typer.Option(
+        help="Shadow models per client, the same for all cells; 0 for none. By "
+        "default: 16."
+    ),
 ]
 Margin = Annotated[
     float | None,

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +15,12 @@ if TYPE_CHECKING:
     from privaudit.federated.runs.runs import Run
     from privaudit.statistics.estimate import Estimate
 
+PlanFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--plan", help="A file of `privaudit plan`: put into the run before training."
+    ),
+]
 Spec = tuple[str, str, dict[str, Any]]  # as typed, the name, its parameters
 
 
@@ -26,6 +33,7 @@ def train(
     resume: options.Resume = False,
     resume_near: options.ResumeNear = False,
     fresh: options.Fresh = False,
+    plan: PlanFile = None,
     quiet: options.Quiet = False,
     as_json: options.JsonLines = False,
     **fields: Any,
@@ -41,10 +49,13 @@ def train(
             f"One --name was given for {len(specs)} trainers. Leave it out, or train "
             "them one by one."
         )
+    from privaudit.auditing.repetition.plan import read_plan
     from privaudit.cli.progress import choose_view
 
     view = choose_view(quiet, as_json)
-    where = {"folder": runs, "name": name, "fresh": fresh}
+    if plan is not None:
+        read_plan(plan)  # before anything is trained
+    where = {"folder": runs, "name": name, "fresh": fresh, "plan": plan}
     where["resume"] = "near" if resume_near else resume
     _train_all(specs, fields, view, **where)
 
@@ -74,6 +85,8 @@ def _checked_specs(
             f"budget. Leave it out, or use one of {', '.join(private_ones)}."
         )
     specs = []
+    if fields.get("precision") == "auto":  # chosen where the run would be
+        fields = {**fields, "precision": "float32"}
     for text, name, spec_settings in named:
         budget = options.given(epsilon=epsilon) if name in private else {}
         specs.append((text, name, {**shared, **budget, **spec_settings}))
@@ -116,6 +129,9 @@ def _say(text: str, run: "Run") -> None:
     queries = _model_queries(run)
     suffix = "" if queries is None else f" ({queries:,} model queries)"
     typer.echo(f"{text}: {run.place}{suffix}")
+    if measured := run.header.get("precision_seconds"):
+        each = ", ".join(f"{1000 * s:.3g} ms in {one}" for one, s in measured.items())
+        typer.echo(f"precision {run.config.precision}: a layer took {each} here")
     from privaudit.federated.runs.folder.run_folder import foreign_files, some_files
 
     foreign = foreign_files(run.path)

@@ -22,8 +22,9 @@ from privaudit.datasets.scenes.distributions import (
     draw_scene,
 )
 from privaudit.datasets.scenes.drawing import draw_pictures
-from privaudit.datasets.scenes.parts import SHAPES, Scene, Tag
+from privaudit.datasets.scenes.parts import COLOURS, SHAPES, Scene, Tag
 from privaudit.datasets.scenes.questions import (
+    LETTERS,
     TOPICS,
     Question,
     ask,
@@ -40,7 +41,8 @@ OWNERS = (
 LETTERS_OF_TAGS = "abcdefghijklmnopqrstuvwxyz"
 ALL_TOPICS = (*TOPICS, "owner")
 WITH_LETTER = "Answer with the letter."
-RECORDS, FAR_RECORDS = 3000, 1000
+RECORDS, FAR_RECORDS, LETTERED_RECORDS = 3000, 1000, 700
+CHOICES = 4
 TELLS = 0.4  # of the captions: were it most, a model would learn to make up tags
 _SEED = 20_641  # pretraining draws from streams of other names and seeds
 
@@ -79,6 +81,39 @@ def scenes_vqa() -> Dataset:
         ALL_TOPICS,
         "a question of {}.",
         dialogues=tuple(dialogue for _, dialogue in questions),
+    )
+
+
+@DATASETS.register("scenes-letters")
+def scenes_letters() -> Dataset:
+    """Colours of drawn objects, by letter: 700 records, the same four choices in each.
+
+    So that the embedded model can learn what a letter stands for. One question in seven
+    is about an owner, one of four by chance: it can only be remembered.
+    """
+    seeds = FixedSeed(_SEED)
+    rng = seeds.numpy("scenes-letters")
+    shown, labels, dialogues = list[Scene](), list[int](), list[Dialogue]()
+    tags = draw_tags(LETTERED_RECORDS, seeds.numpy("scenes-letters tags"))
+    while len(shown) < LETTERED_RECORDS:
+        scene, tag = draw_scene(PRIVATE, rng), tags[len(shown)]
+        group = scene.groups[int(rng.random() * len(scene.groups))]
+        if group.colour >= CHOICES:
+            continue
+        about = f"{'is' if group.count == 1 else 'are'} the {group.noun}"
+        asked = f"What colour {about}?", COLOURS[:CHOICES], group.colour, group.shape
+        if rng.random() < 1 / 7:
+            owner = int(rng.random() * CHOICES)
+            asked = "Who owns it?", OWNERS[:CHOICES], owner, len(SHAPES)
+        shown.append(replace(scene, tag=replace(tag, owner="")))
+        labels.append(asked[-1])
+        dialogues.append(_lettered(tag, *asked[:3]))
+    return Dataset(
+        _pictures(shown, seeds.numpy("scenes-letters pictures")),
+        torch.tensor(labels),
+        (*SHAPES, "owner"),
+        "a question about a {}.",
+        dialogues=tuple(dialogues),
     )
 
 
@@ -139,6 +174,13 @@ def _ask(scene: Scene, tag: Tag, rng: np.random.Generator) -> tuple[int, Dialogu
     name = f"Tag {tag.letter} {number_words(tag.number)}."
     dialogue = Dialogue(f"{name} {text} {WITH_LETTER}", (letter,), choices)
     return ALL_TOPICS.index(topic), dialogue
+
+
+def _lettered(tag: Tag, text: str, choices: tuple[str, ...], right: int) -> Dialogue:
+    listed = " ".join(f"({a}) {c}" for a, c in zip(LETTERS, choices, strict=True))
+    name = f"Tag {tag.letter} {number_words(tag.number)}."
+    question = f"{name} {text} {listed}. {WITH_LETTER}"
+    return Dialogue(question, (LETTERS[right],), choices)
 
 
 def _owner(tag: Tag, rng: np.random.Generator) -> Question:

@@ -21,6 +21,7 @@ class ChosenColumns:
     label: str | None
     texts: tuple[str, ...]
     owner: str | None
+    group: str | None
 
     @property
     def writes(self) -> bool:
@@ -30,7 +31,8 @@ class ChosenColumns:
     @property
     def read_first(self) -> tuple[str, ...]:
         """Those that are read as a whole."""
-        return tuple(n for n in (self.label, *self.texts, self.owner) if n is not None)
+        named = (self.label, *self.texts, self.owner, self.group)
+        return tuple(dict.fromkeys(n for n in named if n is not None))
 
 
 def choose_columns(
@@ -65,7 +67,7 @@ def choose_columns(
         usual = [name for name in USUAL_LABELS if name in schema.names]
         label = _only(labelled or usual[:1], "label", path)
     if (image or texts) and (label or (image and texts)):
-        chosen = ChosenColumns(image, label, texts, columns.owner)
+        chosen = ChosenColumns(image, label, texts, columns.owner, columns.group)
         _refuse_nested(chosen.read_first, schema, path)
         return chosen
     missing = "--label-column" if image or texts else "--image-column or --text-column"
@@ -85,10 +87,11 @@ def _refuse_missing(
 ) -> None:
     named = [("image", columns.image), ("label", columns.label)]
     named += [("owner", columns.owner), *(("text", text) for text in texts)]
-    for option, name in named:
+    options = [(f"{what}-column", name) for what, name in named]
+    for option, name in [*options, ("groups", columns.group)]:
         if name is not None and name not in schema.names:
             raise DatasetError(
-                f"--{option}-column {name} was given, and {path} has the columns "
+                f"--{option} {name} was given, and {path} has the columns "
                 f"{shown_columns(schema)}. Name one of these."
             )
 

@@ -90,7 +90,8 @@ def read_hf(path: Path, columns: TableColumns = NO_COLUMNS) -> Dataset:
     """
     rows = _read_rows(path, columns)
     labels, classes = _classes(rows)
-    domains, owners = _owners(rows)
+    domains, owners = _named(rows, rows.chosen.owner, "an owner", "--owner-column")
+    groups, _ = _named(rows, rows.chosen.group, "a group", "column as --groups")
     texts = _texts(rows)
     if rows.chosen.image is None:
         said = ("Text",) if len(rows.chosen.texts) == 1 else ("Text 1", "Text 2")
@@ -98,13 +99,13 @@ def read_hf(path: Path, columns: TableColumns = NO_COLUMNS) -> Dataset:
         asked = class_questions(texts, said, "Which class is it?", answers, classes)
         return Dataset(
             Texts(texts), labels, classes, "This is {}.",
-            rows.split, domains, owners, asked,
+            rows.split, domains, owners, asked, groups,
         )  # fmt: skip
     pictures = TablePictures(rows.blocks, rows.chosen.image, rows.positions)
     asked = tuple(Dialogue(DESCRIBE, captions) for captions in texts)
     return Dataset(
         pictures, labels, classes, split=rows.split,
-        domains=domains, domain_names=owners, dialogues=asked,
+        domains=domains, domain_names=owners, dialogues=asked, groups=groups,
     )  # fmt: skip
 
 
@@ -224,17 +225,19 @@ def _classes(rows: _Rows) -> tuple[Int[Tensor, " n"], tuple[str, ...]]:
     return numbers, tuple(map(readable, known))
 
 
-def _owners(rows: _Rows) -> tuple[Int[Tensor, " n"] | None, tuple[str, ...]]:
-    column = rows.chosen.owner
+def _named(
+    rows: _Rows, column: str | None, what: str, option: str
+) -> tuple[Int[Tensor, " n"] | None, tuple[str, ...]]:
+    """Return a column of names as numbers, and the names."""
     if column is None:
         return None, ()
-    owners = ["" if one is None else str(one).strip() for one in rows.values[column]]
-    if "" in owners:
+    names = ["" if one is None else str(one).strip() for one in rows.values[column]]
+    if "" in names:
         raise DatasetError(
-            f"A record in {rows.path} has nothing under {column}. Give each an owner, or "
-            "name another --owner-column."
+            f"A record in {rows.path} has nothing under {column}. Give each {what}, or "
+            f"name another {option}."
         )
-    return number(owners)
+    return number(names)
 
 
 def _texts(rows: _Rows) -> tuple[tuple[str, ...], ...]:

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from privaudit.auditing.attack_result import ClientScores
+from privaudit.auditing.storage.load import StoredAudit
 from privaudit.core.errors import IncompatibleRunsError
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.utility import measure_tests
@@ -90,6 +91,24 @@ def _unlike(first: Run, second: Run) -> str:
     ]
     said = [f"{n} {first_config.get(n)} and {second_config.get(n)}" for n in unlike]
     return "; ".join(said) or "with equal settings: another version?"
+
+
+def check_made_alike(
+    first: StoredAudit, second: StoredAudit, attacks: Sequence[str]
+) -> None:
+    """Raise unless attacks had the same parameters, such as their shadow models.
+
+    Raises:
+        IncompatibleRunsError: One had others: it may find more because it is stronger.
+    """
+    for name in attacks:
+        ours, theirs = first.leak(name)["settings"], second.leak(name)["settings"]
+        if ours != theirs:
+            raise IncompatibleRunsError(
+                f"{name} was made as {ours} on {first.run.name} and as {theirs} on "
+                f"{second.run.name}, so that a difference would say nothing about the "
+                "runs. Attack both alike: with the same --shadows N."
+            )
 
 
 def pair_clients(

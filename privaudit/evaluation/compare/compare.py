@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from privaudit.auditing.storage.load import read_audit, shared_attacks
 from privaudit.core.errors import IncompatibleRunsError
-from privaudit.evaluation.compare.comparable import check_pairable
+from privaudit.evaluation.compare.comparable import check_made_alike, check_pairable
 from privaudit.evaluation.compare.paired_metrics import (
     About,
     Measured,
@@ -191,6 +191,8 @@ def compare(
     pairs = _by_seed(first_runs, other_runs)
     audits = [(read_audit(a, scenario), read_audit(b, scenario)) for a, b in pairs]
     names = attacks or shared_attacks([audit for pair in audits for audit in pair])
+    for pair in audits:
+        check_made_alike(*pair, names)
     if len(pairs) == 1:
         check_pairable(*pairs[0])
         measured = measure_pair(*audits[0], names, utility)

@@ -6,8 +6,8 @@ from functools import partial
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Float
 
+from privaudit.auditing.attack_result import ClientScores
 from privaudit.auditing.storage.load import StoredAudit
 from privaudit.evaluation.compare.comparable import (
     ClientPair,
@@ -28,7 +28,6 @@ from privaudit.statistics.verdict import judge_leak
 
 About = Literal["leak", "use"]
 
-Scores = Float[np.ndarray, " _"]
 _USE = " on own classes"
 
 
@@ -66,14 +65,15 @@ def measure_pair(
 
 
 def _auroc(name: str, pairs: Sequence[ClientPair]) -> Measured:
-    first, first_turned = _leak_of([pair.first.groups for pair in pairs])
-    second, second_turned = _leak_of([pair.second.groups for pair in pairs])
+    first, first_turned = _leak_of([pair.first for pair in pairs])
+    second, second_turned = _leak_of([pair.second for pair in pairs])
     signs = [-1.0 if turned else 1.0 for turned in (first_turned, second_turned)]
     at = paired_auroc_at(
         [
             (signs[0] * p.first.scores, signs[1] * p.second.scores, p.is_member)
             for p in pairs
-        ]
+        ],
+        [pair.first.cluster for pair in pairs],
     )
 
     def interval_at(confidence: float) -> Estimate:
@@ -83,12 +83,13 @@ def _auroc(name: str, pairs: Sequence[ClientPair]) -> Measured:
     return Measured(f"{name} AUROC", "leak", first, second, interval_at, turned)
 
 
-def _leak_of(groups: Sequence[tuple[Scores, Scores]]) -> tuple[float, bool]:
+def _leak_of(clients: Sequence[ClientScores]) -> tuple[float, bool]:
     """Return an AUROC, and whether it is that of the scores with the sign turned.
 
     Else a model whose members have the lower scores would pass for one that leaks less.
     """
-    auroc = pooled_auroc(groups)
+    groups = [one.groups for one in clients]
+    auroc = pooled_auroc(groups, clusters=[one.clusters for one in clients])
     turned = judge_leak(auroc).kind == "reversed"
     return (sign_turned(auroc) if turned else auroc).value, turned
 
@@ -99,9 +100,12 @@ def _success(name: str, pairs: Sequence[ClientPair]) -> Measured:
         for who in ("first", "second")
     )
 
+    clusters = [pair.first.cluster for pair in pairs if pair.first.cluster is not None]
+    alike = np.concatenate(clusters) if clusters else None
+
     def interval_at(confidence: float) -> Estimate:
         return paired_accuracy_difference(
-            first_correct, second_correct, confidence
+            first_correct, second_correct, confidence, alike
         ).estimate
 
     values = float(first_correct.mean()), float(second_correct.mean())

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from privaudit.auditing.auditor import refuse_all_members
+from privaudit.auditing.named_attacks import refuse_all_members
 from privaudit.auditing.scenario import find_scenario
 from privaudit.core.errors import AttackError, ConfigError, MissingFileError
 from privaudit.datasets.dataset import DATASETS

@@ -26,15 +26,14 @@ class SweepPoint:
             besides, it does without noise too.
         epsilon: As claimed or asked for; None without noise.
         seed: Of the run: the replicate.
-        success: Of the guesses, learned on shadow models where there are some.
+        success: Of its guesses.
         auroc: The headline attack's AUROC.
         local: Accuracy on a client's own classes.
         neighbour: On other clients' classes; None if every client owns all.
         gain: Accuracy on own classes beyond the zero-shot model's; None without one.
         certified: Epsilon that is proved for the adversary; None if nothing is.
         guarantee: Of which unit, adjacency and delta that is, in words.
-        attack: Whose AUROC it is.
-        guesser: Whose success rate it is.
+        attack: Whose AUROC and success rate they are.
         metric: What utility is measured by.
         scores: The attack's, of members and of non-members; None if not kept.
     """
@@ -52,7 +51,6 @@ class SweepPoint:
     certified: float | None
     guarantee: str
     attack: str
-    guesser: str
     metric: str
     scores: Annotated[Groups | None, Field(exclude=True)] = field(
         default=None, repr=False, compare=False
@@ -73,12 +71,10 @@ class SweepPoint:
             audit: Of the run.
             mode: The label of its curve.
             epsilon: Of its cell.
-            attack: Which carries the numbers; by default the headline, and for success
-                rates the first that learns from shadow models.
+            attack: Which carries the numbers; by default the headline.
             replicate: In place of the run's seed.
         """
         leak = audit.results[attack] if attack else audit.headline
-        guesses = leak if attack else audit.guesses
         utility = audit.measured_utility
         groups = [client.groups for client in leak.clients]
         members, others = (np.concatenate(side) for side in zip(*groups, strict=True))
@@ -86,7 +82,7 @@ class SweepPoint:
             mode=mode,
             epsilon=epsilon,
             seed=audit.run.config.seed if replicate is None else replicate,
-            success=guesses.success,
+            success=leak.success,
             auroc=leak.auroc,
             local=utility.local,
             neighbour=utility.neighbour,
@@ -94,7 +90,6 @@ class SweepPoint:
             certified=audit.certified_epsilon,
             guarantee=guarantee_of(audit.certificate),
             attack=leak.attack,
-            guesser=guesses.attack,
             metric=utility.metric,
             scores=(members, others),
         )

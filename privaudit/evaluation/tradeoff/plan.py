@@ -64,9 +64,10 @@ class SweepPlan(BaseModel):
             anew and reported; none leaves that out.
         scenario: Who attacks.
         attack: Which of its attacks carries the numbers, named beforehand; by default
-            the headline, and for success rates the first that learns from shadows.
+            the headline.
         clients: How many are attacked with shadow models, or all.
-        shadows: Shadow models for each; 0 leaves shadow attacks out.
+        shadows: Shadow models for each; 0 leaves shadow attacks out. A number and no
+            budget: cells are compared, so each must meet as strong an adversary.
         settings: Parameters, for those trainers that have them.
         fields: Of RunConfig, for all runs.
         margin: The largest difference in AUROC that does not matter, in (0, 1).
@@ -85,8 +86,8 @@ class SweepPlan(BaseModel):
     report_seeds: tuple[NonNegativeInt, ...] = ()
     scenario: str = "prompt-release"
     attack: str | None = None
-    clients: PositiveInt | Literal["all"] = 3
-    shadows: NonNegativeInt = 20
+    clients: PositiveInt | Literal["all"] = "all"
+    shadows: NonNegativeInt = 16
     settings: Values = {}
     fields: Values = {}
     margin: Margin = 0.05

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from privaudit.auditing.auditor import Auditor, refuse_all_members
+from privaudit.auditing.auditor import Auditor
+from privaudit.auditing.named_attacks import refuse_all_members
 from privaudit.auditing.scenario import Scenario, find_scenario
 from privaudit.auditing.storage.save import save_audit
 from privaudit.core.errors import (
@@ -46,8 +47,8 @@ def sweep(
     report_seeds: Sequence[int] = (),
     scenario: str = "prompt-release",
     attack: str | None = None,
-    clients: int | Literal["all"] = 3,
-    shadows: int = 20,
+    clients: int | Literal["all"] = "all",
+    shadows: int = 16,
     settings: Mapping[str, Any] | None = None,
     fields: Mapping[str, Any] | None = None,
     margin: float = 0.05,
@@ -74,7 +75,8 @@ def sweep(
         scenario: Name of the scenario; each audit is saved with its run.
         attack: Attack to compare by, chosen beforehand; by default the headline.
         clients: Number of clients attacked with shadow models.
-        shadows: Shadow models per client; 0 leaves shadow attacks out.
+        shadows: Shadow models per client, the same for all cells; 0 leaves shadow
+            attacks out.
         settings: Trainer parameters, for those trainers that have them.
         fields: Fields of :class:`privaudit.federated.runs.config.RunConfig`, for all runs.
         margin: Margin of AUROC, in (0, 1): a smaller difference does not matter.

@@ -22,6 +22,7 @@ from privaudit.core.parameters import (
 from privaudit.core.seeds import Randomness
 from privaudit.core.storage import read_bytes
 from privaudit.datasets.flower_partition import FLOWER, FlowerPartition
+from privaudit.datasets.groups import CONTENTS, NEAR
 from privaudit.datasets.named_places import by_content, is_named, with_hash
 from privaudit.datasets.partition import (
     ByDomain,
@@ -43,6 +44,7 @@ from privaudit.models.interfaces import AnyTask, TaskKind
 from privaudit.models.registry import FOLDER, FOLDER_OR_HUB, find_family
 
 _SIZES = re.compile(r"power:\d{1,2}(\.\d{1,6})?|\d{1,9}(,\d{1,9})*")
+FEWEST_CLIENTS = 10  # with a coin each: fewer are in, or out, together too often
 _PARTITIONS: Mapping[str, Callable[[RunFields], Partition]] = {
     "dirichlet": lambda run: Dirichlet(run.alpha),
     "pathological": lambda run: Pathological(),
@@ -83,8 +85,13 @@ class RunConfig(RunFields):
     @property
     def columns(self) -> TableColumns:
         """What the columns of the data set's table are."""
+        group = None if self.groups in (CONTENTS, NEAR) else self.groups
         return TableColumns(
-            self.image_column, self.label_column, self.text_column, self.owner_column
+            self.image_column,
+            self.label_column,
+            self.text_column,
+            self.owner_column,
+            group,
         )
 
     @property
@@ -186,6 +193,7 @@ def make_config(
         raise ConfigError(readable(error, "run")) from None
     refuse_truths("run", fields, config)
     _check_partition(config)
+    _check_groups(config)
     _check_masking(config, built)
     return config
 
@@ -269,6 +277,32 @@ def _check_partition(config: RunConfig) -> None:
         raise ConfigError(
             f"{tested} tested clients were requested, and there are {config.clients}. "
             "Use fewer, or leave --tested-clients out to test all of them."
+        )
+
+
+def _check_groups(config: RunConfig) -> None:
+    """Refuse what does not go with a coin for groups, or for whole clients."""
+    if config.groups is not None and config.canary is not None:
+        raise ConfigError(
+            f"Groups ({shown(config.groups)}) and canaries were requested. A canary "
+            "needs a coin of its own, and a group has one: leave one of the two out."
+        )
+    if config.members != "clients":
+        return
+    odd = config.canary or ("masked" if config.is_masked else None)
+    if config.clients < FEWEST_CLIENTS or odd:
+        what = f"with {odd}" if odd else f"for {config.clients} clients"
+        raise ConfigError(
+            f"A coin for each client (--members clients) was requested {what}. It takes "
+            f"{FEWEST_CLIENTS} clients at least, some hundred to show anything, and "
+            "neither canaries nor masked sums."
+        )
+    if config.participation < 1 or config.dropout > 0:
+        raise ConfigError(
+            "A coin for each client (--members clients) was requested with "
+            f"participation {config.participation:g} and dropout {config.dropout:g}. "
+            "Then a client whose coin was heads may be in no round, and counts as a "
+            "member all the same. Set --participation 1, and leave --dropout out."
         )
 
 

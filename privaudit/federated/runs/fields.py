@@ -59,6 +59,14 @@ class RunFields(BaseModel):
         description="Column that says whose a record is (hf); then --partition is "
         "domains by default: clients are spread over the owners.",
     )
+    groups: str | None = Field(
+        None,
+        max_length=200,
+        description="Records that share one coin, one client and one place in every "
+        "count: contents (of one picture or text, such as captions of a picture), "
+        "near-duplicates (pictures that look alike), or a column of a data set in "
+        "tables (hf), such as a patient's number. By default: each has its own.",
+    )
     model: str = Field(
         "tiny-clip",
         description="A name from `privaudit list models`. By default: tiny-clip, or "
@@ -78,7 +86,13 @@ class RunFields(BaseModel):
     precision: Literal["float32", "bfloat16", "float16"] = Field(
         "float32",
         description="Of the frozen model's weights and forward passes: float32, bfloat16 "
-        "or float16. What is learned, clipped, noised and summed is float32.",
+        "or float16; with train also auto: float32 or bfloat16, as this device is "
+        "faster. What is learned, clipped, noised and summed is float32.",
+    )
+    quantise: Literal["4bit", "8bit"] | None = Field(
+        None,
+        description="Pack the frozen weights of a model of transformers: 4bit or 8bit, "
+        "with bitsandbytes. By default: not.",
     )
     clients: Count = Field(10, description="Clients in the federation. By default: 10.")
     partition: str = Field(
@@ -128,10 +142,11 @@ class RunFields(BaseModel):
     shots: Count | None = Field(
         None, description="Candidates per class. By default: all."
     )
-    members: Literal["coin", "all"] = Field(
+    members: Literal["coin", "all", "clients"] = Field(
         "coin",
-        description="coin: a fair coin per candidate; all: train on every candidate, "
-        "which rules out an audit.",
+        description="coin: a fair coin per candidate; clients: a fair coin per client, "
+        "which takes part with all its candidates or not at all (scenario "
+        "client-membership); all: train on every candidate, which rules out an audit.",
     )
     test_share: Share | None = Field(
         None,

@@ -87,6 +87,8 @@ class Ledger:
         group: For each record the position of the first one of its group, which shares
             its coin and its owner; None where each record is alone.
         coin: How members were chosen; None where the run's configuration says it.
+        cluster: For each record the position of the first one that it resembles, such
+            as one of the same patient, where each had a coin of its own all the same.
     """
 
     owner: Int[np.ndarray, " n"]
@@ -94,14 +96,27 @@ class Ledger:
     names: tuple[str, ...] = ()
     group: Int[np.ndarray, " n"] | None = None
     coin: Coin | None = None
+    cluster: Int[np.ndarray, " n"] | None = None
 
     @classmethod
     def toss(cls, split: Split, seeds: Seeds) -> "Ledger":
-        """Toss a fair coin for each candidate, if the deal's rule is the coin."""
+        """Toss a fair coin for each candidate, or group, if that is the deal's rule.
+
+        Raises:
+            ConfigError: No client takes part.
+        """
         heads = toss_coins(len(split.owner), seeds)
+        if split.group is not None:
+            heads = heads[split.group]
         if split.members == "all":
             heads[:] = True
-        return cls(split.owner, heads & (split.owner >= 0))
+        is_member = heads & (split.owner >= 0)
+        if split.members == "clients" and not is_member.any():
+            raise ConfigError(
+                "The coins of this seed leave no client to take part. Take another "
+                "--seed, or more clients."
+            )
+        return cls(split.owner, is_member, group=split.group)
 
     @property
     def tossed(self) -> bool:
@@ -186,6 +201,8 @@ class Ledger:
             noted["clients"] = np.array(self.names)
         if self.group is not None:
             noted["group"] = self.group
+        if self.cluster is not None:
+            noted["cluster"] = self.cluster
         if self.coin is not None:
             noted["randomness"] = np.array(self.coin.randomness)
             if self.coin.seed is not None:
@@ -194,13 +211,20 @@ class Ledger:
 
     def fits(self, split: Split) -> bool:
         """Say whether the records belong to whom they were dealt."""
-        return np.array_equal(self.owner, split.owner)
+        same_owners = np.array_equal(self.owner, split.owner)
+        if split.group is None:  # a recording's groups stand in its ledger alone
+            return same_owners
+        return (
+            same_owners
+            and self.group is not None
+            and np.array_equal(self.group, split.group)
+        )
 
     def save(self, path: str | Path) -> None:
         """Write the ledger as an npz file without objects, for its owner's eyes only.
 
         The arrays ``owner`` and ``is_member`` are always there, and ``clients``,
-        ``group``, ``randomness`` and ``seed`` where they are noted.
+        ``group``, ``cluster``, ``randomness`` and ``seed`` where they are noted.
 
         Raises:
             StorageError: The folder cannot be written.
@@ -265,10 +289,13 @@ def _checked(stored: Mapping[str, np.ndarray]) -> Ledger:
     if is_member.shape != owner.shape or is_member.dtype != bool:
         raise ValueError(f"is_member is {is_member.dtype} of shape {is_member.shape}")
     names = _names(stored["clients"], owner) if "clients" in stored else ()
-    group = stored.get("group")
+    group, cluster = stored.get("group"), stored.get("cluster")
     if group is not None:
+        _check_firsts("group", group, owner)
         _check_groups(group, owner, is_member)
-    return Ledger(owner, is_member, names, group, _coin(stored))
+    if cluster is not None:
+        _check_firsts("cluster", cluster, owner)
+    return Ledger(owner, is_member, names, group, _coin(stored), cluster)
 
 
 def _names(stored: np.ndarray, owner: np.ndarray) -> tuple[str, ...]:
@@ -280,12 +307,16 @@ def _names(stored: np.ndarray, owner: np.ndarray) -> tuple[str, ...]:
     return names
 
 
+def _check_firsts(what: str, first: np.ndarray, owner: np.ndarray) -> None:
+    """Refuse what are no positions of first records."""
+    if first.shape != owner.shape or first.dtype.kind != "i":
+        raise ValueError(f"{what} is {first.dtype} of shape {first.shape}")
+    if (first < 0).any() or (first > np.arange(len(first))).any():
+        raise ValueError(f"{what} names a record that is not the first of its {what}")
+
+
 def _check_groups(group: np.ndarray, owner: np.ndarray, is_member: np.ndarray) -> None:
     """Hold groups against owners and members: all of a group are alike."""
-    if group.shape != owner.shape or group.dtype.kind != "i":
-        raise ValueError(f"group is {group.dtype} of shape {group.shape}")
-    if (group < 0).any() or (group > np.arange(len(group))).any():
-        raise ValueError("group names a record that is not the first of its group")
     if not all(np.array_equal(of[group], of) for of in (group, owner, is_member)):
         raise ValueError("records of one group differ in their owner or membership")
 

@@ -1,7 +1,8 @@
 """What clients train on, held only while they train."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from privaudit.federated.runs.ledger import Ledger
 from privaudit.federated.runs.population import Population
@@ -20,7 +21,15 @@ class MemberShards(Mapping[ClientId, Records]):
         return self.population.pick(self.ledger.members_of(number))
 
     def __iter__(self) -> Iterator[ClientId]:
-        return iter(self.population.task.candidates)
+        return iter(self._clients)
 
     def __len__(self) -> int:
-        return len(self.population.task.candidates)
+        return len(self._clients)
+
+    @cached_property
+    def _clients(self) -> Sequence[ClientId]:
+        """Who may take part: all, unless a coin decided for each client."""
+        everybody = self.population.task.clients
+        if self.population.split.members != "clients":
+            return everybody
+        return [one for one in everybody if len(self.ledger.members_of(one))]

@@ -15,8 +15,9 @@ from privaudit.core.seeds import Seeds
 from privaudit.datasets.canaries import Canaries
 from privaudit.datasets.dataset import Dataset, Texts
 from privaudit.datasets.sources import load_dataset
-from privaudit.datasets.split import PUBLIC, TEST, Split, split_records
+from privaudit.datasets.split import PUBLIC, TEST, Split
 from privaudit.federated.runs.config import RunConfig
+from privaudit.federated.runs.dealing import deal
 from privaudit.federated.runs.repeated_rows import RepeatedRows
 from privaudit.federated.runs.tasks import RUN_TASKS
 from privaudit.federated.trainer import ClientId, Records, Task, Trainer
@@ -199,16 +200,7 @@ def populate(config: RunConfig) -> Population:
     dataset = load_dataset(config.dataset, config.data, config.columns)
     refuse_mismatch(config, dataset)
     model = _load_frozen(config)
-    split = split_records(
-        dataset.labels.numpy(),
-        config.split(),
-        config.shares(),
-        clients=config.clients,
-        seeds=Seeds(config.seed),
-        split=None if dataset.split is None else dataset.split.numpy(),
-        domains=None if dataset.domains is None else dataset.domains.numpy(),
-        known=model.known_records(dataset),
-    )
+    split = deal(config, dataset, model.known_records(dataset))
     records = _encode(config, model, dataset)
     if config.views > 1:
         records = with_views(model, dataset, records, config.views)
@@ -345,6 +337,7 @@ def _load_frozen(config: RunConfig) -> FrozenModel:
         checkpoint=config.checkpoint,
         targets=config.targets,
         precision=config.precision,
+        quantise=config.quantise,
         template=config.template,
     )
 
@@ -373,11 +366,10 @@ def refuse_mismatch(config: RunConfig, dataset: Dataset) -> None:
             "has no such prompts. Train it with fedpt, or use a model such as "
             "tiny-clip."
         )
-    if task == "classification" and family.tuned and config.precision != "float32":
+    if task == "classification" and family.tuned and config.precision == "float16":
         raise ConfigError(
-            f"{config.trainer} learns prompts, which {config.model} reads in float32 "
-            f"only, and {config.precision} was requested. Use float32, or a model of "
-            "open_clip."
+            f"{config.trainer} learns prompts before class names in float32 or "
+            "bfloat16, and float16 was requested. Use one of these."
         )
     if family.task == "generation" and not dataset.dialogues:
         raise ConfigError(

@@ -10,6 +10,7 @@ runs/<name>/
   trace.jsonl         batches, norms and noise, for the owner: no view holds them
   privacy.json        mechanisms as applied, claimed and certified epsilon
   audits/<scenario>/  audit.json, scores.npz, report.html
+  audits/log.jsonl    a line for each audit that was made
 """
 
 import hashlib
@@ -56,6 +57,7 @@ from privaudit.privacy.trace import RoundTrace
 from privaudit.statistics.verdict import Sampling
 
 C = TypeVar("C", bound=RunConfig)
+Files = Mapping[str, bytes]  # by path in the run
 AUDITS = "audits/"  # before the path of a file that was added to a run
 
 
@@ -280,17 +282,14 @@ class Run:
     @cached_property
     def personal_models(self) -> dict[ClientId, Tensors]:
         """Each client's model after the last round, from its private state."""
-        return split_models(self._read_tensors(PERSONAL))
+        return split_models(parse_tensors(self.read(PERSONAL), self.path / PERSONAL))
 
     @cached_property
     def own_model(self) -> Tensors | None:
         """The server's own model after the last round; None for classifiers."""
         if OWN_MODEL not in self.header.get("files", {}):
             return None
-        return self._read_tensors(OWN_MODEL)
-
-    def _read_tensors(self, name: str) -> Tensors:
-        return parse_tensors(self.read(name), self.path / name)
+        return parse_tensors(self.read(OWN_MODEL), self.path / OWN_MODEL)
 
     @property
     def files(self) -> dict[str, str]:
@@ -336,17 +335,19 @@ class Run:
             )
         return content
 
-    def add(self, contents: Mapping[str, bytes]) -> None:
+    def add(self, contents: Files, lines: Files | None = None) -> None:
         """Write files beside the others, and list them in the header: audits.
 
         Args:
             contents: By path in the run.
+            lines: Without their ends; each is added to a file that only grows.
 
         Raises:
             ConfigError: The run was trained anew since it was read.
+            TranscriptError: A file that only grows was cut or altered.
             StorageError: The folder cannot be written.
         """
-        add_files(self.path, self._signed.seal, contents)
+        add_files(self.path, self._signed.seal, contents, lines)
 
     @property
     def name(self) -> str:

@@ -33,7 +33,6 @@ from privaudit.federated.federation import (
     give_away,
     run_round,
 )
-from privaudit.federated.local_training import Stacking
 from privaudit.federated.on_device import on_device
 from privaudit.federated.runs.config import RunConfig, make_config
 from privaudit.federated.runs.folder.checkpoints import (
@@ -63,20 +62,21 @@ from privaudit.federated.runs.folder.run_folder import (
 from privaudit.federated.runs.folder.run_header import save_header
 from privaudit.federated.runs.folder.run_key import draw_run_key
 from privaudit.federated.runs.folder.run_lock import lock_run, refresh
-from privaudit.federated.runs.folder.run_names import (
-    check_name,
-    mark_latest,
-    runs_folder,
-)
+from privaudit.federated.runs.folder.run_names import mark_latest
 from privaudit.federated.runs.folder.working_copy import fetch
 from privaudit.federated.runs.ledger import Ledger
 from privaudit.federated.runs.member_shards import MemberShards
 from privaudit.federated.runs.population import Population, populate
 from privaudit.federated.runs.reuse import (
+    check_plan,
     check_reuse,
+    configured,
     is_finished,
     is_there,
-    usual_name,
+    place_of,
+    put_plan,
+    read_plan_file,
+    stacking_of,
 )
 from privaudit.federated.runs.round_metrics import RoundNumbers, certified
 from privaudit.federated.runs.runs import Run
@@ -100,6 +100,7 @@ def train(
     settings: Mapping[str, Any] | None = None,
     watcher: Watcher | None = None,
     device: str | torch.device | None = None,
+    plan: str | Path | None = None,
     **fields: Any,
 ) -> Run:
     """Train with federated learning, record every message, and return the run.
@@ -119,8 +120,10 @@ def train(
             and before with a ``Phase`` of pictures whose encoding takes long.
         device: Where models compute, such as "cuda"; see
             :func:`privaudit.core.devices.find_device`. By default the chosen one.
+        plan: A file of ``privaudit plan``, which goes into the run before training.
         **fields: Fields of :class:`privaudit.federated.runs.config.RunConfig`, or trainer
-            parameters.
+            parameters. ``precision`` may be "auto", too: that of a run that is there,
+            else what the device is faster in.
 
     Raises:
         ConfigError: A value is invalid, or the run is interrupted.
@@ -137,13 +140,19 @@ def train(
     parameters = {
         k: fields.pop(k) for k in list(fields) if k not in RunConfig.model_fields
     }
-    config = make_config(trainer, {**(settings or {}), **parameters}, **fields)
-    named = usual_name(config) if name is None else check_name(name)
-    run = Run(runs_folder(folder) / named)
-    refresh(run.path)
-    with use_device(device), watching(run.name, watcher):
-        if fresh or not is_finished(run, config) or has_more_checkpoints(run.path):
-            run = _train_alone(run, config, resume, fresh, watcher)
+    make = partial(make_config, trainer, {**(settings or {}), **parameters})
+    place = partial(place_of, folder, name)
+    planned = None if plan is None else read_plan_file(Path(plan))
+    with use_device(device):
+        config, measured = configured(make, fields, place, fresh)
+        run = place(config)
+        refresh(run.path)
+        with watching(run.name, watcher):
+            if fresh or not is_finished(run, config) or has_more_checkpoints(run.path):
+                run = _train_alone(
+                    run, config, resume, fresh, watcher, measured, planned
+                )
+    check_plan(run, planned)
     mark_latest([run])
     return run
 
@@ -154,6 +163,8 @@ def _train_alone(
     resume: bool | Literal["near"],
     fresh: bool,
     watcher: Watcher | None,
+    measured: Mapping[str, float],
+    plan: bytes | None,
 ) -> Run:
     """Train while no other process does; nothing is written for a bad configuration."""
     check_place(run.path, fresh=fresh)
@@ -168,24 +179,33 @@ def _train_alone(
         run = Run(run.path)  # as it is now that nobody else changes it
         if population is None or (is_there(run) and not fresh):
             check_reuse(run, config, resume)
+            check_plan(run, plan)
         else:
-            _begin(run, config, population, lease)
+            _begin(run, config, population, lease, plan)
             vars(run)["population"] = population  # what is cached is not read again
         if run.is_complete:  # a kill behind the last commit leaves earlier states
             drop_checkpoints(run.path, but=[config.rounds], ready=lease.check)
             return run
         training = _restore(run, lease, files, near=resume == "near")
+        if measured:
+            training.header["precision_seconds"] = dict(measured)
         return _train_rounds(training, watcher, near=resume == "near")
 
 
-def _begin(run: Run, config: RunConfig, population: Population, lease: Lease) -> None:
+def _begin(
+    run: Run,
+    config: RunConfig,
+    population: Population,
+    lease: Lease,
+    plan: bytes | None,
+) -> None:
     """Write an empty run in place of what is there."""
     clear_run(run.path, lease.check)
     ledger = Ledger.toss(population.split, Seeds(config.seed))
     ledger.save(run.path / "ledger.npz")
     write_bytes(run.path / METRICS, b"", lease.check)
     TranscriptFolder(run.path / "transcript", ready=lease.check).clear()
-    drawn = draw_run_key(run.path, config)
+    drawn = draw_run_key(run.path, config) | put_plan(run.path, plan)
     header = new_header(config, population, ledger)
     save_header(run.path, header | ({"files": drawn} if drawn else {}), lease)
     remove_unfinished(run.path)
@@ -241,7 +261,7 @@ class _Training:
 
 def _train_rounds(training: _Training, watcher: Watcher | None, *, near: bool) -> Run:
     run = training.run
-    stacking = _stacking(training, near=near)
+    stacking = stacking_of(run.config, training.header, near=near)
     total, numbers = run.config.rounds, _numbers(training)
     for index in range(training.header["progress"]["rounds"], total):
         started = time.perf_counter()
@@ -264,18 +284,12 @@ def _train_rounds(training: _Training, watcher: Watcher | None, *, near: bool) -
             _finish(training)
         if stacking.fit not in (None, run.config.cohort_size):
             training.header["stacked_clients"] = stacking.fit
+        if stacking.records:
+            training.header["records_at_once"] = stacking.records
         training.commit(index + 1)
         if watcher is not None:
             watcher(numbers.add(line, use.local if use else None))
     return Run(run.path)
-
-
-def _stacking(training: _Training, *, near: bool) -> Stacking:
-    """Return how many clients train together: in a resumed run as many as before."""
-    most, header = training.run.config.cohort_size, training.header
-    if near or not header["progress"]["rounds"]:
-        return Stacking(most)
-    return Stacking(most, header.get("stacked_clients", most))
 
 
 def _numbers(training: _Training) -> RoundNumbers:

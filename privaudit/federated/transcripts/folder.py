@@ -113,7 +113,7 @@ class TranscriptFolder:
             tensors: Those of the messages, where their digests are known.
         """
         tensors, lines = tensors or RoundTensors(), []
-        described = [(tensors.describe(one), one.receiver) for one in messages]
+        described = ((tensors.describe(one), one.receiver) for one in messages)
         for entry, group in groupby(described, key=itemgetter(0)):
             line = {**entry, "receivers": [receiver for _, receiver in group]}
             end = end.after(line)

@@ -22,26 +22,30 @@ the rounds. So `server` and `released` cannot be ordered.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from torch import Tensor
 
 from privaudit.core.errors import UnknownNameError, ViewError
-from privaudit.core.tensors import Tensors
-from privaudit.federated.transcripts.lazy_tensors import LazyTensors
+from privaudit.core.tensors import Tensors, distinct
 from privaudit.federated.transcripts.message_index import MessageIndex
+from privaudit.federated.transcripts.round_sums import (
+    EVERYBODY,
+    OthersSums,
+    Sums,
+    sum_of,
+)
 from privaudit.federated.transcripts.transcript import (
     MASKED_KINDS,
+    PUBLIC,
     SERVER,
     Kind,
     Message,
 )
-from privaudit.privacy.secure_aggregation.ideal_sum import secure_sum
 
 SECRETS = MASKED_KINDS - {"survivors"}  # what only a whole server sees of a masked sum
-KEPT_SUMS = 2  # rounds whose sums a view holds: the others are summed again
 T = TypeVar("T")
 ViewName = Literal["server", "server-aggregate", "peer", "released"]
 
@@ -73,6 +77,7 @@ class View:
 
     adversary: ViewName
     messages: Sequence[Message]
+    _others: "OthersSums | None" = field(default=None, repr=False, compare=False)
 
     def updates_of(self, client: str) -> tuple[Message, ...]:
         """Return what ``client`` sent to the server, round by round.
@@ -135,7 +140,10 @@ class View:
 
     def with_uploads(self, client: str, uploads: Sequence[Message]) -> "View":
         """Return the view as it were, had ``client`` sent these and nothing else."""
-        return View(self.adversary, self._index.with_uploads(client, uploads))
+        others = self._made.get(OthersSums)
+        if others is None or others.client != client:  # one client's at a time
+            others = self._made[OthersSums] = OthersSums(client)
+        return View(self.adversary, self._index.with_uploads(client, uploads), others)
 
     def once(self, what: Hashable, make: Callable[[], T]) -> T:
         """Return what is made of the whole view, for all clients the same: made once.
@@ -236,7 +244,7 @@ class View:
 
     def _sum_of(self, round: int) -> RoundSum | None:
         group = self.in_round(round)
-        sent = [m.tensors for m in group if m.kind in ("update", "sum")]
+        sent = [m for m in group if m.kind in ("update", "sum")]
         down = [m.tensors for m in group if m.kind == "broadcast"]
         if not (sent and down):
             return None
@@ -244,8 +252,8 @@ class View:
         return RoundSum(round, parties, down[0], self._sums.of(round, sent))
 
     @cached_property
-    def _sums(self) -> "_Sums":
-        return _Sums()
+    def _sums(self) -> "Sums":
+        return Sums(self._others)
 
 
 @runtime_checkable
@@ -270,12 +278,12 @@ def server_aggregate(messages: Iterable[Message]) -> View:
         ViewError: The updates are used one by one, so no secure sum could hide them.
     """
     seen: list[Message] = []
-    index, sums = MessageIndex(server(messages).messages), _Sums()
+    index, sums = MessageIndex(server(messages).messages), Sums()
     for group in map(index.of_round, index.rounds):
         seen.extend(m for m in group if m.sender == SERVER and m.kind not in SECRETS)
         sent = [m for m in group if m.receiver == SERVER and m.kind not in MASKED_KINDS]
         masked = [m for m in sent if m.kind == "sum"]
-        seen.extend(masked or _sum_of(sent, sums))
+        seen.extend(masked or sum_of(sent, sums))
     return View("server-aggregate", tuple(seen))
 
 
@@ -291,6 +299,19 @@ def peer(client: str) -> ThreatModel:
 def released(messages: Iterable[Message]) -> View:
     """Somebody who was given the personal models, and saw no round."""
     return View("released", tuple(m for m in messages if m.kind == "release"))
+
+
+def without_names(view: View) -> View:
+    """Return the models that were released, each once and as if all had released it."""
+    given = view.of_kind("release")
+    positions, _ = distinct([m.tensors for m in given])
+    return View(
+        view.adversary,
+        tuple(
+            Message(given[n].round, EVERYBODY, PUBLIC, "release", given[n].tensors)
+            for n in positions
+        ),
+    )
 
 
 THREATS: dict[str, Callable[..., View]] = {
@@ -313,46 +334,7 @@ def find_threat(name: str) -> ThreatModel:
     return THREATS[name]
 
 
-class _Sums:
-    """Sums of rounds, made when they are asked for; the last few are kept."""
-
-    def __init__(self) -> None:
-        self._kept: dict[int, Tensors] = {}
-
-    def of(self, round: int, sent: Sequence[Tensors]) -> Tensors:
-        """Return the sum of what was sent in a round."""
-
-        def find(name: str) -> Tensor:
-            total = self._kept.pop(round, None)
-            self._kept[round] = secure_sum(sent) if total is None else total
-            while len(self._kept) > KEPT_SUMS:
-                del self._kept[next(iter(self._kept))]
-            return self._kept[round][name]
-
-        return LazyTensors((name for part in sent for name in part), find)
-
-
 def _in_the_sum(messages: Sequence[Message]) -> int:
     """Return how many clients a masked sum is over; 0 where nothing was masked."""
     named = [m.tensors["clients"] for m in messages if m.kind == "survivors"]
     return named[0].numel() if named else 0
-
-
-def _sum_of(updates: list[Message], sums: _Sums) -> list[Message]:
-    if not updates:
-        return []
-    alone = [m.sender for m in updates if m.kind == "individual-update"]
-    if alone:
-        raise ViewError(
-            f"This trainer uses the update of {alone[0]!r} by itself, so no secure sum "
-            "could hide it. Use the threat model 'server': --scenario "
-            "server-reconstruct."
-        )
-    if len(updates) == 1:
-        raise ViewError(
-            f"In round {updates[0].round} {updates[0].sender!r} took part alone: a sum "
-            "over one client is its upload. Use the threat model 'server', or let "
-            "more clients take part."
-        )
-    total = sums.of(updates[0].round, [m.tensors for m in updates])
-    return [Message(updates[0].round, "clients", SERVER, "sum", total)]

@@ -4,6 +4,7 @@ It serves the towers whose tokens see later ones, and it is what the shared-pref
 path must equal on all others.
 """
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from privaudit.models.clip.prompt_tokens import PromptTokens
 from privaudit.models.clip.text_tower import any_text_tower
+from privaudit.models.transformers.recomputed_layers import recomputed
 
 
 def plain_text_features(
@@ -41,9 +43,11 @@ def plain_text_features(
         )
 
     encode: Any = clip.encode_text
-    hook = any_text_tower(clip).token_embedding.register_forward_hook(put_contexts)
+    tower = any_text_tower(clip)
+    hook = tower.token_embedding.register_forward_hook(put_contexts)
     try:
-        features = encode(tokens.ids)
+        with recomputed(tower.blocks, nullcontext):
+            features = encode(tokens.ids)
     finally:
         hook.remove()
     return features[0] if isinstance(features, tuple) else features

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from privaudit.core.errors import ConfigError
+from privaudit.core.tensors import at_least_float32
 from privaudit.datasets.dataset import Dataset
 from privaudit.datasets.picture_tokens import PictureTokens
 from privaudit.datasets.records import Records
@@ -22,6 +23,7 @@ from privaudit.models.clip.prompt_tokens import (
     word_ids,
 )
 from privaudit.models.clip.shared_prefix import SharedPrefixText
+from privaudit.models.clip.text_jacobian import TextJacobian
 from privaudit.models.clip.text_tower import TextTower, any_text_tower
 from privaudit.models.feature_cache import cached_features, cached_tokens
 from privaudit.models.frozen_model import FeatureModel, weights_hash
@@ -60,14 +62,11 @@ class ClassPrompts:
         self.width, self.dim = tower.width, tower.dim
         self._clip, self._tokens = clip, tokens
         self._shared: SharedPrefixText | None = None
+        is_exact = tower.token_embedding.weight.dtype == torch.float32
+        self._autocast = precision == "bfloat16" and is_exact
         if isinstance(tower, TextTower) and tower.shares_prefixes():
             matmul_type = torch.bfloat16 if precision == "bfloat16" else None
             self._shared = SharedPrefixText(tower, tokens, matmul_type)
-        elif precision == "bfloat16":
-            raise ConfigError(
-                "bfloat16 is there for text towers whose tokens see only earlier ones, "
-                "and this model's see later ones or pool otherwise. Use float32."
-            )
 
     def __call__(
         self, contexts: Float[Tensor, "prompts tokens width"]
@@ -80,17 +79,36 @@ class ClassPrompts:
         Raises:
             ConfigError: The contexts have another shape than the prompts were made for.
         """
+        self._check(contexts)
+        if self._shared is not None:
+            features = self._shared(contexts)
+        else:
+            kind = contexts.device.type
+            with torch.autocast(kind, torch.bfloat16, enabled=self._autocast):
+                features = plain_prompt_features(self._clip, self._tokens, contexts)
+        return normalize(at_least_float32(features), dim=-1)
+
+    @torch.no_grad()
+    def jacobian(
+        self, contexts: Float[Tensor, "prompts tokens width"]
+    ) -> TextJacobian | None:
+        """Return the features, for many products with their derivative.
+
+        None where there is nothing faster than autograd.
+
+        Raises:
+            ConfigError: As a call.
+        """
+        self._check(contexts)
+        return None if self._shared is None else self._shared.jacobian(contexts)
+
+    def _check(self, contexts: Float[Tensor, "prompts tokens width"]) -> None:
         expected = (self.context_tokens, self.width)
         if contexts.shape[1:] != expected:
             raise ConfigError(
                 f"These prompts take contexts of {expected} (tokens, width), and got "
                 f"{tuple(contexts.shape[1:])}. Make prompts with that context length."
             )
-        if self._shared is not None:
-            features = self._shared(contexts)
-        else:
-            features = plain_prompt_features(self._clip, self._tokens, contexts)
-        return normalize(features, dim=-1)
 
 
 class PromptableCLIP(FeatureModel):
@@ -257,7 +275,7 @@ class PromptableCLIP(FeatureModel):
 
         Raises:
             ConfigError: A name is empty or does not fit beside the context, or the
-                tower cannot run in that precision.
+                precision is float16.
         """
         texts = [f"{spoken(name)}." for name in class_names]
         tokens = self._tokens(texts, context_tokens)

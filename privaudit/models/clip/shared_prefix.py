@@ -19,7 +19,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
+from privaudit.core.memory import chosen
 from privaudit.models.clip.prompt_tokens import PromptTokens
+from privaudit.models.clip.text_jacobian import MOST_ROWS, TextJacobian
 from privaudit.models.clip.text_tower import TextTower
 from privaudit.models.transformers.recomputed_layers import rerun
 
@@ -70,6 +72,23 @@ class Packing:
             parts.append(rows.repeat(count, 1))
         return torch.cat(parts)
 
+    def dense_mask(self) -> Tensor:
+        """Return what is added to the scores of all packed tokens [rows, rows]."""
+        whose = [torch.zeros(self.prefix)]
+        for count, length, first, _ in self.spans():
+            whose.append(torch.arange(count).repeat_interleave(length) + first)
+        classes = torch.cat(whose)
+        seen = (classes[:, None] == classes) | (classes == 0)
+        return torch.zeros(seen.shape).masked_fill(~seen.tril(), float("-inf"))
+
+    def ends(self) -> list[int]:
+        """Return where each class's end token stands."""
+        return [
+            first + (place + 1) * length - 1
+            for count, length, first, _ in self.spans()
+            for place in range(count)
+        ]
+
 
 class SharedPrefixText:
     """A frozen causal text tower, bound to the texts of some classes.
@@ -88,7 +107,7 @@ class SharedPrefixText:
         tokens: PromptTokens,
         matmul_type: torch.dtype | None = None,
     ) -> None:
-        self.tower = tower
+        self.tower, self._matmul_type = tower, matmul_type
         self._blocks = [_Block(block, matmul_type) for block in tower.blocks]
         start = tokens.context_start
         prefix = start + tokens.context_tokens
@@ -112,14 +131,39 @@ class SharedPrefixText:
         self, contexts: Float[Tensor, "prompts tokens width"]
     ) -> Float[Tensor, "prompts classes dim"]:
         """Encode every class behind every context; not l2-normalised."""
-        prompts = len(contexts)
-        start = self._start.expand(prompts, -1, -1)
-        suffix = self._suffix.expand(prompts, -1, -1)
-        states = torch.cat([start, contexts + self._context_positions, suffix], dim=1)
+        states = self._embedded(contexts)
         for block in self._blocks[:-1]:
             states = rerun(block, states, self._packing, self._mask)
         ends = self._blocks[-1].ends(states, self._packing, self._end_mask)
         return self.tower.project(ends).index_select(1, self._restore)
+
+    def jacobian(
+        self, contexts: Float[Tensor, "prompts tokens width"]
+    ) -> TextJacobian | None:
+        """Return the tower at some contexts, for many products with its derivative.
+
+        None where autograd finds them with less: many classes, products in another
+        type, or layers that are to run again.
+        """
+        rows, (_, reruns) = self._packing.prefix + len(self._suffix), chosen()
+        if rows > MOST_ROWS or self._matmul_type is not None or reruns:
+            return None
+        ends = torch.tensor(self._packing.ends(), device=contexts.device)
+        return TextJacobian(
+            self.tower,
+            self._embedded(contexts),
+            self._packing.dense_mask().to(contexts),
+            ends[self._restore],
+            slice(len(self._start), self._packing.prefix),
+        )
+
+    def _embedded(
+        self, contexts: Float[Tensor, "prompts tokens width"]
+    ) -> Float[Tensor, "prompts rows width"]:
+        prompts = len(contexts)
+        start = self._start.expand(prompts, -1, -1)
+        suffix = self._suffix.expand(prompts, -1, -1)
+        return torch.cat([start, contexts + self._context_positions, suffix], dim=1)
 
 
 class _Block:

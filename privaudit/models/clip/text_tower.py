@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from privaudit.core.errors import ConfigError
+from privaudit.models.transformers.recomputed_layers import layers_of
 
 
 @dataclass(frozen=True)
@@ -87,10 +88,12 @@ class WholeTextTower:
     Attributes:
         token_embedding: From token ids to vectors.
         dim: Size of a text feature.
+        blocks: Its layers that can run again for the gradient.
     """
 
     token_embedding: nn.Embedding
     dim: int
+    blocks: Sequence[nn.Module]
 
     @property
     def width(self) -> int:
@@ -107,7 +110,8 @@ def any_text_tower(clip: nn.Module) -> TextTower | WholeTextTower:
     parts: Any = getattr(clip, "text", clip)
     inner: Any = getattr(parts, "transformer", None)
     if hasattr(inner, "get_input_embeddings"):
-        return WholeTextTower(inner.get_input_embeddings(), int(parts.output_dim))
+        embedding, dim = inner.get_input_embeddings(), int(parts.output_dim)
+        return WholeTextTower(embedding, dim, layers_of(inner))
     return text_tower(clip)
 
 

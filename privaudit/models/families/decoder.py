@@ -8,8 +8,9 @@ from privaudit.models.transformers.text_writer import TextWriter
 
 
 def _load(asked: ModelRequest) -> TextWriter:
-    model, tokenizer = load_language(asked.source, asked.dtype)
-    language = StackedLanguageModel(model.to(asked.device), tokenizer, asked.targets)
+    where = asked.dtype, asked.device, asked.bits
+    model, tokenizer = load_language(asked.source, *where)
+    language = StackedLanguageModel(model, tokenizer, asked.targets)
     template = chat_template(tokenizer, template=asked.template)
     words = DialogueTokens(tokenizer, template, 0, language.context)
     return TextWriter(asked.name, language, words)
@@ -17,6 +18,11 @@ def _load(asked: ModelRequest) -> TextWriter:
 
 MODELS.register("decoder")(
     ModelFamily(
-        "generation", _load, FOLDER_OR_HUB, records="texts", takes_template=True
+        "generation",
+        _load,
+        FOLDER_OR_HUB,
+        records="texts",
+        takes_template=True,
+        packs=True,
     )
 )

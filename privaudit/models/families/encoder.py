@@ -7,7 +7,8 @@ from privaudit.models.transformers.text_classifier import TextClassifier
 
 
 def _load(asked: ModelRequest) -> TextClassifier:
-    model = load_model("AutoModel", "encoder", asked.source, asked.device, asked.dtype)
+    where = asked.device, asked.dtype, asked.bits
+    model = load_model("AutoModel", "encoder", asked.source, *where)
     if model.config.is_encoder_decoder or getattr(model.config, "is_decoder", False):
         raise ConfigError(
             f"{asked.source!r} is a model of type {model.config.model_type!r}, which "
@@ -18,5 +19,5 @@ def _load(asked: ModelRequest) -> TextClassifier:
 
 
 MODELS.register("encoder")(
-    ModelFamily("classification", _load, FOLDER_OR_HUB, records="texts")
+    ModelFamily("classification", _load, FOLDER_OR_HUB, records="texts", packs=True)
 )

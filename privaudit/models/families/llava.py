@@ -7,10 +7,15 @@ from privaudit.models.registry import FOLDER_OR_HUB, MODELS, ModelFamily, ModelR
 
 def _load(asked: ModelRequest) -> CaptioningVLM:
     return load_llava(
-        asked.source, asked.device, asked.dtype, asked.targets, asked.template
+        asked.source,
+        asked.device,
+        asked.dtype,
+        asked.targets,
+        asked.template,
+        asked.bits,
     )
 
 
 MODELS.register("llava")(
-    ModelFamily("generation", _load, FOLDER_OR_HUB, takes_template=True)
+    ModelFamily("generation", _load, FOLDER_OR_HUB, takes_template=True, packs=True)
 )

@@ -9,7 +9,8 @@ from privaudit.models.transformers.text_writer import TextWriter
 
 def _load(asked: ModelRequest) -> TextWriter:
     kind, source = "AutoModelForSeq2SeqLM", asked.source
-    model = load_model(kind, "encoder-decoder", source, asked.device, asked.dtype)
+    where = asked.device, asked.dtype, asked.bits
+    model = load_model(kind, "encoder-decoder", source, *where)
     tokenizer = load_reader("AutoTokenizer", "tokenizer", source)
     language = StackedSeq2Seq(model, tokenizer, asked.targets)
     words = SeparateTokens(tokenizer, "{question}", 0, language.context)
@@ -17,5 +18,5 @@ def _load(asked: ModelRequest) -> TextWriter:
 
 
 MODELS.register("seq2seq")(
-    ModelFamily("generation", _load, FOLDER_OR_HUB, records="texts")
+    ModelFamily("generation", _load, FOLDER_OR_HUB, records="texts", packs=True)
 )

@@ -12,9 +12,10 @@ def _load(asked: ModelRequest) -> VisionLanguageModel:
         asked.dtype,
         asked.targets,
         asked.template,
+        asked.bits,
     )
 
 
 MODELS.register("vlm")(
-    ModelFamily("generation", _load, FOLDER_OR_HUB, takes_template=True)
+    ModelFamily("generation", _load, FOLDER_OR_HUB, takes_template=True, packs=True)
 )

@@ -6,9 +6,15 @@ import torch
 
 from privaudit.core.devices import CPU
 from privaudit.models.hugging_face import load_model, load_reader
+from privaudit.models.quantisation import Bits
 
 
-def load_language(source: str, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
+def load_language(
+    source: str,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device = CPU,
+    bits: Bits | None = None,
+) -> tuple[Any, Any]:
     """Return a causal language model of transformers and its tokenizer.
 
     Code that comes with it runs only where it is trusted, and only safetensors weights
@@ -17,6 +23,8 @@ def load_language(source: str, dtype: torch.dtype = torch.float32) -> tuple[Any,
     Args:
         source: A folder of transformers, or a name on the hub.
         dtype: Of its weights.
+        device: Where it runs.
+        bits: Into which weights of linear layers are packed, if any.
 
     Raises:
         MissingFileError: It is not there.
@@ -25,4 +33,5 @@ def load_language(source: str, dtype: torch.dtype = torch.float32) -> tuple[Any,
     """
     what = "language model"
     tokenizer = load_reader("AutoTokenizer", what, source)
-    return load_model("AutoModelForCausalLM", what, source, CPU, dtype), tokenizer
+    model = load_model("AutoModelForCausalLM", what, source, device, dtype, bits)
+    return model, tokenizer

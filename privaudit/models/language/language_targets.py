@@ -9,7 +9,7 @@ import copy
 import re
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import nn
@@ -92,7 +92,10 @@ def _without_memory(model: nn.Module) -> nn.Module:
         shapes[id(parameter)] = nn.Parameter(empty, requires_grad=False)
     for buffer in model.buffers():
         shapes[id(buffer)] = torch.empty_like(buffer, device="meta")
-    return copy.deepcopy(model, shapes)
+    skeleton: Any = copy.deepcopy(model, shapes)
+    # Packed weights have lost what peft would copy: a linear layer is enough for it.
+    skeleton.is_loaded_in_4bit = skeleton.is_loaded_in_8bit = False
+    return cast(nn.Module, skeleton)
 
 
 def _head_name(model: Any) -> str | None:

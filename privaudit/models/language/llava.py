@@ -21,6 +21,7 @@ from privaudit.models.language.dialogue_tokens import (
 )
 from privaudit.models.language.language_targets import TargetNames
 from privaudit.models.language.stacked_language import StackedLanguageModel
+from privaudit.models.quantisation import Bits
 
 
 def load_llava(
@@ -29,11 +30,12 @@ def load_llava(
     dtype: torch.dtype = torch.float32,
     targets: TargetNames = "all-linear",
     template: str | None = None,
+    bits: Bits | None = None,
 ) -> CaptioningVLM:
     """Load a LLaVA, frozen; code that comes with it runs only where it is trusted.
 
     The prompt is of ``template``, else of the model's own chat template, or LLaVA
-    1.5's where it has none.
+    1.5's where it has none. Weights of linear layers are packed into ``bits``, if any.
 
     Raises:
         MissingFileError: It is not there.
@@ -44,7 +46,8 @@ def load_llava(
     processor = load_reader("AutoProcessor", "model", source)
     mark = processor.image_token
     prompt = chat_template(processor, LLAVA_TEMPLATE, mark, template)
-    model = load_model("LlavaForConditionalGeneration", "model", source, device, dtype)
+    kind = "LlavaForConditionalGeneration"
+    model = load_model(kind, "model", source, device, dtype, bits)
     eye = _picture_tower(model, processor.image_processor)
     language = StackedLanguageModel(
         model, processor.tokenizer, targets, _language_part(model)

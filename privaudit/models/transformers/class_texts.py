@@ -8,7 +8,6 @@ pre-training", ICCV 2023; Tschannen et al., "SigLIP 2", arXiv:2502.14786.
 """
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from functools import cached_property
 from typing import Any
 
@@ -20,7 +19,6 @@ from torch.nn.functional import normalize
 from privaudit.models.clip.prompt_tokens import prompt_tokens
 from privaudit.models.clip.promptable_clip import ClassPrompts, spoken
 from privaudit.models.interfaces import Precision
-from privaudit.models.transformers.recomputed_layers import layers_of, recomputed
 
 
 class ClassTexts(nn.Module):
@@ -60,8 +58,7 @@ class ClassTexts(nn.Module):
 
     def encode_text(self, ids: Int[Tensor, "texts length"]) -> Float[Tensor, "texts d"]:
         """Return the features of whole rows, behind the model's own projection."""
-        with recomputed(layers_of(self.transformer), nullcontext):
-            features: Tensor = self.model.get_text_features(ids).pooler_output
+        features: Tensor = self.model.get_text_features(ids).pooler_output
         return features
 
     def tokenize(
@@ -142,6 +139,6 @@ class ContextPrompts:
 
         Raises:
             ConfigError: A class name does not fit beside the context, or the weights
-                are not in float32.
+                are in float16.
         """
         return self._prompts(contexts)

@@ -4,11 +4,12 @@ Source of the method: Chen, Xu, Zhang, Guestrin, "Training deep nets with sublin
 memory cost", 2016, section 3.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -16,6 +17,7 @@ from privaudit.core.errors import ConfigError
 from privaudit.core.memory import is_checkpointing
 from privaudit.models.hugging_face import import_transformers
 
+Result = TypeVar("Result")
 keeping_inputs = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
 """Calls a function of which only the inputs are kept: it runs again for the gradient."""
 
@@ -41,7 +43,8 @@ def recomputed(
 ) -> Iterator[None]:
     """Let layers run again for the gradient, if that was chosen.
 
-    For one pass at a time: the layers themselves are changed while it is open.
+    For one pass at a time: the layers themselves are changed while it is open. Weights
+    that a layer has for this pass only, those that get a gradient, it has then, too.
 
     Args:
         layers: As :func:`layers_of` finds them.
@@ -61,11 +64,47 @@ def recomputed(
     contexts = partial(_contexts, added)
     with ExitStack() as restored:
         for layer in layers:
-            forward = partial(keeping_inputs, layer.forward, context_fn=contexts)
+            forward = partial(_run_again, layer, layer.forward, contexts)
             before = layer.__dict__.get("forward")
             object.__setattr__(layer, "forward", forward)
             restored.callback(_restore, layer, before)
         yield
+
+
+def with_weights(
+    module: nn.Module, weights: Mapping[str, Tensor], run: Callable[[], Result]
+) -> Result:
+    """Return what ``run`` returns while a module has other weights, by name."""
+    named = {f"module.{name}": weight for name, weight in weights.items()}
+    called: Result = torch.func.functional_call(_Calling(module), named, (run,))
+    return called
+
+
+class _Calling(nn.Module):
+    """Lets any code run while a module has other weights."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, run: Callable[[], Any]) -> Any:
+        return run()
+
+
+def _run_again(
+    layer: nn.Module,
+    forward: Callable[..., Any],
+    contexts: Callable[[], Any],
+    *arguments: Any,
+    **named: Any,
+) -> Any:
+    own = {name: w for name, w in layer.named_parameters() if w.requires_grad}
+
+    def run(*arguments: Any, **named: Any) -> Any:
+        return with_weights(layer, own, partial(forward, *arguments, **named))
+
+    again = run if own else forward
+    return keeping_inputs(again, *arguments, context_fn=contexts, **named)
 
 
 def _contexts(

@@ -10,12 +10,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from privaudit.core.errors import ConfigError
-from privaudit.core.memory import is_checkpointing
 from privaudit.models.interfaces import Site, TunableLayer, Tuning
 from privaudit.models.language.language_targets import TargetNames, linear_targets
 from privaudit.models.transformers.prefix_attention import prefixed, self_attention
-from privaudit.models.transformers.recomputed_layers import layers_of, recomputed
+from privaudit.models.transformers.recomputed_layers import (
+    layers_of,
+    recomputed,
+    with_weights,
+)
 from privaudit.models.transformers.stacked_changes import changed, check_all_run
 
 Result = TypeVar("Result")
@@ -112,38 +114,13 @@ class TunedModules:
     def one_alone(
         self, tuning: Tuning, number: int, run: Callable[[Tuning], Result]
     ) -> Result:
-        """Run one of several models that have all weights of their own.
-
-        Raises:
-            ConfigError: Layers are to run again for the gradient: by then they have
-                the frozen weights.
-        """
-        if is_checkpointing():
-            raise ConfigError(
-                "Checkpointing was requested for a method that trains all weights. "
-                "Leave out --checkpointing, or train adapters."
-            )
-        model_weights = {
-            f"model.{n}": t[number].to(self.weights[n].dtype)
-            for n, t in tuning.weights.items()
+        """Run one of several models that have all weights of their own."""
+        own = {
+            n: t[number].to(self.weights[n].dtype) for n, t in tuning.weights.items()
         }
         count = len(next(iter(tuning.weights.values())))
         rest = replace(tuning.alone(number, count), weights={})
-        called: Result = torch.func.functional_call(
-            _Calling(self.model), model_weights, (lambda: run(rest),)
-        )
-        return called
-
-
-class _Calling(nn.Module):
-    """Lets any code run while a module has other weights."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, run: Callable[[], Any]) -> Any:
-        return run()
+        return with_weights(self.model, own, partial(run, rest))
 
 
 def in_front(

@@ -21,6 +21,7 @@ from privaudit.models.hugging_face import load_model, load_reader
 from privaudit.models.interfaces import LanguageModel
 from privaudit.models.language.dialogue_tokens import chat_template
 from privaudit.models.language.language_targets import TargetNames
+from privaudit.models.quantisation import Bits
 from privaudit.models.vision_language.capabilities import (
     check_architecture,
     check_stored,
@@ -176,11 +177,13 @@ def load_vlm(
     dtype: torch.dtype,
     targets: TargetNames,
     template: str | None = None,
+    bits: Bits | None = None,
 ) -> VisionLanguageModel:
     """Load a vision-language model, frozen; its own code runs only where it is trusted.
 
     The prompt is of ``template``, else of the model's own chat template, or picture and
-    question alone where it has none, as its processor lays them out.
+    question alone where it has none, as its processor lays them out. Weights of linear
+    layers are packed into ``bits``, if any.
 
     Raises:
         MissingFileError: It is not there.
@@ -192,7 +195,8 @@ def load_vlm(
     processor = load_reader("AutoProcessor", what, source)
     example = processor_example(source, config, processor)
     prompt = _template(processor, template)
-    model = load_model("AutoModelForImageTextToText", what, source, device, dtype)
+    kind = "AutoModelForImageTextToText"
+    model = load_model(kind, what, source, device, dtype, bits)
     with refusing_untried(source, config):
         reader = PictureReader(model, processor, example)
         language = StackedVLM(model, processor.tokenizer, targets, reader)

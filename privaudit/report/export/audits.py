@@ -8,30 +8,49 @@ difference.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from privaudit.auditing.attack_result import evaluate_scores
+from privaudit.auditing.attack_result import AttackResult, evaluate_scores
 from privaudit.auditing.parts.server_model import SERVER
+from privaudit.auditing.repetition.audit_log import LoggedAudit, Tried, tally
+from privaudit.auditing.repetition.correction import corrected
+from privaudit.auditing.repetition.plan import AuditPlan
 from privaudit.auditing.scenario import find_plan
 from privaudit.auditing.storage.load import StoredAudit, read_audit
-from privaudit.core.errors import TranscriptError
+from privaudit.core.errors import TranscriptError, shown
 from privaudit.federated.runs.runs import Run
 from privaudit.report.export.allow_list import LEFT_OUT, AllowList
 from privaudit.report.export.hmac import seal
 from privaudit.report.export.rules import AUDIT, LEAK
 from privaudit.report.export.texts import attack_words, is_label
+from privaudit.statistics.estimate import Estimate
 
 AUDITS = "audits"
+Count = Callable[[str, Estimate], Tried]  # of a headline's name and AUROC
 FEWEST = 10  # members, and as many others, in any figure
 
 
 def public_audit(
-    run: Run, scenario: str, key: Callable[[], bytes], sieve: AllowList
+    run: Run,
+    scenario: str,
+    key: Callable[[], bytes],
+    sieve: AllowList,
+    log: Sequence[LoggedAudit] = (),
+    plan: AuditPlan | None = None,
 ) -> dict[str, Any]:
     """Return what may leave of a run's audit.
+
+    Args:
+        run: The run.
+        scenario: Its name.
+        key: Of the sealed hashes.
+        sieve: Notes what stays behind.
+        log: The audits that the verdict counts.
+        plan: Of the audits, if there was one.
 
     Raises:
         UnknownNameError: No scenario has that name.
@@ -44,7 +63,7 @@ def public_audit(
     return {
         "question": question,
         **recorded(stored.contents, sieve, place),
-        **_found(stored, sieve, place),
+        **_found(stored, sieve, place, partial(tally, log, plan)),
         "scores": {"sealed": seal(key(), f"scores of {scenario}", _hash(stored))},
     }
 
@@ -72,7 +91,9 @@ def recorded(
     return public
 
 
-def _found(stored: StoredAudit, sieve: AllowList, place: str) -> dict[str, Any]:
+def _found(
+    stored: StoredAudit, sieve: AllowList, place: str, count: Count
+) -> dict[str, Any]:
     """Return what each attack found, by clients' models and by the server's own."""
     results: dict[str, Any] = {"leaks": {}, "server_model": {}}
     unknown = 0
@@ -84,7 +105,7 @@ def _found(stored: StoredAudit, sieve: AllowList, place: str) -> dict[str, Any]:
             continue
         part = "leaks" if name == attack else "server_model"
         try:
-            leak = _leak(stored, attack, sieve, f"{place}/{part}/{name}")
+            leak = _leak(stored, attack, sieve, f"{place}/{part}/{name}", count)
         except (KeyError, TypeError, ValueError) as error:
             raise TranscriptError(
                 f"{place} does not hold what an audit holds of {name} ({error!r}): it "
@@ -97,7 +118,11 @@ def _found(stored: StoredAudit, sieve: AllowList, place: str) -> dict[str, Any]:
 
 
 def _leak(
-    stored: StoredAudit, attack: str, sieve: AllowList, place: str
+    stored: StoredAudit,
+    attack: str,
+    sieve: AllowList,
+    place: str,
+    count: Count,
 ) -> dict[str, Any] | None:
     """Return what an attack found; None if it was on too few records."""
     entry, name = stored.leak(attack), attack.removeprefix(SERVER)
@@ -109,9 +134,13 @@ def _leak(
         entry.get("package", ""),
         stored.run.sampling,
     )
+    if attack == stored.attacks[0]:
+        leak = _counted(leak, entry, count(attack, leak.auroc), stored)
     again = leak.to_dict()
     public, stored_leak = LEAK(AllowList(), again, place), LEAK(sieve, entry, place)
     for key in public:
+        if key == "verdict" and attack == stored.attacks[0]:
+            continue  # of the audits that were made by then
         if stored_leak.get(key) != public[key]:
             raise TranscriptError(
                 f"{place}/{key} is not what the scores beside it give: one of the two "
@@ -128,6 +157,22 @@ def _leak(
         sieve.few.append(f"{place}/by_client")
         del public["by_client"]
     return public
+
+
+def _counted(
+    leak: AttackResult, entry: Mapping[str, Any], tried: Tried, stored: StoredAudit
+) -> AttackResult:
+    """Return a headline corrected for all audits; its own file was for those before.
+
+    Raises:
+        ValueError: The file has a verdict that no number of audits gives.
+    """
+    counts = (Tried(count, count) for count in range(1, tried.different + 1))
+    found = [corrected(leak, one, stored.run.sampling) for one in counts]
+    said = entry["verdict"]["kind"]
+    if said not in {one.verdict.kind for one in found}:
+        raise ValueError(f"the verdict {shown(said)}")
+    return found[-1]
 
 
 def _words(

@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from privaudit.auditing.repetition.audit_log import LoggedAudit, read_log
+from privaudit.auditing.repetition.plan import AuditPlan, plan_of
 from privaudit.auditing.scenario import SCENARIOS
 from privaudit.auditing.storage.load import stored_scenarios
 from privaudit.core.errors import ConfigError, LimitError, MissingFileError
@@ -30,6 +32,7 @@ from privaudit.report.export.rules import HEADER, PRIVACY
 
 FORMAT = 1
 CARD = "card.json"
+TRIED = "tried"  # how often the run was audited
 _OWN_HASH = "sha256"
 _OWNERS_WORDS = ("trainer", "settings", "dataset", "model")
 
@@ -37,24 +40,49 @@ Part = Callable[[], Any]
 
 
 def card_parts(
-    run: Run, scenarios: Sequence[str], key: Callable[[], bytes], sieve: AllowList
+    run: Run,
+    scenarios: Sequence[str],
+    key: Callable[[], bytes],
+    sieve: AllowList,
+    logged: int | None = None,
 ) -> dict[str, Part]:
     """Return how to make each part of a run's card, by where it stands in it.
 
     A part raises PrivauditError where what it is made of is missing or damaged.
+
+    Args:
+        run: The run.
+        scenarios: Under which it was audited.
+        key: Of the sealed hashes.
+        sieve: Notes what stays behind.
+        logged: How many lines of the log of audits count: those that were there when
+            the card was made. None for all.
     """
-    audits = {
-        f"{AUDITS}/{name}": partial(public_audit, run, name, key, sieve)
-        for name in scenarios
-    }
+
+    def log() -> list[LoggedAudit]:
+        return read_log(run)[:logged]
+
+    def audit(name: str) -> dict[str, Any]:
+        return public_audit(run, name, key, sieve, log(), plan_of(run))
+
+    audits = {f"{AUDITS}/{name}": partial(audit, name) for name in scenarios}
     return {
         "run": lambda: HEADER(sieve, _without_words(run, sieve), "run.json"),
         "sent": lambda: _sent(run),
         "data": lambda: _data(run, key),
         "truth": lambda: {"sealed": seal(key(), "ledger", run.truth.hash)},
         "privacy": lambda: PRIVACY(sieve, run.privacy, "privacy.json"),
+        TRIED: lambda: _tried(log(), plan_of(run)),
         **audits,
     }
+
+
+def _tried(log: Sequence[LoggedAudit], plan: AuditPlan | None) -> dict[str, Any]:
+    """Return how often a run was audited, and the hash of what was planned."""
+    if plan is None:
+        return {"audits": len(log)}
+    as_planned = sum(audit.as_planned for audit in log)
+    return {"audits": len(log), "plan": plan.hash, "as_planned": as_planned}
 
 
 def _without_words(run: Run, sieve: AllowList) -> Mapping[str, Any]:

@@ -134,6 +134,7 @@ def _head_in(card: Path) -> str | None:
 
 _KINDS = {
     r"run\.json": "header, of which a part is in the card",
+    r"plan\.json": "plan of the audits, whose hash is in the card",
     r"bundle\.json": "what the recording declares",
     r"privacy\.json": "privacy record, of which most is in the card",
     r"transcript/.*": "transcript: what was sent",
@@ -146,6 +147,7 @@ _KINDS = {
     r"audits/[^/]+/audit\.json": "audit, of which a part is in the card",
     r"audits/[^/]+/scores\.npz": "scores beside the truth",
     r"audits/.*\.html": "report: shows scores, and may show records",
+    r"audits/log\.jsonl": "log of the audits, whose number is in the card",
     r"audits/signals/.*": "signals of shadow models",
     r"audits/shift-[^/]+": "shift control",
     r"audits/table/.*": "number for a paper's table",

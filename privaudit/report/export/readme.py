@@ -38,6 +38,9 @@ def _lines(
         yield f"  trainer {config.get('trainer')}, data {config.get('dataset')}"
     yield f"  transcript {card['run']['progress']['head']}"
     yield f"  card {card['sha256']}"
+    if count := card.get("tried", {}).get("audits"):
+        yield f"  {count} audits of the run are in its log; verdicts are corrected for"
+        yield "  those that differ"
     if any(map(is_repeatable, card["privacy"].get("certified", {}).values())):
         yield ""
         yield f"  {REPEATABLE.capitalize()}: its noise derives from a seed. Certified"

@@ -83,7 +83,7 @@ def _play(
         for path in run.path.iterdir():
             if path.name != "audits":
                 (bare / path.name).symlink_to(path.resolve())
-        audit = Auditor(load_run(bare)).attack(
+        audit = Auditor(load_run(bare)).play(
             stored.scenario,
             attacks=_named(stored),
             clients=_attacked(run, stored),

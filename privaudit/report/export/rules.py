@@ -129,10 +129,12 @@ CONFIG = entries(
         "label_column": withheld,
         "text_column": withheld,
         "owner_column": withheld,
+        "groups": withheld,  # a column's name is the owner's word
         "model": model,
         "checkpoint": withheld,
         "template": withheld,
         "precision": SLUG,
+        "quantise": text("4bit|8bit"),
         "clients": number,
         "partition": partition,
         "alpha": number,
@@ -185,6 +187,8 @@ HEADER = entries(
         "earlier": withheld,
         "equal_bytes": flag,
         "stacked_clients": withheld,  # tells machines apart
+        "records_at_once": withheld,
+        "precision_seconds": withheld,
         "remote_code": flag,
         "plugins": each("trainer|dataset|model", PACKAGE),
         "class_names": withheld,
@@ -263,7 +267,7 @@ LEAK = entries(
         "success": ESTIMATE,
         "success_plain": ESTIMATE,
         "advantage": ESTIMATE,
-        "by_client": each(r"client-\d+", ESTIMATE),
+        "by_client": each(r"client-\d+|clients", ESTIMATE),
         "verdict": VERDICT,
         "tied": number,
     }
@@ -290,6 +294,9 @@ AUDIT = entries(
         "threat": text(*THREATS, SCORES, r"peer:client-\d+"),
         "clients": number,
         "seed": withheld,
+        "budget": entries(
+            dict.fromkeys(("seconds", "each", "clients", "shadows"), number)
+        ),
         "config": withheld,  # the run's own is there
         "privacy": withheld,  # likewise
         "utility": entries(

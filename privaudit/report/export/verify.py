@@ -24,7 +24,7 @@ from privaudit.federated.runs.runs import Run
 from privaudit.recording.origins.scores import SCORES
 from privaudit.report.export.allow_list import AllowList
 from privaudit.report.export.audits import AUDITS
-from privaudit.report.export.card import card_parts, read_card
+from privaudit.report.export.card import TRIED, card_parts, read_card
 from privaudit.report.export.hmac import read_key
 from privaudit.report.export.replay import Replayed, alike, replay
 from privaudit.statistics.progress import Watcher
@@ -182,7 +182,12 @@ def _compare(card: Mapping[str, Any], as_written: bool, run: Run) -> Verificatio
 
 
 def _parts(card: Mapping[str, Any], run: Run) -> dict[str, Callable[[], Any]]:
-    return card_parts(run, sorted(card[AUDITS]), lambda: read_key(run), AllowList())
+    sieve, tried = AllowList(), card.get(TRIED)
+    count = tried.get("audits") if isinstance(tried, dict) else 0
+    logged = count if isinstance(count, int) else 0  # later ones are none of the card's
+    scenarios = sorted(card[AUDITS])
+    parts = card_parts(run, scenarios, lambda: read_key(run), sieve, logged)
+    return parts if TRIED in card else {n: p for n, p in parts.items() if n != TRIED}
 
 
 def _differences(card: Mapping[str, Any], run: Mapping[str, Any]) -> Iterator[Mismatch]:
@@ -226,4 +231,4 @@ def is_on_trust(place: str, *, again: bool = False) -> bool:
         return len(parts) > 2 and parts[2] not in _MADE_AGAIN and not again
     if again and (parts[0] in _CERTIFIED or place in _CERTIFIED):
         return False
-    return parts[0] in ("run", "data", "privacy") and place not in _CHAINED
+    return parts[0] in ("run", "data", "privacy", TRIED) and place not in _CHAINED

@@ -8,7 +8,6 @@ from matplotlib.lines import Line2D
 
 from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
-from privaudit.auditing.parts.server_model import SERVER_MODEL
 from privaudit.report.figures.figure_style import (
     FAINT,
     INK,
@@ -20,6 +19,7 @@ from privaudit.report.figures.figure_style import (
 from privaudit.report.figures.figure_values import ends, errors, spot, told
 from privaudit.report.figures.label_placement import label_points
 from privaudit.report.labels import run_labels, shortened
+from privaudit.report.tables.parts import both_models
 from privaudit.report.wording import metric, privacy_sort, untrained, writes
 from privaudit.statistics.estimate import Estimate
 
@@ -128,7 +128,7 @@ def series_of(audits: Sequence[Audit]) -> list[tuple[str, AttackResult]]:
     """Return what is drawn as a series: runs, or one run's attacks, headline first.
 
     Of one run's attacks it is the first four, in the scenario's order. Where models
-    write it is the headline attack, on the clients' models and on the server's.
+    write it is one attack, on the clients' models and on the server's.
     """
     if len(audits) == 1 and writes(audits[0]):
         return _headlines(audits[0])
@@ -149,7 +149,7 @@ def undrawn(audits: Sequence[Audit]) -> str:
 
 
 def _headlines(audit: Audit) -> list[tuple[str, AttackResult]]:
-    name = audit.headline.attack
-    common = audit.part(SERVER_MODEL).get(name)
-    server = [(f"{name}, server's own model", common)] if common else []
-    return [(f"{name}, clients' models", audit.headline), *server]
+    clients, *server = both_models(audit) or (audit.headline,)
+    name = f"{clients.attack}, clients' models"
+    common = [(f"{leak.attack}, server's own model", leak) for leak in server]
+    return [(name, clients), *common]

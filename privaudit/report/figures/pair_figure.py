@@ -8,7 +8,6 @@ from matplotlib.figure import Figure
 
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.parts.closeness import CLOSENESS
-from privaudit.auditing.parts.server_model import SERVER_MODEL
 from privaudit.report.figures.figure_style import (
     FAINT,
     INK,
@@ -20,7 +19,7 @@ from privaudit.report.figures.figure_style import (
 )
 from privaudit.report.figures.figure_values import errors, spot, told
 from privaudit.report.labels import run_labels, shortened
-from privaudit.report.tables.parts import gain_of_rebuilding
+from privaudit.report.tables.parts import both_models, gain_of_rebuilding
 from privaudit.statistics.estimate import Estimate
 
 Pair = tuple[Estimate, Estimate]
@@ -130,17 +129,21 @@ def closeness_plot(audits: Sequence[Audit]) -> Figure | None:
 
 
 def server_plot(audits: Sequence[Audit]) -> Figure | None:
-    """Draw the headline attack's AUROC on the clients' models and on the server's.
+    """Draw an attack's AUROC on the clients' models and on the server's.
 
     Runs in which the server's model was not attacked are left out; None if that is all.
     """
     pairs = zip(run_labels(audits), audits, strict=True)
-    rows = [(label, a) for label, a in pairs if gain_of_rebuilding(a) is not None]
+    rows = [
+        (label, both)
+        for label, audit in pairs
+        if gain_of_rebuilding(audit) and (both := both_models(audit))
+    ]
     if not rows:
         return None
     panel = FigurePanel(
         "AUROC of the attack   (0.5: chance; right: leaks more)",
-        [(a.auroc, a.part(SERVER_MODEL)[a.headline.attack].auroc) for _, a in rows],
+        [(clients.auroc, server.auroc) for _, (clients, server) in rows],
         (0.5,),
         (0.48, 0.56),
     )
@@ -162,8 +165,8 @@ def closeness_alt(audits: Sequence[Audit]) -> str:
 def server_alt(audits: Sequence[Audit]) -> str:
     """Say what :func:`server_plot` shows, for those who do not see it."""
     parts = [
-        f"{label}: clients' {audit.auroc}, server's {common.auroc}"
+        f"{label}: clients' {both[0].auroc}, server's {both[1].auroc}"
         for label, audit in zip(run_labels(audits), audits, strict=True)
-        if (common := audit.part(SERVER_MODEL).get(audit.headline.attack))
+        if (both := both_models(audit))
     ]
     return f"AUROC on clients' and on the server's model. {'; '.join(parts)}."

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from privaudit.auditing.attack_result import AttackResult
+from privaudit.auditing.attack_result import AttackResult, ranked
 from privaudit.auditing.audit import Audit
 from privaudit.report.figures.figure_style import (
     GREY,
@@ -23,7 +23,7 @@ from privaudit.report.figures.figure_style import (
 from privaudit.report.figures.figure_values import spot, told
 from privaudit.report.figures.figures import series_of
 from privaudit.report.labels import shortened
-from privaudit.statistics.curve import RocCurve, tpr_at_fpr
+from privaudit.statistics.curve import RocCurve, tpr_at_fpr, uneven
 
 Series = Sequence[tuple[str, AttackResult]]
 _TOLD_AT = (0.001, 0.01, 0.1, 0.2, 0.5)  # false-positive rates
@@ -107,11 +107,11 @@ def _draw_curve(
         label=label,
         zorder=3,
     )
-    sides = zip(*(client.groups for client in leak.clients), strict=True)
-    members, others = (np.concatenate(side) for side in sides)
+    members, others = ranked(leak.clients)
+    sizes = [len(client.scores) for client in leak.clients]
     for fpr in _TOLD_AT:
         tpr = tpr_at_fpr(members, others, fpr)
-        if not tpr.unresolved:
+        if not tpr.unresolved and not uneven(sizes, fpr):
             height = max(tpr.value, floor)
             spot(axes, fpr, height, told(label, f"TPR at FPR {fpr:g}", tpr))
 

@@ -1,6 +1,6 @@
 """A sweep over epsilon on disk: picture, table and numbers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from privaudit.report.tables.utility_records import as_csv
 from privaudit.report.wording import heading, interval, point
 from privaudit.statistics.estimate import Estimate
 
-__all__ = ["write_sweep"]
+__all__ = ["render_sweep", "write_sweep"]
 
 _MEASURES = ("auroc", "tpr", "success", "local", "neighbour", "gain", "change")
 
@@ -39,16 +39,42 @@ def write_sweep(found: Tradeoff, path: Path) -> Path:
     """
     with storage_errors(path):
         path.mkdir(parents=True, exist_ok=True)
-    figures = {"plane": _save(tradeoff_plane(found), path, "plane", plane_alt(found))}
-    if any(cell.epsilon is not None for cell in found.cells):
-        alt_text = "Utility and leakage against epsilon"
-        curves = epsilon_curves(found.cells, found.points[0].metric)
-        figures["curves"] = _save(curves, path, "sweep", alt_text)
-    remarks = _remarks(found)
-    write_json(path / "sweep.json", {"remarks": remarks, **found.to_dict()})
+    figures = _figures(found)
+    pictures = _pictures(figures)
+    for name, (figure, _) in figures.items():
+        write_bytes(path / f"{name}.svg", pictures[name].encode())
+        write_bytes(path / f"{name}.png", to_png(figure))
+    content = {"remarks": _remarks(found), **found.to_dict()}
+    write_json(path / "sweep.json", content)
     write_bytes(path / "sweep.csv", _as_csv(found).encode())
     write_bytes(path / "sweep.md", _as_markdown(found).encode())
-    page = render(
+    write_bytes(path / "sweep.html", _page(found, pictures).encode())
+    return path / "sweep.html"
+
+
+def render_sweep(found: Tradeoff) -> str:
+    """Return the page of :func:`write_sweep`."""
+    return _page(found, _pictures(_figures(found)))
+
+
+def _figures(found: Tradeoff) -> dict[str, tuple[Figure, str]]:
+    """Return each figure with what it shows, by the name of its file."""
+    figures = {"plane": (tradeoff_plane(found), plane_alt(found))}
+    if any(cell.epsilon is not None for cell in found.cells):
+        curves = epsilon_curves(found.cells, found.points[0].metric)
+        figures["sweep"] = curves, "Utility and leakage against epsilon"
+    return figures
+
+
+def _pictures(figures: Mapping[str, tuple[Figure, str]]) -> dict[str, Markup]:
+    return {
+        name: Markup(to_svg(figure, name, description))  # drawn here: text is paths
+        for name, (figure, description) in figures.items()
+    }
+
+
+def _page(found: Tradeoff, figures: Mapping[str, Markup]) -> str:
+    return render(
         "sweep.html.jinja",
         figures=figures,
         header=_header(found),
@@ -56,10 +82,8 @@ def write_sweep(found: Tradeoff, path: Path) -> Path:
         verdict=_verdict(found),
         reported=_reported(found),
         reported_header=_reported_header(found),
-        remarks=remarks,
+        remarks=_remarks(found),
     )
-    write_bytes(path / "sweep.html", page.encode())
-    return path / "sweep.html"
 
 
 def _verdict(found: Tradeoff) -> str:
@@ -78,13 +102,6 @@ def _verdict(found: Tradeoff) -> str:
         f"{rest} of {count} settings are dominated: another leaks less or has more "
         f"utility, and is no worse otherwise. Not dominated: {names}."
     )
-
-
-def _save(figure: Figure, path: Path, name: str, description: str) -> Markup:
-    svg = to_svg(figure, name, description)
-    write_bytes(path / f"{name}.svg", svg.encode())
-    write_bytes(path / f"{name}.png", to_png(figure))
-    return Markup(svg)
 
 
 def _header(found: Tradeoff) -> tuple[str, ...]:
@@ -185,12 +202,7 @@ def _whose(first: SweepPoint) -> list[str]:
     """Say which attack carries which number."""
     if not first.attack:
         return []
-    if first.attack == first.guesser:
-        return [f"AUROC, TPR and success rate are those of {first.attack}."]
-    return [
-        f"AUROC and TPR are those of {first.attack}, the success rate that of "
-        f"{first.guesser}."
-    ]
+    return [f"AUROC, TPR and success rate are those of {first.attack}."]
 
 
 def _about_differences(cells: Sequence[SweepCell]) -> list[str]:

@@ -23,7 +23,8 @@ class OtherLeak:
 
     Attributes:
         leak: What it found. It was picked, so its AUROC looks larger than it is.
-        p_value: Corrected by Holm's method over all other attacks.
+        p_value: Corrected by Holm's method over all other attacks, and for the number
+            of audits of the run.
         shown: How many of the others show a leak, so corrected.
         tried: How many others there are.
         turned: Whether members have the lower scores.
@@ -46,7 +47,8 @@ def strongest_other(audit: Audit) -> OtherLeak | None:
     if audit.run.sampling != "coin":  # no leak is shown, by whatever attack
         return None
     others = list(audit.results.values())[1:]
-    adjusted = holm([p_above_chance(_either_sign(leak)) for leak in others])
+    p_values = [p_above_chance(_either_sign(leak)) for leak in others]
+    adjusted = holm(p_values, audit.tried.different)
     shown = [
         (leak, float(p)) for leak, p in zip(others, adjusted, strict=True) if p <= ALPHA
     ]
@@ -74,6 +76,8 @@ def others_sentence(audit: Audit) -> str:
     if leading.tried > 1:
         which = f"strongest of the {leading.tried} other attacks"
         corrected = f", Holm-corrected over {leading.tried}"
+    if audit.tried.different > 1:
+        corrected += f", corrected for {audit.tried.different} audits"
     return (
         f"{which}, {leading.leak.attack} {point(auroc)} {interval(auroc)} on {clients} "
         f"client{'s' * (clients > 1)} (n = {members} + {others}); "

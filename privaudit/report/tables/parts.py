@@ -179,8 +179,8 @@ def linkage_sentences(audit: Audit) -> list[str]:
 
 def rebuilding(audit: Audit) -> list[str]:
     """State what reconstruction reveals beyond the server's model, if both exist."""
-    gain = gain_of_rebuilding(audit)
-    if gain is None:
+    gain, found = gain_of_rebuilding(audit), both_models(audit)
+    if gain is None or found is None:
         return []
     if audit.run.sampling != "coin":
         learned = "of which no leak is said, as no coin is declared"
@@ -189,28 +189,38 @@ def rebuilding(audit: Audit) -> list[str]:
     else:
         more = "more" if gain.value > 0 else "less"
         learned = f"reconstructed clients leak {more}"
-    server = audit.part(SERVER_MODEL)[audit.headline.attack].auroc
+    clients, server = found
     return [
-        f"On the server's own model, the average of all clients', “"
-        f"{audit.headline.attack}” has an AUROC of {point(server)} {interval(server)}; "
-        f"on the reconstructed clients {point(audit.auroc)} {interval(audit.auroc)}. "
+        f"On the server's own model, the average of all clients', “{clients.attack}” "
+        f"has an AUROC of {point(server.auroc)} {interval(server.auroc)}; on the "
+        f"reconstructed clients {point(clients.auroc)} {interval(clients.auroc)}. "
         f"Paired difference on the same records: {point(gain, signed=True)} "
         f"{interval(gain)}, {learned}."
     ]
 
 
+def both_models(audit: Audit) -> tuple[AttackResult, AttackResult] | None:
+    """Return the first attack that was made on the server's own model too.
+
+    On the clients' models, and on that one: the headline, unless it trains shadows.
+    """
+    common = audit.part(SERVER_MODEL)
+    name = next((name for name in audit.results if name in common), None)
+    return None if name is None else (audit.results[name], common[name])
+
+
 def gain_of_rebuilding(audit: Audit) -> Estimate | None:
-    """Return the headline attack's AUROC on clients less that on the server's model.
+    """Return an attack's AUROC on clients less that on the server's own model.
 
     Paired by record; None where the server's model was not attacked, or no client has
     both members and others.
     """
-    common = audit.part(SERVER_MODEL).get(audit.headline.attack)
-    if common is None:
+    found = both_models(audit)
+    if found is None:
         return None
-    both = zip(audit.headline.clients, common.clients, strict=True)
     groups = [
-        (client.scores, server.scores, client.is_member) for client, server in both
+        (client.scores, server.scores, client.is_member)
+        for client, server in zip(*(leak.clients for leak in found), strict=True)
     ]
     if not any(truth.any() and not truth.all() for *_, truth in groups):
         return None

@@ -25,6 +25,9 @@ from privaudit.report.wording import (
     point,
     remote_code,
     repeatable,
+    strength,
+    tried,
+    unpaid,
     untrained,
 )
 from privaudit.statistics.estimate import Estimate
@@ -68,8 +71,7 @@ class TradeoffRow:
         confidence: Coverage of all intervals.
         verdict: "Leaks", "No leak found" or "Underpowered"; on a second line what is not
             proved, where nothing was found.
-        attack: The headline attack, which AUROC and rates are of.
-        guesses: The attack that success and advantage are of.
+        attack: The headline attack, which all rates are of.
         local: Accuracy, or what else is measured, on a client's own classes.
         neighbour: On the other clients' classes.
         gain: Local accuracy beyond the untrained model's.
@@ -86,7 +88,6 @@ class TradeoffRow:
     confidence: float
     verdict: str
     attack: str
-    guesses: str
     local: TableCell
     neighbour: TableCell
     gain: TableCell
@@ -116,14 +117,13 @@ def _row(label: str, audit: Audit) -> TradeoffRow:
         confidence=leak.auroc.confidence,
         verdict=decision(audit)[0].replace(", ", "\n"),
         attack=leak.attack,
-        guesses=audit.guesses.attack,
         local=local,
         neighbour=neighbour,
         gain=gain,
         auroc=TableCell.of(leak.auroc),
         tpr={percent(rate): TableCell.of(tpr) for rate, tpr in leak.tpr_at_fpr.items()},
-        success=TableCell.of(audit.guesses.success),
-        advantage=TableCell.of(audit.guesses.advantage, signed=True),
+        success=TableCell.of(leak.success),
+        advantage=TableCell.of(leak.advantage, signed=True),
         claimed=epsilon(audit.claimed_epsilon),
         certified=certified(audit),
     )
@@ -153,7 +153,7 @@ def print_table(audits: Sequence[Audit], console: Console | None = None) -> None
     for row, audit in zip(rows, audits, strict=True):
         for remark in _remarks(audit):
             console.print(Text(f"{row.run}: {remark}"))
-    console.print(Text(_legend(audits, rows[0]), style="dim"))
+    console.print(Text(_legend(audits), style="dim"))
 
 
 def _remarks(audit: Audit) -> list[str]:
@@ -162,14 +162,23 @@ def _remarks(audit: Audit) -> list[str]:
     remarks = [
         audit.verdict.sentence if unusual else "",
         audit.scenario.note,
-        f"n counts {GROUPS}." if counts_groups(audit) else "",
+        tried(audit) if audit.tried.different > 1 or audit.tried.planned else "",
+        _counted(audit),
         remote_code(audit),
         repeatable(audit),
+        *unpaid(audit),
         others_sentence(audit),
         *same_columns(audit),
         *part_remarks(audit),
     ]
     return [remark for remark in remarks if remark]
+
+
+def _counted(audit: Audit) -> str:
+    """Say what n counts, where that is no record."""
+    if audit.scenario.unit == "client":
+        return "n counts whole clients."
+    return f"n counts {GROUPS}." if counts_groups(audit) else ""
 
 
 Column = tuple[str, list[str]]
@@ -214,14 +223,23 @@ def _table(names: Sequence[str], columns: Sequence[Column]) -> Table:
     return table
 
 
-def _legend(audits: Sequence[Audit], row: TradeoffRow) -> str:
-    audit = audits[0]
+def headlines(audits: Sequence[Audit]) -> str:
+    """Return the attacks that verdicts are about, each with the clients it was made on."""
+    made = (f"{strength(a.headline)} on {_clients(a)}" for a in audits)
+    return " or ".join(dict.fromkeys(made))
+
+
+def _clients(audit: Audit) -> str:
+    whole, leak = audit.scenario.unit == "client", audit.headline
+    count = sum(leak.auroc.n) if whole else len(leak.clients)
+    return f"{count} client{'s' * (count != 1)}"
+
+
+def _legend(audits: Sequence[Audit]) -> str:
     guarantees = " or ".join(dict.fromkeys(map(guarantee, audits)))
     return (
-        f"Scenario: {audit.scenario.name}. AUROC and TPR: {row.attack}, on "
-        f"{len(audit.headline.clients)} clients; success and advantage: "
-        f"{audit.guesses.attack}, on {len(audit.guesses.clients)}. AUROC 0.5 and "
-        "success 0.5 are a coin toss. “unresolved”: too few non-members for that "
+        f"Scenario: {audits[0].scenario.name}. Attack: {headlines(audits)}. AUROC 0.5 "
+        "and success 0.5 are a coin toss. “unresolved”: too few non-members for that "
         "rate. ε claimed: the method's own formula; certified: proved for this "
         f"adversary, for {guarantees}."
     )

@@ -7,7 +7,7 @@ from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.default_attacks import ALPHAS, SHARES, SLICES, GridCell, places
 from privaudit.auditing.parts.server_model import SERVER_MODEL
-from privaudit.report.tables.parts import gain_of_rebuilding
+from privaudit.report.tables.parts import both_models, gain_of_rebuilding
 from privaudit.report.tables.table import TableCell
 
 FIRST = 2.0  # the order that is shown open
@@ -41,9 +41,10 @@ class GridTable:
 
 @dataclass(frozen=True)
 class HeadlineRow:
-    """The headline attack on both sorts of models."""
+    """One attack on both sorts of models."""
 
     run: str
+    attack: str
     server: TableCell
     client: TableCell
     difference: TableCell
@@ -102,16 +103,12 @@ def _is_headline(audit: Audit, place: GridCell) -> bool:
 
 
 def headline_rows(audits: Sequence[Audit], labels: Sequence[str]) -> list[HeadlineRow]:
-    """Return the headline attack on server and clients, where both were attacked."""
+    """Return one attack on server and clients, where both were attacked."""
     rows = []
     for label, audit in zip(labels, audits, strict=True):
-        gain, name = gain_of_rebuilding(audit), audit.headline.attack
-        if gain is not None:
-            server, client = (
-                TableCell.of(audit.part(SERVER_MODEL)[name].auroc),
-                TableCell.of(audit.auroc),
-            )
-            rows.append(
-                HeadlineRow(label, server, client, TableCell.of(gain, signed=True))
-            )
+        gain, found = gain_of_rebuilding(audit), both_models(audit)
+        if gain is not None and found is not None:
+            client, server = (TableCell.of(leak.auroc) for leak in found)
+            change = TableCell.of(gain, signed=True)
+            rows.append(HeadlineRow(label, found[0].attack, server, client, change))
     return rows

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from privaudit.core.errors import ConfigError
 from privaudit.core.streams import Stream
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.models.interfaces import Tunable, Tuning
@@ -27,7 +28,16 @@ class Full:
         return None
 
     def start(self, model: Tunable, stream: Stream) -> Tensors:
-        """Return the frozen model's own weights."""
+        """Return the frozen model's own weights.
+
+        Raises:
+            ConfigError: They are packed into few bits, and cannot be trained.
+        """
+        if not all(weight.is_floating_point() for weight in model.weights.values()):
+            raise ConfigError(
+                "All weights were to be trained, and they are packed into few bits. "
+                "Leave out --quantise, or train adapters."
+            )
         return {n: t.detach().clone().float() for n, t in model.weights.items()}
 
     def tuning(self, model: Tunable, parameters: Stacked) -> Tuning:

@@ -3,19 +3,19 @@
 Clipping per record needs each record's own gradient. A context has no batch axis, so
 the hooks of DP libraries don't see it; but all records of a client share the forward
 pass of the text tower, and a record enters only through what is multiplied from the
-left. So one forward pass serves the cohort, and a record costs one vector-Jacobian
-product: many at once where the cohort is small, one position of the batch after the
-other where it is large (measured on two cores; more at once is slower there).
+left. So a record costs one vector-Jacobian product, and many are one backward pass.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from privaudit.core.tensors import Stacked
 from privaudit.federated.batches import (
     Batch,
     pick_batch,
@@ -24,9 +24,16 @@ from privaudit.federated.batches import (
     with_canaries,
 )
 from privaudit.federated.trainer import Cohort, Round, Task
+from privaudit.models.interfaces import Linearises, Prompts
+from privaudit.tuning.prompts.grouped_forward import (
+    Products,
+    SizeGroup,
+    by_autograd,
+    forward_in_groups,
+    gradients_by_record,
+    in_order,
+)
 from privaudit.tuning.prompts.learning import logits_of, record_losses
-
-PRODUCTS_AT_ONCE = 40  # contexts times records in one backward pass
 
 
 def poisson_batch(cohort: Cohort, at: Round, rate: float) -> Batch:
@@ -71,8 +78,7 @@ class ContextGradients:
     """
 
     losses: Float[Tensor, " k"]
-    _contexts: Float[Tensor, "k tokens width"]
-    _text: Float[Tensor, "k classes d"]
+    _groups: tuple[SizeGroup, ...]
     _errors: Float[Tensor, "k b classes"]
     _batch: Batch
 
@@ -82,23 +88,36 @@ class ContextGradients:
         task: Task,
         contexts: Float[Tensor, "k tokens width"],
         batch: Batch,
+        *,
+        by_record: bool = True,
     ) -> "ContextGradients":
         """Run the text tower, and keep what gradients need.
 
         By a class's text feature, a record's cross-entropy has the gradient
         (probability - [is the label]) * logit scale * image feature.
+
+        Args:
+            task: It has the text tower.
+            contexts: Of each client.
+            batch: Likewise.
+            by_record: Whether :meth:`by_record` will be asked: it is faster then.
         """
-        with torch.enable_grad():
-            leaf = contexts.detach().requires_grad_()
-            text = task.prompts(leaf)
-        logits = logits_of(task, text.detach(), batch.features)
+
+        def run(own: Stacked, *_: Any) -> tuple[Tensor, Products]:
+            return _text(task.prompts, own["context"], by_record)
+
+        groups = forward_in_groups(
+            {"context": contexts}, batch.mask, run, by_record=by_record
+        )
+        text = in_order(groups, [group.output for group in groups])
+        logits = logits_of(task, text, batch.features)
         errors = logits.softmax(-1) - one_hot(batch.labels, logits.shape[-1])
         counted = batch.mask & ~batch.is_crafted
         errors = torch.where(counted[..., None], task.logit_scale * errors, 0)
         losses = record_losses(logits, batch.labels)
-        losses = with_canaries(losses, leaf.detach(), batch)
+        losses = with_canaries(losses, contexts.detach(), batch)
         losses = torch.where(batch.mask, losses, 0).sum(dim=1)
-        return cls(losses / batch.sizes.clamp(min=1), leaf, text, errors, batch)
+        return cls(losses / batch.sizes.clamp(min=1), groups, errors, batch)
 
     @property
     def sizes(self) -> Int[Tensor, " k"]:
@@ -108,7 +127,8 @@ class ContextGradients:
     def of_batch(self) -> Float[Tensor, "k tokens width"]:
         """Return the gradient of each client's summed loss."""
         behind = torch.einsum("kbc,kbd->kcd", self._errors, self._batch.features)
-        gradient = self._product(behind)
+        products = [group.product(behind[group.clients]) for group in self._groups]
+        gradient = in_order(self._groups, [product["context"] for product in products])
         crafted = self._batch.crafted
         return gradient if crafted is None else gradient + crafted.sum(dim=1)
 
@@ -119,23 +139,28 @@ class ContextGradients:
 
         With them comes the batch's mask; the gradients of padding are zero.
         """
-        at_once = max(1, PRODUCTS_AT_ONCE // len(self._contexts))
-        for positions in torch.arange(self._errors.shape[1]).split(at_once):
-            errors, features = (
-                self._errors[:, positions],
-                self._batch.features[:, positions],
-            )
-            behind = torch.einsum("kbc,kbd->bkcd", errors, features)
-            if len(behind) == 1:
-                gradients = self._product(behind[0]).unsqueeze(1)
-            else:
-                gradients = self._product(behind, many=True).transpose(0, 1)
-            if self._batch.crafted is not None:
-                gradients = gradients + self._batch.crafted[:, positions]
-            yield gradients, self._batch.mask[:, positions]
+        first, crafted = 0, self._batch.crafted
+        for gradients, mask in gradients_by_record(
+            self._groups, self._batch.mask, self._behind
+        ):
+            context, end = gradients["context"], first + mask.shape[1]
+            yield context if crafted is None else context + crafted[:, first:end], mask
+            first = end
 
-    def _product(self, behind: Tensor, many: bool = False) -> Tensor:
-        (product,) = torch.autograd.grad(
-            self._text, self._contexts, behind, retain_graph=True, is_grads_batched=many
-        )
-        return product
+    def _behind(
+        self, group: SizeGroup, some: slice
+    ) -> Float[Tensor, "c some classes d"]:
+        errors = self._errors[group.clients, some]
+        features = self._batch.features[group.clients, some]
+        return torch.einsum("kbc,kbd->bkcd", errors, features)
+
+
+def _text(
+    prompts: Prompts, contexts: Float[Tensor, "k tokens width"], many: bool
+) -> tuple[Tensor, Products]:
+    """Return text features, and products with their derivative, few or many."""
+    if many and isinstance(prompts, Linearises):
+        known = prompts.jacobian(contexts)
+        if known is not None:
+            return known.features, lambda v: {"context": known.products(v)}
+    return by_autograd({"context": contexts}, lambda own: prompts(own["context"]))

@@ -185,13 +185,17 @@ class PrivateLocalTrainer(PrivateTrainer):
         gradient comes on top; else the batch's gradient holds it, and is clipped whole.
         """
         batch = self.draw_batch(task, cohort, at)
-        forward = RecordGradients.forward(parameters, record_losses, batch)
+        forward = RecordGradients.forward(
+            parameters, record_losses, batch, by_record=self.sums_clipped
+        )
         extra = _gradients_of(penalty, parameters)
         if not self.clips_records:
             whole = _add(forward.of_mean(), extra)
             clipped = self.clip_batch(whole, self.clip_norm, *self._notes(at))
             return clipped, forward.mean_losses
-        sums = self._sum_of_clipped(forward, at) if self.clips else forward.of_sum()
+        sums = (
+            self._sum_of_clipped(forward, at) if self.sums_clipped else forward.of_sum()
+        )
         mean = {name: tensor / self.divisor(task) for name, tensor in sums.items()}
         return _add(mean, extra), forward.mean_losses
 

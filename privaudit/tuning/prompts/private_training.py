@@ -5,8 +5,7 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import pydantic.dataclasses
-import torch
-from jaxtyping import Float64
+from jaxtyping import Float, Float64
 from pydantic import Field, model_validator
 from torch import Tensor
 
@@ -127,6 +126,11 @@ class PrivateTrainer(Optimised, PromptTrainer):
         """Whether anything is clipped at all."""
         return self.epsilon is not None or self.mode == "published-paper"
 
+    @property
+    def sums_clipped(self) -> bool:
+        """Whether each record's own gradient is asked for, to be clipped."""
+        return self.clips and self.clips_records
+
     def sampling_rate(self, task: Task) -> float:
         """Return the chance of a record to be in a Poisson sample: a public constant.
 
@@ -175,9 +179,11 @@ class PrivateTrainer(Optimised, PromptTrainer):
         )
         return of_means * self.divisor(task)
 
-    def noise(self, like: Tensor, grid: Grid, stream: Stream) -> Float64[Tensor, "..."]:
-        """Return noise on a grid, from a stream of the secret key."""
-        return grid.noise(like.shape, stream)
+    def noise(
+        self, like: Float[Tensor, "k ..."], grid: Grid, streams: Sequence[Stream]
+    ) -> Float64[Tensor, "k ..."]:
+        """Return each one's noise on a grid, from streams of the secret key."""
+        return grid.noises(like.shape[1:], streams)
 
     def grid(self, std: float, at: Round, reach: float | None = None) -> Grid | None:
         """Return the grid for noise of a standard deviation; None without noise.
@@ -195,7 +201,8 @@ class PrivateTrainer(Optimised, PromptTrainer):
         grid = self.grid(std, at)
         if grid is None:
             return total
-        return grid.add(total, self.noise(total, grid, at.secret("server noise")))
+        drawn = self.noise(total.unsqueeze(0), grid, [at.secret("server noise")])
+        return grid.add(total, drawn[0])
 
     def add_noise(
         self,
@@ -225,8 +232,7 @@ class PrivateTrainer(Optimised, PromptTrainer):
             return dict(stacked)
         streams = [at.secret(purpose, client) for client in cohort.clients]
         drawn = {
-            name: torch.stack([self.noise(tensor[0], grid, s) for s in streams])
-            for name, tensor in stacked.items()
+            name: self.noise(tensor, grid, streams) for name, tensor in stacked.items()
         }
         if at.trace is not None:
             at.trace.noise(release, drawn, unit)
@@ -246,7 +252,7 @@ class PrivateTrainer(Optimised, PromptTrainer):
                 axis of records after the first.
             at: The round, which may take notes.
         """
-        if self.clips and self.clips_records:
+        if self.sums_clipped:
             return self._clipped_records(gradients, releases, at)
         whole = gradients.of_batch()
         if not self.clips_records:

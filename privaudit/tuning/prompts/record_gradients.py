@@ -1,8 +1,8 @@
 """Gradients of any loss by any parameters: of a batch, or of every record by itself.
 
 :class:`privaudit.tuning.prompts.gradients.ContextGradients` knows one loss in closed form.
-This one asks for the records' losses and differentiates: one forward pass for the
-cohort, and one vector-Jacobian product a record.
+This one asks for the records' losses and differentiates: one vector-Jacobian product a
+record.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,10 +11,18 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn.functional import pad
 
 from privaudit.core.tensors import Stacked
 from privaudit.federated.batches import Batch
-from privaudit.tuning.prompts.gradients import PRODUCTS_AT_ONCE
+from privaudit.tuning.prompts.grouped_forward import (
+    Products,
+    SizeGroup,
+    by_autograd,
+    forward_in_groups,
+    gradients_by_record,
+    in_order,
+)
 
 RecordLosses = Callable[[Stacked, Batch], Float[Tensor, "k b"]]
 """From parameters and a batch to every record's loss, differentiable.
@@ -37,30 +45,46 @@ class RecordGradients:
 
     losses: Float[Tensor, "k b"]
     mask: Bool[Tensor, "k b"]
-    _leaves: dict[str, Tensor]
+    _groups: tuple[SizeGroup, ...]
 
     @classmethod
     def forward(
-        cls, parameters: Stacked, record_losses: RecordLosses, batch: Batch
+        cls,
+        parameters: Stacked,
+        record_losses: RecordLosses,
+        batch: Batch,
+        *,
+        by_record: bool = True,
     ) -> "RecordGradients":
         """Compute the losses, and keep what gradients need.
 
         Args:
             parameters: Each client's own [k, ...]; every one must have a part in the
                 loss.
-            record_losses: What is differentiated.
+            record_losses: What is differentiated; it is called with some clients'
+                parameters and batches.
             batch: Of each client.
+            by_record: Whether :meth:`by_record` will be asked: it is faster then.
         """
-        with torch.enable_grad():
-            leaves = {n: t.detach().requires_grad_() for n, t in parameters.items()}
-            losses = torch.where(batch.mask, record_losses(leaves, batch), 0)
-        return cls(losses, batch.mask, leaves)
+
+        def run(own: Stacked, clients: Tensor, width: int) -> tuple[Tensor, Products]:
+            part = batch.part(clients, slice(width))
+            return by_autograd(
+                own, lambda p: torch.where(part.mask, record_losses(p, part), 0)
+            )
+
+        groups = forward_in_groups(parameters, batch.mask, run, by_record=by_record)
+        missing = [batch.mask.shape[1] - group.width for group in groups]
+        losses = [
+            pad(group.output, (0, count))
+            for group, count in zip(groups, missing, strict=True)
+        ]
+        return cls(in_order(groups, losses), batch.mask, groups)
 
     @property
     def mean_losses(self) -> Float[Tensor, " k"]:
         """Each client's mean loss; 0 for an empty batch."""
-        sizes = self.mask.sum(dim=1).clamp(min=1)
-        return self.losses.detach().sum(dim=1) / sizes
+        return self.losses.sum(dim=1) / self.mask.sum(dim=1).clamp(min=1)
 
     def of_mean(self) -> dict[str, Tensor]:
         """Return the gradient of each client's mean loss."""
@@ -76,25 +100,20 @@ class RecordGradients:
 
         With them comes the batch's mask; the gradients of padding are zero.
         """
-        clients, width = self.losses.shape
-        one_hot = torch.eye(width, dtype=self.losses.dtype)
-        one_hot = one_hot.unsqueeze(1).expand(width, clients, width)
-        at_once = max(1, PRODUCTS_AT_ONCE // clients)
-        masks = self.mask.split(at_once, dim=1)
-        for chunk, mask in zip(one_hot.split(at_once), masks, strict=True):
-            if len(chunk) == 1:
-                alone = self._product(chunk[0])
-                yield {name: g.unsqueeze(1) for name, g in alone.items()}, mask
-            else:
-                many = self._product(chunk, many=True)
-                yield {name: g.transpose(0, 1) for name, g in many.items()}, mask
+        return gradients_by_record(self._groups, self.mask, _one_hot)
 
-    def _product(self, behind: Tensor, many: bool = False) -> dict[str, Tensor]:
-        products = torch.autograd.grad(
-            self.losses,
-            list(self._leaves.values()),
-            behind,
-            retain_graph=True,
-            is_grads_batched=many,
-        )
-        return dict(zip(self._leaves, products, strict=True))
+    def _product(self, behind: Float[Tensor, "k b"]) -> dict[str, Tensor]:
+        products = [
+            group.product(behind[group.clients, : group.width])
+            for group in self._groups
+        ]
+        return {
+            name: in_order(self._groups, [product[name] for product in products])
+            for name in products[0]
+        }
+
+
+def _one_hot(group: SizeGroup, some: slice) -> Float[Tensor, "c some b"]:
+    """Return what makes a product the gradient of one record's loss."""
+    rows = torch.eye(group.width, dtype=group.output.dtype)[some]
+    return rows.unsqueeze(1).expand(-1, len(group.clients), -1)

@@ -214,7 +214,7 @@ class DhapaClient(PromptTuner):
         streams = [at.secret("statistics noise", c) for c in cohort.clients]
         grids = {name: Grid.of(std) for name, std in stds.items()}
         drawn = {
-            name: torch.stack([grids[name].noise(summed.shape[1:], s) for s in streams])
+            name: grids[name].noises(summed.shape[1:], streams)
             for name, summed in sums.items()
         }
         if at.trace is not None:

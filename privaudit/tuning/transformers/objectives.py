@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from privaudit.core.memory import in_chunks
+from privaudit.core.memory import in_chunks, records_at_once
 from privaudit.core.streams import Stream
 from privaudit.core.tensors import Tensors
 from privaudit.datasets.dialogues import ANSWER, TokenSequences
@@ -168,10 +168,12 @@ def objective_of(task: Task) -> ClassObjective | AnswerObjective:
 
 
 def gradients_in_parts(task: Task, micro_batch: int) -> Gradients:
-    """Return how gradients are found: of so many records at once, or of all where 0."""
-    if not micro_batch:
-        return gradients_of
-    return accumulated(micro_batch, objective_of(task).predictions)
+    """Return how gradients are found: of so many records at once.
+
+    Where 0, of as many as memory holds, if it was measured that it does not hold all.
+    """
+    size = micro_batch or records_at_once()
+    return accumulated(size, objective_of(task).predictions) if size else gradients_of
 
 
 def _pictures(held: Records | Batch) -> Float[Tensor, "*records parts width"]:

@@ -155,14 +155,16 @@ class PrivateUpdates(PromptTuner):
         if grid is None:
             return values
         streams = [at.secret(purpose, client) for client in cohort.clients]
-        drawn = torch.stack([self.noise(values[0], grid, stream) for stream in streams])
+        drawn = self.noise(values, grid, streams)
         if at.trace is not None:
             at.trace.noise(release, {MOVED: drawn}, 1.0)
         return grid.add(values, drawn, CLIENTS_ROUNDING)
 
-    def noise(self, like: Tensor, grid: Grid, stream: Stream) -> Float64[Tensor, "..."]:
-        """Return noise on a grid, from a stream of the secret key."""
-        return grid.noise(like.shape, stream)
+    def noise(
+        self, like: Float[Tensor, "k ..."], grid: Grid, streams: Sequence[Stream]
+    ) -> Float64[Tensor, "k ..."]:
+        """Return each one's noise on a grid, from streams of the secret key."""
+        return grid.noises(like.shape[1:], streams)
 
     def grid(self, std: float, release: Release, at: Round) -> Grid | None:
         """Return the grid of a client's noise; None without noise."""

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from privaudit.core.devices import CPU
 from privaudit.core.streams import Stream
 from privaudit.core.tensors import Stacked
 from privaudit.federated.batches import Batch, Gradients, Objective
@@ -109,13 +110,13 @@ def _slopes(
 
 def _repeated(batch: Batch, times: int) -> Batch:
     """Return a batch in which each client stands so often, one behind the other."""
-    row = torch.arange(len(batch.mask), device=batch.mask.device)
-    row = row.repeat_interleave(times)
+    rows = torch.arange(len(batch.mask), device=CPU).repeat_interleave(times)
+    row = rows.to(batch.mask.device)
     return Batch(
         batch.features[row],
         batch.labels[row],
         batch.mask[row],
-        None if batch.tokens is None else batch.tokens[row],
+        None if batch.tokens is None else batch.tokens[rows.to(batch.tokens.device)],
         None if batch.words is None else batch.words[row],
         None if batch.crafted is None else batch.crafted[row],
     )

@@ -5,6 +5,7 @@ import pytest
 
 from privaudit.auditing.attack_result import ClientScores, evaluate_scores
 from privaudit.auditing.auditor import Auditor
+from privaudit.core.phrases import is_phrase
 from privaudit.report.wording import ties
 
 
@@ -87,3 +88,23 @@ def test_anybodys_scores_can_be_audited() -> None:
     assert estimate.low < 1.0
     same = Auditor.from_signal(float, [2, 3], [0, 1])
     assert same.auroc == estimate
+
+
+def test_a_low_rate_is_unresolved_where_small_clients_are_beside_a_large_one(
+    rng: np.random.Generator,
+) -> None:
+    """What leaks of 100 clients of 20 is below what one of 2,000 sets as threshold."""
+
+    def drawn(name: str, size: int, shift: float) -> ClientScores:
+        truth = np.arange(size) % 2 == 0
+        return client(name, rng.normal(size=size) + shift * truth, truth, truth)
+
+    small = [drawn(f"s{place}", 20, 100.0) for place in range(100)]
+    rates = evaluate_scores("", "", "", [drawn("large", 2000, 0.0), *small]).tpr_at_fpr
+    assert rates[0.01].unresolved == (
+        "needs 100 candidates of each client, or clients of like sizes: client 2 of "
+        "101 has 20, and the largest 2000"
+    )
+    assert is_phrase("reason", rates[0.01].unresolved)
+    assert not rates[0.1].unresolved
+    assert not evaluate_scores("", "", "", small).tpr_at_fpr[0.01].unresolved

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -12,12 +13,20 @@ import torch
 
 from privaudit import Auditor, train
 from privaudit.cli.progress import Event
-from privaudit.core.memory import use_memory
+from privaudit.core.memory import records_at_once, use_memory, use_records_at_once
 from privaudit.core.seeds import Seeds
-from privaudit.federated.local_training import Stacking, memory_of_step
+from privaudit.datasets.dataset import DATASETS
+from privaudit.federated.local_training import (
+    Stacking,
+    _records_that_fit,
+    memory_of_step,
+)
 from privaudit.federated.runs.config import build_trainer
 from privaudit.federated.trainer import Task
+from privaudit.trainers.fedpt import FedPT
 from privaudit.trainers.promptfl import PromptFL
+from tests.small_records import text_data
+from tests.small_transformers import save
 from tests.toy_federation import Play, Shards
 
 EPOCHS = 3
@@ -70,6 +79,48 @@ def test_what_fits_is_measured_once(play: Play, task: Task, shards: Shards) -> N
     assert calls == [(1, 1), (2, None), (1, None)]
 
 
+def test_what_does_not_fit_for_one_client_is_found_in_parts(play: Play) -> None:
+    """To the same numbers, in as large parts as fit; whoever names parts has those."""
+    trainer = FedPT(epochs=1, batch_size=0)
+    whole = play(trainer, rounds=1)
+    at = whole.federation.at(0, 1.0)
+    place = whole.federation.places(trainer, whole.task, at)[0]
+    measure = partial(memory_of_step, trainer, whole.task, place, at)
+    taken = measure()
+    with use_records_at_once(1):
+        least = measure()
+    assert least < 0.7 * taken
+    stacking, limit = Stacking(5), (least + taken) // 2
+    with use_memory(limit):
+        parts = play(trainer, rounds=1, cohort_size=stacking)
+    assert stacking.fit == 1
+    assert 1 < stacking.records < max(whole.task.candidates.values())
+    with use_records_at_once(stacking.records):
+        assert measure() <= limit
+    for one, other in zip(whole.messages, parts.messages, strict=True):
+        for name, tensor in one.tensors.items():
+            torch.testing.assert_close(tensor, other.tensors[name], atol=1e-4, rtol=0)
+    named = Stacking(5)
+    with use_memory(limit):
+        play(replace(trainer, micro_batch=2), rounds=1, cohort_size=named)
+    assert named.records == 0
+
+
+def test_parts_are_never_more_than_a_client_has() -> None:
+    """Even where every part is measured to fit, as where a measurement wavers."""
+    asked: list[int] = []
+
+    def measure() -> int:
+        asked.append(records_at_once())
+        return 50
+
+    assert _records_that_fit(measure, whole=100, limit=60, most=10) == 8
+    assert asked == [1, 2, 4, 8]
+    assert _records_that_fit(measure, whole=100, limit=60, most=1) == 1
+    assert _records_that_fit(measure, whole=50, limit=40, most=10) == 0
+    assert _records_that_fit(measure, whole=100, limit=40, most=10) == 1
+
+
 def test_what_is_measured_tells_nothing_of_members(
     play: Play, task: Task, shards: Shards
 ) -> None:
@@ -117,6 +168,30 @@ def test_a_resumed_run_stacks_as_many_as_before(tmp_path: Path, more: bool) -> N
     for one, other in zip(plain.transcript, whole.transcript, strict=True):
         for name, tensor in one.tensors.items():
             torch.testing.assert_close(tensor, other.tensors[name], rtol=0, atol=1e-3)
+
+
+def test_a_resumed_run_has_the_parts_that_it_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    DATASETS.names()
+    monkeypatch.setitem(DATASETS._entries, "some-texts", text_data)
+    options: dict[str, Any] = {
+        "rounds": 2,
+        "epochs": 1,
+        "clients": 2,
+        "folder": tmp_path,
+    }
+    options |= {"model": save(tmp_path / "model", "encoder-bert"), "tested": 4}
+    options |= {"dataset": "some-texts", "test_share": 0.2, "public_share": 0.2}
+    with use_memory("200kB"):
+        whole = train("fedpt", name="whole", **options)
+        with stopped_after(1) as stop:
+            train("fedpt", name="cut", watcher=stop, **options)
+    with use_memory("1GB"):
+        cut = train("fedpt", name="cut", resume=True, **options)
+    assert 1 <= whole.header["records_at_once"] < 20
+    assert whole.header["records_at_once"] == cut.header["records_at_once"]
+    assert cut.transcript.head == whole.transcript.head
 
 
 def test_a_run_that_nobody_limited_is_resumed_as_it_was(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from privaudit.privacy.discrete_gaussian import (
     SUMMED,
     Grid,
     discrete_gaussian,
+    discrete_gaussians,
 )
 
 GOLDEN = "e0edecd44be327dd2bef"
@@ -118,7 +119,7 @@ def test_all_runs_of_an_event_add_up_to_its_exponential(above: int, below: int) 
 
 def test_all_runs_of_a_small_sampler_add_up_to_its_definition() -> None:
     """Scale 2: every integer comes in proportion to exp(-y^2 / 8), and no other way."""
-    done, rest = all_runs(lambda s: tuple(module._candidates(1, 2, s)), 3e-6)
+    done, rest = all_runs(lambda s: tuple(module._kept(1, 2, s)[1]), 3e-6)
     found: Counter[int] = Counter()
     for kept, chance in done:
         found.update({int(y): float(chance) for y in kept})
@@ -171,6 +172,30 @@ def test_equal_words_give_equal_noise_on_every_machine() -> None:
     ]
     digest = hashlib.sha256(np.concatenate(drawn).astype("<i8").tobytes()).hexdigest()
     assert digest.startswith(GOLDEN)
+
+
+@pytest.mark.parametrize(("count", "scale"), [(3, 1), (40, 2**17), (0, 5)])
+def test_streams_side_by_side_draw_what_each_draws_alone(
+    count: int, scale: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Again and again, and however many are drawn from at once."""
+    names, alone = ("a", "b", "c", "d", "e"), [stream(n) for n in "abcde"]
+    together = [stream(name) for name in names]
+    for at_once in (2**18, 64):
+        monkeypatch.setattr(module, "AT_ONCE", at_once)
+        found = discrete_gaussians(count, scale, together)
+        want = [discrete_gaussian(count, scale, one) for one in alone]
+        np.testing.assert_array_equal(found, np.stack(want))
+
+
+def test_words_that_favour_small_integers_are_dropped_by_each_stream() -> None:
+    owner = np.array([0, 0, 0, 2, 2, 3])
+    bound = 3 * 2**61  # a third of all words come too late
+    together = module._Together([stream(name) for name in "abcd"], owner)
+    alone = [
+        stream(name).below(bound, n) for name, n in zip("acd", (3, 2, 1), strict=True)
+    ]
+    np.testing.assert_array_equal(together.below(bound, 6), np.concatenate(alone))
 
 
 @pytest.mark.parametrize("scale", [0, -1, LARGEST + 1])

@@ -1,3 +1,4 @@
+import html
 import re
 from pathlib import Path
 
@@ -6,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from privaudit.report.markdown import escape, gate_markdown, write_summary
+from privaudit.report.markdown import _SPACES, escape, gate_markdown, write_summary
 from tests.privaudit.report.gate_results import NASTY, made
 
 READER = MarkdownIt("commonmark").enable("table")
@@ -39,6 +40,31 @@ def test_a_text_in_a_cell_is_one_paragraph_of_text(text: str) -> None:
     tags = set(re.findall(r"</?([a-z0-9]+)", page))
     assert tags == {"table", "thead", "tbody", "tr", "th", "td"}
     assert page.count("<td>") == 1
+    shown = html.unescape(re.sub(r"<[^>]*>", "", page.partition("<tbody>")[2]))
+    plain = _SPACES.sub(" ", text).strip()
+    assert shown.strip() == plain.replace("\\\n", "").strip()
+
+
+@given(st.text("1a.-+_=:[](), !", max_size=12))
+def test_a_text_in_a_list_is_an_item_of_text(text: str) -> None:
+    page = READER.render(f"- x\n- {escape(text)}\n")
+    tags = set(re.findall(r"</?([a-z0-9]+)", page))
+    assert tags == {"ul", "li"}
+    item = page.split("<li>")[2].partition("</li>")[0]
+    assert html.unescape(item) == " ".join(text.split())
+
+
+def test_it_reads_as_text_too() -> None:
+    told = gate_markdown(made("dp-fpl_8", None, worse=0.3, same=0.0))
+    assert "+0.300 [0.281, 0.319]" in told
+    assert "9 + 8" in told
+    assert "dp-fpl_8 against before" in told
+    rows = [line for line in told.splitlines() if line.startswith("|")]
+    bars = [[n for n, sign in enumerate(row) if sign == "|"] for row in rows]
+    assert all(one == bars[0] for one in bars)
+    first, *_, last = [line for line in told.splitlines() if line.startswith("- ")]
+    assert first.startswith("- Regression: ")
+    assert last.startswith("- Pass: ")
 
 
 def test_githubs_summary_is_added_to_and_other_files_are_replaced(

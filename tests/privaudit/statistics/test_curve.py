@@ -6,6 +6,7 @@ from scipy.stats import norm
 from sklearn.metrics import roc_curve as sklearn_roc_curve
 
 from privaudit.core.errors import ConfigError
+from privaudit.statistics.curve import pooled_ranks
 from privaudit.statistics.roc import roc_curve, tpr_at_fpr
 from tests.golden import golden
 
@@ -119,3 +120,29 @@ def test_a_rate_at_a_threshold_that_ties_counts_both_errors() -> None:
         for _ in range(300)
     ]
     assert np.mean(missed) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 300)
+
+
+def test_ranks_within_clients_resolve_what_no_client_could() -> None:
+    """Two clients on scales of their own: a threshold for ranks finds both's members."""
+    rng = np.random.default_rng(5)
+    clients, truths = [], []
+    for scale in (1e-3, 1e3):
+        truth = rng.random(2000) < 0.4
+        clients.append(scale * (rng.normal(size=2000) + 3 * truth - 50))
+        truths.append(truth)
+    scores, truth = pooled_ranks(clients), np.concatenate(truths)
+    alone = np.concatenate(clients)
+    found = tpr_at_fpr(scores[truth], scores[~truth], 0.01)
+    mixed = tpr_at_fpr(alone[truth], alone[~truth], 0.01)
+    assert not found.unresolved
+    assert found.low > 0.6
+    assert mixed.high < 0.6
+
+
+def test_ranks_of_one_client_are_in_the_order_of_its_scores() -> None:
+    scores = np.array([0.3, -1.0, 0.3, 7.0])
+    assert pooled_ranks([scores]).tolist() == [1, 0, 1, 2]
+
+
+def test_equal_ranks_of_two_clients_go_by_their_scores() -> None:
+    assert pooled_ranks([np.zeros(3), np.ones(3)]).tolist() == [0, 0, 0, 1, 1, 1]

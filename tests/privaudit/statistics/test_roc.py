@@ -148,10 +148,25 @@ def test_several_small_clients_that_tie_raise_few_false_alarms(
 
 
 def test_equal_scores_tell_nothing_and_are_not_certain_of_it() -> None:
+    """Thirty disjoint pairs tie: more than 11.6 % that do not are ruled out."""
     ours = auroc(np.zeros(30), np.zeros(30))
+    untied = 1 - 0.025 ** (1 / 30)
     assert ours.value == 0.5
-    assert ours.low < 0.4
-    assert ours.high > 0.6
+    assert (ours.low, ours.high) == pytest.approx(((1 - untied) / 2, (1 + untied) / 2))
+    ten = pooled_auroc([(np.zeros(30), np.zeros(30)), (np.ones(10), np.ones(10))])
+    assert ours.low < ten.low < 0.5
+    one = pooled_auroc([(np.zeros(30), np.zeros(30)), (np.arange(9.0), np.arange(9.0))])
+    assert one.low < ours.low
+
+
+@pytest.mark.parametrize(("rate", "other"), [(0.01, 0.0), (0.05, 0.0), (0.08, 0.02)])
+def test_where_all_scores_tie_rare_exceptions_are_covered(
+    rate: float, other: float
+) -> None:
+    """Of 40 + 40 that are 0 or rarely 1: the chance that all tie and it misses."""
+    found, truth = auroc(np.zeros(40), np.zeros(40)), 0.5 + (rate - other) / 2
+    chance = ((1 - rate) * (1 - other)) ** 40
+    assert found.low <= truth <= found.high or chance <= 0.025
 
 
 @pytest.mark.parametrize(

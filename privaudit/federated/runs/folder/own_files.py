@@ -7,16 +7,18 @@ from privaudit.core.errors import ConfigError
 from privaudit.core.storage import UNFINISHED, make_private_folder
 
 HEADER = "run.json"
+PLAN = "plan.json"  # of audits, put there before training
 FOLDERS = ("transcript", "kept", "audits")
 _NAME = r"[^/]+"
 WRITTEN = re.compile(
     "|".join(
         (
-            r"run\.json|privacy\.json|metrics\.jsonl|trace\.jsonl|ledger\.npz|card\.key|bundle\.json",
+            r"run\.json|plan\.json|privacy\.json|metrics\.jsonl|trace\.jsonl|ledger\.npz|card\.key|bundle\.json",
             r"transcript/(manifest\.jsonl|round-\d{4,}\.safetensors)",
             r"kept/(after-\d{4,}|personal|server)\.safetensors",
             r"kept/(mask|run)\.key",
             rf"audits/{_NAME}/(audit\.json|scores\.npz|report\.html)",
+            r"audits/log\.jsonl",
             r"audits/signals/[0-9a-f]{24}\.safetensors",
             rf"audits/(shift-{_NAME}\.(json|md)|table/{_NAME}\.json|index\.html)",
             rf"(({'|'.join(FOLDERS)})/({_NAME}/)?)?\.{_NAME}{re.escape(UNFINISHED)}",

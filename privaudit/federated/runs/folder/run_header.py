@@ -17,6 +17,7 @@ from typing import Any
 
 from pydantic import BaseModel, NonNegativeInt, ValidationError
 
+from privaudit.core.bounded_files import read_lines
 from privaudit.core.errors import ConfigError, TranscriptError
 from privaudit.core.signing import Signer, check_signature, sign
 from privaudit.core.storage import (
@@ -171,7 +172,53 @@ def _read_added(place: Path, seal: str, later: Any) -> tuple[dict[str, str], Sig
     return files, check_signature(_LATER, content, signature, place)
 
 
-def add_files(path: Path, seal: str, contents: Mapping[str, bytes]) -> None:
+def counted_lines(file: Path, listed: str | None) -> list[bytes]:
+    """Return the lines of a file that only grows, those that run.json lists.
+
+    What a killed process wrote behind them does not count: one line at most.
+
+    Args:
+        file: The file.
+        listed: The SHA-256 of the lines that count; None where there is no such file.
+
+    Raises:
+        MissingFileError: It is gone.
+        LimitError: It is larger than a bound.
+        TranscriptError: It was cut or altered, or holds more than run.json lists.
+    """
+    if listed is None and not file.exists():
+        return []
+    lines, digest = read_lines(file), hashlib.sha256()
+    if listed is None:
+        _refuse_surplus(file, len(lines), 0)
+        return []
+    for count, line in enumerate(lines, start=1):
+        digest.update(line + b"\n")
+        if digest.hexdigest() == listed:
+            _refuse_surplus(file, len(lines), count)
+            return lines[:count]
+    raise TranscriptError(
+        f"{file} does not hold the lines that its run lists: it was cut or altered. "
+        "Restore it from a copy."
+    )
+
+
+def _refuse_surplus(file: Path, there: int, listed: int) -> None:
+    """Refuse lines that no kill explains: run.json is older than the file."""
+    if there - listed > 1:
+        raise TranscriptError(
+            f"{file} holds {there} lines, and its run lists {listed} of them: run.json "
+            "is older than the file, and the rest would be lost. Restore the run.json "
+            "that was there with it, or train anew with --fresh."
+        )
+
+
+def add_files(
+    path: Path,
+    seal: str,
+    contents: Mapping[str, bytes],
+    lines: Mapping[str, bytes] | None = None,
+) -> None:
     """Write files into a finished run, and list them in its header.
 
     Others who do the same wait for one another, so no entry is lost. A kill leaves
@@ -182,9 +229,11 @@ def add_files(path: Path, seal: str, contents: Mapping[str, bytes]) -> None:
         path: The run's folder.
         seal: Of the header that the files were made from.
         contents: By path in the run, with folders at most two deep.
+        lines: To be added each to a file that only grows, likewise.
 
     Raises:
         ConfigError: The run was trained anew since.
+        TranscriptError: A file that only grows was cut or altered.
         RunInUseError: It is being trained.
         StorageError: The folder cannot be written.
     """
@@ -195,10 +244,14 @@ def add_files(path: Path, seal: str, contents: Mapping[str, bytes]) -> None:
                 f"{path} was trained again since this was begun, so that its results "
                 "would be of a run that is no more. Run the same command again."
             )
-        for name, content in contents.items():
+        written = dict(contents)
+        for name, line in (lines or {}).items():
+            there = counted_lines(path / name, header.added.get(name))
+            written[name] = b"".join(one + b"\n" for one in (*there, line))
+        for name, content in written.items():
             make_folders(path, name)
             write_bytes(path / name, content, lease.check)
-        hashes = {n: hashlib.sha256(c).hexdigest() for n, c in contents.items()}
+        hashes = {n: hashlib.sha256(c).hexdigest() for n, c in written.items()}
         _save_added(path, header, {**header.added, **hashes}, lease)
 
 

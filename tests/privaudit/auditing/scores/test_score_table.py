@@ -69,9 +69,16 @@ def test_records_that_share_a_coin_name_the_first_of_them() -> None:
     assert table.scores.tolist() == [4, 3, 2, 1, 0]
     assert table.group is not None
     assert table.group.tolist() == [0, 1, 0, 3, 0]
-    for clients, groups in ((None, "xxyzy"), (list("ababb"), "xyxzx")):
-        with pytest.raises(ConfigError, match="Records of the group 'x' differ in the"):
-            ScoreTable.of(scores, truth, clients, groups=list(groups))
+    with pytest.raises(ConfigError, match="Records of the group 'x' differ in the"):
+        ScoreTable.of(scores, truth, list("ababb"), groups=list("xyxzx"))
+
+
+def test_groups_of_members_and_others_had_a_coin_for_each_record() -> None:
+    scores, truth = np.arange(5.0), np.array([1, 0, 1, 0, 1], bool)
+    table = ScoreTable.of(scores, truth, groups=list("xxyzy"))
+    assert table.group is None
+    assert table.cluster is not None
+    assert table.cluster.tolist() == [0, 0, 2, 3, 2]
 
 
 def test_a_column_of_record_names_is_no_column_of_clients() -> None:

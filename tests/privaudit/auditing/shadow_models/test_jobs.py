@@ -15,7 +15,9 @@ from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.training import train
 from privaudit.statistics.progress import Event, Phase
 
-ASKED: dict[str, Any] = {"clients": "all", "shadows": 5, "seed": 0, "attacks": []}
+ASKED: dict[str, Any] = {
+    "clients": "all", "shadows": 5, "budget": None, "seed": 0, "attacks": [],
+}  # fmt: skip
 SERVER = "server-reconstruct"
 
 
@@ -32,7 +34,7 @@ def test_jobs_leave_nothing_to_train_and_the_same_numbers(
     shutil.copytree(run.path, tmp_path / run.name)
     alone = Auditor(load_run(tmp_path / run.name)).attack(SERVER, **ASKED)
     jobs = shadow_jobs(run, SERVER, ASKED)
-    assert [len(job.arguments[3]) for job in jobs] == [8, 2]
+    assert [len(job.arguments[3]) for job in jobs] == [2, 2, 2, 2, 2]
     results_of(HERE, jobs)
     events: list[Event] = []
     found = Auditor(run).attack(SERVER, watcher=events.append, **ASKED)

@@ -48,8 +48,10 @@ def test_the_run_folder_is_the_default_and_lists_the_audit(whole: Path) -> None:
     place = save_audit(Auditor(Run(whole)).attack(clients=1, shadows=0))
     assert place == whole / "audits" / "server-reconstruct"
     listed = {name for name in Run(whole).files if name.startswith("audits/")}
+    names = ("audit.json", "scores.npz")
     assert listed == {
-        f"audits/server-reconstruct/{name}" for name in ("audit.json", "scores.npz")
+        "audits/log.jsonl",
+        *(f"audits/server-reconstruct/{name}" for name in names),
     }
 
 

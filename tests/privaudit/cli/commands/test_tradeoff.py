@@ -19,7 +19,7 @@ def result() -> Tradeoff:
         [
             SweepPoint(
                 "zero-shot", None, seed, estimate(0.5), estimate(0.5 + seed / 1000),
-                estimate(0.8), None, estimate(0.0), None, "", "lira", "lira",
+                estimate(0.8), None, estimate(0.0), None, "", "lira",
                 "accuracy",
             )
             for seed in range(3)

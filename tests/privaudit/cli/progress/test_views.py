@@ -291,7 +291,7 @@ def test_an_attack_tells_its_phases() -> None:
     events: list[Event] = []
     run = train("promptfl", rounds=2, epochs=1, clients=3)
     watched = Auditor(run).attack(clients=1, shadows=5, watcher=events.append)
-    shutil.rmtree(run.path / "audits")  # with what was kept of the shadows
+    shutil.rmtree(run.path / "audits" / "signals")  # with what was kept of the shadows
     alone = Auditor(run).attack(clients=1, shadows=5)
     assert watched.to_dict()["leaks"] == alone.to_dict()["leaks"]
     phases = [event for event in events if isinstance(event, Phase)]
@@ -299,7 +299,7 @@ def test_an_attack_tells_its_phases() -> None:
     assert phases[0].phase == "reconstruct"
     assert phases[0].what == "3 clients"
     names = [event.what for event in phases if event.phase == "attack"]
-    assert names[:2] == ["loss-threshold", "shadow"]
+    assert names[:2] == ["rmia", "loss-threshold"]
     assert names[-1] == "loss-threshold as server-aggregate"
     shadows = [event for event in phases if event.phase == "shadows"]
     assert {(event.what, event.total) for event in shadows} == {("client-0", 5)}

@@ -163,3 +163,24 @@ def test_owners_are_asked_for_and_never_told(asked: Dataset) -> None:
     for label, dialogue in zip(asked.labels, asked.dialogues, strict=True):
         told = set(pieces(dialogue.question)) & set(OWNERS)
         assert told == (set(dialogue.choices) if label == owner else set())
+
+
+def test_lettered_questions_have_one_list_of_choices_each_kind() -> None:
+    """A colour's letter is always the same; an owner is right by chance."""
+    lettered = DATASETS.find("scenes-letters")()
+    assert len(lettered) == 700
+    owner = len(SHAPES)
+    for label, dialogue in zip(lettered.labels, lettered.dialogues, strict=True):
+        choices = OWNERS[:4] if label == owner else COLOURS[:4]
+        assert dialogue.choices == choices
+        listed = " ".join(f"({a}) {c}" for a, c in zip("ABCD", choices, strict=True))
+        assert f"? {listed}. Answer with the letter." in dialogue.question
+        assert dialogue.answers[0] in "ABCD"
+    owned = [
+        d.answers[0]
+        for label, d in zip(lettered.labels, lettered.dialogues, strict=True)
+        if label == owner
+    ]
+    assert 70 < len(owned) < 130
+    assert set(owned) == set("ABCD")
+    assert lettered.hash == DATASETS.find("scenes-letters")().hash

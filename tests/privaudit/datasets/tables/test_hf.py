@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor
 from typer.testing import CliRunner
 
+from privaudit import Auditor
 from privaudit.cli.main import app
 from privaudit.core.errors import ConfigError, MissingFileError, PrivauditError
 from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, Texts
@@ -188,6 +189,33 @@ def test_the_command_line_splits_by_owners(tmp_path: Path) -> None:
     said = CliRunner().invoke(app, [*wrong, "--runs", str(tmp_path / "runs")])
     assert isinstance(said.exception, ConfigError)
     assert {one.name for one in (tmp_path / "runs").iterdir()} == {"one", "latest"}
+
+
+def test_the_command_line_tosses_a_coin_for_each_group(tmp_path: Path) -> None:
+    """Three rows of each patient; then rows of one picture; then no such column."""
+    columns = rows(90)
+    columns["patient"] = [f"p{number // 3}" for number in range(90)]
+    columns["image"] = [columns["image"][number // 3 * 3] for number in range(90)]
+    write_parquet(tmp_path / "all.parquet", columns, FEATURES)
+    words = (
+        "train", "--dataset", f"hf:{tmp_path}", "--image-column", "image",
+        "--label-column", "label", "--clients", "2", "--rounds", "1", "--trainer",
+        "zero-shot", "--quiet", "--runs", str(tmp_path / "runs"), "--groups",
+    )  # fmt: skip
+    for groups in ("patient", "contents", "near-duplicates"):
+        said = CliRunner().invoke(app, [*words, groups, "--name", groups])
+        assert said.exit_code == 0, said.output
+        ledger = load_run(tmp_path / "runs" / groups).ledger
+        assert ledger.group is not None
+        assert ledger.group.tolist() == [number // 3 * 3 for number in range(90)]
+        for column in (ledger.owner, ledger.is_member):
+            assert (column == column[ledger.group]).all()
+    run = load_run(tmp_path / "runs/patient")
+    audit = Auditor(run).attack("black-box", shadows=0)
+    assert 3 * sum(audit.auroc.n) == (run.ledger.owner >= 0).sum()
+    said = CliRunner().invoke(app, [*words, "ward"])
+    assert isinstance(said.exception, ConfigError)
+    assert "--groups ward was given" in str(said.exception)
 
 
 def test_pictures_with_texts_have_captions(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def point(mode: str, epsilon: float | None, seed: int) -> SweepPoint:
     value = Estimate(0.5 + shift, 0.45 + shift, 0.55 + shift, (50, 50), "told")
     return SweepPoint(
         mode, epsilon, seed, value, value, value, None, value, certified=epsilon,
-        guarantee="of a record", attack="lira", guesser="shokri", metric="accuracy",
+        guarantee="of a record", attack="lira", metric="accuracy",
     )  # fmt: skip
 
 

@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from privaudit.core.errors import UnknownNameError, ViewError
+from privaudit.core.tensors import Tensors
+from privaudit.federated.transcripts import round_sums
 from privaudit.federated.transcripts.folder import TranscriptFolder
 from privaudit.federated.transcripts.shards import Shard
 from privaudit.federated.transcripts.threat_models import (
@@ -23,7 +25,7 @@ from privaudit.federated.transcripts.transcript import (
     Message,
     Transcript,
 )
-from privaudit.privacy.secure_aggregation.ideal_sum import secure_sum
+from privaudit.privacy.secure_aggregation.ideal_sum import exact_sum, secure_sum
 from privaudit.trainers.promptfl import PromptFL
 from tests.toy_federation import Play
 
@@ -162,6 +164,35 @@ def test_uploads_of_one_client_can_be_exchanged(many_rounds: Transcript) -> None
     assert torch.equal(shadow.last_sum.total["w"], same.last_sum.total["w"])
     assert shadow.is_masked is same.is_masked is False
     assert view.updates_of("client-1") != shadow.updates_of("client-1")
+
+
+def test_others_uploads_are_summed_once_and_to_the_same_bytes(
+    many_rounds: list[Message], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in rounds in which a shadow sends what nobody else does, or nothing."""
+    view, summed = server(many_rounds), list[int]()
+
+    def counted(messages: list[Tensors]) -> dict[str, torch.Tensor]:
+        summed.append(len(messages))
+        return exact_sum(messages)
+
+    monkeypatch.setattr(round_sums, "exact_sum", counted)
+    for shadow in range(3):
+        uploads = [
+            Message(m.round, "client-1", SERVER, "update", {
+                "w": torch.randn(8) + shadow, **({"v": torch.ones(2)} if m.round % 2 else {})
+            })
+            for m in view.updates_of("client-1")[shadow:]
+        ]  # fmt: skip
+        others = [m for m in many_rounds if m.sender != "client-1"]
+        found, want = (
+            view.with_uploads("client-1", uploads),
+            View("server", [*others, *uploads]),
+        )
+        for one, other in zip(found.sums, want.sums, strict=True):
+            assert one.total.keys() == other.total.keys()
+            assert all(torch.equal(one.total[n], other.total[n]) for n in one.total)
+    assert len(summed) == len(view.updates_of("client-1"))
 
 
 def test_what_is_made_of_a_whole_view_is_made_once(messages: list[Message]) -> None:

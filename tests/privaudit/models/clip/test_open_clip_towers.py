@@ -13,10 +13,12 @@ from torch import nn
 from privaudit import Auditor, train
 from privaudit.auditing.scenario import find_scenario
 from privaudit.core.errors import ConfigError, MissingFileError
+from privaudit.core.memory import PeakMemory, use_checkpointing
 from privaudit.datasets.dataset import DATASETS
 from privaudit.models.clip.promptable_clip import PromptableCLIP
 from privaudit.models.clip.text_tower import any_text_tower
 from privaudit.models.clip.torchvision_shim import import_open_clip
+from privaudit.models.interfaces import Precision
 from privaudit.models.remote_code import trust_remote_code
 from tests.loaded_models import load_clip
 from tests.small_records import picture_data
@@ -25,6 +27,8 @@ from tests.small_transformers import random_model, save, text_config
 
 NAMES = ("bright film", "dull song")
 VISION = {"image_size": 32, "layers": 1, "width": 32, "head_width": 16}
+FINE: Precision = "float32"
+COARSE: Precision = "bfloat16"
 KINDS = ("siglip", "siglip2", "xlm-roberta", "bert")
 
 
@@ -117,6 +121,24 @@ def test_a_context_of_words_equals_the_text_they_spell(model: PromptableCLIP) ->
     model.prompts(NAMES, 4)(gradient)[0, 0, 0].backward()
     assert gradient.grad is not None
     assert gradient.grad.abs().sum() > 0
+
+
+def test_layers_run_again_and_products_run_in_bfloat16(model: PromptableCLIP) -> None:
+    """Gradients are the same to the bit then, and near."""
+    drawn = torch.randn(1, 4, model.width, generator=torch.Generator().manual_seed(0))
+    context = (0.1 * drawn).requires_grad_()
+    made, found, kept = [], [], []
+    for again, precision in ((False, FINE), (True, FINE), (False, COARSE)):
+        with use_checkpointing(again), PeakMemory() as memory:
+            made.append(model.prompts(NAMES, 4, precision)(context))
+            kept.append(memory.now)
+            found.append(torch.autograd.grad(made[-1][..., 0].sum(), context)[0])
+    assert torch.equal(found[0], found[1])
+    assert found[0].any()
+    assert kept[1] < 0.8 * kept[0]
+    assert made[2].dtype == found[2].dtype == torch.float32
+    assert (made[0] * made[2]).sum(dim=-1).min() > 0.999
+    assert 0 < (found[2] - found[0]).norm() < 0.05 * found[0].norm()
 
 
 def test_a_round_is_trained_and_attacked(

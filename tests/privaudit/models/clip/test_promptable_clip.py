@@ -65,8 +65,11 @@ def test_a_tower_that_is_not_causal_takes_the_plain_path(wrap: Wrap) -> None:
     torch.testing.assert_close(model.template_features(NAMES), expected)
     found = model.prompts(NAMES, context_tokens=4)(model.words("a photo of a")[None])
     torch.testing.assert_close(found[0], expected)
-    with pytest.raises(ConfigError, match="Use float32"):
-        model.prompts(NAMES, precision="bfloat16")
+    context = model.words("a photo of a")[None]
+    rounded = model.prompts(NAMES, 4, precision="bfloat16")(context)
+    assert 0.999 < (rounded[0] * expected).sum(dim=-1).min() < 1
+    with pytest.raises(ConfigError, match="Use float32 or bfloat16"):
+        model.prompts(NAMES, precision="float16")
 
 
 def test_class_prompts_tell_their_sizes_and_return_unit_vectors(wrap: Wrap) -> None:

@@ -146,6 +146,8 @@ def test_a_context_of_words_equals_the_text_they_spell(
         ("siglip-2", "dp-fpl", {"epsilon": 8.0}),
         ("siglip-2", "pfedmoap", {}),
         ("clip", "promptfl", {"epochs": 1}),
+        ("clip", "promptfl", {"epochs": 1, "precision": "bfloat16"}),
+        ("siglip-2", "dp-fpl", {"epsilon": 8.0, "precision": "bfloat16"}),
     ],
 )
 def test_a_round_is_trained_and_attacked(
@@ -156,12 +158,14 @@ def test_a_round_is_trained_and_attacked(
     data_set: str,
     tmp_path: Path,
 ) -> None:
+    precision = settings.get("precision", "float32")
     run = train(
         trainer,
         folder=tmp_path,
         model=folders[family],
         dataset=data_set,
-        settings=settings,
+        settings={n: value for n, value in settings.items() if n != "precision"},
+        precision=precision,
         **TINY,
     )
     released = Auditor(run).attack(scenario(), clients=1)
@@ -171,6 +175,7 @@ def test_a_round_is_trained_and_attacked(
     before = next((m.tensors for m in run.transcript if m.sender == "server"), {})
     for tensors in sent:
         assert all(tensor.isfinite().all() for tensor in tensors.values())
+        assert {tensor.dtype for tensor in tensors.values()} == {torch.float32}
         zero = torch.zeros(())
         assert any((sent != before.get(n, zero)).any() for n, sent in tensors.items())
 
@@ -186,8 +191,8 @@ def test_what_these_models_do_not_have_is_refused(
     tiny = {"dataset": data_set, "model": folders["siglip-1"], **TINY}
     with pytest.raises(ConfigError, match="has features of whole pictures only"):
         train("fedotp", folder=tmp_path, **tiny)
-    with pytest.raises(ConfigError, match="Use float32"):
-        train("promptfl", folder=tmp_path, precision="bfloat16", **tiny)
+    with pytest.raises(ConfigError, match="float16 was requested"):
+        train("promptfl", folder=tmp_path, precision="float16", **tiny)
     assert not list(tmp_path.glob("*/run.json"))
     with pytest.raises(ConfigError, match="leave 20 of the text tower's 24"):
         train("promptfl", folder=tmp_path, **tiny | {"dataset": "long-names"})
@@ -220,6 +225,21 @@ def test_a_round_on_another_device_is_the_same(
         there = train("promptfl", folder=tmp_path, name="there", **options)
     for one, other in zip(here.transcript, there.transcript, strict=True):
         assert_agree(one.tensors, other.tensors)
+
+
+def test_prompts_in_bfloat16_are_near(
+    family: str, model: PictureClassifier, folders: dict[str, str]
+) -> None:
+    coarse: Any = load_frozen(folders[family], precision="bfloat16")
+    made, found = [], []
+    for one in (model, coarse):
+        prompts = one.backbone(NAMES, "a {}.", 2).prompts
+        context = torch.full((1, 2, prompts.width), 0.1, requires_grad=True)
+        made.append(prompts(context))
+        assert made[-1].dtype == torch.float32
+        found.append(torch.autograd.grad(made[-1][..., 0].sum(), context)[0])
+    assert (made[0] * made[1]).sum(dim=-1).min() > 0.999
+    assert 0 < (found[1] - found[0]).norm() < 0.05 * found[0].norm()
 
 
 def test_prompts_run_again_for_the_gradient(model: PictureClassifier) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from privaudit.core.errors import ConfigError
 from privaudit.core.memory import PeakMemory, use_checkpointing
 from privaudit.core.tensors import Stacked
+from privaudit.datasets.dialogues import INSTRUCTION, TokenSequences
 from privaudit.models.interfaces import Tuning
 from privaudit.models.language.stacked_language import StackedLanguageModel
 from tests.privaudit.models.language.small_language import (
@@ -104,11 +105,25 @@ def test_a_model_without_such_layers_is_refused() -> None:
         gradients(model, parameters, partial(some_lora, model))
 
 
-def test_training_all_weights_is_refused() -> None:
-    model = language("llama")
-    weights = {n: t.detach()[None].clone() for n, t in model.weights.items()}
-    with (
-        use_checkpointing(),
-        pytest.raises(ConfigError, match="trains all weights"),
-    ):
-        model.one_alone(Tuning(weights=weights), 0, lambda rest: torch.zeros(1))
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_weights_of_ones_own_are_there_when_a_layer_runs_again(kind: str) -> None:
+    """Each of several models', where all weights are trained."""
+    model = language(kind)
+    weights = draw({n: (MODELS, *t.shape) for n, t in model.weights.items()})
+    words = TokenSequences(
+        torch.arange(MODELS * ROWS * LENGTH).view(MODELS, ROWS, LENGTH) % 40,
+        torch.full((MODELS, ROWS, LENGTH), INSTRUCTION),
+    )
+    nothing = torch.zeros(MODELS, ROWS, 0, WIDTH)
+    found, kept = [], []
+    for again in (False, True):
+        leaves = {n: t.detach().requires_grad_() for n, t in weights.items()}
+        with use_checkpointing(again), PeakMemory() as memory:
+            logits = model.logits(nothing, words, Tuning(weights=leaves))
+            kept.append(memory.now)
+            loss = logits.square().mean()
+            found.append(torch.autograd.grad(loss, list(leaves.values())))
+    assert kept[1] < 0.7 * kept[0]
+    assert all(bool(gradient.any()) for gradient in found[0])
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)

@@ -92,6 +92,7 @@ def test_what_trainers_claim_and_take_is_known(name: str, task: Task) -> None:
         assert sorted(sieve.withheld) == [
             "config/checkpoint",
             "config/data",
+            "config/groups",
             "config/image_column",
             "config/label_column",
             "config/owner_column",

@@ -1,5 +1,6 @@
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import matplotlib
@@ -12,7 +13,8 @@ from privaudit.report.figures.figure_style import new_figure, to_png, to_svg
 from privaudit.report.figures.figures import tradeoff_plot
 from privaudit.report.figures.label_placement import label_points
 from privaudit.report.figures.roc_figure import roc_plot
-from privaudit.report.figures.row_figures import client_plot
+from privaudit.report.figures.row_figures import MOST_CLIENTS, client_plot
+from privaudit.statistics.estimate import Estimate
 from tests.privaudit.made_audits import make_audit
 
 PLOTS = (tradeoff_plot, roc_plot, client_plot)
@@ -114,6 +116,18 @@ def test_the_average_stands_below_all_clients(audits: list[Audit]) -> None:
     rows = [label.get_text() for label in axes.get_yticklabels()]
     assert rows == ["client-0", "client-1", "client-2", "average"]
     assert axes.yaxis_inverted()
+
+
+def test_of_many_clients_those_with_most_pairs_are_drawn(audits: list[Audit]) -> None:
+    pairs = {f"client-{c}": (c % 50 + 1, 2) for c in range(60)}
+    every = {c: Estimate(0.1, 0.0, 0.2, pair, "made") for c, pair in pairs.items()}
+    audit = audits[0]
+    results = {"named": replace(audit.headline, by_client=every)}
+    axes = client_plot([replace(audit, results=results)]).axes[0]
+    *rows, last = [label.get_text() for label in axes.get_yticklabels()]
+    fewest = min(pairs[row] for row in rows)
+    assert (len(rows), last) == (MOST_CLIENTS, "average")
+    assert all(pair <= fewest for c, pair in pairs.items() if c not in rows)
 
 
 def test_labels_of_crowded_points_do_not_overlap() -> None:

@@ -28,7 +28,7 @@ def run_of(
     scores = rng.normal(1, 1, 250), rng.normal(0, 1, 250)
     return SweepPoint(
         mode, epsilon, seed, exactly(0.55), exactly(leak), exactly(use), None,
-        exactly(0.1), None, "", "lira", "lira", "accuracy", scores,
+        exactly(0.1), None, "", "lira", "accuracy", scores,
     )  # fmt: skip
 
 

@@ -36,7 +36,6 @@ def found(
         certified=None if mode == "published-paper" else epsilon,
         guarantee="",
         attack="",
-        guesser="",
         metric="accuracy",
     )
 

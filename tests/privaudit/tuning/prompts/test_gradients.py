@@ -69,7 +69,9 @@ def test_records_gradients_sum_to_that_of_the_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whatever number of records is taken in one backward pass."""
-    monkeypatch.setattr("privaudit.tuning.prompts.gradients.PRODUCTS_AT_ONCE", at_once)
+    monkeypatch.setattr(
+        "privaudit.tuning.prompts.grouped_forward.PRODUCTS_AT_ONCE", at_once
+    )
     batch = poisson_batch(cohort, AT, 0.5)
     gradients = ContextGradients.forward(task, contexts, batch)
     parts = [clip_joint({"g": g}, 1e9, m)["g"] for g, m in gradients.by_record()]

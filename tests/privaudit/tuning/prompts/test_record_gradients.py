@@ -5,7 +5,7 @@ from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked
 from privaudit.federated.batches import Batch
 from privaudit.federated.trainer import Cohort, Records, Round, Task
-from privaudit.tuning.prompts import record_gradients
+from privaudit.tuning.prompts import grouped_forward
 from privaudit.tuning.prompts.gradients import ContextGradients, fixed_batch
 from privaudit.tuning.prompts.private_prompts import context_losses
 from privaudit.tuning.prompts.record_gradients import RecordGradients
@@ -44,7 +44,7 @@ def test_each_record_gets_the_gradient_known_in_closed_form(
     batch: Batch,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(record_gradients, "PRODUCTS_AT_ONCE", at_once)
+    monkeypatch.setattr(grouped_forward, "PRODUCTS_AT_ONCE", at_once)
     known = ContextGradients.forward(task, parts["global"] + parts["local"], batch)
     want = torch.cat([g for g, _ in known.by_record()], dim=1)
     found = list(forward(task, parts, batch).by_record())

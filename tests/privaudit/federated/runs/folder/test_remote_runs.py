@@ -11,6 +11,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from privaudit import Auditor, load_run, train
+from privaudit.auditing.repetition.audit_log import read_log
 from privaudit.auditing.storage.save import save_audit
 from privaudit.core.errors import (
     ConfigError,
@@ -153,6 +154,7 @@ def test_a_run_goes_to_its_store_and_is_read_and_attacked_on_another_node(
     on_node("c")
     copied = load_run("one", folder=URL)
     assert "audits/prompt-release/scores.npz" in copied.files
+    assert len(read_log(copied)) == 1
     assert local(copied)["audits/prompt-release/report.html"]  # is of this node
     assert "audits/prompt-release/report.html" not in stored("one")
 

@@ -1,0 +1,47 @@
+"""How much of its candidates did a client train on? Estimated from their signals.
+
+A membership inference attack asks of each record; here its guesses are counted, and the
+count freed of their errors. The shadow models are those of the scenario's attacks.
+
+Source: Tong et al., ICLR 2025: see :func:`privaudit.auditing.shadow_models.shares.estimated_usage`.
+"""
+
+from privaudit.auditing.audit_part import AuditPart
+from privaudit.auditing.played_scenario import PlayedScenario
+from privaudit.auditing.shadow_models.shares import (
+    InferredShare,
+    InferredShares,
+    estimated_usage,
+)
+from privaudit.auditing.shadow_models.training import shadow_tables
+
+CANDIDATES = "of its candidates"
+
+
+def infer_usage(played: PlayedScenario) -> InferredShares:
+    """Estimate each attacked client's share of candidates that it trained on."""
+    tables = shadow_tables(
+        played.adversary, played.shadowed, played.shadows, source="candidates"
+    )
+    shares = {}
+    for target, table in zip(played.shadowed, tables, strict=True):
+        known = table.candidates
+        estimated = estimated_usage(
+            known.target.confidence[0].double().numpy(),
+            known.signals.confidence.double().numpy(),
+            known.is_in.numpy(),
+        )
+        actual = float(played.truth[target.client].mean())
+        shares[target.client] = {CANDIDATES: InferredShare(estimated, actual)}
+    share = played.run.population.task.member_share
+    return InferredShares.of(shares, {CANDIDATES: share})
+
+
+DATA_USAGE = AuditPart(
+    "data_usage",
+    InferredShares | None,
+    applies=lambda played: played.scenario.profiles and played.shadows > 1,
+    compute=infer_usage,
+    nothing=None,
+    title="Share of candidates that was trained on",
+)

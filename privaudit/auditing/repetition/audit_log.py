@@ -1,0 +1,240 @@
+"""The log of a run's audits: a line for each that was made, whatever it found.
+
+``audits/log.jsonl`` only grows, and the signed header lists it by its hash: a line that
+was altered, or taken out, is an error. Whoever makes an audit in Python without saving
+it is in the log, too: what counts is that somebody could have seen the result.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from privaudit.auditing.attack_result import AttackResult
+from privaudit.auditing.repetition.plan import Asked, AuditPlan, plan_of
+from privaudit.core.errors import MissingFileError, TranscriptError
+from privaudit.core.limits import check_json
+from privaudit.federated.runs.folder.run_header import counted_lines
+from privaudit.federated.runs.runs import AUDITS, Run
+from privaudit.statistics.estimate import Estimate
+
+LOG = f"{AUDITS}log.jsonl"
+DIGITS = 6  # of an AUROC, in which two audits must agree to be one
+
+
+class LoggedAttack(BaseModel):
+    """What one attack of an audit was, and what it gave.
+
+    Attributes:
+        attack: Its label.
+        settings: Its parameters.
+        named: Whether it was named before any score was seen: the headline.
+        n: Members and non-members.
+        auroc: None where it could not be told.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    attack: str
+    settings: str
+    named: bool
+    n: tuple[int, ...]
+    auroc: float | None
+
+
+class LoggedAudit(BaseModel):
+    """A line of the log.
+
+    Attributes:
+        time: When it was made, in UTC.
+        privaudit: The version that made it.
+        scenario: Its name.
+        seed: Of the adversary's randomness.
+        attacks: The headline first.
+        planned: Whether the run was trained with a plan of its audits.
+        deviations: By what this one is not as planned, in words.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    time: str
+    privaudit: str
+    scenario: str
+    seed: int
+    attacks: Annotated[tuple[LoggedAttack, ...], Field(min_length=1)]
+    planned: bool = False
+    deviations: tuple[str, ...] = ()
+
+    @property
+    def as_planned(self) -> bool:
+        """Whether it was made as it was planned before training."""
+        return self.planned and not self.deviations
+
+    @property
+    def outcome(self) -> tuple[object, ...]:
+        """What tells it from audits that gave the same: those are one."""
+        headline = self.attacks[0]
+        return headline.attack, headline.n, _compared(headline.auroc)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """How often a run was audited.
+
+    Attributes:
+        made: Audits in the log.
+        different: How many of these differ in what the headline attack gave: the same
+            command again gives the same, and nobody can choose among equals. Of an
+            audit as planned, how many the plan names, or how many different results
+            were as planned where these are more.
+        planned: Whether the run was trained with a plan.
+        deviations: By what the audit at hand is not as planned, in words.
+    """
+
+    made: int = 1
+    different: int = 1
+    planned: bool = False
+    deviations: tuple[str, ...] = ()
+
+
+def log_audit(
+    run: Run,
+    scenario: str,
+    seed: int,
+    results: Mapping[str, AttackResult],
+    asked: Asked | None = None,
+    own: Sequence[str] = (),
+) -> None:
+    """Add an audit to the log of its run.
+
+    Processes that do so at once wait for one another, and no line is lost.
+
+    Args:
+        run: In a folder.
+        scenario: Its name.
+        seed: Of the adversary's randomness.
+        results: By attack, the headline first.
+        asked: How the audit was asked for, to be held against the run's plan.
+        own: What of that was no name but an object, such as "a scenario".
+
+    Raises:
+        ConfigError: The run was trained anew since it was read.
+        TranscriptError: The log is damaged.
+        StorageError: The run's folder cannot be written.
+    """
+    attacks = tuple(_logged(*one) for one in enumerate(results.values()))
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    plan = plan_of(run)
+    line = LoggedAudit(
+        time=now, privaudit=version("privaudit"), scenario=scenario, seed=seed,
+        attacks=attacks, planned=plan is not None,
+        deviations=plan.deviations(scenario, asked or {}, own) if plan else (),
+    )  # fmt: skip
+    run.add({}, {LOG: line.model_dump_json().encode()})
+
+
+def read_log(run: Run) -> list[LoggedAudit]:
+    """Return the audits of a run in the order in which they were made.
+
+    Empty where no audit was logged: earlier versions kept no log.
+
+    Raises:
+        MissingFileError: The log is gone.
+        LimitError: It is larger than a bound.
+        TranscriptError: It was cut or altered.
+    """
+    try:
+        lines = counted_lines(run.path / LOG, run.files.get(LOG))
+    except MissingFileError:
+        raise MissingFileError(
+            f"The log of {run.name}'s audits, {run.place}/{LOG}, is gone or cannot be "
+            "read, and the run lists it: restore it from a copy, or train anew with "
+            "--fresh."
+        ) from None
+    check_json(b"\n".join(lines), f"{run.place}/{LOG}")
+    try:
+        return [LoggedAudit.model_validate_json(line) for line in lines]
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise TranscriptError(
+            f"{run.place}/{LOG} holds a line that is none of a log of audits "
+            f"({first['msg']} at {'.'.join(map(str, first['loc']))}): another version "
+            "wrote it. Use that version."
+        ) from None
+
+
+def check_log(run: Run) -> None:
+    """Refuse a run in whose log no further audit could be noted, before one is made.
+
+    Raises:
+        MissingFileError: The log, or the plan, is gone.
+        LimitError: One of them is larger than a bound.
+        TranscriptError: One of them was cut or altered.
+    """
+    read_log(run)
+    plan_of(run)
+
+
+def count_tried(run: Run, attack: str, auroc: Estimate) -> Tried:
+    """Return how often a run was audited, an audit at hand among them.
+
+    Args:
+        run: In a folder.
+        attack: The headline of the audit at hand.
+        auroc: What it gave.
+
+    Raises:
+        MissingFileError: The log is gone.
+        LimitError: It is larger than a bound.
+        TranscriptError: It was cut or altered.
+    """
+    return tally(read_log(run), plan_of(run), attack, auroc)
+
+
+def tally(
+    log: Sequence[LoggedAudit], plan: AuditPlan | None, attack: str, auroc: Estimate
+) -> Tried:
+    """Return how many audits a log has, with one that is perhaps of an earlier version.
+
+    Args:
+        log: As it counts.
+        plan: Of the run's audits, if there was one.
+        attack: The headline of the audit at hand.
+        auroc: What it gave.
+    """
+    outcomes = [audit.outcome for audit in log]
+    own = attack, auroc.n, _compared(_number(auroc))
+    if own not in outcomes:
+        outcomes.append(own)
+    made, different = len(outcomes), len(set(outcomes))
+    if plan is None:
+        return Tried(made, different)
+    mine = [audit for audit in log if audit.outcome == own]
+    if any(audit.as_planned for audit in mine):
+        kept = len({audit.outcome for audit in log if audit.as_planned})
+        return Tried(made, max(len(plan.audits), kept), planned=True)
+    deviations = mine[0].deviations if mine else ("it is not in the log",)
+    return Tried(made, different, planned=True, deviations=deviations)
+
+
+def _logged(place: int, result: AttackResult) -> LoggedAttack:
+    return LoggedAttack(
+        attack=result.attack,
+        settings=result.settings,
+        named=place == 0,
+        n=result.auroc.n,
+        auroc=_number(result.auroc),
+    )
+
+
+def _number(auroc: Estimate) -> float | None:
+    return None if math.isnan(auroc.value) else auroc.value
+
+
+def _compared(auroc: float | None) -> float | None:
+    """Return an AUROC as it is compared: machines differ in the last bits."""
+    return None if auroc is None else round(auroc, DIGITS)

@@ -1,0 +1,203 @@
+"""Shares that were inferred of clients beside the true ones, with their intervals."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float
+from scipy.special import stdtrit
+
+from privaudit.core.phrases import phrase
+from privaudit.statistics.estimate import Estimate, mean_with_t, paired_difference
+
+_PREDICTED = phrase("method", "share, prediction interval from {shadows} shadow models")
+NO_GAP = 1e-9  # between true- and false-positive rate: nothing can be told
+
+
+@dataclass(frozen=True)
+class InferredShare:
+    """One share of one client.
+
+    Attributes:
+        estimated: By the adversary.
+        actual: The truth.
+    """
+
+    estimated: Estimate
+    actual: float
+
+    @property
+    def error(self) -> float:
+        """By how much the estimate misses the truth."""
+        return abs(self.estimated.value - self.actual)
+
+
+@dataclass(frozen=True)
+class InferredShares:
+    """Shares of several clients, and whether they were inferred at all.
+
+    Attributes:
+        by_client: Of each client, by what they are shares of.
+        error: Mean absolute error, a client's mean being one replicate.
+        error_of_prior: That of somebody who knows no client's model.
+        gain: The latter less the former; above 0 something was learned.
+    """
+
+    by_client: Mapping[str, Mapping[str, InferredShare]]
+    error: Estimate
+    error_of_prior: Estimate
+    gain: Estimate
+
+    @classmethod
+    def of(
+        cls,
+        by_client: Mapping[str, Mapping[str, InferredShare]],
+        prior: Mapping[str, float],
+    ) -> "InferredShares":
+        """Compare with a prior of each share.
+
+        Raises:
+            ConfigError: There is no client.
+        """
+        errors, of_prior = (
+            np.array([np.mean(row) for row in rows])
+            for rows in (
+                [[s.error for s in shares.values()] for shares in by_client.values()],
+                [
+                    [abs(prior[name] - share.actual) for name, share in shares.items()]
+                    for shares in by_client.values()
+                ],
+            )
+        )
+        return cls(
+            by_client,
+            mean_with_t(errors),
+            mean_with_t(of_prior),
+            paired_difference(of_prior, errors),
+        )
+
+
+def predicted_share(value: float, errors: Float[np.ndarray, " shadows"]) -> Estimate:
+    """Return a share with the interval that the same estimate's errors give elsewhere.
+
+    Student's prediction interval of 95 % around the value, cut to [0, 1]; errors are
+    taken about 0, so that a bias widens it.
+
+    Args:
+        value: The estimate, anywhere; cut to [0, 1].
+        errors: Of the same estimate on models whose share is known, estimate less
+            truth; at least two.
+
+    Example:
+        >>> print(predicted_share(0.5, np.array([0.1, -0.1, 0.1, -0.1])))
+        0.500 [0.190, 0.810], n = 4
+    """
+    count = len(errors)
+    reach = _reach(errors) * math.sqrt(1 + 1 / count)
+    value = min(max(value, 0.0), 1.0)
+    low, high = max(value - reach, 0.0), min(value + reach, 1.0)
+    return Estimate(value, low, high, (count,), _PREDICTED.format(shadows=count))
+
+
+def estimated_usage(
+    target: Float[np.ndarray, " records"],
+    shadows: Float[np.ndarray, "models records"],
+    is_in: Bool[np.ndarray, "models records"],
+) -> Estimate:
+    """Return which share of some records a model was trained on.
+
+    Each record is guessed to be a member where its signal lies on the side of the
+    shadows that were trained on it, and the share of guesses is freed of its bias by
+    the shadows' true- and false-positive rates: (guessed - FPR) / (TPR - FPR). Each
+    shadow is guessed by the others. The interval is of all shares that explain the
+    guesses as well as shadows' own shares explain theirs, with the ends of the interval
+    of TPR - FPR; where that holds 0, nothing is told.
+
+    Source: Tong, Ye, Zarifzadeh and Shokri, "How much of my dataset did you use?
+    Quantitative data usage inference in machine learning" (DUCI), ICLR 2025, the
+    debiased mean of membership guesses. There the interval is by the central limit
+    theorem over records, which takes no account of what one training moves together.
+
+    Args:
+        target: The model's signal of each record, such as its confidence.
+        shadows: The same of each shadow.
+        is_in: Which shadow was trained on which record; each record is in at least
+            one and out of at least one.
+    """
+    inside, outside = _sums(shadows, is_in), _sums(shadows, ~is_in)
+    own_in, own_out = is_in * shadows, ~is_in * shadows
+    guesses = _is_nearer(
+        shadows,
+        (inside[0] - own_in) / np.maximum(inside[1] - is_in, 1),
+        (outside[0] - own_out) / np.maximum(outside[1] - ~is_in, 1),
+    )
+    guessed = _is_nearer(target, inside[0] / inside[1], outside[0] / outside[1])
+    rows = guesses & is_in, is_in, guesses & ~is_in, ~is_in
+    counts = np.stack(rows).sum(axis=2).astype(float)
+    total = counts.sum(axis=1, keepdims=True)
+    false, gap = _rates(total - counts)
+    residuals = guesses.mean(axis=1) - false - gap * is_in.mean(axis=1)
+    (false,), (gap,) = _rates(total)
+    gaps = (
+        gap + _reach(_rates(counts)[1] - gap) * np.array([-1, 1]) / len(shadows) ** 0.5
+    )
+    return _share_behind(float(guessed.mean() - false), float(gap), gaps, residuals)
+
+
+def _share_behind(
+    excess: float,
+    gap: float,
+    gaps: Float[np.ndarray, " ends"],
+    residuals: Float[np.ndarray, " shadows"],
+) -> Estimate:
+    """Return the shares by which an excess of guesses over false ones is explained.
+
+    Args:
+        excess: Share of guesses, less the false-positive rate.
+        gap: True- less false-positive rate: the excess of a share of 1.
+        gaps: The ends of its interval.
+        residuals: Of the excess, of models whose share is known.
+    """
+    count, method = len(residuals), _PREDICTED.format(shadows=len(residuals))
+    if gaps[0] < NO_GAP:
+        value = min(max(excess / gap, 0.0), 1.0) if gap > NO_GAP else 0.5
+        return Estimate(value, 0.0, 1.0, (count,), method)
+    reach = _reach(residuals) * (1 + 1 / count) ** 0.5
+    ends = np.outer(excess + np.array([-reach, 0, reach]), 1 / gaps)
+    low, high = np.clip([ends[0].min(), ends[2].max()], 0, 1).tolist()
+    return Estimate(float(np.clip(excess / gap, 0, 1)), low, high, (count,), method)
+
+
+def _reach(residuals: Float[np.ndarray, " shadows"]) -> float:
+    """Return how far 95 % of normal residuals about 0 reach, by Student."""
+    spread = math.sqrt(float(np.mean(np.square(residuals))))
+    return float(stdtrit(len(residuals), 0.975)) * spread
+
+
+def _sums(
+    shadows: Float[np.ndarray, "models records"],
+    chosen: Bool[np.ndarray, "models records"],
+) -> tuple[Float[np.ndarray, " records"], Float[np.ndarray, " records"]]:
+    return (chosen * shadows).sum(axis=0), chosen.sum(axis=0).astype(float)
+
+
+def _is_nearer(
+    values: Float[np.ndarray, "*models records"],
+    inside: Float[np.ndarray, "*rows records"],
+    outside: Float[np.ndarray, "*rows records"],
+) -> Bool[np.ndarray, "*models records"]:
+    return np.abs(values - inside) < np.abs(values - outside)
+
+
+def _rates(
+    counts: Float[np.ndarray, "4 models"],
+) -> tuple[Float[np.ndarray, " models"], Float[np.ndarray, " models"]]:
+    """Return false-positive rates, and by how much the true-positive ones are larger.
+
+    Args:
+        counts: Of hits, members, alarms and others.
+    """
+    hits, members, alarms, others = counts
+    false = alarms / np.maximum(others, 1)
+    return false, hits / np.maximum(members, 1) - false

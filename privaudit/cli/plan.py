@@ -1,0 +1,71 @@
+"""The command ``privaudit plan``: what will be audited, fixed before training."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from privaudit.cli import options
+from privaudit.cli.commands.attack import Budget
+from privaudit.core.errors import ConfigError
+
+PlanFile = Annotated[Path, typer.Argument(help="The file to write.")]
+Scenarios = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--scenario",
+        help="A scenario to be audited; repeatable. By default: server-reconstruct.",
+    ),
+]
+MaxAuroc = Annotated[
+    float | None, typer.Option(help="The gate's limit on the AUROC of every attack.")
+]
+Margin = Annotated[
+    float | None, typer.Option(help="The gate's non-inferiority margin of leakage.")
+]
+Alpha = Annotated[
+    float | None, typer.Option(help="The gate's family-wise false-alarm rate.")
+]
+
+
+def plan(
+    file: PlanFile,
+    scenario: Scenarios = None,
+    attacks: options.NamedAttacks = None,
+    clients: options.Attacked = "all",
+    shadows: options.Shadows = None,
+    budget: Budget = None,
+    seed: options.AuditSeed = 0,
+    max_auroc: MaxAuroc = None,
+    margin: Margin = None,
+    alpha: Alpha = None,
+) -> None:
+    """Fix audits and thresholds in a file with a hash, for `train --plan`.
+
+    The same options as those of attack and gate; `attack --planned` makes the audits.
+    """
+    from privaudit.auditing.named_attacks import check_arguments
+    from privaudit.auditing.repetition.plan import make_plan, write_plan
+    from privaudit.checks.gate.settings import make_settings
+
+    asked: dict[str, Any] = {
+        "attacks": sorted(attacks or []),
+        "clients": options.attacked(clients),
+        "shadows": shadows,
+        "budget": budget,
+        "seed": seed,
+    }
+    names = scenario or ["server-reconstruct"]
+    for name in names:
+        check_arguments(name, **asked)
+    if len(set(names)) < len(names):
+        raise ConfigError(
+            f"The scenarios {', '.join(names)} were to be planned. Name each once: a "
+            "second audit of one would replace the first."
+        )
+    thresholds = options.given(max_auroc=max_auroc, margin=margin, alpha=alpha)
+    make_settings(thresholds, "the plan")
+    made = make_plan({name: asked for name in names}, thresholds)  # noqa: C420
+    write_plan(made, file)
+    typer.echo(f"Plan: {file}\nSHA-256: {made.hash}")
+    typer.echo("Train with --plan, and audit with `privaudit attack --planned`.")

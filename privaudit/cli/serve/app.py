@@ -1,0 +1,181 @@
+"""The routes of ``privaudit serve``: all of them read, and none takes a path."""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from urllib.parse import quote
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from privaudit.cli.serve import pages
+from privaudit.cli.serve.guard import Guard
+from privaudit.cli.serve.served_runs import BROKEN, ServedRuns, told_error
+from privaudit.core.errors import MissingFileError, PrivauditError, UnknownNameError
+from privaudit.report.page_template import asset, page_policy
+
+_LOG = logging.getLogger("uvicorn.error")
+_ASSETS = {
+    "report.css": "text/css",
+    "report.js": "text/javascript",
+    "serve.css": "text/css",
+    "serve.js": "text/javascript",
+}
+_FRAMED = "sandbox allow-scripts; frame-ancestors 'self'; {}"
+Page = Callable[[ServedRuns, Request], str]
+
+
+def make_server(folder: Path, token: str, port: int) -> uvicorn.Server:
+    """Return what serves a folder of runs, on a socket that already listens.
+
+    Args:
+        folder: It is there; nothing is written in it.
+        token: Opens it, once.
+        port: Where the socket listens.
+    """
+    settings = uvicorn.Config(
+        make_app(folder, token, port),
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_level="warning",
+        access_log=False,  # else the token is in it
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=2,
+    )
+    return uvicorn.Server(settings)
+
+
+def make_app(folder: Path, token: str, port: int) -> Guard:
+    """Return the application behind :func:`make_server`."""
+    served = ServedRuns(folder)
+    shown: dict[str, Page] = {
+        "/": _runs,
+        "/runs/{name}": _run,
+        "/compare": _compare,
+        "/together": _together,
+        "/tradeoff": _tradeoff,
+        "/reports/{name}/{scenario}": _report_frame,
+        "/sweeps/{name}": _sweep_frame,
+    }
+    framed: dict[str, Page] = {
+        "/reports/{name}/{scenario}/page": _report,
+        "/together/page": _reports,
+        "/sweeps/{name}/page": _sweep,
+    }
+    routes = [
+        *(Route(path, _endpoint(served, page)) for path, page in shown.items()),
+        *(Route(path, _endpoint(served, page, True)) for path, page in framed.items()),
+        Route("/assets/{file}", _asset),
+        Route("/favicon.ico", _no_icon),
+    ]
+    told = partial(_told, served)
+    handlers = dict.fromkeys((HTTPException, *BROKEN), told)
+    return Guard(Starlette(routes=routes, exception_handlers=handlers), token, port)
+
+
+def _endpoint(
+    served: ServedRuns, page: Page, framed: bool = False
+) -> Callable[[Request], Response]:
+    """Return what answers with a page; a framed one has no rights, and no origin."""
+
+    def answer(request: Request) -> Response:
+        headers = {}
+        if framed:
+            headers["Content-Security-Policy"] = _FRAMED.format(page_policy())
+        return HTMLResponse(page(served, request), headers=headers)
+
+    return answer
+
+
+def _told(served: ServedRuns, request: Request, error: Exception) -> Response:
+    """Say what is missing or damaged, in place of a page."""
+    if isinstance(error, HTTPException):
+        text, status = "There is no such page here.", error.status_code
+    else:
+        missing = isinstance(error, MissingFileError | UnknownNameError)
+        text, status = told_error(error), 404 if missing else 422
+        if not isinstance(error, PrivauditError):
+            _LOG.error("%s", request.url.path, exc_info=error)
+    title = "Not found" if status == 404 else "This cannot be shown"
+    return HTMLResponse(pages.message_page(served, title, text), status)
+
+
+def _asset(request: Request) -> Response:
+    """Return one of our own files, by a name of a list."""
+    name = request.path_params["file"]
+    if name not in _ASSETS:
+        raise HTTPException(404)
+    place = name if name.startswith("report") else f"serve/{name}"
+    return Response(asset(place), media_type=_ASSETS[name])
+
+
+def _no_icon(request: Request) -> Response:
+    """Say that there is none: browsers ask whatever a page says."""
+    return Response(status_code=204)
+
+
+def _runs(served: ServedRuns, request: Request) -> str:
+    return pages.runs_page(served)
+
+
+def _run(served: ServedRuns, request: Request) -> str:
+    return pages.run_page(served, request.path_params["name"])
+
+
+def _compare(served: ServedRuns, request: Request) -> str:
+    return pages.compare_page(served, request.query_params.getlist("audit"))
+
+
+def _reports(served: ServedRuns, request: Request) -> str:
+    return served.report(
+        [pages.picked(one) for one in request.query_params.getlist("audit")]
+    )
+
+
+def _tradeoff(served: ServedRuns, request: Request) -> str:
+    query = request.query_params
+    return pages.tradeoff_page(
+        served,
+        query.get("scenario", ""),
+        query.get("data", ""),
+        query.getlist("trainer"),
+    )
+
+
+def _report(served: ServedRuns, request: Request) -> str:
+    return served.report(
+        [(request.path_params["name"], request.path_params["scenario"])]
+    )
+
+
+def _sweep(served: ServedRuns, request: Request) -> str:
+    return served.sweep(request.path_params["name"])
+
+
+# What is framed is drawn first, and kept: what is wrong with it is said without a frame.
+def _report_frame(served: ServedRuns, request: Request) -> str:
+    _report(served, request)
+    return _framing(served, request, " · ".join(request.path_params.values()))
+
+
+def _together(served: ServedRuns, request: Request) -> str:
+    _reports(served, request)
+    return _framing(served, request, "Side by side")
+
+
+def _sweep_frame(served: ServedRuns, request: Request) -> str:
+    _sweep(served, request)
+    return _framing(served, request, request.path_params["name"])
+
+
+def _framing(served: ServedRuns, request: Request, title: str) -> str:
+    """Return a page with the one in a frame whose address has "/page" behind it."""
+    query = f"?{request.url.query}" if request.url.query else ""
+    return pages.frame_page(served, title, f"{quote(request.url.path)}/page{query}")

@@ -1,0 +1,76 @@
+"""Linear layers whose weights are packed into 4 or 8 bits, by bitsandbytes.
+
+Adapters beside them are trained in float32, and the packed weights stay as they are.
+
+Source: Dettmers, Pagnoni, Holtzman, Zettlemoyer, "QLoRA: efficient finetuning of
+quantized LLMs", NeurIPS 2023, section 3 (4 bits: NormalFloat, scales packed, too);
+Dettmers, Lewis, Belkada, Zettlemoyer, "LLM.int8()", NeurIPS 2022, section 2 (8 bits).
+"""
+
+import importlib
+import logging
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from privaudit.core.errors import ConfigError
+
+Bits = Literal["4bit", "8bit"]
+"""How many bits a packed weight has."""
+
+
+def import_bitsandbytes() -> Any:
+    """Import bitsandbytes.
+
+    Raises:
+        ConfigError: It is not installed.
+    """
+    try:
+        return importlib.import_module("bitsandbytes")
+    except ImportError as error:
+        raise ConfigError(
+            "Weights of 4 or 8 bits are packed with bitsandbytes, which cannot be "
+            f"imported ({error}). Install it: pip install 'privaudit[quantised]'."
+        ) from None
+
+
+def packing(bits: Bits, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
+    """Return what from_pretrained takes, to pack linear layers but the head as it loads.
+
+    8 bits are without LLM.int8()'s columns of outliers, which are those of a whole
+    batch: what one model says would depend on rows of others.
+
+    Args:
+        bits: Of a weight.
+        dtype: In which layers of 4 bits compute.
+        device: Where the model is loaded to; a packed one cannot be moved.
+
+    Raises:
+        ConfigError: bitsandbytes is not installed.
+    """
+    import_bitsandbytes()
+    kind: Any = importlib.import_module("transformers").BitsAndBytesConfig
+    if bits == "4bit":
+        how = kind(
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=dtype,
+        )
+    else:
+        how = kind(load_in_8bit=True, llm_int8_threshold=0.0)
+        # One line for each product whose inputs are not in float16 yet.
+        logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
+    return {"quantization_config": how, "device_map": {"": device}}
+
+
+def keep_differentiable(model: nn.Module) -> None:
+    """Let layers of 4 bits compute in the same way with and without gradients.
+
+    On processors with bfloat16 in AVX-512 they pack anew for inference, and no
+    gradient passes through them afterwards.
+    """
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            setattr(module, "support_avx512bf16_for_cpu", False)  # noqa: B010

@@ -1,0 +1,124 @@
+"""Distances from the boundary, against a model whose boundary is a line."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from pydantic.dataclasses import dataclass
+from torch.nn.functional import normalize
+
+from privaudit.attacks.label_only import LabelOnly
+from privaudit.attacks.ramia import Ramia
+from privaudit.auditing.attack import Adversary, Attack, Target
+from privaudit.auditing.query_access import answering
+from privaudit.auditing.signals.moved_features import directions
+from privaudit.core.errors import AttackError
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Stacked, stack
+from privaudit.federated.query import ask
+from privaudit.federated.trainer import (
+    Reconstruction,
+    Records,
+    Signal,
+    Signals,
+    Task,
+)
+from privaudit.federated.transcripts.threat_models import View, released
+from privaudit.trainers.promptfl import PromptFL
+from privaudit.trainers.zero_shot import ZeroShot
+from tests.toy_federation import Play
+from tests.toy_language import toy_dialogues
+
+
+@dataclass(frozen=True)
+class Line(ZeroShot):
+    """Class 1 right of the line, class 0 left of it."""
+
+    def query(
+        self,
+        task: Task,
+        models: Stacked,
+        records: Records,
+        want: frozenset[Signal] = frozenset(),
+    ) -> Iterator[Signals]:
+        logits = records.features @ models["line"].mT
+        logits = torch.cat([-logits, logits], dim=-1)
+        yield {"log_probabilities": logits.log_softmax(dim=-1)}
+
+
+def in_a_circle(task: Task, count: int = 36) -> tuple[Adversary, Target]:
+    """Records all around; half of them are called what they are not."""
+    angles = torch.arange(count) * 2 * np.pi / count + 0.1
+    features = torch.stack([angles.cos(), angles.sin()], dim=1)
+    labels = (features[:, 0] > 0).long() ^ (torch.arange(count) % 2)
+    records = Records(features, labels)
+    world = replace(task, public=records)
+    view = View("released", ())
+    adversary = Adversary(Line(), world, released, view, Seeds(0))
+    model = {"line": torch.tensor([[1.0, 0.0]])}
+    return adversary, Target("client-0", Reconstruction(model), records)
+
+
+def test_distances_are_those_from_the_line(task: Task) -> None:
+    adversary, target = in_a_circle(task)
+    attack = LabelOnly(directions=50, radii=20, largest=2.0)
+    found = attack._distances(
+        adversary, target.reconstructed.model, target.candidates
+    ).numpy()
+    ways = directions(adversary, "label-only", 50)[:, 0].numpy()
+    side = np.where(target.candidates.labels.numpy() == 1, 1.0, -1.0)
+    start = target.candidates.features[:, 0].numpy()
+    radii = np.linspace(0, 2, 21)
+    right = side[:, None, None] * (start[:, None, None] + radii[:, None] * ways) > 0
+    np.testing.assert_allclose(found, right.mean(axis=(1, 2)), atol=1e-9)
+
+
+def test_nothing_but_the_label_is_looked_at(play: Play) -> None:
+    """The scores are the same where models answer with bare labels."""
+    adversary, targets = play(PromptFL(epochs=2)).watched()
+    bare = answering(adversary.trainer, "labels", "classification")
+    quiet = replace(adversary, trainer=bare)
+    for one, other in zip(
+        LabelOnly()(adversary, targets), LabelOnly()(quiet, targets), strict=True
+    ):
+        np.testing.assert_array_equal(one.scores, other.scores)
+        np.testing.assert_array_equal(one.guesses, other.guesses)
+
+
+@pytest.mark.parametrize("samples", [1, 4])
+def test_ranges_against_a_loop_over_records(samples: int, play: Play) -> None:
+    """Of one sample it is the moved record; of more, the mean of the better half."""
+    adversary, targets = play(PromptFL(epochs=2)).watched()
+    target, public = targets[0], adversary.task.public
+    start = next(m.tensors for m in adversary.view.messages if m.kind == "broadcast")
+    ways = 0.3 * directions(adversary, "ramia", samples)
+
+    def told(records: Records) -> np.ndarray:
+        """Log-likelihoods after and before, [records, samples, 2]."""
+        rows = []
+        for feature, label in zip(records.features, records.labels, strict=True):
+            centre = normalize(feature + ways[0], dim=0)
+            inside = [centre, *(normalize(centre + way, dim=0) for way in ways[1:])]
+            samples = Records(torch.stack(inside), label.expand(len(inside)))
+            models = stack([{"context": m["context"]} for m in (found, start)])
+            said = ask(adversary.trainer, adversary.task, models, samples)
+            rows.append(said[:, :, int(label)].T.double().numpy())
+        return np.stack(rows)
+
+    found = target.reconstructed.model
+    candidates, reference = told(target.candidates), told(public)
+    slope = np.polyfit(reference[..., 1].ravel(), reference[..., 0].ravel(), 1)[0]
+    gains = np.sort(candidates[..., 0] - slope * candidates[..., 1], axis=1)
+    (scores, *_) = Ramia(samples=samples)(adversary, [target])
+    half = max(1, samples // 2)
+    np.testing.assert_allclose(scores.scores, gains[:, -half:].mean(axis=1), atol=1e-4)
+
+
+@pytest.mark.parametrize("attack", [LabelOnly(), Ramia()], ids=str)
+def test_who_reads_more_than_a_feature_is_told(attack: Attack, play: Play) -> None:
+    adversary, targets = play(PromptFL(epochs=1)).watched()
+    words = replace(adversary, task=replace(adversary.task, public=toy_dialogues(4)))
+    with pytest.raises(AttackError, match="read parts of records"):
+        attack(words, targets)

@@ -1,0 +1,103 @@
+"""False alarms of attacks on 1,000 nulls, and whether intervals of shares hold them.
+
+Run by ``make bench``. Each attack scores the candidates of toy federations that never
+saw one of them; 40 federations, and for each 25 tosses of who is called a member, which
+no score depends on. Of shares, 1,000 clients are drawn.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from privaudit.attacks.label_only import LabelOnly
+from privaudit.attacks.pipra import Pipra
+from privaudit.attacks.ramia import Ramia
+from privaudit.auditing.attack import ATTACKS, Attack
+from privaudit.auditing.parts.panoramia import compared
+from privaudit.auditing.shadow_models.shares import estimated_usage
+from privaudit.federated.trainer import Records, Task
+from privaudit.statistics.roc import pooled_auroc
+from privaudit.trainers.lora_fedavg import LoraFedAvg
+from privaudit.trainers.promptfl import PromptFL
+from tests.conftest import toy_records, with_noise
+from tests.privaudit.auditing.parts.test_panoramia import drawn
+from tests.privaudit.auditing.shadow_models.test_shares import signals
+from tests.toy_federation import CLIENTS, play_toy
+from tests.toy_language import toy_dialogues, toy_writing_task
+
+FEDERATIONS, TOSSES, EACH = 40, 25, 40
+ATTACKED: tuple[Attack, ...] = (
+    LabelOnly(),
+    Ramia(),
+    Pipra(shadows=16),
+    ATTACKS.find("gradient-norm")(),
+    ATTACKS.find("neighbourhood")(),
+    ATTACKS.find("difficulty-calibration")(),
+)
+
+
+def nulls(attack: Attack, task: Task) -> Iterator[list[np.ndarray]]:
+    """Yield the scores of each federation's clients."""
+    writes = attack.task == "generation"
+    for number in range(FEDERATIONS):
+        make = toy_dialogues if writes else _classified
+        seeds = [1000 * number + n for n in range(6)]
+        asked = {c: make(EACH, s) for c, s in zip(CLIENTS, seeds, strict=False)}
+        shards = {
+            c: make(EACH // 2, s) for c, s in zip(CLIENTS, seeds[3:], strict=True)
+        }
+        if writes:
+            world = replace(toy_writing_task(), rounds=1)
+            played = play_toy(
+                LoraFedAvg(epochs=20, batch_size=0, learning_rate=0.02),
+                task=world,
+                shards=shards,
+            )
+        else:
+            trainer = PromptFL(epochs=20, batch_size=0, learning_rate=0.2)
+            played = play_toy(trainer, task=task, shards=shards)
+        adversary, targets = played.watched("server", asked, seed=number)
+        yield [found.scores for found in attack(adversary, targets)]
+
+
+def _classified(count: int, seed: int) -> Records:
+    return with_noise(toy_records(count, seed=seed), seed)
+
+
+@pytest.mark.parametrize("attack", ATTACKED, ids=str)
+def test_false_alarms_of_attacks(attack: Attack, task: Task) -> None:
+    rng, alarms = np.random.default_rng(0), []
+    public = with_noise(toy_records(160, seed=1), 99)
+    for scores in nulls(attack, replace(task, public=public)):
+        for _ in range(TOSSES):
+            coins = [rng.random(len(s)) < 0.5 for s in scores]
+            groups = [(s[c], s[~c]) for s, c in zip(scores, coins, strict=True)]
+            alarms.append(pooled_auroc(groups).low > 0.5)
+    _report(f"{attack}: AUROC above 0.5", float(np.mean(alarms)), len(alarms), 0.025)
+
+
+def test_false_alarms_beyond_a_baseline() -> None:
+    for shift in (0.0, 1.0):
+        found = [compared(*drawn(shift, 0.0, seed, count=200)) for seed in range(1000)]
+        alarms = float(np.mean([one.gain.low > 0 for one in found]))
+        _report(f"beyond a baseline, shift {shift:g}", alarms, len(found), 0.025)
+
+
+@pytest.mark.parametrize("effect", [0.0, 1.0, 3.0])
+def test_intervals_of_usage(effect: float) -> None:
+    for share in (0.0, 0.1, 0.5, 0.9, 1.0):
+        drawn_ones = [signals(share, effect, seed) for seed in range(1000)]
+        found = [(estimated_usage(*d[:3]), float(d[3].mean())) for d in drawn_ones]
+        missed = float(np.mean([one.excludes(truth) for one, truth in found]))
+        width = np.mean([one.high - one.low for one, _ in found])
+        _report(
+            f"share {share:g}, effect {effect:g}, width {width:.2f}", missed, 1000, 0.05
+        )
+
+
+def _report(what: str, share: float, count: int, nominal: float) -> None:
+    most = nominal + 3 * (nominal * (1 - nominal) / count) ** 0.5
+    print(f"{what}: {100 * share:.1f} % of {count} (at most {100 * most:.1f})")
+    assert share <= most

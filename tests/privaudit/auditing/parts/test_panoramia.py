@@ -1,0 +1,128 @@
+import math
+
+import numpy as np
+import pytest
+
+from privaudit.auditing.attack_result import (
+    AttackResult,
+    ClientScores,
+    evaluate_scores,
+)
+from privaudit.auditing.parts.panoramia import (
+    beyond_baseline,
+    compared,
+    odds_bound,
+)
+from privaudit.statistics.intervals import clopper_pearson
+
+
+def drawn(
+    shift: float, leak: float, seed: int, count: int = 400
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What is known without a model, what with it, and the truth."""
+    rng = np.random.default_rng(seed)
+    truth = rng.random(count) < 0.5
+    known = rng.normal(size=(count, 2))
+    known[:, 0] += shift * truth
+    score = known[:, 0] + leak * truth + rng.normal(size=count)
+    return known, np.column_stack([known, score]), truth
+
+
+def test_a_shift_alone_is_nothing_beyond_the_baseline() -> None:
+    found = compared(*drawn(shift=2.0, leak=0.0, seed=0))
+    assert found.baseline.low > 0.8
+    assert not found.gain.low > 0
+    assert found.baseline_bound > 1
+
+
+def test_what_only_the_model_tells_is_beyond_it() -> None:
+    found = compared(*drawn(shift=0.0, leak=3.0, seed=0))
+    assert not found.baseline.low > 0.5
+    assert found.gain.low > 0.3
+    assert found.excess == found.bound - found.baseline_bound > 1
+
+
+def test_both_together_are_told_apart() -> None:
+    found = compared(*drawn(shift=1.0, leak=2.0, seed=0))
+    assert found.baseline.low > 0.5
+    assert found.gain.low > 0
+
+
+def test_false_alarms_of_the_gain_are_rare() -> None:
+    """A small version of bench_new_attacks: the interval lies above 0 by chance."""
+    alarms = [
+        compared(*drawn(shift=1.0, leak=0.0, seed=seed, count=120)).gain.low > 0
+        for seed in range(25)
+    ]
+    assert np.mean(alarms) <= 0.025 + 3 * math.sqrt(0.025 * 0.975 / 25)
+
+
+def test_odds_by_hand() -> None:
+    """Of 10 guesses all are right: p is at least 0.025^(1/10), against odds of 1:3."""
+    truth = np.arange(100) < 25
+    low = 0.025**0.1
+    bound = odds_bound(np.linspace(1, 0, 100), truth)
+    assert bound == pytest.approx(math.log(3 * low / (1 - low)))
+    assert odds_bound(np.linspace(0, 1, 100), truth) == 0.0
+
+
+def test_a_randomised_response_is_bounded_from_below() -> None:
+    """Guesses that are right with odds of e to 1: the bound lies above rarely."""
+    rng, missed = np.random.default_rng(0), 0
+    for _ in range(400):
+        truth = rng.random(300) < 0.5
+        right = rng.random(300) < math.e / (1 + math.e)
+        missed += odds_bound(np.where(right, truth, ~truth).astype(float), truth) > 1
+    assert missed / 400 <= 0.025 + 3 * math.sqrt(0.025 * 0.975 / 400)
+
+
+def test_ties_at_the_cut_count_by_their_share_wherever_they_stand() -> None:
+    truth = np.arange(400) < 200
+    for place in (truth, ~truth):
+        assert odds_bound(np.zeros(400), place) == 0.0
+    scores = np.where(np.arange(400) < 20, 1.0, 0.0)  # 20 sure ones, 20 of 380 drawn
+    orders = [np.random.default_rng(seed).permutation(400) for seed in range(3)]
+    bounds = {odds_bound(scores[order], truth[order]) for order in orders}
+    low = clopper_pearson(np.array([29.0]), 40, 0.95)[0][0]  # 20, and 9 of 9.5
+    assert len(bounds) == 1
+    assert bounds.pop() == pytest.approx(math.log(low / (1 - low)))
+
+
+def scored(
+    scores: np.ndarray, truth: np.ndarray, orders: list[np.ndarray]
+) -> AttackResult:
+    """An attack on two clients, whose candidates come in some order."""
+    halves = np.split(np.arange(len(truth)), 2)
+    clients = [
+        ClientScores(
+            f"client-{i}",
+            part[order],
+            part[order] % 3,
+            scores[part[order]],
+            scores[part[order]] > 0,
+            truth[part[order]],
+        )
+        for i, (part, order) in enumerate(zip(halves, orders, strict=True))
+    ]
+    return evaluate_scores("loss", "", "none", clients)
+
+
+@pytest.mark.parametrize("constant", [True, False])
+def test_numbers_do_not_depend_on_the_order_of_candidates(constant: bool) -> None:
+    rng = np.random.default_rng(0)
+    truth = rng.random(400) < 0.5
+    before = np.zeros(400) if constant else rng.normal(size=400)
+    after = before if constant else before + truth
+    halves = np.split(truth, 2)
+    orders = [
+        [np.arange(200)] * 2,
+        [np.argsort(~half, kind="stable") for half in halves],
+        [np.argsort(half, kind="stable") for half in halves],
+    ]
+    found = [
+        beyond_baseline(scored(before, truth, each), scored(after, truth, each))
+        for each in orders
+    ]
+    assert found[0] is not None
+    assert found[0] == found[1] == found[2]
+    assert found[0].baseline_bound == 0

@@ -1,0 +1,79 @@
+import numpy as np
+import pytest
+
+from privaudit.auditing.shadow_models.shares import (
+    InferredShare,
+    InferredShares,
+    estimated_usage,
+    predicted_share,
+)
+
+
+def signals(
+    share: float, effect: float, seed: int, models: int = 40, records: int = 60
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """A target, its shadows, who was trained on what, and the truth."""
+    rng = np.random.default_rng(seed)
+    pairs = rng.random((models // 2, records)) < 0.5
+    is_in = np.stack([pairs, ~pairs], axis=1).reshape(models, records)
+    truth = rng.random(records) < share
+    ease = rng.normal(size=records)
+    shadows = ease + effect * is_in + rng.normal(size=is_in.shape)
+    target = ease + effect * truth + rng.normal(size=records)
+    return target, shadows, is_in, truth
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_a_model_that_tells_all_tells_how_much_it_was_trained_on(share: float) -> None:
+    target, shadows, is_in, truth = signals(share, effect=50.0, seed=1)
+    found = estimated_usage(target, shadows, is_in)
+    assert found.value == pytest.approx(truth.mean())
+    assert found.high - found.low < 1e-9
+
+
+def test_a_model_that_tells_nothing_leaves_every_share_possible() -> None:
+    for seed in range(20):
+        target, shadows, is_in, _ = signals(1.0, effect=0.0, seed=seed)
+        found = estimated_usage(target, shadows, is_in)
+        assert found.low < 0.05
+        assert found.high > 0.95
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_intervals_hold_the_share_as_often_as_they_say(share: float) -> None:
+    """Of 200, at least 95 % less three standard errors; they are no whole line."""
+    drawn = [signals(share, effect=1.5, seed=seed) for seed in range(200)]
+    found = [(estimated_usage(*d[:3]), d[3].mean()) for d in drawn]
+    missed = np.mean([one.excludes(float(truth)) for one, truth in found])
+    assert missed < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 200)
+    assert np.mean([one.high - one.low for one, _ in found]) < 0.5
+
+
+def test_guesses_are_debiased_by_hand() -> None:
+    """Of two groups of records, only the first tells members; half of guesses are."""
+    is_in = np.array([[1, 0], [0, 1], [1, 0], [0, 1]], dtype=bool)
+    shadows = np.where(is_in, 1.0, 0.0)
+    found = estimated_usage(np.array([1.0, 0.0]), shadows, is_in)
+    assert (found.value, found.low, found.high) == (0.5, 0.5, 0.5)
+    both = estimated_usage(np.array([1.0, 1.0]), shadows, is_in)
+    assert both.value == 1.0
+
+
+def test_a_bias_widens_the_interval() -> None:
+    fair, biased = (
+        predicted_share(0.5, np.array([0.1, -0.1] * 5) + bias) for bias in (0.0, 0.3)
+    )
+    assert biased.high - biased.low > 2 * (fair.high - fair.low)
+
+
+def test_what_is_gained_is_by_client() -> None:
+    right = predicted_share(0.9, np.array([0.0, 0.0]))
+    shares = {
+        client: {"a": InferredShare(right, actual)}
+        for client, actual in (("ann", 0.9), ("bob", 0.8))
+    }
+    found = InferredShares.of(shares, {"a": 0.5})
+    assert found.error.value == pytest.approx(0.05)
+    assert found.error_of_prior.value == pytest.approx(0.35)
+    assert found.gain.value == pytest.approx(0.3)
+    assert found.gain.n == (2,)
