@@ -43,6 +43,7 @@ def make_server(folder: Path, token: str, port: int) -> uvicorn.Server:
         http="h11",
         ws="none",
         lifespan="off",
+        log_config=None,  # theirs closes every log handler of the process, absl's too
         log_level="warning",
         access_log=False,  # else the token is in it
         server_header=False,

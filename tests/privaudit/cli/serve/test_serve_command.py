@@ -1,5 +1,6 @@
 """``privaudit serve`` as it is called: what it says, and what it refuses."""
 
+import logging
 import re
 import socket
 import sys
@@ -49,3 +50,19 @@ def test_what_cannot_be_served_is_said_in_a_line(
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "uvicorn", None)  # as if it were not there
     assert "pip install 'privaudit[serve]'" in refused(tmp_path)
+
+
+def test_log_handlers_of_the_process_stay_open(tmp_path: Path) -> None:
+    pytest.importorskip("uvicorn", reason="the extra [serve] is missing")
+    from privaudit.cli.serve.app import make_server
+
+    closed: list[str] = []
+
+    class Handler(logging.Handler):
+        def close(self) -> None:
+            closed.append("a handler that others write to")
+
+    handler = Handler()
+    make_server(tmp_path, "token", 80)
+    assert not closed
+    logging.Handler.close(handler)
