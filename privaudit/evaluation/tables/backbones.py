@@ -1,6 +1,11 @@
 """On what a table ran: backbones, data sets and seeds, in words."""
 
+from typing import Any
+
 from privaudit.evaluation.tables.plan import TablePlan
+from privaudit.federated.runs.config import build_trainer
+from privaudit.federated.runs.fields import RunFields
+from privaudit.federated.runs.tasks import RUN_TASKS
 
 
 def ran_on(plan: TablePlan) -> str:
@@ -10,7 +15,7 @@ def ran_on(plan: TablePlan) -> str:
         >>> from privaudit.evaluation.tables.parts import TableRow
         >>> row = TableRow(label="a", trainer="promptfl")
         >>> ran_on(TablePlan(title="t", seeds=(1, 2), rows=(row,)))
-        "**Ran on** the trainers' usual model with their usual data; 2 seeds (1, 2)."
+        '**Ran on** `tiny-clip` with `digits`; 2 seeds (1, 2).'
     """
     count = len(plan.seeds)
     seeds = f"{count} seed{'s' * (count > 1)} ({', '.join(map(str, plan.seeds))})"
@@ -19,24 +24,32 @@ def ran_on(plan: TablePlan) -> str:
 
 def backbones(plan: TablePlan) -> str:
     """Return the models of a plan's cells, and their data sets."""
-    kinds = [{**plan.fields, **r.fields, **c.fields} for r, c in plan.cells]
-    models = dict.fromkeys(_named(k.get("model"), k.get("checkpoint")) for k in kinds)
-    data = dict.fromkeys(_data(k.get("dataset"), k.get("data")) for k in kinds)
-    backbone = ", ".join(filter(None, models)) or "the trainers' usual model"
-    return f"{backbone} with {', '.join(filter(None, data)) or 'their usual data'}"
+    kinds = [
+        {**_usual(row.trainer), **plan.fields, **row.fields, **column.fields}
+        for row, column in plan.cells
+    ]
+    models = dict.fromkeys(_named(k["model"], k.get("checkpoint")) for k in kinds)
+    data = dict.fromkeys(_data(k["dataset"], k.get("data")) for k in kinds)
+    return f"{', '.join(models)} with {', '.join(data)}"
 
 
-def _named(name: str | None, checkpoint: str | None) -> str:
+def _usual(trainer: str) -> dict[str, Any]:
+    """Return the model and the data set of a trainer that is told of none."""
+    names = ("model", "dataset")
+    usual = {name: RunFields.model_fields[name].default for name in names}
+    task = build_trainer(trainer, {}).task
+    return usual if task == "either" else {**usual, **RUN_TASKS[task].defaults}
+
+
+def _named(name: str, checkpoint: str | None) -> str:
     """Return a name without the folders of one machine."""
-    if not name:
-        return ""
     kind, colon, source = name.partition(":")
     short = f"{kind}:{source.rpartition('/')[2]}" if colon else name
     weights = f" from {checkpoint.rpartition('/')[2]}" if checkpoint else ""
     return f"`{short}`{weights}"
 
 
-def _data(name: str | None, place: str | None) -> str:
+def _data(name: str, place: str | None) -> str:
     """Return a data set's name, with its file's where the name is that of a form."""
     file = (place or "").rpartition("/")[2]
     said = _named(name, None)
