@@ -66,12 +66,14 @@ class MatrixRow:
         plans: Paths below the folder: the one that was run; or all, where none was.
         stored: What it gave; None where none was run.
         judgements: One for each expectation.
+        is_earlier: Whether the plan has changed since, in more than its words.
     """
 
     item: Published
     plans: tuple[str, ...]
     stored: StoredTable | None
     judgements: Mapping[str, Judgement]
+    is_earlier: bool = False
 
     @property
     def answer(self) -> Answer:
@@ -127,7 +129,11 @@ def _rows(
     ran = [name for name in of_it if stored[name].is_file()]
     for name in ran:
         found = read_stored(stored[name])
-        yield MatrixRow(item, (name,), found, _judged(item, plans[name], found))
+        judged, changed = (
+            _judged(item, plans[name], found),
+            _changed(plans[name], found),
+        )
+        yield MatrixRow(item, (name,), found, judged, changed)
     rest = tuple(name for name in of_it if name not in ran)
     if rest or not ran:
         yield MatrixRow(item, rest, None, {})
@@ -138,6 +144,17 @@ def _judged(
 ) -> dict[str, Judgement]:
     mine: list[Expectation] = [e for e in plan.expects if e.of == item.full_name]
     return {expected.says: judge(expected, stored) for expected in mine}
+
+
+def _changed(plan: TablePlan, stored: StoredTable) -> bool:
+    """Say whether what was run is no part of the plan any more."""
+    old, now = stored.plan, {column.name: column for column in plan.columns}
+    rows = {row.label: (row.trainer, row.settings, row.fields) for row in plan.rows}
+    return (
+        (old.fields, old.settings, old.over) != (plan.fields, plan.settings, plan.over)
+        or any(now.get(column.name) != column for column in old.columns)
+        or any(rows.get(r.label) != (r.trainer, r.settings, r.fields) for r in old.rows)
+    )
 
 
 def as_markdown(rows: Sequence[MatrixRow], where: str) -> str:
@@ -171,7 +188,8 @@ def _line(row: MatrixRow, where: str) -> list[str]:
     seeds = str(many) if few == many else f"{few} to {many}"
     said = [f"{says} ({_steps(one)})" for says, one in row.judgements.items()]
     expected = "<br>".join(said) or "nothing declared"
-    return [name, plans, backbones(row.stored.plan), seeds, row.answer, expected]
+    ran_on = backbones(row.stored.plan) + ", by an earlier plan" * row.is_earlier
+    return [name, plans, ran_on, seeds, row.answer, expected]
 
 
 def _steps(one: Judgement) -> str:

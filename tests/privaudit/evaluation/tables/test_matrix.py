@@ -216,6 +216,10 @@ def test_what_a_table_writes_is_what_the_matrix_reads(tmp_path: Path) -> None:
     assert sorted(cell.by_seed) == [1, 2]
     after = as_markdown([row], "tables")
     assert "| 2 | yes | a is b (1 of 1 beyond chance, 1 by means) |" in after
+    path = folder / "some.toml"
+    path.write_text(path.read_text().replace("shots = 4", "shots = 5"))
+    (row, _) = matrix_rows(folder)
+    assert "`digits`, by an earlier plan |" in as_markdown([row], "tables")
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nbehind\n")
     assert write_between(page, after)
