@@ -19,7 +19,9 @@ README = (ROOT / "README.md").read_text()
 SOURCE = "https://github.com/privaudit/privaudit/"
 LINK = re.compile(r"\]\(([^)]+)\)")
 NUMBER = re.compile(r"[+-]?\d\.\d{3}")
-DIFFERS = 0.02  # between machines, of an accuracy or an AUROC: kernels round differently
+DIFFERS = (
+    0.02  # between machines, of an accuracy or an AUROC: kernels round differently
+)
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,9 @@ def test_the_demos_rows_are_the_runs_that_it_trains() -> None:
 
 
 def test_another_machines_last_digits_are_the_same_and_another_verdict_is_not() -> None:
-    row = " promptfl   0.889 [0.862, 0.915]   0.688 [0.640, 0.732]   Leaks   none, none\n"
+    row = (
+        " promptfl   0.889 [0.862, 0.915]   0.688 [0.640, 0.732]   Leaks   none, none\n"
+    )
     for other in (row, row.replace("0.688", "0.692")):
         found = rows_of(other)["promptfl"]
         assert found.words == rows_of(row)["promptfl"].words
@@ -135,7 +139,8 @@ def test_links_are_whole_addresses_and_lead_to_what_is_there() -> None:
 
 def test_a_packages_page_names_its_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["authors"] and "Typing :: Typed" in project["classifiers"]
+    assert project["authors"]
+    assert "Typing :: Typed" in project["classifiers"]
     for url in project["urls"].values():
         assert url.startswith(SOURCE.rstrip("/"))
         path = url.removeprefix(SOURCE).removeprefix("blob/main/")

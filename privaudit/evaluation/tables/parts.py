@@ -1,5 +1,6 @@
 """The parts of a plan: rows, columns, panels of metrics, and another data set."""
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from pydantic import (
@@ -7,6 +8,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    PlainSerializer,
     PlainValidator,
     model_validator,
 )
@@ -42,7 +44,17 @@ def _read_printed(entry: Any) -> PaperNumber | dict[str, PaperNumber]:
     return PaperNumber.read(entry)
 
 
-Printed = Annotated[PaperNumber | dict[str, PaperNumber], PlainValidator(_read_printed)]
+def _write_printed(numbers: PaperNumber | dict[str, PaperNumber]) -> dict[str, Any]:
+    if isinstance(numbers, PaperNumber):
+        return asdict(numbers)
+    return {column: asdict(number) for column, number in numbers.items()}
+
+
+Printed = Annotated[
+    PaperNumber | dict[str, PaperNumber],
+    PlainValidator(_read_printed),
+    PlainSerializer(_write_printed),
+]
 
 
 STRICT = ConfigDict(frozen=True, extra="forbid")
