@@ -7,6 +7,7 @@ import errno
 import io
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
@@ -39,6 +40,7 @@ from privaudit.core.bounded_files import REASONS, reason_of
 from privaudit.core.errors import (
     ConfigError,
     PrivauditError,
+    PrivauditWarning,
     StorageError,
     one_line,
     shown,
@@ -214,6 +216,7 @@ def run() -> None:
     for stream in (sys.stdout, sys.stderr):  # an ASCII terminal has no …
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    warnings.showwarning = _show_warning  # type: ignore[assignment]
     try:
         with _written_out():
             app(prog_name="privaudit")  # also as `python -m privaudit`
@@ -223,6 +226,16 @@ def run() -> None:
     except _InterruptedError as interruption:
         typer.echo(f"privaudit: {interruption}", err=True)
         sys.exit(130)
+
+
+_show_others = warnings.showwarning
+
+
+def _show_warning(message: Any, category: Any, *where: Any) -> None:
+    if issubclass(category, PrivauditWarning):
+        typer.echo(f"privaudit: {one_line(str(message))}", err=True)
+    else:
+        _show_others(message, category, *where)
 
 
 @contextmanager

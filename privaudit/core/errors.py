@@ -61,6 +61,10 @@ def nearest(name: object, known: Iterable[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
+class PrivauditWarning(UserWarning):
+    """What goes on, and somebody should know of; the command line prints it as a line."""
+
+
 class PrivauditError(Exception):
     """Base of every error that privaudit raises on purpose."""
 

@@ -34,6 +34,8 @@ DATA: Mapping[str, tuple[str, str]] = {
     "data/squad/dev-v1.1.json": ("squad", "data/squad"),
     "data/cifar10/data_batch_1.bin": ("cifar10", "data/cifar10"),
     "data/cifar10/batches.meta.txt": ("cifar10", "data/cifar10"),
+    "data/cifar10-python/data_batch_1": ("cifar10", "data/cifar10-python"),
+    "data/cifar10-python/batches.meta": ("cifar10", "data/cifar10-python"),
 }
 
 

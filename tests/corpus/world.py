@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import pickle
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -147,6 +148,12 @@ def make_data(place: Path) -> None:
     names = "\n".join(f"class{n}" for n in range(10)).encode()
     files |= {"test_batch.bin": batch, "batches.meta.txt": names}
     write_files(place / "cifar10", files)
+    rows_of = np.frombuffer(batch, dtype=np.uint8).reshape(40, 3073)
+    part = {"data": rows_of[:, 1:], "labels": rows_of[:, 0].tolist()}
+    files = {f"data_batch_{i}": pickle.dumps(part, 2) for i in range(1, 6)}
+    meta = {"label_names": [f"class{n}" for n in range(10)]}
+    files |= {"test_batch": pickle.dumps(part, 2), "batches.meta": pickle.dumps(meta)}
+    write_files(place / "cifar10-python", files)
 
 
 def _folder(path: Path) -> Path:

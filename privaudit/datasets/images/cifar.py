@@ -1,10 +1,11 @@
-"""CIFAR-10 and CIFAR-100, from their binary archives or as pictures in class folders.
+"""CIFAR-10 and CIFAR-100, from their archives or as pictures in class folders.
 
 Source: Krizhevsky, "Learning multiple layers of features from tiny images", 2009, and
-https://www.cs.toronto.edu/~kriz/cifar.html for the layout of the binary version.
+https://www.cs.toronto.edu/~kriz/cifar.html for the layouts of the binary and the Python
+version, which hold the same pictures in the same order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -17,14 +18,41 @@ from privaudit.core.errors import DatasetError, MissingFileError
 from privaudit.core.limits import check_limit
 from privaudit.datasets.dataset import DATASETS, TEST_SPLIT, TRAIN, Dataset, PixelImages
 from privaudit.datasets.files.archives import is_archive
+from privaudit.datasets.images.cifar_pickles import PIXELS, pickled_names, pickled_rows
 from privaudit.datasets.images.class_folders import readable, require_classes
 from privaudit.datasets.images.image_folder import sort_by_class
 from privaudit.datasets.images.picture_files import store_in
 from privaudit.datasets.sources import OnDisk
 from privaudit.datasets.store import Store, is_picture
 
-PIXELS = 3 * 32 * 32
 PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
+
+
+@dataclass(frozen=True)
+class Version:
+    """One form in which one of the two data sets is published.
+
+    Attributes:
+        archive: The usual archive's name.
+        train: Files of the training part, in order.
+        test: The file of the test part.
+        names: The file of the class names.
+        read_rows: Returns the rows of a part, [n, 1 + 3072] with the class in front;
+            takes its content and what it is.
+        read_names: Returns the class names likewise.
+    """
+
+    archive: str
+    train: tuple[str, ...]
+    test: str
+    names: str
+    read_rows: Callable[[bytes, str], UInt8[np.ndarray, "n row"]]
+    read_names: Callable[[bytes, str], Sequence[str]]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """All files that are read."""
+        return (*self.train, self.test, self.names)
 
 
 @dataclass(frozen=True)
@@ -33,57 +61,45 @@ class Layout:
 
     Attributes:
         classes: 10 or 100.
-        label_bytes: In front of each picture; the last one is the class.
-        train: Files of the training part, in order.
-        test: The file of the test part.
-        names: The file of the class names.
+        binary: Its first choice.
+        pickled: The Python version.
     """
 
     classes: int
-    label_bytes: int
-    train: tuple[str, ...]
-    test: str
-    names: str
+    binary: Version
+    pickled: Version
 
     @property
-    def archive(self) -> str:
-        """The usual archive's name."""
-        return f"cifar-{self.classes}-binary.tar.gz"
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """All files that are read."""
-        return (*self.train, self.test, self.names)
-
-
-CIFAR10 = Layout(
-    10, 1, tuple(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin",
-    "batches.meta.txt",
-)  # fmt: skip
-CIFAR100 = Layout(100, 2, ("train.bin",), "test.bin", "fine_label_names.txt")
+    def versions(self) -> tuple[Version, ...]:
+        """Both, the first choice first."""
+        return self.binary, self.pickled
 
 
 def read_cifar(path: Path, layout: Layout) -> Dataset:
-    """Read the binary version, or pictures as train/CLASS/*.jpg and test/CLASS/*.jpg.
+    """Read either version, or pictures as train/CLASS/*.jpg and test/CLASS/*.jpg.
+
+    The Python version's pickles are read as data: nothing of them is run.
 
     Raises:
         MissingFileError: A file is missing.
-        DatasetError: It is the Python version, whose pickles are never read, or it is
-            damaged, or has another number of classes.
+        DatasetError: It is damaged, or has another number of classes.
     """
+    files = {name for version in layout.versions for name in version.files}
 
     def wanted(name: str) -> bool:
-        return is_picture(name) or PurePosixPath(name).name in layout.files
+        return is_picture(name) or PurePosixPath(name).name in files
 
     store = store_in(_chosen(path, layout), wanted)
+    where = {PurePosixPath(name).name: name for name in store.names}
+    for version in layout.versions:
+        if any(name in where for name in (*version.train, version.test)):
+            return _read_version(store, where, version, layout)
     if not store.names:
         raise DatasetError(
-            f"{store.path} holds no pictures, and none of {', '.join(layout.files)}. "
-            "CIFAR's Python version is not read: its pickles can run any code. "
-            f"Download the binary version, {layout.archive}, from {PAGE}."
+            f"{store.path} holds no pictures, and none of "
+            f"{', '.join(layout.binary.files)}. Download "
+            f"{' or '.join(version.archive for version in layout.versions)} from {PAGE}."
         )
-    if any(name.endswith(".bin") for name in store.names):
-        return _read_binary(store, layout)
     dataset = sort_by_class(store)
     if len(dataset.class_names) != layout.classes:
         raise DatasetError(
@@ -96,55 +112,102 @@ def read_cifar(path: Path, layout: Layout) -> Dataset:
 
 def _chosen(path: Path, layout: Layout) -> Path:
     """Return the usual archive where a folder holds it among others."""
-    usual = path / layout.archive
-    return usual if is_archive(usual) else path
+    usual = [path / version.archive for version in layout.versions]
+    return next((archive for archive in usual if is_archive(archive)), path)
 
 
-def _read_binary(store: Store, layout: Layout) -> Dataset:
-    where = {PurePosixPath(name).name: name for name in store.names}
-    for name in layout.files:
+def _read_version(
+    store: Store, where: dict[str, str], version: Version, layout: Layout
+) -> Dataset:
+    for name in version.files:
         if name not in where:
             raise MissingFileError(
-                f"There is no {name} in {store.path}. Download {layout.archive} from "
+                f"There is no {name} in {store.path}. Download {version.archive} from "
                 f"{PAGE} again."
             )
-    files = [*layout.train, layout.test]
-    rows = [_rows(store, where[name], layout) for name in files]
+    rows = [
+        version.read_rows(store.read(where[name]), f"{name} in {store.path}")
+        for name in (*version.train, version.test)
+    ]
     everything = torch.from_numpy(np.concatenate(rows))
-    labels = everything[:, layout.label_bytes - 1].long()
-    pixels = everything[:, layout.label_bytes :].reshape(-1, 3, 32, 32)
-    listed = store.read(where[layout.names])
-    check_limit("text", len(listed), f"{layout.names} in {store.path}")
-    names = _names(listed.decode(errors="replace").split("\n"))
+    labels = everything[:, 0].long()
+    pixels = everything[:, 1:].reshape(-1, 3, 32, 32)
+    listed, what = store.read(where[version.names]), f"{version.names} in {store.path}"
+    check_limit("text", len(listed), what)
+    lines = version.read_names(listed, what)
+    names = tuple(readable(line) for line in lines if line.strip())
     require_classes(labels, names, store.path)
     sizes = torch.tensor([len(part) for part in rows])
-    kinds = torch.tensor([TRAIN] * len(layout.train) + [TEST_SPLIT])
+    kinds = torch.tensor([TRAIN] * len(version.train) + [TEST_SPLIT])
     split = kinds.repeat_interleave(sizes)
     return Dataset(PixelImages(pixels), labels, names, split=split)
 
 
-def _rows(store: Store, name: str, layout: Layout) -> UInt8[np.ndarray, "n row"]:
-    row = layout.label_bytes + PIXELS
-    content = np.frombuffer(store.read(name), dtype=np.uint8)
+def _binary_rows(
+    content: bytes, what: str, label_bytes: int
+) -> UInt8[np.ndarray, "n row"]:
+    """Return rows of which the last byte in front of a picture is its class."""
+    row = label_bytes + PIXELS
     if len(content) == 0 or len(content) % row:
         raise DatasetError(
-            f"{name} in {store.path} has {len(content)} bytes, which is no multiple "
-            f"of {row}: it was cut. Download {layout.archive} from {PAGE} again."
+            f"{what} has {len(content)} bytes, which is no multiple of {row}: it was "
+            f"cut. Download it from {PAGE} again."
         )
-    return content.reshape(-1, row)
+    table = np.frombuffer(content, dtype=np.uint8).reshape(-1, row)
+    return table[:, label_bytes - 1 :]
 
 
-def _names(lines: Sequence[str]) -> tuple[str, ...]:
-    return tuple(readable(line) for line in lines if line.strip())
+def _binary_names(content: bytes, what: str) -> Sequence[str]:
+    return content.decode(errors="replace").split("\n")
 
+
+CIFAR10 = Layout(
+    10,
+    Version(
+        "cifar-10-binary.tar.gz",
+        tuple(f"data_batch_{i}.bin" for i in range(1, 6)),
+        "test_batch.bin",
+        "batches.meta.txt",
+        partial(_binary_rows, label_bytes=1),
+        _binary_names,
+    ),
+    Version(
+        "cifar-10-python.tar.gz",
+        tuple(f"data_batch_{i}" for i in range(1, 6)),
+        "test_batch",
+        "batches.meta",
+        partial(pickled_rows, labels="labels"),
+        partial(pickled_names, key="label_names"),
+    ),
+)
+CIFAR100 = Layout(
+    100,
+    Version(
+        "cifar-100-binary.tar.gz",
+        ("train.bin",),
+        "test.bin",
+        "fine_label_names.txt",
+        partial(_binary_rows, label_bytes=2),
+        _binary_names,
+    ),
+    Version(
+        "cifar-100-python.tar.gz",
+        ("train",),
+        "test",
+        "meta",
+        partial(pickled_rows, labels="fine_labels"),
+        partial(pickled_names, key="fine_label_names"),
+    ),
+)
 
 for _layout in (CIFAR10, CIFAR100):
     DATASETS.register(f"cifar{_layout.classes}")(
         OnDisk(
             summary=f"CIFAR-{_layout.classes}: 60,000 images of 32 by 32 pixels.",
-            needs=f"{_layout.archive} or its files, or images as train/CLASS/* and "
-            "test/CLASS/*, in a folder or an archive",
-            source=f"Download the binary version, {_layout.archive}, from {PAGE}",
+            needs=f"{' or '.join(version.archive for version in _layout.versions)} or "
+            "its files, or images as train/CLASS/* and test/CLASS/*, in a folder or an "
+            "archive",
+            source=f"Download {_layout.binary.archive} from {PAGE}",
             read=partial(read_cifar, layout=_layout),
         )
     )

@@ -17,6 +17,7 @@ from privaudit.core.errors import DatasetError
 from privaudit.datasets.dataset import DATASETS, Dataset
 from privaudit.datasets.files.checked_json import read_checked
 from privaudit.datasets.images.class_folders import PARTS, readable, require_classes
+from privaudit.datasets.images.coop_few_shot import read_few_shot
 from privaudit.datasets.images.picture_files import PictureFiles, store_of
 from privaudit.datasets.sources import OnDisk, only_file
 
@@ -108,18 +109,27 @@ def read_coop_split(path: Path, file: str = "split_zhou_*.json") -> Dataset:
     """Read pictures as a split says; those in no part of it do not count.
 
     Args:
-        path: The folder that holds the split, or the split.
+        path: The folder that holds the split, or the split; or a few-shot split,
+            which says what is trained on, while the split beside it or above its
+            folder says what is tested on.
         file: The split's name, or a pattern for it.
 
     Raises:
         MissingFileError: There is no split, or a picture of it is missing.
         ConfigError: There are several splits, or it is damaged.
     """
+    few_shot = path if path.suffix == ".pkl" else None
+    if few_shot:
+        beside = few_shot.parent
+        path = beside if any(beside.glob(file)) else beside.parent
     missing = f"There is no {file} in {path}. Get it from {GUIDE}."
     split_file = only_file(path, file, missing)
     parts = read_checked(split_file, SPLIT)
     if not parts.get("train"):
         raise DatasetError(f"{split_file} lists no picture under train. Get it again.")
+    if few_shot:
+        known = [*parts["train"], *parts.get("val", ())]
+        parts |= read_few_shot(few_shot, known)
     rows = [row for part in PARTS for row in parts.get(part, ())]
     store, names = store_of(split_file.parent, [name for name, _, _ in rows])
     labels = torch.tensor([label for _, label, _ in rows])

@@ -7,17 +7,20 @@ from typing import Any
 from zipfile import is_zipfile
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from privaudit.core.arrays import DAMAGE
 from privaudit.core.bounded_files import open_regular, open_zip
 from privaudit.core.errors import ConfigError, MissingFileError
+from privaudit.models.clip.torch_archive import open_archive
 
 _BIAS = "logit_bias"
 # What open_clip, OpenAI and transformers keep beside the weights.
 _NO_WEIGHTS = {"attn_mask", "context_length", "input_resolution", "vocab_size"}
+_OPENAI = {"input_resolution", "context_length", "vocab_size"}
+"""What a checkpoint of OpenAI's holds, and nobody else's."""
 _NUMBERS = (".position_ids", ".token_type_ids")
 _TEXT_PARTS = (
     "token_embedding",
@@ -33,8 +36,9 @@ def load_checkpoint(model: nn.Module, path: Path) -> None:
 
     SigLIP's bias of logits may be in the file or not: nothing here depends on it.
 
-    Takes safetensors, and torch's files as far as torch reads them without unpickling
-    any object (``weights_only``). Undoes two habits of trainers: a "state_dict" level
+    Takes safetensors, TorchScript archives as OpenAI published CLIP, whose code is not
+    run, and torch's other files as far as torch reads them without unpickling any
+    object (``weights_only``). Undoes two habits of trainers: a "state_dict" level
     and names that begin with "module.".
 
     Raises:
@@ -83,6 +87,30 @@ def check_is_there(path: Path) -> None:
         )
 
 
+def says_quick_gelu(path: Path) -> bool:
+    """Say whether a checkpoint itself tells that it was trained with QuickGELU.
+
+    OpenAI's do: their archives hold modules of that name, and their state dicts the
+    sizes that open_clip's leave out. Of others nothing is known.
+
+    Raises:
+        MissingFileError: There is no such file.
+    """
+    check_is_there(path)
+    try:
+        if path.suffix == ".safetensors":
+            with safe_open(path, "pt") as file:
+                return {*file.keys()} >= _OPENAI
+        archive = open_archive(path)
+    except (ConfigError, SafetensorError, *DAMAGE):
+        return False  # whoever loads it says what is wrong
+    if archive is None:
+        return False
+    names = {name.removeprefix("state_dict.") for name in archive.places()}
+    names = {name.removeprefix("module.") for name in names}
+    return "QuickGELU" in archive.kinds or names >= _OPENAI
+
+
 def _read(path: Path, most: int) -> dict[str, Tensor]:
     check_is_there(path)
     _refuse_large(path, path.stat().st_size, most)
@@ -112,15 +140,22 @@ def _read_torch_file(path: Path, most: int) -> Any:
             if is_zipfile(file):
                 entries = open_zip(file, str(path)).infolist()
                 _refuse_large(path, sum(entry.file_size for entry in entries), most)
+                if any(e.filename.endswith("/constants.pkl") for e in entries):
+                    return _scripted(path)
         return torch.load(path, map_location="cpu", weights_only=True)
     except ConfigError:
         raise
     except (UnpicklingError, *DAMAGE, MemoryError, RecursionError, IndexError):
         raise ConfigError(
             f"{path} is no file of plain tensors that torch can read without running "
-            "code from it (a TorchScript archive or pickled objects are not). Save the "
+            "code from it (pickled objects are not). Save the "
             "state dict as .safetensors."
         ) from None
+
+
+def _scripted(path: Path) -> dict[str, Tensor]:
+    archive = open_archive(path)
+    return archive.tensors() if archive else {}
 
 
 def _state_dict(path: Path, content: Any) -> dict[str, Tensor]:
@@ -141,7 +176,8 @@ def _named_as(
     named = {}
     for full_name, tensor in found.items():
         name = full_name.removeprefix("module.")
-        beside = name in _NO_WEIGHTS or name.endswith(_NUMBERS) or name == _BIAS
+        last = name.rpartition(".")[2]
+        beside = last in _NO_WEIGHTS or name.endswith(_NUMBERS) or name == _BIAS
         if beside and name not in wanted:
             continue
         if name.startswith(_TEXT_PARTS) and name not in wanted:

@@ -3,6 +3,7 @@
 ARCH is open_clip's name, or the path of one of its configurations (.json).
 """
 
+import warnings
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,15 @@ from torch import nn
 from privaudit.core.errors import (
     ConfigError,
     MissingFileError,
+    PrivauditWarning,
     UnknownNameError,
     shown,
 )
-from privaudit.models.clip.checkpoints import check_is_there, load_checkpoint
+from privaudit.models.clip.checkpoints import (
+    check_is_there,
+    load_checkpoint,
+    says_quick_gelu,
+)
 from privaudit.models.clip.picture_preparation import PicturePreparation
 from privaudit.models.clip.promptable_clip import PromptableCLIP
 from privaudit.models.clip.torchvision_shim import import_open_clip
@@ -45,9 +51,9 @@ def _load(asked: ModelRequest) -> PromptableCLIP:
     open_clip: Any = import_open_clip()
     named, _, tag = asked.source.partition("@")
     architecture, checkpoint = _known_architecture(open_clip, named), asked.checkpoint
-    if checkpoint is not None:
-        _check_activation(open_clip, architecture, tag)
     tag_options = _preparation_of(open_clip, architecture)
+    if checkpoint is not None and _is_quick(open_clip, architecture, tag, checkpoint):
+        tag_options["quick_gelu"] = True
     tag_options |= _tag_options(open_clip, architecture, tag)
     if checkpoint is None:
         checkpoint = _download(open_clip, asked.name, tag_options)
@@ -78,6 +84,36 @@ def _known_architecture(open_clip: Any, architecture: str) -> str:
         nearest = get_close_matches(architecture, known, n=8, cutoff=0.3) or known
         raise UnknownNameError("open_clip architecture", architecture, nearest)
     return architecture
+
+
+def _is_quick(open_clip: Any, architecture: str, tag: str, path: Path) -> bool:
+    """Say whether a checkpoint needs QuickGELU where neither tag nor configuration says.
+
+    Raises:
+        ConfigError: The tag says GELU and the checkpoint QuickGELU; or neither says
+            anything, and the architecture has weights of both kinds.
+    """
+    quick = open_clip.get_model_config(architecture).get("quick_gelu", False)
+    if tag:
+        quick = _tag_options(open_clip, architecture, tag).get("quick_gelu", quick)
+    if quick:
+        return False
+    if not path.is_file() or not says_quick_gelu(path):
+        _check_activation(open_clip, architecture, tag)
+        return False
+    if tag:
+        raise ConfigError(
+            f"{path} says that it was trained with QuickGELU, as OpenAI's weights, and "
+            f"open_clip:{architecture}@{tag} means GELU: its features would be wrong. "
+            "Name the tag whose weights they are, or leave it out."
+        )
+    warnings.warn(
+        f"{path} was trained with QuickGELU, as OpenAI's weights, and {architecture} "
+        "does not say so: QuickGELU is taken.",
+        PrivauditWarning,
+        stacklevel=2,
+    )
+    return True
 
 
 def _check_activation(open_clip: Any, architecture: str, tag: str) -> None:

@@ -1,5 +1,8 @@
 import json
+import pickle
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -127,6 +130,78 @@ def test_missing_pictures_are_counted_and_one_is_named(tmp_path: Path) -> None:
     write_folder(tmp_path, {"cat/0.png": picture(), "cat/1.png": picture()})
     with pytest.raises(MissingFileError, match=r"3 of 5 pictures .* dog/0\.png"):
         read_coop_split(tmp_path)
+
+
+BASE = "dassl.data.datasets.base_dataset"
+_Datum = type("Datum", (), {"__module__": BASE})
+"""Pickled under the name of Dassl's own, whose package nobody needs to have."""
+
+
+def datum(path: str, label: int, name: str) -> Any:
+    one = _Datum()
+    one.__dict__ = {
+        "_impath": path, "_label": label, "_domain": 0, "_classname": name,
+    }  # fmt: skip
+    return one
+
+
+def few_shots(monkeypatch: pytest.MonkeyPatch, content: Any, protocol: int) -> bytes:
+    module = ModuleType(BASE)
+    module.Datum = _Datum  # type: ignore[attr-defined]
+    with monkeypatch.context() as patch:
+        for name in ("dassl", "dassl.data", "dassl.data.datasets", BASE):
+            patch.setitem(sys.modules, name, module)
+        return pickle.dumps(content, protocol)
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+@pytest.mark.parametrize("place", ["", "split_fewshot/"])
+def test_a_few_shot_split_says_what_is_trained_on(
+    protocol: int, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = {
+        "train": [
+            datum("/home/somebody/data/x/images/dog/0.png", 1, "stop_sign"),
+            datum(r"C:\\data\\cat/1.png", 0, "cat"),
+        ],
+        "val": [datum("/else/where/cat/0.png", 0, "cat")],
+    }
+    name = f"{place}shot_1-seed_2.pkl"
+    files = {**tree("cat", "dog"), SPLIT: as_json(ROWS)}
+    files[name] = few_shots(monkeypatch, content, protocol)
+    path = write_folder(tmp_path / "home", files)
+    dataset = load_dataset("coop-split", path / name)
+    assert dataset.labels.tolist() == [1, 0, 0, 1, 1]
+    assert dataset.split is not None
+    assert dataset.split.tolist() == [TRAIN, TRAIN, VALIDATION, TEST_SPLIT, TEST_SPLIT]
+    greys = [int(dataset.images[i][0, 0, 0]) for i in range(5)]  # type: ignore[index]
+    assert greys == [3, 1, 0, 4, 5]
+    assert len(load_dataset("coop-split", path)) == 5
+
+
+class Payload:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pytest.fail, ("a split ran code",)
+
+
+def test_a_few_shot_split_that_is_none_is_one_clear_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_folder(tmp_path, {**tree("cat", "dog"), SPLIT: as_json(ROWS)})
+    file = path / "shot_1-seed_1.pkl"
+    for content, message in [
+        (Payload(), "nothing of it was run"),
+        ({"train": [Payload()]}, "nothing of it was run"),
+        ({"val": []}, "no picture under train"),
+        ({"train": [1]}, "does not list records"),
+        ({"train": [datum("/x/cat/0.png", 1, "cat")]}, "with label 1, and train"),
+        ({"train": [datum("/x/cow/0.png", 0, "cat")]}, "with label 0, and train"),
+        ({"train": [datum("/x/dog/1.png", 1, "dog")]}, "with label 1, and train"),
+    ]:
+        file.write_bytes(few_shots(monkeypatch, content, 4))
+        with pytest.raises(ConfigError, match=message) as caught:
+            read_coop_split(file)
+        assert str(file) in str(caught.value)
 
 
 def test_several_splits_are_not_guessed_from(tmp_path: Path) -> None:

@@ -1,0 +1,259 @@
+"""Checkpoints as OpenAI published CLIP: TorchScript, and weights for QuickGELU."""
+
+import io
+import json
+import os
+import pickle
+import struct
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from privaudit.core.errors import ConfigError, PrivauditWarning
+from privaudit.models.clip.checkpoints import says_quick_gelu
+from privaudit.models.clip.torch_archive import open_archive
+from tests.loaded_models import load_clip
+
+SIZES = ("input_resolution", "context_length", "vocab_size")
+
+
+class Stored(nn.Module):
+    """Holds tensors under OpenAI's names, module in module, to be scripted."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        inner: dict[str, dict[str, Tensor]] = {}
+        for name, tensor in tensors.items():
+            first, dot, rest = name.partition(".")
+            if dot:
+                inner.setdefault(first, {})[rest] = tensor
+            elif tensor.is_floating_point():
+                self.register_parameter(first, nn.Parameter(tensor))
+            else:
+                self.register_buffer(first, tensor)
+        for name, parts in inner.items():
+            self.add_module(name, Stored(parts))
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        return pictures
+
+
+class QuickGELU(nn.Module):
+    def forward(self, pictures: Tensor) -> Tensor:
+        return pictures * torch.sigmoid(1.702 * pictures)
+
+
+def script(path: Path, clip: nn.Module, *, quick: bool, halves: bool = False) -> Path:
+    """Save a model's weights as TorchScript; with OpenAI's activation, if it is quick."""
+    weights = clip.state_dict()
+    if halves:
+        weights = {name: t.half() for name, t in weights.items()}
+    module = Stored(weights)
+    if quick:
+        module.add_module("gelu", QuickGELU())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # files outlive functions
+        torch.jit.save(torch.jit.script(module.eval()), path)
+    return path
+
+
+@pytest.fixture
+def plain(small_options: dict[str, Any], tmp_path: Path) -> str:
+    """An architecture that says nothing of its activation."""
+    path = tmp_path / "small-plain.json"
+    path.write_text(json.dumps(small_options))
+    return f"open_clip:{path}"
+
+
+@pytest.fixture
+def quick(small_options: dict[str, Any], tmp_path: Path) -> str:
+    path = tmp_path / "small-with-quick.json"
+    path.write_text(json.dumps(small_options | {"quick_gelu": True}))
+    return f"open_clip:{path}"
+
+
+def test_an_archive_of_torchscript_has_the_features_of_its_model(
+    quick: str, build: Callable[..., nn.Module], tmp_path: Path
+) -> None:
+    clip: Any = build(quick_gelu=True)
+    path = script(tmp_path / "ViT-tiny.pt", clip, quick=True)
+    model = load_clip(quick, path)
+    assert any(name.endswith("attn.in_proj_weight") for name in clip.state_dict())
+    pictures = torch.rand(2, 3, 32, 32)
+    wanted = clip.encode_image(pictures, normalize=True)
+    torch.testing.assert_close(model.encode_images(pictures), wanted)
+    tokens = model.tokenizer(["a photo of a cat."], 40)
+    words = clip.encode_text(tokens, normalize=True)
+    torch.testing.assert_close(model.template_features(["cat"]), words)
+
+
+def test_half_precision_is_read_as_it_lies_there(
+    quick: str, build: Callable[..., nn.Module], tmp_path: Path
+) -> None:
+    clip = build(quick_gelu=True)
+    model = load_clip(quick, script(tmp_path / "h.pt", clip, quick=True, halves=True))
+    for name, tensor in model.clip.state_dict().items():
+        assert torch.equal(tensor, clip.state_dict()[name].half().float()), name
+
+
+def openai_like(path: Path, clip: nn.Module) -> Path:
+    weights = {**clip.state_dict(), **{name: torch.tensor(1) for name in SIZES}}
+    if path.suffix == ".safetensors":
+        save_file({name: tensor.clone() for name, tensor in weights.items()}, path)
+    else:
+        torch.save(weights, path)
+    return path
+
+
+@pytest.mark.parametrize("form", ["scripted.pt", "state.pt", "state.safetensors"])
+def test_where_only_the_checkpoint_says_quick_gelu_it_is_taken(
+    plain: str, build: Callable[..., nn.Module], tmp_path: Path, form: str
+) -> None:
+    """With GELU the features would be others, and nothing would say so."""
+    clip: Any = build(quick_gelu=True)
+    path = tmp_path / form
+    if form == "scripted.pt":
+        script(path, clip, quick=True)
+    else:
+        openai_like(path, clip)
+    with pytest.warns(PrivauditWarning, match="trained with QuickGELU"):
+        model = load_clip(plain, path)
+    pictures = torch.rand(2, 3, 32, 32)
+    wanted = clip.encode_image(pictures, normalize=True)
+    torch.testing.assert_close(model.encode_images(pictures), wanted)
+    save_file(clip.state_dict(), wrong := tmp_path / "unsaid.safetensors")
+    other = load_clip(plain, wrong).encode_images(pictures)
+    assert (other - wanted).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("form", ["scripted.pt", "state.pt"])
+def test_a_tag_that_says_otherwise_is_refused(
+    plain: str, build: Callable[..., nn.Module], tmp_path: Path, form: str
+) -> None:
+    path = tmp_path / form
+    if form == "scripted.pt":
+        script(path, build(), quick=True)
+    else:
+        openai_like(path, build())
+    with pytest.raises(ConfigError, match="@gelu means GELU: its features would be"):
+        load_clip(f"{plain}@gelu", path)
+
+
+def test_what_says_nothing_is_as_named(
+    plain: str, build: Callable[..., nn.Module], tmp_path: Path
+) -> None:
+    path = script(tmp_path / "x.pt", build(), quick=False)
+    assert not says_quick_gelu(path)
+    load_clip(plain, path)  # no warning: warnings are errors here
+    (tmp_path / "legacy.pt").write_bytes(b"no zip")
+    assert not says_quick_gelu(tmp_path / "legacy.pt")
+
+
+class Payload:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pytest.fail, ("a checkpoint ran code",)
+
+
+class System:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, ("touch ran",)
+
+
+def repacked(path: Path, out: Path, change: Mapping[str, bytes | None]) -> Path:
+    """Copy a zip with some entries of other content, or without them."""
+    with ZipFile(path) as old, ZipFile(out, "w") as new:
+        for entry in old.infolist():
+            inner = entry.filename.partition("/")[2]
+            content = change.get(inner, old.read(entry))
+            if content is not None:
+                new.writestr(entry.filename, content)
+    return out
+
+
+@pytest.mark.parametrize("payload", [Payload(), System(), {"weight": [System()]}])
+def test_a_hostile_archive_runs_nothing(
+    plain: str,
+    build: Callable[..., nn.Module],
+    tmp_path: Path,
+    payload: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = script(tmp_path / "x.pt", build(), quick=True)
+    evil = repacked(path, tmp_path / "e.pt", {"data.pkl": pickle.dumps(payload, 2)})
+    with pytest.raises(ConfigError, match="nothing of it was run"):
+        load_clip(plain, evil)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_the_code_in_an_archive_is_never_read(
+    quick: str, build: Callable[..., nn.Module], tmp_path: Path
+) -> None:
+    path = script(tmp_path / "x.pt", build(), quick=True)
+    with ZipFile(path) as archive:
+        code = [n.partition("/")[2] for n in archive.namelist() if "/code/" in n]
+    assert code
+    without = repacked(path, tmp_path / "e.pt", dict.fromkeys(code, b"!"))
+    assert load_clip(quick, without).dim == 24
+
+
+def test_bytes_that_are_missing_or_too_few_are_one_line(
+    quick: str, build: Callable[..., nn.Module], tmp_path: Path
+) -> None:
+    path = script(tmp_path / "x.pt", build(), quick=True)
+    for number, content in enumerate((b"\0" * 8, None)):
+        evil = repacked(path, tmp_path / f"{number}.pt", {"data/3": content})
+        with pytest.raises(ConfigError, match="damaged pickle"):
+            load_clip(quick, evil)
+
+
+def hand_made(tmp_path: Path, steps: bytes) -> Path:
+    """Return an archive whose only tensor is four numbers, seen as the steps say."""
+    storage = (
+        b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00"
+        b"\x00cpuK\x04tQ"
+    )
+    tensor = b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + steps + b"tR"
+    content = b"\x80\x02}X\x01\x00\x00\x00w" + tensor + b"s."
+    buffer = io.BytesIO()
+    with ZipFile(buffer, "w") as archive:
+        archive.writestr("a/data.pkl", content)
+        archive.writestr("a/data/0", struct.pack("<4f", 1, 2, 3, 4))
+        archive.writestr("a/constants.pkl", b"")
+    path = tmp_path / "hand.pt"
+    path.write_bytes(buffer.getvalue())
+    return path
+
+
+TWO_BY_TWO = b"K\x00K\x02K\x02\x86K\x01K\x02\x86\x89}"  # offset, shape, stride
+
+
+def test_a_tensor_by_hand_is_seen_by_its_strides(tmp_path: Path) -> None:
+    archive = open_archive(hand_made(tmp_path, TWO_BY_TWO))
+    assert archive is not None
+    assert archive.tensors()["w"].tolist() == [[1, 3], [2, 4]]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        b"K\x01K\x02K\x02\x86K\x01K\x02\x86\x89}",  # ends behind the last number
+        b"K\x00J\x00\x00\x00\x7fK\x02\x86K\x00K\x00\x86\x89}",  # of no steps, endlessly
+        b"K\x00K\x02\x85J\xff\xff\xff\xff\x85\x89}",  # backwards
+        b"K\x00K\x02\x85K\x01K\x01\x86\x89}",
+        b"NK\x02\x85K\x01\x85\x89}",
+        b"K\x00NN\x89}",
+    ],
+)
+def test_a_tensor_of_more_than_is_there_is_refused(
+    tmp_path: Path, steps: bytes
+) -> None:
+    with pytest.raises(ConfigError, match="damaged pickle"):
+        open_archive(hand_made(tmp_path, steps))
