@@ -41,6 +41,7 @@ USED = (
     "data",
     "image_column",
     "label_column",
+    "classes",
     "model",
     "checkpoint",
     "context_tokens",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from privaudit.core.bounded_files import reason_of
 from privaudit.core.errors import ConfigError, DatasetError, MissingFileError, shown
+from privaudit.datasets.chosen_classes import only_classes
 from privaudit.datasets.dataset import DATASETS, Dataset
 from privaudit.datasets.named_places import located, search_path
 
@@ -91,7 +92,10 @@ def is_hub_name(place: str) -> bool:
 
 
 def load_dataset(
-    name: str, path: str | Path | None = None, columns: TableColumns = NO_COLUMNS
+    name: str,
+    path: str | Path | None = None,
+    columns: TableColumns = NO_COLUMNS,
+    classes: str | None = None,
 ) -> Dataset:
     """Return a data set by name.
 
@@ -102,6 +106,7 @@ def load_dataset(
         name: From ``privaudit list datasets``.
         path: Its folder or file; None looks in the usual places.
         columns: Of a data set in tables.
+        classes: Names with commas between them: records of other classes are left out.
 
     Raises:
         UnknownNameError: No data set has that name.
@@ -123,8 +128,16 @@ def load_dataset(
                 "for it. Leave the path out, or name the kind of data that lies there: "
                 "`privaudit list datasets`."
             )
-        return _load(name, None, columns)
-    return _load(name, find_folder(name, entry, path), columns)
+        return _load_classes(name, None, columns, classes)
+    return _load_classes(name, find_folder(name, entry, path), columns, classes)
+
+
+@lru_cache(maxsize=4)
+def _load_classes(
+    name: str, path: Path | None, columns: TableColumns, classes: str | None
+) -> Dataset:
+    dataset = _load(name, path, columns)
+    return only_classes(dataset, classes) if classes else dataset
 
 
 @lru_cache(maxsize=4)

@@ -1,4 +1,4 @@
-"""What a table asks of a finished run: attacks, and utility on another data set.
+"""What a table asks of a finished run: attacks, utility by domain and elsewhere.
 
 Both take their time, so what they found is kept beside the run, below ``audits/table``,
 with what it is of: a run that was trained anew, or other attacks, are asked again.
@@ -7,7 +7,7 @@ with what it is of: a run that was trained anew, or other attacks, are asked aga
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +15,19 @@ from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.auditor import Auditor
 from privaudit.auditing.parts.server_model import SERVER_MODEL
 from privaudit.auditing.scenario import find_scenario
+from privaudit.core.errors import ConfigError
 from privaudit.core.storage import parse_json, to_json
-from privaudit.evaluation.tables.metrics import ELSEWHERE, Metric
+from privaudit.evaluation.tables.metrics import ELSEWHERE, Metric, domain_of
 from privaudit.evaluation.tables.parts import Elsewhere
-from privaudit.federated.runs.population import records_elsewhere, some_of
+from privaudit.federated.runs.population import (
+    Population,
+    records_elsewhere,
+    some_of,
+)
 from privaudit.federated.runs.runs import AUDITS, Run
 from privaudit.federated.runs.tasks import measure_writing
+from privaudit.federated.runs.utility import measure_clients
+from privaudit.federated.trainer import ClientId
 
 FORMAT = 1  # raised when the same question has another answer
 Found = Mapping[Metric, float]
@@ -54,7 +61,51 @@ def measure_afterwards(run: Run, asked: Afterwards) -> dict[Metric, float]:
         values |= _leaks(run, asked.scenario)
     if asked.elsewhere:
         values |= _elsewhere(run, asked.elsewhere)
+    if domains := [metric for metric in asked.metrics if domain_of(metric)]:
+        values |= _in_domains(run, domains)
     return values
+
+
+def _in_domains(run: Run, metrics: Sequence[Metric]) -> Found:
+    """Return what the finished models of each domain's clients score."""
+    return _remembered(
+        run, "domains", {"metrics": list(metrics)}, lambda: _measured_in(run, metrics)
+    )
+
+
+def _measured_in(run: Run, metrics: Sequence[Metric]) -> Found:
+    found: dict[Metric, float] = {}
+    for metric in metrics:
+        if (asked := domain_of(metric)) is None:
+            continue
+        name, domain = asked
+        clients = clients_of(run.population, domain)
+        models = {one: run.personal_models[one] for one in clients}
+        utility = measure_clients(run.trainer, run.population, models)
+        found[metric] = {"local": utility.local, "mix": utility.mix}[name].value
+    return found
+
+
+def clients_of(population: Population, domain: str) -> list[ClientId]:
+    """Return the clients whose candidates are all of one domain.
+
+    Raises:
+        ConfigError: The data set has no domain of that name, or no client has records
+            of it alone.
+    """
+    names, domains = population.dataset.domain_names, population.dataset.domains
+    clients: list[ClientId] = []
+    if domains is not None and domain in names:
+        of_it = domains == names.index(domain)
+        everyone = population.task.clients
+        clients = [one for one in everyone if of_it[population.indices(one)].all()]
+    if not clients:
+        raise ConfigError(
+            f"Accuracy on {domain!r} was requested, and no client has records of that "
+            f"domain alone. The domains are: {', '.join(names) or 'none'}; use "
+            "--partition domains."
+        )
+    return clients
 
 
 def _leaks(run: Run, scenario: str) -> Found:

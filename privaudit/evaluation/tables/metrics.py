@@ -2,7 +2,8 @@
 
 A number belongs to the clients' personal models ("local", "mix", "clients BLEU-1"), to
 the server's own model ("server BLEU-1"; on another data set, "elsewhere BLEU-1"), to
-what is sent ("megabytes per round"), or to an attack: "client NAME" on rebuilt clients,
+what is sent ("megabytes per round"), to the clients of one domain ("mix on clipart",
+"local on real"), or to an attack: "client NAME" on rebuilt clients,
 "server NAME" on the server's model. An attack's bare NAME is for tables whose rows say
 whose model is attacked.
 """
@@ -29,7 +30,19 @@ CAPTIONS = tuple(
     for name in (*CAPTION_METRICS, F1, EXACT)
 )
 PLAIN = (*ACCURACIES, MEGABYTES, *CAPTIONS)
+_IN_DOMAINS = ("local", "mix")
 _VICTIMS: tuple[Whose, ...] = ("server", "client")
+
+
+def domain_of(metric: Metric) -> tuple[str, str] | None:
+    """Return an accuracy's name and the domain whose clients it is of; None of others.
+
+    Example:
+        >>> domain_of("mix on real photos"), domain_of("mix")
+        (('mix', 'real photos'), None)
+    """
+    name, on, domain = metric.partition(" on ")
+    return (name, domain) if on and domain and name in _IN_DOMAINS else None
 
 
 def attack_of(metric: Metric) -> str | None:
@@ -41,7 +54,7 @@ def attack_of(metric: Metric) -> str | None:
         >>> attack_of("server BLEU-1") is None
         True
     """
-    if metric in PLAIN:
+    if metric in PLAIN or domain_of(metric):
         return None
     first, _, rest = metric.partition(" ")
     return rest if first in _VICTIMS else metric
@@ -93,7 +106,8 @@ def check_metrics(
 def _known(scenario: str, attacks: Collection[str]) -> str:
     texts = ", ".join((*CAPTION_METRICS, F1, EXACT))
     return (
-        f"there are {', '.join((*ACCURACIES, MEGABYTES))}; server, clients or "
+        f"there are {', '.join((*ACCURACIES, MEGABYTES))}; "
+        f"{' or '.join(_IN_DOMAINS)} with 'on' and a domain; server, clients or "
         f"{ELSEWHERE} with {texts}; and server or client with an attack of "
         f"{scenario}: {', '.join(attacks)}"
     )

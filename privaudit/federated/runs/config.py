@@ -21,6 +21,7 @@ from privaudit.core.parameters import (
 )
 from privaudit.core.seeds import Randomness
 from privaudit.core.storage import read_bytes
+from privaudit.datasets.chosen_classes import named_classes
 from privaudit.datasets.flower_partition import FLOWER, FlowerPartition
 from privaudit.datasets.groups import CONTENTS, NEAR
 from privaudit.datasets.named_places import by_content, is_named, with_hash
@@ -177,6 +178,8 @@ def make_config(
             fields[place] = _lasting(fields[place])
     if fields.get("template") is not None:
         fields["template"] = _template_text(str(fields["template"]))
+    if fields.get("classes") is not None:
+        fields["classes"] = named_classes(str(fields["classes"]))
     if fields.get("owner_column") is not None:
         fields.setdefault("partition", "domains")
     task: AnyTask = built.task

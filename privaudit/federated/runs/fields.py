@@ -59,6 +59,12 @@ class RunFields(BaseModel):
         description="Column that says whose a record is (hf); then --partition is "
         "domains by default: clients are spread over the owners.",
     )
+    classes: str | None = Field(
+        None,
+        max_length=65536,
+        description="Only records of these classes: names with commas between them, a "
+        ".txt with one a line, domainnet-10 or office-caltech-10. By default: all.",
+    )
     groups: str | None = Field(
         None,
         max_length=200,

@@ -197,7 +197,7 @@ def populate(config: RunConfig) -> Population:
         ConfigError: The data set cannot be used, or the partition is impossible.
         MissingFileError: The data set or a checkpoint is missing.
     """
-    dataset = load_dataset(config.dataset, config.data, config.columns)
+    dataset = _load_own(config)
     refuse_mismatch(config, dataset)
     model = _load_frozen(config)
     split = deal(config, dataset, model.known_records(dataset))
@@ -229,6 +229,10 @@ def populate(config: RunConfig) -> Population:
         dataset, records, split, task, model.model_hash, config.tested, canaries,
         _tested_clients(config, task), config.has_owners,
     )  # fmt: skip
+
+
+def _load_own(config: RunConfig) -> Dataset:
+    return load_dataset(config.dataset, config.data, config.columns, config.classes)
 
 
 def _tested_clients(config: RunConfig, task: Task) -> tuple[ClientId, ...] | None:
@@ -294,10 +298,7 @@ def records_elsewhere(
             not know; or, for a model that writes, it has no dialogues.
         MissingFileError: The data set is missing.
     """
-    foreign, own_data = (
-        load_dataset(dataset, data),
-        load_dataset(config.dataset, config.data, config.columns),
-    )
+    foreign, own_data = load_dataset(dataset, data), _load_own(config)
     if foreign.hash == own_data.hash:
         raise ConfigError(
             f"{dataset} is what the run was trained on, so its records are no foreign "

@@ -129,6 +129,7 @@ CONFIG = entries(
         "label_column": withheld,
         "text_column": withheld,
         "owner_column": withheld,
+        "classes": withheld,
         "groups": withheld,  # a column's name is the owner's word
         "model": model,
         "checkpoint": withheld,

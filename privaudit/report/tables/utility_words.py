@@ -7,6 +7,7 @@ from privaudit.evaluation.tables.metrics import (
     MEGABYTES,
     Metric,
     attack_of,
+    domain_of,
 )
 from privaudit.evaluation.tables.plan import TablePlan
 
@@ -36,6 +37,8 @@ def title(plan: TablePlan, metric: Metric) -> str:
         return f"{rest} {_OWNERS[first]}"
     if (attack := attack_of(metric)) is not None:
         return f"AUROC of {attack}{_VICTIMS.get(first, '')}"
+    if (of_domain := domain_of(metric)) is not None:
+        return f"{TITLES[of_domain[0]]}, clients of {of_domain[1]}"
     return TITLES.get(metric, metric.capitalize())
 
 

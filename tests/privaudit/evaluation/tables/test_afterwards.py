@@ -1,13 +1,18 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from privaudit import Auditor
 from privaudit.auditing.parts.server_model import SERVER_MODEL
 from privaudit.core.errors import ConfigError, UnknownNameError
 from privaudit.evaluation.tables import afterwards
-from privaudit.evaluation.tables.afterwards import Afterwards, measure_afterwards
+from privaudit.evaluation.tables.afterwards import (
+    Afterwards,
+    clients_of,
+    measure_afterwards,
+)
 from privaudit.evaluation.tables.outcomes import perform, read_metric, read_outcome
 from privaudit.evaluation.tables.parts import Elsewhere
 from privaudit.evaluation.tables.plan import TablePlan
@@ -117,6 +122,52 @@ def test_a_failed_attack_is_an_outcome_that_says_why(
     assert perform(planned, tmp_path).error == "No room for it."
     monkeypatch.undo()
     assert perform(planned, tmp_path).value(LOSS, "last") is not None
+
+
+def in_domains(tmp_path: Path, **changes: Any) -> TablePlan:
+    """Return a plan on a bank of two domains, whose last round is measured by domain."""
+    bank = tmp_path / "two.npz"
+    stream = np.random.default_rng(0)
+    np.savez(
+        bank,
+        embeddings=stream.normal(size=(160, 64)).astype(np.float32),
+        labels=np.arange(160) % 4,
+        class_names=["one", "two", "three", "four"],
+        domains=np.where(np.arange(160) < 80, "photo", "sketch"),
+    )
+    return plan_of(
+        **{
+            "fields": {
+                "dataset": "feature-bank", "data": str(bank), "clients": 4, "rounds": 1,
+                "partition": "domains", "members": "all", "tested": 60,
+            },
+            "metrics": ["mix", "mix on photo", "mix on sketch", "local on sketch"],
+            "rows": [{"label": "a", "trainer": "coop", "settings": {"epochs": 1}}],
+            **changes,
+        }
+    )  # fmt: skip
+
+
+def test_accuracy_by_domain_is_that_of_its_own_clients(tmp_path: Path) -> None:
+    """With as many clients in each, the mean over domains is the mean over clients."""
+    table = make_table(in_domains(tmp_path), folder=tmp_path)
+    assert not table.failures
+    (outcome,) = table.outcomes.values()
+    both = [outcome.value(f"mix on {name}", "last") for name in ("photo", "sketch")]
+    assert None not in both
+    assert sum(filter(None, both)) / 2 == pytest.approx(outcome.value("mix", "last"))
+    assert both[0] != both[1]
+    run = Run(tmp_path / outcome.run)
+    assert clients_of(run.population, "sketch") == ["client-1", "client-3"]
+    assert (tmp_path / outcome.run / "audits" / "table" / "domains.json").exists()
+
+
+def test_a_domain_that_nobody_has_is_a_failure_that_says_so(tmp_path: Path) -> None:
+    table = make_table(
+        in_domains(tmp_path, metrics=["mix on clipart"]), folder=tmp_path
+    )
+    ((_, outcome),) = table.failures
+    assert "The domains are: photo, sketch" in outcome.error
 
 
 WRITER = [{"label": "a", "trainer": "lora-fedavg", "whose": "server"}]

@@ -62,7 +62,8 @@ def test_units_by_hand() -> None:
         ("megabytes", "did you mean 'megabytes per round'"),
         (
             "xyz",
-            "there are local, neighbour, mix, all, megabytes per round; server, ",
+            "there are local, neighbour, mix, all, megabytes per round; local or mix "
+            "with 'on' and a domain; server, ",
         ),
     ],
 )

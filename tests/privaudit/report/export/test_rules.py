@@ -91,6 +91,7 @@ def test_what_trainers_claim_and_take_is_known(name: str, task: Task) -> None:
         assert (sieve.odd, sieve.unknown) == ([], [])
         assert sorted(sieve.withheld) == [
             "config/checkpoint",
+            "config/classes",
             "config/data",
             "config/groups",
             "config/image_column",
