@@ -1,8 +1,11 @@
 """The command ``privaudit table``: plan in, table out."""
 
+from typing import Annotated
+
 import typer
 
 from privaudit.cli import options
+from privaudit.core.parameters import parse_pairs
 
 
 def table(
@@ -11,8 +14,14 @@ def table(
     out: options.TableFolder = None,
     on: options.On = "local",
     check: options.Check = False,
+    setting: options.Settings = None,
+    field: options.Fields = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="Seeds in place of the plan's, as 1,2,3.")
+    ] = None,
 ) -> None:
     """Reproduce a paper's table: train all cells of a plan over its seeds."""
+    from privaudit.evaluation.tables.overrides import overridden
     from privaudit.evaluation.tables.plan import read_plan
     from privaudit.evaluation.tables.schedule import schedule
     from privaudit.evaluation.tables.table import make_table
@@ -20,7 +29,13 @@ def table(
     from privaudit.federated.runs.folder.run_names import runs_folder
     from privaudit.report.tables.utility_table import write_utility_table
 
-    wanted, executor = read_plan(plan), find_executor(on)
+    wanted = overridden(
+        read_plan(plan),
+        options.settings(setting),
+        parse_pairs("--field clients=3", field or []),
+        options.maybe_listed("--seeds", seeds, int, "whole numbers") or (),
+    )
+    executor = find_executor(on)
     if check:
         typer.echo(f"{plan}: {len(schedule(wanted).runs)} runs, all of them valid.")
         return

@@ -19,7 +19,7 @@ from privaudit.report.tables.utility_records import (
     cell_records,
     run_records,
 )
-from privaudit.report.tables.utility_words import about_units, title
+from privaudit.report.tables.utility_words import about_units, ran_on, title
 
 NOTHING = "\u2013"
 VIEWS = ("server", "server-aggregate", "peer", "released")
@@ -45,7 +45,7 @@ def write_utility_table(table: UtilityTable, folder: Path, name: str) -> str:
 def as_markdown(table: UtilityTable) -> str:
     """Return the tables of all metrics, what is certified, and what the numbers are."""
     plan = table.plan
-    parts = [f"# {plan.title}", plan.source]
+    parts = [f"# {plan.title}", plan.source, ran_on(plan)]
     for panel in plan.panels:
         parts += _panel_parts(table, panel)
     for metric in () if plan.panels else plan.metrics:
