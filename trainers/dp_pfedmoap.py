@@ -32,7 +32,7 @@ from privaudit.federated.transcripts.threat_models import View
 from privaudit.federated.transcripts.transcript import Message
 from privaudit.privacy.budget import GaussianNoise
 from privaudit.privacy.certificate import Claim
-from privaudit.privacy.clipping import clip_each
+from privaudit.privacy.clipping import clip_each, reach_of_steps
 from privaudit.privacy.events import MechanismEvent
 from privaudit.tuning.optimiser import SETTINGS, Optimiser
 from privaudit.tuning.prompts.experts.experts import PromptExperts
@@ -77,8 +77,8 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
     of privacy is. Taken here: clip norm C 10, standard deviation sqrt(T ln(1 / delta))
     / epsilon * C / B on the prompt itself, as the other baselines have it after Tran et
     al. 2025, and one record of one client. What that proves is far from what is
-    claimed: S clipped steps move a prompt by S times rate times C at the most (over 1 -
-    momentum), and one record by twice that.
+    claimed: S clipped steps move a prompt by S times rate times C at the most (with
+    momentum more: reach_of_steps), and one record by twice that.
     There is no "published-code", and no gate that is sent.
 
     Source: Luo et al., "Mixture of experts made personalized: federated prompt learning
@@ -227,8 +227,8 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
     def _reach(self, task: Task) -> float:
         """Return how far a round's clipped steps can move a prompt, for any client."""
         batches = math.ceil(max(task.candidates.values()) / self.batch)
-        whole = self.personal_learning_rate * self.clip_norm / (1 - self.momentum)
-        return self.epochs * batches * whole
+        steps, rate = self.epochs * batches, self.personal_learning_rate
+        return reach_of_steps(steps, rate, self.clip_norm, self.momentum)
 
     def from_uploads(
         self,

@@ -83,6 +83,43 @@ def clip_each(
     }
 
 
+def reach_of_steps(
+    steps: int,
+    learning_rate: float,
+    clip_norm: float,
+    momentum: float = 0.0,
+    pull: float = 0.0,
+) -> float:
+    """Return how far steps along clipped gradients lead from where they began, at most.
+
+    SGD with v = momentum v + g + pull (p - start), p = p - learning_rate v, and |g| at
+    most ``clip_norm``, whatever the records are. The recursion is linear: what a step
+    adds is its gradient times a factor for the steps behind it, and the largest sum has
+    all of these in one line. A pull to the start is no gradient of a record: it is not
+    clipped, and draws back what records have moved, so that the reach is smaller.
+
+    Args:
+        steps: At least 0.
+        learning_rate: Step size.
+        clip_norm: Of each step's gradient.
+        momentum: In [0, 1).
+        pull: Of the proximal term pull / 2 |p - start|^2, at least 0; from about
+            2 (1 + momentum) / learning_rate on, it throws p ever farther.
+
+    Example:
+        >>> round(reach_of_steps(3, 0.1, 10.0), 6)
+        3.0
+        >>> round(reach_of_steps(3, 0.1, 10.0, pull=5.0), 6)  # 1 + 1/2 + 1/4
+        1.75
+    """
+    moved, speed, total = 0.0, 1.0, 0.0
+    for _ in range(steps):
+        moved -= learning_rate * speed
+        speed = momentum * speed + pull * moved
+        total += abs(moved)
+    return clip_norm * total
+
+
 def _norms(gradient: Tensor, leading: int) -> Tensor:
     # In float64: squares of large float32 gradients would overflow to infinity.
     flat = gradient.flatten(leading)

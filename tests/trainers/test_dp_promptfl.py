@@ -10,6 +10,8 @@ from privaudit.federated.trainer import Task
 from privaudit.privacy.certificate import CertifiedView
 from privaudit.statistics.epsilon.gaussian_mechanism import gaussian_epsilon
 from privaudit.trainers.dp_promptfl import DPPromptFL
+from privaudit.trainers.prompt_fedprox import PromptFedProx
+from privaudit.trainers.promptfl import PromptFL
 from tests.toy_federation import (
     ALL,
     Play,
@@ -138,6 +140,96 @@ def test_the_published_code_proves_what_a_batch_mean_can(
         # The grid that noise is drawn on costs a little more than the closed form.
         want = pytest.approx(gaussian_epsilon(mu, 1e-5), rel=1e-4)
         assert played.proved(view, 100) == want
+
+
+@pytest.mark.parametrize("mu", [0.0, 5.0])
+def test_epochs_without_noise_are_those_of_promptfl_and_fedprox(
+    mu: float, play: Play, shards: Shards
+) -> None:
+    """Clients of one size, as averages are plain here; and a pull that is felt."""
+    alike = {c: s.pick(torch.arange(len(s)) < 8) for c, s in shards.items()}
+    same: dict[str, Any] = {"epochs": 2, "batch_size": 3, "learning_rate": 0.05}
+    same |= {"momentum": 0.9}
+    plain = PromptFedProx(mu=mu, **same) if mu else PromptFL(**same)
+    noiseless = DPPromptFL(mode="published-paper", clip_norm=1e6, mu=mu, **same)
+    ends = [
+        play(trainer, rounds=2, shards=alike).server["context"]
+        for trainer in (plain, noiseless, replace(noiseless, mu=mu + 5))
+    ]
+    torch.testing.assert_close(ends[0], ends[1])
+    assert not torch.allclose(ends[1], ends[2], atol=1e-3)
+
+
+@pytest.mark.parametrize("mu", [0.0, 5.0])
+def test_the_code_s_epochs_send_what_they_moved_over_the_rate(
+    mu: float, play: Play, task: Task, shards: Shards
+) -> None:
+    """By hand: two passes of one batch each, whose second feels the pull."""
+    trainer = make(mode="published-code", batch_size=100, epochs=2, mu=mu)
+    played = play(trainer, rounds=0)
+    start = played.server["context"]
+    played.step()
+    for client, shard in shards.items():
+        first = context_gradient(task, start, shard)
+        second = context_gradient(task, start - 0.05 * first, shard)
+        want = first + second - mu * 0.05 * first
+        sent = played.uploads()[client]["gradient"]
+        torch.testing.assert_close(sent, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("mode", "momentum", "mu"),
+    [
+        ("published-paper", None, 0.0),
+        ("published-paper", None, 20.0),
+        ("published-paper", 0.9, 0.0),
+        ("published-code", None, 0.0),
+        ("published-code", None, 20.0),
+    ],
+)
+def test_what_epochs_prove_is_what_their_reach_allows(
+    mode: Any, momentum: float | None, mu: float, play: Play, large: Task
+) -> None:
+    """By closed form: 400 records, 13 batches of 32, 2 passes; rate 0.01, clip 0.1.
+
+    Of n steps the one before the last k moves a prompt by the rate times q^k with a
+    pull, by the rate times 1 + b + ... + b^k with momentum b.
+    """
+    trainer = DPPromptFL(
+        mode=mode, epsilon=2.0, epochs=2, clip_norm=0.1, learning_rate=0.01,
+        momentum=momentum, mu=mu,
+    )  # fmt: skip
+    behind = range(2 * 13)
+    if momentum:
+        factors = [(1 - 0.9 ** (k + 1)) / 0.1 for k in behind]
+    else:
+        factors = [(1 - 0.01 * mu) ** k for k in behind]
+    unit = 0.01 if mode == "published-paper" else 1.0
+    reach = unit * 0.1 * sum(factors)
+    std = math.sqrt(100 * math.log(1e5)) / 2.0 * 0.1 / 32
+    played = play(trainer, rounds=1, task=large)
+    rows: list[tuple[CertifiedView, int]] = [("server", 1), ("server-aggregate", 3)]
+    for view, parties in rows:
+        shift = math.sqrt(100) * 2 * reach / std / math.sqrt(parties)
+        want = pytest.approx(gaussian_epsilon(shift, 1e-5), rel=1e-3)
+        assert played.proved(view, 100) == want
+
+
+def test_clipped_epochs_stay_within_the_reach(
+    play: Play, task: Task, shards: Shards
+) -> None:
+    """A clip that every step feels, on clients with as many records as any can have."""
+    trainer = DPPromptFL(
+        mode="published-paper", epochs=6, batch_size=4, clip_norm=1e-3, mu=30.0,
+        learning_rate=0.01, momentum=0.5,
+    )  # fmt: skip
+    played = play(trainer, rounds=0)
+    start = played.server["context"]
+    played.step()
+    reach = trainer._reach(task)
+    moves = [float((s["context"] - start).norm()) for s in played.uploads().values()]
+    assert 0 < max(moves) <= reach
+    assert reach < replace(trainer, mu=0.0)._reach(task)
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,9 @@ class Column(TablePart):
     Attributes:
         label: In the table; no two columns of a group share one.
         group: Columns of one group make a table, and a panel, of their own.
-        settings: Parameters over the row's: each trainer must have them.
+        settings: Parameters over the row's, for those trainers that have them: each row
+            takes at least one, and each is taken by a row.
+        settings_for: Likewise by row label, over those: what a condition means for it.
         fields: Over the row's.
         only_for: Labels of the rows with a cell here; empty is all of them.
     """
@@ -101,6 +103,7 @@ class Column(TablePart):
     label: Text
     group: str = ""
     settings: Settings = {}
+    settings_for: dict[Text, Settings] = {}
     fields: Fields = {}
     only_for: tuple[str, ...] = ()
 

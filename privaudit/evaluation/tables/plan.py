@@ -98,6 +98,7 @@ class TablePlan(BaseModel):
             _known(f"skip_columns of row {row.label!r}", row.skip_columns, columns)
         for column in self.columns:
             _known(f"only_for of column {column.name!r}", column.only_for, rows)
+            _known(f"settings_for of column {column.name!r}", column.settings_for, rows)
         self._check_metrics()
         _known("paper", self.paper, self.measured)
         for metric, by_row in self.paper.items():

@@ -79,12 +79,15 @@ def schedule(plan: TablePlan) -> Schedule:
 def _check_shared(plan: TablePlan) -> None:
     """Refuse a parameter for all trainers that none of them has: a slip of the pen."""
     known = {name for row in plan.rows for name in parameters_of(row.trainer)}
-    for name in plan.settings:
-        if name not in known:
-            raise ConfigError(
-                f"The plan's settings hold {name!r}, and no row's trainer has that "
-                f"parameter. They have: {', '.join(sorted(known)) or 'none'}."
-            )
+    shared = [("The plan's settings", plan.settings)]
+    shared += [(f"The settings of column {c.name!r}", c.settings) for c in plan.columns]
+    for where, settings in shared:
+        for name in settings:
+            if name not in known:
+                raise ConfigError(
+                    f"{where} hold {name!r}, and no row's trainer has that parameter. "
+                    f"They have: {', '.join(sorted(known)) or 'none'}."
+                )
 
 
 def _afterwards(plan: TablePlan) -> Afterwards:
@@ -101,9 +104,7 @@ def _planned(
     plan: TablePlan, row: TableRow, column: Column, seed: int, afterwards: Afterwards
 ) -> PlannedRun:
     label = f"{row.label}, {column.name}, seed {seed}"
-    known = parameters_of(row.trainer)
-    shared = {name: v for name, v in plan.settings.items() if name in known}
-    settings = {**shared, **row.settings, **column.settings}
+    settings = _settings(plan, row, column)
     try:
         fields = _expanded({**plan.fields, **row.fields, **column.fields})
         config = make_config(row.trainer, settings, **fields, seed=seed)
@@ -120,6 +121,15 @@ def _planned(
         usual_name(config),
         afterwards,
     )
+
+
+def _settings(plan: TablePlan, row: TableRow, column: Column) -> dict[str, Any]:
+    """Return a cell's parameters; what is shared goes to trainers that have it."""
+    known = parameters_of(row.trainer)
+    shared = {name: v for name, v in plan.settings.items() if name in known}
+    taken = {name: v for name, v in column.settings.items() if name in known}
+    own = column.settings_for.get(row.label, {})
+    return {**shared, **row.settings, **(taken or column.settings), **own}
 
 
 def _check_afterwards(config: RunConfig, afterwards: Afterwards) -> None:

@@ -13,10 +13,11 @@ term of the loss that no record enters (a contrast of prompts, say) goes in as
     post-processing, and ``steps_event`` alone certifies every view. Average uploads
     plainly: a weight or a size would tell how many records a client has.
 "published-paper"
-    ``train`` takes one step along the clipped gradient of one batch, without noise. The
-    trainer then adds noise of ``noise_std`` to the *prompts*, where the paper says so,
-    and describes it by ``prompt_event``: a prompt moves by the rate times what its
-    gradient does, so that the same noise counts 1 / rate times as much.
+    ``train`` takes one step along the clipped gradient of one batch, or those of
+    ``local_batches``, without noise. The trainer then adds noise of ``noise_std`` to
+    the *prompts*, where the paper says so, and describes it by ``prompt_event``: a
+    prompt moves by the rate times what its gradient does, so that the same noise counts
+    1 / rate times as much.
 "published-code"
     ``gradients`` returns the clipped gradients of one batch, each tensor by itself, to
     be noised and sent (``gradient_event``), or applied by ``descend``, which has the
@@ -33,12 +34,13 @@ given the private prompt, which therefore must be accounted for as well, also ag
 those who never see it.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
 import pydantic.dataclasses
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from pydantic import Field, model_validator
 from torch import Tensor
 
@@ -145,30 +147,43 @@ class PrivateLocalTrainer(PrivateTrainer):
     ) -> tuple[dict[str, Tensor], Float[Tensor, " k"]]:
         """Run a round's local steps, and return the parameters and the mean loss.
 
-        In "sound" each step has a sample and noise of its own; in "published-paper"
-        there is one step and no noise.
+        In "sound" each step has a sample and noise of its own; in the published modes
+        there is no noise, and one step unless :meth:`local_batches` has more.
         """
-        state, total = dict(parameters), torch.zeros(len(cohort))
+        state = dict(parameters)
+        total = taken = torch.zeros(len(cohort))
         std = self.noise_std(task) if self.mode == "sound" else 0.0
         unit, slots = self.event_unit(task), self.slots(at)
         memory: Stacked = {} if slots is None else slots
-        everyone = cohort.mask.new_ones(len(cohort))
         rate = self.learning_rate * self.rate_share(task, at.index)
-        for number in range(self.local_steps):
-            step = at.part("local step", number)
+        for step, batch, active in self.local_batches(task, cohort, at):
             gradients, losses = self.gradients(
-                task, cohort, state, record_losses, step, penalty
+                task, cohort, state, record_losses, step, penalty, batch
             )
             noised = self.add_noise(
                 gradients, std, "step noise", cohort, step, "upload", unit
             )
+            pulled = _add(noised, self.pull(state, parameters))
             state, memory = self.step_optimiser.step(
-                state, noised, memory, rate, everyone
+                state, pulled, memory, rate, active
             )
-            total = total + losses
+            total, taken = total + losses, taken + active
         if slots is not None:
             slots.update(memory)
-        return state, total / self.local_steps
+        return state, total / taken.clamp(min=1)
+
+    def local_batches(
+        self, task: Task, cohort: Cohort, at: Round
+    ) -> Iterator[tuple[Round, Batch, Bool[Tensor, " k"]]]:
+        """Yield each local step's place, its batch, and which clients take it."""
+        everyone = cohort.mask.new_ones(len(cohort))
+        for number in range(self.local_steps):
+            step = at.part("local step", number)
+            yield step, self.draw_batch(task, cohort, step), everyone
+
+    def pull(self, parameters: Stacked, start: Stacked) -> dict[str, Tensor]:
+        """Return a gradient that no record enters, and that is not clipped."""
+        return {}
 
     def gradients(
         self,
@@ -178,13 +193,15 @@ class PrivateLocalTrainer(PrivateTrainer):
         record_losses: RecordLosses,
         at: Round,
         penalty: Penalty | None = None,
+        batch: Batch | None = None,
     ) -> tuple[dict[str, Tensor], Float[Tensor, " k"]]:
         """Return each client's clipped mean gradient over one batch, and its loss.
 
         Where records are clipped, the mean is over a constant, and the penalty's
         gradient comes on top; else the batch's gradient holds it, and is clipped whole.
+        Without a batch, one is drawn.
         """
-        batch = self.draw_batch(task, cohort, at)
+        batch = self.draw_batch(task, cohort, at) if batch is None else batch
         forward = RecordGradients.forward(
             parameters, record_losses, batch, by_record=self.sums_clipped
         )

@@ -1,4 +1,5 @@
 import math
+from itertools import product
 
 import pytest
 import torch
@@ -6,7 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privaudit.core.errors import ConfigError, TrainingError
-from privaudit.privacy.clipping import clip_each, clip_joint, clip_records
+from privaudit.privacy.clipping import (
+    clip_each,
+    clip_joint,
+    clip_records,
+    reach_of_steps,
+)
 
 PRECISION = 1e-6  # relative, of float32
 
@@ -120,3 +126,23 @@ def test_a_clip_norm_that_is_not_above_zero_is_refused(clip_norm: float) -> None
 def test_no_gradient_at_all_is_refused() -> None:
     with pytest.raises(ConfigError, match="no gradient"):
         clip_joint({}, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("momentum", "pull"), [(0.0, 0.0), (0.9, 0.0), (0.0, 5.0), (0.5, 30.0), (0.0, 15.0)]
+)
+def test_no_clipped_steps_lead_farther_than_the_reach_and_some_lead_there(
+    momentum: float, pull: float
+) -> None:
+    """All ways of six steps to one end of the ball or the other, on a line."""
+
+    def walk(gradients: tuple[float, ...]) -> float:
+        place, speed = 0.0, 0.0
+        for gradient in gradients:
+            speed = momentum * speed + gradient + pull * place
+            place -= 0.1 * speed
+        return abs(place)
+
+    farthest = max(walk(way) for way in product((-2.0, 2.0), repeat=6))
+    reach = reach_of_steps(6, 0.1, 2.0, momentum, pull)
+    assert farthest == pytest.approx(reach)

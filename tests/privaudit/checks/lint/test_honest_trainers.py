@@ -26,6 +26,8 @@ MODES: list[tuple[str, dict[str, Any]]] = [
     ],
     ("dp-fedpgp", PAPER | {"clip": "sample"}),
     ("dp-promptfl", PAPER | {"clip": "sample"}),
+    ("dp-promptfl", PAPER | {"epochs": 2, "momentum": 0.9}),
+    ("dp-promptfl", {"mode": "published-code", "epsilon": 0.4, "epochs": 2, "mu": 0.5}),
     ("dp-pfedmoap", {"epsilon": 25.0, "delta": 0.05}),
     ("dp-pfedmoap", {"mode": "published-paper", "epsilon": 25.0, "delta": 0.05}),
 ]

@@ -40,6 +40,17 @@ def test_shared_parameters_go_to_those_trainers_that_have_them() -> None:
     assert runs["DP-FPL, 3, seed 4"].settings == {"epsilon": 8.0, "rank": 1}
 
 
+def test_a_columns_parameters_go_likewise_and_those_for_a_row_over_them() -> None:
+    column = {
+        "label": "c",
+        "settings": {"epsilon": 2.0, "epochs": 4},
+        "settings_for": {"DP-FPL": {"epsilon": 3.0, "rank": 2}},
+    }
+    runs = {run.label: run for run in schedule(plan_of(columns=[column])).runs}
+    assert runs["PromptFL, c, seed 4"].settings == {"epochs": 4}
+    assert runs["DP-FPL, c, seed 4"].settings == {"epsilon": 3.0, "rank": 2}
+
+
 def test_runs_come_seed_by_seed_with_the_digest_of_their_configuration() -> None:
     planned = schedule(plan_of())
     assert [run.fields["seed"] for run in planned.runs] == [4] * 4 + [5] * 4
@@ -66,6 +77,10 @@ def test_a_run_that_two_cells_show_is_trained_once() -> None:
         ({"settings": {"epoch": 3}}, "'epoch', and no row's trainer has that"),
         ({"fields": {"client": 3}}, "PromptFL, 3, seed 4: The run cannot take client"),
         ({"columns": [{"label": "c", "settings": {"rank": 1}}]}, "no parameter 'rank'"),
+        (
+            {"columns": [{"label": "c", "settings": {"epoch": 3}}]},
+            "The settings of column 'c' hold 'epoch'",
+        ),
         ({"columns": [{"label": "c", "fields": {"rounds": 0}}]}, "rounds = 0"),
         ({"rows": [{"label": "a", "trainer": "promptfll"}]}, "mean 'promptfl'"),
         ({"fields": {"model": "x:$NOT_SET_ANYWHERE/y"}}, "variable NOT_SET_ANYWHERE"),
