@@ -13,7 +13,11 @@ from privaudit.core.errors import ConfigError
 from privaudit.core.storage import storage_errors, write_bytes
 from privaudit.recording.origins.scores import ScoredRun
 from privaudit.report import wording
-from privaudit.report.cards import card, summary
+from privaudit.report.cards import card
+from privaudit.report.decision.advice import advise
+from privaudit.report.decision.badges import audit_rank
+from privaudit.report.decision.first_screen import first_screen
+from privaudit.report.decision.rows import audit_row
 from privaudit.report.figures.attacks_figure import (
     attacks_alt,
     attacks_plot,
@@ -117,9 +121,16 @@ def render_report(
 def _findings(audits: Sequence[Audit], labels: Sequence[str]) -> dict[str, Any]:
     """Return what is said in words, above the tables."""
     pairs = list(zip(labels, audits, strict=True))
+    worst_first = sorted(pairs, key=lambda pair: audit_rank(pair[1]))
+    advice = advise(audits, labels)
     return {
-        "summary": summary(audits),
-        "cards": [card(label, audit) for label, audit in pairs],
+        "screen": first_screen(audits, labels, advice),
+        "advice": advice,
+        "overview": [
+            audit_row(audit, label, f"#run-{place}")
+            for place, (label, audit) in enumerate(worst_first, start=1)
+        ],
+        "cards": [card(label, audit) for label, audit in worst_first],
         "undrawn": undrawn(audits),
         "some_clients": on_some_clients(audits),
         "metric": wording.metric(audits),

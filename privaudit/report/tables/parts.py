@@ -188,12 +188,12 @@ def rebuilding(audit: Audit) -> list[str]:
         learned = "no clear difference"
     else:
         more = "more" if gain.value > 0 else "less"
-        learned = f"reconstructed clients leak {more}"
+        learned = f"the reconstructed models leak {more}"
     clients, server = found
     return [
         f"On the server's own model, the average of all clients', “{clients.attack}” "
-        f"has an AUROC of {point(server.auroc)} {interval(server.auroc)}; on the "
-        f"reconstructed clients {point(clients.auroc)} {interval(clients.auroc)}. "
+        f"has an AUROC of {point(server.auroc)} {interval(server.auroc)}; on their "
+        f"reconstructed models {point(clients.auroc)} {interval(clients.auroc)}. "
         f"Paired difference on the same records: {point(gain, signed=True)} "
         f"{interval(gain)}, {learned}."
     ]

@@ -115,7 +115,7 @@ def _row(label: str, audit: Audit) -> TradeoffRow:
     return TradeoffRow(
         run=label,
         confidence=leak.auroc.confidence,
-        verdict=decision(audit)[0].replace(", ", "\n"),
+        verdict=decision(audit).replace(", ", "\n"),
         attack=leak.attack,
         local=local,
         neighbour=neighbour,
