@@ -2,6 +2,8 @@
 
 import math
 
+_CANDIDATES = (1_000, 1_000_000)
+
 
 def reconstruction_bound(epsilon: float, delta: float, baseline: float) -> float:
     """Return the largest chance that a record can be reconstructed with.
@@ -47,3 +49,25 @@ def baseline_to_stay_below(chance: float, epsilon: float, delta: float) -> float
         '0.00017'
     """
     return max(0.0, chance - delta) * math.exp(-epsilon)
+
+
+def reconstruction_sentence(epsilon: float, delta: float) -> str:
+    """Say for a small and a large set of candidates what a certificate allows.
+
+    Args:
+        epsilon: As in :func:`reconstruction_bound`.
+        delta: Likewise.
+
+    Example:
+        >>> reconstruction_sentence(1.0, 1e-5)
+        'one of 1,000 equally likely records: reconstructed with at most 0.27 %; one of \
+1,000,000: 0.0013 %'
+    """
+    few, many = (
+        f"{100 * bound:.2g} %" if bound < 1 else "any chance"
+        for bound in (reconstruction_bound(epsilon, delta, 1 / n) for n in _CANDIDATES)
+    )
+    return (
+        f"one of {_CANDIDATES[0]:,} equally likely records: reconstructed with at most "
+        f"{few}; one of {_CANDIDATES[1]:,}: {many}"
+    )

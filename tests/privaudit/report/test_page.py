@@ -236,3 +236,10 @@ def test_a_folder_that_is_a_file_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="Cannot write"):
         write_report([make_audit()], tmp_path / "file" / "report.html")
+
+
+def test_a_certificate_says_what_it_means_for_reconstruction() -> None:
+    proved = render_report([make_audit("dp-fpl", epsilon=8.0, epsilons=(8.0, 7.96))])
+    assert "one of 1,000 equally likely records: reconstructed with at most" in proved
+    none = render_report([make_audit("dp-fpl", epsilon=8.0, epsilons=(8.0, None))])
+    assert "equally likely records" not in none
