@@ -25,7 +25,7 @@ from privaudit.report.decision.badges import (
     promise_badge,
 )
 
-Basis = Literal["Measured", "Proved", "To try"]
+Basis = Literal["Measured", "Proved", "To try", "Next"]
 _MOST_CELLS = 3  # of one trade-off
 _SETTLED = ("good", "neutral")
 
@@ -35,7 +35,7 @@ class Advice:
     """One thing to do.
 
     Attributes:
-        basis: What it rests on; "To try" rests on nothing yet.
+        basis: What it rests on; "To try" rests on nothing yet, and "Next" on no finding.
         text: In a sentence or two.
         command: What does it, or measures it; empty where there is none.
         runs: Labels of the runs that it is about; empty if of all.
@@ -147,12 +147,12 @@ def _measure(audits: Sequence[Audit]) -> Advice:
         for audit in audits
     ):
         return Advice(
-            "To try",
+            "Next",
             "Keep it so: hold each new run against this one before it is merged.",
             "privaudit gate RUN --write-baseline baseline.json",
         )
     return Advice(
-        "To try",
+        "Next",
         "Measure what a change does to leakage and to utility, over several seeds, "
         "before you choose it.",
         f"privaudit tradeoff --scenario {audits[0].scenario.name}",
