@@ -128,20 +128,19 @@ def load_dataset(
                 "for it. Leave the path out, or name the kind of data that lies there: "
                 "`privaudit list datasets`."
             )
-        return _load_classes(name, None, columns, classes)
-    return _load_classes(name, find_folder(name, entry, path), columns, classes)
+        return _load(name, None, columns, classes)
+    return _load(name, find_folder(name, entry, path), columns, classes)
 
 
 @lru_cache(maxsize=4)
-def _load_classes(
+def _load(
     name: str, path: Path | None, columns: TableColumns, classes: str | None
 ) -> Dataset:
-    dataset = _load(name, path, columns)
+    dataset = _read(name, path, columns)
     return only_classes(dataset, classes) if classes else dataset
 
 
-@lru_cache(maxsize=4)
-def _load(name: str, path: Path | None, columns: TableColumns) -> Dataset:
+def _read(name: str, path: Path | None, columns: TableColumns) -> Dataset:
     entry = DATASETS.find(name)
     if path is None:
         return entry()

@@ -1,5 +1,7 @@
 """The command ``privaudit table``: plan in, table out."""
 
+import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,8 +21,23 @@ def table(
     seeds: Annotated[
         str | None, typer.Option(help="Seeds in place of the plan's, as 1,2,3.")
     ] = None,
+    matrix: Annotated[
+        bool,
+        typer.Option(
+            "--matrix",
+            help="PLAN is a folder of plans and results: print which published tables "
+            "and figures were run, and whether their shape agrees.",
+        ),
+    ] = False,
+    into: Annotated[
+        Path | None,
+        typer.Option(help="Page between whose markers --matrix writes it."),
+    ] = None,
 ) -> None:
     """Reproduce a paper's table: train all cells of a plan over its seeds."""
+    if matrix:
+        _write_matrix(plan, into)
+        return
     from privaudit.evaluation.tables.overrides import overridden
     from privaudit.evaluation.tables.plan import read_plan
     from privaudit.evaluation.tables.schedule import schedule
@@ -47,6 +64,22 @@ def table(
     if made.failures:
         _say(f"{len(made.failures)} of {len(made.schedule.runs)} runs failed.")
         raise typer.Exit(1)
+
+
+def _write_matrix(folder: Path, page: Path | None) -> None:
+    from privaudit.evaluation.tables.matrix import (
+        as_markdown,
+        matrix_rows,
+        write_between,
+    )
+
+    rows = matrix_rows(folder)
+    if page is None:
+        typer.echo(as_markdown(rows, str(folder)))
+        return
+    where = Path(os.path.relpath(folder, page.parent)).as_posix()
+    changed = write_between(page, as_markdown(rows, where))
+    _say(f"{page}: {'written' if changed else 'as it was'}, {len(rows)} rows.")
 
 
 def _say(line: str) -> None:

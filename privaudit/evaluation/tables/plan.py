@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field, NonNegativeInt, ValidationError, model_va
 from privaudit.auditing.scenario import find_scenario
 from privaudit.core.bounded_files import read_toml
 from privaudit.core.errors import ConfigError
+from privaudit.evaluation.tables.expectations import Expectation
 from privaudit.evaluation.tables.metrics import (
     ELSEWHERE,
     Metric,
@@ -47,6 +48,9 @@ class TablePlan(BaseModel):
         title: Above it.
         source: Which table of which paper.
         notes: Sentences below it: what differs from the paper.
+        reproduces: Which published tables and figures it is a plan of, as
+            published.toml calls them: "DP-FPL table 2".
+        expects: What these say of their numbers, to which stored results are held.
         seeds: Replicates.
         metrics: A table each. "local": on a client's own classes; "neighbour": on the
             others'; "mix": on tests with the client's own mixture of classes; "all":
@@ -71,6 +75,8 @@ class TablePlan(BaseModel):
     title: Text
     source: str = ""
     notes: tuple[str, ...] = ()
+    reproduces: tuple[Text, ...] = ()
+    expects: tuple[Expectation, ...] = ()
     seeds: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)]
     metrics: Metrics = ("local",)
     panels: tuple[TablePanel, ...] = ()
@@ -103,6 +109,18 @@ class TablePlan(BaseModel):
         _known("paper", self.paper, self.measured)
         for metric, by_row in self.paper.items():
             _check_paper(metric, by_row, rows, columns)
+        for expected in self.expects:
+            where = f"an expectation of {expected.of}"
+            _known(where, [expected.of], self.reproduces)
+            _known(where, [expected.metric], self.measured)
+            _known(where, filter(None, (*expected.rows, expected.row)), rows)
+            if expected.row:
+                _known(where, expected.columns, columns)
+            elif not expected.chosen(columns):
+                raise ValueError(
+                    f"{where} is about columns that are none: "
+                    f"{', '.join(expected.columns)}"
+                )
         if not self.cells:
             raise ValueError(
                 "no row has a column: skip_columns and only_for leave none"
@@ -264,6 +282,7 @@ def _keys(location: tuple[int | str, ...]) -> str:
         "columns": Column,
         "panels": TablePanel,
         "elsewhere": Elsewhere,
+        "expects": Expectation,
     }
     kind = parts.get(location[0], TablePlan) if len(location) > 1 else TablePlan
     return f"Known: {', '.join(kind.model_fields)}"

@@ -138,7 +138,8 @@ def _outcomes(
     runs = {run.label: run for run in planned.runs}
     shared = shared_place(place)
     jobs = [Job(run.label, perform, (run, shared), run.run) for run in planned.runs]
-    file = SweepFile.begin(place, "table", plan.model_dump(mode="json"), jobs)
+    asked = plan.model_dump(mode="json", exclude={"paper", "reproduces", "expects"})
+    file = SweepFile.begin(place, "table", asked, jobs)
     finished = run_jobs(executor, jobs, file, failure=lambda outcome: outcome.error)
     with closing(finished):
         for one in finished:

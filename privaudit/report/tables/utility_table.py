@@ -6,6 +6,7 @@ from typing import Any
 
 from privaudit.core.formatting import epsilon, markdown_table, one_line, small
 from privaudit.core.storage import storage_errors, write_bytes, write_json
+from privaudit.evaluation.tables.backbones import ran_on
 from privaudit.evaluation.tables.metrics import Metric
 from privaudit.evaluation.tables.outcomes import LAST
 from privaudit.evaluation.tables.parts import Column, TablePanel, TableRow

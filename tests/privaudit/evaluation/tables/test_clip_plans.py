@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from privaudit.core.errors import ConfigError
+from privaudit.evaluation.tables.backbones import ran_on
 from privaudit.evaluation.tables.overrides import overridden
 from privaudit.evaluation.tables.plan import TablePlan, read_plan
 from privaudit.evaluation.tables.schedule import schedule
 from privaudit.evaluation.tables.table import make_table
-from privaudit.report.tables.utility_words import ran_on
 from tests.places import ROOT
 
 CLIP = ROOT / "docs" / "tables" / "clip"

@@ -1,0 +1,201 @@
+"""Every table and figure of some papers: its plan, what ran, and whether the shape agrees."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from privaudit.core.bounded_files import read_toml
+from privaudit.core.errors import ConfigError
+from privaudit.core.formatting import markdown_table
+from privaudit.core.storage import read_bytes, write_bytes
+from privaudit.evaluation.tables.backbones import backbones
+from privaudit.evaluation.tables.expectations import Expectation
+from privaudit.evaluation.tables.parts import TablePart, Text
+from privaudit.evaluation.tables.plan import TablePlan, read_plan
+from privaudit.evaluation.tables.stored import (
+    Answer,
+    Judgement,
+    StoredTable,
+    judge,
+    read_stored,
+)
+
+RESULTS = "results"
+PUBLISHED = f"{RESULTS}/published.toml"
+UNKNOWN: Answer = "cannot be known here"
+BEGIN = "<!-- matrix: privaudit table docs/tables --matrix --into docs/results.md -->"
+END = "<!-- end of the matrix -->"
+
+
+class Published(TablePart):
+    """A table or a figure of a paper.
+
+    Attributes:
+        paper: Its short name.
+        name: As the paper numbers it: "table 2".
+        shows: What stands in it.
+        measured: Whether it holds measurements; others need no plan.
+        besides: What was run without a plan, and where it stands.
+    """
+
+    paper: Text
+    name: Text
+    shows: Text
+    measured: bool = True
+    besides: str = ""
+
+    @property
+    def full_name(self) -> str:
+        """The paper's name and its."""
+        return f"{self.paper} {self.name}"
+
+
+class _Catalogue(TablePart):
+    items: tuple[Published, ...]
+
+
+@dataclass(frozen=True)
+class MatrixRow:
+    """What one plan says of a published table or figure.
+
+    Attributes:
+        item: Which.
+        plans: Paths below the folder: the one that was run; or all, where none was.
+        stored: What it gave; None where none was run.
+        judgements: One for each expectation.
+    """
+
+    item: Published
+    plans: tuple[str, ...]
+    stored: StoredTable | None
+    judgements: Mapping[str, Judgement]
+
+    @property
+    def answer(self) -> Answer:
+        """Whether the shape agrees: as every expectation says."""
+        answers = {one.answer for one in self.judgements.values()}
+        if "no" in answers:
+            return "no"
+        return "yes" if answers == {"yes"} else UNKNOWN
+
+
+def matrix_rows(folder: Path) -> list[MatrixRow]:
+    """Return the rows of all that is published, in its order.
+
+    Args:
+        folder: With plans in it and in folders below, and results/, which holds
+            published.toml and the .json of those that were run.
+
+    Raises:
+        MissingFileError: There is no published.toml.
+        ConfigError: A file is damaged, or a plan names what was not published.
+    """
+    try:
+        items = _Catalogue.model_validate(read_toml(folder / PUBLISHED)).items
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ConfigError(
+            f"{folder / PUBLISHED} lists no published tables: {where}: {first['msg']}."
+        ) from None
+    paths = [p for p in sorted(folder.rglob("*.toml")) if RESULTS not in p.parts]
+    plans = {str(path.relative_to(folder)): read_plan(path) for path in paths}
+    _check_names(items, plans)
+    return [row for item in items for row in _rows(item, plans, folder)]
+
+
+def _check_names(items: Sequence[Published], plans: Mapping[str, TablePlan]) -> None:
+    known = Counter(item.full_name for item in items)
+    for name, plan in plans.items():
+        unknown = [one for one in plan.reproduces if one not in known]
+        if unknown:
+            raise ConfigError(
+                f"{name} reproduces {unknown[0]!r}, and {PUBLISHED} has none of that "
+                "name. Add it there, or name another."
+            )
+
+
+def _rows(
+    item: Published, plans: Mapping[str, TablePlan], folder: Path
+) -> Iterator[MatrixRow]:
+    """Yield a row for each plan that was run, or one for those that were not."""
+    of_it = [n for n, plan in plans.items() if item.full_name in plan.reproduces]
+    stored = {n: folder / RESULTS / Path(n).with_suffix(".json") for n in of_it}
+    ran = [name for name in of_it if stored[name].is_file()]
+    for name in ran:
+        found = read_stored(stored[name])
+        yield MatrixRow(item, (name,), found, _judged(item, plans[name], found))
+    rest = tuple(name for name in of_it if name not in ran)
+    if rest or not ran:
+        yield MatrixRow(item, rest, None, {})
+
+
+def _judged(
+    item: Published, plan: TablePlan, stored: StoredTable
+) -> dict[str, Judgement]:
+    mine: list[Expectation] = [e for e in plan.expects if e.of == item.full_name]
+    return {expected.says: judge(expected, stored) for expected in mine}
+
+
+def as_markdown(rows: Sequence[MatrixRow], where: str) -> str:
+    """Return the matrix as a table, and how many rows say what.
+
+    Args:
+        rows: Of the matrix.
+        where: The plans' folder as seen from the page.
+    """
+    header = ["", "plan", "ran on", "seeds", "shape agrees", "what is expected"]
+    body = [_line(row, where) for row in rows]
+    counts = Counter(row.answer for row in rows if row.stored)
+    names = {row.item.full_name for row in rows if row.item.measured}
+    ran = {row.item.full_name for row in rows if row.stored}
+    answers = ", ".join(f"{answer}: {count}" for answer, count in counts.most_common())
+    return (
+        f"{markdown_table(header, body)}\n\n{len(ran)} of {len(names)} tables and "
+        f"figures with measurements were run. Shape agrees: {answers or 'nothing ran'}."
+    )
+
+
+def _line(row: MatrixRow, where: str) -> list[str]:
+    item = row.item
+    name = f"**{item.full_name}**: {item.shows}"
+    if not item.measured:
+        return [name, "none: no measurement", "", "", "", ""]
+    plans = "<br>".join(f"[{Path(p).stem}]({where}/{p})" for p in row.plans) or "none"
+    if row.stored is None:
+        return [name, plans, item.besides or "not run here", "", UNKNOWN, ""]
+    few, many = row.stored.seeds
+    seeds = str(many) if few == many else f"{few} to {many}"
+    said = [f"{says} ({_steps(one)})" for says, one in row.judgements.items()]
+    expected = "<br>".join(said) or "nothing declared"
+    return [name, plans, backbones(row.stored.plan), seeds, row.answer, expected]
+
+
+def _steps(one: Judgement) -> str:
+    """Return how many steps of an expectation hold."""
+    against = f", {one.reversed} reversed" if one.reversed else ""
+    return f"{one.held} of {one.steps} beyond chance{against}, {one.by_means} by means"
+
+
+def write_between(page: Path, text: str) -> bool:
+    """Put a text between the page's markers, and say whether it was another before.
+
+    Raises:
+        MissingFileError: There is no such page.
+        ConfigError: The page has not each marker once, in order.
+    """
+    old = read_bytes(page).decode()
+    before, begin, rest = old.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ConfigError(
+            f"{page} has no place for the matrix. Put these two lines there: {BEGIN} "
+            f"{END}"
+        )
+    new = f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"
+    if new != old:
+        write_bytes(page, new.encode())
+    return new != old

@@ -1,0 +1,258 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from privaudit.core.errors import ConfigError, MissingFileError
+from privaudit.evaluation.tables.expectations import Expectation
+from privaudit.evaluation.tables.matrix import (
+    BEGIN,
+    END,
+    as_markdown,
+    matrix_rows,
+    write_between,
+)
+from privaudit.evaluation.tables.plan import TablePlan
+from privaudit.evaluation.tables.stored import (
+    StoredCell,
+    StoredTable,
+    judge,
+    read_stored,
+)
+from privaudit.evaluation.tables.table import make_table
+from privaudit.report.tables.utility_table import write_utility_table
+from tests.places import ROOT
+
+TABLES = ROOT / "docs" / "tables"
+
+
+def test_the_matrix_of_the_results_is_current() -> None:
+    """privaudit table docs/tables --matrix --into docs/results.md."""
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    between = page.partition(BEGIN)[2].partition(END)[0].strip()
+    assert between == as_markdown(matrix_rows(TABLES), "tables")
+
+
+def test_every_table_and_figure_with_measurements_has_a_plan() -> None:
+    rows = matrix_rows(TABLES)
+    assert {row.item.paper for row in rows} == {
+        "DP-FPL",
+        "pFedMoAP",
+        "FedRand",
+        "FedPT",
+    }
+    for row in rows:
+        assert bool(row.plans) == row.item.measured, row.item.full_name
+    stored = {path.stem for path in (TABLES / "results").rglob("*.json")}
+    shown = {Path(name).stem for row in rows if row.stored for name in row.plans}
+    assert shown == stored
+
+
+def plan_of(**changes: Any) -> TablePlan:
+    rows = [{"label": label, "trainer": "promptfl"} for label in ("a", "b", "c")]
+    asked = {"title": "t", "seeds": [1, 2, 3], "over": "last", "rows": rows}
+    columns = [{"label": label} for label in ("x", "y", "x2")]
+    return TablePlan.model_validate({**asked, "columns": columns, **changes})
+
+
+def stored_of(cells: dict[str, list[float]], *, seeds: bool = True) -> StoredTable:
+    """Return a table of rows and columns, "a x", with one number for each seed."""
+    made = {}
+    for place, values in cells.items():
+        row, column = place.split()
+        mean = sum(values) / len(values)
+        squares = sum((value - mean) ** 2 for value in values)
+        spread = (squares / (len(values) - 1)) ** 0.5 if len(values) > 1 else None
+        by_seed = dict(enumerate(values, 1)) if seeds else {}
+        cell = StoredCell(mean, spread, len(values), by_seed)
+        made[row, column, "local", "last"] = cell
+    return StoredTable(plan_of(), made)
+
+
+def expected(**changes: Any) -> Expectation:
+    return Expectation.model_validate({"of": "p", "says": "s", **changes})
+
+
+SURE = {"a x": [9.0, 9.1, 9.2], "b x": [5.0, 5.1, 5.2], "c x": [5.1, 5.0, 5.2]}
+
+
+@pytest.mark.parametrize("seeds", [True, False])
+def test_an_order_holds_is_reversed_or_cannot_be_known(seeds: bool) -> None:
+    stored = stored_of(SURE, seeds=seeds)
+    assert judge(expected(rows=["a", "b"]), stored).answer == "yes"
+    assert judge(expected(rows=["b", "a"]), stored).answer == "no"
+    open_ = judge(expected(rows=["a", "b", "c"]), stored)
+    assert (open_.answer, open_.held, open_.steps) == ("cannot be known here", 1, 2)
+    first = judge(expected(rows=["a", "b", "c"], order="first"), stored)
+    assert (first.answer, first.held) == ("yes", 2)
+
+
+def test_what_was_not_run_cannot_be_known() -> None:
+    one = expected(rows=["a", "b"])
+    assert judge(one, None).answer == "cannot be known here"
+    assert judge(one, stored_of({"a x": [9.0, 9.1]})).answer == "cannot be known here"
+    single = stored_of({"a x": [9.0], "b x": [1.0]})
+    found = judge(one, single)
+    assert (found.answer, found.held, found.by_means) == ("cannot be known here", 0, 1)
+    assert judge(expected(rows=["a", "b"], columns=["z*"]), single).steps == 0
+
+
+def test_seeds_are_paired_where_each_ones_number_is_stored() -> None:
+    """Both rows move with the seed by far more than they differ."""
+    cells = {"a x": [10.0, 20.0, 30.0], "b x": [9.0, 19.1, 28.9]}
+    one = expected(rows=["a", "b"])
+    assert judge(one, stored_of(cells)).answer == "yes"
+    assert judge(one, stored_of(cells, seeds=False)).answer == "cannot be known here"
+
+
+def test_welchs_interval_by_hand() -> None:
+    """Spreads 1 of 3 and 3: an error of 0.816, 4 degrees of freedom, t = 2.776."""
+    lower = {"b x": [0.0, 1.0, 2.0]}
+    for gap, answer in ((2.27 - 0.01, "cannot be known here"), (2.27 + 0.01, "yes")):
+        cells = {"a x": [gap, 1 + gap, 2 + gap], **lower}
+        found = judge(expected(rows=["a", "b"]), stored_of(cells, seeds=False))
+        assert found.answer == answer
+
+
+def test_cells_within_points_and_times() -> None:
+    stored = stored_of(SURE)
+    assert judge(expected(rows=["b", "c"], within=1.0), stored).answer == "yes"
+    assert judge(expected(rows=["a", "b"], within=1.0), stored).answer == "no"
+    assert judge(expected(rows=["a", "b"], times=1.5), stored).answer == "yes"
+    assert judge(expected(rows=["a", "b"], times=2.0), stored).answer == "no"
+    assert judge(expected(rows=["b", "c"], times=0.9), stored).answer == "yes"
+
+
+def test_columns_are_patterns_or_an_order_of_their_own() -> None:
+    cells = {f"{row} {column}": [value, value + 0.1, value + 0.2]
+             for row, value in (("a", 9.0), ("b", 5.0)) for column in ("x", "x2")}  # fmt: skip
+    stored = stored_of({**cells, "a y": [1.0, 1.1, 1.2], "b y": [3.0, 3.1, 3.2]})
+    assert judge(expected(rows=["a", "b"], columns=["x*"]), stored).steps == 2
+    assert judge(expected(rows=["a", "b"], columns=["*"]), stored).answer == "no"
+    falling = expected(row="a", columns=["x", "y"])
+    assert judge(falling, stored).answer == "yes"
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({}, "of rows or of a row"),
+        ({"row": "a", "rows": ["a", "b"]}, "of rows or of a row"),
+        ({"rows": ["a"]}, "compares two or more"),
+        ({"row": "a", "columns": ["x"]}, "compares two or more"),
+        ({"rows": ["a", "b"], "within": 0}, "greater than 0"),
+    ],
+)
+def test_an_expectation_that_is_none_is_refused(
+    changes: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ValueError, match=says):
+        expected(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"of": "q"}, "'q', and there are p"),
+        ({"rows": ["a", "d"]}, "names 'd'"),
+        ({"metric": "mix"}, "names 'mix'"),
+        ({"columns": ["z*"]}, "columns that are none: z"),
+    ],
+)
+def test_an_expectation_of_another_plan_is_refused(
+    changes: dict[str, Any], says: str
+) -> None:
+    one = {"of": "p", "says": "s", "rows": ["a", "b"], **changes}
+    with pytest.raises(ValueError, match=says):
+        plan_of(reproduces=["p"], expects=[one])
+
+
+def folder_of(tmp_path: Path, name: str = "p table 1") -> Path:
+    """Write a plan whose rows are the same run, and what was published."""
+    folder = tmp_path / "tables"
+    (folder / "results").mkdir(parents=True)
+    (folder / "some.toml").write_text(
+        f"""title = "t"
+        reproduces = ["{name}"]
+        seeds = [1, 2]
+        over = "last"
+        [fields]
+        clients = 2
+        rounds = 1
+        shots = 4
+        tested = 40
+        [[rows]]
+        label = "a"
+        trainer = "zero-shot"
+        [[rows]]
+        label = "b"
+        trainer = "zero-shot"
+        [[expects]]
+        of = "{name}"
+        says = "a is b"
+        rows = ["a", "b"]
+        within = 1.0
+        """
+    )
+    (folder / "results" / "published.toml").write_text(
+        '[[items]]\npaper = "p"\nname = "table 1"\nshows = "all"\n'
+        '[[items]]\npaper = "p"\nname = "figure 1"\nshows = "it"\nmeasured = false\n'
+    )
+    return folder
+
+
+def test_what_a_table_writes_is_what_the_matrix_reads(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path)
+    before = as_markdown(matrix_rows(folder), "tables")
+    assert "[some](tables/some.toml) | not run here |" in before
+    assert "**p figure 1**: it | none: no measurement" in before
+    table = make_table(_read(folder), folder=tmp_path / "runs")
+    write_utility_table(table, folder / "results", "some")
+    (row, _) = matrix_rows(folder)
+    assert row.stored is not None
+    assert row.answer == "yes"
+    cell = row.stored.cells["a", "accuracy", "local", "last"]
+    assert sorted(cell.by_seed) == [1, 2]
+    after = as_markdown([row], "tables")
+    assert "| 2 | yes | a is b (1 of 1 beyond chance, 1 by means) |" in after
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nbehind\n")
+    assert write_between(page, after)
+    assert not write_between(page, after)
+    assert page.read_text().startswith(f"before\n{BEGIN}\n\n|")
+    assert page.read_text().endswith(f"\n\n{END}\nbehind\n")
+
+
+def _read(folder: Path) -> TablePlan:
+    from privaudit.evaluation.tables.plan import read_plan
+
+    return read_plan(folder / "some.toml")
+
+
+def test_damage_is_one_clear_line(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text(f"{END} {BEGIN}")
+    with pytest.raises(ConfigError, match="no place for the matrix"):
+        write_between(page, "x")
+    stored = folder / "results" / "some.json"
+    contents: list[dict[str, Any]] = [
+        {},
+        {"plan": {}, "cells": [], "runs": []},
+        {"plan": 3},
+    ]
+    for content in contents:
+        stored.write_text(json.dumps(content))
+        with pytest.raises(ConfigError, match=r"some\.json is not what"):
+            read_stored(stored)
+    (folder / "results" / "published.toml").write_text("items = [3]")
+    with pytest.raises(ConfigError, match="lists no published tables"):
+        matrix_rows(folder)
+    with pytest.raises(MissingFileError):
+        matrix_rows(tmp_path)
+
+
+def test_a_plan_of_what_was_not_published_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"some\.toml reproduces 'p table 2'"):
+        matrix_rows(folder_of(tmp_path, "p table 2"))
