@@ -35,7 +35,7 @@ def run_settings(audits: Sequence[Audit]) -> Settings:
 
 def _of_run(audit: Audit) -> dict[str, str]:
     run = audit.run
-    fields = run.config.model_dump()
+    fields = run.config.described()
     trainer_settings = fields.pop("settings")
     shown: dict[str, Any] = {
         "run": run.name,

@@ -11,6 +11,7 @@ from privaudit.auditing.parts.closeness import CLOSENESS
 from privaudit.auditing.parts.leakage_by_round import LEAKAGE_BY_ROUND, LeakageByRound
 from privaudit.auditing.parts.linkage_gain import LINKAGE_GAIN
 from privaudit.auditing.parts.one_run import ONE_RUN
+from privaudit.auditing.parts.record_exposure import RECORD_EXPOSURE
 from privaudit.auditing.parts.server_model import SERVER_MODEL
 from privaudit.auditing.parts.source_inference import SOURCE_INFERENCE
 from privaudit.auditing.parts.untrained_control import UNTRAINED_CONTROL
@@ -247,6 +248,7 @@ def control_sentences(audit: Audit) -> list[str]:
 
 _SENTENCES: Mapping[str, Callable[[Audit], list[str]]] = {
     CLOSENESS.name: lambda audit: [],  # has a section of its own
+    RECORD_EXPOSURE.name: lambda audit: [],  # likewise
     SERVER_MODEL.name: rebuilding,
     LINKAGE_GAIN.name: linkage_sentences,
     LEAKAGE_BY_ROUND.name: round_sentences,
