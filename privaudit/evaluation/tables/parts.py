@@ -1,6 +1,5 @@
 """The parts of a plan: rows, columns, panels of metrics, and another data set."""
 
-from dataclasses import asdict
 from typing import Annotated, Any
 
 from pydantic import (
@@ -8,7 +7,6 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    PlainSerializer,
     PlainValidator,
     model_validator,
 )
@@ -44,17 +42,7 @@ def _read_printed(entry: Any) -> PaperNumber | dict[str, PaperNumber]:
     return PaperNumber.read(entry)
 
 
-def _write_printed(numbers: PaperNumber | dict[str, PaperNumber]) -> dict[str, Any]:
-    if isinstance(numbers, PaperNumber):
-        return asdict(numbers)
-    return {column: asdict(number) for column, number in numbers.items()}
-
-
-Printed = Annotated[
-    PaperNumber | dict[str, PaperNumber],
-    PlainValidator(_read_printed),
-    PlainSerializer(_write_printed),
-]
+Printed = Annotated[PaperNumber | dict[str, PaperNumber], PlainValidator(_read_printed)]
 
 
 STRICT = ConfigDict(frozen=True, extra="forbid")

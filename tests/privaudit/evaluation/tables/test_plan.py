@@ -159,11 +159,3 @@ def test_numbers_are_read_as_papers_print_them(
 def test_other_things_are_no_numbers_of_a_paper(printed: Any) -> None:
     with pytest.raises(ValueError, match="is no number of a paper"):
         PaperNumber.read(printed)
-
-
-def test_a_plan_with_the_papers_numbers_is_written_without_a_warning(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "plan.toml").write_text(PLAN)
-    dumped = read_plan(tmp_path / "plan.toml").model_dump(mode="json")
-    assert dumped["paper"]["local"]["PromptFL"]["none"]["mean"] == 94.45
