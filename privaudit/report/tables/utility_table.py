@@ -20,7 +20,7 @@ from privaudit.report.tables.utility_records import (
     cell_records,
     run_records,
 )
-from privaudit.report.tables.utility_words import about_units, ran_on, title
+from privaudit.report.tables.utility_words import about_units, title
 
 NOTHING = "\u2013"
 VIEWS = ("server", "server-aggregate", "peer", "released")

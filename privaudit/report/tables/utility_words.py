@@ -42,35 +42,6 @@ def title(plan: TablePlan, metric: Metric) -> str:
     return TITLES.get(metric, metric.capitalize())
 
 
-def ran_on(plan: TablePlan) -> str:
-    """Return a line on what the numbers are of: backbones, data sets and seeds.
-
-    Example:
-        >>> from privaudit.evaluation.tables.parts import TableRow
-        >>> row = TableRow(label="a", trainer="promptfl")
-        >>> ran_on(TablePlan(title="t", seeds=(1, 2), rows=(row,)))
-        "**Ran on** the trainers' usual model with their usual data; 2 seeds (1, 2)."
-    """
-    kinds = [{**plan.fields, **r.fields, **c.fields} for r, c in plan.cells]
-    models = dict.fromkeys(_named(k.get("model"), k.get("checkpoint")) for k in kinds)
-    data = dict.fromkeys(_named(k.get("dataset"), None) for k in kinds)
-    backbone = ", ".join(filter(None, models)) or "the trainers' usual model"
-    sets = ", ".join(filter(None, data)) or "their usual data"
-    count = len(plan.seeds)
-    seeds = f"{count} seed{'s' * (count > 1)} ({', '.join(map(str, plan.seeds))})"
-    return f"**Ran on** {backbone} with {sets}; {seeds}."
-
-
-def _named(name: str | None, checkpoint: str | None) -> str:
-    """Return a name without the folders of one machine."""
-    if not name:
-        return ""
-    kind, colon, source = name.partition(":")
-    short = f"{kind}:{source.rpartition('/')[2]}" if colon else name
-    weights = f" from {checkpoint.rpartition('/')[2]}" if checkpoint else ""
-    return f"`{short}`{weights}"
-
-
 def label(plan: TablePlan, metric: Metric) -> str:
     """Return what stands at a metric's axis: where it is measured, and its unit."""
     words = _SHORT.get(metric) or title(plan, metric)
