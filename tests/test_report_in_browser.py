@@ -14,9 +14,11 @@ from privaudit.evaluation.tradeoff.cells import SweepPoint
 from privaudit.evaluation.tradeoff.result import judge_sweep
 from privaudit.federated.runs.folder.run_names import load_run
 from privaudit.report.galleries.sweep import write_sweep
+from privaudit.report.page import write_report
 from privaudit.report.rewriting import rewrite_reports
 from tests.chromium import Chromium, find_axe, find_chromium, started
 from tests.conftest import common_cache
+from tests.privaudit.made_audits import make_claimed, make_watched, make_writer
 
 pytestmark = pytest.mark.slow  # trains, attacks, and starts a browser, once
 ENTER, END, RIGHT, ESCAPE = (
@@ -25,7 +27,7 @@ ENTER, END, RIGHT, ESCAPE = (
     ("ArrowRight", 39),
     ("Escape", 27),
 )
-PAGES = ("index", "report", "together", "sweep")
+PAGES = ("index", "report", "together", "made", "sweep")
 SIZES = ((390, 844), (820, 1180), (1440, 900))
 QUESTIONS = [
     "Does it leak?",
@@ -58,10 +60,13 @@ def pages(originals: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     shutil.copytree(runs / "whole", runs / "again")
     points = [SweepPoint.of(watched, "promptfl", None) for _ in range(1)]
     write_sweep(judge_sweep(points), runs / "tradeoff")
+    made = [make_watched(), make_writer(), make_claimed()]
+    write_report(made, runs / "made.html")
     return {
         "index": rewrite_reports([str(runs)]),
         "report": runs / "whole" / "audits" / "update-watch" / "report.html",
         "together": runs / "report-update-watch.html",
+        "made": runs / "made.html",
         "sweep": runs / "tradeoff" / "sweep.html",
     }
 
@@ -335,7 +340,7 @@ def test_it_prints_on_paper(
     printed = screen.as_pdf()
     assert printed.startswith(b"%PDF-")
     count = len(re.findall(rb"/Type\s*/Page\b", printed))
-    assert count >= (4 if name in ("report", "together") else 1)
+    assert count >= (4 if name in ("report", "together", "made") else 1)
     assert len(printed) > 20_000
 
 

@@ -93,6 +93,11 @@ def _for_run(audit: Audit) -> Iterator[Advice]:
             "Audit more members and non-members: the verdict is undecided, and says "
             "about how many would decide it.",
         )
+    if audit.verdict.kind == "sampling unknown":
+        yield _try(
+            "Let an independent fair coin choose the members of the next training, and "
+            "declare it: without one no number of an attack is a verdict.",
+        )
     if leak_badge(audit).kind in _SETTLED and promise == KEPT:
         return
     if not isinstance(audit.run.config, DeclaredConfig):
@@ -136,7 +141,7 @@ def _options(audit: Audit) -> Iterator[Advice]:
         )
 
 
-def _try(text: str, command: str) -> Advice:
+def _try(text: str, command: str = "") -> Advice:
     return Advice("To try", text, command)
 
 
@@ -150,6 +155,13 @@ def _measure(audits: Sequence[Audit]) -> Advice:
             "Next",
             "Keep it so: hold each new run against this one before it is merged.",
             "privaudit gate RUN --write-baseline baseline.json",
+        )
+    if any(isinstance(audit.run.config, DeclaredConfig) for audit in audits):
+        return Advice(
+            "Next",
+            "Hold the next version against this one, on the same records, before it is "
+            "released.",
+            "privaudit gate RUN --baseline baseline.json",
         )
     return Advice(
         "Next",

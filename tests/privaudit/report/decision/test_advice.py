@@ -3,9 +3,11 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from privaudit.auditing.audit import Audit
+from privaudit.auditing.auditor import Auditor
 from privaudit.evaluation.tradeoff.cells import SweepPoint
 from privaudit.evaluation.tradeoff.result import judge_sweep
 from privaudit.report.decision.advice import Advice, advise
@@ -104,3 +106,12 @@ def test_a_trade_off_of_another_attack_says_nothing_here(beside: Audit) -> None:
     other = make_audit(shift=1.0, attacks=("loss-threshold",))
     other.run.__dict__.update(path=beside.run.path)
     assert {one.basis for one in given(other)} == {"To try", "Next"}
+
+
+def test_scores_alone_are_offered_no_training(rng: np.random.Generator) -> None:
+    members = rng.random(400) < 0.5
+    audit = Auditor.from_scores(rng.normal(size=400) + members, members)
+    assert audit.verdict.kind == "sampling unknown"
+    coin, follow = given(audit)
+    assert "fair coin" in coin.text
+    assert follow.command == "privaudit gate RUN --baseline baseline.json"
