@@ -18,7 +18,7 @@ QUICK := tests/test_layout.py tests/test_imports.py tests/test_exports.py tests/
 ELSEWHERE := ATEN_CPU_CAPABILITY=default,TEST_THREADS=2,TEST_LAST_BITS=1 \
   ATEN_CPU_CAPABILITY=avx2,TEST_THREADS=4,TEST_PRECISION=medium
 
-.PHONY: demo test quick test-elsewhere test-flower test-nvflare test-ray test-quantised gpu weights check corpus bench docs clean
+.PHONY: demo test quick test-elsewhere test-flower test-nvflare test-ray test-quantised test-twins gpu weights check corpus bench docs clean
 
 # Each target sets up what it needs; constraints.txt pins the tested versions.
 $(READY): pyproject.toml constraints.txt
@@ -101,6 +101,11 @@ test-quantised: export OMP_NUM_THREADS = 1
 test-quantised: $(QUANTISED)/.ready
 	$(QUANTISED)/bin/python -m pytest -q tests/privaudit/models/test_quantisation.py $(TESTS)
 
+# Against jax_privacy's audits, of which one module is loaded: jax is not needed.
+test-twins: $(READY)
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target .twins jax-privacy==2.0.0
+	TEST_TWINS=.twins $(PYTEST) tests/test_twins.py
+
 $(QUANTISED)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(QUANTISED)
 	$(QUANTISED)/bin/python -m pip install --quiet --upgrade "pip>=24"
@@ -152,4 +157,4 @@ $(DOCS_READY): $(READY)
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(FLOWER) $(NVFLARE) $(RAY) $(QUANTISED) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(FLOWER) $(NVFLARE) $(RAY) $(QUANTISED) .twins build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

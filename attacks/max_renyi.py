@@ -22,7 +22,7 @@ class MaxRenyi:
     It needs no target tokens, so a picture's can be scored too.
 
     Source: Li et al., "Membership inference attacks against large vision-language
-    models", NeurIPS 2024; on rebuilt clients as in FedRand, equation 11.
+    models", NeurIPS 2024; on reconstructed models as in FedRand, equation 11.
     Neither fixes alpha for all models. The default 2, of 0.5, 1, 2 and infinity,
     neither follows the many words that are never said, as 0.5 does, nor looks at the
     likeliest alone, as infinity does.

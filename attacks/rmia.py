@@ -29,7 +29,7 @@ from privaudit.statistics.shadow_comparison import (
 
 GRID = np.linspace(0, 1, 11)
 FEWEST_TO_TUNE = 3  # shadows: each is the target of the others once
-DIGITS = 5  # of a ratio: what is behind them is rounding
+DIGITS = 4  # of a ratio: float32 rounds logits of up to 100, and so ratios by 1e-5
 LEAST = 1e-12  # a probability below it is rounding, and may not divide
 
 

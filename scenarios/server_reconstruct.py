@@ -1,4 +1,4 @@
-"""What does an honest-but-curious server learn by reconstructing its clients?"""
+"""What does an honest-but-curious server learn by reconstructing its clients' models?"""
 
 from privaudit.auditing.default_attacks import model_attacks
 from privaudit.auditing.scenario import SCENARIOS, Scenario
@@ -15,7 +15,7 @@ def server_reconstruct(shadows: int = 50) -> Scenario:
     """
     return Scenario(
         name=NAME,
-        question="What does a curious server learn by reconstructing its clients?",
+        question="What does a curious server learn by reconstructing its clients' models?",
         threat="server",
         attacks=model_attacks(shadows),
         dominates=("server-aggregate", "curious-peer"),

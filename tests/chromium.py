@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+AXE = "PRIVAUDIT_AXE"  # the path of axe.min.js, of the npm package axe-core
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PATIENCE = 60.0  # seconds for one answer, on a busy machine
 _FLAGS = (
@@ -31,6 +32,12 @@ def find_chromium() -> str | None:
     wanted = os.environ.get("PRIVAUDIT_CHROMIUM")
     found = [wanted] if wanted else list(map(shutil.which, NAMES))
     return next((path for path in found if path), None)
+
+
+def find_axe() -> str | None:
+    """Return axe-core, which finds what is not accessible; None where it is not named."""
+    path = os.environ.get(AXE)
+    return Path(path).read_text() if path else None
 
 
 class Chromium:
@@ -115,6 +122,18 @@ class Chromium:
         )  # fmt: skip
         assert "exceptionDetails" not in told, told["exceptionDetails"]
         return told["result"].get("value")
+
+    def violations(self, axe: str) -> list[str]:
+        """Return the rules of accessibility that the page violates, each with a place.
+
+        Args:
+            axe: From :func:`find_axe`.
+        """
+        self.ask(f"{axe}; 1")
+        found: list[str] = self.ask(
+            "axe.run().then(r => r.violations.map(v => v.id + ': ' + v.nodes[0].html))"
+        )
+        return found
 
     def wait(self, expression: str) -> None:
         """Wait until an expression holds."""

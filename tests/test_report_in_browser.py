@@ -14,9 +14,11 @@ from privaudit.evaluation.tradeoff.cells import SweepPoint
 from privaudit.evaluation.tradeoff.result import judge_sweep
 from privaudit.federated.runs.folder.run_names import load_run
 from privaudit.report.galleries.sweep import write_sweep
+from privaudit.report.page import write_report
 from privaudit.report.rewriting import rewrite_reports
-from tests.chromium import Chromium, find_chromium, started
+from tests.chromium import Chromium, find_axe, find_chromium, started
 from tests.conftest import common_cache
+from tests.privaudit.made_audits import make_claimed, make_watched, make_writer
 
 pytestmark = pytest.mark.slow  # trains, attacks, and starts a browser, once
 ENTER, END, RIGHT, ESCAPE = (
@@ -25,7 +27,15 @@ ENTER, END, RIGHT, ESCAPE = (
     ("ArrowRight", 39),
     ("Escape", 27),
 )
-PAGES = ("index", "report", "sweep")
+PAGES = ("index", "report", "together", "made", "sweep")
+SIZES = ((390, 844), (820, 1180), (1440, 900))
+QUESTIONS = [
+    "Does it leak?",
+    "How sure?",
+    "To whom?",
+    "Is the promise kept?",
+    "What now?",
+]
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +57,16 @@ def pages(originals: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
         watched = auditor.attack("update-watch", shadows=0)
         save_audit(watched)
         save_audit(auditor.attack("prompt-release", shadows=0))
+    shutil.copytree(runs / "whole", runs / "again")
     points = [SweepPoint.of(watched, "promptfl", None) for _ in range(1)]
     write_sweep(judge_sweep(points), runs / "tradeoff")
+    made = [make_watched(), make_writer(), make_claimed()]
+    write_report(made, runs / "made.html")
     return {
         "index": rewrite_reports([str(runs)]),
         "report": runs / "whole" / "audits" / "update-watch" / "report.html",
+        "together": runs / "report-update-watch.html",
+        "made": runs / "made.html",
         "sweep": runs / "tradeoff" / "sweep.html",
     }
 
@@ -71,7 +86,7 @@ def middle(browser: Chromium, element: str) -> tuple[float, float]:
         "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
     )
     place: dict[str, Any] = browser.ask(
-        f"(() => {{ const at = {element}.getBoundingClientRect();"
+        f"(() => {{ const at = {element}.getClientRects()[0];"  # of a link its first line
         "return {x: at.x + at.width / 2, y: at.y + at.height / 2}; })()"
     )
     return place["x"], place["y"]
@@ -205,13 +220,90 @@ def test_the_index_is_sorted_by_its_heads_and_leads_to_reports(
     screen.wait("document.title.startsWith('Privacy audit: ')")
 
 
+@pytest.mark.parametrize(("width", "height"), SIZES)
 @pytest.mark.parametrize("name", PAGES)
-def test_on_a_phone_nothing_is_wider_than_the_screen(
-    name: str, screen: Chromium, pages: dict[str, Path]
+def test_no_page_is_wider_than_any_screen(
+    name: str, width: int, height: int, screen: Chromium, pages: dict[str, Path]
+) -> None:
+    screen.size(width, height, mobile=width == SIZES[0][0])
+    screen.open(pages[name])
+    assert screen.ask("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+@pytest.mark.parametrize("name", ["report", "together"])
+def test_five_questions_are_answered_on_the_first_screen(
+    name: str, width: int, height: int, screen: Chromium, pages: dict[str, Path]
+) -> None:
+    screen.size(width, height, mobile=width == SIZES[0][0])
+    screen.open(pages[name])
+    visible = (
+        "[...document.querySelectorAll('.answers > div')].filter(d => "
+        "d.getBoundingClientRect().bottom <= innerHeight && d.innerText.length > 30)"
+        ".map(d => d.querySelector('dt').textContent)"
+    )
+    assert screen.ask(visible) == QUESTIONS
+    badges = "[...document.querySelectorAll('.answers .badge')].map(b => b.innerText)"
+    leak, promise = screen.ask(badges)
+    assert leak[0] in "▲?○"
+    assert promise == "∅ No promise made"
+    facts = screen.ask("document.querySelector('.facts').innerText")
+    for part in ("Run", "Data", "Model", "Audited", "digits"):
+        assert part in facts
+    assert re.search(r"\d{4}-\d\d-\d\d", facts)
+
+
+def test_what_does_not_fit_a_phone_says_that_it_scrolls(
+    screen: Chromium, pages: dict[str, Path]
 ) -> None:
     screen.size(390, 844, mobile=True)
-    screen.open(pages[name])
-    assert screen.ask("document.documentElement.scrollWidth") == 390
+    screen.open(pages["together"])
+    silent = (
+        "[...document.querySelectorAll('figure, .scroll')].filter(one => "
+        "one.scrollWidth > one.clientWidth + 1 && "
+        "one.previousElementSibling.className !== 'sideways').length"
+    )
+    assert screen.ask(silent) == 0
+    for tab in range(5):  # what a tab shows says so, too
+        screen.ask(f"document.querySelectorAll('[role=tab]')[{tab}].click()")
+        screen.wait(f"{silent} === 0")
+    assert screen.ask("document.querySelectorAll('.sideways').length") > 1
+    spread = (
+        "[...document.querySelectorAll('.panel:not(.off) svg .value')].every(v => "
+        "{ const f = v.closest('figure'), at = v.getBoundingClientRect(), "
+        "edge = f.getBoundingClientRect(); "
+        "return at.right - edge.left + f.scrollLeft <= f.scrollWidth + 1 })"
+    )
+    assert screen.ask(spread)  # every point is within what scrolls
+
+
+def test_a_row_of_the_table_leads_to_its_finding_and_opens_it(
+    screen: Chromium, pages: dict[str, Path]
+) -> None:
+    screen.size(1440, 900)
+    screen.open(pages["together"])
+    closed = "document.querySelectorAll('details.card:not([open])').length"
+    assert screen.ask(closed) == 2
+    first = "document.querySelector('.together tbody a').getBoundingClientRect()"
+    assert screen.ask(f"{first}.bottom <= innerHeight")  # seen without scrolling
+    screen.ask("document.querySelector('.together tbody a').click()")
+    screen.wait(f"{closed} === 1")
+    assert screen.ask("document.querySelector('#run-1').open")
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("name", PAGES)
+def test_axe_finds_no_violation(
+    name: str, dark: bool, screen: Chromium, pages: dict[str, Path]
+) -> None:
+    axe = find_axe()
+    if axe is None:
+        pytest.skip("set PRIVAUDIT_AXE to axe.min.js, of the npm package axe-core")
+    for width, height in SIZES:
+        screen.size(width, height, mobile=width == SIZES[0][0])
+        screen.media(dark=dark)
+        screen.open(pages[name])
+        assert screen.violations(axe) == [], (width, dark)
 
 
 def test_in_the_dark_the_page_is_dark_and_its_words_are_light(
@@ -248,7 +340,7 @@ def test_it_prints_on_paper(
     printed = screen.as_pdf()
     assert printed.startswith(b"%PDF-")
     count = len(re.findall(rb"/Type\s*/Page\b", printed))
-    assert count >= (4 if name == "report" else 1)
+    assert count >= (4 if name in ("report", "together", "made") else 1)
     assert len(printed) > 20_000
 
 

@@ -12,7 +12,7 @@ from privaudit.auditing.auditor import Auditor
 from privaudit.auditing.storage.save import save_audit
 from privaudit.federated.runs.folder.run_lock import lock_run
 from privaudit.federated.runs.folder.run_names import load_run
-from tests.chromium import Chromium, find_chromium, started
+from tests.chromium import Chromium, find_axe, find_chromium, started
 from tests.conftest import common_cache
 from tests.served import TOKEN, Site, serving
 
@@ -78,6 +78,17 @@ def test_pages_open_without_a_complaint_and_fit_every_screen(
             wide = "document.documentElement.scrollWidth <= innerWidth"
             assert screen.ask(wide), (page, width)
     assert "hacked" not in screen.ask("document.title")
+
+
+def test_axe_finds_no_violation(screen: Chromium, site: Site) -> None:
+    axe = find_axe()
+    if axe is None:
+        pytest.skip("set PRIVAUDIT_AXE to axe.min.js, of the npm package axe-core")
+    for page in PAGES:
+        for width in SIZES:
+            screen.size(width, 844, mobile=width == SIZES[0])
+            screen.visit(site.url + page)
+            assert screen.violations(axe) == [], (page, width)
 
 
 def test_two_clicks_compare_two_runs(screen: Chromium, site: Site) -> None:
@@ -164,7 +175,8 @@ def test_a_run_that_trains_is_followed(
         assert screen.ask("document.querySelectorAll('tbody tr').length") == 2
         screen.visit(site.url)
         assert (
-            screen.ask("document.querySelector('.badge.live').innerText") == "Training"
+            screen.ask("document.querySelector('.badge.live').innerText")
+            == "▸ Training"
         )
     screen.wait(
         "document.querySelector('[data-live]') === null"

@@ -32,6 +32,7 @@ from privaudit.tuning.transformers.private_updates import (
 
 Choice = Literal["noised", "private", "largest"]
 EVERY_NUMBER = 10**9
+UNSENT = "unsent"
 
 
 @TRAINERS.register("fedpt-top-k")
@@ -76,6 +77,10 @@ class FedPTTopK(PrivateUpdates):
         choice: By default "noised", and "largest" as published.
         top: k, the number of coordinates that are sent.
         choice_share: Of what privacy costs, "private" spends so much on the choice.
+        error_feedback: Keep what was not sent, and add it to the next move before that
+            is clipped (Seide et al., "1-bit stochastic gradient descent", 2014). All
+            that a client sends in a round is still part of a vector of norm C, so that
+            the certificate, which is of a client, stays what it is.
     """
 
     aggregation: ClassVar[Literal["sum", "individual"]] = "individual"
@@ -83,6 +88,7 @@ class FedPTTopK(PrivateUpdates):
     choice: Choice | None = None
     top: Annotated[int, Field(ge=1)] = 64
     choice_share: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    error_feedback: bool = False
 
     @model_validator(mode="after")
     def _check_choice(self) -> "FedPTTopK":
@@ -109,11 +115,12 @@ class FedPTTopK(PrivateUpdates):
     ) -> LocalResult:
         """Send the chosen numbers of what training moved, and their places."""
         moved, loss = self.moves(task, cohort, received, at)
-        moved = self.clipped(moved, "upload", at)
+        moved = self.clipped(moved + kept.get(UNSENT, 0.0), "upload", at)
         values, places = self.chosen(task, cohort, moved, at)
         sent = {MOVED: values, COORDINATES: places}
         events = self._events(task, at, moved.shape[1], values.shape[1])
-        return LocalResult(sent, {}, loss, events)
+        unsent = {UNSENT: moved.scatter(1, places, 0.0)} if self.error_feedback else {}
+        return LocalResult(sent, unsent, loss, events)
 
     def chosen(
         self, task: Task, cohort: Cohort, moved: Float[Tensor, "k n"], at: Round
@@ -141,7 +148,7 @@ class FedPTTopK(PrivateUpdates):
 
     def single_step(self) -> Any:
         """Return the same trainer with one noiseless step that sends all numbers."""
-        return replace(super().single_step(), top=EVERY_NUMBER)
+        return replace(super().single_step(), top=EVERY_NUMBER, error_feedback=False)
 
     @property
     def _choice_sensitivity(self) -> float:

@@ -17,8 +17,8 @@ from privaudit.models.interfaces import TaskKind
 from privaudit.recording.origins.scores import SCORES
 
 MASKED = (
-    "Uploads are masked, so there is no single one to rebuild a client from: this is "
-    "what server-aggregate sees."
+    "Uploads are masked, so there is no single one to reconstruct a client's model "
+    "from: this is what server-aggregate sees."
 )
 
 
@@ -87,7 +87,7 @@ class Scenario:
         return replace(self, threat="server-aggregate", note=MASKED)
 
     def leaving_out(self, clients: Sequence[str]) -> "Scenario":
-        """Return the scenario with a note of clients that a server cannot rebuild."""
+        """Return the scenario with a note of clients whose models a server cannot reconstruct."""
         if self.threat != "server" or not clients:
             return self
         note = (

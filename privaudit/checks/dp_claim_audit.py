@@ -1,7 +1,9 @@
 """Does a claimed epsilon hold? Many independent runs, each with one canary or without.
 
 A federation is trained again and again, with fresh randomness, on the same few records.
-A coin decides whether one client also has the canary; everything else is the same.
+A coin decides whether one client also has the canary, or which of two records it has:
+papers say that data sets "differ in one sample", which may be either. Everything else
+is the same.
 What somebody in one place sees of a run becomes one score: how far the prompt has moved
 against the canary's gradient. Members' scores and others' bound epsilon from below.
 
@@ -32,7 +34,7 @@ from privaudit.privacy.certificate import Claim
 from privaudit.privacy.privacy_record import privacy_record
 from privaudit.statistics.claim import ClaimVerdict, Guarantee, judge_claim
 from privaudit.statistics.epsilon.bound import EpsilonBound
-from privaudit.statistics.epsilon.designs import IndependentRuns
+from privaudit.statistics.epsilon.designs import Adjacency, IndependentRuns
 from privaudit.statistics.epsilon.split_threshold import SplitThreshold
 
 FEWEST_RUNS = 20
@@ -102,6 +104,7 @@ def audit_claim(
     canary: Canary = "opposed",
     where: Where = "peer",
     runs: int = 1000,
+    adjacency: Adjacency = "add/remove-one",
     records: int = 4,
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
@@ -119,6 +122,9 @@ def audit_claim(
         settings: Its parameters, including epsilon.
         canary: The record that the coin inserts.
         where: The adversary's view: "peer" or "released".
+        adjacency: What the coin decides: whether the canary is there, or whether it or
+            another record is (crafted canaries: its opposite). A claim of a published
+            mode is meant for either; a sound one for add/remove-one.
         runs: Independent runs, at least 20; a bound above 0 takes a few hundred.
         records: Other records per client, at least 1.
         seed: Seed of coins, initialisation, batches and noise.
@@ -140,12 +146,16 @@ def audit_claim(
     claim = claim_of(method, task)
     method = _accepting(trainer, method, claim, runs, records)
     seeds = Seeds(seed).child("claim audit")
-    bench = Bench.prepare(method, task, canary, records, seeds)
+    replaced = adjacency == "replace-one"
+    bench = Bench.prepare(method, task, canary, records, seeds, replaced=replaced)
     coins = seeds.stream("canary coins").coins(0.5, runs)
     scores, events = bench.scores(coins, where, progress, executor)
     certified = privacy_record(claim, events, sends_updates=True)["certified"][where]
-    bound = SplitThreshold(delta=claim.delta)(IndependentRuns(scores, coins))
-    claimed = Guarantee.stated(claim.epsilon, claim.delta)
+    audited = IndependentRuns(scores, coins, adjacency=adjacency)
+    bound = SplitThreshold(delta=claim.delta)(audited)
+    is_open = str(getattr(method, "mode", "")).startswith("published")
+    meant = adjacency if is_open else "add/remove-one"
+    claimed = Guarantee.stated(claim.epsilon, claim.delta, adjacency=meant)
     proved = Guarantee.stated(certified["epsilon"], claim.delta)
     verdict = judge_claim(claimed, proved, bound)
     return ClaimAudit(

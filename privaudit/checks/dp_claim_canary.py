@@ -44,6 +44,8 @@ class Bench:
         task: What everybody knows.
         shards: What each client has in every run.
         canary: One record.
+        other: What stands in its place where the coin leaves it out: nothing (data sets
+            that differ by a record more), or another (that differ in one).
         seeds: A child of them for each run.
     """
 
@@ -51,6 +53,7 @@ class Bench:
     task: Task
     shards: Mapping[str, Records]
     canary: Records
+    other: Records | None
     seeds: Seeds
 
     @classmethod
@@ -61,8 +64,11 @@ class Bench:
         kind: Canary,
         records: int,
         seeds: Seeds,
+        *,
+        replaced: bool = False,
     ) -> "Bench":
         """Choose the records and the canary before any run."""
+        other = None
         order = seeds.stream("ordinary records").permutation(len(task.public))
         target_rows, bystander_rows, rest = np.split(order, [records, 2 * records])
         if not len(rest):
@@ -76,6 +82,8 @@ class Bench:
         )
         if kind in ("mislabelled", "picture"):
             canary = _hardest(trainer, task, spare, kind, seeds)
+            if replaced:
+                other = spare.pick(torch.tensor([0]))
         else:
             direction = _direction(task, trainer, records, seeds)
             canary = _crafted(spare, direction)
@@ -83,9 +91,12 @@ class Bench:
                 _uncrafted(target, direction),
                 _uncrafted(bystander, direction),
             )
-            if kind == "opposed":
+            if replaced:
+                other = _crafted(spare, -direction)
+            elif kind == "opposed":
                 target = _join(target, _crafted(spare, -direction / 2))
-        return cls(trainer, task, {TARGET: target, BYSTANDER: bystander}, canary, seeds)
+        shards = {TARGET: target, BYSTANDER: bystander}
+        return cls(trainer, task, shards, canary, other, seeds)
 
     def scores(
         self,
@@ -140,8 +151,9 @@ class Bench:
 
     def _begin(self, run: int, is_in: bool) -> Federation:
         shards = dict(self.shards)
-        if is_in:
-            shards[TARGET] = _join(shards[TARGET], self.canary)
+        placed = self.canary if is_in else self.other
+        if placed is not None:
+            shards[TARGET] = _join(shards[TARGET], placed)
         seeds = self.seeds.child("claim run", run)
         return Federation.begin(
             self.trainer, self.task, shards, seeds, name=f"run-{run}"

@@ -35,6 +35,7 @@ from privaudit.cli.commands.train import train
 from privaudit.cli.key import app as key_app
 from privaudit.cli.options import with_computing, with_owner, with_trust
 from privaudit.cli.plan import plan
+from privaudit.cli.retrain import retrain
 from privaudit.cli.serve.command import serve
 from privaudit.core.bounded_files import REASONS, reason_of
 from privaudit.core.errors import (
@@ -122,7 +123,7 @@ app.add_typer(pretrain_app, name="pretrain")
 app.add_typer(key_app, name="key")
 
 
-for _computes in (train, table, shift, claim):
+for _computes in (train, retrain, table, shift, claim):
     app.command()(with_computing(_computes))
 for _asks in (attack, tradeoff, compare, gate, costs):
     app.command()(with_owner(with_computing(_asks)))

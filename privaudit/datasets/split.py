@@ -118,7 +118,7 @@ def split_records(
         rest = _few(labels, rest, shares.shots, rng)
     parts = None if domains is None else domains[rest]
     owner[rest] = partition.split(labels[rest], clients, rng, parts)
-    _refuse_empty(owner, clients)
+    refuse_empty(owner, clients)
     return Split(owner, shares.members)
 
 
@@ -251,7 +251,12 @@ def _refuse_tiny(tests: int, publics: int, records: int) -> None:
         )
 
 
-def _refuse_empty(owner: Int[np.ndarray, " n"], clients: int) -> None:
+def refuse_empty(owner: Int[np.ndarray, " n"], clients: int) -> None:
+    """Refuse a client with too few candidates.
+
+    Raises:
+        TooFewRecordsError: There is one.
+    """
     counts = np.bincount(owner[owner >= 0], minlength=clients)
     if counts.min() < FEWEST_CANDIDATES:
         raise TooFewRecordsError(

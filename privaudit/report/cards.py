@@ -6,6 +6,7 @@ from typing import Any
 
 from privaudit.auditing.audit import Audit
 from privaudit.report import wording
+from privaudit.report.decision.badges import leak_badge, promise_badge
 from privaudit.report.tables.one_run_table import claim_kind, one_run_sentences
 from privaudit.report.tables.other_attacks import others_sentence
 from privaudit.report.tables.parts import card_paragraphs
@@ -54,24 +55,30 @@ def _hidden(audits: Sequence[Audit]) -> str:
 
 def card(label: str, audit: Audit) -> dict[str, Any]:
     """Return a run's verdict in plain words."""
-    heading, kind = wording.decision(audit)
     return {
         "label": label,
-        "kind": kind.replace(" ", "-"),
-        "verdict": audit.headline.verdict.kind,
-        "heading": heading,
+        "leak": leak_badge(audit),
+        "promise": promise_badge(audit),
         "unproved": audit.assurance.sentence,
         "others": wording.heading(others_sentence(audit)),
         "picked": len(audit.results) > 2,
         "one_run": one_run_sentences(audit),
-        "claim": claim_kind(audit),
         "finding": wording.finding(audit),
         "evidence": audit.headline.verdict.sentence,
         "attacked": wording.attacked(audit),
         "budget": audit.budget.sentence if audit.budget else "",
         "tried": wording.tried(audit) if audit.run.is_stored else "",
+        "beyond": _beyond(audit),
         "remote_code": wording.remote_code(audit),
         "parts": card_paragraphs(audit),
         "use": wording.use(audit),
         "proof": wording.proof(audit),
     }
+
+
+def _beyond(audit: Audit) -> str:
+    """Return the interval for clients that were not attacked; empty if there is none."""
+    wider = audit.headline.auroc_new_clients
+    if wider.unresolved:
+        return ""
+    return f"As a statement on other clients like these: {wording.interval(wider)}."

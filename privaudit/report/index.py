@@ -5,25 +5,18 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
-from privaudit.core import formatting
 from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.core.storage import read_bytes, write_bytes
 from privaudit.federated.runs.runs import Run
-from privaudit.report import wording
 from privaudit.report.cards import counted
+from privaudit.report.decision.badges import audit_rank
+from privaudit.report.decision.rows import audit_row
 from privaudit.report.labels import run_labels
 from privaudit.report.page_template import MADE_BY, render
-from privaudit.report.tables.one_run_table import claim_kind
-from privaudit.report.tables.other_attacks import others_sentence
-from privaudit.report.tables.table import TableCell
-from privaudit.statistics.comparisons import holm, p_above_chance
 
 INDEX = "index.html"
-_ORDER = ("leaks", "reversed", "underpowered", "sampling unknown", "no evidence")
 Titled = Sequence[tuple[str, Path]]
 
 
@@ -61,7 +54,7 @@ def write_index(
 ) -> Path:
     """Write index.html, and return it.
 
-    What is said to leak comes first, then what cannot be decided, each by AUROC.
+    The worst comes first, as :func:`audit_rank` says.
 
     Args:
         folder: Links are relative to it.
@@ -96,57 +89,6 @@ def labels_by_run(audits: Sequence[Audit]) -> dict[Path, str]:
     """Return each run's label, which is the same in all its audits."""
     runs = {audit.run.path: audit for audit in audits}
     return dict(zip(runs, run_labels(list(runs.values())), strict=True))
-
-
-def audit_rank(audit: Audit) -> tuple[int, int, float, str]:
-    """Return what audits are sorted by: leaks first, then the largest AUROC."""
-    place = _ORDER.index(audit.headline.verdict.kind)
-    quiet = not others_sentence(audit)
-    return place, quiet, -audit.auroc.value, audit.run.name
-
-
-def audit_row(audit: Audit, label: str, link: str) -> dict[str, Any]:
-    """Return what ``audit_cells.html.jinja`` shows of an audit.
-
-    Args:
-        audit: Of one run, under one scenario.
-        label: The run's.
-        link: To its report.
-    """
-    strongest, p = _strongest(audit)
-    by_coin = audit.run.sampling == "coin"  # else no p-value is of membership
-    verdict = audit.headline.verdict.kind
-    heading, kind = wording.decision(audit)
-    return {
-        "label": label,
-        "run": audit.run.name,
-        "link": link,
-        "trainer": audit.run.config.trainer,
-        "data": audit.run.config.dataset,
-        "scenario": audit.scenario.name,
-        "metric": audit.utility.metric if audit.utility else "",
-        "use": TableCell.of(audit.utility.local) if audit.utility else TableCell("-"),
-        "attack": audit.headline.attack,
-        "auroc": TableCell.of(audit.auroc),
-        "strongest": strongest.attack,
-        "strongest_auroc": TableCell.of(strongest.auroc),
-        "tried": len(audit.results),
-        "p": formatting.p_value(p) if by_coin else "",
-        "rank": str(len(_ORDER) - _ORDER.index(verdict)),
-        "kind": kind.replace(" ", "-"),
-        "verdict": heading,
-        "another": verdict != "leaks" and bool(others_sentence(audit)),
-        "claim": claim_kind(audit),
-    }
-
-
-def _strongest(audit: Audit) -> tuple[AttackResult, float]:
-    """Return the attack with the largest AUROC, and its p-value among so many."""
-    results = list(audit.results.values())
-    p_values = [p_above_chance(leak.auroc) for leak in results]
-    adjusted = holm(p_values, audit.tried.different)
-    place = max(range(len(results)), key=lambda n: results[n].auroc.value)
-    return results[place], float(adjusted[place])
 
 
 def audits_summary(audits: Sequence[Audit]) -> str:

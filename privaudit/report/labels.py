@@ -41,7 +41,7 @@ def shortened(label: str, longest: int = 42) -> str:
 
 
 def _describe(audit: Audit) -> dict[str, Any]:
-    fields = audit.run.config.model_dump()
+    fields = audit.run.config.described()
     settings, trainer = fields.pop("settings"), fields["trainer"]
     trainer_settings = {
         f"{n} of {trainer}" if n in fields else n: v for n, v in settings.items()

@@ -13,7 +13,11 @@ from privaudit.core.errors import ConfigError
 from privaudit.core.storage import storage_errors, write_bytes
 from privaudit.recording.origins.scores import ScoredRun
 from privaudit.report import wording
-from privaudit.report.cards import card, summary
+from privaudit.report.cards import card
+from privaudit.report.decision.advice import advise
+from privaudit.report.decision.badges import audit_rank
+from privaudit.report.decision.first_screen import first_screen
+from privaudit.report.decision.rows import audit_row
 from privaudit.report.figures.attacks_figure import (
     attacks_alt,
     attacks_plot,
@@ -35,6 +39,10 @@ from privaudit.report.figures.row_figures import (
     classes_alt,
     client_plot,
     clients_alt,
+    exposure_alt,
+    exposure_plot,
+    properties_alt,
+    property_plot,
 )
 from privaudit.report.galleries.captions import exposed_captions
 from privaudit.report.galleries.pictures import galleries
@@ -47,6 +55,11 @@ from privaudit.report.tables.leak_by_class import ClassLeak
 from privaudit.report.tables.one_run_table import bound_rows
 from privaudit.report.tables.other_attacks import same_columns
 from privaudit.report.tables.parts import part_tables
+from privaudit.report.tables.record_table import (
+    NamedRecord,
+    most_exposed_of,
+    record_tables,
+)
 from privaudit.report.tables.table import TableCell, headlines, tradeoff_rows
 from privaudit.report.tables.token_grid_table import grid_tables, headline_rows
 from privaudit.report.tables.written_table import traffic_rows, written_table
@@ -109,6 +122,7 @@ def render_report(
         shows_records=show_records,
         exposed=galleries(audits, labels) if show_records else {},
         captions=_captions(audits, labels) if show_records else {},
+        named_records=_named_records(audits, labels) if show_records else {},
         **_findings(audits, labels),
         **_numbers(audits, labels),
     )
@@ -117,9 +131,16 @@ def render_report(
 def _findings(audits: Sequence[Audit], labels: Sequence[str]) -> dict[str, Any]:
     """Return what is said in words, above the tables."""
     pairs = list(zip(labels, audits, strict=True))
+    worst_first = sorted(pairs, key=lambda pair: audit_rank(pair[1]))
+    advice = advise(audits, labels)
     return {
-        "summary": summary(audits),
-        "cards": [card(label, audit) for label, audit in pairs],
+        "screen": first_screen(audits, labels, advice),
+        "advice": advice,
+        "overview": [
+            audit_row(audit, label, f"#run-{place}")
+            for place, (label, audit) in enumerate(worst_first, start=1)
+        ],
+        "cards": [card(label, audit) for label, audit in worst_first],
         "undrawn": undrawn(audits),
         "some_clients": on_some_clients(audits),
         "metric": wording.metric(audits),
@@ -142,6 +163,7 @@ def _numbers(audits: Sequence[Audit], labels: Sequence[str]) -> dict[str, Any]:
         "bounds": bound_rows(audits, labels),
         "parts": part_tables(audits, labels),
         "grid": grid_tables(audits, labels),
+        "record_tables": record_tables(audits),
         "same_columns": [
             f"{label}: {sentence}"
             for label, audit in zip(labels, audits, strict=True)
@@ -179,6 +201,8 @@ def _figures(
         "closeness": (closeness_plot(writers), closeness_alt(writers)),
         "attacks": (attacks_plot(audits), attacks_alt(audits)),
         "rounds": (rounds_plot(audits), rounds_alt(audits)),
+        "exposure": (exposure_plot(audits), exposure_alt(audits)),
+        "properties": (property_plot(audits), properties_alt(audits)),
         "epsilon": (epsilon_plot(audits), epsilon_alt(audits)),
     }
     return {
@@ -195,6 +219,14 @@ def _captions(audits: Sequence[Audit], labels: Sequence[str]) -> dict[str, Marku
         for label, audit in zip(labels, audits, strict=True)
         if wording.writes(audit)
     }
+
+
+def _named_records(
+    audits: Sequence[Audit], labels: Sequence[str]
+) -> dict[str, list[NamedRecord]]:
+    """Return the records that lose most, by run, where any are known."""
+    found = zip(labels, map(most_exposed_of, audits), strict=True)
+    return {label: records for label, records in found if records}
 
 
 def _is_given(audit: Audit) -> bool:

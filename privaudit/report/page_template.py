@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from privaudit.core import formatting
 from privaudit.privacy.certificate import is_repeatable
+from privaudit.privacy.reconstruction_robustness import reconstruction_sentence
 from privaudit.report import wording
 from privaudit.report.glossary import PLACE, with_glossary
 
@@ -55,6 +56,7 @@ def _environment() -> Environment:
     environment.filters["epsilon"] = formatting.epsilon
     environment.tests["repeatable"] = is_repeatable
     environment.filters["heading"] = wording.heading
+    environment.filters["reconstruction"] = reconstruction_sentence
     environment.filters["rounds"] = formatting.rounds
     environment.filters["small"] = formatting.small
     return environment

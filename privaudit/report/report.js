@@ -91,6 +91,41 @@
   }
   addEventListener("scroll", hide, { passive: true, capture: true });
 
+  // What is wider than the screen says that it scrolls, and can be reached by keyboard.
+  const say = () => {
+    for (const box of document.querySelectorAll(".scroll, figure")) {
+      const wide = box.scrollWidth > box.clientWidth + 1;
+      const before = box.previousElementSibling;
+      const said = before && before.className === "sideways" ? before : null;
+      if (wide) {
+        box.tabIndex = 0;
+        box.setAttribute("aria-label", "Wider than the screen: scrolls sideways");
+        if (box.tagName === "DIV") box.setAttribute("role", "group");
+        if (!said) {
+          const note = document.createElement("p");
+          note.className = "sideways";
+          note.textContent = "Wider than the screen: scroll sideways to see all of it →";
+          box.before(note);
+        }
+      } else if (said) {
+        said.remove();
+        for (const name of ["tabindex", "role", "aria-label"]) box.removeAttribute(name);
+      }
+    }
+  };
+  say();
+  addEventListener("resize", say);
+  addEventListener("toggle", say, true); // a fold that opens
+  addEventListener("click", () => setTimeout(say)); // a tab that shows another panel
+
+  // A link to a folded finding opens it.
+  const unfold = () => {
+    const goal = location.hash && document.getElementById(location.hash.slice(1));
+    if (goal && goal.tagName === "DETAILS") goal.open = true;
+  };
+  unfold();
+  addEventListener("hashchange", unfold);
+
   // On paper everything stands open.
   const folded = () => [...document.querySelectorAll("details:not([open])")];
   let unfolded = [];

@@ -8,7 +8,7 @@ from privaudit.auditing.audit import Audit, last_rounds
 from privaudit.auditing.named_attacks import description
 from privaudit.federated.runs.runs import Run
 from privaudit.report.tables.token_grid_table import outside_grid
-from privaudit.report.wording import setting, writes
+from privaudit.report.wording import setting
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def run_settings(audits: Sequence[Audit]) -> Settings:
 
 def _of_run(audit: Audit) -> dict[str, str]:
     run = audit.run
-    fields = run.config.model_dump()
+    fields = run.config.described()
     trainer_settings = fields.pop("settings")
     shown: dict[str, Any] = {
         "run": run.name,
@@ -91,10 +91,15 @@ def _signers(run: Run) -> dict[str, str]:
 
 
 def _attacked(audit: Audit) -> str:
-    """Say which clients each attack was on, or all attacks if there are many."""
-    attacks = audit.results.items()
-    whom = {name: ", ".join(c.client for c in leak.clients) for name, leak in attacks}
-    if writes(audit) and len(set(whom.values())) == 1:
+    """Say which clients each attack was on, or all attacks if they agree."""
+    attacks, everyone = audit.results.items(), audit.run.config.clients
+    whom = {
+        name: f"all {everyone}"
+        if len(leak.clients) == everyone
+        else ", ".join(client.client for client in leak.clients)
+        for name, leak in attacks
+    }
+    if len(set(whom.values())) == 1:
         return next(iter(whom.values()))
     return "; ".join(f"{name}: {clients}" for name, clients in whom.items())
 

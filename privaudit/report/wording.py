@@ -40,20 +40,17 @@ HEADINGS: Mapping[str, str] = {
 }
 
 
-def decision(audit: Audit) -> tuple[str, str]:
-    """Return a run's verdict in words, and the kind that sets its colour.
+def decision(audit: Audit) -> str:
+    """Return a run's verdict in words, followed by what is not proved.
 
-    "No leak found" is a result of one attack: green only with a certified ε, otherwise
-    followed by what is not proved. A refuted claim is red.
+    "No leak found" is a result of one attack, and a refuted claim is bad news whatever
+    the attack found: neither stands alone.
     """
     kind, assurance = audit.headline.verdict.kind, audit.assurance
-    if kind == "leaks":
-        return HEADINGS[kind], kind
-    if assurance.kind == "refuted":
-        return f"{HEADINGS[kind]}, {assurance.short}", "refuted"
-    if kind == "no evidence" and assurance.kind == "unproved":
-        return f"{HEADINGS[kind]}, {assurance.short}", "unproved"
-    return HEADINGS[kind], kind
+    missing = assurance.kind == "refuted" or kind == "no evidence"
+    if kind == "leaks" or not (missing and assurance.short):
+        return HEADINGS[kind]
+    return f"{HEADINGS[kind]}, {assurance.short}"
 
 
 _FOUND: Mapping[str, str] = {
@@ -84,6 +81,8 @@ _OF_CLIENTS = (
         "members from non-members of a client",
         "clients that took part from clients that did not",
     ),
+    (" members + ", " that took part + "),
+    ("non-members;", "that did not;"),
     ("members have the lower ones", "clients that took part have the lower ones"),
     ("too few records", "too few clients"),
     ("one member and one non-member of a client", "one client of each kind"),
@@ -177,13 +176,25 @@ def _view(threat: str) -> str:
 
 def finding(audit: Audit) -> str:
     """State the finding for a reader without statistics."""
-    leak = audit.headline
-    who = adversary(audit.scenario.threat).partition(",")[0]  # the rest stands above
-    sentence = f"{who[0].upper()}{who[1:]} {_FOUND[leak.verdict.kind]}."
-    said = " ".join(filter(None, (sentence, _odds(leak), ties(leak))))
-    if audit.scenario.unit == "record":
-        return said
-    for of_records, of_clients in _OF_CLIENTS:
+    return " ".join(filter(None, (found(audit), odds(audit), ties(audit.headline))))
+
+
+def found(audit: Audit) -> str:
+    """Say whether the adversary can tell who was trained on, without a number."""
+    who = heading(adversary(audit.scenario.threat).partition(",")[0])
+    return _of_unit(f"{who} {_FOUND[audit.headline.verdict.kind]}.", audit)
+
+
+def odds(audit: Audit) -> str:
+    """State the named attack's AUROC as a bet on two records; empty where unresolved."""
+    return _of_unit(_odds(audit.headline), audit)
+
+
+def _of_unit(said: str, audit: Audit) -> str:
+    """Return what is said of records, of whole clients where those are asked about."""
+    for of_records, of_clients in (
+        _OF_CLIENTS if audit.scenario.unit != "record" else ()
+    ):
         said = said.replace(of_records, of_clients)
     return said
 
@@ -205,9 +216,10 @@ def _odds(leak: AttackResult) -> str:
         return ""
     return (
         "Given one member and one non-member of a client, the attack "
-        f"“{leak.attack}” identifies the member in {100 * auroc.value:.1f} of 100 "
-        f"cases ({percent(auroc.confidence)} interval {100 * auroc.low:.1f} to "
-        f"{100 * auroc.high:.1f}; random guessing: 50{_odds_turned(leak)})."
+        f"“{leak.attack}”, named beforehand, identifies the member in "
+        f"{100 * auroc.value:.1f} of 100 cases ({percent(auroc.confidence)} interval "
+        f"{100 * auroc.low:.1f} to {100 * auroc.high:.1f}, n = {auroc.n[0]} members + "
+        f"{auroc.n[1]} non-members; random guessing: 50{_odds_turned(leak)})."
     )
 
 

@@ -20,6 +20,10 @@ _TURNED = (
     "that is low for members, such as a loss; a sign turned because of this number is "
     "tested on other records."
 )
+_ALONE = (
+    " Had this been the run's only audit, it would say “leaks”: a plan before training "
+    "keeps other audits from hiding it."
+)
 UNKNOWN_SAMPLING = (
     "Whether that is membership cannot be said: nobody declares that a fair coin chose "
     "each member, so members and non-members may differ without any training."
@@ -130,13 +134,16 @@ def _judge(found: Estimate, margin: float, tried: int) -> Verdict:
     if auroc.high < 0.5:
         said = f"Separates, with the sign turned: AUROC {shown}, {_TURNED}"
         return Verdict("reversed", said)
+    alone = _ALONE if tried > 1 and found.low > 0.5 else ""
     limit = 0.5 + margin
     if auroc.high <= limit:
         reach = f"includes 0.5 and nothing above {limit:g}{_other_side(auroc, limit)}"
-        return Verdict("no evidence", f"No evidence of a leak: AUROC {shown}, {reach}.")
+        said = f"No evidence of a leak: AUROC {shown}, {reach}.{alone}"
+        return Verdict("no evidence", said)
     more = f"about {_enough(auroc, margin)} would decide, in place of {sum(auroc.n)}"
     reach = f"includes both 0.5 and values above {limit:g}"
-    return Verdict("underpowered", f"Underpowered: AUROC {shown}, {reach}; {more}.")
+    said = f"Underpowered: AUROC {shown}, {reach}; {more}.{alone}"
+    return Verdict("underpowered", said)
 
 
 def _other_side(auroc: Estimate, limit: float) -> str:

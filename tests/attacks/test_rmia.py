@@ -1,5 +1,6 @@
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -92,6 +93,21 @@ def test_at_a_of_one_the_guess_is_the_mean_out() -> None:
     mean = np.array([0.2, 0.9])
     np.testing.assert_array_equal(offline_mean(mean, 1.0), mean)
     np.testing.assert_allclose(offline_mean(mean, 0.0), [0.6, 0.95])
+
+
+@pytest.mark.parametrize("mode", ["online", "offline"])
+def test_models_that_differ_by_rounding_tie(mode: Literal["online", "offline"]) -> None:
+    """As an untrained model and its shadows do, by other digits on each machine."""
+    rng = np.random.default_rng(0)
+    known = rng.uniform(0.01, 0.99, size=50)
+    is_in = rng.random((6, 50)) < 0.5
+
+    def rounded(*shape: int) -> np.ndarray:
+        return known * (1 + 1e-5 * rng.uniform(-1, 1, size=(*shape, 50)))
+
+    models = _Likelihoods(rounded(), rounded(6), is_in, ~is_in)
+    for ratios in Rmia(mode=mode)._ratios(models, models, 1.0):
+        assert set(ratios) == {1.0}
 
 
 def test_a_is_tuned_on_shadows_alone() -> None:

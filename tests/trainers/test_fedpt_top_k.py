@@ -168,3 +168,30 @@ def test_who_watches_uploads_sees_numbers_where_they_belong(
     assert int(seen.sum()) == 4
     torch.testing.assert_close(few[seen], whole[seen])
     assert float(whole[~seen].abs().max()) <= float(whole[seen].abs().min())
+
+
+def test_what_was_not_sent_is_sent_later(play: Play) -> None:
+    """Two numbers of equal size in turn: nothing that training moved is lost."""
+    played = play(made(top=5, error_feedback=True), rounds=1)
+    before = {name: dict(kept) for name, kept in played.kept.items()}
+    assert all((kept["unsent"] != 0).sum() > 0 for kept in before.values())
+    first = played.uploads()
+    for name, sent in first.items():
+        assert not before[name]["unsent"][sent[COORDINATES]].any()
+    plain = play(made(top=5), rounds=1)
+    assert plain.kept == {} or not any(plain.kept.values())
+
+
+def test_feedback_adds_to_the_next_move_before_it_is_clipped(task: Task) -> None:
+    """A client that moves nowhere sends the rest of what it owed, C at the most."""
+    trainer = made(top=1, error_feedback=True, clip_norm=1.0, epsilon=1e6)
+    object.__setattr__(trainer, "moves", lambda *_: (torch.zeros(1, 4), torch.zeros(1)))
+    nobody = Records(torch.zeros(0, 12), torch.zeros(0, dtype=torch.long))
+    cohort = Cohort.of(["run-0"], [nobody])
+    owed = {"unsent": torch.tensor([[3.0, 4.0, 0.0, 0.0]])}
+    at = Round(0, Seeds(0), task.clients)
+    result = trainer.local_update(task, cohort, {}, owed, at)
+    assert result.sent[COORDINATES].tolist() == [[1]]
+    assert float(result.sent[MOVED]) == pytest.approx(0.8, abs=1e-3)
+    kept = result.kept["unsent"]
+    torch.testing.assert_close(kept, torch.tensor([[0.6, 0, 0, 0]]))

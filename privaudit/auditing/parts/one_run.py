@@ -32,6 +32,7 @@ from privaudit.statistics.epsilon.bound import EpsilonBound
 from privaudit.statistics.epsilon.designs import OneRunCanaries
 from privaudit.statistics.epsilon.f_dp_one_run import FDPOneRun
 from privaudit.statistics.epsilon.gaussian_one_run import GaussianOneRun
+from privaudit.statistics.epsilon.gaussian_scores import GaussianScores
 from privaudit.statistics.epsilon.one_run import OneRunGuesses
 
 SHARE_GUESSED = 0.1  # in, and as many out
@@ -111,16 +112,23 @@ def audit_one_run(
         ConfigError: There are too few canaries.
     """
     crafted = canaries is not None and canaries.kind == "gradient"
-    scores, coins = [], []
+    ranks, scores, coins = [], [], []
     for target, one in zip(targets, scored, strict=True):
         client_scores = _moved_against(target, trainer) if crafted else one.scores
         selected = np.ones(len(client_scores), bool)
         if canaries is not None:
             selected = np.isin(one.records, canaries.indices)
-        scores.append(_ranks(client_scores[selected]))
+        ranks.append(_ranks(client_scores[selected]))
+        scores.append(_standardised(client_scores[selected]))
         coins.append(one.is_member[selected])
-    joined = OneRunCanaries(np.concatenate(scores), np.concatenate(coins))
-    first, *others = _bounds(joined, _delta(privacy))
+    first, *others = (
+        bound
+        for values, bounds in ((ranks, _guess_bounds), (scores, _score_bounds))
+        for bound in bounds(
+            OneRunCanaries(np.concatenate(values), np.concatenate(coins)),
+            _delta(privacy),
+        )
+    )
     proved = privacy["certified"][view.partition(":")[0]]
     protects = {name: proved[name] for name in ("adjacency", "unit") if name in proved}
     claimed, certified = (
@@ -136,7 +144,7 @@ def audit_one_run(
     )
 
 
-def _bounds(scores: OneRunCanaries, delta: float) -> list[EpsilonBound]:
+def _guess_bounds(scores: OneRunCanaries, delta: float) -> list[EpsilonBound]:
     count = len(scores.scores)
     if count < FEWEST:
         raise TooFewRecordsError(
@@ -148,6 +156,10 @@ def _bounds(scores: OneRunCanaries, delta: float) -> list[EpsilonBound]:
         make(delta=delta, guesses_in=side, guesses_out=side)(scores)
         for make in (OneRunGuesses, FDPOneRun, GaussianOneRun)
     ]
+
+
+def _score_bounds(scores: OneRunCanaries, delta: float) -> list[EpsilonBound]:
+    return [GaussianScores(delta=delta)(scores)]
 
 
 def _moved_against(
@@ -169,6 +181,12 @@ def _ranks(scores: Float[np.ndarray, " some"]) -> Float[np.ndarray, " some"]:
 
     ranked: Float[np.ndarray, " some"] = rankdata(scores) / (len(scores) + 1)
     return ranked
+
+
+def _standardised(scores: Float[np.ndarray, " some"]) -> Float[np.ndarray, " some"]:
+    """Return scores of mean 0 and standard deviation 1; equal ones stay equal."""
+    spread = scores.std()
+    return (scores - scores.mean()) / (spread if spread > 0 else 1.0)
 
 
 def _delta(privacy: Mapping[str, Any]) -> float:

@@ -20,7 +20,7 @@ def _attack(played: PlayedScenario) -> Mapping[str, AttackResult]:
     assert model is not None  # where the part applies
     common = Reconstruction(model)
     targets = [replace(target, reconstructed=common) for target in played.targets]
-    # Shadows are reconstructed clients: no measure of the server's own model.
+    # Shadows are reconstructed models: no measure of the server's own model.
     return played.attack(played.scenario.without_shadows(), targets)
 
 

@@ -123,7 +123,7 @@ def make_baseline(run: Run, scenario: str, *, utility: bool = True) -> Baseline:
     if utility and run.has_utility:
         tests = score_tests(run)
         metric, arrays[UTILITY], arrays[OWN] = tests.metric, tests.scores, tests.own
-    settings = {k: v for k, v in run.config.model_dump().items() if k != "seed"}
+    settings = {k: v for k, v in run.config.described().items() if k != "seed"}
     hashes, guarantees = hashes_of(run, ledger), stated_of(run)
     return Baseline(
         run.name, scenario, settings, hashes, made, guarantees, metric, arrays

@@ -50,7 +50,7 @@ def check_same(run: Run, baseline: Baseline) -> None:
 
 
 def _refuse(run: Run, baseline: Baseline, what: str, names: tuple[str, ...]) -> None:
-    run_settings, baseline_settings = run.config.model_dump(), baseline.settings
+    run_settings, baseline_settings = run.config.described(), baseline.settings
     unlike = [
         f"{name} {run_settings.get(name)} and {baseline_settings.get(name)}"
         for name in names

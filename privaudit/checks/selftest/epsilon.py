@@ -20,11 +20,13 @@ _AUDITS, _FEW, _MANY = 500, 200, 1000
 _GAUSSIAN = GaussianCanaries(4.0)
 SHOWN = {
     "SplitThreshold": 0.5,
+    "MultiSplit": 0.5,
     "FixedGrid": 0.7,
     "GaussianFit": 2.2,
     "OneRunGuesses": 1.1,
     "FDPOneRun": 1.15,
     "GaussianOneRun": 1.8,
+    "GaussianScores": 3.0,
 }
 """What most audits of 1,000 show where epsilon is 4: a little less than the median."""
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 CanaryName = Literal["opposed", "gradient", "mislabelled", "picture"]
 WhereName = Literal["peer", "released"]
+AdjacencyName = Literal["add/remove-one", "replace-one"]
 
 
 def claim(
@@ -33,6 +34,13 @@ def claim(
     where: Annotated[
         str, typer.Option(help="Adversary: peer, or released (has the final model).")
     ] = "peer",
+    adjacency: Annotated[
+        str,
+        typer.Option(
+            help="What the coin decides: add/remove-one (whether the canary is there) "
+            "or replace-one (it, or another record)."
+        ),
+    ] = "add/remove-one",
     repeats: Annotated[int, typer.Option(help="Independent runs.")] = 1000,
     records: Annotated[int, typer.Option(help="Other records per client.")] = 4,
     rounds: options.Count = None,
@@ -65,6 +73,9 @@ def claim(
             settings,
             canary=cast(CanaryName, _one_of("--canary", canary, CanaryName)),
             where=cast(WhereName, _one_of("--where", where, WhereName)),
+            adjacency=cast(
+                AdjacencyName, _one_of("--adjacency", adjacency, AdjacencyName)
+            ),
             runs=repeats,
             records=records,
             seed=seed,

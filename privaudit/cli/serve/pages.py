@@ -20,15 +20,12 @@ from privaudit.cli.serve.served_runs import (
 from privaudit.cli.status import in_words, lines_of
 from privaudit.core.errors import ConfigError
 from privaudit.evaluation.compare.compare import RunComparison, compare
+from privaudit.report.decision.badges import audit_rank
+from privaudit.report.decision.rows import audit_row
 from privaudit.report.figures.figure_style import to_svg
 from privaudit.report.figures.figures import tradeoff_alt, tradeoff_plot
 from privaudit.report.figures.training_figure import training_alt, training_plot
-from privaudit.report.index import (
-    audit_rank,
-    audit_row,
-    audits_summary,
-    labels_by_run,
-)
+from privaudit.report.index import audits_summary, labels_by_run
 from privaudit.report.page_template import render
 from privaudit.report.wording import interval, point
 
@@ -69,7 +66,7 @@ def runs_page(served: ServedRuns) -> str:
 
 
 def _ordered(rows: Sequence[Row]) -> list[Row]:
-    return sorted(rows, key=lambda row: (row["rank"], row["run"]), reverse=True)
+    return sorted(rows, key=lambda row: (row["leak_rank"], row["run"]), reverse=True)
 
 
 def _rows_of(
@@ -97,7 +94,7 @@ def _rows_of(
             "link": f"/runs/{name}",
             "live": live,
             "state": in_words(state) if not run.is_complete else "never attacked",
-            "rank": _FIRST if live else _LATER,
+            "leak_rank": _FIRST if live else _LATER,
             "trainer": config.trainer,
             "data": config.dataset,
         }
@@ -105,7 +102,7 @@ def _rows_of(
 
 def _broken_row(name: str, scenario: str, error: str) -> Row:
     row = {**_PLAIN, "run": name, "scenario": scenario}
-    return {**row, "error": error, "rank": _BROKEN}
+    return {**row, "error": error, "leak_rank": _BROKEN}
 
 
 def _audit_rows(audits: Sequence[ServedAudit]) -> list[Row]:

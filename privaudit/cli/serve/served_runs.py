@@ -16,8 +16,8 @@ from privaudit.evaluation.tradeoff.stored_sweep import SWEEP, read_sweep
 from privaudit.federated.runs.folder.own_files import HEADER
 from privaudit.federated.runs.folder.run_names import load_run
 from privaudit.federated.runs.runs import Run
+from privaudit.report.decision.rows import audit_row
 from privaudit.report.galleries.sweep import render_sweep
-from privaudit.report.index import audit_row
 from privaudit.report.page import render_report
 
 _MOST_PAGES = 32  # that are kept: drawing one takes a second

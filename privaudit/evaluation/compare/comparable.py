@@ -15,7 +15,7 @@ from privaudit.recording.origins.scores import ScoredRun
 
 _DEALS = (  # what a deal and its coins follow from
     "seed", "dataset", "data", "clients", "partition", "alpha", "shards", "sizes",
-    "shots", "test_share", "public_share", "model", "checkpoint",
+    "shots", "test_share", "public_share", "model", "checkpoint", "without",
 )  # fmt: skip
 
 
@@ -85,7 +85,7 @@ def refuse_unnamed(run: Run) -> None:
 
 
 def _unlike(first: Run, second: Run) -> str:
-    first_config, second_config = first.config.model_dump(), second.config.model_dump()
+    first_config, second_config = first.config.described(), second.config.described()
     unlike = [
         name for name in _DEALS if first_config.get(name) != second_config.get(name)
     ]

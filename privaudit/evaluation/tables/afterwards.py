@@ -109,7 +109,7 @@ def clients_of(population: Population, domain: str) -> list[ClientId]:
 
 
 def _leaks(run: Run, scenario: str) -> Found:
-    """Return the AUROC of each attack on rebuilt clients, and on the server's model."""
+    """Return the AUROC of each attack on clients' reconstructed models, and on the server's."""
     plan = find_scenario(scenario, shadows=0)
 
     def attack() -> Found:

@@ -3,7 +3,7 @@
 A number belongs to the clients' personal models ("local", "mix", "clients BLEU-1"), to
 the server's own model ("server BLEU-1"; on another data set, "elsewhere BLEU-1"), to
 what is sent ("megabytes per round"), to the clients of one domain ("mix on clipart",
-"local on real"), or to an attack: "client NAME" on rebuilt clients,
+"local on real"), or to an attack: "client NAME" on reconstructed models,
 "server NAME" on the server's model. An attack's bare NAME is for tables whose rows say
 whose model is attacked.
 """

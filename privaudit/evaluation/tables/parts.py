@@ -64,7 +64,7 @@ class TableRow(TablePart):
         fields: Of :class:`privaudit.federated.runs.config.RunConfig`, over the plan's.
         skip_columns: Names of columns that it has no cell in.
         whose: Which model the metrics are of that are an attack's bare name: the
-            server's own, or the rebuilt clients'. Rows of one run differ in it.
+            server's own, or the reconstructed ones. Rows of one run differ in it.
     """
 
     label: Text

@@ -24,6 +24,7 @@ from privaudit.core.storage import read_bytes
 from privaudit.datasets.chosen_classes import named_classes
 from privaudit.datasets.flower_partition import FLOWER, FlowerPartition
 from privaudit.datasets.groups import CONTENTS, NEAR
+from privaudit.datasets.left_out import read_positions, write_positions
 from privaudit.datasets.named_places import by_content, is_named, with_hash
 from privaudit.datasets.partition import (
     ByDomain,
@@ -78,6 +79,11 @@ class RunConfig(RunFields):
             raise ValueError(f"use {', '.join(_PARTITIONS)}, or {FLOWER}NAME")
         return value
 
+    @field_validator("without")
+    @classmethod
+    def _positions(cls, value: str | None) -> str | None:
+        return None if value is None else write_positions(read_positions(value))
+
     def measures(self, index: int) -> bool:
         """Say whether utility is measured after a round."""
         last = self.measured_rounds
@@ -123,6 +129,13 @@ class RunConfig(RunFields):
     def build_trainer(self) -> Trainer:
         """Return the trainer with its parameters."""
         return build_trainer(self.trainer, self.settings)
+
+    def described(self) -> dict[str, Any]:
+        """Return the fields for people: how many records are left out, and not which."""
+        fields = self.model_dump()
+        if self.without is not None:
+            fields["without"] = f"{len(read_positions(self.without)):,} records"
+        return fields
 
     @property
     def digest(self) -> str:

@@ -9,7 +9,13 @@ from jaxtyping import Int
 from privaudit.core.seeds import Seeds
 from privaudit.datasets.dataset import Dataset
 from privaudit.datasets.groups import group_records
-from privaudit.datasets.split import Split, split_groups, split_records
+from privaudit.datasets.left_out import leave_out, read_positions
+from privaudit.datasets.split import (
+    Split,
+    refuse_empty,
+    split_groups,
+    split_records,
+)
 from privaudit.federated.runs.config import RunConfig
 
 
@@ -26,7 +32,7 @@ def deal(
     Where a coin decides for a client, its candidates are one group.
 
     Raises:
-        ConfigError: The partition, or groups, are impossible.
+        ConfigError: The partition, groups or what is left out are impossible.
     """
     split = split_records
     if config.groups is not None:
@@ -41,6 +47,9 @@ def deal(
         domains=None if dataset.domains is None else dataset.domains.numpy(),
         known=known,
     )
+    if config.without is not None:
+        dealt = leave_out(dealt, read_positions(config.without))
+        refuse_empty(dealt.owner, config.clients)
     if config.members != "clients":
         return dealt
     first = np.arange(len(dealt.owner))

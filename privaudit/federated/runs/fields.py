@@ -148,6 +148,13 @@ class RunFields(BaseModel):
     shots: Count | None = Field(
         None, description="Candidates per class. By default: all."
     )
+    without: str | None = Field(
+        None,
+        max_length=1_048_576,
+        description="Candidates that are nobody's, by position in the data set, as "
+        "3,17,20-25: all others keep their client and their coin. `privaudit retrain` "
+        "writes them. By default: none.",
+    )
     members: Literal["coin", "all", "clients"] = Field(
         "coin",
         description="coin: a fair coin per candidate; clients: a fair coin per client, "

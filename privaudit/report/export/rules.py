@@ -145,6 +145,7 @@ CONFIG = entries(
         "participation": number,
         "context_tokens": number,
         "shots": number,
+        "without": withheld,  # positions of records
         "members": SLUG,
         "test_share": number,
         "public_share": number,
@@ -355,6 +356,7 @@ AUDIT = entries(
                 "sentence": withheld,
             }
         ),
+        "record_exposure": withheld,  # it names records
         "one_run": entries(
             {
                 "canaries": CANARIES,

@@ -103,7 +103,7 @@ def _dot(axes: Axes, estimate: Estimate, place: float, which: int, text: str) ->
 
 
 def closeness_plot(audits: Sequence[Audit]) -> Figure | None:
-    """Draw how close rebuilt models are to their own clients' and to the others'.
+    """Draw how close reconstructed models are to their own clients' and to the others'.
 
     Runs in which no model was an estimate are left out; None if that is all.
     """
@@ -147,7 +147,7 @@ def server_plot(audits: Sequence[Audit]) -> Figure | None:
         (0.5,),
         (0.48, 0.56),
     )
-    series = ("on the reconstructed clients", "on the server's own model")
+    series = ("on the clients' reconstructed models", "on the server's own model")
     return pair_plot([label for label, _ in rows], series, [panel])
 
 

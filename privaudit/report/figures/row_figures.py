@@ -1,12 +1,15 @@
-"""A row of dots for each client, or each class: whose records leak?"""
+"""A row of dots for each client, class or property; a column for each number of attacks."""
 
 import math
 from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from privaudit.auditing.audit import Audit
+from privaudit.auditing.parts.record_exposure import RECORD_EXPOSURE
+from privaudit.auditing.per_record.shared_exposure import SharedExposure
 from privaudit.report.figures.figure_style import (
     FAINT,
     INK,
@@ -21,12 +24,14 @@ from privaudit.report.figures.figure_values import errors, spot, told
 from privaudit.report.figures.figures import series_of
 from privaudit.report.labels import run_labels, shortened
 from privaudit.report.tables.leak_by_class import ClassLeak
+from privaudit.report.tables.record_table import tested_properties
 from privaudit.statistics.estimate import Estimate
 
 AVERAGE = "average"
 MOST_CLASSES = 24  # in a picture; the table holds all
 MOST_CLIENTS = 40  # in a picture; audit.json holds all
 Rows = Mapping[str, Estimate]
+_WITHIN = "AUROC of the attack within a {}'s records"
 Classes = Sequence[Sequence[ClassLeak]]
 
 
@@ -43,7 +48,7 @@ def client_plot(audits: Sequence[Audit]) -> Figure:
         for label, leak in series_of(audits)
     ]
     clients = dict.fromkeys(c for _, rows in series for c in rows if c != AVERAGE)
-    return _row_plot(series, [*clients, AVERAGE], "client")
+    return _row_plot(series, [*clients, AVERAGE], _WITHIN.format("client"))
 
 
 def _most_pairs(clients: Rows) -> Rows:
@@ -70,7 +75,26 @@ def class_plot(audits: Sequence[Audit], classes: Classes) -> Figure | None:
     ]
     if not any(set(drawn) & set(rows) for _, drawn in series):
         return None
-    return _row_plot(series, rows, "class")
+    return _row_plot(series, rows, _WITHIN.format("class"))
+
+
+def property_plot(audits: Sequence[Audit]) -> Figure | None:
+    """Draw what goes with exposure; None where no audit has tested anything.
+
+    Of many classes those with the most records are drawn, whatever they show.
+
+    Args:
+        audits: At least one, under one scenario.
+    """
+    found = tested_properties(audits)
+    sizes: dict[str, int] = {}
+    for name, one in ((n, e) for _, rows in found for n, e in rows.items()):
+        sizes[name] = max(sizes.get(name, 0), min(one.n))
+    if not sizes:
+        return None
+    kept = sorted(sizes, key=lambda name: -sizes[name])[:MOST_CLASSES]
+    rows = [name for name in sizes if name in kept]
+    return _row_plot(found, rows, "Chance that a record with it is the more exposed")
 
 
 def _largest(classes: Sequence[ClassLeak]) -> list[str]:
@@ -85,6 +109,13 @@ def _largest(classes: Sequence[ClassLeak]) -> list[str]:
 def _row_plot(
     series: Sequence[tuple[str, Rows]], rows: Sequence[str], what: str
 ) -> Figure:
+    """Draw rows of AUROCs.
+
+    Args:
+        series: Of each run, by row.
+        rows: From top to bottom.
+        what: Written below.
+    """
     step = 0.7 / len(series)
     with house_style():
         height = 1.3 + len(rows) * max(0.32, 0.15 * len(series))
@@ -99,7 +130,7 @@ def _row_plot(
             _dots(axes, aurocs, rows, shift, index, shortened(label))
         _mark_unresolved(axes, series, rows)
         name_rows(axes, [shortened(row, 24) for row in rows])
-        axes.set_xlabel(f"AUROC of the attack within a {what}'s records")
+        axes.set_xlabel(what)
         figure.legend(loc="outside upper center", ncols=min(len(series), 2))
     return figure
 
@@ -159,3 +190,85 @@ def classes_alt(audits: Sequence[Audit], classes: Classes) -> str:
         for label, leaks in zip(run_labels(audits), classes, strict=True)
     ]
     return f"AUROC of the attack for each class. {'; '.join(parts)}."
+
+
+def properties_alt(audits: Sequence[Audit]) -> str:
+    """Say what :func:`property_plot` shows, for those who do not see it."""
+    parts = [
+        f"{label}: " + ", ".join(f"{name} {one}" for name, one in rows.items())
+        for label, rows in tested_properties(audits)
+    ]
+    return f"What goes with exposure, by property. {'; '.join(parts)}."
+
+
+def exposure_plot(audits: Sequence[Audit]) -> Figure | None:
+    """Draw the shares of members and others that at least so many attacks point at.
+
+    Args:
+        audits: Those without the part are left out; None if that is all.
+    """
+    found = _found(audits)
+    if not found:
+        return None
+    with house_style():
+        figure = new_figure(7.6, 3.4)
+        axes = figure.subplots()
+        light_grid(axes)
+        step = 0.6 / (2 * len(found))
+        for index, (label, shared) in enumerate(found):
+            for side, style in (("members", "o"), ("others", "x")):
+                place = 2 * index + (side == "others")
+                shift = (place - len(found) + 0.5) * step
+                name = f"{shortened(label)}, {side}" if len(found) > 1 else side
+                for level in shared.levels:
+                    estimate = getattr(level, side)
+                    at = level.attacks + shift
+                    axes.errorbar(
+                        at,
+                        estimate.value,
+                        yerr=errors(estimate),
+                        fmt=style,
+                        color=colour(place),
+                        markersize=5,
+                        elinewidth=1.2,
+                    )
+                    text = told(f"{name}, {level.attacks} or more", "share", estimate)
+                    spot(axes, at, estimate.value, text)
+                axes.plot([], [], style, color=colour(place), label=name)
+        _chance(axes, found[0][1])
+        axes.set_ylim(bottom=0)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_xlabel("At least so many attacks point at the record")
+        axes.set_ylabel("Share of records")
+        figure.legend(loc="outside upper center", ncols=3)
+    return figure
+
+
+def _chance(axes: Axes, shared: SharedExposure) -> None:
+    axes.plot(
+        [level.attacks for level in shared.levels],
+        [level.independent for level in shared.levels],
+        color=FAINT,
+        linewidth=1,
+        linestyle=":",
+        label="independent attacks that know nothing",
+    )
+
+
+def _found(audits: Sequence[Audit]) -> list[tuple[str, SharedExposure]]:
+    pairs = zip(run_labels(audits), audits, strict=True)
+    parts = [(label, audit.part(RECORD_EXPOSURE)) for label, audit in pairs]
+    return [(label, part.shared) for label, part in parts if part is not None]
+
+
+def exposure_alt(audits: Sequence[Audit]) -> str:
+    """Say what :func:`exposure_plot` shows, for those who do not see it."""
+    parts = [
+        f"{label}: "
+        + ", ".join(
+            f"{level.attacks} or more: members {level.members}, others {level.others}"
+            for level in shared.levels
+        )
+        for label, shared in _found(audits)
+    ]
+    return f"Shares of records that several attacks point at. {'; '.join(parts)}."

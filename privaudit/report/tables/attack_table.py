@@ -17,7 +17,6 @@ class AttackRow:
     is_headline: bool
     clients: int
     auroc: TableCell
-    new_clients: TableCell
     success: TableCell
     success_plain: TableCell
     advantage: TableCell
@@ -33,7 +32,6 @@ def attack_rows(audits: Sequence[Audit], labels: Sequence[str]) -> list[AttackRo
             is_headline=leak is audit.headline,
             clients=len(leak.clients),
             auroc=TableCell.of(leak.auroc),
-            new_clients=TableCell.of(leak.auroc_new_clients),
             success=TableCell.of(leak.success),
             success_plain=TableCell.of(leak.success_plain),
             advantage=TableCell.of(leak.advantage, signed=True),

@@ -11,6 +11,7 @@ from privaudit.auditing.parts.closeness import CLOSENESS
 from privaudit.auditing.parts.leakage_by_round import LEAKAGE_BY_ROUND, LeakageByRound
 from privaudit.auditing.parts.linkage_gain import LINKAGE_GAIN
 from privaudit.auditing.parts.one_run import ONE_RUN
+from privaudit.auditing.parts.record_exposure import RECORD_EXPOSURE
 from privaudit.auditing.parts.server_model import SERVER_MODEL
 from privaudit.auditing.parts.source_inference import SOURCE_INFERENCE
 from privaudit.auditing.parts.untrained_control import UNTRAINED_CONTROL
@@ -188,12 +189,12 @@ def rebuilding(audit: Audit) -> list[str]:
         learned = "no clear difference"
     else:
         more = "more" if gain.value > 0 else "less"
-        learned = f"reconstructed clients leak {more}"
+        learned = f"the reconstructed models leak {more}"
     clients, server = found
     return [
         f"On the server's own model, the average of all clients', “{clients.attack}” "
-        f"has an AUROC of {point(server.auroc)} {interval(server.auroc)}; on the "
-        f"reconstructed clients {point(clients.auroc)} {interval(clients.auroc)}. "
+        f"has an AUROC of {point(server.auroc)} {interval(server.auroc)}; on their "
+        f"reconstructed models {point(clients.auroc)} {interval(clients.auroc)}. "
         f"Paired difference on the same records: {point(gain, signed=True)} "
         f"{interval(gain)}, {learned}."
     ]
@@ -247,6 +248,7 @@ def control_sentences(audit: Audit) -> list[str]:
 
 _SENTENCES: Mapping[str, Callable[[Audit], list[str]]] = {
     CLOSENESS.name: lambda audit: [],  # has a section of its own
+    RECORD_EXPOSURE.name: lambda audit: [],  # likewise
     SERVER_MODEL.name: rebuilding,
     LINKAGE_GAIN.name: linkage_sentences,
     LEAKAGE_BY_ROUND.name: round_sentences,

@@ -115,7 +115,7 @@ def _row(label: str, audit: Audit) -> TradeoffRow:
     return TradeoffRow(
         run=label,
         confidence=leak.auroc.confidence,
-        verdict=decision(audit)[0].replace(", ", "\n"),
+        verdict=decision(audit).replace(", ", "\n"),
         attack=leak.attack,
         local=local,
         neighbour=neighbour,
@@ -142,18 +142,20 @@ def _cell(
 def print_table(audits: Sequence[Audit], console: Console | None = None) -> None:
     """Print the trade-off table, in two parts where the terminal is narrow.
 
-    Each cell holds several lines, which the column's head names.
+    Cells of a single run hold several lines, which the column's head names. Of several
+    runs only what they are compared by is printed; their report has the other rates.
     """
     console = console or Console()
     rows = tradeoff_rows(audits)
-    columns = _columns(audits, rows)
+    columns = _columns(audits, rows) if len(audits) == 1 else _compared(audits, rows)
     parts = [columns] if console.width >= _WIDE else [columns[:2], columns[2:]]
+    names, most = [row.run for row in rows], 18 if len(rows) == 1 else 36
     for part in parts:
-        console.print(_table([row.run for row in rows], part))
+        console.print(_table(names, part, most=most))
     for row, audit in zip(rows, audits, strict=True):
         for remark in _remarks(audit):
             console.print(Text(f"{row.run}: {remark}"))
-    console.print(Text(_legend(audits), style="dim"))
+    console.print(Text(_legend(audits, rows), style="dim"))
 
 
 def _remarks(audit: Audit) -> list[str]:
@@ -184,6 +186,26 @@ def _counted(audit: Audit) -> str:
 Column = tuple[str, list[str]]
 
 
+def _compared(audits: Sequence[Audit], rows: Sequence[TradeoffRow]) -> list[Column]:
+    """Return what several runs are compared by, in one line for each."""
+    confidence, counts = percent(rows[0].confidence), [row.auroc.counts for row in rows]
+    useful = (
+        f"{heading(metric(audits))}\n[{confidence}]",
+        [str(row.local) for row in rows],
+    )
+    return [
+        *([useful] if metric(audits) else []),
+        (f"AUROC\n[{confidence}]", [str(row.auroc) for row in rows]),
+        ("Verdict", [row.verdict for row in rows]),
+        *([] if _alike(rows) else [("n members\n+ others", counts)]),
+        ("ε claimed,\ncertified", [f"{r.claimed}, {r.certified}" for r in rows]),
+    ]
+
+
+def _alike(rows: Sequence[TradeoffRow]) -> bool:
+    return len({row.auroc.counts for row in rows}) == 1
+
+
 def _columns(audits: Sequence[Audit], rows: Sequence[TradeoffRow]) -> list[Column]:
     rates = list(rows[0].tpr)
     confidence = percent(rows[0].confidence)
@@ -210,16 +232,19 @@ def _columns(audits: Sequence[Audit], rows: Sequence[TradeoffRow]) -> list[Colum
     ]
 
 
-def _table(names: Sequence[str], columns: Sequence[Column]) -> Table:
+def _table(names: Sequence[str], columns: Sequence[Column], *, most: int) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_lines=False, padding=(0, 1), pad_edge=False)
     tallest = max(head.count("\n") for head, _ in columns)
-    table.add_column(Text("Run" + "\n" * tallest), max_width=18, overflow="fold")
+    table.add_column(Text("Run" + "\n" * tallest), max_width=most, overflow="fold")
     for head, _ in columns:
         padding = "\n" * (tallest - head.count("\n"))  # rich aligns heads below
         table.add_column(Text(head + padding), no_wrap=True)
     for index, name in enumerate(names):
         cells = [Text(texts[index]) for _, texts in columns]
-        table.add_row(Text(name), *cells, end_section=index < len(names) - 1)
+        is_high = any("\n" in str(cell) for cell in cells)
+        table.add_row(
+            Text(name), *cells, end_section=is_high and index < len(names) - 1
+        )
     return table
 
 
@@ -235,11 +260,18 @@ def _clients(audit: Audit) -> str:
     return f"{count} client{'s' * (count != 1)}"
 
 
-def _legend(audits: Sequence[Audit]) -> str:
+def _legend(audits: Sequence[Audit], rows: Sequence[TradeoffRow]) -> str:
     guarantees = " or ".join(dict.fromkeys(map(guarantee, audits)))
+    compared = len(rows) > 1
+    counts = f" (n = {rows[0].auroc.counts})" if compared and _alike(rows) else ""
+    rates = (
+        "AUROC 0.5 is a coin toss."
+        if compared
+        else "AUROC 0.5 and success 0.5 are a coin toss. “unresolved”: too few "
+        "non-members for that rate."
+    )
     return (
-        f"Scenario: {audits[0].scenario.name}. Attack: {headlines(audits)}. AUROC 0.5 "
-        "and success 0.5 are a coin toss. “unresolved”: too few non-members for that "
-        "rate. ε claimed: the method's own formula; certified: proved for this "
+        f"Scenario: {audits[0].scenario.name}. Attack: {headlines(audits)}{counts}. "
+        f"{rates} ε claimed: the method's own formula; certified: proved for this "
         f"adversary, for {guarantees}."
     )

@@ -25,7 +25,7 @@ _SHORT: dict[Metric, str] = {
     "all": "Accuracy, all test records",
 }
 _OWNERS = {"server": "of the server's model", "clients": "of the clients' models"}
-_VICTIMS = {"server": " on the server's model", "client": " on rebuilt clients"}
+_VICTIMS = {"server": " on the server's model", "client": " on reconstructed models"}
 
 
 def title(plan: TablePlan, metric: Metric) -> str:

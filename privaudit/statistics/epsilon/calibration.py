@@ -17,12 +17,15 @@ from privaudit.statistics.epsilon.f_dp_one_run import FDPOneRun
 from privaudit.statistics.epsilon.fixed_grid import FixedGrid
 from privaudit.statistics.epsilon.gaussian_fit import GaussianFit
 from privaudit.statistics.epsilon.gaussian_one_run import GaussianOneRun
+from privaudit.statistics.epsilon.gaussian_scores import GaussianScores
+from privaudit.statistics.epsilon.multi_split import MultiSplit
 from privaudit.statistics.epsilon.one_run import OneRunGuesses
 from privaudit.statistics.epsilon.simulated_mechanisms import SimulatedMechanism
 from privaudit.statistics.epsilon.split_threshold import SplitThreshold
 from privaudit.statistics.estimate import Estimate, proportion
 
 AT_ONCE = 1_000_000  # scores; more would only take memory
+_SPLITS = 3  # of the median; more only take longer here
 GRID = tuple(np.linspace(-2.0, 4.0, 9).tolist())  # in standard deviations of the noise
 
 
@@ -34,7 +37,7 @@ def standard_bounds(n: int, delta: float = 1e-5) -> Mapping[str, EpsilonMethod]:
 
     Args:
         n: At least 10.
-        delta: Above 0, for the two that assume a Gaussian mechanism.
+        delta: Above 0, for the three that assume a Gaussian mechanism.
 
     Raises:
         TooFewRecordsError: n is too small.
@@ -46,11 +49,13 @@ def standard_bounds(n: int, delta: float = 1e-5) -> Mapping[str, EpsilonMethod]:
     side = {"guesses_in": n // 10, "guesses_out": n // 10}
     bounds: list[EpsilonMethod] = [
         SplitThreshold(delta=delta),
+        MultiSplit(delta=delta, splits=_SPLITS),
         FixedGrid(delta=delta, thresholds=GRID),
         GaussianFit(delta=delta, thresholds=GRID),
         OneRunGuesses(delta=delta, **side),
         FDPOneRun(delta=delta, **side),
         GaussianOneRun(delta=delta, **side),
+        GaussianScores(delta=delta),
     ]
     return {type(bound).__name__: bound for bound in bounds}
 

@@ -75,6 +75,30 @@ def test_a_sound_mechanism_is_not_refuted() -> None:
     assert not found.verdict.alarm
 
 
+def test_a_published_claim_is_refuted_for_records_that_are_replaced() -> None:
+    """ "Differ in one sample" may mean either, and the worst pairs of both are alike."""
+    replaced = audit(runs=120, adjacency="replace-one")
+    assert replaced.verdict.kind == "REFUTED"
+    assert replaced.bound.adjacency == "replace-one"
+    assert "replace-one" in replaced.verdict.sentence
+    inside = replaced.scores[replaced.is_member]
+    outside = replaced.scores[~replaced.is_member]
+    apart = (inside.mean() - outside.mean()) / outside.std()
+    assert apart == pytest.approx(2 * 32 * 0.1 / np.sqrt(np.log(1e5)), abs=0.45)
+
+
+def test_a_sound_claim_is_about_records_that_are_added() -> None:
+    found = audit(settings={"epsilon": 8.0}, runs=20, adjacency="replace-one")
+    assert found.verdict.kind == "UNTESTABLE"
+    assert "the canaries are replace-one" in found.verdict.sentence
+    assert not found.verdict.alarm
+
+
+def test_a_picture_is_replaced_by_a_picture() -> None:
+    found = audit(canary="picture", runs=20, adjacency="replace-one")
+    assert found.bound.n[0] + found.bound.n[1] == 20
+
+
 @pytest.mark.parametrize("canary", ["gradient", "mislabelled", "picture"])
 @pytest.mark.parametrize("where", ["peer", "released"])
 def test_every_canary_is_seen_from_everywhere(canary: Any, where: Any) -> None:

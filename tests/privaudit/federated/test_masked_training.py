@@ -217,7 +217,7 @@ def test_the_command_line_trains_attacks_and_lints_a_masked_run(
     words = ("attack", "masked", "--shadows", "0")
     code, out, _ = cli(*words)
     assert code == 0
-    assert "no single one to rebuild a client from" in " ".join(out.split())
+    assert "no single one to reconstruct a client's model from" in " ".join(out.split())
     stored = tmp_path / "runs" / "masked" / "audits" / "server-reconstruct"
     audit = json.loads((stored / "audit.json").read_text())
     assert audit["threat"] == "server-aggregate"

@@ -12,6 +12,13 @@ from privaudit.auditing.assurance import Assurance, assure
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.parts.one_run import ONE_RUN
 from privaudit.report.cards import card
+from privaudit.report.decision.badges import (
+    KEPT,
+    NO_PROMISE,
+    NOT_PROVED,
+    REFUTED,
+    Badge,
+)
 from privaudit.report.index import IndexEntry, write_index
 from privaudit.report.markdown import gate_markdown
 from privaudit.report.page import render_report
@@ -20,14 +27,13 @@ from tests.privaudit.made_audits import make_audit, make_claimed
 from tests.privaudit.report.gate_results import made
 from tests.privaudit.report.test_page import Page
 
-GREEN = "no-evidence"
 CASES = [
-    ((None, None), "unproved", "nothing proved", "Nothing is claimed and nothing"),
-    ((8.0, None), "unproved", "claim not proved", "proved is nothing"),
-    ((8.0, 57.4), "unproved", "claim not proved", "proved is 57.4"),
-    ((8.0, 7.95), GREEN, "", ""),
-    ((None, 0.0), GREEN, "", ""),
-    ((0.0, 0.0), GREEN, "", ""),
+    ((None, None), "nothing proved", NO_PROMISE, "Nothing is claimed and nothing"),
+    ((8.0, None), "claim not proved", NOT_PROVED, "proved is nothing"),
+    ((8.0, 57.4), "claim not proved", NOT_PROVED, "proved is 57.4"),
+    ((8.0, 7.95), "", KEPT, ""),
+    ((None, 0.0), "", NO_PROMISE, ""),
+    ((0.0, 0.0), "", KEPT, ""),
 ]
 
 
@@ -40,24 +46,25 @@ def index(audit: Audit, folder: Path) -> str:
     return write_index(folder, [IndexEntry(audit, page)]).read_text()
 
 
-@pytest.mark.parametrize(("epsilons", "kind", "short", "says"), CASES)
+@pytest.mark.parametrize(("epsilons", "short", "promise", "says"), CASES)
 def test_green_is_for_a_proof_and_the_rest_is_followed_by_what_is_missing(
     tmp_path: Path,
     epsilons: tuple[float | None, float | None],
-    kind: str,
     short: str,
+    promise: Badge,
     says: str,
 ) -> None:
     audit = quiet(epsilons)
-    heading = f"No leak found, {short}" if short else "No leak found"
     found = card("run", audit)
-    assert (found["kind"], found["heading"]) == (kind, heading)
+    leak = found["leak"]
+    assert (leak.text, leak.kind) == ("No leak found", "neutral" if short else "good")
+    assert found["promise"] == promise
     assert says in found["unproved"]
     assert bool(says) == bool(found["unproved"])
     row = index(audit, tmp_path)
-    assert f'<span class="{kind}"><span class="badge">' in row
-    assert heading in Page(row).words
-    assert bool(short) == ("No leak found," in Page(row).words)
+    assert f"{leak.sign} No leak found" in Page(row).words
+    assert f"{promise.sign} {promise.text}" in Page(row).words
+    assert ('<span class="badge good">' in row) == (not short)
     buffer = io.StringIO()
     print_table([audit], Console(file=buffer, width=200))
     lines = [line for line in buffer.getvalue().splitlines() if "No leak found" in line]
@@ -65,39 +72,31 @@ def test_green_is_for_a_proof_and_the_rest_is_followed_by_what_is_missing(
     assert (short in buffer.getvalue()) if short else True
 
 
-def test_a_refuted_claim_is_red_whatever_the_attack_says(tmp_path: Path) -> None:
+def test_a_refuted_claim_is_an_alarm_whatever_the_attack_says() -> None:
     audit = make_claimed(3.0, claimed=1.0)
     found = audit.part(ONE_RUN)
     assert found is not None
     assert found.verdict.kind == "REFUTED"
     shown = card("run", audit)
-    if audit.headline.verdict.kind != "leaks":
-        assert (shown["kind"], "claim refuted" in shown["heading"]) == ("refuted", True)
+    assert shown["promise"] == REFUTED
+    assert shown["leak"].kind != "good"
     assert audit.assurance.kind == "refuted"
 
 
-def test_no_colour_but_a_proofs_is_green() -> None:
+def test_no_badge_but_a_proofs_is_green_and_none_is_colour_alone() -> None:
     page = render_report([quiet((8.0, None))])
-    assert '<article class="card unproved">' in page
     words = Page(page).words
-    assert "No leak found, claim not proved" in words
+    assert "○ No leak found ? Promise not proved" in words
     assert "No guarantee. The claimed epsilon of 8 is not proved" in words
+    assert '<span class="badge good">' not in page
     colours = dict(
-        re.findall(r"\.([\w-]+) \.badge \{ background: var\(--(\w+)\)", page)
+        re.findall(r"\.badge\.(\w+) \{ border(?:-color)?: .*?var\(--(\w+)\)", page)
     )
-    green = colours.pop(GREEN)
-    assert green not in colours.values()
-    assert colours["refuted"] == colours["leaks"]
-    borders = dict(
-        re.findall(r"\.card\.([\w-]+) \{ border-left-color: var\(--(\w+)", page)
-    )
-    assert borders.pop(GREEN) == green
-    assert green not in borders.values()
+    assert colours == {"alarm": "alarm", "good": "good", "open": "open"}
 
 
 def test_a_leak_stays_a_leak() -> None:
-    found = card("run", make_audit(shift=1.0))
-    assert (found["kind"], found["heading"]) == ("leaks", "Leaks")
+    assert card("run", make_audit(shift=1.0))["leak"] == Badge("Leaks", "alarm", "▲")
 
 
 def test_noise_of_the_seed_is_no_proof() -> None:

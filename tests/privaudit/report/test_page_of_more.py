@@ -47,7 +47,7 @@ def test_no_leak_found_is_not_all_that_is_said_where_another_attack_shows_one() 
     assert sentence.startswith("strongest of the 2 other attacks, lira 0.")
     assert f"promptfl: {sentence}" in printed(audit)
     page = words(render_report([audit]))
-    assert "No leak found, nothing proved Another attack shows a leak" in page
+    assert "▲ Another attack shows a leak ∅ No promise made" in page
     assert sentence[1:] in page
     assert page.index(sentence[1:]) < page.index("Figures")
     assert "picked as the strongest" in page
@@ -86,7 +86,7 @@ def test_a_claim_is_judged_on_the_page_and_in_the_terminal() -> None:
     assert f"dp-fpl: {verdict}" in printed(audit)
     assert verdict in words(html)
     assert canaries in words(html)
-    assert "ε claim: REFUTED" in words(html)
+    assert "✕ Promise refuted" in words(html)
     assert "Lower bounds on ε from one run" in html
     assert html.index("Epsilon from one run") < html.index("Utility against leakage")
 

@@ -43,7 +43,8 @@ def test_the_grid_has_a_server_and_a_client_row_for_each_run(html: str) -> None:
 
 
 def test_the_list_of_attacks_leaves_the_grid_out_and_says_so(html: str) -> None:
-    rows = html[html.index("<h3>All attacks") : html.index("<h3>Quality of")]
+    start = html.rindex("<details", 0, html.index("All attacks</summary>"))
+    rows = html[start : html.index("<h3>Quality of")]
     assert re.findall(r"<td><code>([^<]*)</code>", rows) == ["max-renyi", "min-k"] * 2
     assert "not about the best cell of the grid" in Page(rows).words
 
@@ -75,7 +76,7 @@ def test_ids_are_unique_and_the_same_audits_give_the_same_bytes(
     ids = [value for name, value in Page(html).attributes if name == "id"]
     assert len(ids) == len(set(ids))
     assert render_report(audits) == html
-    assert Page(html).tags.count("svg") == 7
+    assert html.count("<svg role") == 7
 
 
 def test_captions_are_shown_on_request_alone(

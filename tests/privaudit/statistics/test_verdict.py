@@ -80,3 +80,13 @@ def test_runs_that_cannot_leak_are_rarely_called_leaky(
         for _ in range(1000)
     ]
     assert kinds.count("leaks") / 1000 <= 0.025 + 3 * np.sqrt(0.025 * 0.975 / 1000)
+
+
+def test_a_leak_that_many_audits_hide_is_said_to_be_one_alone() -> None:
+    found = Estimate(0.55, 0.505, 0.594, (300, 300), "AUROC")
+    assert judge_leak(found).kind == "leaks"
+    hidden = judge_leak(found, tried=60)
+    assert hidden.kind == "underpowered"
+    assert "the run's only audit, it would say “leaks”" in hidden.sentence
+    chance = Estimate(0.51, 0.46, 0.56, (300, 300), "AUROC")
+    assert "only audit" not in judge_leak(chance, tried=60).sentence

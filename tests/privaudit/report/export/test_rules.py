@@ -101,6 +101,7 @@ def test_what_trainers_claim_and_take_is_known(name: str, task: Task) -> None:
             "config/sizes",
             "config/template",
             "config/text_column",
+            "config/without",
         ]
         assert kept["settings"] == config.settings
 

@@ -1,0 +1,1 @@
+"""What single records give away, under all attacks of an audit together."""

@@ -1,0 +1,90 @@
+"""``privaudit retrain``: train again without the most exposed records, and compare."""
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from privaudit.cli import options
+
+if TYPE_CHECKING:
+    from privaudit.evaluation.removal import Kept, Paired, Removal
+
+TrainedRun = Annotated[
+    str | None, typer.Argument(help="An audited run. By default: the latest.")
+]
+Share = Annotated[
+    float, typer.Option(help="Of each client's candidates, that which loses most.")
+]
+
+
+def retrain(
+    run: TrainedRun = None,
+    scenario: options.ScenarioName = "server-reconstruct",
+    share: Share = 0.1,
+    seed: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=options.MOST_SEED,
+            help="Of the adversary who measures: another than that of the audit.",
+        ),
+    ] = 1,
+    runs: options.RunsFolder = None,
+    quiet: options.Quiet = False,
+    as_json: options.JsonLines = False,
+) -> None:
+    """Train a run again without its most exposed records: who stays, and pays?"""
+    from privaudit.cli.progress import Result, choose_view
+    from privaudit.core.parameters import to_plain
+    from privaudit.evaluation.removal import Removal, retrain_without
+    from privaudit.federated.runs.folder.run_names import load_run
+
+    options.check_kept(runs)
+    view = choose_view(quiet, as_json)
+    with view:
+        found = retrain_without(
+            load_run(run, folder=runs),
+            scenario,
+            share=share,
+            seed=seed,
+            folder=runs,
+            watcher=view,
+        )
+    contents = json.loads(json.dumps(to_plain(Removal, found)))
+    lines = _lines(found)
+    view.present(
+        [Result("\n".join(lines), contents)], lambda: typer.echo("\n".join(lines))
+    )
+
+
+def _lines(found: "Removal") -> list[str]:
+    kept, others = found.before, found.gone
+    count = kept.loss.n[0]
+    return [
+        f"{others} records that lose {found.threshold:.2f} deviations or more went, and in "
+        f"another run as many at random. Below: the {count} that all runs have.",
+        f"Before ({kept.run}): {_kept(kept)}",
+        f"Without the most exposed ({found.without_exposed.run}): "
+        f"{_kept(found.without_exposed)}",
+        f"Without as many at random ({found.without_random.run}): "
+        f"{_kept(found.without_random)}",
+        f"Most exposed gone, less before: {_paired(found.exposed_effect)}",
+        f"At random gone, less before: {_paired(found.random_effect)}",
+        f"Most exposed gone, less at random gone: {_paired(found.onion)}",
+        f"{found.attack} on all candidates, before: AUROC {found.everyone}",
+    ]
+
+
+def _kept(kept: "Kept") -> str:
+    return (
+        f"AUROC {kept.auroc}; mean privacy loss {kept.loss}; as exposed as those who "
+        f"went {kept.as_exposed}"
+    )
+
+
+def _paired(paired: "Paired") -> str:
+    return (
+        f"AUROC {paired.auroc}; mean privacy loss {paired.loss}; as exposed "
+        f"{paired.as_exposed}"
+    )

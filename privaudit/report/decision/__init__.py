@@ -1,0 +1,1 @@
+"""What the page says first: badges, five answers, and what to do."""

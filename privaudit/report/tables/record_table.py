@@ -1,0 +1,201 @@
+"""Single records as a page shows them: how many fall to several attacks, and which."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from privaudit.auditing.audit import Audit
+from privaudit.auditing.parts.record_exposure import (
+    RATE,
+    RECORD_EXPOSURE,
+    PrivacyLoss,
+    RecordExposure,
+)
+from privaudit.auditing.per_record.properties import PropertyExposure
+from privaudit.auditing.per_record.shared_exposure import SharedExposure
+from privaudit.core.formatting import p_value
+from privaudit.report.labels import run_labels
+from privaudit.report.tables.other_attacks import ALPHA
+from privaudit.report.tables.table import TableCell
+from privaudit.report.wording import interval, point, rate
+from privaudit.statistics.estimate import Estimate
+
+SHOWN = 20  # of the most exposed records, on a page that shows records
+NO_GUARANTEE = "That is what this signal shows of a record, and no guarantee."
+
+
+@dataclass(frozen=True)
+class LevelRow:
+    """Records that at least so many attacks point at, as a page shows them."""
+
+    attacks: str
+    members: TableCell
+    others: TableCell
+    beyond: TableCell
+    independent: str
+
+
+@dataclass(frozen=True)
+class PropertyRow:
+    """What may go with exposure, as a page shows it."""
+
+    name: str
+    n: tuple[int, int]
+    auroc: TableCell | None
+    standing: str
+
+
+@dataclass(frozen=True)
+class RecordTable:
+    """The records of one run."""
+
+    run: str
+    sentences: Sequence[str]
+    levels: Sequence[LevelRow]
+    properties: Sequence[PropertyRow]
+
+
+@dataclass(frozen=True)
+class NamedRecord:
+    """One of the most exposed records, for the data's owner alone."""
+
+    client: str
+    record: int
+    member: str
+    seen: str
+    loss: str
+
+
+def record_sentences(audit: Audit) -> list[str]:
+    """Say how single records fare; nothing where that was not asked."""
+    found = audit.part(RECORD_EXPOSURE)
+    if found is None:
+        return []
+    told = [_shared(found.shared)]
+    if found.loss is not None:
+        told.append(_losses(found.loss))
+    return [*told, *_common(found)]
+
+
+def record_tables(audits: Sequence[Audit]) -> list[RecordTable]:
+    """Return the tables, of those runs that have one."""
+    pairs = zip(run_labels(audits), audits, strict=True)
+    found = [(label, audit, audit.part(RECORD_EXPOSURE)) for label, audit in pairs]
+    return [
+        RecordTable(
+            label,
+            record_sentences(audit),
+            _level_rows(exposure.shared),
+            [_row(one) for one in exposure.properties],
+        )
+        for label, audit, exposure in found
+        if exposure is not None
+    ]
+
+
+def most_exposed_of(audit: Audit) -> list[NamedRecord]:
+    """Return the most exposed records by their loss; without it, by how many see them."""
+    found = audit.part(RECORD_EXPOSURE)
+    if found is None:
+        return []
+    table, attacks = found.records, len(found.shared.levels)
+    keys = (
+        table.seen if found.loss is None else np.nan_to_num(table.losses, nan=-np.inf)
+    )
+    order = np.argsort(-np.asarray(keys, np.float64), kind="stable")[:SHOWN].tolist()
+    return [
+        NamedRecord(
+            table.client[n],
+            table.record[n],
+            "member" if table.is_member[n] else "not a member",
+            f"{table.seen[n]} of {attacks}",
+            _loss(table.loss[n], table.low[n], table.high[n]),
+        )
+        for n in order
+    ]
+
+
+def _loss(*numbers: float | None) -> str:
+    """Return a loss with its interval; nothing where there is none."""
+    known = [f"{number:.2f}" for number in numbers if number is not None]
+    return f"{known[0]} [{known[1]}, {known[2]}]" if len(known) == 3 else ""
+
+
+def tested_properties(audits: Sequence[Audit]) -> list[tuple[str, dict[str, Estimate]]]:
+    """Return the properties with enough records, by run."""
+    found = []
+    for label, audit in zip(run_labels(audits), audits, strict=True):
+        exposure = audit.part(RECORD_EXPOSURE)
+        properties = () if exposure is None else exposure.properties
+        found.append((label, {one.name: one.auroc for one in properties if one.auroc}))
+    return found
+
+
+def _shared(shared: SharedExposure) -> str:
+    every, most = shared.all, shared.most
+    return (
+        f"Among the likeliest {shared.top} % of their client by all {every.attacks} "
+        f"attacks are {rate(every.members)} of {every.members.n[0]} members and "
+        f"{rate(every.others)} of {every.others.n[0]} others; by {most.attacks} or more, "
+        f"{rate(most.members)} and {rate(most.others)}, a difference of "
+        f"{point(most.beyond, signed=True)} {interval(most.beyond)}."
+    )
+
+
+def _losses(loss: PrivacyLoss) -> str:
+    told = (
+        f"By {loss.shadows} shadow models, {loss.exposed} of {loss.n} candidates would "
+        f"lose something by being trained on (false discovery rate {100 * RATE:.0f} %)."
+    )
+    if loss.worst is not None and loss.rest is not None:
+        told += (
+            " The tenth that one half of these models ranks highest loses "
+            f"{point(loss.worst)} {interval(loss.worst)} deviations by the other half, "
+            f"the rest {point(loss.rest)} {interval(loss.rest)}."
+        )
+    return f"{told} {NO_GUARANTEE}"
+
+
+def _common(found: RecordExposure) -> list[str]:
+    """Say what goes with exposure, and over how many properties that is corrected."""
+    tested = [one for one in found.properties if one.auroc is not None]
+    if not tested:
+        return []
+    clear = [one for one in tested if one.p_value <= ALPHA]
+    over = (
+        f"Holm-corrected over {len(tested)} propert{'ies' if len(tested) > 1 else 'y'}"
+    )
+    if not clear:
+        return [f"No property goes with exposure, {over}."]
+    told = ", ".join(_told(one) for one in clear[:5])
+    more = f" and {len(clear) - 5} more" if len(clear) > 5 else ""
+    return [f"Exposure goes with, {over}: {told}{more} (below 0.5: less exposed)."]
+
+
+def _told(one: PropertyExposure) -> str:
+    assert one.auroc is not None
+    return f"{one.name} {point(one.auroc)} {interval(one.auroc)}"
+
+
+def _level_rows(shared: SharedExposure) -> list[LevelRow]:
+    return [
+        LevelRow(
+            f"{one.attacks} of {len(shared.levels)}",
+            TableCell.of(one.members),
+            TableCell.of(one.others),
+            TableCell.of(one.beyond, signed=True),
+            f"{one.independent:.2g}",
+        )
+        for one in shared.levels
+    ]
+
+
+def _row(one: PropertyExposure) -> PropertyRow:
+    if one.auroc is None:
+        return PropertyRow(one.name, one.n, None, "unresolved: too few records")
+    finding = "not distinguishable from 0.5"
+    if one.p_value <= ALPHA:
+        finding = f"{'more' if one.auroc.value > 0.5 else 'less'} exposed"
+    standing = f"{finding}, p {p_value(one.p_value)}"
+    return PropertyRow(one.name, one.n, TableCell.of(one.auroc), standing)

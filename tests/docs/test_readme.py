@@ -1,0 +1,168 @@
+"""The README says what any machine prints, and its links work on a package's page."""
+
+import os
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from privaudit.trainers import __path__ as trainers
+from tests.conftest import Cli
+from tests.docs.test_pages import Block, blocks_of, run
+from tests.places import ROOT
+
+README = (ROOT / "README.md").read_text()
+SOURCE = "https://github.com/privaudit/privaudit/"
+LINK = re.compile(r"\]\(([^)]+)\)")
+NUMBER = re.compile(r"[+-]?\d\.\d{3}")
+DIFFERS = (
+    0.02  # between machines, of an accuracy or an AUROC: kernels round differently
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run of the demo's table: what differs between machines, and what does not."""
+
+    numbers: list[float]
+    words: str
+
+
+def rows_of(table: str) -> dict[str, Row]:
+    """Return the rows of a printed table by their runs; a name may take two lines."""
+    rows: dict[str, Row] = {}
+    name = ""
+    for line in table.splitlines():
+        first, *cells = re.split(r" {2,}", line.strip())
+        if cells and NUMBER.match(cells[0]):
+            name = first
+            numbers = [float(number) for number in NUMBER.findall(line)]
+            rows[name] = Row(numbers, NUMBER.sub("#", " | ".join(cells)))
+        elif name and first and not cells and name.endswith(","):
+            rows[f"{name} {first}"] = rows.pop(name)
+            name = ""
+    return rows
+
+
+def printed_table() -> str:
+    (block,) = re.findall(r"^```text\n(.*?)^```$", README, re.M | re.S)
+    return str(block)
+
+
+def demo_commands() -> list[list[str]]:
+    """Return the words of the commands that ``make demo`` calls."""
+    (recipe,) = re.findall(
+        r"^demo: \$\(READY\)\n(.*?)\n\n", (ROOT / "Makefile").read_text(), re.M | re.S
+    )
+    lines = recipe.replace("\\\n", " ").splitlines()
+    return [
+        shlex.split(line.split("privaudit", 1)[1])
+        for line in lines
+        if "/privaudit " in line
+    ]
+
+
+@pytest.mark.slow
+def test_the_demo_prints_what_the_readme_says(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first two runs, or all where DEMO_OUTPUT holds what ``make demo`` printed."""
+    said = rows_of(printed_table())
+    if output := os.environ.get("DEMO_OUTPUT"):
+        found = rows_of(Path(output).read_text())
+        assert list(found) == list(said)
+    else:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("COLUMNS", "120")
+        train, attack = demo_commands()
+        places = [i for i, word in enumerate(train) if word == "--trainer"]
+        code, _, err = cli(*train[: places[2]])
+        assert code == 0, err
+        code, out, err = cli(*attack)
+        assert code == 0, err
+        found = rows_of(out)
+        assert list(found) == list(said)[:2]
+    for name, row in found.items():
+        assert row.words == said[name].words
+        assert row.numbers == pytest.approx(said[name].numbers, abs=DIFFERS)
+
+
+def test_the_demos_rows_are_the_runs_that_it_trains() -> None:
+    trained = [word for word in demo_commands()[0] if word != "--trainer"]
+    asked = [word for word in trained if re.match(r"[a-z]+-?[a-z]+(:|$)", word)]
+    rows = rows_of(printed_table())
+    names = [word.partition(":")[0] for word in asked if word != "train"]
+    assert [name.partition(",")[0] for name in rows] == names
+
+
+def test_another_machines_last_digits_are_the_same_and_another_verdict_is_not() -> None:
+    row = (
+        " promptfl   0.889 [0.862, 0.915]   0.688 [0.640, 0.732]   Leaks   none, none\n"
+    )
+    for other in (row, row.replace("0.688", "0.692")):
+        found = rows_of(other)["promptfl"]
+        assert found.words == rows_of(row)["promptfl"].words
+        assert found.numbers == pytest.approx(
+            rows_of(row)["promptfl"].numbers, abs=DIFFERS
+        )
+    changed = rows_of(row.replace("Leaks", "Underpowered"))["promptfl"]
+    assert changed.words != rows_of(row)["promptfl"].words
+    two = " dp-fpl, ε 0.1,   0.682 [0.646, 0.718]   0.1, none\n noise_at server\n"
+    assert list(rows_of(two)) == ["dp-fpl, ε 0.1, noise_at server"]
+
+
+def links() -> Iterator[str]:
+    yield from LINK.findall(README)
+
+
+def test_links_are_whole_addresses_and_lead_to_what_is_there() -> None:
+    found = list(links())
+    assert found
+    for link in found:
+        place = re.fullmatch(
+            r"https://(?:raw\.githubusercontent|github)\.com/privaudit/privaudit/"
+            r"(?:blob/)?main/([^#]+)(?:#(.+))?",
+            link,
+        )
+        assert place, link
+        path = ROOT / place[1]
+        assert path.exists(), link
+        if place[2]:
+            heads = re.findall(r"^#+ (.*)$", path.read_text(), re.M)
+            slugs = [re.sub(r"[^\w -]", "", head.lower()) for head in heads]
+            assert place[2] in [slug.replace(" ", "-") for slug in slugs], link
+
+
+def test_a_packages_page_names_its_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["authors"]
+    assert "Typing :: Typed" in project["classifiers"]
+    for url in project["urls"].values():
+        assert url.startswith(SOURCE.rstrip("/"))
+        path = url.removeprefix(SOURCE).removeprefix("blob/main/")
+        assert path in (SOURCE.rstrip("/"), "issues") or (ROOT / path).is_file()
+
+
+@pytest.mark.slow
+def test_its_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks: list[Block] = blocks_of(README)
+    assert blocks
+    for block in blocks:
+        short = block.code.replace("seed=1)", "seed=1, rounds=2)")
+        short = short.replace('reconstruct")', 'reconstruct", shadows=0)')
+        assert "AUROC" in run(Block(short, block.line, ""), "README.md", {})
+
+
+def test_it_counts_the_training_methods() -> None:
+    count = sum(1 for path in Path(trainers[0]).glob("[a-z]*.py"))
+    assert f"one of {count} training methods" in README
+
+
+def test_it_is_short() -> None:
+    """The first screen says what it is; lists of methods have a page of their own."""
+    assert len(README.splitlines()) < 110

@@ -1,0 +1,87 @@
+"""Training again without the most exposed records."""
+
+from pathlib import Path
+
+import pytest
+
+from privaudit import Audit, Auditor, Run, train
+from privaudit.auditing.parts.record_exposure import RECORD_EXPOSURE
+from privaudit.auditing.storage.save import save_audit
+from privaudit.core.errors import ConfigError, MissingFileError
+from privaudit.datasets.left_out import read_positions
+from privaudit.datasets.split import UNUSED
+from privaudit.evaluation.removal import retrain_without
+from privaudit.federated.runs.folder.run_names import load_run
+from tests.conftest import Cli, common_cache
+
+
+@pytest.fixture(scope="module")
+def audit(tmp_path_factory: pytest.TempPathFactory) -> Audit:
+    folder = tmp_path_factory.mktemp("before")
+    with common_cache(tmp_path_factory):
+        run = train(
+            folder=folder,
+            name="before",
+            rounds=1,
+            epochs=30,
+            shots=10,
+            clients=2,
+            seed=1,
+        )
+        audit = Auditor(run).attack(shadows=12)
+        save_audit(audit)
+    return audit
+
+
+def test_those_who_lose_most_go_and_the_same_others_are_compared(audit: Audit) -> None:
+    found = retrain_without(audit.run, share=0.2, folder=audit.run.path.parent)
+    part = audit.part(RECORD_EXPOSURE)
+    assert part is not None
+    assert found.gone == sum(
+        part.records.client.count(c) // 5 for c in set(part.records.client)
+    )
+    kept = found.before, found.without_exposed, found.without_random
+    count = len(part.records.record) - 2 * found.gone
+    assert {one.loss.n for one in kept} == {(count,)}
+    assert {sum(one.auroc.n) for one in kept} == {count}
+    assert found.onion.loss.value == pytest.approx(
+        found.without_exposed.loss.value - found.without_random.loss.value
+    )
+    exposed = load_run(found.without_exposed.run, folder=audit.run.path.parent)
+    gone = read_positions(str(exposed.config.without))
+    losses = dict(zip(part.records.record, part.records.losses, strict=True))
+    assert min(losses[n] for n in gone.tolist()) == pytest.approx(found.threshold)
+    assert (exposed.ledger.owner[gone] == UNUSED).all()
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"seed": 0}, "Use another --seed"),
+        ({"share": 0.9}, "at most 0.5"),
+        ({"share": 0.001}, "leaves out 0 of"),
+        ({"scenario": "black-box"}, "There is no audit"),
+    ],
+)
+def test_what_would_say_nothing_is_refused(
+    audit: Audit, asked: dict[str, object], said: str
+) -> None:
+    with pytest.raises((ConfigError, MissingFileError), match=said):
+        retrain_without(audit.run, folder=audit.run.path.parent, **asked)  # type: ignore[arg-type]
+
+
+def test_the_command_needs_losses(cli: Cli, whole: Path) -> None:
+    save_audit(Auditor(Run(whole)).play(shadows=0))
+    code, _, error = cli("retrain", "whole")
+    assert code == 2
+    assert "has no privacy losses" in error
+    assert error.count("\n") == 1
+
+
+def test_the_command_says_who_pays(cli: Cli, audit: Audit) -> None:
+    runs = audit.run.path.parent
+    words = ("retrain", "before", "--share", "0.2", "--runs", runs, "--quiet")
+    code, told, error = cli(*words)  # of the runs that are there
+    assert (code, error) == (0, "")
+    assert "19 records that lose" in told
+    assert "Most exposed gone, less at random gone: AUROC" in told

@@ -1,0 +1,125 @@
+"""Five questions of an officer, answered before anything else."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from privaudit.auditing.audit import Audit
+from privaudit.report.decision.advice import advise
+from privaudit.report.decision.badges import Badge, audit_rank
+from privaudit.report.decision.first_screen import (
+    FirstScreen,
+    audited_on,
+    first_screen,
+)
+from privaudit.report.labels import run_labels
+from privaudit.report.page import render_report
+from privaudit.statistics.estimate import unresolved
+from privaudit.statistics.verdict import judge_leak
+from tests.privaudit.made_audits import make_audit, make_claimed
+from tests.privaudit.report.test_page import Page
+
+QUESTIONS = (
+    "Does it leak?",
+    "How sure?",
+    "To whom?",
+    "Is the promise kept?",
+    "What now?",
+)
+
+
+def screen_of(audits: Sequence[Audit]) -> FirstScreen:
+    labels = run_labels(audits)
+    return first_screen(audits, labels, advise(audits, labels))
+
+
+def quiet(**settings: object) -> Audit:
+    return make_audit("dp-fpl", shift=0.0, seed=2, candidates=700, **settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("audit", "title", "leak", "promise"),
+    [
+        (make_audit(shift=1.0), "promptfl leaks", "Leaks", "No promise made"),
+        (
+            make_audit(shift=0.1, candidates=30),
+            "Undecided whether promptfl leaks",
+            "Undecided (underpowered)",
+            "No promise made",
+        ),
+        (
+            quiet(epsilons=(8.0, 7.9)),
+            "No leak found in dp-fpl",
+            "No leak found",
+            "Promise kept",
+        ),
+        (
+            quiet(epsilons=(0.1, None)),
+            "No leak found in dp-fpl",
+            "No leak found",
+            "Promise not proved",
+        ),
+    ],
+)
+def test_a_run_is_told_by_its_name_and_by_two_badges(
+    audit: Audit, title: str, leak: str, promise: str
+) -> None:
+    screen = screen_of([audit])
+    assert screen.title == title
+    assert tuple(answer.question for answer in screen.answers) == QUESTIONS
+    badges = [answer.badge for answer in screen.answers if answer.badge]
+    assert [badge.text for badge in badges] == [leak, promise]
+    auroc = audit.auroc
+    for part in (f"{100 * auroc.value:.1f}", f"n = {auroc.n[0]} members", "beforehand"):
+        assert part in screen.lead
+    assert dict(screen.facts)["Run"] == audit.run.name
+    assert dict(screen.facts)["Data"] == audit.run.config.dataset
+    assert dict(screen.facts)["Model"] == audit.run.config.model
+
+
+def test_good_news_is_green_only_beside_a_promise_that_is_kept() -> None:
+    for epsilons in ((8.0, None), (None, None), (8.0, 57.0)):
+        answers = screen_of([quiet(epsilons=epsilons)]).answers
+        assert "good" not in {answer.badge.kind for answer in answers if answer.badge}
+    answers = screen_of([quiet(epsilons=(8.0, 7.9))]).answers
+    assert [answer.badge.kind for answer in answers if answer.badge] == ["good"] * 2
+
+
+def test_a_refuted_promise_is_said_first_of_all() -> None:
+    refuted, leaks = make_claimed(2.0, claimed=0.4), make_audit(shift=1.0)
+    assert min([leaks, refuted], key=audit_rank) in (refuted, leaks)
+    screen = screen_of([refuted])
+    promise = screen.answers[3]
+    assert promise.badge == Badge("Promise refuted", "alarm", "✕")
+    assert "Canaries show a larger epsilon" in promise.text
+
+
+def test_several_runs_are_counted_and_the_worst_is_named() -> None:
+    audits = [quiet(epsilons=(8.0, None)), make_audit(shift=1.0)]
+    screen = screen_of(audits)
+    assert screen.title == "1 of 2 runs leaks"
+    assert screen.lead.startswith("Worst of 2: promptfl. Given one member")
+    assert "promise not proved: 1" in screen.answers[3].text.lower()
+    html = render_report(audits)
+    links = re.findall(r'data-sort="[^"]*"><a href="(#run-\d)">([^<]*)</a>', html)
+    assert links == [("#run-1", "promptfl"), ("#run-2", "dp-fpl")]
+    names = re.findall(r'id="(run-\d)">\s*<summary><span class="name">([^<]*)', html)
+    assert names == [("run-1", "promptfl"), ("run-2", "dp-fpl")]
+    assert html.count('<svg class="drawn"') == 1 + 2 * len(audits)
+    assert "Worst first" in Page(html).words
+
+
+def test_what_is_unresolved_says_why() -> None:
+    audit = make_audit()
+    unknown = unresolved("needs more", audit.auroc.n, "AUROC", 0.95)
+    headline = replace(audit.headline, auroc=unknown, verdict=judge_leak(unknown))
+    audit = replace(audit, results={headline.attack: headline})
+    screen = screen_of([audit])
+    assert screen.lead == headline.verdict.sentence
+    assert "needs more" in screen.answers[1].text
+
+
+def test_the_day_of_an_audit_is_none_where_there_is_no_log() -> None:
+    assert audited_on(make_audit()) == ""
