@@ -175,7 +175,7 @@ def test_values_are_reached_by_keyboard(
     screen: Chromium, pages: dict[str, Path]
 ) -> None:
     screen.open(pages["report"])
-    values = "document.querySelectorAll('.panel:not(.off) svg .value')"
+    values = "document.querySelectorAll('.panel:not(.off) svg:not(.narrow) .value')"
     count = screen.ask(f"{values}.length")
     assert count >= 2
     stops = f"[...{values}].filter(v => v.getAttribute('tabindex') === '0').length"
@@ -268,13 +268,33 @@ def test_what_does_not_fit_a_phone_says_that_it_scrolls(
         screen.ask(f"document.querySelectorAll('[role=tab]')[{tab}].click()")
         screen.wait(f"{silent} === 0")
     assert screen.ask("document.querySelectorAll('.sideways').length") > 1
-    spread = (
-        "[...document.querySelectorAll('.panel:not(.off) svg .value')].every(v => "
-        "{ const f = v.closest('figure'), at = v.getBoundingClientRect(), "
-        "edge = f.getBoundingClientRect(); "
-        "return at.right - edge.left + f.scrollLeft <= f.scrollWidth + 1 })"
+
+
+def test_a_phone_shows_every_point_without_scrolling_but_for_the_roc_curve(
+    screen: Chromium, pages: dict[str, Path]
+) -> None:
+    screen.size(390, 844, mobile=True)
+    screen.open(pages["together"])
+    names = screen.ask(
+        "[...document.querySelectorAll('[role=tab]')].map(t => t.textContent)"
     )
-    assert screen.ask(spread)  # every point is within what scrolls
+    seen = (
+        "[...document.querySelectorAll('figure .value')].map(v => "
+        "v.getBoundingClientRect()).filter(at => at.width)"
+        ".map(at => at.left >= 0 && at.right <= innerWidth)"
+    )
+    for tab, name in enumerate(names):
+        screen.ask(f"document.querySelectorAll('[role=tab]')[{tab}].click()")
+        shown = screen.ask(seen)
+        assert len(shown) > 2
+        assert all(shown) or name == "ROC", name
+    for width, narrow in ((390, True), (820, False)):
+        screen.size(width, 844)
+        drawn = (
+            "[...document.querySelectorAll('figure svg')].filter(s => s.clientWidth)"
+        )
+        kinds = screen.ask(f"{drawn}.map(s => s.classList.contains('narrow'))")
+        assert kinds[0] is narrow
 
 
 def test_a_row_of_the_table_leads_to_its_finding_and_opens_it(

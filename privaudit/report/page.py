@@ -24,8 +24,8 @@ from privaudit.report.figures.attacks_figure import (
     on_some_clients,
 )
 from privaudit.report.figures.epsilon_figure import epsilon_alt, epsilon_plot
-from privaudit.report.figures.figure_style import to_svg
-from privaudit.report.figures.figures import tradeoff_alt, tradeoff_plot, undrawn
+from privaudit.report.figures.figure_style import both_widths, to_svg
+from privaudit.report.figures.figures import tradeoff_svg, undrawn
 from privaudit.report.figures.pair_figure import (
     closeness_alt,
     closeness_plot,
@@ -64,6 +64,7 @@ from privaudit.report.tables.table import TableCell, headlines, tradeoff_rows
 from privaudit.report.tables.token_grid_table import grid_tables, headline_rows
 from privaudit.report.tables.written_table import traffic_rows, written_table
 
+_SVG = {"roc": to_svg, "closeness": to_svg}  # too large, or too wide, for a phone
 Names = Sequence[Sequence[str]]  # of each audit's classes
 
 
@@ -187,7 +188,6 @@ def _figures(
     writers = [audit for audit in audits if wording.writes(audit)]
     useful = [audit for audit in audits if audit.utility is not None]
     drawn = {
-        "tradeoff": (tradeoff_plot(useful) if useful else None, tradeoff_alt(useful)),
         "roc": (roc_plot(audits), roc_alt(audits)),
         "clients": (
             client_plot(audits) if _have_clients(audits) else None,
@@ -205,8 +205,9 @@ def _figures(
         "properties": (property_plot(audits), properties_alt(audits)),
         "epsilon": (epsilon_plot(audits), epsilon_alt(audits)),
     }
-    return {
-        name: Markup(to_svg(figure, name, what))  # drawn here: text is paths
+    plane = {"tradeoff": Markup(tradeoff_svg(useful, "tradeoff"))} if useful else {}
+    return plane | {
+        name: Markup(_SVG.get(name, both_widths)(figure, name, what))  # text is paths
         for name, (figure, what) in drawn.items()
         if figure is not None
     }

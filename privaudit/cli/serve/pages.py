@@ -23,7 +23,7 @@ from privaudit.evaluation.compare.compare import RunComparison, compare
 from privaudit.report.decision.badges import audit_rank
 from privaudit.report.decision.rows import audit_row
 from privaudit.report.figures.figure_style import to_svg
-from privaudit.report.figures.figures import tradeoff_alt, tradeoff_plot
+from privaudit.report.figures.figures import tradeoff_svg
 from privaudit.report.figures.training_figure import training_alt, training_plot
 from privaudit.report.index import audits_summary, labels_by_run
 from privaudit.report.page_template import render
@@ -286,7 +286,7 @@ def _plane(served: ServedRuns, shown: Sequence[ServedAudit]) -> str:
     return served.drawn(
         key,
         tuple(one.stamp for one in shown),
-        lambda: to_svg(tradeoff_plot(audits), "plane", tradeoff_alt(audits)),
+        lambda: tradeoff_svg(audits, "plane"),
     )
 
 

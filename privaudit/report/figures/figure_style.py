@@ -29,6 +29,7 @@ Source: Okabe and Ito, "Color universal design", 2008, without the yellow, which
 light for lines on white.
 """
 
+NARROW = 4.0  # inches, that 9 points be read on a phone
 INK, FAINT, PALE, GREY = "#222222", "#6b6b6b", "#e9ecef", "#d3d8de"
 _STYLES = ("-", (0.0, (5.0, 2.0)), (0.0, (1.5, 1.5)), (0.0, (6.0, 2.0, 1.5, 2.0)))
 
@@ -109,10 +110,44 @@ def to_svg(figure: Figure, name: str, description: str) -> str:
     svg = re.sub(r'href="#', f'href="#{name}-', svg)
     svg = re.sub(r"url\(#", f"url(#{name}-", svg)
     # A hundredth of a point is seen by nobody, and is half of a page's size.
-    svg = re.sub(r' d="[^"]*"', _rounded, svg)
+    svg = re.sub(r' (?:d|x|y)="[^"]*"', _rounded, svg)
+    svg = re.sub(r"\n\s+", "\n", svg)
     label = _escaped(description)
     role = "group" if has_values(svg) else "img"  # an img's parts are not read
     return svg.replace("<svg", f'<svg role="{role}" aria-label="{label}"', 1)
+
+
+def both_widths(figure: Figure, name: str, description: str) -> str:
+    """Return a figure twice: for a screen, and as narrow as a phone.
+
+    The style sheet shows one of them. What scrolled would hide what stands farthest to
+    the right, which is what leaks most.
+    """
+    wide = to_svg(figure, name, description)
+    _make_narrow(figure)
+    return wide + narrow_svg(figure, name, description)
+
+
+def narrow_svg(figure: Figure, name: str, description: str) -> str:
+    """Return a figure that was drawn narrow, as the second of two."""
+    svg = to_svg(figure, f"{name}-narrow", description)
+    return svg.replace("<svg", '<svg class="narrow"', 1)
+
+
+def _make_narrow(figure: Figure) -> None:
+    """Give a figure a phone's width; what stood side by side stands in lines."""
+    _, height = figure.get_size_inches()
+    lines = sum(len(legend.get_texts()) for legend in figure.legends)
+    figure.set_size_inches(NARROW, height + 0.1 * lines)
+    with house_style():
+        for legend in list(figure.legends):
+            texts = [text.get_text() for text in legend.get_texts()]
+            handles, labels = figure.axes[0].get_legend_handles_labels()
+            drawn = handles if labels == texts else filter(None, legend.legend_handles)
+            legend.remove()
+            figure.legend(drawn, texts, loc="outside upper left")
+        for axes in figure.axes:
+            axes.set_xlabel(axes.get_xlabel().replace("   (", "\n("))
 
 
 def to_png(figure: Figure, dots_per_inch: int = 150) -> bytes:

@@ -1,6 +1,7 @@
 """The trade-off of runs as a picture, and what is drawn as a series elsewhere."""
 
 from collections.abc import Sequence
+from textwrap import fill
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -11,10 +12,13 @@ from privaudit.auditing.audit import Audit
 from privaudit.report.figures.figure_style import (
     FAINT,
     INK,
+    NARROW,
     colour,
     house_style,
     light_grid,
+    narrow_svg,
     new_figure,
+    to_svg,
 )
 from privaudit.report.figures.figure_values import ends, errors, spot, told
 from privaudit.report.figures.label_placement import label_points
@@ -33,14 +37,27 @@ _DASHES = (0, (4, 3))
 _MOST = 4  # attacks of one run in a picture: more are not told apart
 
 
-def tradeoff_plot(audits: Sequence[Audit]) -> Figure:
+def tradeoff_svg(audits: Sequence[Audit], name: str) -> str:
+    """Return the trade-off for a screen and for a phone, the labels placed for each.
+
+    Args:
+        audits: At least one, under one scenario, with their utility.
+        name: Distinguishes ids from those of the page's other figures.
+    """
+    what = tradeoff_alt(audits)
+    narrow = narrow_svg(tradeoff_plot(audits, narrow=True), name, what)
+    return to_svg(tradeoff_plot(audits), name, what) + narrow
+
+
+def tradeoff_plot(audits: Sequence[Audit], *, narrow: bool = False) -> Figure:
     """Draw utility against leakage, one point with both intervals for each run.
 
     Args:
         audits: At least one, under one scenario, with their utility.
+        narrow: For a phone.
     """
     with house_style():
-        figure = new_figure(7.6, 4.6)
+        figure = new_figure(NARROW if narrow else 7.6, 4.8 if narrow else 4.6)
         axes = figure.subplots()
         light_grid(axes)
         points, crosses = [], []
@@ -50,8 +67,13 @@ def tradeoff_plot(audits: Sequence[Audit]) -> Figure:
             points.append((leak.value, local.value))
             crosses.append((ends(leak), ends(local)))
         _tradeoff_axes(axes, audits, crosses)
-        _tradeoff_legend(figure, audits)
-        labels = [shortened(label) for label in run_labels(audits)]
+        _tradeoff_legend(figure, audits, columns=2 if narrow else 5)
+        if narrow:
+            axes.set_xlabel(axes.get_xlabel().replace("   ", "\n"))
+        labels = [
+            fill(label, 22) if narrow else shortened(label)
+            for label in run_labels(audits)
+        ]
         label_points(figure, axes, points, labels, crosses)
         for (x, y), told_text in zip(points, _told(audits), strict=True):
             spot(axes, x, y, told_text)
@@ -110,7 +132,7 @@ def _room(values: Sequence[float]) -> Ends:
     return min(values) - margin, max(values) + margin
 
 
-def _tradeoff_legend(figure: Figure, audits: Sequence[Audit]) -> None:
+def _tradeoff_legend(figure: Figure, audits: Sequence[Audit], columns: int) -> None:
     sorts = {privacy_sort(audit) for audit in audits}
     entries = [
         Line2D([], [], color=FAINT, marker=marker, linestyle="", label=sort)
@@ -121,7 +143,7 @@ def _tradeoff_legend(figure: Figure, audits: Sequence[Audit]) -> None:
         line = Line2D([], [], color=FAINT, linestyle=_DASHES, label=untrained(audits))
         entries.append(line)
     entries.append(Line2D([], [], color=INK, label="random guessing"))
-    figure.legend(handles=entries, loc="outside upper center", ncols=len(entries))
+    figure.legend(handles=entries, loc="outside upper center", ncols=columns)
 
 
 def series_of(audits: Sequence[Audit]) -> list[tuple[str, AttackResult]]:
