@@ -29,7 +29,7 @@ from privaudit.statistics.shadow_comparison import (
 
 GRID = np.linspace(0, 1, 11)
 FEWEST_TO_TUNE = 3  # shadows: each is the target of the others once
-DIGITS = 4  # of a ratio: float32 rounds logits of up to 100, and so ratios by 1e-5
+DIGITS = 4  # of a ratio's logarithm: float32 rounds logits of up to 100 by 1e-5
 LEAST = 1e-12  # a probability below it is rounding, and may not divide
 
 
@@ -114,8 +114,7 @@ class Rmia:
                 candidates.target / offline_mean(candidates.mean_out(), a),
                 public.target / offline_mean(public.mean_out(), a),
             )
-        # A model that learned nothing is its shadows, but for float32's last bits.
-        return np.round(ratios[0], DIGITS), np.round(ratios[1], DIGITS)
+        return _rounded(ratios[0]), _rounded(ratios[1])
 
     def _a(self, table: ShadowTable) -> float:
         if self.a is not None:
@@ -123,6 +122,13 @@ class Rmia:
         if self.shadows < FEWEST_TO_TUNE:
             return USUAL_A
         return tune_a(_Likelihoods.of(table.pool), self.gamma)
+
+
+def _rounded(ratios: Float[np.ndarray, " some"]) -> Float[np.ndarray, " some"]:
+    """Let ratios tie that differ by rounding: untrained, the target is its shadows."""
+    with np.errstate(divide="ignore"):
+        logarithms = np.log(ratios)
+    return np.asarray(np.exp(np.round(logarithms, DIGITS)))
 
 
 @dataclass(frozen=True, config={"arbitrary_types_allowed": True})

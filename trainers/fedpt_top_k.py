@@ -79,8 +79,8 @@ class FedPTTopK(PrivateUpdates):
         choice_share: Of what privacy costs, "private" spends so much on the choice.
         error_feedback: Keep what was not sent, and add it to the next move before that
             is clipped (Seide et al., "1-bit stochastic gradient descent", 2014). All
-            that a client sends in a round is still part of a vector of norm C, so that
-            the certificate, which is of a client, stays what it is.
+            that a client sends in a round is still part of a vector of norm C. But what
+            others kept tells who was drawn before, so no certificate counts the draw.
     """
 
     aggregation: ClassVar[Literal["sum", "individual"]] = "individual"
@@ -149,6 +149,11 @@ class FedPTTopK(PrivateUpdates):
     def single_step(self) -> Any:
         """Return the same trainer with one noiseless step that sends all numbers."""
         return replace(super().single_step(), top=EVERY_NUMBER, error_feedback=False)
+
+    @property
+    def remembers(self) -> bool:
+        """Whether clients keep what depends on the rounds that they were drawn for."""
+        return self.error_feedback or super().remembers
 
     @property
     def _choice_sensitivity(self) -> float:

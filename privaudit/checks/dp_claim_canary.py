@@ -81,9 +81,9 @@ class Bench:
             for rows in (target_rows, bystander_rows, rest)
         )
         if kind in ("mislabelled", "picture"):
-            canary = _hardest(trainer, task, spare, kind, seeds)
+            canary, easiest = _extremes(trainer, task, spare, kind, seeds)
             if replaced:
-                other = spare.pick(torch.tensor([0]))
+                other = easiest
         else:
             direction = _direction(task, trainer, records, seeds)
             canary = _crafted(spare, direction)
@@ -212,14 +212,14 @@ def _gradients(
     return ContextGradients.forward(task, contexts, batch).of_batch()
 
 
-def _hardest(
+def _extremes(
     trainer: AcceptsGradientCanaries,
     task: Task,
     spare: Records,
     kind: Canary,
     seeds: Seeds,
-) -> Records:
-    """Return the record with the largest gradient at a start of no run."""
+) -> tuple[Records, Records]:
+    """Return the records with the largest and the smallest gradient, before any run."""
     if kind == "mislabelled":
         classes = int(task.public.labels.max()) + 1
         shift = 1 + seeds.stream("wrong labels").below(classes - 1, len(spare))
@@ -232,7 +232,8 @@ def _hardest(
     sizes = [
         gradients.flatten(2).norm(dim=2)[0] for gradients, _ in forward.by_record()
     ]
-    return spare.pick(torch.cat(sizes).argmax().view(1))
+    size = torch.cat(sizes)
+    return spare.pick(size.argmax().view(1)), spare.pick(size.argmin().view(1))
 
 
 def _direction(

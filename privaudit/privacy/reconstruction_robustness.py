@@ -2,6 +2,8 @@
 
 import math
 
+from privaudit.privacy.events import Unit
+
 _CANDIDATES = (1_000, 1_000_000)
 
 
@@ -51,23 +53,24 @@ def baseline_to_stay_below(chance: float, epsilon: float, delta: float) -> float
     return max(0.0, chance - delta) * math.exp(-epsilon)
 
 
-def reconstruction_sentence(epsilon: float, delta: float) -> str:
+def reconstruction_sentence(epsilon: float, delta: float, unit: Unit) -> str:
     """Say for a small and a large set of candidates what a certificate allows.
 
     Args:
         epsilon: As in :func:`reconstruction_bound`.
         delta: Likewise.
+        unit: Of the certificate.
 
     Example:
-        >>> reconstruction_sentence(1.0, 1e-5)
-        'one of 1,000 equally likely records: reconstructed with at most 0.27 %; one of \
-1,000,000: 0.0013 %'
+        >>> reconstruction_sentence(1.0, 1e-5, "record")
+        'one of 1,000 equally likely records: reconstructed with at most 0.273 %; one of \
+1,000,000: 0.00127 %'
     """
     few, many = (
-        f"{100 * bound:.2g} %" if bound < 1 else "any chance"
+        f"{100 * bound:.3g} %" if bound < 1 else "any chance"
         for bound in (reconstruction_bound(epsilon, delta, 1 / n) for n in _CANDIDATES)
     )
     return (
-        f"one of {_CANDIDATES[0]:,} equally likely records: reconstructed with at most "
+        f"one of {_CANDIDATES[0]:,} equally likely {unit}s: reconstructed with at most "
         f"{few}; one of {_CANDIDATES[1]:,}: {many}"
     )

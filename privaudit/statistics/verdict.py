@@ -21,8 +21,9 @@ _TURNED = (
     "tested on other records."
 )
 _ALONE = (
-    " Had this been the run's only audit, it would say “leaks”: a plan before training "
-    "keeps other audits from hiding it."
+    " Had this been the run's only audit, it would say “leaks”, as the best of five "
+    "that find nothing does in 12 % of runs; a plan before training keeps other audits "
+    "from hiding a leak."
 )
 UNKNOWN_SAMPLING = (
     "Whether that is membership cannot be said: nobody declares that a fair coin chose "

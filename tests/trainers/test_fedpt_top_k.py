@@ -195,3 +195,19 @@ def test_feedback_adds_to_the_next_move_before_it_is_clipped(task: Task) -> None
     assert float(result.sent[MOVED]) == pytest.approx(0.8, abs=1e-3)
     kept = result.kept["unsent"]
     torch.testing.assert_close(kept, torch.tensor([[0.6, 0, 0, 0]]))
+
+
+@pytest.mark.parametrize(
+    "fields", [{"error_feedback": True}, {"optimizer_state": "kept"}]
+)
+def test_what_clients_keep_tells_who_was_drawn(
+    fields: dict[str, Any], task: Task
+) -> None:
+    """So the draw of participants makes no certificate smaller."""
+    some = Round(0, Seeds(0), tuple(task.clients)[:1])
+
+    def released(trainer: FedPTTopK) -> float:
+        events = [trainer._events(task, some, 4, 2)] * task.rounds
+        return float(certify(events, "released", trainer.delta).epsilon or 0)
+
+    assert released(made(epsilon=8.0)) < released(made(epsilon=8.0, **fields)) <= 8

@@ -97,6 +97,15 @@ class PrivateUpdates(PromptTuner):
         return self.mode == "sound" and self.epsilon is not None
 
     @property
+    def remembers(self) -> bool:
+        """Whether clients keep what depends on the rounds that they were drawn for.
+
+        Then others' uploads tell who was drawn before, and draws are no longer
+        independent of what is seen: nothing is gained by them in the certificate.
+        """
+        return self.optimizer_state == "kept"
+
+    @property
     def sensitivity(self) -> float:
         """By how many clip norms a client's part moves between neighbours."""
         return 2.0 if self.adjacency == "replace-one" else 1.0
@@ -192,7 +201,7 @@ class PrivateUpdates(PromptTuner):
             sensitivity=sensitivity or self.sensitivity,
             clip_norm=self.clip_norm,
             sampling_rate=len(at.participants) / len(task.clients),
-            sampling="without-replacement",
+            sampling="fixed-batch" if self.remembers else "without-replacement",
             noise_at=noise_at if noise_multiplier else "none",
             parties=len(at.participants),
             per_record=False,
