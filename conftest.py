@@ -16,6 +16,7 @@ from typing import Any
 
 import jaxtyping
 import pytest
+from hypothesis import HealthCheck, settings
 
 # Tests are small, and so are the processes that they start: threads would only wait for
 # one another, and keep a core busy with it. Both are read when torch is imported.
@@ -31,6 +32,12 @@ collect_ignore = [
     *([] if find_spec("flwr") else ["privaudit/recording/flower"]),
     *([] if find_spec("flwr") else ["tests/privaudit/recording/flower"]),
 ]
+
+# A busy machine is slow, and nothing is wrong with it.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 folders = count()
 gc.disable()  # what is imported and collected stays
