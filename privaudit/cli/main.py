@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from privaudit.cli.active import active
 from privaudit.cli.commands.attack import attack, scores
 from privaudit.cli.commands.claim import claim
 from privaudit.cli.commands.compare import compare
@@ -123,7 +124,7 @@ app.add_typer(pretrain_app, name="pretrain")
 app.add_typer(key_app, name="key")
 
 
-for _computes in (train, retrain, table, shift, claim):
+for _computes in (train, retrain, active, table, shift, claim):
     app.command()(with_computing(_computes))
 for _asks in (attack, tradeoff, compare, gate, costs):
     app.command()(with_owner(with_computing(_asks)))

@@ -6,6 +6,7 @@ adversary's shadow federations cost little more than one of them.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from privaudit.core.errors import ConfigError
@@ -33,6 +34,7 @@ from privaudit.federated.transcripts.transcript import PUBLIC, SERVER, Message
 from privaudit.privacy.trace import RoundTrace
 
 RELEASED_TOGETHER = 1_000  # clients
+NOTHING_CRAFTED: Mapping[ClientId, Tensors] = MappingProxyType({})
 
 
 @dataclass
@@ -165,6 +167,7 @@ def run_round(
     traced: bool = False,
     masking: Masking | None = None,
     dropout: float = 0.0,
+    crafted: Mapping[ClientId, Tensors] = NOTHING_CRAFTED,
 ) -> list[RoundRecord]:
     """Run one round of every federation, and say what was sent in each.
 
@@ -179,6 +182,9 @@ def run_round(
             sent depends on it.
         masking: How uploads are masked; None sends them in the clear.
         dropout: Chance that an upload in the clear is lost; masks know their own.
+        crafted: What an active server sends to some clients in place of what its rule
+            says, which then stands in the record beside it, as a message of kind
+            "rule" that nobody received.
 
     Raises:
         TrainingError: A loss or a tensor is not finite; no state was changed.
@@ -193,6 +199,11 @@ def run_round(
         for federation, at in zip(federations, rounds, strict=True)
         for place in federation.places(trainer, task, at)
     ]
+    by_rule = [place for place in places if place.client in crafted]
+    places = [
+        replace(place, received=crafted.get(place.client, place.received))
+        for place in places
+    ]
     stacking = (
         cohort_size if isinstance(cohort_size, Stacking) else Stacking(cohort_size)
     )
@@ -201,6 +212,7 @@ def run_round(
     for at in rounds:
         span = slice(first, first + len(at.participants))
         part = exchange(trainer, places[span], trained[span], at, masking, dropout)
+        part = replace(part, messages=_beside_rule(part.messages, by_rule, at))
         deliveries.append((trained[span], part))
         first = span.stop
     return [
@@ -209,6 +221,15 @@ def run_round(
             federations, rounds, deliveries, strict=True
         )
     ]
+
+
+def _beside_rule(
+    messages: tuple[Message, ...], by_rule: Sequence[ClientInput], at: Round
+) -> tuple[Message, ...]:
+    """Return messages, with what the rule said where the server did not keep to it."""
+    return messages + not_empty(
+        [Message(at.index, SERVER, p.client, "rule", p.received) for p in by_rule]
+    )
 
 
 def _move_on(

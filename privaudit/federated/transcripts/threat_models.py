@@ -291,7 +291,8 @@ def peer(client: str) -> ThreatModel:
     """One client: what reaches it, and nothing of the others' uploads."""
 
     def look(messages: Iterable[Message]) -> View:
-        return View("peer", tuple(m for m in messages if m.receiver == client))
+        received = (m for m in messages if m.receiver == client)
+        return View("peer", tuple(m for m in received if m.kind != "rule"))
 
     return look
 

@@ -19,7 +19,7 @@ PUBLIC = "public"  # the receiver of what is given away
 GENESIS = "0" * 64
 
 Kind = Literal[
-    "broadcast", "update", "individual-update", "release", "query", "sum",
+    "broadcast", "update", "individual-update", "release", "query", "sum", "rule",
     "keys", "shares", "masked", "complaint", "survivors", "signature", "signatures",
     "revealed-shares",
 ]  # fmt: skip
@@ -44,6 +44,8 @@ class Message:
         receiver: Likewise, or ``PUBLIC``.
         kind: What it is. "sum" is what a server learns of clients' updates: nobody
             sends it, and it stands in a transcript only where uploads were masked.
+            "rule" is what the receiver would have got by the trainer's rule, where an
+            active server sent something else: nobody sends that either.
         tensors: By name, as the receiver gets them: after clipping, noise, compression.
             Of a stored transcript each is read from the disk whenever it is asked for.
     """
@@ -142,10 +144,11 @@ def size(message: Message) -> int:
 def bytes_sent(messages: Iterable[Message]) -> dict[str, int]:
     """Return the payload that went up to the server, or away, and down from it.
 
-    Of a masked sum, all that its protocol sends; the sum itself is made by the server.
+    Of a masked sum, all that its protocol sends; the sum itself is made by the server,
+    and what a rule would have sent is not sent.
     """
     totals = {"up": 0, "down": 0}
     for message in messages:
-        if message.kind != "sum":
+        if message.kind not in ("sum", "rule"):
             totals["down" if message.sender == SERVER else "up"] += size(message)
     return totals

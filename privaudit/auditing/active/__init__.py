@@ -1,0 +1,1 @@
+"""An adversary who sends, and not only looks."""

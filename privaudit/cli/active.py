@@ -1,0 +1,76 @@
+"""``privaudit active``: what a server learns that changes what it sends to one client."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from privaudit.cli import options
+
+if TYPE_CHECKING:
+    from privaudit.evaluation.active_server import ActiveAudit
+
+FinishedRun = Annotated[
+    str | None, typer.Argument(help="A finished run. By default: the latest.")
+]
+Singled = Annotated[str, typer.Option(help="The client that is singled out.")]
+Count = Annotated[
+    int, typer.Option(min=10, max=10_000, help="Of its candidates, a round for each.")
+]
+Unnoticed = Annotated[
+    bool,
+    typer.Option(
+        "--unnoticed",
+        help="Send nothing farther from the rule than a client's own bound on moves.",
+    ),
+]
+Written = Annotated[
+    Path | None,
+    typer.Option(
+        help="A new folder for the transcript: who was sent what, and what the rule says."
+    ),
+]
+
+
+def active(
+    run: FinishedRun = None,
+    client: Singled = "client-0",
+    records: Count = 24,
+    unnoticed: Unnoticed = False,
+    seed: options.AuditSeed = 0,
+    output: Written = None,
+    runs: options.RunsFolder = None,
+) -> None:
+    """Let a server single out one client: what does it learn, and who notices?"""
+    from privaudit.core.errors import ConfigError
+    from privaudit.evaluation.active_server import attack_actively, write_messages
+    from privaudit.federated.runs.folder.run_names import load_run
+
+    if output is not None and output.exists():
+        raise ConfigError(
+            f"{output} is there, and a transcript was to be written. Name a new folder."
+        )
+    found = attack_actively(
+        load_run(run, folder=runs),
+        client,
+        records=records,
+        seed=seed,
+        unnoticed=unnoticed,
+    )
+    typer.echo("\n".join(_lines(found)))
+    if output is not None:
+        end = write_messages(output, found.messages)
+        typer.echo(f"Transcript: {output}, {end.length} lines, head {end.head}")
+
+
+def _lines(found: "ActiveAudit") -> list[str]:
+    return [
+        f"Active, on {found.client}: AUROC {found.active}",
+        f"Passive, the same records and as many shadow models: AUROC {found.passive}",
+        f"Difference: {found.gain}",
+        *(
+            f"Check, {check.name}: notices {check.detected} of what was crafted, and "
+            f"{check.false_alarms} of what the rule says"
+            for check in found.checks
+        ),
+    ]

@@ -1,0 +1,43 @@
+"""An active server on a run: what is found, recorded and refused."""
+
+from pathlib import Path
+
+import pytest
+
+from privaudit import Run
+from privaudit.auditing.active.amplified import Amplifier
+from privaudit.core.errors import ConfigError, UnknownNameError
+from privaudit.evaluation.active_server import attack_actively, write_messages
+from privaudit.federated.transcripts.folder import TranscriptFolder
+from tests.conftest import Cli
+
+QUICK = Amplifier(copies=2, rounds=1, shadows=6)
+
+
+def test_who_was_sent_what_is_recorded(whole: Path, tmp_path: Path) -> None:
+    found = attack_actively(Run(whole), records=10, how=QUICK)
+    assert sum(found.active.n) == sum(found.passive.n) == 10
+    crafted = [m.round for m in found.messages if m.kind == "rule"]
+    assert crafted == list(range(min(crafted), min(crafted) + 10))
+    digests, _ = found.checks
+    assert digests.detected.value == 1
+    assert digests.false_alarms.value == 0
+    end = write_messages(tmp_path / "sent", found.messages)
+    again = TranscriptFolder(tmp_path / "sent").read(head=end.head, length=end.length)
+    kinds = [(m.round, m.receiver, m.kind) for m in found.messages]
+    assert [(m.round, m.receiver, m.kind) for m in again.check()] == kinds
+
+
+def test_what_stays_within_the_bound_raises_no_alarm(whole: Path) -> None:
+    found = attack_actively(Run(whole), records=10, how=QUICK, unnoticed=True)
+    assert found.checks[1].detected.value == 0
+
+
+def test_what_would_say_nothing_is_refused(whole: Path, cli: Cli) -> None:
+    with pytest.raises(UnknownNameError):
+        attack_actively(Run(whole), "client-99")
+    with pytest.raises(ConfigError, match="takes 5 of either"):
+        attack_actively(Run(whole), records=6)
+    code, _, error = cli("active", "whole", "--output", whole)
+    assert code == 2
+    assert "Name a new folder" in error
