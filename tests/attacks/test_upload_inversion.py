@@ -181,10 +181,7 @@ def test_the_part_is_stored_and_shown(audit: Audit) -> None:
     save_audit(audit)
     again = restore_audit(read_audit(audit.run, audit.scenario.name))
     assert again.part(INVERSION) == audit.part(INVERSION)
-    page = render_report([audit])
-    assert INVERSION.title in page
-    assert "data:image/png" not in page
-    assert "data:image/png" in render_report([audit], show_records=True)
+    assert INVERSION.title in render_report([audit])
 
 
 def test_equal_pictures_have_no_noise() -> None:

@@ -24,6 +24,7 @@ from privaudit.auditing.inversion.matching import MatchedBatch, match
 from privaudit.auditing.inversion.uploads import seen_uploads
 from privaudit.federated.trainer import ClientId, Records
 from privaudit.federated.trainer_abilities import AddsNoise, LearnsPrompt
+from privaudit.statistics.progress import Phase
 
 GUESSES = 3  # combinations of labels that are matched
 
@@ -107,7 +108,8 @@ def invert(
         adversary, description, batch_sizes(adversary, targets), examples, rounds
     )
     clients = []
-    for target in targets:
+    for number, target in enumerate(targets):
+        adversary.tell(Phase("", "reconstruct", target.client, number, len(targets)))
         told = learned.estimate(target)
         client = InvertedClient(target.client, description, told)
         matched = _match_few(learned, target, client, most_matched)
@@ -134,7 +136,7 @@ def _match_few(
     guesses = [Records(features[chosen], chosen) for chosen in labels]
     if learned.sizes[client.client] == count:
         guesses = learned.closest(target, seen, GUESSES) + guesses
-    return match(adversary, seen, guesses)
+    return match(adversary, seen, guesses, description.axes)
 
 
 def _with(client: InvertedClient, matched: MatchedBatch) -> InvertedClient:

@@ -22,12 +22,12 @@ from privaudit.auditing.attack import Adversary
 from privaudit.auditing.inversion.uploads import SeenUpload
 from privaudit.federated.trainer import Records
 
-STEPS = 20
+STEPS = 12
 STALLED = 0.99  # of the distance left after a step: there is no way from here
 DAMPING = tuple(10.0**-power for power in range(6))
 """Of steps that are tried together, relative to the largest singular value."""
 NUDGE = 1e-2  # float32 tells what it does to an upload; features are of unit length
-MATCHED = 5e-4  # relative distance at which uploads are the same
+MATCHED = 1e-3  # relative distance at which uploads are the same
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,10 @@ class MatchedBatch:
 
 
 def match(
-    adversary: Adversary, seen: SeenUpload, batches: Sequence[Records]
+    adversary: Adversary,
+    seen: SeenUpload,
+    batches: Sequence[Records],
+    axes: Float[Tensor, "axes dim"],
 ) -> MatchedBatch:
     """Return the best of some batches, after their features were matched to an upload.
 
@@ -54,18 +57,23 @@ def match(
         adversary: Who matches.
         seen: The upload, of as many records as each batch has.
         batches: Where matching begins, the best guess first: labels, with features.
+        axes: Directions that features are moved along, orthogonal, of unit length.
     """
     found: list[MatchedBatch] = []
     for batch in batches:
-        found.append(_match(adversary, seen, batch))
+        found.append(_match(adversary, seen, batch, axes))
         if found[-1].distance <= MATCHED:
             break
     return min(found, key=lambda matched: matched.distance)
 
 
-def _match(adversary: Adversary, seen: SeenUpload, batch: Records) -> MatchedBatch:
-    goal = seen.delta
-    size, dim = batch.features.shape
+def _match(
+    adversary: Adversary,
+    seen: SeenUpload,
+    batch: Records,
+    axes: Float[Tensor, "axes dim"],
+) -> MatchedBatch:
+    goal, size = seen.delta, len(batch)
 
     def sent(dummies: Float[Tensor, "guesses records dim"]) -> Tensor:
         shards = [Records(normalize(d, dim=1).float(), batch.labels) for d in dummies]
@@ -73,18 +81,18 @@ def _match(adversary: Adversary, seen: SeenUpload, batch: Records) -> MatchedBat
 
     dummies = batch.features.double()
     missing = goal - sent(dummies[None])[0]
-    nudges = NUDGE * torch.eye(size * dim, dtype=torch.float64).view(-1, size, dim)
+    single = torch.eye(size, dtype=axes.dtype)
+    nudges = torch.einsum("rs,ad->rasd", single, axes).flatten(0, 1)
     for _ in range(STEPS):
         if missing.norm() <= MATCHED * goal.norm():
             break
-        here = goal - missing
-        slopes = (sent(dummies + nudges) - here) / NUDGE
-        tried = dummies + _steps(slopes, missing).view(-1, size, dim)
-        left = goal - sent(tried)
+        slopes = (sent(dummies + NUDGE * nudges) - (goal - missing)) / NUDGE
+        steps = torch.einsum("tn,nsd->tsd", _steps(slopes, missing), nudges)
+        left = goal - sent(dummies + steps)
         best = int(left.norm(dim=1).argmin())
         if left[best].norm() > STALLED * missing.norm():
             break
-        dummies, missing = normalize(tried[best], dim=1), left[best]
+        dummies, missing = normalize(dummies + steps[best], dim=1), left[best]
     distance = float(missing.norm() / goal.norm().clamp(min=1e-30))
     return MatchedBatch(normalize(dummies, dim=1).float(), batch.labels, distance)
 
