@@ -3,11 +3,12 @@
 The attack that read them knew nothing of the candidates. Here the truth is opened, and
 what was read is compared with the client's members, and, in the same way, with its
 candidates that nobody trained on: those come from the same shard by a fair coin, so what
-fits both alike was not read but guessed.
+fits both alike was not read but guessed. What public records alone would have said is
+judged in the same way.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -28,7 +29,6 @@ from privaudit.statistics.estimate import Estimate, mean_with_t, paired_differen
 
 BATCH = "cosine of what was read with the batch"
 NEAREST = "cosine with the nearest reconstruction"
-CENTRE = "cosine with the nearest class mean of public records"
 LABELS = "share of labels recovered"
 RETRIEVED = "nearest candidate of a reconstruction is one"
 PICTURES = "PSNR in dB of the nearest public picture"
@@ -42,11 +42,16 @@ class ReadMeasure:
     Attributes:
         members: What was read beside the records that the client trained on.
         others: The same beside its candidates that it did not train on.
-        beyond: The former less the latter.
+        guessed: In place of what was read, what public records say, beside the members.
+        beyond: What reading adds to guessing for the members, less what it adds for the
+            others: above 0 records were read. The coin may give a client members that
+            are easier to guess than its others, so that their mere difference tells
+            nothing.
     """
 
     members: Estimate
     others: Estimate
+    guessed: Estimate
     beyond: Estimate
 
 
@@ -82,7 +87,7 @@ def judge(read: InvertedClient, members: Records, others: Records) -> dict[str, 
         return row | _tokens(read, read.description, members, others)
     row[LABELS] = _each(lambda records: _labels(read, records), members, others)
     if len(read.description.axes):
-        row |= _features(read, read.description.centres, members, others)
+        row |= _features(read, members, others)
     return row
 
 
@@ -109,7 +114,7 @@ def _labels(read: InvertedClient, records: Records) -> float:
 
 
 def _features(
-    read: InvertedClient, centres: Tensor, members: Records, others: Records
+    read: InvertedClient, members: Records, others: Records
 ) -> dict[str, Pair]:
     found = normalize(read.features(), dim=1)
     candidates = torch.cat([members.features, others.features]).double()
@@ -117,7 +122,6 @@ def _features(
     hit = float((nearest < len(members)).double().mean())
     return {
         NEAREST: _each(lambda records: _closest(found, records), members, others),
-        CENTRE: _each(lambda records: _closest(centres, records), members, others),
         RETRIEVED: (hit, len(members) / len(candidates)),
     }
 
@@ -196,43 +200,52 @@ def psnr(one: Tensor, other: Tensor) -> float:
 def _measure(played: PlayedScenario) -> Inversion | None:
     attack = next(a for a in played.scenario.attacks.values() if isinstance(a, Inverts))
     found = attack.invert(played.adversary, played.targets)
-    rows: list[Row] = []
-    for target, read in zip(played.targets, found, strict=True):
-        row = _row(played, target, read)
-        if row:
-            rows.append(row)
+    pairs = zip(played.targets, found, strict=True)
+    rows = [row for row in (_rows(played, *pair) for pair in pairs) if row]
     if not rows:
         return None
     matched = sum(read.matched is not None for read in found)
     return Inversion(_summary(rows), matched, len(found))
 
 
-def _row(played: PlayedScenario, target: Target, read: InvertedClient) -> Row:
-    """Judge one client; empty where it lacks members, or others."""
+def _rows(played: PlayedScenario, target: Target, read: InvertedClient) -> list[Row]:
+    """Judge what was read of one client, and what would be guessed without uploads.
+
+    Empty where the client lacks members, or others.
+    """
     run = played.run
     positions = run.population.asked_about(target.client, canaries=False)
     truth = torch.from_numpy(run.ledger.is_member[positions])
     if truth.all() or not truth.any():
-        return {}
+        return []
     members, others = (target.candidates.pick(mask) for mask in (truth, ~truth))
     where = torch.from_numpy(positions)
-    places = [torch.from_numpy(run.population.split.of(PUBLIC)), where[truth]]
-    return {
-        **judge(read, members, others),
-        **_pictures(run, read, [*places, where[~truth]]),
-    }
+    public = torch.from_numpy(run.population.split.of(PUBLIC))
+    places = [public, where[truth], where[~truth]]
+    told = read.estimate
+    blank = replace(read, estimate=replace(told, found=told.prior), matched=None)
+    return [
+        {**judge(one, members, others), **_pictures(run, one, places)}
+        for one in (read, blank)
+    ]
 
 
-def _summary(rows: Sequence[Row]) -> dict[str, ReadMeasure]:
-    """Return each measure's means over clients."""
+def _summary(found: Sequence[Sequence[Row]]) -> dict[str, ReadMeasure]:
+    """Return each measure's means over clients, of rows read and guessed."""
     measures = {}
-    for name in rows[0]:
-        members, others = zip(*(row[name] for row in rows if name in row), strict=True)
-        measures[name] = ReadMeasure(
-            mean_with_t(members),
-            mean_with_t(others),
-            paired_difference(members, others),
+    for name in found[0][0]:
+        read, guessed = (
+            np.array([rows[place][name] for rows in found if name in rows[place]])
+            for place in (0, 1)
         )
+        if len(read) == len(guessed):
+            gain = read - guessed
+            measures[name] = ReadMeasure(
+                mean_with_t(read[:, 0]),
+                mean_with_t(read[:, 1]),
+                mean_with_t(guessed[:, 0]),
+                paired_difference(gain[:, 0], gain[:, 1]),
+            )
     return measures
 
 
