@@ -1,0 +1,1 @@
+"""What a server reads of records themselves out of uploads; scored elsewhere."""

@@ -1,0 +1,216 @@
+"""Learned inversion: regress what batches hold on what stand-ins with them would send.
+
+The server trains stand-ins of a client on batches of public records, from what the
+client received and as the method says, and so knows uploads whose batches it drew
+itself. The best linear estimate of a batch from its upload follows.
+
+Source: Wu, Chen, Guo and Weinberger, "Learning to invert: simple adaptive attacks for
+gradient inversion in federated learning", UAI 2023. Theirs is a network from gradients
+to records; here it is ridge regression of a batch's mean description, because a mean is
+what a sum of gradients can tell.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from privaudit.auditing.attack import Adversary, Target
+from privaudit.auditing.inversion.descriptions import Description
+from privaudit.auditing.inversion.uploads import SeenUpload, seen_uploads
+from privaudit.core.streams import Stream
+from privaudit.federated.trainer import ClientId, Records
+
+LEAST = 1e-9  # variance of what no batch differs in
+FOLDS = 4
+PENALTIES = tuple(10.0**power for power in range(-8, 4))
+"""Of ridge regression, in units of a stand-in's mean squared distance from the others."""
+
+
+@dataclass(frozen=True)
+class BatchEstimate:
+    """What an upload tells of the records behind it.
+
+    Attributes:
+        found: Their mean description.
+        prior: That of public batches: what is said without the upload.
+        spread: Variance between public batches.
+        known: What part of it the upload tells, in [0, 1].
+        records: How many records the estimate takes it to be a mean of.
+    """
+
+    found: Float[Tensor, " numbers"]
+    prior: Float[Tensor, " numbers"]
+    spread: Float[Tensor, " numbers"]
+    known: Float[Tensor, " numbers"]
+    records: float
+
+
+@dataclass(frozen=True)
+class LearnedInversion:
+    """Inverts uploads by examples of the adversary's making.
+
+    Attributes:
+        adversary: Who does.
+        description: What is read.
+        sizes: Records of a client's stand-ins.
+        examples: Stand-ins for each start of training.
+        rounds: Uploads of each client that are read together, at most.
+    """
+
+    adversary: Adversary
+    description: Description
+    sizes: Mapping[ClientId, int]
+    examples: int
+    rounds: int
+
+    @cached_property
+    def _replayed(self) -> list[tuple[SeenUpload, int, Tensor]]:
+        return []
+
+    def estimate(self, target: Target) -> BatchEstimate:
+        """Return what a client's uploads, or the sums with them, tell of its batch.
+
+        Raises:
+            ViewError: The adversary sees neither.
+        """
+        seen = seen_uploads(self.adversary, target.client, self.rounds)
+        size = self.sizes[target.client]
+        batches, groups = self._batches(size), self._groups(seen[0].clients)
+        described = self.description.of(self.adversary.task.public)
+        means = torch.stack([described[batch].mean(dim=0) for batch in batches])
+        means = torch.stack([means[group].mean(dim=0) for group in groups])
+        inputs, asked = [], []
+        for one in seen:
+            alone = self._replay(one, size, batches, target.client)
+            sent = torch.stack([alone[group].mean(dim=0) for group in groups])
+            centre = sent.mean(dim=0)
+            scale = (sent - centre).square().sum(dim=1).mean().sqrt().clamp(min=1e-30)
+            inputs.append((sent - centre) / scale)
+            asked.append((self._delta(one) - centre) / scale)
+        found, known = ridge(torch.cat(inputs, dim=1), means, torch.cat(asked))
+        spread = means.var(dim=0, correction=0).clamp(min=LEAST)
+        known = torch.where(spread > LEAST, known, 0)
+        count = float(size * seen[0].clients)
+        return BatchEstimate(found, means.mean(dim=0), spread, known, count)
+
+    def closest(self, target: Target, seen: SeenUpload, count: int) -> list[Records]:
+        """Return the batches of stand-ins that would send what is most like an upload."""
+        size = self.sizes[target.client]
+        batches = self._batches(size)
+        sent = self._replay(seen, size, batches, target.client)
+        distance = (sent - seen.delta).norm(dim=1)
+        public = self.adversary.task.public
+        return [public.pick(batches[n]) for n in distance.argsort()[:count]]
+
+    def _delta(self, one: SeenUpload) -> Float[Tensor, " numbers"]:
+        """Return an upload as a mean over clients, where it does not say its weight."""
+        return one.delta if one.records is not None else one.delta / one.clients
+
+    def _stream(self, purpose: str, size: int) -> Stream:
+        return self.adversary.seeds.child("inversion", size).stream(purpose)
+
+    def _batches(self, size: int) -> list[Int[Tensor, " records"]]:
+        """Draw batches of public records, each of one fold, with its own class shares."""
+        labels = self.adversary.task.public.labels
+        stream, count = self._stream("batches", size), int(labels.max()) + 1
+        weights = -torch.log(stream.uniform_tensor((self.examples, count)) + 1e-12)
+        keys = stream.uniform_tensor((self.examples, len(labels))).log()
+        keys = keys / weights[:, labels]  # the largest are a weighted sample
+        fold = torch.from_numpy(stream.permutation(len(labels))) % FOLDS
+        batches = []
+        for number, key in enumerate(keys):
+            own = (fold == number % FOLDS).nonzero().flatten()
+            batches.append(own[key[own].topk(min(size, len(own))).indices])
+        return batches
+
+    def _groups(self, clients: int) -> list[Int[Tensor, " _"]]:
+        """Return which stand-ins make up each example: several, where sums are seen."""
+        numbers = torch.arange(self.examples)
+        if clients == 1:
+            return list(numbers.view(-1, 1))
+        stream = self._stream("groups", clients)
+        folds = [numbers[numbers % FOLDS == fold] for fold in range(FOLDS)]
+        return [
+            folds[n % FOLDS][stream.below(len(folds[n % FOLDS]), clients)]
+            for n in range(self.examples)
+        ]
+
+    def _replay(
+        self, one: SeenUpload, size: int, batches: Sequence[Tensor], client: str
+    ) -> Float[Tensor, "examples numbers"]:
+        """Return what stand-ins would have sent; asked once for all who start alike."""
+        for other, records, sent in self._replayed:
+            if records == size and one.same_start(other):
+                return sent
+        public: Records = self.adversary.task.public
+        names = [f"stand-in-{number} of {client}" for number in range(len(batches))]
+        sent = one.replay(self.adversary, names, [public.pick(b) for b in batches])
+        self._replayed.append((one, size, sent))
+        return sent
+
+
+def batch_sizes(adversary: Adversary, targets: Sequence[Target]) -> dict[ClientId, int]:
+    """Return how many records stand-ins of each client train on.
+
+    As many as its upload says, else as the coin gives; but most are given the median,
+    which is within a factor of two, so that one set of stand-ins serves them all.
+
+    Raises:
+        ViewError: The adversary sees neither uploads nor sums of them.
+    """
+    expected = {}
+    for target in targets:
+        (first,) = seen_uploads(adversary, target.client, 1)
+        expected[target.client] = (
+            adversary.task.member_share * len(target.candidates)
+            if first.records is None
+            else first.records / first.clients
+        )
+    middle = float(np.median(list(expected.values())))
+    return {
+        client: max(1, round(middle if middle / 2 <= size <= 2 * middle else size))
+        for client, size in expected.items()
+    }
+
+
+def ridge(
+    inputs: Float[Tensor, "examples inputs"],
+    outputs: Float[Tensor, "examples outputs"],
+    asked: Float[Tensor, " inputs"],
+) -> tuple[Float[Tensor, " outputs"], Float[Tensor, " outputs"]]:
+    """Return outputs predicted by ridge regression, and the share of variance it tells.
+
+    Each output has the penalty whose predictions of other folds are best. Example n is
+    in fold n modulo ``FOLDS``; folds share no public record, else known records would
+    be recognised, and told for the variance of new ones.
+
+    Args:
+        inputs: Centred.
+        outputs: Of the same examples.
+        asked: Of which the outputs are predicted.
+    """
+    centre = outputs.mean(dim=0)
+    about = outputs - centre
+    gram = inputs @ inputs.T
+    unit = gram.diagonal().mean().clamp(min=1e-30)
+    gram, new = gram + unit, inputs @ asked + unit  # a constant is an input, too
+    spread = about.square().mean(dim=0).clamp(min=LEAST)
+    fold = torch.arange(len(inputs)) % FOLDS
+    found, told = [], []
+    for penalty in PENALTIES:
+        square = gram + penalty * unit * torch.eye(len(gram), dtype=gram.dtype)
+        missed = about.clone()
+        for out in range(FOLDS):
+            ours, theirs = fold != out, fold == out
+            weights = torch.linalg.solve(square[ours][:, ours], about[ours])
+            missed[theirs] -= gram[theirs][:, ours] @ weights
+        found.append(new @ torch.linalg.solve(square, about))
+        told.append(1 - missed.square().mean(dim=0) / spread)
+    known, best = torch.stack(told).max(dim=0)
+    chosen = torch.stack(found).gather(0, best[None])[0]
+    return centre + chosen, known.clamp(0, 1)

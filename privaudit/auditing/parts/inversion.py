@@ -1,0 +1,261 @@
+"""How well were records read out of uploads? Set beside records that were not there.
+
+The attack that read them knew nothing of the candidates. Here the truth is opened, and
+what was read is compared with the client's members, and, in the same way, with its
+candidates that nobody trained on: those come from the same shard by a fair coin, so what
+fits both alike was not read but guessed. What public records alone would have said is
+judged in the same way.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from privaudit.auditing.attack import Target
+from privaudit.auditing.audit_part import AuditPart
+from privaudit.auditing.inversion.descriptions import ClassesAndFeatures, Words
+from privaudit.auditing.inversion.inverted import InvertedClient, Inverts
+from privaudit.auditing.played_scenario import PlayedScenario
+from privaudit.datasets.dataset import FeatureBank, Texts
+from privaudit.datasets.split import PUBLIC
+from privaudit.federated.runs.runs import Run
+from privaudit.federated.trainer import Records
+from privaudit.statistics.estimate import Estimate, mean_with_t, paired_difference
+
+BATCH = "cosine of what was read with the batch"
+NEAREST = "cosine with the nearest reconstruction"
+LABELS = "share of labels recovered"
+RETRIEVED = "nearest candidate of a reconstruction is one"
+PICTURES = "PSNR in dB of the nearest public picture"
+PRECISION, RECALL = "precision of tokens", "recall of tokens"
+
+
+@dataclass(frozen=True)
+class ReadMeasure:
+    """One measure, a client being one replicate.
+
+    Attributes:
+        members: What was read beside the records that the client trained on.
+        others: The same beside its candidates that it did not train on.
+        guessed: In place of what was read, what public records say, beside the members.
+        beyond: What reading adds to guessing for the members, less what it adds for the
+            others: above 0 records were read. The coin may give a client members that
+            are easier to guess than its others, so that their mere difference tells
+            nothing.
+    """
+
+    members: Estimate
+    others: Estimate
+    guessed: Estimate
+    beyond: Estimate
+
+
+@dataclass(frozen=True)
+class Inversion:
+    """How well records were read, by measure.
+
+    Attributes:
+        measures: By what is measured.
+        matched: Clients whose single records were matched.
+        clients: How many were attacked.
+    """
+
+    measures: Mapping[str, ReadMeasure]
+    matched: int
+    clients: int
+
+
+Pair = tuple[float, float]  # of members, of others
+Row = Mapping[str, Pair]
+
+
+def judge(read: InvertedClient, members: Records, others: Records) -> dict[str, Pair]:
+    """Compare what was read of one client with its members, and with its others.
+
+    Args:
+        read: By the attack.
+        members: At least one.
+        others: Likewise.
+    """
+    row = {BATCH: _each(lambda records: _batch_cosine(read, records), members, others)}
+    if isinstance(read.description, Words):
+        return row | _tokens(read, read.description, members, others)
+    row[LABELS] = _each(lambda records: _labels(read, records), members, others)
+    if len(read.description.axes):
+        row |= _features(read, members, others)
+    return row
+
+
+def _each(
+    measure: Callable[[Records], float], members: Records, others: Records
+) -> Pair:
+    return measure(members), measure(others)
+
+
+def _batch_cosine(read: InvertedClient, records: Records) -> float:
+    """Return it for what differs from public batches, in units of their spread."""
+    told = read.estimate
+    unit = told.spread.sqrt()
+    actual = read.description.of(records).mean(dim=0)
+    found, actual = ((x - told.prior) / unit for x in (told.found, actual))
+    return float(torch.cosine_similarity(found, actual, dim=0))
+
+
+def _labels(read: InvertedClient, records: Records) -> float:
+    assert isinstance(read.description, ClassesAndFeatures)
+    shares = read.description.shares(read.estimate.found)
+    counts = torch.bincount(records.labels, minlength=len(shares)).double()
+    return float(torch.minimum(shares, counts / counts.sum()).sum())
+
+
+def _features(
+    read: InvertedClient, members: Records, others: Records
+) -> dict[str, Pair]:
+    found = normalize(read.features(), dim=1)
+    candidates = torch.cat([members.features, others.features]).double()
+    nearest = (found @ normalize(candidates, dim=1).T).argmax(dim=1)
+    hit = float((nearest < len(members)).double().mean())
+    return {
+        NEAREST: _each(lambda records: _closest(found, records), members, others),
+        RETRIEVED: (hit, len(members) / len(candidates)),
+    }
+
+
+def _closest(found: Float[Tensor, "found dim"], records: Records) -> float:
+    features = normalize(records.features.double(), dim=1)
+    return float((features @ normalize(found, dim=1).T).amax(dim=1).mean())
+
+
+def _tokens(
+    read: InvertedClient, words: Words, members: Records, others: Records
+) -> dict[str, Pair]:
+    """Compare the tokens that at least one record probably holds."""
+    told = read.estimate
+    expected = told.found * told.records > 0.5
+    pairs = []
+    for records in (members, others):
+        held = words.of(records).any(dim=0)
+        right = float((expected & held).sum())
+        predicted, there = int(expected.sum()), int(held.sum())
+        pairs.append((right / max(1, predicted), right / max(1, there)))
+    (precision, recall), (no_precision, no_recall) = pairs
+    return {PRECISION: (precision, no_precision), RECALL: (recall, no_recall)}
+
+
+def _pictures(run: Run, read: InvertedClient, positions: Sequence[Tensor]) -> Row:
+    """Compare the public picture nearest to each reconstruction with the client's.
+
+    Nobody decodes a feature here: a public picture is what the server would show.
+    Empty where records are no pictures of one size.
+
+    Args:
+        run: It has the pictures.
+        read: Features that were read.
+        positions: In the data set, of public records, of members and of others.
+    """
+    images = run.population.dataset.images
+    if isinstance(read.description, Words) or not len(read.description.axes):
+        return {}
+    if isinstance(images, FeatureBank | Texts):
+        return {}
+    features = run.population.records.features
+    found = normalize(read.features(), dim=1)
+    shown, *own = [
+        places[_nearest(found, features[places])].tolist() for places in positions
+    ]
+    values = []
+    for rows in own:
+        pairs = [(images[a], images[b]) for a, b in zip(shown, rows, strict=True)]
+        if any(a.shape != b.shape for a, b in pairs):
+            return {}
+        values.append(float(np.mean([psnr(a, b) for a, b in pairs])))
+    return {PICTURES: (values[0], values[1])}
+
+
+def _nearest(
+    found: Float[Tensor, "found dim"], features: Float[Tensor, "records dim"]
+) -> Int[Tensor, " found"]:
+    return (found @ normalize(features.double(), dim=1).T).argmax(dim=1)
+
+
+def psnr(one: Tensor, other: Tensor) -> float:
+    """Return the peak signal-to-noise ratio of two pictures, in dB; 99 where equal.
+
+    Example:
+        >>> round(psnr(torch.zeros(1, 2, 2), torch.full((1, 2, 2), 0.1)), 3)
+        20.0
+    """
+    first, second = (
+        x.double() if x.is_floating_point() else x.double() / 255 for x in (one, other)
+    )
+    error = float((first - second).square().mean())
+    return min(99.0, -10 * np.log10(max(error, 1e-12)))
+
+
+def _measure(played: PlayedScenario) -> Inversion | None:
+    attack = next(a for a in played.scenario.attacks.values() if isinstance(a, Inverts))
+    found = attack.invert(played.adversary, played.targets)
+    pairs = zip(played.targets, found, strict=True)
+    rows = [row for row in (_rows(played, *pair) for pair in pairs) if row]
+    if not rows:
+        return None
+    matched = sum(read.matched is not None for read in found)
+    return Inversion(_summary(rows), matched, len(found))
+
+
+def _rows(played: PlayedScenario, target: Target, read: InvertedClient) -> list[Row]:
+    """Judge what was read of one client, and what would be guessed without uploads.
+
+    Empty where the client lacks members, or others.
+    """
+    run = played.run
+    positions = run.population.asked_about(target.client, canaries=False)
+    truth = torch.from_numpy(run.ledger.is_member[positions])
+    if truth.all() or not truth.any():
+        return []
+    members, others = (target.candidates.pick(mask) for mask in (truth, ~truth))
+    where = torch.from_numpy(positions)
+    public = torch.from_numpy(run.population.split.of(PUBLIC))
+    places = [public, where[truth], where[~truth]]
+    told = read.estimate
+    blank = replace(read, estimate=replace(told, found=told.prior), matched=None)
+    return [
+        {**judge(one, members, others), **_pictures(run, one, places)}
+        for one in (read, blank)
+    ]
+
+
+def _summary(found: Sequence[Sequence[Row]]) -> dict[str, ReadMeasure]:
+    """Return each measure's means over clients, of rows read and guessed."""
+    measures = {}
+    for name in found[0][0]:
+        read, guessed = (
+            np.array([rows[place][name] for rows in found if name in rows[place]])
+            for place in (0, 1)
+        )
+        if len(read) == len(guessed):
+            gain = read - guessed
+            measures[name] = ReadMeasure(
+                mean_with_t(read[:, 0]),
+                mean_with_t(read[:, 1]),
+                mean_with_t(guessed[:, 0]),
+                paired_difference(gain[:, 0], gain[:, 1]),
+            )
+    return measures
+
+
+INVERSION = AuditPart(
+    "inversion",
+    Inversion | None,
+    applies=lambda played: any(
+        isinstance(attack, Inverts) for attack in played.scenario.attacks.values()
+    ),
+    compute=_measure,
+    nothing=None,
+    title="Records read out of uploads",
+)

@@ -1,0 +1,24 @@
+"""What of its clients' records can an honest-but-curious server read from uploads?"""
+
+from privaudit.auditing.attack import ATTACKS
+from privaudit.auditing.scenario import SCENARIOS, Scenario
+
+NAME = "server-invert"
+
+
+@SCENARIOS.register(NAME)
+def server_invert(shadows: int = 50) -> Scenario:
+    """A curious server reads classes, features and words out of what clients sent.
+
+    The verdict compares how well what was read fits records that were trained on, and
+    records of the same client that were not.
+
+    Args:
+        shadows: None are trained; stand-ins of the attack's own are.
+    """
+    return Scenario(
+        name=NAME,
+        question="What can a curious server read of its clients' records themselves?",
+        threat="server",
+        attacks={"upload-inversion": ATTACKS.find("upload-inversion")()},
+    )

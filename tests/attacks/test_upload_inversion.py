@@ -1,0 +1,190 @@
+"""Records are read out of uploads where that is certain, and not where noise hides them."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
+
+from privaudit import Audit, Auditor, train
+from privaudit.attacks.upload_inversion import UploadInversion
+from privaudit.auditing.parts.inversion import (
+    BATCH,
+    INVERSION,
+    LABELS,
+    NEAREST,
+    PICTURES,
+    RETRIEVED,
+    psnr,
+)
+from privaudit.auditing.storage.load import read_audit
+from privaudit.auditing.storage.restore import restore_audit
+from privaudit.auditing.storage.save import save_audit
+from privaudit.core.errors import ViewError
+from privaudit.datasets.dialogues import TokenSequences
+from privaudit.federated.trainer import Records, Task
+from privaudit.federated.transcripts.threat_models import find_threat
+from privaudit.models.interfaces import Head, Tuning
+from privaudit.report.page import render_report
+from privaudit.statistics.roc import pooled_auroc
+from privaudit.trainers.dp_fpl import DPFPL
+from privaudit.trainers.fedpt import FedPT
+from privaudit.trainers.promptfl import PromptFL
+from tests.conftest import CLASSES, DIM, toy_records
+from tests.toy_federation import CLIENTS, Play, joined
+from tests.toy_tower import ToyTower, toy_tower
+
+ONE_STEP = PromptFL(epochs=1, momentum=0, learning_rate=0.1)
+SEVERAL = PromptFL(epochs=5, momentum=0.9, learning_rate=0.02)
+OTHERS = 40
+
+
+@dataclass(frozen=True)
+class HeadedTower(ToyTower):
+    """A prompt moves every feature by its mean, and a head of one's own classifies."""
+
+    def logits(
+        self,
+        features: Tensor,
+        tokens: Tensor | None,
+        words: TokenSequences | None,
+        tuning: Tuning,
+    ) -> Tensor:
+        assert tuning.prompt is not None
+        moved = features + tuning.prompt.mean(dim=1, keepdim=True)
+        return moved @ tuning.head["weight"].mT + tuning.head["bias"][:, None]
+
+
+def lonely(seed: int, count: int = 1) -> dict[str, Records]:
+    """Give each client so many records of its own, of classes of their own."""
+    drawn = {c: toy_records(4, seed + n) for n, c in enumerate(CLIENTS)}
+    return {
+        c: records.pick((torch.arange(count) + n) % 4)
+        for n, (c, records) in enumerate(drawn.items())
+    }
+
+
+def inverted(
+    play: Play,
+    task: Task,
+    trainer: Any,
+    shards: dict[str, Records],
+    view: str = "server",
+) -> tuple[list[Any], list[np.ndarray], list[np.ndarray]]:
+    """Return what is read of clients, and the scores of their records and of others."""
+    others = toy_records(OTHERS, 7)
+    asked = {client: joined(own, others) for client, own in shards.items()}
+    world = replace(
+        task,
+        rounds=1,
+        public=toy_records(400, seed=1),
+        candidates={c: 2 * len(own) for c, own in shards.items()},
+    )
+    adversary, targets = play(trainer, shards=shards, task=world).watched(
+        view, candidates=asked
+    )
+    attack = UploadInversion()
+    scores = [found.scores for found in attack(adversary, targets)]
+    sizes = [len(own) for own in shards.values()]
+    return (
+        attack.invert(adversary, targets),
+        [s[:size] for s, size in zip(scores, sizes, strict=True)],
+        [s[size:] for s, size in zip(scores, sizes, strict=True)],
+    )
+
+
+@pytest.mark.parametrize("trainer", [ONE_STEP, SEVERAL], ids=["one step", "several"])
+def test_one_record_without_noise_is_read_for_certain(
+    trainer: PromptFL, play: Play, task: Task
+) -> None:
+    shards = lonely(60)
+    read, own, others = inverted(play, task, trainer, shards)
+    for found, record in zip(read, shards.values(), strict=True):
+        assert torch.equal(found.matched.labels, record.labels)
+        assert cosine_similarity(found.matched.features, record.features).item() > 0.99
+    for mine, rest in zip(own, others, strict=True):
+        assert mine.item() > rest.max()
+
+
+def test_the_gradient_of_a_head_tells_the_labels_of_a_batch(
+    play: Play, task: Task
+) -> None:
+    """By the bias, it is the mean of probabilities less the shares of the classes."""
+    plain = toy_tower(DIM, CLASSES)
+    tower = HeadedTower(plain.weight, plain.texts, Head(CLASSES, DIM))
+    backbone = replace(task.classifier, load_tower=lambda: tower)
+    drawn, shards = toy_records(48, 30), {}
+    for number, client in enumerate(CLIENTS):
+        order = torch.randperm(48, generator=torch.Generator().manual_seed(number))
+        shards[client] = drawn.pick(order[:12])
+    trainer = FedPT(epochs=1, batch_size=0, optimizer="sgd", learning_rate=0.01)
+    read, *_ = inverted(play, replace(task, backbone=backbone), trainer, shards)
+    for found, records in zip(read, shards.values(), strict=True):
+        counts = 12 * found.description.shares(found.estimate.found)
+        actual = torch.bincount(records.labels, minlength=CLASSES)
+        assert torch.equal(counts.round().long(), actual)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "view"),
+    [
+        (DPFPL(epsilon=8, noise_at="client", rank=2), "server"),
+        (DPFPL(epsilon=8, rank=2), "server-aggregate"),
+    ],
+    ids=["noise at clients", "sums"],
+)
+def test_nothing_is_read_through_noise(
+    trainer: DPFPL, view: str, play: Play, task: Task
+) -> None:
+    """Of records that nobody trained on as much as of those that somebody did."""
+    own = {c: toy_records(40, 20 + n) for n, c in enumerate(CLIENTS)}
+    _, mine, rest = inverted(play, task, trainer, own, view)
+    found = pooled_auroc(list(zip(mine, rest, strict=True)), confidence=0.999)
+    assert found.low < 0.5 < found.high
+
+
+def test_who_sees_no_uploads_is_told(play: Play) -> None:
+    adversary, targets = play(PromptFL()).watched()
+    blind = replace(adversary, view=find_threat("released")(adversary.view.messages))
+    with pytest.raises(ViewError, match="holds no update"):
+        UploadInversion()(blind, targets)
+
+
+@pytest.fixture(scope="module")
+def audit(tmp_path_factory: pytest.TempPathFactory) -> Audit:
+    """One step of ten clients behind a masked sum."""
+    run = train(
+        "promptfl",
+        settings={"epochs": 1, "momentum": 0.0},
+        folder=tmp_path_factory.mktemp("runs"),
+        rounds=1,
+        secure_aggregation="masked",
+    )
+    return Auditor(run).attack("server-invert")
+
+
+def test_a_masked_sum_of_ten_clients_is_inverted_as_a_whole(audit: Audit) -> None:
+    """What is read is of all clients together, and of none alone."""
+    assert audit.scenario.threat == "server-aggregate"
+    found = audit.part(INVERSION)
+    assert found is not None
+    assert (found.clients, found.matched) == (10, 0)
+    assert {BATCH, LABELS, NEAREST, RETRIEVED, PICTURES} <= set(found.measures)
+    assert not found.measures[RETRIEVED].beyond.excludes(0)
+    assert audit.auroc.value < 0.65
+
+
+def test_the_part_is_stored_and_shown(audit: Audit) -> None:
+    save_audit(audit)
+    again = restore_audit(read_audit(audit.run, audit.scenario.name))
+    assert again.part(INVERSION) == audit.part(INVERSION)
+    assert INVERSION.title in render_report([audit])
+
+
+def test_equal_pictures_have_no_noise() -> None:
+    grey = torch.full((1, 4, 4), 0.5)
+    assert psnr(grey, grey) == 99
+    assert psnr(grey, grey + 0.1) == pytest.approx(20)
