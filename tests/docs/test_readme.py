@@ -92,11 +92,17 @@ def test_the_demo_prints_what_the_readme_says(
 
 
 def test_the_demos_rows_are_the_runs_that_it_trains() -> None:
-    trained = [word for word in demo_commands()[0] if word != "--trainer"]
-    asked = [word for word in trained if re.match(r"[a-z]+-?[a-z]+(:|$)", word)]
-    rows = rows_of(printed_table())
-    names = [word.partition(":")[0] for word in asked if word != "train"]
-    assert [name.partition(",")[0] for name in rows] == names
+    words = demo_commands()[0]
+    specs = [words[i + 1] for i, word in enumerate(words) if word == "--trainer"]
+    rows = list(rows_of(printed_table()))
+    assert len(rows) == len(specs)
+    for row, spec in zip(rows, specs, strict=True):
+        name, _, settings = spec.partition(":")
+        assert row.partition(",")[0] == name
+        for setting in filter(None, settings.split(",")):
+            key, _, value = setting.partition("=")
+            said = f"ε {value}" if key == "epsilon" else value
+            assert key == "learning_rate" or said in row, (row, setting)
 
 
 def test_another_machines_last_digits_are_the_same_and_another_verdict_is_not() -> None:
