@@ -189,6 +189,7 @@ Column = tuple[str, list[str]]
 def _compared(audits: Sequence[Audit], rows: Sequence[TradeoffRow]) -> list[Column]:
     """Return what several runs are compared by, in one line for each."""
     confidence, counts = percent(rows[0].confidence), [row.auroc.counts for row in rows]
+    attacks = [row.attack for row in rows]
     useful = (
         f"{heading(metric(audits))}\n[{confidence}]",
         [str(row.local) for row in rows],
@@ -196,6 +197,7 @@ def _compared(audits: Sequence[Audit], rows: Sequence[TradeoffRow]) -> list[Colu
     return [
         *([useful] if metric(audits) else []),
         (f"AUROC\n[{confidence}]", [str(row.auroc) for row in rows]),
+        *([("Attack", attacks)] if len(set(attacks)) > 1 else []),
         ("Verdict", [row.verdict for row in rows]),
         *([] if _alike(rows) else [("n members\n+ others", counts)]),
         ("ε claimed,\ncertified", [f"{r.claimed}, {r.certified}" for r in rows]),

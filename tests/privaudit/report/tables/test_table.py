@@ -83,6 +83,14 @@ def test_several_runs_are_compared_in_a_line_each(
     assert text.count("Leaks") >= 1
 
 
+def test_attacks_have_a_column_where_runs_differ_in_them(audits: list[Audit]) -> None:
+    assert "Attack " not in printed(audits, 120).partition("Scenario")[0]
+    other = make_audit("coop", attacks=("loss-threshold", "shadow"))
+    text = printed([*audits, other], 120).partition("Scenario")[0]
+    assert "Attack " in text
+    assert text.count("shadow ") >= len(audits)
+
+
 def test_n_has_a_column_where_runs_differ_in_it(audits: list[Audit]) -> None:
     said = "n = " + tradeoff_rows(audits)[0].auroc.counts
     assert f"({said})." in " ".join(printed(audits, 120).split())
