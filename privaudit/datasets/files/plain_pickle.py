@@ -17,6 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 from privaudit.core.errors import ConfigError, shown
 from privaudit.core.limits import check_limit
 
+LONGEST_NAME = 512  # characters; those of classes in TorchScript take some 100
 Construct = Callable[..., Any]
 Constructors = Mapping[str, Construct] | Callable[[str], Construct | None]
 _DAMAGE = (
@@ -57,7 +58,8 @@ def read_plain_pickle(
         content: The pickle, within the bounds of its file.
         what: It is, in words, for errors.
         constructors: What is made in place of calling MODULE.NAME, by that name.
-        stored: Returns what lies outside of the pickle, by its identifier.
+        stored: Returns what lies outside of the pickle, by its identifier: a flat tuple
+            of plain values and :class:`Named`.
 
     Raises:
         LimitError: It has too many steps, each of which may make an object.
@@ -203,6 +205,8 @@ class _Machine:
         self._look_up(module, name)
 
     def _look_up(self, module: str, name: str) -> None:
+        if len(module) + len(name) > LONGEST_NAME:
+            raise ValueError(f"a name of more than {LONGEST_NAME} characters")
         full = f"{module}.{name}"
         construct = self._find(full)
         if construct is None:
@@ -227,7 +231,16 @@ class _Machine:
         if self._stored is None:
             self._refuse("asks for what lies outside of it")
         else:
-            self._stack.append(self._stored(self._stack.pop()))
+            self._stack.append(self._stored(_flat(self._stack.pop())))
+
+
+def _flat(identifier: Any) -> tuple[Any, ...]:
+    """Refuse identifiers of more than plain values, whose text could be endless."""
+    if type(identifier) is not tuple or len(identifier) > 8:
+        raise TypeError("an identifier that is no short tuple")
+    if not all(value is None or type(value) in _FLAT for value in identifier):
+        raise TypeError("an identifier that holds more than plain values")
+    return identifier
 
 
 def _within(value: Any) -> Any:
@@ -250,6 +263,7 @@ def _filled(target: Any, items: list[Any]) -> dict[Any, Any]:
     return target
 
 
+_FLAT = (str, bytes, int, float, bool, Named)
 _NOTHING = {"PROTO", "FRAME", "STOP"}
 _PUSHED: dict[str, Any] = {
     "NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": (),

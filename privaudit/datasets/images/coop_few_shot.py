@@ -15,6 +15,7 @@ from privaudit.datasets.files.plain_pickle import read_plain_pickle
 
 Row = tuple[str, int, str]  # a file, its label, the class's name
 PARTS = ("train", "val")
+DEEPEST = 64  # parts of a path, each of which may begin the name
 
 
 class _Datum:
@@ -52,27 +53,42 @@ def read_few_shot(path: Path, known: Sequence[Row]) -> dict[str, list[Row]]:
     if not isinstance(found, dict) or not found.get("train"):
         raise DatasetError(f"{path} lists no picture under train. Get it again.")
     by_name = {row[0]: row for row in known}
+    lengths = sorted({name.count("/") + 1 for name in by_name}, reverse=True)
     return {
-        part: [_row(path, one, by_name) for one in _listed(path, found.get(part))]
+        part: [
+            _row(path, one, by_name, lengths)
+            for one in _listed(path, found.get(part), len(known))
+        ]
         for part in PARTS
     }
 
 
-def _listed(path: Path, part: Any) -> list[Any]:
+def _listed(path: Path, part: Any, most: int) -> list[Any]:
     if part is None:
         return []
     if not isinstance(part, list) or not all(isinstance(one, _Datum) for one in part):
         raise DatasetError(f"{path} does not list records. Get it again.")
+    if len(part) > most:
+        raise DatasetError(
+            f"{path} lists {len(part):,} records, and train and val of the full split "
+            f"have {most:,}. Use the two of one download."
+        )
     return part
 
 
-def _row(path: Path, one: _Datum, known: Mapping[str, Row]) -> Row:
+def _row(
+    path: Path, one: _Datum, known: Mapping[str, Row], lengths: Sequence[int]
+) -> Row:
     """Return the full split's row of the picture whose path a record ends with."""
     full, label = one.fields.get("_impath"), one.fields.get("_label")
     if not isinstance(full, str) or type(label) is not int or len(full) > 4096:
         raise DatasetError(f"A record in {path} has no path or no label. Get it again.")
     parts = PurePosixPath(full.replace("\\", "/")).parts
-    names = ("/".join(parts[start:]) for start in range(len(parts)))
+    if len(parts) > DEEPEST:
+        raise DatasetError(
+            f"A record in {path} lies in more than {DEEPEST} folders. Get it again."
+        )
+    names = ("/".join(parts[-length:]) for length in lengths if length <= len(parts))
     row = next((known[name] for name in names if name in known), None)
     if row is None or row[1] != label:
         raise DatasetError(

@@ -15,7 +15,10 @@ from privaudit.evaluation.tables.backbones import backbones
 from privaudit.evaluation.tables.expectations import Expectation
 from privaudit.evaluation.tables.parts import TablePart, Text
 from privaudit.evaluation.tables.plan import TablePlan, read_plan
+from privaudit.evaluation.tables.same_cells import is_earlier
 from privaudit.evaluation.tables.stored import (
+    ANOTHER,
+    UNKNOWN,
     Answer,
     Judgement,
     StoredTable,
@@ -25,7 +28,6 @@ from privaudit.evaluation.tables.stored import (
 
 RESULTS = "results"
 PUBLISHED = f"{RESULTS}/published.toml"
-UNKNOWN: Answer = "cannot be known here"
 BEGIN = "<!-- matrix: privaudit table docs/tables --matrix --into docs/results.md -->"
 END = "<!-- end of the matrix -->"
 
@@ -66,7 +68,7 @@ class MatrixRow:
         plans: Paths below the folder: the one that was run; or all, where none was.
         stored: What it gave; None where none was run.
         judgements: One for each expectation.
-        is_earlier: Whether the plan has changed since, in more than its words.
+        is_earlier: Whether any of what ran is no part of the plan any more.
     """
 
     item: Published
@@ -81,6 +83,8 @@ class MatrixRow:
         answers = {one.answer for one in self.judgements.values()}
         if "no" in answers:
             return "no"
+        if ANOTHER in answers:
+            return ANOTHER
         return "yes" if answers == {"yes"} else UNKNOWN
 
 
@@ -129,11 +133,9 @@ def _rows(
     ran = [name for name in of_it if stored[name].is_file()]
     for name in ran:
         found = read_stored(stored[name])
-        judged, changed = (
-            _judged(item, plans[name], found),
-            _changed(plans[name], found),
-        )
-        yield MatrixRow(item, (name,), found, judged, changed)
+        judged = _judged(item, plans[name], found)
+        earlier = is_earlier(found.plan, plans[name])
+        yield MatrixRow(item, (name,), found, judged, earlier)
     rest = tuple(name for name in of_it if name not in ran)
     if rest or not ran:
         yield MatrixRow(item, rest, None, {})
@@ -143,18 +145,9 @@ def _judged(
     item: Published, plan: TablePlan, stored: StoredTable
 ) -> dict[str, Judgement]:
     mine: list[Expectation] = [e for e in plan.expects if e.of == item.full_name]
-    return {expected.says: judge(expected, stored) for expected in mine}
-
-
-def _changed(plan: TablePlan, stored: StoredTable) -> bool:
-    """Say whether what was run is no part of the plan any more."""
-    old, now = stored.plan, {column.name: column for column in plan.columns}
-    rows = {row.label: (row.trainer, row.settings, row.fields) for row in plan.rows}
-    return (
-        (old.fields, old.settings, old.over) != (plan.fields, plan.settings, plan.over)
-        or any(now.get(column.name) != column for column in old.columns)
-        or any(rows.get(r.label) != (r.trainer, r.settings, r.fields) for r in old.rows)
-    )
+    columns = [column.name for column in plan.columns]
+    among = sum(len(expected.steps(columns)) for expected in mine)
+    return {one.says: judge(one, plan, stored, among) for one in mine}
 
 
 def as_markdown(rows: Sequence[MatrixRow], where: str) -> str:
@@ -194,6 +187,8 @@ def _line(row: MatrixRow, where: str) -> list[str]:
 
 def _steps(one: Judgement) -> str:
     """Return how many steps of an expectation hold."""
+    if one.answer == ANOTHER:
+        return "another plan ran"
     against = f", {one.reversed} reversed" if one.reversed else ""
     return f"{one.held} of {one.steps} beyond chance{against}, {one.by_means} by means"
 

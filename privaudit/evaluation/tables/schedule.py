@@ -104,7 +104,7 @@ def _planned(
     plan: TablePlan, row: TableRow, column: Column, seed: int, afterwards: Afterwards
 ) -> PlannedRun:
     label = f"{row.label}, {column.name}, seed {seed}"
-    settings = _settings(plan, row, column)
+    settings = settings_of(plan, row, column)
     try:
         fields = _expanded({**plan.fields, **row.fields, **column.fields})
         config = make_config(row.trainer, settings, **fields, seed=seed)
@@ -123,7 +123,7 @@ def _planned(
     )
 
 
-def _settings(plan: TablePlan, row: TableRow, column: Column) -> dict[str, Any]:
+def settings_of(plan: TablePlan, row: TableRow, column: Column) -> dict[str, Any]:
     """Return a cell's parameters; what is shared goes to trainers that have it."""
     known = parameters_of(row.trainer)
     shared = {name: v for name, v in plan.settings.items() if name in known}

@@ -1,8 +1,8 @@
 """A table's numbers as `privaudit table` wrote them, and whether they show a paper's."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,11 +13,19 @@ from scipy.special import stdtrit
 from privaudit.core.errors import ConfigError
 from privaudit.core.storage import parse_json, read_bytes
 from privaudit.evaluation.tables.expectations import Expectation
+from privaudit.evaluation.tables.metrics import MEGABYTES
 from privaudit.evaluation.tables.plan import TablePlan
+from privaudit.evaluation.tables.same_cells import has_changed
 
 Place = tuple[str, str, str, str]  # row, column, metric, over
-Answer = Literal["yes", "no", "cannot be known here"]
-CONFIDENCE = 0.95  # of all steps of an expectation together
+Answer = Literal[
+    "yes", "no", "cannot be known here", "cannot be known here (another plan ran)"
+]
+UNKNOWN: Answer = "cannot be known here"
+ANOTHER: Answer = "cannot be known here (another plan ran)"
+CONFIDENCE = 0.95  # of several steps together
+SEEDS = 3  # with two, equal differences by chance would be too frequent
+HALF_UNIT = 0.005  # of a number as printed
 
 
 @dataclass(frozen=True)
@@ -35,12 +43,6 @@ class StoredCell:
     spread: float | None
     count: int
     by_seed: Mapping[int, float]
-
-    def times(self, factor: float) -> "StoredCell":
-        """Return it so many times."""
-        spread = None if self.spread is None else self.spread * factor
-        by_seed = {seed: value * factor for seed, value in self.by_seed.items()}
-        return StoredCell(self.mean * factor, spread, self.count, by_seed)
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,8 @@ class Judgement:
     """Whether stored numbers are as an expectation says.
 
     Attributes:
-        answer: "yes": every step holds beyond chance; "no": one is reversed beyond it.
+        answer: "yes": every step holds beyond chance; "no": one is reversed beyond it;
+            otherwise, or of numbers of another plan, it is unknown.
         held: Steps that hold beyond chance.
         by_means: Steps that hold by means alone.
         reversed: Steps that are the other way round beyond it.
@@ -121,45 +124,80 @@ def _by_seed(
     }
 
 
-def judge(expected: Expectation, stored: StoredTable | None) -> Judgement:
+def judge(
+    expected: Expectation,
+    plan: TablePlan,
+    stored: StoredTable | None,
+    among: int | None = None,
+) -> Judgement:
     """Hold stored numbers to an expectation.
 
     A step holds if the interval of its difference is above zero, or within the points
-    that the expectation allows; all steps together at 95 % (Bonferroni). Seeds are
-    paired where each one's number is stored; where only means and standard deviations
-    are, it is Welch's interval.
+    that the expectation allows; all of the expectation's steps together at 95 %
+    (Bonferroni). One is reversed if its interval is below, all steps of all
+    expectations together at 95 %. Seeds are paired where each one's number is stored;
+    where only means and standard deviations are, it is Welch's interval, widened by
+    what rounding may hide. With fewer than three seeds, or where seeds do not differ
+    though chance is in them, the interval is without end.
+
+    Args:
+        expected: Of the plan.
+        plan: As it is now.
+        stored: What ran; None where nothing did.
+        among: Steps of all expectations that are judged together; by default those of
+            this one.
 
     Source: Welch, "The generalization of Student's problem when several different
     population variances are involved", Biometrika 1947.
     """
     if stored is None:
-        return Judgement("cannot be known here", 0, 0, 0, 0)
-    steps = expected.steps([column.name for column in stored.plan.columns])
-    gaps = [_difference(stored, expected, step, len(steps)) for step in steps]
-    signs = [_sign(expected, gap) for gap in gaps]
-    means = [_sign(expected, gap and replace(gap, half=0.0)) for gap in gaps]
-    held, reversed_ = signs.count(1), signs.count(-1)
-    answer: Answer = "cannot be known here"
+        return Judgement(UNKNOWN, 0, 0, 0, 0)
+    steps = expected.steps([column.name for column in plan.columns])
+    if has_changed(stored.plan, plan, {spot for step in steps for spot in step}):
+        return Judgement(ANOTHER, 0, 0, 0, len(steps))
+    gaps = [_difference(stored, expected, step) for step in steps]
+    held = _signs(expected, gaps, len(steps)).count(1)
+    reversed_ = _signs(expected, gaps, among or len(steps)).count(-1)
+    answer = UNKNOWN
     if reversed_:
         answer = "no"
     elif steps and held == len(steps):
         answer = "yes"
-    return Judgement(answer, held, means.count(1), reversed_, len(steps))
+    means = _signs(expected, gaps, None).count(1)
+    return Judgement(answer, held, means, reversed_, len(steps))
 
 
 @dataclass(frozen=True)
 class _Gap:
-    """A difference of two cells, and half its interval; infinite where none is known."""
+    """A difference of two cells, its standard error, and how far rounding moves it."""
 
     value: float
-    half: float
+    error: float
+    freedom: float = 1.0
+    rounding: float = 0.0
+
+    def half(self, level: float) -> float:
+        """Return half its interval; infinite where none is known."""
+        return (
+            float(stdtrit(self.freedom, (1 + level) / 2)) * self.error + self.rounding
+        )
 
 
-def _sign(expected: Expectation, gap: _Gap | None) -> int:
+def _signs(
+    expected: Expectation, gaps: Sequence[_Gap | None], among: int | None
+) -> list[int]:
+    """Return each step's sign at a level for so many steps; None is by means alone."""
+    if among is None:
+        return [_sign(expected, gap, 0.0) for gap in gaps]
+    level = 1 - (1 - CONFIDENCE) / max(among, 1)
+    return [_sign(expected, gap, gap.half(level) if gap else 0.0) for gap in gaps]
+
+
+def _sign(expected: Expectation, gap: _Gap | None, half: float) -> int:
     """Return 1 for a step that holds, -1 for the reverse, 0 where neither is known."""
     if gap is None:
         return 0
-    low, high = gap.value - gap.half, gap.value + gap.half
+    low, high = gap.value - half, gap.value + half
     if expected.within is not None:
         allowed = expected.within
         if -allowed <= low and high <= allowed:
@@ -172,35 +210,37 @@ def _difference(
     stored: StoredTable,
     expected: Expectation,
     step: tuple[tuple[str, str], tuple[str, str]],
-    steps: int,
 ) -> _Gap | None:
     """Return the upper cell less the lower; None where one of them is missing."""
     where = expected.metric, stored.plan.over
     upper, lower = (stored.cells.get((*place, *where)) for place in step)
     if upper is None or lower is None:
         return None
-    lower = lower.times(expected.times)
-    level = 1 - (1 - CONFIDENCE) / steps
+    times, is_exact = expected.times, expected.metric == MEGABYTES
     shared = sorted(upper.by_seed.keys() & lower.by_seed.keys())
-    if len(shared) >= 2:
-        gaps = np.array([upper.by_seed[s] - lower.by_seed[s] for s in shared])
-        error, freedom = float(gaps.std(ddof=1)) / math.sqrt(len(gaps)), len(gaps) - 1.0
-        return _gap(float(gaps.mean()), error, freedom, level)
-    return _welch(upper, lower, level)
-
-
-def _welch(upper: StoredCell, lower: StoredCell, level: float) -> _Gap:
-    value = upper.mean - lower.mean
-    if upper.spread is None or lower.spread is None:
+    if len(shared) < SEEDS:
+        return _welch(upper, lower, times, is_exact)
+    gaps = np.array([upper.by_seed[s] - times * lower.by_seed[s] for s in shared])
+    value, spread = float(gaps.mean()), float(gaps.std(ddof=1))
+    if spread < HALF_UNIT and not is_exact:
         return _Gap(value, math.inf)
-    spreads = [(cell.spread or 0.0, cell.count) for cell in (upper, lower)]
-    parts = [(spread**2 / count, count) for spread, count in spreads if spread]
-    if not parts:
-        return _Gap(value, 0.0)
+    return _Gap(value, spread / math.sqrt(len(gaps)), len(gaps) - 1.0)
+
+
+def _welch(upper: StoredCell, lower: StoredCell, times: float, is_exact: bool) -> _Gap:
+    value = upper.mean - times * lower.mean
+    parts = []
+    for cell, factor in ((upper, 1.0), (lower, times)):
+        spread = cell.spread
+        if spread is None or cell.count < SEEDS:
+            return _Gap(value, math.inf)
+        if spread < HALF_UNIT and not is_exact:
+            return _Gap(value, math.inf)
+        hidden = 0.0 if is_exact else HALF_UNIT
+        parts.append(((factor * (spread + hidden)) ** 2 / cell.count, cell.count))
+    rounding = HALF_UNIT * (1 + times)
     variance = sum(part for part, _ in parts)
+    if variance == 0:
+        return _Gap(value, 0.0, rounding=rounding)
     below = sum(part**2 / (count - 1) for part, count in parts)
-    return _gap(value, math.sqrt(variance), variance**2 / below, level)
-
-
-def _gap(value: float, error: float, freedom: float, level: float) -> _Gap:
-    return _Gap(value, float(stdtrit(freedom, (1 + level) / 2)) * error)
+    return _Gap(value, math.sqrt(variance), variance**2 / below, rounding)

@@ -102,11 +102,12 @@ def says_quick_gelu(path: Path) -> bool:
             with safe_open(path, "pt") as file:
                 return {*file.keys()} >= _OPENAI
         archive = open_archive(path)
+        places = archive.places() if archive else {}
     except (ConfigError, SafetensorError, *DAMAGE):
         return False  # whoever loads it says what is wrong
     if archive is None:
         return False
-    names = {name.removeprefix("state_dict.") for name in archive.places()}
+    names = {name.removeprefix("state_dict.") for name in places}
     names = {name.removeprefix("module.") for name in names}
     return "QuickGELU" in archive.kinds or names >= _OPENAI
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from privaudit.core.bounded_files import open_regular, open_zip
-from privaudit.core.limits import check_limit
+from privaudit.core.limits import MIB, check_limit
 from privaudit.datasets.files.plain_pickle import (
     Construct,
     Named,
@@ -27,6 +27,9 @@ from privaudit.datasets.files.plain_pickle import (
 )
 
 DEPTH = 20  # of modules in modules; CLIP's have six
+AXES = 8  # CLIP's tensors have four at most
+KEY = 256  # characters of a module's, a tensor's or an entry's own name
+NAMES = 16 * MIB  # characters of all names together; CLIP's take some 20 thousand
 _TYPES = {
     "torch.FloatStorage": torch.float32, "torch.HalfStorage": torch.float16,
     "torch.BFloat16Storage": torch.bfloat16, "torch.DoubleStorage": torch.float64,
@@ -89,15 +92,18 @@ class _Module:
 
 
 def _tensor(stored: Any, offset: Any, shape: Any, stride: Any, *_: Any) -> TensorPlace:
-    numbers = [offset, *shape, *stride]
-    plain = all(type(n) is int and n >= 0 for n in numbers)
-    if not isinstance(stored, _Stored) or not plain or len(shape) != len(stride):
+    if not (isinstance(shape, tuple) and isinstance(stride, tuple)):
+        raise ValueError("a tensor without a shape")
+    if len(shape) != len(stride) or len(shape) > AXES:
+        raise ValueError(f"a tensor of {len(shape)} axes with {len(stride)} strides")
+    plain = all(type(n) is int and n >= 0 for n in (offset, *shape, *stride))
+    if not isinstance(stored, _Stored) or not plain:
         raise ValueError("a tensor without its bytes")
     last = offset + sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
     count = math.prod(shape)
     if count > stored.count or (count and last >= stored.count):
         raise ValueError("a tensor of more numbers than are there")
-    return TensorPlace(stored, offset, tuple(shape), tuple(stride))
+    return TensorPlace(stored, offset, shape, stride)
 
 
 def _first(value: Any, *_: Any) -> Any:
@@ -146,11 +152,13 @@ class TorchArchive:
             return _Module
         return _CONSTRUCTORS.get(name)
 
-    def _stored(self, identifier: Any) -> _Stored:
+    def _stored(self, identifier: tuple[Any, ...]) -> _Stored:
         kind, storage, key, _, count = identifier
-        entry = f"{self._prefix}data/{key}"
         if kind != "storage" or not isinstance(storage, Named):
             raise ValueError("bytes of an unknown kind")
+        if type(key) is not str or len(key) > KEY:
+            raise ValueError("bytes without a name, or with a very long one")
+        entry = f"{self._prefix}data/{key}"
         dtype = _TYPES[storage.name]
         size = self._archive.getinfo(entry).file_size
         if type(count) is not int or size != count * dtype.itemsize:
@@ -161,34 +169,46 @@ class TorchArchive:
         """Return the tensors by name, behind the names of the modules they are in.
 
         Raises:
-            ValueError: Modules hold one another without end.
+            LimitError: They hold more than can be read.
+            ValueError: Modules hold one another without end, or names are too long.
         """
         found: dict[str, TensorPlace] = {}
+        characters = 0
         for visits, (name, value) in enumerate(_parts("", self.content, DEPTH)):
             check_limit("entries", visits, "A checkpoint's tree of modules")
             if isinstance(value, TensorPlace):
+                characters += len(name)
+                if characters > NAMES:
+                    raise ValueError(f"its names have more than {NAMES:,} characters")
                 found[name] = value
         return found
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors by name, their bytes read."""
         found = self.places()
-        stored = {place.stored for place in found.values()}
-        bytes_of = {one: self._read(one) for one in stored}
+        entries = {place.stored.entry for place in found.values()}
+        bytes_of = {one: bytearray(self._archive.read(one)) for one in entries}
         return {
-            name: bytes_of[p.stored].as_strided(p.shape, p.stride, p.offset)
+            name: _numbers(bytes_of[p.stored.entry], p.stored.dtype).as_strided(
+                p.shape, p.stride, p.offset
+            )
             for name, p in found.items()
         }
 
-    def _read(self, stored: _Stored) -> Tensor:
-        content = bytearray(self._archive.read(stored.entry))
-        if not content:
-            return torch.zeros(0, dtype=stored.dtype)
-        return torch.frombuffer(content, dtype=stored.dtype)
+
+def _numbers(content: bytearray, dtype: torch.dtype) -> Tensor:
+    """Return an entry's bytes as numbers, which are not copied."""
+    if not content:
+        return torch.zeros(0, dtype=dtype)
+    return torch.frombuffer(content, dtype=dtype)
 
 
 def _parts(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
-    """Yield what a tree of modules and dicts holds, with its names."""
+    """Yield what a tree of modules and dicts holds, with its names.
+
+    What has a number for its name holds no tensor that is asked for; it is passed over,
+    and counts all the same.
+    """
     yield name, value
     parts = value.parts if isinstance(value, _Module) else value
     if not isinstance(parts, dict):
@@ -196,8 +216,12 @@ def _parts(name: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
     if depth == 0:
         raise ValueError("its modules hold one another without end")
     for key, part in parts.items():
-        if isinstance(key, str):
-            yield from _parts(f"{name}.{key}" if name else key, part, depth - 1)
+        if not isinstance(key, str):
+            yield name, None
+            continue
+        if len(key) > KEY:
+            raise ValueError(f"a name in it has {len(key):,} characters")
+        yield from _parts(f"{name}.{key}" if name else key, part, depth - 1)
 
 
 def open_archive(path: Path) -> TorchArchive | None:

@@ -173,3 +173,39 @@ def test_more_steps_than_the_bound_are_refused(monkeypatch: pytest.MonkeyPatch) 
 def test_what_holds_itself_is_read() -> None:
     found = read(b"\x80\x02]q\x00h\x00a.")
     assert found[0] is found
+
+
+@pytest.mark.parametrize(
+    ("identifier", "says"),
+    [
+        (b"K\x01", "no short tuple"),
+        (b"(" + b"N" * 9 + b"t", "no short tuple"),
+        (b"]\x85", "more than plain values"),
+        (b"K\x01\x85\x85", "more than plain values"),
+    ],
+)
+def test_an_identifier_of_what_lies_outside_is_a_flat_tuple(
+    identifier: bytes, says: str
+) -> None:
+    def stored(given: Any) -> Any:
+        return given
+
+    plain = b"\x80\x02(K\x01NU\x01atQ."
+    assert read_plain_pickle(plain, "It", {}, stored) == (1, None, b"a")
+    with pytest.raises(ConfigError, match=says):
+        read_plain_pickle(b"\x80\x02" + identifier + b"Q.", "It", {}, stored)
+
+
+def test_a_name_put_together_of_long_texts_is_refused() -> None:
+    """A text that is there once would be copied for each name."""
+
+    def find(name: str) -> Any:
+        return dict
+
+    def named(length: int) -> bytes:
+        text = b"X" + struct.pack("<i", length) + b"a" * length
+        return b"\x80\x04" + text + b"\x8c\x01b\x93."
+
+    assert read_plain_pickle(named(500), "It", find).name == "a" * 500 + ".b"
+    with pytest.raises(ConfigError, match="a name of more than 512 characters"):
+        read_plain_pickle(named(512), "It", find)

@@ -197,6 +197,8 @@ def test_a_few_shot_split_that_is_none_is_one_clear_line(
         ({"train": [datum("/x/cat/0.png", 1, "cat")]}, "with label 1, and train"),
         ({"train": [datum("/x/cow/0.png", 0, "cat")]}, "with label 0, and train"),
         ({"train": [datum("/x/dog/1.png", 1, "dog")]}, "with label 1, and train"),
+        ({"train": [datum("/x/cat/0.png", 0, "cat")] * 4}, "lists 4 records"),
+        ({"train": [datum(f"{'/x' * 63}/cat/0.png", 0, "cat")]}, "more than 64 fol"),
     ]:
         file.write_bytes(few_shots(monkeypatch, content, 4))
         with pytest.raises(ConfigError, match=message) as caught:

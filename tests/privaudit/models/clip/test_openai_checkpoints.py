@@ -16,9 +16,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from privaudit.core.errors import ConfigError, PrivauditWarning
+from privaudit.core.errors import ConfigError, LimitError, PrivauditWarning
+from privaudit.models.clip import torch_archive
 from privaudit.models.clip.checkpoints import says_quick_gelu
-from privaudit.models.clip.torch_archive import open_archive
+from privaudit.models.clip.torch_archive import TorchArchive, open_archive
 from tests.loaded_models import load_clip
 
 SIZES = ("input_resolution", "context_length", "vocab_size")
@@ -214,14 +215,27 @@ def test_bytes_that_are_missing_or_too_few_are_one_line(
             load_clip(quick, evil)
 
 
+def text(value: str) -> bytes:
+    return b"X" + struct.pack("<i", len(value)) + value.encode()
+
+
+def tensor_of(
+    steps: bytes, key: bytes = text("0"), kind: str = "Float", count: int = 4
+) -> bytes:
+    """Return the pickle's steps for a tensor of an entry's bytes."""
+    named = f"ctorch\n{kind}Storage\n".encode()
+    storage = b"(" + text("storage") + named + key + text("cpu") + b"K%c" % count
+    return b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + b"tQ" + steps + b"tR"
+
+
 def hand_made(tmp_path: Path, steps: bytes) -> Path:
     """Return an archive whose only tensor is four numbers, seen as the steps say."""
-    storage = (
-        b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00"
-        b"\x00cpuK\x04tQ"
-    )
-    tensor = b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + steps + b"tR"
-    content = b"\x80\x02}X\x01\x00\x00\x00w" + tensor + b"s."
+    return packed(tmp_path, b"}" + text("w") + tensor_of(steps) + b"s")
+
+
+def packed(tmp_path: Path, steps: bytes) -> Path:
+    """Return an archive whose pickle takes the steps, beside four numbers."""
+    content = b"\x80\x02" + steps + b"."
     buffer = io.BytesIO()
     with ZipFile(buffer, "w") as archive:
         archive.writestr("a/data.pkl", content)
@@ -250,6 +264,7 @@ def test_a_tensor_by_hand_is_seen_by_its_strides(tmp_path: Path) -> None:
         b"K\x00K\x02\x85K\x01K\x01\x86\x89}",
         b"NK\x02\x85K\x01\x85\x89}",
         b"K\x00NN\x89}",
+        b"K\x00]K\x02a]K\x01a\x89}",  # lists
     ],
 )
 def test_a_tensor_of_more_than_is_there_is_refused(
@@ -257,3 +272,86 @@ def test_a_tensor_of_more_than_is_there_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match="damaged pickle"):
         open_archive(hand_made(tmp_path, steps))
+
+
+def test_a_tensor_of_very_many_axes_is_refused_before_they_are_multiplied(
+    tmp_path: Path,
+) -> None:
+    axes = b"(" + b"K\x01" * 9 + b"t"
+    with pytest.raises(ConfigError, match=r"9 axes with 9 strides"):
+        open_archive(hand_made(tmp_path, b"K\x00" + axes + axes + b"\x89}"))
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        (b"]", "more than plain values"),
+        (b")" + b"2\x86" * 12, "more than plain values"),  # its text doubles each time
+        (b"K\x00", "bytes without a name"),
+        (text("0" * 257), "bytes without a name"),
+    ],
+)
+def test_the_name_of_an_entry_is_a_short_text(
+    tmp_path: Path, key: bytes, says: str
+) -> None:
+    steps = b"}" + text("w") + tensor_of(TWO_BY_TWO, key) + b"s"
+    with pytest.raises(ConfigError, match=says):
+        open_archive(packed(tmp_path, steps))
+
+
+def opened(path: Path) -> TorchArchive:
+    archive = open_archive(path)
+    assert archive is not None
+    return archive
+
+
+def test_names_are_short_and_not_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One text over many entries would be copied for each."""
+    inner = b"}(" + b"".join(
+        text(f"w{n}") + tensor_of(TWO_BY_TWO) for n in range(20)
+    )  # fmt: skip
+    archive = opened(packed(tmp_path, b"}" + text("a" * 256) + inner + b"us"))
+    assert len(archive.places()) == 20
+    monkeypatch.setattr(torch_archive, "NAMES", 20 * 256)
+    with pytest.raises(ValueError, match="more than 5,120 characters"):
+        archive.places()
+    longer = packed(tmp_path, b"}" + text("a" * 257) + inner + b"us")
+    with pytest.raises(ValueError, match="a name in it has 257 characters"):
+        opened(longer).places()
+    assert not says_quick_gelu(longer)
+
+
+def test_what_is_passed_over_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dict of numbers, again and again, takes time though it holds no tensor."""
+    numbers = b"}(" + b"".join(b"K%cN" % n for n in range(100)) + b"uq\x01"
+    again = b"".join(text(f"w{n}") + b"h\x01" for n in range(100))
+    archive = opened(packed(tmp_path, numbers + b"0}(" + again + b"u"))
+    monkeypatch.setenv("PRIVAUDIT_MAX_ENTRIES", "5000")
+    with pytest.raises(LimitError, match="A checkpoint's tree of modules"):
+        archive.places()
+
+
+def test_an_entry_is_read_once_whatever_its_numbers_are_said_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_int = tensor_of(b"K\x00K\x04\x85K\x01\x85\x89}", kind="Int")
+    tensors = text("w") + tensor_of(TWO_BY_TWO) + text("i") + as_int
+    archive = opened(packed(tmp_path, b"}(" + tensors + b"u"))
+    read: list[str] = []
+    old = ZipFile.read
+
+    def counted(file: ZipFile, name: str) -> bytes:
+        read.append(name)
+        return old(file, name)
+
+    monkeypatch.setattr(ZipFile, "read", counted)
+    found = archive.tensors()
+    assert found["w"].tolist() == [[1, 3], [2, 4]]
+    assert found["i"].tolist() == list(
+        struct.unpack("<4i", struct.pack("<4f", 1, 2, 3, 4))
+    )
+    assert read == ["a/data/0"]

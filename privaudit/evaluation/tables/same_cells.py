@@ -1,0 +1,52 @@
+"""Whether stored cells were run as the plan has them now."""
+
+from privaudit.evaluation.tables.parts import Column, TableRow
+from privaudit.evaluation.tables.plan import TablePlan
+from privaudit.evaluation.tables.schedule import settings_of
+
+Spot = tuple[str, str]  # row label, column name
+
+
+def is_same(old: TablePlan, new: TablePlan, spot: Spot) -> bool:
+    """Say whether two plans train and measure a cell alike, however they put it.
+
+    False where one of them has no such cell.
+    """
+    asked = [(p.over, p.seeds, p.scenario, p.elsewhere) for p in (old, new)]
+    if asked[0] != asked[1]:
+        return False
+    before, after = _found(old, spot), _found(new, spot)
+    if before is None or after is None or before[0].trainer != after[0].trainer:
+        return False
+    return _trained(old, *before) == _trained(new, *after)
+
+
+def has_changed(old: TablePlan, new: TablePlan, spots: set[Spot]) -> bool:
+    """Say whether cells were run otherwise than the new plan has them, or none was.
+
+    Args:
+        old: As it was run.
+        new: As it is now.
+        spots: Of the new one; those that the old one has not did not run.
+    """
+    there = spots & spots_of(old)
+    return not there or not all(is_same(old, new, s) for s in there & spots_of(new))
+
+
+def is_earlier(old: TablePlan, new: TablePlan) -> bool:
+    """Say whether any of what was run is no part of the new plan."""
+    return not all(is_same(old, new, spot) for spot in spots_of(old))
+
+
+def spots_of(plan: TablePlan) -> set[Spot]:
+    """Return where a plan has cells."""
+    return {(row.label, column.name) for row, column in plan.cells}
+
+
+def _found(plan: TablePlan, spot: Spot) -> tuple[TableRow, Column] | None:
+    return next((c for c in plan.cells if (c[0].label, c[1].name) == spot), None)
+
+
+def _trained(plan: TablePlan, row: TableRow, column: Column) -> tuple[object, ...]:
+    fields = {**plan.fields, **row.fields, **column.fields}
+    return settings_of(plan, row, column), fields, row.whose
