@@ -50,11 +50,16 @@ from privaudit.statistics.estimate import (
 from privaudit.statistics.progress import Watcher
 
 FEWEST_GONE = 2
+THESE_ALONE = (
+    "Every interval is for these three trainings alone: the randomness of training has no "
+    "part in it, nor has which records the random removal drew, so that a claim about "
+    "removal takes several seeds"
+)
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What the records that stay lose in one run.
+    """What the records that stay lose in one run: intervals know of no other training.
 
     Attributes:
         run: Its name.
@@ -73,6 +78,9 @@ class Kept:
 @dataclass(frozen=True)
 class Paired:
     """What differs between two runs, on the same records.
+
+    Intervals are over records, for these two trainings alone: two of one setting differ,
+    too, and no interval here has a part for that.
 
     Attributes:
         auroc: Of the headline attack; without the adversary's own coins.
@@ -103,6 +111,7 @@ class Removal:
         random_effect: Without as many at random, less before.
         onion: Without the most exposed, less without as many at random: above 0, those
             who stay pay for those who went.
+        intervals: What they hold for.
     """
 
     scenario: str
@@ -117,6 +126,7 @@ class Removal:
     exposed_effect: Paired
     random_effect: Paired
     onion: Paired
+    intervals: str = THESE_ALONE
 
 
 @dataclass(frozen=True)
