@@ -1,5 +1,6 @@
 """Candidates that a run does without."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,9 @@ def test_one_configuration_has_one_name() -> None:
     assert one == other
     assert one.without == "3-5"
     assert one.digest != make_config("promptfl").digest
-    assert one.described()["without"] == "3 records"
+    assert re.fullmatch(r"3 records \([0-9a-f]{4}\)", one.described()["without"])
+    assert one.described() == other.described()
+    assert one.described() != make_config("promptfl", without="3-4,6").described()
 
 
 def test_groups_are_left_out_together_and_others_stay() -> None:

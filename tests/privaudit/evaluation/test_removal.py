@@ -9,9 +9,14 @@ from privaudit.attacks.loss_threshold import LossThreshold
 from privaudit.auditing.parts.record_exposure import RECORD_EXPOSURE
 from privaudit.auditing.storage.load import read_audit
 from privaudit.auditing.storage.save import save_audit
-from privaudit.core.errors import ConfigError, MissingFileError
+from privaudit.core.errors import (
+    ConfigError,
+    IncompatibleRunsError,
+    MissingFileError,
+)
 from privaudit.datasets.left_out import read_positions
 from privaudit.datasets.split import UNUSED
+from privaudit.evaluation.compare.comparable import check_pairable
 from privaudit.evaluation.removal import (
     _attacks_again,
     _shadowed,
@@ -58,6 +63,9 @@ def test_those_who_lose_most_go_and_the_same_others_are_compared(audit: Audit) -
     losses = dict(zip(part.records.record, part.records.losses, strict=True))
     assert min(losses[n] for n in gone.tolist()) == pytest.approx(found.threshold)
     assert (exposed.ledger.owner[gone] == UNUSED).all()
+    random = load_run(found.without_random.run, folder=audit.run.path.parent)
+    with pytest.raises(IncompatibleRunsError, match=r"without 19 records \(.* and 19"):
+        check_pairable(exposed, random)
     measured = read_audit(exposed, audit.scenario.name)
     assert {name: measured.leak(name)["settings"] for name in measured.attacks} == {
         name: leak.settings for name, leak in audit.results.items()
