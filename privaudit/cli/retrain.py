@@ -61,17 +61,19 @@ def retrain(
 def _lines(found: "Removal") -> list[str]:
     kept, others = found.before, found.gone
     count = kept.loss.n[0]
+    here = "in these trainings"
     return [
         f"{others} records that lose {found.threshold:.2f} deviations or more went, and in "
-        f"another run as many at random. Below: the {count} that all runs have.",
-        f"Before ({kept.run}): {_kept(kept)}",
-        f"Without the most exposed ({found.without_exposed.run}): "
+        f"another run as many at random. Below: the {count} that all runs have. "
+        f"{found.intervals}.",
+        f"Before ({kept.run}), in this training: {_kept(kept)}",
+        f"Without the most exposed ({found.without_exposed.run}), in this training: "
         f"{_kept(found.without_exposed)}",
-        f"Without as many at random ({found.without_random.run}): "
+        f"Without as many at random ({found.without_random.run}), in this training: "
         f"{_kept(found.without_random)}",
-        f"Most exposed gone, less before: {_paired(found.exposed_effect)}",
-        f"At random gone, less before: {_paired(found.random_effect)}",
-        f"Most exposed gone, less at random gone: {_paired(found.onion)}",
+        f"Most exposed gone, less before, {here}: {_paired(found.exposed_effect)}",
+        f"At random gone, less before, {here}: {_paired(found.random_effect)}",
+        f"Most exposed gone, less at random gone, {here}: {_paired(found.onion)}",
         f"{found.attack} on all candidates, before: AUROC {found.everyone}",
     ]
 

@@ -12,7 +12,7 @@ for differentially private machine learning", IEEE S&P 2021.
 """
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -70,6 +70,10 @@ class Canaries:
             rng.choice(records, per_client, replace=False) for records in candidates
         ]
         return cls(kind, np.sort(np.concatenate(drawn)), seeds, shape, norm)
+
+    def of(self, candidates: Int[np.ndarray, " candidates"]) -> "Canaries":
+        """Return those canaries that are among some candidates, as they are."""
+        return replace(self, indices=np.intersect1d(self.indices, candidates))
 
     def mislabel(
         self, labels: Int[Tensor, " records"], classes: int

@@ -42,11 +42,14 @@ class Split:
             member, or each client with all of its candidates, or all of them are.
         group: For each record the position of the first one that shares its coin and
             its owner; None where each is alone.
+        coins: For each record the position of the one whose coin it has, where that is
+            not the group's first: it may be left out.
     """
 
     owner: Int[np.ndarray, " n"]
     members: MembershipSampling = "coin"
     group: Int[np.ndarray, " n"] | None = None
+    coins: Int[np.ndarray, " n"] | None = None
 
     def of(self, owner: int) -> Int[np.ndarray, " part"]:
         """Return the records of one owner, in the data set's order."""

@@ -15,6 +15,7 @@ Source: Carlini et al., "The privacy onion effect: memorization is relative", Ne
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from privaudit.auditing.parts.record_exposure import RECORD_EXPOSURE, ExposedRec
 from privaudit.auditing.storage.load import read_audit
 from privaudit.auditing.storage.restore import restore_audit
 from privaudit.auditing.storage.save import save_audit
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import ConfigError, PrivauditError
 from privaudit.core.parameters import fraction
 from privaudit.core.seeds import Seeds
 from privaudit.datasets.left_out import write_positions
@@ -49,11 +50,16 @@ from privaudit.statistics.estimate import (
 from privaudit.statistics.progress import Watcher
 
 FEWEST_GONE = 2
+THESE_ALONE = (
+    "Every interval is for these three trainings alone: the randomness of training has no "
+    "part in it, nor has which records the random removal drew, so that a claim about "
+    "removal takes several seeds"
+)
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What the records that stay lose in one run.
+    """What the records that stay lose in one run: intervals know of no other training.
 
     Attributes:
         run: Its name.
@@ -72,6 +78,9 @@ class Kept:
 @dataclass(frozen=True)
 class Paired:
     """What differs between two runs, on the same records.
+
+    Intervals are over records, for these two trainings alone: two of one setting differ,
+    too, and no interval here has a part for that.
 
     Attributes:
         auroc: Of the headline attack; without the adversary's own coins.
@@ -102,6 +111,7 @@ class Removal:
         random_effect: Without as many at random, less before.
         onion: Without the most exposed, less without as many at random: above 0, those
             who stay pay for those who went.
+        intervals: What they hold for.
     """
 
     scenario: str
@@ -116,6 +126,7 @@ class Removal:
     exposed_effect: Paired
     random_effect: Paired
     onion: Paired
+    intervals: str = THESE_ALONE
 
 
 @dataclass(frozen=True)
@@ -152,12 +163,14 @@ def retrain_without(
 
     Raises:
         ConfigError: The run was trained elsewhere, its audit has no privacy losses or
-            the same seed, or too few records would go.
+            the same seed or attacks that cannot be made again, or too few records would
+            go. Nothing is trained then.
         MissingFileError: The run was not audited under the scenario.
     """
     fraction("share", share)
     chosen_by = restore_audit(read_audit(run, scenario))
-    records, shadows = _exposed_records(chosen_by, share, seed)
+    records = _exposed_records(chosen_by, share, seed)
+    attacks, shadows = _attacks_again(chosen_by)
     gone, others = _choose(records, share, Seeds(chosen_by.seed))
     settings, fields = _as_before(run)
     runs = [run] + [
@@ -171,11 +184,12 @@ def retrain_without(
         for positions in (gone, others)
     ]
     audits = []
-    clients = len(chosen_by.headline.clients)
+    clients = _shadowed(chosen_by)
     for one in runs:
         audit = Auditor(one).attack(
-            scenario, clients=clients, shadows=shadows, seed=seed, watcher=watcher
-        )
+            scenario, attacks=attacks, clients=clients, shadows=shadows, seed=seed,
+            watcher=watcher,
+        )  # fmt: skip
         audits.append(audit)
         if one is not run:  # the audit that chose stays as it is
             save_audit(audit)
@@ -188,10 +202,8 @@ def retrain_without(
     return _compare(found, audits[0], share, len(gone), least)
 
 
-def _exposed_records(
-    audit: Audit, share: float, seed: int
-) -> tuple[ExposedRecords, int]:
-    """Return the records that an audit ranked, and by how many shadow models.
+def _exposed_records(audit: Audit, share: float, seed: int) -> ExposedRecords:
+    """Return the records that an audit ranked.
 
     Raises:
         ConfigError: It has no ranks, or had the randomness that is to measure.
@@ -220,7 +232,43 @@ def _exposed_records(
             f"A share of {share:g} was to be left out, and as many others at random: "
             "that leaves nobody. Use at most 0.5."
         )
-    return found.records, found.loss.shadows
+    return found.records
+
+
+def _attacks_again(audit: Audit) -> tuple[list[str], int]:
+    """Return which attacks an audit had besides its scenario's, and how many shadows.
+
+    Raises:
+        ConfigError: They cannot be made again as they were.
+    """
+    made = {
+        name: leak.settings
+        for name, leak in audit.results.items()
+        if " as " not in name  # a weaker adversary's, made again with its scenario
+    }
+    auditor, scenario = Auditor(audit.run), audit.scenario.name
+    known = audit.scenario.attacks.values()
+    for shadows in sorted({0} | {getattr(one, "shadows", 0) for one in known}):
+        own = auditor.plan(scenario, (), shadows).attacks
+        besides = [name for name in made if name not in own]
+        with suppress(PrivauditError):
+            again = auditor.plan(scenario, besides, shadows).attacks
+            if {name: repr(one) for name, one in again.items()} == made:
+                return besides, shadows
+    raise ConfigError(
+        f"The audit of {audit.run.name} under {scenario} has attacks that cannot be made "
+        f"again as they were: {', '.join(made)}. Make it again with `privaudit attack "
+        f"{audit.run.name} --scenario {scenario} --shadows 32`."
+    )
+
+
+def _shadowed(audit: Audit) -> int:
+    """Return how many clients shadow models were trained for."""
+    return min(
+        len(audit.results[name].clients)
+        for name, attack in audit.scenario.attacks.items()
+        if attack.trains_shadows
+    )
 
 
 def _choose(

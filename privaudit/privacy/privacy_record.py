@@ -8,6 +8,7 @@ from privaudit.core.seeds import Randomness
 from privaudit.privacy.certificate import Certificate, CertifiedView, Claim, certify
 from privaudit.privacy.certificate_phrases import (
     EVERYTHING_IS_PUBLIC,
+    LEFT_OUT,
     NOTHING_RELEASED,
 )
 from privaudit.privacy.events import MechanismEvent
@@ -19,6 +20,7 @@ def privacy_record(
     *,
     sends_updates: bool,
     randomness: Randomness = "seed",
+    leaves_out: bool = False,
 ) -> dict[str, Any]:
     """Return the content of privacy.json.
 
@@ -27,10 +29,12 @@ def privacy_record(
         rounds: The mechanisms of each round, as JSON.
         sends_updates: Whether clients sent anything before they released a model.
         randomness: Where noise and secret samples came from.
+        leaves_out: Whether candidates were left out by name: nobody can tell whether
+            the list follows from the data, so that nothing is proved.
     """
     events = [[MechanismEvent.from_json(e) for e in applied] for applied in rounds]
     certificates = {
-        view: _certify(claim, events, view, sends_updates)
+        view: _certify(claim, events, view, sends_updates, leaves_out)
         for view in get_args(CertifiedView)
     }
     return {
@@ -48,6 +52,7 @@ def _certify(
     events: Sequence[Sequence[MechanismEvent]],
     view: CertifiedView,
     sends_updates: bool,
+    leaves_out: bool,
 ) -> Certificate:
     """Return the certificate; 0 where nothing in the view depends on a record."""
     untouched = claim.epsilon == 0 or (view != "released" and not sends_updates)
@@ -56,7 +61,10 @@ def _certify(
             0.0, claim.delta, view, NOTHING_RELEASED, "by definition",
             EVERYTHING_IS_PUBLIC,
         )  # fmt: skip
-    return certify(events, view, claim.delta)
+    proved = certify(events, view, claim.delta)
+    if leaves_out and proved.epsilon is not None:
+        return replace(proved, epsilon=None, accountant="", why=LEFT_OUT)
+    return proved
 
 
 def events_by_round(

@@ -1,8 +1,11 @@
 """Which records fall to all attacks, what each of them loses, and what they share.
 
 The loss is of LiRA's shadow models, which train on the candidates: it needs no attack
-on the client itself, so that it ranks members and others alike, and depends on no coin
-of the client's. Nobody's guarantee: another signal may show more of a record.
+on the client itself, so that it ranks members and others alike. But it is not free of
+the client's coins. Where the adversary saw broadcasts, shadow models start from them,
+and these hold what members did in earlier rounds and what the others did not: models
+that are "out" know something of a member all the same. So the means of both stand side
+by side. Nobody's guarantee: another signal may show more of a record.
 """
 
 import math
@@ -48,6 +51,9 @@ class PrivacyLoss:
             records that the other half ranks highest: no record is chosen for its
             noise. None where a half has too few models.
         rest: The same of all other records.
+        members: The mean loss of those that the client trained on.
+        others: Of those that it did not: where the two differ, the loss depends on the
+            client's coins, as by the broadcasts that shadow models start from.
     """
 
     shadows: int
@@ -55,6 +61,8 @@ class PrivacyLoss:
     exposed: int
     worst: Estimate | None
     rest: Estimate | None
+    members: Estimate | None = None
+    others: Estimate | None = None
 
 
 @dataclass(frozen=True)
@@ -128,7 +136,11 @@ def expose_records(played: PlayedScenario) -> RecordExposure | None:
         _mean_rank(one) if loss is None else loss.whole.value
         for one, loss in zip(clients, found, strict=True)
     ]
-    known = [halves for halves in found if halves is not None]
+    known = [
+        (halves, one.scores.is_member)
+        for one, halves in zip(clients, found, strict=True)
+        if halves is not None
+    ]
     return RecordExposure(
         share_exposure(clients),
         _summary(known, played.shadows) if known else None,
@@ -186,7 +198,11 @@ def _mean_rank(client: RankedClient) -> Float[np.ndarray, " candidates"]:
     return np.where(client.scores.is_member, mean, np.nan)
 
 
-def _summary(clients: Sequence[_ClientLosses], shadows: int) -> PrivacyLoss:
+def _summary(
+    found: Sequence[tuple[_ClientLosses, Bool[np.ndarray, " _"]]], shadows: int
+) -> PrivacyLoss:
+    clients = [client for client, _ in found]
+    is_member = np.concatenate([truth for _, truth in found])
     columns = zip(*(_columns_of(client.whole) for client in clients), strict=True)
     whole = RecordLosses(*(np.concatenate(column) for column in columns))
     is_worst = np.concatenate([_top(client.first) for client in clients])
@@ -194,12 +210,15 @@ def _summary(clients: Sequence[_ClientLosses], shadows: int) -> PrivacyLoss:
     known = np.isfinite(value) & np.isfinite(
         np.concatenate([client.first for client in clients])
     )
+    there = np.isfinite(whole.value)
     return PrivacyLoss(
         shadows,
-        int(np.isfinite(whole.value).sum()),
+        int(there.sum()),
         int(whole.exposed(RATE).sum()),
         _mean(value[known & is_worst]),
         _mean(value[known & ~is_worst]),
+        _mean(whole.value[there & is_member]),
+        _mean(whole.value[there & ~is_member]),
     )
 
 

@@ -131,10 +131,16 @@ class RunConfig(RunFields):
         return build_trainer(self.trainer, self.settings)
 
     def described(self) -> dict[str, Any]:
-        """Return the fields for people: how many records are left out, and not which."""
+        """Return the fields for people: how many records are left out, and not which.
+
+        Lists of one length are told apart by four digits of their SHA-256, by which
+        whoever guesses a short list can check the guess: exports leave it out.
+        """
         fields = self.model_dump()
         if self.without is not None:
-            fields["without"] = f"{len(read_positions(self.without)):,} records"
+            which = hashlib.sha256(self.without.encode()).hexdigest()[:4]
+            count = len(read_positions(self.without))
+            fields["without"] = f"{count:,} records ({which})"
         return fields
 
     @property

@@ -37,7 +37,7 @@ def deal(
     split = split_records
     if config.groups is not None:
         split = partial(split_groups, group_records(dataset, config.groups))
-    dealt = split(
+    whole = split(
         dataset.labels.numpy(),
         config.split(),
         config.shares(),
@@ -47,13 +47,20 @@ def deal(
         domains=None if dataset.domains is None else dataset.domains.numpy(),
         known=known,
     )
+    dealt = whole
     if config.without is not None:
-        dealt = leave_out(dealt, read_positions(config.without))
+        dealt = leave_out(whole, read_positions(config.without))
         refuse_empty(dealt.owner, config.clients)
     if config.members != "clients":
         return dealt
-    first = np.arange(len(dealt.owner))
-    for client in range(config.clients):
-        own = dealt.of(client)
+    first, coins = (_first_of_client(one, config.clients) for one in (dealt, whole))
+    return replace(dealt, group=first, coins=coins)
+
+
+def _first_of_client(split: Split, clients: int) -> Int[np.ndarray, " n"]:
+    """Return for each record the position of its client's first."""
+    first = np.arange(len(split.owner))
+    for client in range(clients):
+        own = split.of(client)
         first[own] = own[0]
-    return replace(dealt, group=first)
+    return first

@@ -153,7 +153,8 @@ class RunFields(BaseModel):
         max_length=1_048_576,
         description="Candidates that are nobody's, by position in the data set, as "
         "3,17,20-25: all others keep their client and their coin. `privaudit retrain` "
-        "writes them. By default: none.",
+        "writes them. No epsilon is certified then: the list may follow from the data. "
+        "By default: none.",
     )
     members: Literal["coin", "all", "clients"] = Field(
         "coin",

@@ -106,8 +106,9 @@ class Ledger:
             ConfigError: No client takes part.
         """
         heads = toss_coins(len(split.owner), seeds)
-        if split.group is not None:
-            heads = heads[split.group]
+        decides = split.group if split.coins is None else split.coins
+        if decides is not None:
+            heads = heads[decides]
         if split.members == "all":
             heads[:] = True
         is_member = heads & (split.owner >= 0)

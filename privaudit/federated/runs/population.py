@@ -200,14 +200,17 @@ def populate(config: RunConfig) -> Population:
     dataset = _load_own(config)
     refuse_mismatch(config, dataset)
     model = _load_frozen(config)
-    split = deal(config, dataset, model.known_records(dataset))
+    known = model.known_records(dataset)
+    split = whole = deal(config, dataset, known)
+    if config.without is not None and config.canary is not None:
+        whole = deal(config.model_copy(update={"without": None}), dataset, known)
     records = _encode(config, model, dataset)
     if config.views > 1:
         records = with_views(model, dataset, records, config.views)
     backbone = model.backbone(
         dataset.class_names, dataset.template, config.context_tokens
     )
-    canaries = _canaries(config, split, backbone)
+    canaries = _canaries(config, whole, backbone)
     if canaries is not None:
         classes = len(dataset.class_names)
         records = replace(
@@ -215,6 +218,7 @@ def populate(config: RunConfig) -> Population:
             labels=canaries.mislabel(records.labels, classes),
             contents=canaries.mark(records.identities),
         )
+        canaries = canaries.of(np.flatnonzero(split.owner >= 0))
     task = Task(
         backbone=backbone,
         public=records.pick(torch.from_numpy(split.of(PUBLIC))),
@@ -247,7 +251,7 @@ def _tested_clients(config: RunConfig, task: Task) -> tuple[ClientId, ...] | Non
 def _canaries(
     config: RunConfig, split: Split, backbone: Classifier | LanguageModel
 ) -> Canaries | None:
-    """Choose the canaries that were asked for."""
+    """Choose the canaries that were asked for, of all candidates that were dealt."""
     if config.canary is None:
         return None
     trainer = config.build_trainer()

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from privaudit.core.seeds import Randomness
+from privaudit.federated.runs.config import RunConfig
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.trainer import Task
 from privaudit.federated.trainer_abilities import claim_of
@@ -25,22 +25,21 @@ class RoundNumbers:
 
     Args:
         run: The run's name.
-        total: Rounds in all.
+        config: Its configuration.
         claim: The method's own; its delta is the one of the certificates.
         lines: Of the rounds that counted before.
-        randomness: Where noise and secret samples come from.
     """
 
     def __init__(
         self,
         run: str,
-        total: int,
+        config: RunConfig,
         claim: Claim,
         lines: Sequence[Mapping[str, Any]],
-        randomness: Randomness = "seed",
     ) -> None:
-        self.run, self.total, self.claim = run, total, claim
-        self.lines, self.randomness = list(lines), randomness
+        self.run, self.total, self.claim = run, config.rounds, claim
+        self.lines, self.randomness = list(lines), config.randomness
+        self.leaves_out = config.without is not None
         self.bytes_up = sum(line["bytes_up"] for line in lines)
         self.bytes_down = sum(line["bytes_down"] for line in lines)
         self.utility: tuple[Estimate, int] | None = None
@@ -84,7 +83,9 @@ class RoundNumbers:
         began = time.perf_counter()
         rounds = [line["mechanisms"] for line in self.lines]
         sends = any(line["bytes_up"] for line in self.lines)
-        record = privacy_record(self.claim, rounds, sends_updates=sends)
+        record = privacy_record(
+            self.claim, rounds, sends_updates=sends, leaves_out=self.leaves_out
+        )
         views = record["certified"].items()
         self.epsilon = {view: one["epsilon"] for view, one in views}
         self.epsilon_round = len(self.lines)
@@ -107,6 +108,7 @@ def certified(
         rounds,
         sends_updates=sends,
         randomness=run.config.randomness,
+        leaves_out=run.config.without is not None,
     )
 
 

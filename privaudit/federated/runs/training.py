@@ -294,8 +294,7 @@ def _train_rounds(training: _Training, watcher: Watcher | None, *, near: bool) -
 
 def _numbers(training: _Training) -> RoundNumbers:
     run, claim = training.run, claim_of(training.trainer, training.population.task)
-    config = run.config
-    return RoundNumbers(run.name, config.rounds, claim, run.metrics, config.randomness)
+    return RoundNumbers(run.name, run.config, claim, run.metrics)
 
 
 def _restore(run: Run, lease: Lease, files: RoundFiles, *, near: bool) -> _Training:

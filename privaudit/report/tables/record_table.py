@@ -154,6 +154,12 @@ def _losses(loss: PrivacyLoss) -> str:
             f"{point(loss.worst)} {interval(loss.worst)} deviations by the other half, "
             f"the rest {point(loss.rest)} {interval(loss.rest)}."
         )
+    if loss.members is not None and loss.others is not None:
+        told += (
+            f" Members lose {point(loss.members)} {interval(loss.members)} on average, "
+            f"others {point(loss.others)} {interval(loss.others)}: shadow models may "
+            "start from broadcasts that hold what members did, so the two may differ."
+        )
     return f"{told} {NO_GUARANTEE}"
 
 

@@ -1,5 +1,8 @@
 """Candidates that a run does without."""
 
+import re
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,6 +13,7 @@ from privaudit.core.errors import ConfigError
 from privaudit.datasets.left_out import leave_out, read_positions, write_positions
 from privaudit.datasets.split import PUBLIC, UNUSED, Split
 from privaudit.federated.runs.config import make_config
+from privaudit.federated.runs.population import populate
 
 
 @given(st.sets(st.integers(0, 60), min_size=1))
@@ -32,7 +36,9 @@ def test_one_configuration_has_one_name() -> None:
     assert one == other
     assert one.without == "3-5"
     assert one.digest != make_config("promptfl").digest
-    assert one.described()["without"] == "3 records"
+    assert re.fullmatch(r"3 records \([0-9a-f]{4}\)", one.described()["without"])
+    assert one.described() == other.described()
+    assert one.described() != make_config("promptfl", without="3-4,6").described()
 
 
 def test_groups_are_left_out_together_and_others_stay() -> None:
@@ -61,3 +67,39 @@ def test_a_client_without_candidates_is_refused() -> None:
     gone = whole.ledger.candidates_of(0)
     with pytest.raises(ConfigError, match="Client 0"):
         train("promptfl", rounds=1, epochs=1, seed=3, without=write_positions(gone))
+
+
+def test_a_client_keeps_its_coin_without_its_first_record() -> None:
+    asked: dict[str, Any] = {
+        "rounds": 1, "epochs": 1, "seed": 3, "clients": 10, "members": "clients",
+    }  # fmt: skip
+    whole = train("promptfl", **asked)
+    assert set(whole.ledger.is_member) == {True, False}
+    owned = [whole.ledger.candidates_of(n) for n in range(10)]
+    gone = np.array([own[0] for own in owned])
+    less = train("promptfl", without=write_positions(gone), **asked)
+    for number, before in enumerate(owned):
+        after = less.ledger.candidates_of(number)
+        np.testing.assert_array_equal(after, before[1:])
+        np.testing.assert_array_equal(
+            less.ledger.is_member[after], whole.ledger.is_member[after]
+        )
+        assert len(less.ledger.units(after).first) == 1
+
+
+def test_canaries_that_stay_are_as_they_were() -> None:
+    asked: dict[str, Any] = {"seed": 3, "canary": "mislabelled", "canaries": 10}
+    whole = populate(make_config("promptfl", **asked))
+    assert whole.canaries is not None
+    drawn = whole.canaries.indices
+    other = np.setdiff1d(whole.indices("client-0"), drawn)[:3]
+    gone = np.sort(np.concatenate([drawn[:1], other]))
+    less = populate(make_config("promptfl", without=write_positions(gone), **asked))
+    assert less.canaries is not None
+    np.testing.assert_array_equal(less.canaries.indices, drawn[1:])
+    assert less.canaries.norm == whole.canaries.norm
+    for before, after in (
+        (whole.records.labels, less.records.labels),
+        (whole.records.identities, less.records.identities),
+    ):
+        np.testing.assert_array_equal(before[drawn[1:]], after[drawn[1:]])

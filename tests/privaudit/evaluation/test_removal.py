@@ -5,12 +5,23 @@ from pathlib import Path
 import pytest
 
 from privaudit import Audit, Auditor, Run, train
+from privaudit.attacks.loss_threshold import LossThreshold
 from privaudit.auditing.parts.record_exposure import RECORD_EXPOSURE
+from privaudit.auditing.storage.load import read_audit
 from privaudit.auditing.storage.save import save_audit
-from privaudit.core.errors import ConfigError, MissingFileError
+from privaudit.core.errors import (
+    ConfigError,
+    IncompatibleRunsError,
+    MissingFileError,
+)
 from privaudit.datasets.left_out import read_positions
 from privaudit.datasets.split import UNUSED
-from privaudit.evaluation.removal import retrain_without
+from privaudit.evaluation.compare.comparable import check_pairable
+from privaudit.evaluation.removal import (
+    _attacks_again,
+    _shadowed,
+    retrain_without,
+)
 from privaudit.federated.runs.folder.run_names import load_run
 from tests.conftest import Cli, common_cache
 
@@ -28,7 +39,7 @@ def audit(tmp_path_factory: pytest.TempPathFactory) -> Audit:
             clients=2,
             seed=1,
         )
-        audit = Auditor(run).attack(shadows=12)
+        audit = Auditor(run).attack(attacks=["lira:mode=offline"], shadows=12)
         save_audit(audit)
     return audit
 
@@ -52,6 +63,30 @@ def test_those_who_lose_most_go_and_the_same_others_are_compared(audit: Audit) -
     losses = dict(zip(part.records.record, part.records.losses, strict=True))
     assert min(losses[n] for n in gone.tolist()) == pytest.approx(found.threshold)
     assert (exposed.ledger.owner[gone] == UNUSED).all()
+    random = load_run(found.without_random.run, folder=audit.run.path.parent)
+    with pytest.raises(IncompatibleRunsError, match=r"without 19 records \(.* and 19"):
+        check_pairable(exposed, random)
+    measured = read_audit(exposed, audit.scenario.name)
+    assert {name: measured.leak(name)["settings"] for name in measured.attacks} == {
+        name: leak.settings for name, leak in audit.results.items()
+    }
+
+
+def test_attacks_are_made_again_on_the_clients_that_had_shadow_models(
+    audit: Audit,
+) -> None:
+    one = Auditor(audit.run).play(attacks=["lira:shadows=12"], clients=1, shadows=0)
+    assert len(one.headline.clients) == 2
+    assert _shadowed(one) == 1
+    assert _attacks_again(one) == (["lira:shadows=12"], 0)
+
+
+def test_an_attack_that_cannot_be_made_again_is_refused_before_training(
+    audit: Audit,
+) -> None:
+    odd = Auditor(audit.run).play(attacks={"mine": LossThreshold()}, shadows=12)
+    with pytest.raises(ConfigError, match="cannot be made again"):
+        _attacks_again(odd)
 
 
 @pytest.mark.parametrize(
@@ -84,4 +119,9 @@ def test_the_command_says_who_pays(cli: Cli, audit: Audit) -> None:
     code, told, error = cli(*words)  # of the runs that are there
     assert (code, error) == (0, "")
     assert "19 records that lose" in told
-    assert "Most exposed gone, less at random gone: AUROC" in told
+    for said in (
+        "in these trainings: AUROC",
+        "for these three trainings alone",
+        "a claim about removal takes several seeds",
+    ):
+        assert said in told

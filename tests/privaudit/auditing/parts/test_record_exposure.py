@@ -47,6 +47,23 @@ def test_members_that_were_learned_by_heart_stand_out(audit: Audit) -> None:
     assert found.shared.levels[0].members.n[0] == sum(found.records.is_member)
 
 
+def test_members_and_others_stand_side_by_side(audit: Audit) -> None:
+    """Shadow models start from broadcasts, which hold what members did before."""
+    found = audit.part(RECORD_EXPOSURE)
+    assert found is not None
+    assert found.loss is not None
+    is_member = np.array(found.records.is_member)
+    for mean, chosen in (
+        (found.loss.members, is_member),
+        (found.loss.others, ~is_member),
+    ):
+        assert mean is not None
+        assert mean.n == (chosen.sum(),)
+        losses = found.records.losses[chosen]
+        assert mean.value == pytest.approx(losses.mean(), abs=1e-4)
+    assert "Members lose" in " ".join(record_sentences(audit))
+
+
 def test_of_a_model_that_learned_nothing_no_record_is_exposed() -> None:
     run = train("zero-shot", clients=2, seed=1)
     found = Auditor(run).attack(shadows=8).part(RECORD_EXPOSURE)
