@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+from jaxtyping import Int
+
 from privaudit.privacy.certificate import REPEATABLE, is_repeatable
 
 _ROUNDING = 1e-9  # relative: an accountant's last digits
@@ -68,15 +71,26 @@ def assure(
 
 
 def covering(
-    certificate: dict[str, Any], unit: Literal["record", "client"]
+    certificate: dict[str, Any],
+    unit: Literal["record", "client"],
+    group: Int[np.ndarray, " records"] | None = None,
 ) -> dict[str, Any]:
     """Return a certificate as far as it covers what is asked about.
 
-    One for a record covers no client, who has many; one for a client, its records too.
+    One for a record covers no client, who has many, and no group of several records
+    that share a coin; one for a client, its records and their groups too.
+
+    Args:
+        certificate: Of the view, as in privacy.json.
+        unit: What the scenario asks about.
+        group: Of each record, by a number that those of one coin share; None where each
+            record has a coin of its own.
     """
-    if unit == "record" or certificate["unit"] == "client":
+    shared = group is not None and len(np.unique(group)) < len(group)
+    if certificate["unit"] == "client" or (unit == "record" and not shared):
         return certificate
-    said = "What is proved is for one record, and a client has many."
+    whole = "a client" if unit == "client" else "a group that shares a coin"
+    said = f"What is proved is for one record, and {whole} has many."
     proved = certificate["epsilon"] is not None
     why = f"{said} {certificate['why']}" if proved else certificate["why"]
     return {**certificate, "epsilon": None, "why": why}

@@ -105,7 +105,8 @@ class Audit:
     def certificate(self) -> dict[str, Any]:
         """What is proved in this scenario's view: "peer" of "peer:client-3"."""
         view = self.scenario.threat.partition(":")[0]
-        return covering(self.run.privacy["certified"][view], self.scenario.unit)
+        proved = self.run.privacy["certified"][view]
+        return covering(proved, self.scenario.unit, self.run.truth.group)
 
     @property
     def assurance(self) -> Assurance:

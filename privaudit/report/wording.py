@@ -12,6 +12,7 @@ from privaudit.core.formatting import epsilon, percent, small
 from privaudit.federated.runs.utility import OWNERS
 from privaudit.privacy.certificate import REPEATABLE, guarantee_of, is_repeatable
 from privaudit.recording.origins.scores import SCORES
+from privaudit.report.decision.unit_words import OF_CLIENTS, OF_GROUPS
 from privaudit.statistics.estimate import Estimate
 
 GROUPS = "groups of records that share a coin"
@@ -74,22 +75,6 @@ _FOUND: Mapping[str, str] = {
         "coin chose the members, so the two groups may differ without any training"
     ),
 }
-
-
-_OF_CLIENTS = (
-    (
-        "members from non-members of a client",
-        "clients that took part from clients that did not",
-    ),
-    (" members + ", " that took part + "),
-    ("non-members;", "that did not;"),
-    ("members have the lower ones", "clients that took part have the lower ones"),
-    ("too few records", "too few clients"),
-    ("one member and one non-member of a client", "one client of each kind"),
-    ("identifies the member", "identifies the one that took part"),
-    ("candidates are tied with another of the same client", "clients are tied"),
-)
-"""What is said of records, and in its place of whole clients."""
 
 
 USES: Mapping[str, tuple[str, str]] = {
@@ -176,7 +161,8 @@ def _view(threat: str) -> str:
 
 def finding(audit: Audit) -> str:
     """State the finding for a reader without statistics."""
-    return " ".join(filter(None, (found(audit), odds(audit), ties(audit.headline))))
+    tied = _of_unit(ties(audit.headline), audit)
+    return " ".join(filter(None, (found(audit), odds(audit), tied)))
 
 
 def found(audit: Audit) -> str:
@@ -191,12 +177,15 @@ def odds(audit: Audit) -> str:
 
 
 def _of_unit(said: str, audit: Audit) -> str:
-    """Return what is said of records, of whole clients where those are asked about."""
-    for of_records, of_clients in (
-        _OF_CLIENTS if audit.scenario.unit != "record" else ()
-    ):
-        said = said.replace(of_records, of_clients)
+    """Return what is said of records, of clients or groups where those are counted."""
+    words = OF_GROUPS if counts_groups(audit) else ()
+    for of_records, of_units in OF_CLIENTS if _of_clients(audit) else words:
+        said = said.replace(of_records, of_units)
     return said
+
+
+def _of_clients(audit: Audit) -> bool:
+    return audit.scenario.unit != "record"
 
 
 def ties(leak: AttackResult) -> str:

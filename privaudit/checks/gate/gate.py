@@ -346,7 +346,7 @@ def _assurance(audit: StoredAudit) -> Assurance:
     refuted = verdict.get("kind") == "REFUTED" or bool(verdict.get("alarm"))
     view = audit.contents["threat"].partition(":")[0]
     unit = find_plan(audit.scenario).unit
-    certificate = covering(privacy["certified"][view], unit)
+    certificate = covering(privacy["certified"][view], unit, audit.run.truth.group)
     found = assure(privacy["claimed"]["epsilon"], certificate, refuted=refuted)
     if audit.run.sampling == "coin":
         return found

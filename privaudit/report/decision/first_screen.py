@@ -11,17 +11,24 @@ from privaudit.report import wording
 from privaudit.report.cards import summary
 from privaudit.report.decision.advice import Advice
 from privaudit.report.decision.badges import (
+    ANOTHER,
+    GREEN_EPSILON,
+    NO_LEAK,
     NO_PROMISE,
     Badge,
     audit_rank,
+    is_declared,
+    is_large,
     leak_badge,
+    leak_rank,
     promise_badge,
     promise_rank,
 )
-from privaudit.report.tables.other_attacks import others_sentence
+from privaudit.report.tables.other_attacks import others_sentence, strongest_other
 from privaudit.statistics.estimate import Estimate
 
 _MOST_NAMED = 2  # runs by name; of more, their number
+_REFUTED = "claim refuted"
 
 
 @dataclass(frozen=True)
@@ -73,17 +80,19 @@ def first_screen(
     worst, label = min(
         zip(audits, labels, strict=True), key=lambda one: audit_rank(one[0])
     )
-    which = f"Worst of {len(audits)}: {label}. " if len(audits) > 1 else ""
     named = f"{label}: " if len(audits) > 1 else ""
+    shown = wording.heading(others_sentence(worst)) if _is_another(worst) else ""
     return FirstScreen(
-        title=_title(audits, label),
-        lead=f"{which}{wording.odds(worst) or worst.verdict.sentence}",
+        title=_title(audits, labels),
+        lead=_lead(worst, shown, f"Worst of {len(audits)}: {label}. " if named else ""),
         answers=(
             _leak_answer(audits, worst),
             ScreenAnswer(
-                "How sure?", named + worst.verdict.sentence, drawn=worst.auroc
+                "How sure?",
+                named + (shown or worst.verdict.sentence),
+                drawn=_told_of(worst),
             ),
-            _adversary_answer(worst),
+            _adversary_answer(audits),
             _promise_answer(audits),
             ScreenAnswer("What now?", _now(advice, label), link="#advice"),
         ),
@@ -91,26 +100,80 @@ def first_screen(
     )
 
 
-def _title(audits: Sequence[Audit], label: str) -> str:
+def _lead(worst: Audit, shown: str, which: str) -> str:
+    """Return the worst finding: the promise first, where it qualifies the rest."""
+    short = _unkept(worst)
+    promise = f"{wording.heading(short)}. " if short else ""
+    return f"{which}{promise}{shown or wording.odds(worst) or worst.verdict.sentence}"
+
+
+def _is_another(audit: Audit) -> bool:
+    return leak_badge(audit) == ANOTHER
+
+
+def _told_of(audit: Audit) -> Estimate:
+    """Return the AUROC of the attack that the badge is about."""
+    other = strongest_other(audit) if _is_another(audit) else None
+    return other.leak.auroc if other else audit.auroc
+
+
+def _unkept(audit: Audit) -> str:
+    """Return what stands against a promise; unproved only where no leak was found."""
+    refuted = audit.assurance.kind == "refuted"
+    nothing = leak_badge(audit).text == NO_LEAK
+    return audit.assurance.short if refuted or nothing else ""
+
+
+def _title(audits: Sequence[Audit], labels: Sequence[str]) -> str:
     """Return the decision: on a run by its name, on several by their number."""
-    worst = min(audits, key=audit_rank)
-    badge = leak_badge(worst)
-    if len(audits) == 1:
-        titles = {
-            "Leaks": f"{label} leaks",
-            "Another attack shows a leak": f"{label} leaks by another attack",
-            "Separates, sign turned": f"{label} separates members, sign turned",
-            "Undecided (underpowered)": f"Undecided whether {label} leaks",
-            "No verdict": f"No verdict on {label}",
-        }
-        return titles.get(badge.text, f"No leak found in {label}")
-    count = sum(leak_badge(audit).kind == badge.kind for audit in audits)
-    of = f"{count} of {len(audits)} runs"
-    if badge.kind == "alarm":
-        return f"{of} leak{'s' * (count == 1)}"
-    if badge.kind == "open":
-        return f"No leak shown; {of} undecided"
-    return f"No leak found in {len(audits)} runs"
+    if len(audits) > 1:
+        return "; ".join((_counted(audits), *_claims(audits, labels)))
+    (audit,), (label,) = audits, labels
+    titles = {
+        "Leaks": f"{label} leaks",
+        "Another attack shows a leak": f"{label} leaks by another attack",
+        "Separates, sign turned": f"{label} separates members, sign turned",
+        "Undecided (underpowered)": f"Undecided whether {label} leaks",
+        "No verdict": f"No verdict on {label}",
+        NO_LEAK: f"No leak found in {label}",
+    }
+    return ", ".join(filter(None, (titles[leak_badge(audit).text], _unkept(audit))))
+
+
+def _counted(audits: Sequence[Audit]) -> str:
+    """Say how many of several runs leak; if none, how many are open, and why."""
+    badges = [leak_badge(audit) for audit in audits]
+    counts = Counter(badge.text for badge in badges)
+    among = f"of {len(audits)}"
+    if leaking := sum(badge.kind == "alarm" for badge in badges):
+        return f"{leaking} {among} runs leak{'s' * (leaking == 1)}"
+    parts = []
+    if turned := counts["Separates, sign turned"]:
+        separate = f"separate{'s' * (turned == 1)}"
+        parts.append(f"{turned} {among} runs {separate} members, with the sign turned")
+    if unknown := counts["No verdict"]:
+        parts.append(f"no verdict on {unknown} {among} runs")
+    if undecided := counts["Undecided (underpowered)"]:
+        none = "" if parts else "no leak shown; "
+        parts.append(f"{none}{undecided} {among} runs undecided")
+    return wording.heading("; ".join(parts)) or f"{NO_LEAK} in {len(audits)} runs"
+
+
+def _claims(audits: Sequence[Audit], labels: Sequence[str]) -> Iterator[str]:
+    """Yield what stands against the promises of several runs; refuted ones by name."""
+    found: dict[str, list[str]] = {}
+    for audit, label in zip(audits, labels, strict=True):
+        found.setdefault(_unkept(audit), []).append(label)
+    refuted = found.get(_REFUTED, [])
+    if 0 < len(refuted) <= _MOST_NAMED:
+        yield f"{_REFUTED} in {' and '.join(refuted)}"
+    elif refuted:
+        yield f"{_REFUTED} in {len(refuted)} of {len(audits)}"
+    if any(leak_badge(audit).text != NO_LEAK for audit in audits):
+        return
+    for short in filter(None, found):
+        if short != _REFUTED:
+            yield f"{short} in {len(found[short])}"
 
 
 def _leak_answer(audits: Sequence[Audit], worst: Audit) -> ScreenAnswer:
@@ -118,11 +181,13 @@ def _leak_answer(audits: Sequence[Audit], worst: Audit) -> ScreenAnswer:
     others = others_sentence(worst)
     if len(audits) == 1 and others and worst.verdict.kind != "leaks":
         said = f"{said} But the {others}".replace("the the", "the")
-    return ScreenAnswer("Does it leak?", said, leak_badge(worst))
+    return ScreenAnswer("Does it leak?", said, leak_badge(max(audits, key=leak_rank)))
 
 
-def _adversary_answer(worst: Audit) -> ScreenAnswer:
-    who = wording.heading(wording.adversary(worst.scenario.threat))
+def _adversary_answer(audits: Sequence[Audit]) -> ScreenAnswer:
+    """Name every adversary that looked on in any of the runs."""
+    threats = (wording.adversary(audit.scenario.threat) for audit in audits)
+    who = wording.heading("; ".join(dict.fromkeys(threats)))
     return ScreenAnswer("To whom?", f"{who}. Nothing is said of others.")
 
 
@@ -137,6 +202,24 @@ def _promise_answer(audits: Sequence[Audit]) -> ScreenAnswer:
 
 
 def _promise(audit: Audit, badge: Badge) -> str:
+    return " ".join((_kept_or_not(audit, badge), *_beneath(audit)))
+
+
+def _beneath(audit: Audit) -> Iterator[str]:
+    """Yield what a proof rests on and how little it may say; why, where there is none."""
+    certificate = audit.certificate
+    if certificate["epsilon"] is None:
+        yield certificate["why"]
+    elif is_declared(audit):
+        yield "Claim, mechanism and randomness are as the run's owner declares."
+    if is_large(audit):
+        yield (
+            f"An ε above {GREEN_EPSILON:g} bounds little: it lets the odds that a "
+            f"record was a member grow more than 20 000-fold."
+        )
+
+
+def _kept_or_not(audit: Audit, badge: Badge) -> str:
     if badge == NO_PROMISE:
         proved = audit.certificate["epsilon"]
         rest = "nothing is proved" if proved is None else f"ε = {epsilon(proved)} is"

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
 from privaudit.core import formatting
 from privaudit.report import wording
@@ -12,8 +11,8 @@ from privaudit.report.decision.badges import (
     promise_badge,
     promise_rank,
 )
+from privaudit.report.tables.other_attacks import either_sign, strongest_attack
 from privaudit.report.tables.table import TableCell
-from privaudit.statistics.comparisons import holm, p_above_chance
 
 
 def audit_row(audit: Audit, label: str, link: str) -> dict[str, Any]:
@@ -24,7 +23,7 @@ def audit_row(audit: Audit, label: str, link: str) -> dict[str, Any]:
         label: The run's.
         link: To its report.
     """
-    strongest, p = _strongest(audit)
+    strongest, p = strongest_attack(audit)
     by_coin = audit.run.sampling == "coin"  # else no p-value is of membership
     utility = audit.utility
     return {
@@ -47,16 +46,8 @@ def audit_row(audit: Audit, label: str, link: str) -> dict[str, Any]:
         "use": TableCell.of(utility.local) if utility else TableCell("-"),
         "use_drawn": utility.local if utility else None,
         "strongest": strongest.attack,
-        "strongest_auroc": TableCell.of(strongest.auroc),
+        "strongest_auroc": TableCell.of(either_sign(strongest.auroc)),
+        "strongest_turned": strongest.auroc.value < 0.5,
         "tried": len(audit.results),
         "p": formatting.p_value(p) if by_coin else "",
     }
-
-
-def _strongest(audit: Audit) -> tuple[AttackResult, float]:
-    """Return the attack with the largest AUROC, and its p-value among so many."""
-    results = list(audit.results.values())
-    p_values = [p_above_chance(leak.auroc) for leak in results]
-    adjusted = holm(p_values, audit.tried.different)
-    place = max(range(len(results)), key=lambda n: results[n].auroc.value)
-    return results[place], float(adjusted[place])

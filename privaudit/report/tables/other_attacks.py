@@ -1,5 +1,7 @@
 """What the attacks show that the verdict is not about, corrected for their number."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,21 +49,42 @@ def strongest_other(audit: Audit) -> OtherLeak | None:
     if audit.run.sampling != "coin":  # no leak is shown, by whatever attack
         return None
     others = list(audit.results.values())[1:]
-    p_values = [p_above_chance(_either_sign(leak)) for leak in others]
-    adjusted = holm(p_values, audit.tried.different)
-    shown = [
-        (leak, float(p)) for leak, p in zip(others, adjusted, strict=True) if p <= ALPHA
-    ]
+    shown = [(leak, p) for leak, p in _tested(audit, others) if p <= ALPHA]
     if not shown:
         return None
-    leak, p_value = max(shown, key=lambda one: _either_sign(one[0]).value)
+    leak, p_value = max(shown, key=lambda one: either_sign(one[0].auroc).value)
     turned = leak.auroc.value < 0.5
     return OtherLeak(leak, p_value, len(shown), len(others), turned)
 
 
-def _either_sign(leak: AttackResult) -> Estimate:
+def strongest_attack(audit: Audit) -> tuple[AttackResult, float]:
+    """Return the attack that separates best, with either sign, and its p-value.
+
+    The headline was named beforehand and is a test of its own; the others are corrected
+    together, as in :func:`strongest_other`. One without an AUROC comes last.
+    """
+    headline, *others = audit.results.values()
+    tested = [*_tested(audit, [headline]), *_tested(audit, others)]
+    return max(tested, key=lambda one: separation(one[0].auroc))
+
+
+def either_sign(auroc: Estimate) -> Estimate:
     """Return the AUROC of the scores, or of the turned ones if that is larger."""
-    return max(leak.auroc, sign_turned(leak.auroc), key=lambda auroc: auroc.value)
+    return max(auroc, sign_turned(auroc), key=lambda one: one.value)
+
+
+def separation(auroc: Estimate) -> float:
+    """Return how far scores separate with either sign, in [0.5, 1]; -1 if unknown."""
+    return -1.0 if math.isnan(auroc.value) else either_sign(auroc).value
+
+
+def _tested(
+    audit: Audit, leaks: Sequence[AttackResult]
+) -> list[tuple[AttackResult, float]]:
+    """Return attacks that are tested together, with two-sided p-values by Holm."""
+    p_values = [p_above_chance(either_sign(leak.auroc)) for leak in leaks]
+    adjusted = holm(p_values, audit.tried.different)
+    return [(leak, float(p)) for leak, p in zip(leaks, adjusted, strict=True)]
 
 
 def others_sentence(audit: Audit) -> str:

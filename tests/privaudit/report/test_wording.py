@@ -1,3 +1,6 @@
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 
 from privaudit.core import formatting
@@ -28,6 +31,17 @@ def test_no_leak_and_underpowered_are_not_the_same_words() -> None:
     assert few.headline.verdict.kind == "underpowered"
     assert "could not tell members from non-members" in wording.finding(none)
     assert "too few records to decide" in wording.finding(few)
+
+
+def test_where_groups_are_counted_odds_are_about_groups() -> None:
+    audit, few = make_audit(shift=1.0), make_audit(shift=0.1, candidates=20, seed=3)
+    for one in (audit, few):
+        one.run.__dict__["truth"] = SimpleNamespace(group=np.arange(9), tossed=True)
+    said, (members, others) = wording.odds(audit), audit.auroc.n
+    assert f"n = {members} groups of members + {others} groups of non-members" in said
+    assert "one group of members and one of non-members" in said
+    assert "identifies the group of members in" in said
+    assert "too few groups of records" in wording.finding(few)
 
 
 def test_a_missing_epsilon_is_none_and_zero_is_zero() -> None:

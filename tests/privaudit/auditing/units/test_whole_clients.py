@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from pydantic.dataclasses import dataclass
@@ -205,5 +206,13 @@ def test_a_proof_for_a_record_covers_no_client() -> None:
     assert covering(record, "client")["epsilon"] is None
     assert "a client has many" in covering(record, "client")["why"]
     assert covering(record, "record") == record
+    pairs = np.array([0, 0, 1, 1])
+    assert covering(record, "record", pairs)["epsilon"] is None
+    assert (
+        "a group that shares a coin has many"
+        in (covering(record, "record", pairs)["why"])
+    )
+    assert covering(record, "record", np.arange(4)) == record
     client = {**record, "unit": "client"}
+    assert covering(client, "record", pairs) == client
     assert covering(client, "client") == client

@@ -19,6 +19,7 @@ from privaudit.report.page import render_report
 from privaudit.statistics.estimate import unresolved
 from privaudit.statistics.verdict import judge_leak
 from tests.privaudit.made_audits import make_audit, make_claimed
+from tests.privaudit.report.decision.test_badges import with_aurocs
 from tests.privaudit.report.test_page import Page
 
 QUESTIONS = (
@@ -57,7 +58,7 @@ def quiet(**settings: object) -> Audit:
         ),
         (
             quiet(epsilons=(0.1, None)),
-            "No leak found in dp-fpl",
+            "No leak found in dp-fpl, claim not proved",
             "No leak found",
             "Promise not proved",
         ),
@@ -89,11 +90,72 @@ def test_good_news_is_green_only_beside_a_promise_that_is_kept() -> None:
 
 def test_a_refuted_promise_is_said_first_of_all() -> None:
     refuted, leaks = make_claimed(2.0, claimed=0.4), make_audit(shift=1.0)
-    assert min([leaks, refuted], key=audit_rank) in (refuted, leaks)
+    assert min([leaks, refuted], key=audit_rank) == refuted
     screen = screen_of([refuted])
     promise = screen.answers[3]
     assert promise.badge == Badge("Promise refuted", "alarm", "✕")
     assert "Canaries show a larger epsilon" in promise.text
+
+
+def test_a_refuted_promise_is_in_title_and_lead_whatever_the_attack_found() -> None:
+    refuted = make_claimed(3.0, claimed=1.0, shift=0.0, seed=2, candidates=700)
+    screen = screen_of([refuted])
+    assert refuted.verdict.kind == "no evidence"
+    assert screen.title == "No leak found in dp-fpl, claim refuted"
+    assert screen.lead.startswith("Claim refuted. Given one member")
+    undecided = make_audit(shift=0.1, candidates=30)
+    assert min([undecided, refuted], key=audit_rank) == refuted
+    screen = screen_of([undecided, refuted])
+    assert screen.title.endswith("; claim refuted in dp-fpl")
+    assert screen.lead.startswith("Worst of 2: dp-fpl. Claim refuted. ")
+    assert screen.answers[0].badge == Badge("Undecided (underpowered)", "open", "?")
+    screen = screen_of([refuted, make_audit(shift=1.0)])
+    assert screen.title == "1 of 2 runs leaks; claim refuted in dp-fpl"
+    assert screen.answers[0].badge == Badge("Leaks", "alarm", "▲")
+
+
+def test_runs_in_which_nothing_is_found_say_what_is_not_proved() -> None:
+    runs = [quiet(epsilons=(8.0, None)), make_audit(shift=0.0, seed=2, candidates=700)]
+    said = "No leak found in 2 runs; claim not proved in 1; nothing proved in 1"
+    assert screen_of(runs).title == said
+    assert screen_of(runs[1:]).title == "No leak found in promptfl, nothing proved"
+    assert screen_of(runs[1:]).lead.startswith("Nothing proved. Given one member")
+
+
+def test_a_title_says_why_no_run_is_decided() -> None:
+    turned = [with_aurocs(value, n=i) for i, value in enumerate((0.2, 0.3))]
+    unknown, few = with_aurocs(0.9, sampling="unknown", n=2), with_aurocs(0.5, n=3)
+    separate = "2 of 2 runs separate members, with the sign turned"
+    assert screen_of(turned).title == separate
+    assert screen_of([few, unknown]).title == (
+        "No verdict on 1 of 2 runs; 1 of 2 runs undecided"
+    )
+    assert screen_of([turned[0], unknown]).title == (
+        "1 of 2 runs separates members, with the sign turned; no verdict on 1 of 2 runs"
+    )
+    assert screen_of([few, with_aurocs(0.51, n=4)]).title == (
+        "No leak shown; 2 of 2 runs undecided"
+    )
+
+
+def test_another_attack_that_shows_a_leak_gives_its_own_estimate() -> None:
+    audit = with_aurocs(0.5, 0.7)
+    screen = screen_of([audit])
+    assert screen.title == "promptfl leaks by another attack"
+    sure = screen.answers[1]
+    for text in (screen.lead, sure.text):
+        assert text.startswith("The other attack, loss-threshold 0.700 [0.660, 0.740]")
+        assert "p < 0.001" in text
+    assert sure.drawn == audit.results["loss-threshold"].auroc
+
+
+def test_every_adversary_of_the_runs_is_named() -> None:
+    one, other = make_audit(shift=1.0), make_audit("dp-fpl", shift=0.5)
+    other = replace(other, scenario=replace(other.scenario, threat="released"))
+    told = screen_of([one, other]).answers[2].text
+    assert "honest-but-curious server" in told
+    assert "an outsider with a client's released final model" in told
+    assert screen_of([one, one]).answers[2].text.count("server") == 1
 
 
 def test_several_runs_are_counted_and_the_worst_is_named() -> None:
