@@ -52,6 +52,7 @@ _AGAIN: Mapping[str | None, str] = {
     "train": "Finished rounds are kept: add --resume to the same command to continue.",
     "tradeoff": "Finished rounds and audits are kept: run the same command again.",
     "table": "Finished rounds are kept: run the same command again.",
+    "retrain": "Finished rounds are kept: run the same command again.",
 }
 
 

@@ -34,6 +34,7 @@ from privaudit.core.errors import ConfigError, PrivauditError
 from privaudit.core.parameters import fraction
 from privaudit.core.seeds import Seeds
 from privaudit.datasets.left_out import write_positions
+from privaudit.federated.runs.folder.run_names import mark_latest
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.training import train
 from privaudit.statistics.comparisons import (
@@ -173,16 +174,15 @@ def retrain_without(
     attacks, shadows = _attacks_again(chosen_by)
     gone, others = _choose(records, share, Seeds(chosen_by.seed))
     settings, fields = _as_before(run)
-    runs = [run] + [
-        train(
-            run.config.trainer,
-            folder=folder,
-            settings=settings,
-            watcher=watcher,
-            **{**fields, "without": write_positions(positions)},
-        )
-        for positions in (gone, others)
-    ]
+    runs = [run]
+    for positions in (gone, others):
+        without = {**fields, "without": write_positions(positions)}
+        again = train(
+            run.config.trainer, folder=folder, settings=settings, watcher=watcher,
+            resume=True, **without,
+        )  # fmt: skip
+        mark_latest([run])  # nobody asked for those that lack records
+        runs.append(again)
     audits = []
     clients = _shadowed(chosen_by)
     for one in runs:

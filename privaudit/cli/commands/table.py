@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from privaudit.cli import options
+from privaudit.core.errors import ConfigError
 from privaudit.core.parameters import parse_pairs
 
 
@@ -36,8 +37,11 @@ def table(
 ) -> None:
     """Reproduce a paper's table: train all cells of a plan over its seeds."""
     if matrix:
+        _refuse_beside_matrix(check, out, setting, field, seeds)
         _write_matrix(plan, into)
         return
+    if into:
+        raise ConfigError("--into is where --matrix is written. Add --matrix.")
     from privaudit.evaluation.tables.overrides import overridden
     from privaudit.evaluation.tables.plan import read_plan
     from privaudit.evaluation.tables.schedule import schedule
@@ -66,6 +70,14 @@ def table(
         raise typer.Exit(1)
 
 
+def _refuse_beside_matrix(*others: object) -> None:
+    if any(others):
+        raise ConfigError(
+            "--matrix reads what was stored, and trains nothing: --check, --out, --set, "
+            "--field and --seeds say nothing to it. Leave them out."
+        )
+
+
 def _write_matrix(folder: Path, page: Path | None) -> None:
     from privaudit.evaluation.tables.matrix import (
         as_markdown,
@@ -73,6 +85,11 @@ def _write_matrix(folder: Path, page: Path | None) -> None:
         write_between,
     )
 
+    if not folder.is_dir():
+        raise ConfigError(
+            f"--matrix was given with {folder}, which is no folder. Name the folder of "
+            "plans, as docs/tables."
+        )
     rows = matrix_rows(folder)
     if page is None:
         typer.echo(as_markdown(rows, str(folder)))

@@ -107,8 +107,12 @@ def matrix_rows(folder: Path) -> list[MatrixRow]:
         raise ConfigError(
             f"{folder / PUBLISHED} lists no published tables: {where}: {first['msg']}."
         ) from None
-    paths = [p for p in sorted(folder.rglob("*.toml")) if RESULTS not in p.parts]
-    plans = {str(path.relative_to(folder)): read_plan(path) for path in paths}
+    below = [path.relative_to(folder) for path in sorted(folder.rglob("*.toml"))]
+    plans = {
+        path.as_posix(): read_plan(folder / path)
+        for path in below
+        if RESULTS not in path.parts
+    }
     _check_names(items, plans)
     return [row for item in items for row in _rows(item, plans, folder)]
 
@@ -165,7 +169,8 @@ def as_markdown(rows: Sequence[MatrixRow], where: str) -> str:
     answers = ", ".join(f"{answer}: {count}" for answer, count in counts.most_common())
     return (
         f"{markdown_table(header, body)}\n\n{len(ran)} of {len(names)} tables and "
-        f"figures with measurements were run. Shape agrees: {answers or 'nothing ran'}."
+        f"figures with measurements were run, by {sum(counts.values())} plans. Shape "
+        f"agrees: {answers or 'nothing ran'}."
     )
 
 
@@ -200,13 +205,16 @@ def write_between(page: Path, text: str) -> bool:
         MissingFileError: There is no such page.
         ConfigError: The page has not each marker once, in order.
     """
-    old = read_bytes(page).decode()
-    before, begin, rest = old.partition(BEGIN)
+    try:
+        old = read_bytes(page).decode()
+    except UnicodeDecodeError:
+        raise ConfigError(f"{page} is no text in UTF-8. Name another page.") from None
+    before, _, rest = old.partition(BEGIN)
     _, end, after = rest.partition(END)
-    if not begin or not end:
+    if not end or {old.count(BEGIN), old.count(END)} != {1}:
         raise ConfigError(
-            f"{page} has no place for the matrix. Put these two lines there: {BEGIN} "
-            f"{END}"
+            f"{page} has no place for the matrix, or several. Put these two lines "
+            f"there, once: {BEGIN} {END}"
         )
     new = f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"
     if new != old:

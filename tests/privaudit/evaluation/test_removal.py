@@ -63,6 +63,7 @@ def test_those_who_lose_most_go_and_the_same_others_are_compared(audit: Audit) -
     losses = dict(zip(part.records.record, part.records.losses, strict=True))
     assert min(losses[n] for n in gone.tolist()) == pytest.approx(found.threshold)
     assert (exposed.ledger.owner[gone] == UNUSED).all()
+    assert (audit.run.path.parent / "latest").read_text() == f"{audit.run.name}\n"
     random = load_run(found.without_random.run, folder=audit.run.path.parent)
     with pytest.raises(IncompatibleRunsError, match=r"without 19 records \(.* and 19"):
         check_pairable(exposed, random)

@@ -43,3 +43,20 @@ def test_a_plan_is_checked_and_run_with_other_fields(
     said = table(["--set", "epoch=1", "--check"], capsys, monkeypatch)
     assert said.startswith("2 ")
     assert "no row's trainer has that parameter" in said
+
+
+def test_the_matrix_trains_nothing_and_goes_into_a_page(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = table(["--into", str(tmp_path / "page.md"), "--check"], capsys, monkeypatch)
+    assert said.startswith("2 ")
+    assert "Add --matrix" in said
+    said = table(["--matrix"], capsys, monkeypatch)
+    assert "say nothing to it" in said
+    monkeypatch.setattr("sys.argv", ["privaudit", "table", str(PLAN), "--matrix"])
+    with pytest.raises(SystemExit) as left:
+        run()
+    assert left.value.code == 2
+    assert "is no folder" in capsys.readouterr().err

@@ -359,6 +359,12 @@ def test_damage_is_one_clear_line(tmp_path: Path) -> None:
     page.write_text(f"{END} {BEGIN}")
     with pytest.raises(ConfigError, match="no place for the matrix"):
         write_between(page, "x")
+    page.write_text(f"{BEGIN} {BEGIN} {END}")
+    with pytest.raises(ConfigError, match="or several"):
+        write_between(page, "x")
+    page.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="no text in UTF-8"):
+        write_between(page, "x")
     stored = folder / "results" / "some.json"
     contents: list[dict[str, Any]] = [
         {},
@@ -379,3 +385,11 @@ def test_damage_is_one_clear_line(tmp_path: Path) -> None:
 def test_a_plan_of_what_was_not_published_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"some\.toml reproduces 'p table 2'"):
         matrix_rows(folder_of(tmp_path, "p table 2"))
+
+
+def test_plans_below_a_folder_called_results_are_found(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path)
+    moved = tmp_path / "results" / "tables"
+    moved.parent.mkdir(exist_ok=True)
+    folder.rename(moved)
+    assert next(iter(matrix_rows(moved))).plans == ("some.toml",)
