@@ -117,10 +117,10 @@ def _check_seeds(evidence: Evidence) -> Found:
         return
     yield (
         "error",
-        f"Repeatable, not private: all noise follows from the seed {evidence.seed} in "
-        "run.json, and whoever guesses it subtracts the noise from what was sent. Keep "
-        "the run to yourself; train what others will see without --seed, or with "
-        "--randomness system.",
+        "Repeatable, not private: all noise follows from the seed in run.json, and "
+        "whoever guesses it subtracts the noise from what was sent. Keep the run to "
+        "yourself; train what others will see without --seed, or with --randomness "
+        "system.",
         (f"seed={evidence.seed}", "randomness=seed"),
     )
 

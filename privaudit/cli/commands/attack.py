@@ -237,12 +237,33 @@ def scores(
     with view:
         audit = audit_scores(read_scores(file), declared)
         folder = runs_folder(runs) / check_name(name or file.stem)
+        replaced = _verdict_of_scores(folder)
         save_audit(audit, folder)
         audit = replace(audit, run=load_run(folder.resolve()))
         page = report_page(audit.run.path, audit.scenario.name)
         write_report([audit], page)
         mark_latest([audit.run])
     view.present([_result(audit, page, [])], lambda: _present([audit], page, []))
+    if replaced and replaced != audit.verdict.sentence:
+        typer.echo(
+            f"It replaces an audit of other scores in {_from_here(folder)}, which no log "
+            f"counts: {replaced} Choose one attack before you see any result, or another "
+            "--name.",
+            err=True,
+        )
+
+
+def _verdict_of_scores(folder: Path) -> str:
+    """Return what an audit of scores said that is about to be replaced, if any."""
+    from privaudit.auditing.storage.load import read_audit
+    from privaudit.auditing.storage.restore import restore_audit
+    from privaudit.core.errors import PrivauditError
+    from privaudit.federated.runs.folder.run_names import load_run
+
+    try:
+        return restore_audit(read_audit(load_run(folder), "scores")).verdict.sentence
+    except PrivauditError:
+        return ""  # none is there, or it cannot be read: saving says so
 
 
 def _present_all(

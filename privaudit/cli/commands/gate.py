@@ -58,7 +58,7 @@ Junit = Annotated[Path | None, typer.Option(help="Write JUnit XML.")]
 Sarif = Annotated[Path | None, typer.Option(help="Write SARIF 2.1.0.")]
 Markdown = Annotated[
     Path | None,
-    typer.Option(help="Write Markdown; also appended to $GITHUB_STEP_SUMMARY."),
+    typer.Option(help="Write Markdown; appended if it is $GITHUB_STEP_SUMMARY."),
 ]
 Badge = Annotated[
     Path | None, typer.Option(help="Write a badge: JSON for an endpoint of shields.io.")

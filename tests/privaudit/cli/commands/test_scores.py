@@ -76,3 +76,15 @@ def test_other_commands_name_the_scenario_of_scores(files: Path, cli: Cli) -> No
         code, _, err = cli(command, "after")
         assert "holds scores that were computed elsewhere" in err, command
         assert code == 2
+
+
+def test_a_second_try_says_what_it_replaces(files: Path, cli: Cli) -> None:
+    coin = ("--sampling", "coin", "--name", "mine")
+    code, _, err = cli("scores", "after.csv", *coin)
+    assert (code, "replaces" in err) == (0, False)
+    code, _, err = cli("scores", "after.csv", *coin)  # the same again
+    assert (code, "replaces" in err) == (0, False)
+    code, _, err = cli("scores", "before.csv", *coin)
+    assert code == 0
+    assert "It replaces an audit of other scores" in err
+    assert "Leaks: AUROC" in err
