@@ -71,9 +71,22 @@ class Canaries:
         ]
         return cls(kind, np.sort(np.concatenate(drawn)), seeds, shape, norm)
 
-    def of(self, candidates: Int[np.ndarray, " candidates"]) -> "Canaries":
-        """Return those canaries that are among some candidates, as they are."""
-        return replace(self, indices=np.intersect1d(self.indices, candidates))
+    def of(self, candidates: list[Int[np.ndarray, " _"]]) -> "Canaries":
+        """Return those canaries that are left where some candidates are left out.
+
+        Args:
+            candidates: Each client's that are left.
+
+        Raises:
+            TooFewRecordsError: A client has no canary left.
+        """
+        left = [np.intersect1d(self.indices, records) for records in candidates]
+        if not min(map(len, left)):
+            raise TooFewRecordsError(
+                "All canaries of one client were to be left out (--without). Leave one "
+                "of them in, or train without --canary."
+            )
+        return replace(self, indices=np.sort(np.concatenate(left)))
 
     def mislabel(
         self, labels: Int[Tensor, " records"], classes: int

@@ -218,7 +218,7 @@ def populate(config: RunConfig) -> Population:
             labels=canaries.mislabel(records.labels, classes),
             contents=canaries.mark(records.identities),
         )
-        canaries = canaries.of(np.flatnonzero(split.owner >= 0))
+        canaries = canaries.of([split.of(n) for n in range(config.clients)])
     task = Task(
         backbone=backbone,
         public=records.pick(torch.from_numpy(split.of(PUBLIC))),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privaudit import train
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import ConfigError, TooFewRecordsError
 from privaudit.datasets.left_out import leave_out, read_positions, write_positions
 from privaudit.datasets.split import PUBLIC, UNUSED, Split
 from privaudit.federated.runs.config import make_config
@@ -103,3 +103,6 @@ def test_canaries_that_stay_are_as_they_were() -> None:
         (whole.records.identities, less.records.identities),
     ):
         np.testing.assert_array_equal(before[drawn[1:]], after[drawn[1:]])
+    gone = np.intersect1d(drawn, whole.indices("client-0"))
+    with pytest.raises(TooFewRecordsError, match="All canaries of one client"):
+        populate(make_config("promptfl", without=write_positions(gone), **asked))
