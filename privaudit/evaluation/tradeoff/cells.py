@@ -18,6 +18,41 @@ Key = tuple[str, float | None]  # a cell's mode and epsilon
 
 
 @dataclass(frozen=True)
+class Study:
+    """What was trained on what, and attacked by whom: only one study's numbers compare.
+
+    Attributes:
+        scenario: Its name.
+        trainer: Its name.
+        dataset: Its name, with what tells data of one name apart, and who named them.
+        model: Likewise.
+    """
+
+    scenario: str
+    trainer: str
+    dataset: str
+    model: str
+
+
+def study_of(audit: Audit) -> Study:
+    """Return whose numbers an audit's are."""
+    config = audit.run.config
+    identity = config.identity
+
+    def named(first: str, *more: str) -> str:
+        found = [f"{name} {identity[name]}" for name in more if name in identity]
+        return ", ".join([str(identity.get(first, getattr(config, first))), *found])
+
+    data = [audit.run.origin, named("dataset", "data", "classes")]
+    return Study(
+        audit.scenario.name,
+        config.trainer,
+        " ".join(filter(None, data)),
+        named("model", "checkpoint"),
+    )
+
+
+@dataclass(frozen=True)
 class SweepPoint:
     """One run of a sweep.
 
@@ -36,6 +71,7 @@ class SweepPoint:
         attack: Whose AUROC and success rate they are.
         metric: What utility is measured by.
         scores: The attack's, of members and of non-members; None if not kept.
+        study: Of what; None of a sweep that an earlier version wrote.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(arbitrary_types_allowed=True)
@@ -55,6 +91,7 @@ class SweepPoint:
     scores: Annotated[Groups | None, Field(exclude=True)] = field(
         default=None, repr=False, compare=False
     )
+    study: Study | None = None
 
     @classmethod
     def of(
@@ -91,6 +128,7 @@ class SweepPoint:
             guarantee=guarantee_of(audit.certificate),
             attack=leak.attack,
             metric=utility.metric,
+            study=study_of(audit),
             scores=(members, others),
         )
 

@@ -4,30 +4,55 @@ Nothing is said to lower a leak unless a trade-off measured it, or to protect un
 certificate says so. All else is a setting that the method has, to be tried and measured.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
 from typing import Literal
 
 from privaudit.auditing.audit import Audit
 from privaudit.core.errors import PrivauditError
-from privaudit.evaluation.tradeoff.cells import SweepCell
+from privaudit.evaluation.tradeoff.cells import SweepCell, study_of
 from privaudit.evaluation.tradeoff.result import Tradeoff
 from privaudit.evaluation.tradeoff.stored_sweep import SWEEP, read_sweep
-from privaudit.federated.trainer import TRAINERS
-from privaudit.privacy.certificate import is_repeatable
 from privaudit.recording.recorded_config import DeclaredConfig
 from privaudit.report import wording
 from privaudit.report.decision.badges import (
     KEPT,
+    NOT_PROVED,
     REFUTED,
     audit_rank,
     leak_badge,
     promise_badge,
 )
+from privaudit.report.decision.own_commands import (
+    knows,
+    private_twin,
+    tradeoff_command,
+    train_command,
+)
 
 Basis = Literal["Measured", "Proved", "To try", "Next"]
 _MOST_CELLS = 3  # of one trade-off
 _SETTLED = ("good", "neutral")
+_BUDGET = 8.0  # where the run has none
+_CLIENTS_ADD_IT = (
+    "Let the clients add the noise: a server that adds it sees what it hides, so that "
+    "nothing is proved against it."
+)
+
+
+class Urgency(IntEnum):
+    """What advice is sorted by: what it answers, the worst first."""
+
+    REFUTED = 0
+    NOT_PROVED = 1
+    LEAK = 2
+    UNDECIDED = 3
+    LOWERED = 4  # by a trade-off, where nothing leaks
+    OPTION = 5
+    NEXT = 6
+    NONE_LOWERED = 7
 
 
 @dataclass(frozen=True)
@@ -38,145 +63,202 @@ class Advice:
         basis: What it rests on; "To try" rests on nothing yet, and "Next" on no finding.
         text: In a sentence or two.
         command: What does it, or measures it; empty where there is none.
+        urgency: What it answers.
         runs: Labels of the runs that it is about; empty if of all.
     """
 
     basis: Basis
     text: str
     command: str = ""
+    urgency: Urgency = field(default=Urgency.OPTION, compare=False)
     runs: tuple[str, ...] = ()
 
 
 def advise(audits: Sequence[Audit], labels: Sequence[str]) -> list[Advice]:
-    """Return what to do: what is measured, what is proved, then what to try.
+    """Return what to do, the most urgent first: what is measured or proved, then to try.
 
     Args:
         audits: Of one scenario.
         labels: Of their runs.
     """
     runs: dict[Advice, list[str]] = {}
-    for advice in _from_tradeoffs(audits):
-        runs.setdefault(advice, [])
     pairs = sorted(zip(audits, labels, strict=True), key=lambda one: audit_rank(one[0]))
+    beside = list(_beside(audits))
     for audit, label in pairs:
-        for advice in _for_run(audit):
+        for advice in [*_from_tradeoffs(audit, beside), *_for_run(audit)]:
             runs.setdefault(advice, []).append(label)
     found = [
         replace(one, runs=tuple(names) if len(names) < len(audits) else ())
         for one, names in runs.items()
     ]
-    order: tuple[Basis, ...] = ("Measured", "Proved", "To try")
-    ranked = sorted(found, key=lambda one: order.index(one.basis))
-    return [*ranked, _measure(audits)]
+    return sorted([*found, *_measure(audits)], key=lambda one: one.urgency)
 
 
 def _for_run(audit: Audit) -> Iterator[Advice]:
     """Yield what there is to do about one run; little where nothing is amiss."""
-    promise = promise_badge(audit)
+    promise, config = promise_badge(audit), audit.run.config
+    trained = not isinstance(config, DeclaredConfig)
     if promise == REFUTED:
         yield Advice(
             "Measured",
             "Do not rely on the claimed ε: canaries show more. Look for the fault in "
             "the mechanism or its accounting.",
-            "privaudit lint RUN",
+            shlex.join(["privaudit", "lint", audit.run.name]),
+            Urgency.REFUTED,
         )
-    if is_repeatable(audit.certificate):
+    if trained and audit.assurance.short == "not private":
         yield Advice(
             "Proved",
             "Train again with noise that no seed repeats: the same settings then have "
             f"ε = {wording.certified(audit).strip('()')} against this adversary.",
-            "privaudit train --randomness system",
+            train_command(config, randomness="system"),
+            Urgency.NOT_PROVED,
         )
     if "would decide" in audit.verdict.sentence:
         yield Advice(
             "Measured",
             "Audit more members and non-members: the verdict is undecided, and says "
             "about how many would decide it.",
+            urgency=Urgency.UNDECIDED,
         )
     if audit.verdict.kind == "sampling unknown":
-        yield _try(
+        yield Advice(
+            "To try",
             "Let an independent fair coin choose the members of the next training, and "
             "declare it: without one no number of an attack is a verdict.",
+            urgency=Urgency.UNDECIDED,
         )
     if leak_badge(audit).kind in _SETTLED and promise == KEPT:
         return
-    if not isinstance(audit.run.config, DeclaredConfig):
+    if trained:
         yield from _options(audit)
 
 
 def _options(audit: Audit) -> Iterator[Advice]:
-    """Yield settings of the method, or of a run, that may lower what leaks."""
+    """Yield settings of the method that may lower what leaks: those that it takes."""
+    for advice in [*_noises(audit), *_masks(audit)]:
+        if advice.command:
+            yield advice
+
+
+def _noises(audit: Audit) -> Iterator[Advice]:
     config, server = audit.run.config, audit.scenario.threat == "server"
-    settings: Mapping[str, object] = config.settings
-    trainer, private = config.trainer, f"dp-{config.trainer}"
+    trainer, twin = config.trainer, private_twin(config.trainer)
+    budget = config.settings.get("epsilon")
+    published = str(config.settings.get("mode", "")).startswith("published")
     proved = audit.certificate["epsilon"] is not None
-    if "epsilon" not in settings and private in TRAINERS.names():
-        yield _try(
-            f"{private} is the same method with noise, and has an ε to be certified.",
-            f"privaudit train --trainer {private}:epsilon=8",
+    hidden = {"noise_at": "client"} if server and knows(trainer, "noise_at") else {}
+    sound = {"mode": "sound", "epsilon": _BUDGET if budget is None else budget}
+    lacking, leaks = _urgency(audit, Urgency.NOT_PROVED), _urgency(audit)
+    if not knows(trainer, "epsilon") and twin:
+        yield Advice(
+            "To try",
+            f"{twin} is the same method with noise, and has an ε to be certified.",
+            train_command(config, twin, {"epsilon": _BUDGET}),
+            leaks,
         )
-    if "epsilon" in settings and settings["epsilon"] is None:
-        yield _try(
+    if knows(trainer, "epsilon") and budget is None and not published:
+        yield Advice(
+            "To try",
             "Give the method an ε: it then adds noise, and the certificate says against "
             "whom that counts.",
-            f"privaudit train --trainer {trainer}:epsilon=8",
+            train_command(config, settings={"epsilon": _BUDGET, **hidden}),
+            leaks,
         )
-    if str(settings.get("mode", "")).startswith("published") and not proved:
-        yield _try(
+    if published and not proved:
+        yield Advice(
+            "To try",
             "Mode “sound” samples, clips and adds noise as an accountant can certify; "
-            "the published modes need not keep what they claim.",
-            f"privaudit train --trainer {trainer}:mode=sound,epsilon=8",
+            "the published modes need not keep what they claim."
+            + (f" {_CLIENTS_ADD_IT}" if hidden else ""),
+            train_command(config, settings={**sound, **hidden}),
+            lacking,
         )
-    if server and not proved and settings.get("noise_at") == "server":
-        yield _try(
-            "Let the clients add the noise: a server that adds it sees what it hides, "
-            "so that nothing is proved against it.",
-            f"privaudit train --trainer {trainer}:mode=sound,epsilon=8,noise_at=client",
+    own_server = config.settings.get("noise_at") == "server"
+    if server and not proved and not published and own_server and budget is not None:
+        yield Advice(
+            "To try",
+            _CLIENTS_ADD_IT,
+            train_command(config, settings={**sound, **hidden}),
+            lacking,
         )
-    if server and not config.is_masked and trainer != "zero-shot":
-        yield _try(
+
+
+def _masks(audit: Audit) -> Iterator[Advice]:
+    """Yield that uploads be masked, where some are sent and it needs their sum only."""
+    sent = any(line.get("bytes_up") for line in audit.run.metrics)
+    if audit.scenario.threat == "server" and sent and not audit.run.config.is_masked:
+        yield Advice(
+            "To try",
             "Mask the uploads (secure aggregation): the server then sees sums only, and "
             "there is no single model to reconstruct.",
-            f"privaudit train --trainer {trainer} --secure-aggregation masked",
+            train_command(audit.run.config, secure_aggregation="masked"),
+            _urgency(audit),
         )
 
 
-def _try(text: str, command: str = "") -> Advice:
-    return Advice("To try", text, command)
+def _urgency(audit: Audit, of_promise: Urgency = Urgency.OPTION) -> Urgency:
+    """Return how urgent a setting is that may lower the leak, or prove a promise."""
+    unproved = promise_badge(audit) == NOT_PROVED
+    leak = Urgency.LEAK if leak_badge(audit).kind == "alarm" else Urgency.OPTION
+    return min(leak, of_promise) if unproved else leak
 
 
-def _measure(audits: Sequence[Audit]) -> Advice:
-    """Return how what was tried is measured, and how it is kept."""
+def _measure(audits: Sequence[Audit]) -> Iterator[Advice]:
+    """Yield how what was tried is measured, and how it is kept."""
+    worst = min(audits, key=audit_rank)
+    scenario, run = worst.scenario.name, worst.run.name
+    gate = ["privaudit", "gate"]
+    options = ["--scenario", scenario]
+    written = shlex.join([*gate, run, *options, "--write-baseline", "baseline.json"])
+    against = shlex.join([*gate, "NEXT", *options, "--baseline", "baseline.json"])
     if all(
         leak_badge(audit).kind in _SETTLED and promise_badge(audit) == KEPT
         for audit in audits
     ):
-        return Advice(
-            "Next",
-            "Keep it so: hold each new run against this one before it is merged.",
-            "privaudit gate RUN --write-baseline baseline.json",
+        yield _next(
+            f"Keep it so: write a baseline of {run}, and hold each new run against it "
+            "before it is merged.",
+            written,
         )
-    if any(isinstance(audit.run.config, DeclaredConfig) for audit in audits):
-        return Advice(
-            "Next",
-            "Hold the next version against this one, on the same records, before it is "
-            "released.",
-            "privaudit gate RUN --baseline baseline.json",
+        yield _next("Hold a new run against that baseline.", against)
+    elif any(isinstance(audit.run.config, DeclaredConfig) for audit in audits):
+        yield _next(
+            f"Write a baseline of {run}: the next version is held against it.", written
         )
-    return Advice(
-        "Next",
-        "Measure what a change does to leakage and to utility, over several seeds, "
-        "before you choose it.",
-        f"privaudit tradeoff --scenario {audits[0].scenario.name}",
-    )
+        yield _next(
+            "Hold the next version against that baseline, on the same records, before "
+            "it is released.",
+            against,
+        )
+    else:
+        yield _next(
+            "Measure what a change does to leakage and to utility, over several seeds, "
+            "before you choose it.",
+            tradeoff_command(worst.run.config, scenario),
+        )
 
 
-def _from_tradeoffs(audits: Sequence[Audit]) -> Iterator[Advice]:
-    """Yield what trade-offs in the folder of the runs have measured with this attack."""
-    attacks = {audit.headline.attack for audit in audits}
-    for name, found in _beside(audits):
-        if found.points[0].attack in attacks:
-            yield from _measured(name, found)
+def _next(text: str, command: str) -> Advice:
+    return Advice("Next", text, command, Urgency.NEXT)
+
+
+def _from_tradeoffs(
+    audit: Audit, beside: Sequence[tuple[str, Tradeoff]]
+) -> Iterator[Advice]:
+    """Yield what trade-offs measured of this attack, in this study and no other.
+
+    Older ones do not say what they trained, so that nothing is quoted of them.
+    """
+    if not beside:
+        return
+    own, attack = study_of(audit), audit.headline.attack
+    leaks = leak_badge(audit).kind == "alarm"
+    for name, found in beside:
+        studies = {point.study for point in found.points}
+        others = {one and replace(one, trainer=own.trainer) for one in studies}
+        if own in studies and others == {own} and found.points[0].attack == attack:
+            yield from _measured(name, found, leaks)
 
 
 def _beside(audits: Sequence[Audit]) -> Iterator[tuple[str, Tradeoff]]:
@@ -193,17 +275,21 @@ def _beside(audits: Sequence[Audit]) -> Iterator[tuple[str, Tradeoff]]:
                 continue
 
 
-def _measured(name: str, found: Tradeoff) -> Iterator[Advice]:
+def _measured(name: str, found: Tradeoff, leaks: bool) -> Iterator[Advice]:
     """Yield the settings that lower the leak beyond doubt, the most useful first."""
     lower = [cell for cell in found.cells if cell.change and cell.change.high < 0]
     said = f"In the trade-off “{name}” ({len(found.cells)} settings"
     if not lower:
         yield Advice(
-            "Measured", f"{said}) none lowered the AUROC of this attack beyond doubt."
+            "Measured",
+            f"{said}) none lowered the AUROC of this attack beyond doubt.",
+            urgency=Urgency.NONE_LOWERED,
         )
+    urgency = Urgency.LEAK if leaks else Urgency.LOWERED
     lower.sort(key=lambda cell: -cell.local.value)
     for cell in lower[:_MOST_CELLS]:
-        yield Advice("Measured", f"{said}, {len(cell.seeds)} seeds) {_lowers(cell)}")
+        text = f"{said}, {len(cell.seeds)} seeds) {_lowers(cell)}"
+        yield Advice("Measured", text, urgency=urgency)
 
 
 def _lowers(cell: SweepCell) -> str:
