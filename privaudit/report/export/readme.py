@@ -70,9 +70,13 @@ def _proof(privacy: Mapping[str, Any], audit: Mapping[str, Any]) -> str:
     """Say what is claimed, and what is proved where the audit looked."""
     view = str(audit.get("threat")).partition(":")[0]
     claimed = privacy.get("claimed", {}).get("epsilon")
-    proved = privacy.get("certified", {}).get(view, {}).get("epsilon")
+    certified = privacy.get("certified", {}).get(view, {})
+    proved = certified.get("epsilon")
     epsilons = ["none" if e is None else f"{e:.3g}" for e in (claimed, proved)]
-    return f"epsilon: claimed {epsilons[0]}, proved against this view {epsilons[1]}"
+    whom = f" for one {certified.get('unit', 'record')}" if proved is not None else ""
+    return (
+        f"epsilon: claimed {epsilons[0]}, proved against this view {epsilons[1]}{whom}"
+    )
 
 
 def _verdicts(audit: Mapping[str, Any], scenario: str) -> Iterator[str]:
