@@ -21,4 +21,5 @@ def server_invert(shadows: int = 50) -> Scenario:
         question="What can a curious server read of its clients' records themselves?",
         threat="server",
         attacks={"upload-inversion": ATTACKS.find("upload-inversion")()},
+        dominates=("server-aggregate", "curious-peer"),
     )

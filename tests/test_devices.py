@@ -133,6 +133,9 @@ def test_no_local_step_waits_for_the_device_but_where_that_is_listed(
     name, _, method = name.partition(" peft_method=")
     kind: Any = TRAINERS.find(name)
     have = {field.name for field in fields(kind())}
+    lengths = have & {"epochs", "steps", "tuning_epochs"}
+    if getattr(kind(), "epochs", 1) == 0:  # of published modes alone
+        lengths -= {"epochs"}
     options: dict[str, Any] = {"peft_method": method} if method else {}
     if "batch_size" in have and kind().batch_size is not None:
         options["batch_size"] = 0
@@ -141,7 +144,7 @@ def test_no_local_step_waits_for_the_device_but_where_that_is_listed(
         shards = {c: toy_dialogues(len(own), 10) for c, own in shards.items()}
     counts = []
     for steps in (2, 4):
-        options |= dict.fromkeys(have & {"epochs", "steps", "tuning_epochs"}, steps)
+        options |= dict.fromkeys(lengths, steps)
         with another_device() as device:
             reads.clear()
             there = on_device(kind(**options), device)

@@ -30,7 +30,7 @@ def test_every_trainer_that_sends_something_can_be_watched(
     name: str, play: Play
 ) -> None:
     trainer = TRAINERS.find(name)()
-    if "epochs" in trainer.__dataclass_fields__:  # type: ignore[attr-defined]
+    if getattr(trainer, "epochs", 0):
         trainer = replace(trainer, epochs=2)  # type: ignore[type-var]
     played = play(trainer)
     adversary, targets = played.watched()

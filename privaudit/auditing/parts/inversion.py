@@ -194,7 +194,7 @@ def psnr(one: Tensor, other: Tensor) -> float:
         x.double() if x.is_floating_point() else x.double() / 255 for x in (one, other)
     )
     error = float((first - second).square().mean())
-    return min(99.0, -10 * np.log10(max(error, 1e-12)))
+    return min(99.0, float(-10 * np.log10(max(error, 1e-12))))
 
 
 def _measure(played: PlayedScenario) -> Inversion | None:

@@ -82,8 +82,8 @@ def record_losses(
         >>> signals = np.array([[2.0], [3.0], [4.0], [0.0], [1.0], [2.0]])
         >>> inside = np.array([[True]] * 3 + [[False]] * 3)
         >>> found = record_losses(signals, inside, ~inside)
-        >>> found.value.round(2), found.low.round(2), found.high.round(2)
-        (array([1.6]), array([-0.36]), array([4.02]))
+        >>> found.value.round(1), found.low.round(1), found.high.round(1)
+        (array([1.6]), array([-0.2]), array([4.]))
     """
     counts = is_in.sum(axis=0), is_out.sum(axis=0)
     enough = np.minimum(*counts) >= FEWEST_MODELS
