@@ -10,11 +10,8 @@ anyhow, the average, is measured in
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-import torch
-
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.signals.signals import measure_signals
-from privaudit.datasets.picture_tokens import PictureTokens
 from privaudit.federated.trainer import Reconstruction, Records, Task, Trainer
 
 
@@ -42,7 +39,7 @@ def link(
     several = [i for i, one in enumerate(reconstructed) if len(one.suspects)]
     for group in _with_equal_suspects(reconstructed, several):
         suspects = reconstructed[group[0]].suspects
-        together = _joined([candidates[i] for i in group])
+        together = Records.joined([candidates[i] for i in group])
         signals = measure_signals(trainer, task, suspects, together)
         sizes = [len(candidates[i]) for i in group]
         for i, fit in zip(
@@ -66,15 +63,6 @@ def _with_equal_suspects(
         )
         groups.setdefault(key, []).append(i)
     return list(groups.values())
-
-
-def _joined(parts: Sequence[Records]) -> Records:
-    tokens = [part.tokens for part in parts if part.tokens is not None]
-    return Records(
-        torch.cat([part.features for part in parts]),
-        torch.cat([part.labels for part in parts]),
-        PictureTokens.joined(tokens) if tokens else None,
-    )
 
 
 def link_targets(adversary: Adversary, targets: Sequence[Target]) -> list[Target]:

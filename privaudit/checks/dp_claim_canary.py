@@ -94,7 +94,7 @@ class Bench:
             if replaced:
                 other = _crafted(spare, -direction)
             elif kind == "opposed":
-                target = _join(target, _crafted(spare, -direction / 2))
+                target = Records.joined([target, _crafted(spare, -direction / 2)])
         shards = {TARGET: target, BYSTANDER: bystander}
         return cls(trainer, task, shards, canary, other, seeds)
 
@@ -153,7 +153,7 @@ class Bench:
         shards = dict(self.shards)
         placed = self.canary if is_in else self.other
         if placed is not None:
-            shards[TARGET] = _join(shards[TARGET], placed)
+            shards[TARGET] = Records.joined([shards[TARGET], placed])
         seeds = self.seeds.child("claim run", run)
         return Federation.begin(
             self.trainer, self.task, shards, seeds, name=f"run-{run}"
@@ -252,15 +252,3 @@ def _crafted(spare: Records, gradient: Float[Tensor, "tokens width"]) -> Records
 def _uncrafted(records: Records, like: Tensor) -> Records:
     """Return ordinary records that can stand beside crafted ones."""
     return replace(records, crafted=torch.zeros(len(records), *like.shape))
-
-
-def _join(one: Records, other: Records) -> Records:
-    """Return the records of both: classifiers', without tokens."""
-    crafted = None
-    if one.crafted is not None and other.crafted is not None:
-        crafted = torch.cat([one.crafted, other.crafted])
-    return Records(
-        torch.cat([one.features, other.features]),
-        torch.cat([one.labels, other.labels]),
-        crafted=crafted,
-    )

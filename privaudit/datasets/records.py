@@ -71,6 +71,24 @@ class Records:
             None if self.views is None else self.views[chosen],
         )
 
+    @classmethod
+    def joined(cls, parts: Sequence["Records"]) -> "Records":
+        """Return classifiers' records one after the other, as records of no data set.
+
+        What is crafted is kept where all parts have it; views and contents are not.
+
+        Args:
+            parts: At least one.
+        """
+        tokens = [part.tokens for part in parts if part.tokens is not None]
+        crafted = [part.crafted for part in parts if part.crafted is not None]
+        return cls(
+            torch.cat([part.features for part in parts]),
+            torch.cat([part.labels for part in parts]),
+            PictureTokens.joined(tokens) if tokens else None,
+            crafted=torch.cat(crafted) if len(crafted) == len(parts) else None,
+        )
+
     def to(self, device: torch.device) -> "Records":
         """Return the same on a device, but for tokens: they are read there."""
         return replace(self, **_moved(self, device, but=("tokens",)))

@@ -4,7 +4,6 @@ import os
 import re
 import shlex
 import tomllib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -121,12 +120,8 @@ def test_another_machines_last_digits_are_the_same_and_another_verdict_is_not() 
     assert list(rows_of(two)) == ["dp-fpl, ε 0.1, noise_at server"]
 
 
-def links() -> Iterator[str]:
-    yield from LINK.findall(README)
-
-
 def test_links_are_whole_addresses_and_lead_to_what_is_there() -> None:
-    found = list(links())
+    found = LINK.findall(README)
     assert found
     for link in found:
         place = re.fullmatch(

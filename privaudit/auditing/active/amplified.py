@@ -32,7 +32,7 @@ from privaudit.federated.broadcast_checks import distance
 from privaudit.federated.local_training import update_clients
 from privaudit.federated.query import ask_each
 from privaudit.federated.trainer import Cohort, Records, Round, Task, Trainer
-from privaudit.federated.trainer_abilities import start_client
+from privaudit.federated.trainer_abilities import start_clients
 from privaudit.federated.weighted_mean import update_deltas
 from privaudit.statistics.shadow_comparison import online_scores
 
@@ -68,7 +68,7 @@ class Amplifier:
         others = torch.arange(len(candidates)) != record
         odd = candidates.pick(torch.full((self.copies,), record))
         wrong = torch.full_like(odd.labels, server.likeliest_wrong(candidates, record))
-        shard = _joined(candidates.pick(others), replace(odd, labels=wrong))
+        shard = Records.joined([candidates.pick(others), replace(odd, labels=wrong)])
         sent = server.by_rule
         for index in range(self.rounds):
             (sent,) = server.trained([shard], sent, index, ["crafted"])
@@ -108,7 +108,7 @@ class ActiveServer:
         Raises:
             AttackError: They keep a state, or send something else.
         """
-        starts = [start_client(self.trainer, self.task, n, self.seeds) for n in names]
+        starts = start_clients(self.trainer, self.task, names, self.seeds)
         at, cohort = Round(index, self.seeds, tuple(names)), Cohort.of(names, shards)
         down = {n: t.expand(len(names), *t.shape) for n, t in received.items()}
         kept = stack(starts)
@@ -213,10 +213,3 @@ def _scores(
 ) -> Float[np.ndarray, " records"]:
     table = np.stack(columns, axis=1)
     return online_scores(table[-1], table[:-1], is_in, ~is_in, "global")
-
-
-def _joined(first: Records, second: Records) -> Records:
-    return Records(
-        torch.cat([first.features, second.features]),
-        torch.cat([first.labels, second.labels]),
-    )

@@ -51,10 +51,8 @@ def _named(name: str, checkpoint: str | None) -> str:
 
 def _data(name: str, place: str | None) -> str:
     """Return a data set's name, with its file's where the name is that of a form."""
-    file = (place or "").rpartition("/")[2]
     said = _named(name, None)
-    return (
-        f"{said} ({file})"
-        if said and name in ("feature-bank", "caption-bank")
-        else said
-    )
+    if name not in ("feature-bank", "caption-bank"):
+        return said
+    file = (place or "").rpartition("/")[2]
+    return f"{said} ({file})"
