@@ -138,7 +138,7 @@ def _rows(
     for name in ran:
         found = read_stored(stored[name])
         judged = _judged(item, plans[name], found)
-        earlier = is_earlier(found.plan, plans[name])
+        earlier = is_earlier(found.plan, plans[name], found.spots)
         yield MatrixRow(item, (name,), found, judged, earlier)
     rest = tuple(name for name in of_it if name not in ran)
     if rest or not ran:
