@@ -33,15 +33,18 @@ def megabytes(folder: Path) -> float:
 
 
 def right(folder: Path) -> float:
-    return 100 * float(last_round(folder)["all_accuracy"])
+    return float(last_round(folder)["all_accuracy"])
 
 
 READ: dict[str, tuple[Callable[[Path], float], float]] = {
     "certified": (certified, 0.05),
     "bytes": (megabytes, 0.0005),
-    "untrained": (right, 3.0),
+    "trained": (right, 0.02),
 }
-"""How a run's number is read, and how far it may be from the page's."""
+"""How a run's number is read, and how far it may be from the page's.
+
+The trained one is above zero-shot's 0.844 at both ends: untrained, it would be found.
+"""
 
 
 def test_three_numbers_have_a_command() -> None:

@@ -1,13 +1,14 @@
 """The command ``privaudit report``: pages anew from what runs and sweeps have stored."""
 
 import webbrowser
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from privaudit.cli import options
-from privaudit.core.errors import MissingFileError
+from privaudit.core.errors import ConfigError, MissingFileError
 
 Subjects = Annotated[
     list[str] | None,
@@ -49,25 +50,50 @@ def _open(page: Path) -> None:
 
 
 What = Annotated[
-    Literal["attention"],
-    typer.Argument(help="attention: each expert's weight in pFedMoAP's mixtures."),
+    Literal["attention", "table"],
+    typer.Argument(
+        help="attention: each expert's weight in the mixtures of pFedMoAP's runs; table: "
+        "the numbers of a .json that `privaudit table` wrote."
+    ),
+]
+Drawn = Annotated[
+    list[str] | None,
+    typer.Argument(help="Runs, by default the latest; or a table's .json."),
 ]
 Out = Annotated[
     Path | None,
-    typer.Option(help="An .svg or .png file. By default: RUNS/attention.svg."),
+    typer.Option(help="An .svg or .png file. By default: RUNS/WHAT.svg."),
 ]
 
 
 def figure(
     what: What,
-    run: options.Runs = None,
+    run: Drawn = None,
     out: Out = None,
     runs: options.RunsFolder = None,
 ) -> None:
-    """Plot runs, and print the path of the figure."""
+    """Plot runs or a stored table, and print the path of the figure."""
     from privaudit.federated.runs.folder.run_names import chosen_runs, runs_folder
-    from privaudit.report.figures.attention_figure import write_attention_figure
 
     path = out or runs_folder(runs) / f"{what}.svg"
-    write_attention_figure(chosen_runs(run, runs), path)
+    if what == "table":
+        _draw_table(run or [], path)
+    else:
+        from privaudit.report.figures.attention_figure import write_attention_figure
+
+        write_attention_figure(chosen_runs(run, runs), path)
     typer.echo(path)
+
+
+def _draw_table(names: Sequence[str], path: Path) -> None:
+    from privaudit.evaluation.tables.stored import read_stored
+    from privaudit.report.figures.figure_style import write_figure
+    from privaudit.report.figures.utility_figure import utility_figure
+
+    if len(names) != 1:
+        raise ConfigError(
+            f"A table's picture was requested of {len(names)} files. Name one .json that "
+            "`privaudit table` wrote."
+        )
+    table = read_stored(Path(names[0]))
+    write_figure(utility_figure(table), path, "table", table.plan.title)

@@ -20,8 +20,21 @@ def table(
     setting: options.Settings = None,
     field: options.Fields = None,
     seeds: Annotated[
-        str | None, typer.Option(help="Seeds in place of the plan's, as 1,2,3.")
+        str | None,
+        typer.Option(
+            help="Seeds, as 1,2,3: of the plan's, a piece; others stand in their place."
+        ),
     ] = None,
+    rows: Annotated[
+        str,
+        typer.Option(
+            help="A piece: only rows whose label has this regular expression. The rest "
+            "is taken from what --out holds."
+        ),
+    ] = "",
+    columns: Annotated[
+        str, typer.Option(help='A piece: only columns, "GROUP: LABEL", likewise.')
+    ] = "",
     matrix: Annotated[
         bool,
         typer.Option(
@@ -32,17 +45,21 @@ def table(
     ] = False,
     into: Annotated[
         Path | None,
-        typer.Option(help="Page between whose markers --matrix writes it."),
+        typer.Option(
+            help="Page between whose markers --matrix writes it, and the stored tables "
+            "that it names."
+        ),
     ] = None,
 ) -> None:
     """Reproduce a paper's table: train all cells of a plan over its seeds."""
     if matrix:
-        _refuse_beside_matrix(check, out, setting, field, seeds)
+        _refuse_beside_matrix(check, out, setting, field, seeds, rows, columns)
         _write_matrix(plan, into)
         return
     if into:
         raise ConfigError("--into is where --matrix is written. Add --matrix.")
     from privaudit.evaluation.tables.overrides import overridden
+    from privaudit.evaluation.tables.pieces import Piece
     from privaudit.evaluation.tables.plan import read_plan
     from privaudit.evaluation.tables.schedule import schedule
     from privaudit.evaluation.tables.table import make_table
@@ -50,19 +67,28 @@ def table(
     from privaudit.federated.runs.folder.run_names import runs_folder
     from privaudit.report.tables.utility_table import write_utility_table
 
+    chosen = options.maybe_listed("--seeds", seeds, int, "whole numbers") or ()
+    read = read_plan(plan)
+    are_own = set(chosen) <= set(read.seeds)
     wanted = overridden(
-        read_plan(plan),
+        read,
         options.settings(setting),
         parse_pairs("--field clients=3", field or []),
-        options.maybe_listed("--seeds", seeds, int, "whole numbers") or (),
+        () if are_own else chosen,
     )
+    piece = Piece(rows, columns, tuple(chosen) if are_own else ())
     executor = find_executor(on)
     if check:
-        typer.echo(f"{plan}: {len(schedule(wanted).runs)} runs, all of them valid.")
+        count = len(piece.of(wanted, schedule(wanted)).runs)
+        typer.echo(f"{plan}: {count} runs, all of them valid.")
         return
     options.check_kept(runs)
-    made = make_table(wanted, folder=runs, executor=executor, progress=_say)
     folder = out or runs_folder(runs) / "tables"
+    made = make_table(
+        wanted, folder=runs, executor=executor, progress=_say,
+        piece=None if piece == Piece() else piece,
+        stored=folder / f"{plan.stem}.json",
+    )  # fmt: skip
     typer.echo(write_utility_table(made, folder, plan.stem), nl=False)
     _say(f"Table, numbers and picture: {folder / plan.stem}.*")
     if made.failures:
@@ -74,7 +100,7 @@ def _refuse_beside_matrix(*others: object) -> None:
     if any(others):
         raise ConfigError(
             "--matrix reads what was stored, and trains nothing: --check, --out, --set, "
-            "--field and --seeds say nothing to it. Leave them out."
+            "--field, --seeds, --rows and --columns say nothing to it. Leave them out."
         )
 
 
@@ -94,8 +120,11 @@ def _write_matrix(folder: Path, page: Path | None) -> None:
     if page is None:
         typer.echo(as_markdown(rows, str(folder)))
         return
+    from privaudit.report.tables.utility_table import fill_stored
+
     where = Path(os.path.relpath(folder, page.parent)).as_posix()
     changed = write_between(page, as_markdown(rows, where))
+    fill_stored(page, folder)
     _say(f"{page}: {'written' if changed else 'as it was'}, {len(rows)} rows.")
 
 

@@ -67,20 +67,20 @@ class MatrixRow:
         item: Which.
         plans: Paths below the folder: the one that was run; or all, where none was.
         stored: What it gave; None where none was run.
-        judgements: One for each expectation.
+        judgements: What each expectation says, with its judgement.
         is_earlier: Whether any of what ran is no part of the plan any more.
     """
 
     item: Published
     plans: tuple[str, ...]
     stored: StoredTable | None
-    judgements: Mapping[str, Judgement]
+    judgements: Sequence[tuple[str, Judgement]]
     is_earlier: bool = False
 
     @property
     def answer(self) -> Answer:
         """Whether the shape agrees: as every expectation says."""
-        answers = {one.answer for one in self.judgements.values()}
+        answers = {one.answer for _, one in self.judgements}
         if "no" in answers:
             return "no"
         if ANOTHER in answers:
@@ -138,20 +138,20 @@ def _rows(
     for name in ran:
         found = read_stored(stored[name])
         judged = _judged(item, plans[name], found)
-        earlier = is_earlier(found.plan, plans[name])
+        earlier = is_earlier(found.plan, plans[name], found.spots)
         yield MatrixRow(item, (name,), found, judged, earlier)
     rest = tuple(name for name in of_it if name not in ran)
     if rest or not ran:
-        yield MatrixRow(item, rest, None, {})
+        yield MatrixRow(item, rest, None, ())
 
 
 def _judged(
     item: Published, plan: TablePlan, stored: StoredTable
-) -> dict[str, Judgement]:
+) -> list[tuple[str, Judgement]]:
     mine: list[Expectation] = [e for e in plan.expects if e.of == item.full_name]
     columns = [column.name for column in plan.columns]
     among = sum(len(expected.steps(columns)) for expected in mine)
-    return {one.says: judge(one, plan, stored, among) for one in mine}
+    return [(one.says, judge(one, plan, stored, among)) for one in mine]
 
 
 def as_markdown(rows: Sequence[MatrixRow], where: str) -> str:
@@ -184,7 +184,7 @@ def _line(row: MatrixRow, where: str) -> list[str]:
         return [name, plans, item.besides or "not run here", "", UNKNOWN, ""]
     few, many = row.stored.seeds
     seeds = str(many) if few == many else f"{few} to {many}"
-    said = [f"{says} ({_steps(one)})" for says, one in row.judgements.items()]
+    said = [f"{says} ({_steps(one)})" for says, one in row.judgements]
     expected = "<br>".join(said) or "nothing declared"
     ran_on = backbones(row.stored.plan) + ", by an earlier plan" * row.is_earlier
     return [name, plans, ran_on, seeds, row.answer, expected]

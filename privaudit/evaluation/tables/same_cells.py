@@ -21,21 +21,28 @@ def is_same(old: TablePlan, new: TablePlan, spot: Spot) -> bool:
     return _trained(old, *before) == _trained(new, *after)
 
 
-def has_changed(old: TablePlan, new: TablePlan, spots: set[Spot]) -> bool:
-    """Say whether cells were run otherwise than the new plan has them, or none was.
+def has_changed(
+    old: TablePlan, new: TablePlan, spots: set[Spot], ran: set[Spot]
+) -> bool:
+    """Say whether cells were run otherwise than the new plan has them.
+
+    Where none of them was run, whether any was run that the new plan has no more.
 
     Args:
         old: As it was run.
         new: As it is now.
-        spots: Of the new one; those that the old one has not did not run.
+        spots: Of the new one.
+        ran: Those of the old one that were run.
     """
-    there = spots & spots_of(old)
-    return not there or not all(is_same(old, new, s) for s in there & spots_of(new))
+    there = spots & ran & spots_of(new)
+    if not there:
+        return bool(ran - spots_of(new))
+    return not all(is_same(old, new, spot) for spot in there)
 
 
-def is_earlier(old: TablePlan, new: TablePlan) -> bool:
+def is_earlier(old: TablePlan, new: TablePlan, ran: set[Spot]) -> bool:
     """Say whether any of what was run is no part of the new plan."""
-    return not all(is_same(old, new, spot) for spot in spots_of(old))
+    return not all(is_same(old, new, spot) for spot in ran)
 
 
 def spots_of(plan: TablePlan) -> set[Spot]:

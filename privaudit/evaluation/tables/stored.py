@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,9 +13,13 @@ from scipy.special import stdtrit
 from privaudit.core.errors import ConfigError
 from privaudit.core.storage import parse_json, read_bytes
 from privaudit.evaluation.tables.expectations import Expectation
-from privaudit.evaluation.tables.metrics import MEGABYTES
-from privaudit.evaluation.tables.plan import TablePlan
+from privaudit.evaluation.tables.metrics import MEGABYTES, Metric
+from privaudit.evaluation.tables.paper import PaperNumber
+from privaudit.evaluation.tables.parts import Column, TableRow
+from privaudit.evaluation.tables.plan import Over, TablePlan
 from privaudit.evaluation.tables.same_cells import has_changed
+from privaudit.evaluation.tables.table import CellSummary, reduced
+from privaudit.statistics.estimate import Estimate
 
 Place = tuple[str, str, str, str]  # row, column, metric, over
 Answer = Literal[
@@ -37,12 +41,23 @@ class StoredCell:
         spread: Standard deviation over seeds; None with fewer than two.
         count: Seeds.
         by_seed: Each seed's own, where they are stored.
+        paper: What the paper says.
     """
 
     mean: float
     spread: float | None
     count: int
     by_seed: Mapping[int, float]
+    paper: PaperNumber | None = None
+
+    @property
+    def summary(self) -> CellSummary:
+        """The cell as a table that was just trained has it, but for the interval."""
+        mean = Estimate(
+            self.mean, math.nan, math.nan, (self.count,), "stored",
+            unresolved="is not read",
+        )  # fmt: skip
+        return CellSummary(mean, self.spread, 0, self.paper)
 
 
 @dataclass(frozen=True)
@@ -62,6 +77,32 @@ class StoredTable:
         """The fewest and the most seeds of a cell."""
         counts = [cell.count for cell in self.cells.values()] or [0]
         return min(counts), max(counts)
+
+    @property
+    def spots(self) -> set[tuple[str, str]]:
+        """Rows and columns of which there are numbers."""
+        return {(row, column) for row, column, _, _ in self.cells}
+
+    def cell(
+        self, row: TableRow, column: Column, metric: Metric, over: Over
+    ) -> CellSummary | None:
+        """Return what a cell says; None where nothing is stored."""
+        found = self.cells.get((row.label, column.name, metric, over))
+        return found.summary if found else None
+
+    @property
+    def shown(self) -> "StoredTable":
+        """The table without rows and columns of which nothing is stored."""
+        return replace(self, plan=reduced(self.plan, self.spots, self.plan.seeds))
+
+    def beside(self, plan: TablePlan) -> "StoredTable":
+        """Return the table with a plan's numbers of the paper in place of its own."""
+        cells = {
+            place: replace(cell, paper=plan.printed(place[2], place[0], place[1]))
+            for place, cell in self.cells.items()
+        }
+        asked = self.plan.model_copy(update={"paper": plan.paper})
+        return StoredTable(asked, cells)
 
 
 @dataclass(frozen=True)
@@ -98,7 +139,10 @@ def read_stored(path: Path) -> StoredTable:
         runs = TypeAdapter(list[dict[str, Any]]).validate_python(content["runs"])
         found = {
             (str(c["row"]), str(c["column"]), str(c["metric"]), str(c["over"])):
-            StoredCell(float(c["mean"]), c["sd"], int(c["n"]), _by_seed(plan, runs, c))
+            StoredCell(
+                float(c["mean"]), c["sd"], int(c["n"]), _by_seed(plan, runs, c),
+                PaperNumber.read(c["paper"]) if c.get("paper") else None,
+            )
             for c in cells
             if c["mean"] is not None and not c["failed"]
         }  # fmt: skip
@@ -108,7 +152,16 @@ def read_stored(path: Path) -> StoredTable:
             f"{path} is not what `privaudit table` writes ({reason}). Run the plan "
             "again, and put its .json there."
         ) from None
-    return StoredTable(plan, found)
+    return StoredTable(plan.model_copy(update={"paper": _paper(found)}), found)
+
+
+def _paper(cells: Mapping[Place, StoredCell]) -> dict[str, dict[str, Any]]:
+    """Return the paper's numbers as a plan has them; JSON has them by cell."""
+    paper: dict[str, dict[str, Any]] = {}
+    for (row, column, metric, _), cell in cells.items():
+        if cell.paper:
+            paper.setdefault(metric, {}).setdefault(row, {})[column] = cell.paper
+    return paper
 
 
 def _by_seed(
@@ -153,7 +206,8 @@ def judge(
     if stored is None:
         return Judgement(UNKNOWN, 0, 0, 0, 0)
     steps = expected.steps([column.name for column in plan.columns])
-    if has_changed(stored.plan, plan, {spot for step in steps for spot in step}):
+    asked = {spot for step in steps for spot in step}
+    if has_changed(stored.plan, plan, asked, stored.spots):
         return Judgement(ANOTHER, 0, 0, 0, len(steps))
     gaps = [_difference(stored, expected, step) for step in steps]
     held = _signs(expected, gaps, len(steps)).count(1)

@@ -1,9 +1,9 @@
 """A utility table: all its runs, and what they say together."""
 
 import math
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ from privaudit.evaluation.tables.metrics import Metric, scale
 from privaudit.evaluation.tables.outcomes import TableOutcome, perform
 from privaudit.evaluation.tables.paper import PaperNumber
 from privaudit.evaluation.tables.parts import Column, TableRow
+from privaudit.evaluation.tables.pieces import Piece, stored_outcomes
 from privaudit.evaluation.tables.plan import Over, TablePlan
 from privaudit.evaluation.tables.schedule import PlannedRun, Schedule, schedule
 from privaudit.execution.computing import use_threads
@@ -58,8 +59,20 @@ class UtilityTable:
     def outcomes_of(self, row: str, column: str) -> list[TableOutcome]:
         """Return a cell's outcomes in the order of the seeds; none for no cell."""
         places = [(row, column, seed) for seed in self.plan.seeds]
-        digests = [self.schedule.places.get(place) for place in places]
-        return [self.outcomes[digest] for digest in digests if digest]
+        digests = [self.schedule.places.get(place, "") for place in places]
+        return [self.outcomes[digest] for digest in digests if digest in self.outcomes]
+
+    @property
+    def shown(self) -> "UtilityTable":
+        """The table without rows, columns and seeds of which nothing was run."""
+        ran = [
+            place
+            for place, digest in self.schedule.places.items()
+            if digest in self.outcomes
+        ]
+        seeds = {seed for _, _, seed in ran}
+        spots = {(row, column) for row, column, _ in ran}
+        return replace(self, plan=reduced(self.plan, spots, seeds))
 
     def cell(
         self, row: TableRow, column: Column, metric: Metric, over: Over
@@ -81,8 +94,8 @@ class UtilityTable:
     @property
     def failures(self) -> list[tuple[PlannedRun, TableOutcome]]:
         """Return the runs that failed, each once."""
-        pairs = [(run, self.outcomes[run.digest]) for run in self.schedule.runs]
-        return [(run, outcome) for run, outcome in pairs if outcome.error]
+        found = [(run, self.outcomes.get(run.digest)) for run in self.schedule.runs]
+        return [(run, outcome) for run, outcome in found if outcome and outcome.error]
 
     @property
     def rounds(self) -> set[int]:
@@ -95,14 +108,36 @@ class UtilityTable:
         return max((outcome.averaged for outcome in self.outcomes.values()), default=0)
 
 
+def reduced(
+    plan: TablePlan, spots: Collection[tuple[str, str]], seeds: Collection[int]
+) -> TablePlan:
+    """Return a plan with those rows, columns and seeds alone.
+
+    Args:
+        plan: Of the whole table.
+        spots: Row labels and column names of cells that stay.
+        seeds: That stay.
+    """
+    rows, columns = {row for row, _ in spots}, {column for _, column in spots}
+    return plan.model_copy(
+        update={
+            "rows": tuple(row for row in plan.rows if row.label in rows),
+            "columns": tuple(c for c in plan.columns if c.name in columns),
+            "seeds": tuple(seed for seed in plan.seeds if seed in seeds),
+        }
+    )
+
+
 def make_table(
     plan: TablePlan,
     *,
     folder: Path | None = None,
     executor: Executor = HERE,
     progress: Say | None = None,
+    piece: Piece | None = None,
+    stored: Path | None = None,
 ) -> UtilityTable:
-    """Train every cell of a plan with every seed.
+    """Train every cell of a plan with every seed, or a piece of it.
 
     Runs that are finished are taken as they are, and those that were stopped go on
     where they stopped: so does a table.
@@ -112,12 +147,20 @@ def make_table(
         folder: Where runs are kept.
         executor: Where runs are trained, each on one thread; by default in this process.
         progress: Called with a line after each run.
+        piece: What is trained; by default all.
+        stored: The JSON of an earlier table, from which the rest is taken beside a
+            piece.
 
     Raises:
-        ConfigError: A run cannot be configured; nothing has run.
+        ConfigError: A run cannot be configured, the piece holds none, or what is stored
+            is no table; nothing has run.
         MissingFileError: Data or a model is not there; nothing has run.
     """
-    planned, outcomes = schedule(plan), {}
+    planned, outcomes = schedule(plan), dict[str, TableOutcome]()
+    kept = {}
+    if piece:
+        kept = stored_outcomes(stored, plan, planned) if stored else {}
+        planned = piece.of(plan, planned)
     with (
         use_threads(1),
         closing(_outcomes(plan, planned, folder, executor)) as finished,
@@ -127,7 +170,7 @@ def make_table(
             if progress:
                 count = f"{len(outcomes)}/{len(planned.runs)}"
                 progress(f"{count} {run.label}: {_in_words(plan, outcome)}")
-    return UtilityTable(plan, planned, outcomes)
+    return UtilityTable(plan, planned, {**kept, **outcomes})
 
 
 def _outcomes(

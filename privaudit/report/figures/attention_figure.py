@@ -10,7 +10,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from privaudit.core.errors import ConfigError
-from privaudit.core.storage import storage_errors, write_bytes
 from privaudit.federated.runs.runs import Run
 from privaudit.report.figures.figure_style import (
     FAINT,
@@ -18,8 +17,7 @@ from privaudit.report.figures.figure_style import (
     house_style,
     light_grid,
     new_figure,
-    to_png,
-    to_svg,
+    write_figure,
 )
 from privaudit.report.figures.figure_values import errors
 from privaudit.statistics.estimate import Estimate, mean_with_t
@@ -107,15 +105,7 @@ def write_attention_figure(runs: Sequence[Run], path: Path) -> None:
         ConfigError: No run, one without experts, or another ending.
         StorageError: The file cannot be written.
     """
-    if not runs or path.suffix not in (".svg", ".png"):
-        raise ConfigError(
-            f"A figure of {len(runs)} runs was requested in {path.name}. Give at least "
-            "one run, and a file name that ends with .svg or .png."
-        )
-    figure = attention_figure(runs)
+    if not runs:
+        raise ConfigError("A figure of no runs was requested. Give at least one.")
     what = "Share of each expert in the mixtures of a run"
-    svg = path.suffix == ".svg"
-    content = to_svg(figure, "attention", what).encode() if svg else to_png(figure)
-    with storage_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, content)
+    write_figure(attention_figure(runs), path, "attention", what)

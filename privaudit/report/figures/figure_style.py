@@ -4,6 +4,7 @@ import io
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -12,6 +13,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
+from privaudit.core.errors import ConfigError
+from privaudit.core.storage import storage_errors, write_bytes
 from privaudit.report.figures.figure_values import has_values, told_values
 
 COLOURS = (
@@ -158,6 +161,25 @@ def to_png(figure: Figure, dots_per_inch: int = 150) -> bytes:
             buffer, format="png", dpi=dots_per_inch, metadata={"Software": None}
         )
     return buffer.getvalue()
+
+
+def write_figure(figure: Figure, path: Path, name: str, description: str) -> None:
+    """Write a figure as SVG, or as PNG if the file's name ends so.
+
+    Raises:
+        ConfigError: It ends otherwise.
+        StorageError: The file cannot be written.
+    """
+    if path.suffix not in (".svg", ".png"):
+        raise ConfigError(
+            f"A figure was requested in {path.name}. Give a file name that ends with "
+            ".svg or .png."
+        )
+    svg = path.suffix == ".svg"
+    content = to_svg(figure, name, description).encode() if svg else to_png(figure)
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(path, content)
 
 
 def _rounded(path: re.Match[str]) -> str:

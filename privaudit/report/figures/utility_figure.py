@@ -8,6 +8,7 @@ from matplotlib.lines import Line2D
 
 from privaudit.evaluation.tables.metrics import Metric
 from privaudit.evaluation.tables.parts import Column, TableRow
+from privaudit.evaluation.tables.stored import StoredTable
 from privaudit.evaluation.tables.table import CellSummary, UtilityTable
 from privaudit.report.figures.figure_style import (
     FAINT,
@@ -24,15 +25,18 @@ _WIDTH = 0.35  # of the strip around a column's place that its rows share
 _FEW = 5  # rows up to which the paper's lines can be told apart too
 _ABREAST = 4  # panels side by side, where metrics are columns
 
+AnyTable = UtilityTable | StoredTable
 Point = tuple[float, CellSummary]
 
 
-def utility_figure(table: UtilityTable) -> Figure:
+def utility_figure(table: AnyTable) -> Figure:
     """Draw means with a standard deviation over seeds to either side.
 
     A panel for each metric and each group of columns. Hollow marks are the paper's
-    means; where lines of many rows would cross, they are left out.
+    means; where lines of many rows would cross, they are left out. What was not run has
+    no panel.
     """
+    table = table.shown
     if table.plan.panels:
         return _panels(table)
     plan = table.plan
@@ -53,7 +57,7 @@ def utility_figure(table: UtilityTable) -> Figure:
     return figure
 
 
-def _panels(table: UtilityTable) -> Figure:
+def _panels(table: AnyTable) -> Figure:
     """Draw a small panel of dots for each metric, some to a line."""
     plan, metrics = table.plan, table.plan.measured
     abreast = min(_ABREAST, len(metrics))
@@ -73,7 +77,7 @@ def _panels(table: UtilityTable) -> Figure:
 
 
 def _draw_dots(
-    axes: Axes, table: UtilityTable, group: Sequence[Column], metric: Metric
+    axes: Axes, table: AnyTable, group: Sequence[Column], metric: Metric
 ) -> None:
     """Draw one column: rows from top to bottom."""
     rows = table.plan.rows
@@ -96,7 +100,7 @@ def _draw_dots(
 
 
 def _draw_lines(
-    axes: Axes, table: UtilityTable, group: Sequence[Column], metric: Metric
+    axes: Axes, table: AnyTable, group: Sequence[Column], metric: Metric
 ) -> None:
     rows = table.plan.rows
     for index, row in enumerate(rows):
@@ -111,7 +115,7 @@ def _draw_lines(
 
 
 def _points(
-    table: UtilityTable, row: TableRow, group: Sequence[Column], metric: Metric
+    table: AnyTable, row: TableRow, group: Sequence[Column], metric: Metric
 ) -> list[Point]:
     cells = [table.cell(row, column, metric, table.plan.over) for column in group]
     return [(float(place), cell) for place, cell in enumerate(cells) if cell]
@@ -162,7 +166,7 @@ def _name(axes: Axes, title: str, below: str, alone: bool) -> None:
         axes.set_xlabel(below)
 
 
-def _legend(figure: Figure, table: UtilityTable) -> None:
+def _legend(figure: Figure, table: AnyTable) -> None:
     handles, names = figure.axes[0].get_legend_handles_labels()
     if table.plan.paper and len(table.plan.rows) <= _FEW:
         handles.append(

@@ -7,8 +7,8 @@ from typing import Any, get_args
 
 from privaudit.evaluation.tables.metrics import Metric, scale
 from privaudit.evaluation.tables.outcomes import TableOutcome
+from privaudit.evaluation.tables.pieces import PROVED
 from privaudit.evaluation.tables.plan import Over
-from privaudit.evaluation.tables.schedule import PlannedRun
 from privaudit.evaluation.tables.table import CellSummary, UtilityTable
 from privaudit.report.tables.utility_words import PER_CENT, unit
 
@@ -56,37 +56,38 @@ def _numbers(cell: CellSummary) -> Record:
 
 def run_records(table: UtilityTable) -> list[Record]:
     """Return a record for each cell and seed; a run may stand in several cells."""
-    planned = {run.digest: run for run in table.schedule.runs}
+    trainers = {row.label: row.trainer for row in table.plan.rows}
     return [
         {
             "row": row,
             "column": column,
             "seed": seed,
-            **_of_run(table, planned[digest], table.outcomes[digest]),
+            "trainer": trainers[row],
+            **_of_run(table, table.outcomes[digest]),
         }
         for (row, column, seed), digest in table.schedule.places.items()
+        if digest in table.outcomes
     ]
 
 
-def _of_run(table: UtilityTable, planned: PlannedRun, outcome: TableOutcome) -> Record:
+def _of_run(table: UtilityTable, outcome: TableOutcome) -> Record:
     values = {
         f"{metric}_{over}": _printed(metric, outcome.value(metric, over))
         for metric in table.plan.wanted
         for over in OVERS
     }
-    views = {
-        f"certified_{view}": epsilon for view, epsilon in outcome.certified.items()
-    }
+    views = {f"{PROVED}{view}": epsilon for view, epsilon in outcome.certified.items()}
     return {
-        "trainer": planned.trainer,
-        "digest": planned.digest,
+        "digest": outcome.digest,
         "run": outcome.run,
         "rounds": outcome.rounds,
+        "averaged": outcome.averaged,
         "seconds": round(outcome.seconds, 2),
         **values,
         "claimed": outcome.claimed,
         "delta": outcome.delta,
         **views,
+        "neighbours": outcome.neighbours,
         "error": outcome.error,
     }
 

@@ -1,16 +1,19 @@
 """A utility table on disk: Markdown, CSV, JSON and a picture."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from privaudit.core.formatting import epsilon, markdown_table, one_line, small
-from privaudit.core.storage import storage_errors, write_bytes, write_json
+from privaudit.core.storage import read_bytes, storage_errors, write_bytes, write_json
 from privaudit.evaluation.tables.backbones import ran_on
+from privaudit.evaluation.tables.matrix import RESULTS
 from privaudit.evaluation.tables.metrics import Metric
 from privaudit.evaluation.tables.outcomes import LAST
 from privaudit.evaluation.tables.parts import Column, TablePanel, TableRow
-from privaudit.evaluation.tables.plan import Over
+from privaudit.evaluation.tables.plan import Over, read_plan
+from privaudit.evaluation.tables.stored import StoredTable, read_stored
 from privaudit.evaluation.tables.table import CellSummary, UtilityTable, agreeing_pairs
 from privaudit.report.figures.figure_style import to_png
 from privaudit.report.figures.utility_figure import utility_figure
@@ -23,6 +26,9 @@ from privaudit.report.tables.utility_records import (
 from privaudit.report.tables.utility_words import about_units, title
 
 NOTHING = "\u2013"
+_STORED = re.compile(
+    r"(<!-- stored: ([\w-]+) -->)\n.*?(<!-- end of stored -->)", re.DOTALL
+)
 VIEWS = ("server", "server-aggregate", "peer", "released")
 
 
@@ -45,14 +51,74 @@ def write_utility_table(table: UtilityTable, folder: Path, name: str) -> str:
 
 def as_markdown(table: UtilityTable) -> str:
     """Return the tables of all metrics, what is certified, and what the numbers are."""
+    whole, table = table, table.shown
     plan = table.plan
     parts = [f"# {plan.title}", plan.source, ran_on(plan)]
     for panel in plan.panels:
         parts += _panel_parts(table, panel)
     for metric in () if plan.panels else plan.metrics:
         parts += _metric_parts(table, metric)
-    parts += [_privacy(table), _failures(table), _remarks(table)]
+    parts += [_privacy(table), _failures(table), _remarks(table, whole)]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def fill_stored(page: Path, folder: Path) -> None:
+    """Put stored tables where a page names them, as ``<!-- stored: NAME -->``.
+
+    Args:
+        page: Where what stands between that line and ``<!-- end of stored -->`` is
+            replaced.
+        folder: Of plans, with results/ for the tables' JSON.
+
+    Raises:
+        MissingFileError: There is no such page, or no such plan or table.
+        ConfigError: It is not what `privaudit table` writes.
+    """
+    old = read_bytes(page).decode()
+    new = _STORED.sub(lambda at: _filled(at, folder), old)
+    if new != old:
+        write_bytes(page, new.encode())
+
+
+def _filled(at: re.Match[str], folder: Path) -> str:
+    plan = read_plan(folder / f"{at[2]}.toml")
+    table = read_stored(folder / RESULTS / f"{at[2]}.json")
+    text = stored_markdown(table.beside(plan))
+    return f"{at[1]}\n\n{text}\n\n{at[3]}"
+
+
+def stored_markdown(table: StoredTable) -> str:
+    """Return a stored table: groups of like columns below each other, by metric."""
+    table = table.shown
+    plan = table.plan
+    over = "last round" if plan.over == "last" else f"mean of the last {LAST} rounds"
+    few, many = table.seeds
+    counts = f"{few}" if few == many else f"{few} to {many}"
+    seeds = f"{counts} seed{'s' * (many > 1)} ({', '.join(map(str, plan.seeds))})"
+    paper = "; in brackets: the paper's" if plan.paper else ""
+    parts = []
+    for metric in plan.metrics:
+        parts += [f"*{title(plan, metric)}, {over}; {seeds}{paper}*"]
+        alike: dict[tuple[str, ...], list[Sequence[Column]]] = {}
+        for group in plan.groups:
+            alike.setdefault(tuple(c.label for c in group), []).append(group)
+        for labels, groups in alike.items():
+            lines = [line for group in groups for line in _lines(table, group, metric)]
+            parts += [markdown_table([plan.across, *labels], lines)]
+    return "\n\n".join(parts)
+
+
+def _lines(
+    table: StoredTable, group: Sequence[Column], metric: Metric
+) -> list[list[str]]:
+    """Return a line for each row, named with its group if there are several."""
+    plan = table.plan
+    name = f"{group[0].group}: " if len(plan.groups) > 1 and group[0].group else ""
+    lines = [
+        [name + row.label, *(_text(table, row, column, metric) for column in group)]
+        for row in plan.rows
+    ]
+    return [line for line in lines if set(line[1:]) != {""}]
 
 
 def _panel_parts(table: UtilityTable, panel: TablePanel) -> list[str]:
@@ -102,7 +168,9 @@ def _metric_table(table: UtilityTable, group: Sequence[Column], metric: Metric) 
     )
 
 
-def _text(table: UtilityTable, row: TableRow, column: Column, metric: Metric) -> str:
+def _text(
+    table: UtilityTable | StoredTable, row: TableRow, column: Column, metric: Metric
+) -> str:
     cell = table.cell(row, column, metric, table.plan.over)
     if cell is None:
         return ""
@@ -193,8 +261,8 @@ def _failures(table: UtilityTable) -> str:
     return "## Runs that failed\n\n" + "\n".join(one_line(line) for line in lines)
 
 
-def _remarks(table: UtilityTable) -> str:
-    """Say what the numbers are, and what ± does not cover."""
+def _remarks(table: UtilityTable, whole: UtilityTable) -> str:
+    """Say what the numbers are, what ± does not cover, and what was not run."""
     plan, count = table.plan, len(table.plan.seeds)
     seeds = ", ".join(map(str, plan.seeds))
     what = "mean ± standard deviation over" if count > 1 else "from"
@@ -206,10 +274,22 @@ def _remarks(table: UtilityTable) -> str:
         "does not train on all, the start, the batches and the noise. The data, the "
         "backbone and its pretraining stay: ± does not cover another backbone.",
         *about_units(plan),
+        *_about_pieces(table, whole),
         *_about_rounds(table),
         *plan.notes,
     ]
     return "\n".join(f"- {remark}" for remark in remarks)
+
+
+def _about_pieces(table: UtilityTable, whole: UtilityTable) -> list[str]:
+    wanted = len(whole.plan.cells)
+    counts = [len(table.outcomes_of(r.label, c.name)) for r, c in table.plan.cells]
+    ran = [count for count in counts if count]
+    if len(ran) == wanted and min(ran) == len(table.plan.seeds):
+        return []
+    few, many = min(ran), max(ran)
+    seeds = f"{few} seed{'s' * (few > 1)}" if few == many else f"{few} to {many} seeds"
+    return [f"Run: {len(ran)} of the plan's {wanted} cells, with {seeds} each."]
 
 
 def _about_rounds(table: UtilityTable) -> list[str]:

@@ -341,7 +341,10 @@ def test_the_command_prints_the_table_and_fails_with_a_failed_cell(
     assert "3/3 PromptFL, 3, seed 1: local " in err
     assert "1 of 3 runs failed" in err
     plan.write_text(TOML.replace("11", "2"))
-    assert cli("table", plan, "--out", out)[0] == 0
+    code, printed, err = cli("table", plan, "--rows", "zero", "--out", out)
+    assert (code, "1/2 zero-shot, 3, seed 1" in err, "/3" in err) == (0, True, False)
+    assert "| PromptFL | " in printed
+    assert "Run: " not in printed
 
 
 def test_a_check_counts_and_runs_nothing(tmp_path: Path, cli: Cli) -> None:

@@ -1,0 +1,137 @@
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from privaudit.core.errors import ConfigError
+from privaudit.evaluation.tables import table as module
+from privaudit.evaluation.tables.outcomes import TableOutcome
+from privaudit.evaluation.tables.pieces import Piece, stored_outcomes
+from privaudit.evaluation.tables.plan import TablePlan
+from privaudit.evaluation.tables.schedule import schedule
+from privaudit.evaluation.tables.table import UtilityTable, make_table
+from privaudit.report.tables.utility_table import write_utility_table
+
+PLAN: dict[str, Any] = {
+    "title": "t",
+    "seeds": [1, 2],
+    "rows": [
+        {"label": "a", "trainer": "promptfl"},
+        {"label": "b (new)", "trainer": "coop"},
+    ],
+    "columns": [
+        {"group": "g", "label": "x"},
+        {"group": "g", "label": "y", "fields": {"clients": 2}},
+    ],
+}
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Make runs up, and return the labels of those that were trained, as they are."""
+    labels: list[str] = []
+
+    def fake(_: Any, planned: Any, *__: Any) -> Iterator[Any]:
+        for run in planned.runs:
+            labels.append(run.label)
+            share = 0.5 + 0.01 * len(labels)
+            values: Any = {"local": {"last10": share, "last": None}}
+            proved = {"released": 2.5, "server": None}
+            yield (
+                run,
+                TableOutcome(
+                    run.digest, "r", 4, 4, 1.0, values, 1.0, 1e-5, proved, "one record"
+                ),
+            )
+
+    monkeypatch.setattr(module, "_outcomes", fake)
+    return labels
+
+
+def made(plan: dict[str, Any], folder: Path, piece: Piece | None) -> UtilityTable:
+    table = make_table(
+        TablePlan.model_validate(plan), piece=piece, stored=folder / "t.json"
+    )
+    write_utility_table(table, folder, "t")
+    return table
+
+
+def test_a_piece_is_trained_and_the_rest_is_taken_as_stored(
+    tmp_path: Path, trained: list[str]
+) -> None:
+    first = made(PLAN, tmp_path, Piece(columns="x$", seeds=(1,)))
+    assert trained == ["a, g: x, seed 1", "b (new), g: x, seed 1"]
+    assert [row.label for row in first.shown.plan.rows] == ["a", "b (new)"]
+    assert [column.label for column in first.shown.plan.columns] == ["x"]
+    trained.clear()
+    both = made(PLAN, tmp_path, Piece(rows=r"\(new\)", columns="y"))
+    assert trained == ["b (new), g: y, seed 1", "b (new), g: y, seed 2"]
+    assert len(both.outcomes) == 4
+    for digest, outcome in first.outcomes.items():
+        kept = both.outcomes[digest]
+        assert kept.value("local", "last10") == pytest.approx(
+            outcome.value("local", "last10")
+        )
+        assert replace(kept, values={}) == replace(outcome, values={})
+    said = (tmp_path / "t.md").read_text()
+    assert "- Run: 3 of the plan's 4 cells, with 1 to 2 seeds each." in said
+    assert "| a | 51.00 |  |" in said
+    content = json.loads((tmp_path / "t.json").read_text())
+    assert len(content["runs"]) == 4
+    assert content["plan"]["seeds"] == [1, 2]
+
+
+def test_the_whole_plan_takes_nothing_that_is_stored(
+    tmp_path: Path, trained: list[str]
+) -> None:
+    made(PLAN, tmp_path, None)
+    trained.clear()
+    made(PLAN, tmp_path, None)
+    assert len(trained) == 8
+    assert "Run: " not in (tmp_path / "t.md").read_text()
+
+
+def test_stored_cells_that_the_plan_trains_otherwise_are_left_out(
+    tmp_path: Path, trained: list[str]
+) -> None:
+    made(PLAN, tmp_path, None)
+    rows = [PLAN["rows"][0], PLAN["rows"][1] | {"settings": {"epochs": 2}}]
+    plan = TablePlan.model_validate(PLAN | {"rows": rows, "seeds": [1, 2, 3]})
+    kept = stored_outcomes(tmp_path / "t.json", plan, schedule(plan))
+    assert len(kept) == 4
+    labels = {run.label for run in schedule(plan).runs if run.digest in kept}
+    assert labels == {f"a, g: {column}, seed {s}" for column in "xy" for s in (1, 2)}
+
+
+@pytest.mark.parametrize(
+    ("piece", "says"),
+    [
+        (Piece(rows="c"), "in no cell of the plan. It has the rows a, b"),
+        (Piece(columns="("), "no regular expression"),
+    ],
+)
+def test_a_piece_that_is_none_is_refused(
+    tmp_path: Path, trained: list[str], piece: Piece, says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        made(PLAN, tmp_path, piece)
+    assert not trained
+
+
+def test_means_without_their_runs_are_not_lost(
+    tmp_path: Path, trained: list[str]
+) -> None:
+    made(PLAN, tmp_path, None)
+    path = tmp_path / "t.json"
+    content = json.loads(path.read_text())
+    before = json.dumps(content | {"runs": []})
+    path.write_text(before)
+    with pytest.raises(ConfigError, match="means without their runs"):
+        made(PLAN, tmp_path, Piece("a"))
+    assert path.read_text() == before
+    path.write_text("{}")
+    with pytest.raises(ConfigError, match="not what `privaudit table` writes"):
+        made(PLAN, tmp_path, Piece("a"))
