@@ -112,10 +112,12 @@ def as_json(table: UtilityTable) -> Record:
     The unit is per cent but for the metrics among ``units``.
     """
     units = {m: unit(m) for m in table.plan.measured if unit(m) != PER_CENT}
+    # A plan has metrics or panels, and one with both could not be read again.
+    apart = {"paper", "metrics" if table.plan.panels else "panels"}
     return {
         "unit": "per cent",
         **({"units": units} if units else {}),
-        "plan": table.plan.model_dump(mode="json", exclude={"paper"}),
+        "plan": table.plan.model_dump(mode="json", exclude=apart),
         "cells": cell_records(table),
         "runs": run_records(table),
     }

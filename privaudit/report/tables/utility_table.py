@@ -26,6 +26,7 @@ from privaudit.report.tables.utility_records import (
 from privaudit.report.tables.utility_words import about_units, title
 
 NOTHING = "\u2013"
+_BRACKETS = "; in brackets: the paper's"
 _STORED = re.compile(
     r"(<!-- stored: ([\w-]+) -->)\n.*?(<!-- end of stored -->)", re.DOTALL
 )
@@ -95,10 +96,19 @@ def stored_markdown(table: StoredTable) -> str:
     few, many = table.seeds
     counts = f"{few}" if few == many else f"{few} to {many}"
     seeds = f"{counts} seed{'s' * (many > 1)} ({', '.join(map(str, plan.seeds))})"
-    paper = "; in brackets: the paper's" if plan.paper else ""
+
+    def about(metrics: Sequence[Metric]) -> str:
+        places = [(*place, metric) for place in plan.cells for metric in metrics]
+        cells = [table.cell(*place, plan.over) for place in places]
+        paper = any(cell and cell.paper for cell in cells)
+        return f"{over}; {seeds}{_BRACKETS * paper}*"
+
     parts = []
-    for metric in plan.metrics:
-        parts += [f"*{title(plan, metric)}, {over}; {seeds}{paper}*"]
+    for panel in plan.panels:
+        name = f"{panel.label}, " if panel.label else ""
+        parts += [f"*{name}{about(panel.metrics)}", _panel_table(table, panel)]
+    for metric in () if plan.panels else plan.metrics:
+        parts += [f"*{title(plan, metric)}, {about([metric])}"]
         alike: dict[tuple[str, ...], list[Sequence[Column]]] = {}
         for group in plan.groups:
             alike.setdefault(tuple(c.label for c in group), []).append(group)
@@ -123,22 +133,22 @@ def _lines(
 
 def _panel_parts(table: UtilityTable, panel: TablePanel) -> list[str]:
     """Return a table of one column, with metrics in its place."""
-    plan, column = table.plan, table.plan.columns[0]
-    over = _over(table, plan.over)
+    over = _over(table, table.plan.over)
     heading = f"{panel.label}, {over}" if panel.label else over.capitalize()
+    counts = [
+        (panel.head(metric), *agreeing_pairs(table, table.plan.columns[0], metric))
+        for metric in panel.metrics
+    ]
+    return [f"## {heading}", _panel_table(table, panel), _pairs(counts)]
+
+
+def _panel_table(table: UtilityTable | StoredTable, panel: TablePanel) -> str:
+    column = table.plan.columns[0]
     body = [
         [row.label, *(_text(table, row, column, metric) for metric in panel.metrics)]
-        for row in plan.rows
+        for row in table.plan.rows
     ]
-    heads = {metric: panel.head(metric) for metric in panel.metrics}
-    counts = [
-        (head, *agreeing_pairs(table, column, metric)) for metric, head in heads.items()
-    ]
-    return [
-        f"## {heading}",
-        markdown_table(["", *heads.values()], body),
-        _pairs(counts),
-    ]
+    return markdown_table(["", *map(panel.head, panel.metrics)], body)
 
 
 def _metric_parts(table: UtilityTable, metric: Metric) -> list[str]:

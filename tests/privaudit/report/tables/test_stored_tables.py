@@ -2,11 +2,16 @@ from pathlib import Path
 
 import pytest
 
+from privaudit.evaluation.tables.stored import read_stored
 from privaudit.evaluation.tables.table import UtilityTable
-from privaudit.report.tables.utility_table import fill_stored, write_utility_table
+from privaudit.report.tables.utility_table import (
+    fill_stored,
+    stored_markdown,
+    write_utility_table,
+)
 from tests.conftest import Cli
 from tests.places import ROOT
-from tests.privaudit.report.tables.test_utility_table import PLAN, table_of
+from tests.privaudit.report.tables.test_utility_table import PLAN, panels_of, table_of
 
 TOML = """
 title = "t"
@@ -54,6 +59,16 @@ def test_groups_of_like_columns_are_lines_of_one_table(tmp_path: Path) -> None:
     table = table_of(columns=columns, rows=rows, paper={}, metrics=["local"])
     lines = "| A: DP-FPL | 82.00 ± 1.00 |\n| B: DP-FPL | 82.00 ± 1.00 |\n\n|  | 2 |"
     assert lines in filled(table, tmp_path)
+
+
+def test_a_plan_with_panels_is_read_again(tmp_path: Path) -> None:
+    write_utility_table(panels_of(), tmp_path, "made")
+    text = stored_markdown(read_stored(tmp_path / "made.json"))
+    paper = "; in brackets: the paper's"
+    seeds = "mean of the last 10 rounds; 3 seeds (1, 2, 3)"
+    assert text.startswith(f"*Server, {seeds}{paper}*\n\n|  | BLEU-1 |")
+    assert "| FedAvg | 75.00 ± 0.00 | 110.00 ± 0.00 (111.08±0.76) |" in text
+    assert f"*{seeds}*\n" in text
 
 
 def test_the_stored_tables_of_the_results_are_current(tmp_path: Path) -> None:
