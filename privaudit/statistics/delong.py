@@ -18,7 +18,7 @@ from functools import cached_property
 
 import numpy as np
 from jaxtyping import Float, Int, Shaped
-from scipy.special import expit, logit, stdtrit
+from scipy.special import betaincinv, expit, logit, stdtrit
 
 from privaudit.core.errors import ConfigError, TooFewRecordsError
 from privaudit.statistics.intervals import inflation, normal_quantile
@@ -291,7 +291,8 @@ def auroc_interval(
     """Return an interval that stays within [0, 1] and always has a width.
 
     On the logit scale by the delta method. The end towards 1/2 is held to more: a few
-    records that happen to lie alike must not look like certainty. So it covers 0.5, 0.7
+    records that happen to lie alike must not look like certainty; and to no more than
+    what disjoint pairs prove. So it covers 0.5, 0.7
     and 0.9 in 92.5 % of cases or more for 14 distributions, tied or not, and 10 to 400
     records a class; in balanced classes of 266 and more it is DeLong's to 1 %. The
     tables are in docs/selftest.md.
@@ -312,7 +313,10 @@ def auroc_interval(
     inner, outer = variance.logit_errors(value, disjoint_pairs)
     below, above = (inner, outer) if value >= 0.5 else (outer, inner)
     ends = expit(logit(value) + z * np.array([-below, above]))
-    return min(float(ends[0]), value), max(float(ends[1]), value)
+    low, high = min(float(ends[0]), value), max(float(ends[1]), value)
+    if value >= 0.5:
+        return max(low, _by_counts(value, disjoint_pairs, confidence)), high
+    return low, min(high, 1 - _by_counts(1 - value, disjoint_pairs, confidence))
 
 
 def extreme_interval(
@@ -321,12 +325,25 @@ def extreme_interval(
     """Return the exact interval of an AUROC of 0 or 1.
 
     Pairs that share no record are independent tosses, and all of them fell the same
-    way, so the chance of the other way is at most 1 - (alpha/2)^(1/pairs).
-
-    Source: Clopper and Pearson 1934 on disjoint pairs.
+    way, so the chance of that way is at least (alpha/2)^(1/pairs).
     """
-    rest = 1 - ((1 - confidence) / 2) ** (1 / disjoint_pairs)
-    return (1 - rest, 1.0) if value else (0.0, rest)
+    low = _by_counts(1.0, disjoint_pairs, confidence)
+    return (low, 1.0) if value else (0.0, 1 - low)
+
+
+def _by_counts(value: float, disjoint_pairs: int | float, confidence: float) -> float:
+    """Return what an AUROC of 1/2 or more is at least, by pairs that share no record.
+
+    Such pairs are independent tosses, and a mean over all pairs varies no more than one
+    over these. Of few pairs out of order, spread over clients, the logit's slope makes
+    far more: 0.9996 of twelve clients had [0.001, 1.000].
+
+    Source: Clopper and Pearson 1934 on disjoint pairs; their mean: Hoeffding,
+    "Probability inequalities for sums of bounded random variables", JASA 58, 1963,
+    section 5.
+    """
+    right, wrong = value * disjoint_pairs, (1 - value) * disjoint_pairs
+    return float(betaincinv(right, wrong + 1, (1 - confidence) / 2))
 
 
 def _share_below(

@@ -19,6 +19,7 @@ from privaudit.evaluation.blind_family import BlindFamily
 from privaudit.federated.runs.config import make_config
 from privaudit.federated.runs.population import populate
 from privaudit.statistics.delong import delong_components
+from privaudit.statistics.roc import pooled_auroc
 
 SEEDS = 300
 MISSES = 0.05 + 3 * np.sqrt(0.05 * 0.95 / SEEDS)
@@ -161,6 +162,18 @@ def test_the_seed_decides_everything() -> None:
     first, again = (blind_scores(features, truth, 4) for _ in range(2))
     np.testing.assert_array_equal(first, again)
     assert (first != blind_scores(features, truth, 5)).any()
+
+
+def test_one_that_is_hardly_ever_wrong_is_no_coin() -> None:
+    """Twelve clients, one of whom has one pair out of order."""
+    right = np.arange(15.0, 30.0), np.arange(14.0)
+    wrong = np.arange(15.0, 30.0), np.arange(14.0) + np.eye(14)[13] * 2.5
+    plain = pooled_auroc([wrong] + [right] * 11)
+    blind = pooled_blind_auroc([wrong] + [right] * 11)
+    assert blind.excludes(0.5)
+    assert blind.value > 0.999
+    assert blind.low < plain.low
+    assert blind.high >= plain.high
 
 
 def test_two_who_are_always_right_differ_by_nothing_and_know_it_roughly() -> None:

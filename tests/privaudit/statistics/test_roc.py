@@ -237,6 +237,29 @@ def test_one_client_says_nothing_about_new_ones(rng: np.random.Generator) -> Non
     assert ours.unresolved == "needs 2 clients, has 1"
 
 
+def test_one_pair_out_of_order_among_many_clients_is_hardly_less_than_none() -> None:
+    right = np.arange(15.0, 30.0), np.arange(14.0)
+    wrong = right[0], np.r_[np.arange(13.0), 15.5]
+    all_right = pooled_auroc([right] * 12)
+    one_wrong = pooled_auroc([wrong] + [right] * 11)
+    assert all_right.low - 0.005 < one_wrong.low < all_right.low
+    mirrored = pooled_auroc([wrong[::-1]] + [right[::-1]] * 11)
+    assert mirrored.high == pytest.approx(1 - one_wrong.low)
+
+
+@pytest.mark.parametrize(("clients", "size"), [(12, 15), (30, 3), (1, 40)])
+def test_what_is_nearly_certain_is_not_overstated(
+    clients: int, size: int, rng: np.random.Generator
+) -> None:
+    """Few non-members stand above all members: true AUROC 0.99, one end at 97.5 %."""
+    over = 0
+    for _ in range(200):
+        odd = rng.random((clients, size)) < 0.01
+        groups = [(rng.random(size), np.where(o, 2.0, -1.0)) for o in odd]
+        over += pooled_auroc(groups).low > 0.99
+    assert over <= 200 * 0.025 + 3 * np.sqrt(200 * 0.025)
+
+
 @pytest.mark.parametrize("population", ["these", "new"])
 def test_perfect_clients_do_not_make_a_perfect_interval(population: str) -> None:
     perfect = np.ones(10), np.zeros(10)
