@@ -88,7 +88,9 @@ def test_the_tables_of_one_paper_share_their_runs() -> None:
     assert len(set.union(*first.values())) == 18
     assert digests("fedrand-2-far") == first
     results = digests("fedrand-4-leaks")
-    del results["FedRand, second-to-last"]  # the same training, to be attacked otherwise
+    del results[
+        "FedRand, second-to-last"
+    ]  # the same training, to be attacked otherwise
     assert set.union(*results.values()) == set.union(*first.values())
     assert digests("fedrand-3-ablations")["FedRand"] == first["FedRand"]
 
