@@ -9,6 +9,7 @@ from torch import Tensor
 
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.federated.trainer import ClientId, Cohort
+from privaudit.federated.transcripts.quantised import RANGE, dequantised
 from privaudit.federated.transcripts.threat_models import View
 
 UNTRAINED = "the client's own training in its last round"
@@ -19,7 +20,7 @@ STATISTIC = "weight by "
 """Begins the name of a mean over a client's records; see client_statistics."""
 COORDINATES = "coordinates"
 """What tells where numbers belong among all that is learned, in a row."""
-Role = Literal["model", "weight", "statistic", "coordinates"]
+Role = Literal["model", "weight", "statistic", "coordinates", "range"]
 
 
 def role_of(name: str) -> Role:
@@ -33,12 +34,43 @@ def role_of(name: str) -> Role:
         return "coordinates"
     if name.startswith(STATISTIC):
         return "statistic"
+    if name.startswith(RANGE):
+        return "range"
     return "weight" if name == WEIGHT or name.startswith(weight_of("")) else "model"
 
 
 def weight_of(ending: str) -> str:
     """Return the name of the weight of those tensors alone whose names end so."""
     return f"{WEIGHT} {ending}"
+
+
+def weight_in(upload: Mapping[str, Tensor], name: str) -> Tensor | None:
+    """Return what a tensor is weighed by: its own, its last letter's, or all tensors'."""
+    for weight in (weight_of(name), weight_of(name[-1]), WEIGHT):
+        if weight in upload:
+            return upload[weight]
+    return None
+
+
+def with_numbers(sent: Mapping[str, Tensor], like: Tensors) -> dict[str, Tensor]:
+    """Return stacked uploads as they would be had nothing been sent in few bits.
+
+    Codes are of tensors without their weight, and what comes back is times it.
+
+    Args:
+        sent: Stacked over clients.
+        like: What one client received, whose shapes are the uploads'.
+    """
+    numbers = dequantised(sent, like)
+    for name in (name for name in sent if RANGE + name in sent):
+        weight = weight_in(sent, name)
+        if weight is not None:
+            numbers[name] = _times(numbers[name], weight)
+    return numbers
+
+
+def _times(tensor: Tensor, weight: Tensor) -> Tensor:
+    return tensor * weight.view(-1, *[1] * (tensor.ndim - 1))
 
 
 def weighted_upload(
@@ -56,10 +88,7 @@ def times_weight(
     trained: Mapping[str, Float[Tensor, "k ..."]], weight: Float[Tensor, " k"]
 ) -> dict[str, Tensor]:
     """Return tensors times each client's weight, and the weight beside them."""
-    scaled = {
-        name: tensor * weight.view(-1, *[1] * (tensor.ndim - 1))
-        for name, tensor in trained.items()
-    }
+    scaled = {name: _times(tensor, weight) for name, tensor in trained.items()}
     return scaled | {WEIGHT: weight}
 
 
@@ -103,14 +132,14 @@ def update_deltas(
     their coordinates stand there, among zeros, in a row of all that was received.
     Integers and truth values count as floating-point numbers.
     """
-    deltas = {}
+    sent, deltas = with_numbers(sent, received), {}
     for name in (name for name in sent if role_of(name) == "model"):
         tensor, before = _floating(sent[name]), received.get(name)
         if COORDINATES in sent:
             size = sum(t.numel() for n, t in received.items() if n != COORDINATES)
             row = torch.zeros(len(tensor), size, dtype=tensor.dtype)
             tensor = row.scatter(1, sent[COORDINATES], tensor)
-        weight = sent.get(weight_of(name[-1]), sent.get(WEIGHT))
+        weight = weight_in(sent, name)
         if weight is not None:
             tensor = tensor / weight.view(-1, *[1] * (tensor.ndim - 1)).clamp(min=1e-9)
         if before is not None and before.shape == tensor.shape[1:]:

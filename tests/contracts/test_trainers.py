@@ -50,6 +50,8 @@ VARIANTS: list[tuple[str, dict[str, object]]] = [
     ("fedrand", {"past": False}),
     ("fedrand", {"send_a": 0.2, "normalize": False, "pairing": "second-to-last"}),
     ("fedrand", {"pairing": "server"}),
+    ("fedrand", {"sublayers": 0.5, "normalize": False}),
+    ("fedrand", {"upload_bits": 2, "rounding": "nearest", "sublayers": 0.5}),
     ("lora-fedper", {"shared_layers": 1}),
     ("fedpt-zeroth-order", {"directions": 0}),
     ("dp-fedpt", {"epsilon": 8.0, "coordinates": 10}),

@@ -1,12 +1,18 @@
+from typing import Any
+
 import pytest
 import torch
 
 from privaudit.auditing.shadow_models.training import _replay, _start
+from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
+from privaudit.federated.runs.config import make_config
 from privaudit.federated.trainer import Round, Task
+from privaudit.federated.transcripts.quantised import RANGE, dequantised
 from privaudit.federated.transcripts.threat_models import find_threat
 from privaudit.federated.transcripts.transcript import Message, bytes_sent
+from privaudit.federated.weighted_mean import update_deltas
 from privaudit.trainers.fedrand import FedRand
 from privaudit.trainers.lora_fedavg import LoraFedAvg
 from tests.toy_federation import CLIENTS, Play, Shards
@@ -200,11 +206,14 @@ def test_half_of_what_goes_up_is_saved_and_nothing_of_what_comes_down(
     assert share == pytest.approx(0.75, abs=0.01)
 
 
+@pytest.mark.parametrize(
+    "settings", [{}, {"sublayers": 0.5}, {"upload_bits": 4, "sublayers": 0.5}]
+)
 def test_shadows_take_the_factors_that_the_target_took_from_the_public_start(
-    play: Play,
+    settings: dict[str, Any], play: Play
 ) -> None:
     """What an upload shows, and what everybody saw at the start, is not drawn anew."""
-    adversary, targets = play(FedRand()).watched(seed=77)
+    adversary, targets = play(FedRand(**settings)).watched(seed=77)
     first = adversary.view.broadcasts_to("client-1")[0].tensors
     start = _start(adversary, ["shadow-0", "shadow-1"])
     for name, tensor in first.items():
@@ -232,3 +241,131 @@ def test_a_shadow_with_the_target_s_own_records_sends_nearly_what_it_sent(
 def test_one_step_of_a_lone_record_begins_at_the_server_s_factors() -> None:
     single = FedRand(epochs=3).single_step()
     assert (single.epochs, single.batch_size, single.past) == (1, 0, False)
+
+
+def test_with_sublayers_a_client_shares_one_factor_of_some_layers(play: Play) -> None:
+    """Two of three layers, drawn anew; what a layer weighs stands beside it."""
+    played, drawn = play(FedRand(sublayers=0.5), rounds=6), set()
+    for index in range(6):
+        for sent in played.uploads(index).values():
+            names = sorted(n for n in sent if n.startswith("layer"))
+            assert len(names) == 2
+            assert len({name[-1] for name in names}) == 1
+            assert sent.keys() == {"weight", *names, *(f"weight {n}" for n in names)}
+            drawn.add(tuple(names))
+    assert len(drawn) == 6
+
+
+def test_each_layer_is_averaged_over_those_who_sent_it() -> None:
+    server = {f"layer{i}.{f}": torch.zeros(1, 1) for i in (0, 1) for f in "AB"}
+    inbox = {
+        "layer0.A": torch.tensor([[3 * 1.0 + 1 * 5.0]]),
+        "weight layer0.A": torch.tensor(4.0),
+        "layer1.B": torch.tensor([[2 * 7.0]]),
+        "weight layer1.B": torch.tensor(2.0),
+        "weight": torch.tensor(8.0),
+    }
+    for normalize, expected in ((True, (2.0, 7.0)), (False, (1.0, 1.75))):
+        trainer = FedRand(sublayers=0.5, normalize=normalize)
+        after, _ = trainer.aggregate(toy_writing_task(), server, inbox, at())
+        assert (after["layer0.A"].item(), after["layer1.B"].item()) == expected
+        assert not after["layer0.B"].any()
+        assert not after["layer1.A"].any()
+
+
+def test_layers_that_are_not_shared_go_on_from_the_own_past(play: Play) -> None:
+    trainer = FedRand(send_a=1.0, only=("layer1",), learning_rate=1e-30)
+    played = play(trainer, rounds=0)
+    start = played.server
+    played.federation.server = {n: torch.full_like(t, 2.0) for n, t in start.items()}
+    for client in CLIENTS:
+        played.federation.kept[client] = {
+            n: torch.full_like(t, 7.0) for n, t in start.items()
+        }
+    played.step()
+    for name, tensor in played.kept["client-0"].items():
+        assert tensor.unique().item() == (2.0 if name == "layer1.A" else 7.0)
+
+
+def test_a_server_completes_layer_by_layer(play: Play) -> None:
+    """Each tensor is as the client last sent it, and the server's where it never did."""
+    played = play(FedRand(sublayers=0.4, learning_rate=0.01), rounds=5)
+    sent = [played.uploads(index)["client-0"] for index in range(5)]
+    rebuilt = played.rebuild("server")
+    down = next(m for m in played.rounds[4].messages if m.receiver == "client-0")
+    oldest = 4
+    for name, tensor in down.tensors.items():
+        rounds = [index for index in range(5) if name in sent[index]]
+        if rounds:
+            upload = sent[rounds[-1]]
+            tensor = upload[name] / upload[f"weight {name}"]
+            oldest = min(oldest, rounds[-1])
+        assert torch.equal(rebuilt.model[name], tensor)
+    assert rebuilt.staleness == 4 - oldest
+
+
+def test_no_such_layer_is_refused(task: Task) -> None:
+    with pytest.raises(
+        ConfigError, match=r"'layer9' was named in only.*layer0, layer1"
+    ):
+        FedRand(only=("layer9",)).start(task, Seeds(0))
+
+
+def test_many_bits_are_nearly_those_of_plain_uploads(play: Play) -> None:
+    """Rounds that go on from rounded uploads stay within some steps of the grid."""
+    plain = play(FedRand(learning_rate=1e-4), rounds=3)
+    fine = play(FedRand(learning_rate=1e-4, upload_bits=16), rounds=3)
+    for name, tensor in plain.server.items():
+        torch.testing.assert_close(fine.server[name], tensor, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_bytes_are_those_of_the_bits(bits: int, play: Play) -> None:
+    """Three tensors of 64 numbers, the range and bits of each, and one weight."""
+    rounds = play(FedRand(upload_bits=bits), rounds=1).rounds
+    up = [bytes_sent([m])["up"] for m in rounds[0].messages if m.sender != "server"]
+    assert up == [3 * (64 * bits // 8 + 12) + 4] * 3
+    assert all(m.kind == "individual-update" for m in rounds[0].messages[3:])
+
+
+def test_the_server_reads_exactly_what_was_sent(play: Play) -> None:
+    """Its mean, its reconstruction and what moved, all from the codes alone."""
+    played = play(FedRand(upload_bits=2, send_a=1.0, learning_rate=0.01), rounds=1)
+    start = play(FedRand(upload_bits=2, send_a=1.0), rounds=0).server
+    numbers, sizes = {}, {}
+    for client, sent in played.uploads().items():
+        stacked = {n: t.unsqueeze(0) for n, t in sent.items()}
+        numbers[client] = dequantised(stacked, start)["layer0.A"][0]
+        assert len(numbers[client].unique()) <= 4
+        sizes[client] = sent["weight A"]
+        moved = update_deltas(stacked, start)["layer0.A"][0]
+        torch.testing.assert_close(moved, numbers[client] - start["layer0.A"])
+    mean = sum(sizes[c] * numbers[c] for c in sizes) / sum(sizes.values())
+    torch.testing.assert_close(played.server["layer0.A"], mean)
+    model = played.rebuild("server").model
+    torch.testing.assert_close(model["layer0.A"], numbers["client-0"])
+    assert torch.equal(model["layer0.B"], start["layer0.B"])
+
+
+def test_stochastic_rounding_is_drawn_from_the_seed(play: Play) -> None:
+    def sent(seed: int, **settings: Any) -> Tensors:
+        trainer = FedRand(upload_bits=4, send_a=1.0, learning_rate=1e-30, **settings)
+        start = play(trainer, rounds=0).server
+        played = play(trainer, rounds=0, seed=seed)
+        played.federation.server = start
+        played.step()
+        return played.uploads()["client-0"]
+
+    first, again, other = (sent(seed)["layer0.A"] for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    near = [sent(seed, rounding="nearest") for seed in (1, 2)]
+    assert torch.equal(near[0]["layer0.A"], near[1]["layer0.A"])
+    assert RANGE + "layer0.A" in near[0]
+
+
+def test_masks_over_codes_are_refused() -> None:
+    with pytest.raises(ConfigError, match="uses each of them by itself"):
+        make_config(
+            "fedrand", secure_aggregation="masked", settings={"upload_bits": "8"}
+        )

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from torch import nn
+
 from privaudit.core.streams import Stream
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.models.hugging_face import import_peft
@@ -16,20 +18,25 @@ from privaudit.tuning.transformers.prompt_encoder import encoded, prompt_width, 
 class PTuning:
     """Vectors in front of the input, made by a bidirectional LSTM and a perceptron.
 
-    The LSTM is trained and sent as well, and has many more numbers than the vectors
-    that it makes: it eases training, it does not save bytes.
+    All of it is trained and sent. At m vectors of the model's width d, an LSTM of width
+    h that reads vectors of width d', it has m d' + 8 h (d' + h + 2) + 2 h (2 h + 1) +
+    (2 h + 1) d numbers, and a soft prompt m d. So a narrow d' alone saves nothing: the
+    perceptron's last layer has to be narrower than the prompt is long, 2 h + 1 < m.
 
     Source: Liu et al., "GPT understands, too", 2021, section 3.2; peft's
-    ``PromptEncoderConfig`` with its LSTM.
+    ``PromptEncoderConfig`` with its LSTM, which has d' = d only; a narrow d' is of
+    "Federated prompt tuning for efficient and privacy-preserving adaptation of
+    foundation models", section 2.1, item 3.
 
     Attributes:
-        options: ``virtual_tokens`` and ``encoder_width`` count.
+        options: ``virtual_tokens``, ``encoder_width`` h and ``embedding_width`` d'
+            count.
     """
 
     options: MechanismOptions
 
     def config(self, model: Tunable) -> Any:
-        """Return peft's ``PromptEncoderConfig``.
+        """Return peft's ``PromptEncoderConfig``, which has no place for a narrow d'.
 
         Raises:
             ConfigError: The model takes no prompt.
@@ -46,9 +53,18 @@ class PTuning:
 
     def start(self, model: Tunable, stream: Stream) -> Tensors:
         """Return the encoder's parameters as peft initialises them."""
-        return started(import_peft().PromptEncoder, self.config(model), stream)
+        return started(self._encoder, self.config(model), stream)
 
     def tuning(self, model: Tunable, parameters: Stacked) -> Tuning:
         """Return what each model's LSTM makes."""
-        encoder = import_peft().PromptEncoder
-        return Tuning(prompt=encoded(encoder, self.config(model), parameters))
+        return Tuning(prompt=encoded(self._encoder, self.config(model), parameters))
+
+    def _encoder(self, config: Any) -> nn.Module:
+        encoder: nn.Module = import_peft().PromptEncoder(config)
+        width, hidden = self.options.embedding_width, config.encoder_hidden_size
+        if width:
+            encoder.embedding = nn.Embedding(config.num_virtual_tokens, width)
+            encoder.lstm_head = nn.LSTM(
+                width, hidden, bidirectional=True, batch_first=True
+            )
+        return encoder

@@ -24,6 +24,7 @@ class MechanismOptions:
         lora_alpha: Scaling: the update is multiplied by lora_alpha / rank.
         encoder_width: Hidden width of P-tuning's LSTM, or of a prefix' projection.
         projected: Whether a prefix is the output of a two-layer MLP.
+        embedding_width: Width of what P-tuning's LSTM reads; 0 takes the model's.
     """
 
     virtual_tokens: Annotated[int, Field(ge=1)] = 8
@@ -31,6 +32,7 @@ class MechanismOptions:
     lora_alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 16.0
     encoder_width: Annotated[int, Field(ge=1)] = 32
     projected: bool = False
+    embedding_width: Annotated[int, Field(ge=0)] = 0
 
 
 @runtime_checkable

@@ -1,5 +1,6 @@
 """peft's modules that make prompts, run for several models with own parameters."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from privaudit.core.streams import Stream
 from privaudit.core.tensors import Stacked
 from privaudit.models.interfaces import Tunable
 
+Build = Callable[[Any], nn.Module]
+"""From a configuration of peft's to a module."""
 PLAIN = "embedding.weight"
 """Where a module has this parameter only, its prompt is that parameter."""
 
@@ -29,7 +32,7 @@ def prompt_width(model: Tunable) -> int:
     )
 
 
-def started(build: type[nn.Module], config: Any, stream: Stream) -> dict[str, Tensor]:
+def started(build: Build, config: Any, stream: Stream) -> dict[str, Tensor]:
     """Return a module's parameters as peft initialises them, seeded by our stream.
 
     They are public: torch's generator keeps 32 bits of a seed.
@@ -42,7 +45,7 @@ def started(build: type[nn.Module], config: Any, stream: Stream) -> dict[str, Te
 
 
 def encoded(
-    build: type[nn.Module], config: Any, parameters: Stacked
+    build: Build, config: Any, parameters: Stacked
 ) -> Float[Tensor, "k tokens width"]:
     """Return what the module gives for each of its tokens, one model after the other.
 

@@ -33,7 +33,7 @@ from privaudit.federated.trainer import (
 )
 from privaudit.federated.weighted_mean import weighted_upload
 from privaudit.models.interfaces import AnyTask, Tuning
-from privaudit.tuning.optimiser import Kind, Optimised
+from privaudit.tuning.optimiser import ADDED, Kind, Optimised
 from privaudit.tuning.peft_methods.registry import (
     PEFT_METHODS,
     MechanismOptions,
@@ -65,6 +65,7 @@ class PromptTuner(Optimised):
         lora_alpha: Scaling: the update is multiplied by lora_alpha / rank.
         encoder_width: Hidden width of P-tuning's LSTM, or of a prefix' projection.
         projected: Whether a prefix is the output of a two-layer MLP.
+        embedding_width: Width d' of what P-tuning's LSTM reads; 0 takes the model's.
         optimizer: "adamw", "adam", or "sgd" as in the proposal.
         learning_rate: Step size, above 0.
         weight_decay: At least 0. AdamW shrinks the parameters themselves, SGD and Adam
@@ -93,6 +94,7 @@ class PromptTuner(Optimised):
     lora_alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 16.0
     encoder_width: Annotated[int, Field(ge=1)] = 32
     projected: bool = False
+    embedding_width: Annotated[int, Field(ge=0), ADDED] = 0
     optimizer: Kind = "adamw"
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
@@ -207,6 +209,7 @@ class PromptTuner(Optimised):
                 self.lora_alpha,
                 self.encoder_width,
                 self.projected,
+                self.embedding_width,
             )
         )
 

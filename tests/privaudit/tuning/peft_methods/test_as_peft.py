@@ -177,3 +177,42 @@ def test_a_prefix_for_no_such_layer_is_refused(language: StackedLanguageModel) -
     )
     with pytest.raises(ConfigError, match="'nowhere', which is no layer"):
         language.logits(NOTHING, WORDS, Tuning(prefix={"nowhere": pair}))
+
+
+def test_a_narrow_prompt_encoder_has_as_many_numbers_as_are_said() -> None:
+    """The model's width is 32; of peft's own encoder only the LSTM's input differs."""
+    for m, h, narrow in ((8, 2, 4), (5, 12, 3), (20, 1, 6)):
+        language = stacked("gpt2")
+        options = MechanismOptions(m, encoder_width=h, embedding_width=narrow)
+        parameters = drawn("p-tuning", language, options)
+        count = sum(t[0].numel() for t in parameters.values())
+        lstm, last = 8 * h * (narrow + h + 2), (2 * h + 1) * language.width
+        assert count == m * narrow + lstm + 2 * h * (2 * h + 1) + last
+        prompt = tuning("p-tuning", language, parameters, options).prompt
+        assert prompt is not None
+        assert prompt.shape == (2, m, language.width)
+    as_wide = MechanismOptions(5, encoder_width=12, embedding_width=language.width)
+    parameters = drawn("p-tuning", language)
+    ours, pefts = (
+        tuning("p-tuning", language, parameters, options).prompt
+        for options in (as_wide, OPTIONS)
+    )
+    assert ours is not None
+    assert pefts is not None
+    assert torch.equal(ours, pefts)
+
+
+def test_a_prompt_encoder_narrow_enough_is_smaller_than_a_soft_prompt() -> None:
+    language, stream = stacked("gpt2"), Seeds(1).stream("start")
+    soft, wide, narrow = (
+        sum(
+            t.numel()
+            for t in PEFT_METHODS.find(name)(options).start(language, stream).values()
+        )
+        for name, options in (
+            ("soft-prompt", OPTIONS),
+            ("p-tuning", MechanismOptions(5, encoder_width=1)),
+            ("p-tuning", MechanismOptions(5, encoder_width=1, embedding_width=2)),
+        )
+    )
+    assert narrow < soft < wide
