@@ -5,7 +5,7 @@ saw one of them; 40 federations, and for each 25 tosses of who is called a membe
 no score depends on. Of shares, 1,000 clients are drawn.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -22,7 +22,7 @@ from privaudit.statistics.roc import pooled_auroc
 from privaudit.trainers.lora_fedavg import LoraFedAvg
 from privaudit.trainers.promptfl import PromptFL
 from tests.conftest import toy_records, with_noise
-from tests.privaudit.auditing.parts.test_panoramia import drawn
+from tests.privaudit.auditing.parts.test_panoramia import drawn, spread
 from tests.privaudit.auditing.shadow_models.test_shares import signals
 from tests.toy_federation import CLIENTS, play_toy
 from tests.toy_language import toy_dialogues, toy_writing_task
@@ -78,11 +78,43 @@ def test_false_alarms_of_attacks(attack: Attack, task: Task) -> None:
     _report(f"{attack}: AUROC above 0.5", float(np.mean(alarms)), len(alarms), 0.025)
 
 
-def test_false_alarms_beyond_a_baseline() -> None:
-    for shift in (0.0, 1.0):
-        found = [compared(*drawn(shift, 0.0, seed, count=200)) for seed in range(1000)]
-        alarms = float(np.mean([one.gain.low > 0 for one in found]))
-        _report(f"beyond a baseline, shift {shift:g}", alarms, len(found), 0.025)
+Table = tuple[np.ndarray, np.ndarray, np.ndarray]  # known, with scores, the truth
+
+
+def many_columns(seed: int, count: int = 200) -> Table:
+    """64 features, one of which is shifted and told by the score."""
+    rng = np.random.default_rng(seed)
+    truth = rng.random(count) < 0.5
+    known = rng.normal(size=(count, 64))
+    known[:, 0] += truth
+    score = known[:, 0] + rng.normal(size=count)
+    return known, np.column_stack([known, score]), truth
+
+
+def in_clusters(seed: int, count: int = 300) -> tuple[*Table, np.ndarray]:
+    """Records of 60 patients, whose scores and coins resemble one another."""
+    rng = np.random.default_rng(seed)
+    patient = np.repeat(np.arange(60), count // 60)
+    truth = rng.random(count) < rng.beta(0.5, 0.5, 60)[patient]
+    known = rng.normal(size=(count, 1))
+    score = 0.9**0.5 * rng.normal(size=60)[patient] + 0.1**0.5 * rng.normal(size=count)
+    return known, np.column_stack([known, score]), truth, patient
+
+
+BASELINES: Mapping[str, Callable[[int], tuple[np.ndarray, ...]]] = {
+    "nothing differs": lambda seed: drawn(0.0, 0.0, seed, count=200),
+    "a shift": lambda seed: drawn(1.0, 0.0, seed, count=200),
+    "a spread": lambda seed: spread(seed, count=200),
+    "64 columns, one shifted": many_columns,
+    "clusters, correlation 0.9": in_clusters,
+}
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_false_alarms_beyond_a_baseline(name: str) -> None:
+    found = [compared(*BASELINES[name](seed)) for seed in range(1000)]
+    alarms = float(np.mean([one.gain.low > 0 for one in found]))
+    _report(f"beyond a baseline, {name}", alarms, len(found), 0.025)
 
 
 @pytest.mark.parametrize("effect", [0.0, 1.0, 3.0])
