@@ -15,6 +15,7 @@ from privaudit.attacks.label_only import LabelOnly
 from privaudit.attacks.pipra import Pipra
 from privaudit.attacks.ramia import Ramia
 from privaudit.auditing.attack import ATTACKS, Attack
+from privaudit.auditing.parts.class_shares import SKEW, _regress
 from privaudit.auditing.parts.panoramia import compared
 from privaudit.auditing.shadow_models.shares import estimated_usage
 from privaudit.federated.trainer import Records, Task
@@ -127,6 +128,42 @@ def test_intervals_of_usage(effect: float) -> None:
         _report(
             f"share {share:g}, effect {effect:g}, width {width:.2f}", missed, 1000, 0.05
         )
+
+
+CLIENTS_HOLD: Mapping[str, Callable[[np.random.Generator], np.ndarray]] = {
+    "as shadows do": lambda rng: _skewed(rng, 1)[0],
+    "all classes alike": lambda rng: np.full(10, 0.1),
+    "one class": lambda rng: np.eye(10)[rng.integers(10)],
+    "Dirichlet 0.3": lambda rng: rng.dirichlet(np.full(10, 0.3)),
+}
+
+
+def _skewed(rng: np.random.Generator, count: int) -> np.ndarray:
+    weights = np.log(rng.random((count, 10))) ** SKEW
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.1, 0.5])
+@pytest.mark.parametrize("held", CLIENTS_HOLD)
+def test_intervals_of_class_shares(held: str, noise: float) -> None:
+    """Models lean to their classes, and as much to others by chance; 16 shadows."""
+    rng, missed, large, widths = np.random.default_rng(0), [], [], []
+    for _ in range(100):
+        drawn = [*_skewed(rng, 16), CLIENTS_HOLD[held](rng)]
+        shares = np.stack([rng.multinomial(50, one) / 50 for one in drawn])
+        lean = shares + noise * rng.normal(size=shares.shape)
+        found = _regress(lean[:-1], shares[:-1], lean[-1:])
+        for one, actual in zip(found, shares[-1], strict=True):
+            missed.append(not one.low - 1e-3 <= actual <= one.high + 1e-3)
+            large += [missed[-1]] if actual > 0.3 else []
+            widths.append(one.high - one.low)
+    few = (
+        f"{100 * np.mean(large):.0f} % of {len(large)} above 0.3 missed, "
+        if large
+        else ""
+    )
+    what = f"a client of {held}, noise {noise:g}, {few}width {np.mean(widths):.2f}"
+    _report(what, float(np.mean(missed)), 1000, 0.05)
 
 
 def _report(what: str, share: float, count: int, nominal: float) -> None:
