@@ -19,7 +19,7 @@ from privaudit.auditing.named_attacks import (
 from privaudit.auditing.parts.one_run import refuse_unbounded
 from privaudit.auditing.played_scenario import PlayedScenario, store_beside
 from privaudit.auditing.query_access import answering
-from privaudit.auditing.repetition.audit_log import check_log, log_audit
+from privaudit.auditing.repetition.audit_log import check_log, log_audit, logged
 from privaudit.auditing.repetition.correction import recount
 from privaudit.auditing.scenario import Scenario, find_scenario
 from privaudit.auditing.scores.audits_scores import AuditsScores
@@ -77,6 +77,7 @@ class Auditor(AuditsScores):
         budget: str | None = None,
         seed: int = 0,
         watcher: Watcher | None = None,
+        is_logged: bool = True,
     ) -> Audit:
         """Run a scenario's attacks on the run, and return the audit.
 
@@ -95,6 +96,8 @@ class Auditor(AuditsScores):
                 that writes takes minutes.
             seed: Of the adversary's randomness.
             watcher: Called with a :class:`privaudit.cli.progress.Phase` of what is done next.
+            is_logged: Whether the run's log of audits counts it. Only checks of an audit
+                that is in the log are not: what nobody logs, nobody may report.
 
         Raises:
             UnknownNameError: No scenario, or no attack, has that name.
@@ -106,7 +109,8 @@ class Auditor(AuditsScores):
             StorageError: The log cannot be written.
         """
         check_arguments(scenario, clients, shadows, budget, seed, attacks)
-        check_log(self.run)  # before anything is trained
+        if is_logged:
+            check_log(self.run)  # before anything is trained
         asked: dict[str, Any] = {
             "attacks": attacks,
             "clients": clients,
@@ -114,32 +118,20 @@ class Auditor(AuditsScores):
             "budget": budget,
             "seed": seed,
         }
-        audit = self.play(scenario, watcher=watcher, **asked)
+        audit = self._play(scenario, watcher=watcher, **asked)
+        if not is_logged:
+            return audit
         asked["attacks"] = sorted(attacks)
         own = ["a scenario"] * isinstance(scenario, Scenario)
         own += ["attacks"] * (isinstance(attacks, Mapping) and bool(attacks))
-        log_audit(self.run, audit.scenario.name, seed, audit.results, asked, own)
+        found = logged(audit.results)
+        log_audit(self.run, audit.scenario.name, seed, found, asked, own)
         return recount(audit)
 
-    def play(
-        self,
-        scenario: str | Scenario = "server-reconstruct",
-        *,
-        attacks: Attacks = (),
-        clients: int | Literal["all"] = "all",
-        shadows: int | None = None,
-        budget: str | None = None,
-        seed: int = 0,
-        watcher: Watcher | None = None,
-    ) -> Audit:
-        """Return what :meth:`attack` does, and leave the run's log of audits as it is.
-
-        For checks of an audit that was made: what nobody logs, nobody may report.
-        """
-        check_arguments(scenario, clients, shadows, budget, seed, attacks)
-        plan, adversary, targets, bought = self.settle(
-            scenario, attacks, clients, shadows, budget, seed, watcher
-        )
+    def _play(self, scenario: str | Scenario, seed: int, **asked: Any) -> Audit:
+        """Return an audit that no log counts."""
+        plan, adversary, targets, bought = self.settle(scenario, seed=seed, **asked)
+        clients = asked["clients"]
         played = PlayedScenario(self.run, plan, adversary, targets, clients)
         played = replace(played, results=played.attack(plan, targets))
         weaker = attack_as_weaker(played)

@@ -15,7 +15,12 @@ import numpy as np
 from jaxtyping import Bool
 
 from privaudit.auditing.active.amplified import ActiveServer, Amplifier, amplify
-from privaudit.core.errors import ConfigError
+from privaudit.auditing.repetition.audit_log import (
+    LoggedAttack,
+    check_log,
+    log_audit,
+)
+from privaudit.core.errors import AttackError, ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.storage import make_private_folder
 from privaudit.core.tensors import Tensors
@@ -36,6 +41,7 @@ from privaudit.statistics.estimate import Estimate, proportion
 from privaudit.statistics.roc import auroc
 
 FEWEST_RECORDS = 10
+SCENARIO = "active-server"  # in the log of audits
 
 
 @dataclass(frozen=True)
@@ -97,15 +103,24 @@ def attack_actively(
 
     Raises:
         ConfigError: Uploads are masked, or there are too few records.
-        AttackError: The trainer's clients keep a state.
+        AttackError: The trainer's clients keep a state, or its model writes.
         UnknownNameError: There is no such client.
+        MissingFileError: The run's log of audits, to which this adds a line, is gone.
+        TranscriptError: It was cut or altered.
+        StorageError: It cannot be written.
     """
     if run.config.is_masked:
         raise ConfigError(
             f"An active server was asked for, and the uploads of {run.name} are masked, "
             "so that it sees no answer. Use a run without --secure-aggregation masked."
         )
+    check_log(run)  # before anything is trained
     population, trainer = run.population, run.trainer
+    if population.task.kind != "classification":
+        raise AttackError(
+            f"An active server was asked for, and {run.name} generates text: what it "
+            "turns is the label of a record. Use a run of a classifier."
+        )
     run.ledger.candidates_of(client)  # raises where there is none
     positions = population.asked_about(client, canaries=False)
     truth = run.ledger.is_member[positions]
@@ -141,10 +156,17 @@ def attack_actively(
 
     server = ActiveServer(trainer, population.task, rule, seeds)
     found = amplify(server, population.pick(positions), chosen, ask, how)
+    active, passive = (auroc(s[told], s[~told]) for s in (found.active, found.passive))
+    attacks = [
+        LoggedAttack.of("amplified", repr(how), active, named=True),
+        LoggedAttack.of("not amplified", repr(how), passive, named=False),
+    ]
+    asked = {"client": client, "records": records, "seed": seed, "unnoticed": unnoticed}
+    log_audit(run, SCENARIO, seed, attacks, asked)
     return ActiveAudit(
         client,
-        auroc(found.active[told], found.active[~told]),
-        auroc(found.passive[told], found.passive[~told]),
+        active,
+        passive,
         paired_auroc_difference(found.active, found.passive, told),
         _checks(earlier, found.sent, bound),
         Transcript(messages),

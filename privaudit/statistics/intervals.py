@@ -106,6 +106,8 @@ def effective_count(
         return float(count)
     sums = np.bincount(number, spread)
     between = float(sums @ sums) * inflation(count)
+    if not between:  # all clusters alike
+        return float(size)
     few = stdtrit(size - 1, 0.975) / stdtrit(count - 1, 0.975)
     return min(float(size), size * plain / between * float(few) ** 2)
 

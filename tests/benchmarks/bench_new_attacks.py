@@ -5,7 +5,7 @@ saw one of them; 40 federations, and for each 25 tosses of who is called a membe
 no score depends on. Of shares, 1,000 clients are drawn.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +15,7 @@ from privaudit.attacks.label_only import LabelOnly
 from privaudit.attacks.pipra import Pipra
 from privaudit.attacks.ramia import Ramia
 from privaudit.auditing.attack import ATTACKS, Attack
+from privaudit.auditing.parts.class_shares import SKEW, _regress
 from privaudit.auditing.parts.panoramia import compared
 from privaudit.auditing.shadow_models.shares import estimated_usage
 from privaudit.federated.trainer import Records, Task
@@ -22,7 +23,7 @@ from privaudit.statistics.roc import pooled_auroc
 from privaudit.trainers.lora_fedavg import LoraFedAvg
 from privaudit.trainers.promptfl import PromptFL
 from tests.conftest import toy_records, with_noise
-from tests.privaudit.auditing.parts.test_panoramia import drawn
+from tests.privaudit.auditing.parts.test_panoramia import drawn, spread
 from tests.privaudit.auditing.shadow_models.test_shares import signals
 from tests.toy_federation import CLIENTS, play_toy
 from tests.toy_language import toy_dialogues, toy_writing_task
@@ -78,11 +79,43 @@ def test_false_alarms_of_attacks(attack: Attack, task: Task) -> None:
     _report(f"{attack}: AUROC above 0.5", float(np.mean(alarms)), len(alarms), 0.025)
 
 
-def test_false_alarms_beyond_a_baseline() -> None:
-    for shift in (0.0, 1.0):
-        found = [compared(*drawn(shift, 0.0, seed, count=200)) for seed in range(1000)]
-        alarms = float(np.mean([one.gain.low > 0 for one in found]))
-        _report(f"beyond a baseline, shift {shift:g}", alarms, len(found), 0.025)
+Table = tuple[np.ndarray, np.ndarray, np.ndarray]  # known, with scores, the truth
+
+
+def many_columns(seed: int, count: int = 200) -> Table:
+    """64 features, one of which is shifted and told by the score."""
+    rng = np.random.default_rng(seed)
+    truth = rng.random(count) < 0.5
+    known = rng.normal(size=(count, 64))
+    known[:, 0] += truth
+    score = known[:, 0] + rng.normal(size=count)
+    return known, np.column_stack([known, score]), truth
+
+
+def in_clusters(seed: int, count: int = 300) -> tuple[*Table, np.ndarray]:
+    """Records of 60 patients, whose scores and coins resemble one another."""
+    rng = np.random.default_rng(seed)
+    patient = np.repeat(np.arange(60), count // 60)
+    truth = rng.random(count) < rng.beta(0.5, 0.5, 60)[patient]
+    known = rng.normal(size=(count, 1))
+    score = 0.9**0.5 * rng.normal(size=60)[patient] + 0.1**0.5 * rng.normal(size=count)
+    return known, np.column_stack([known, score]), truth, patient
+
+
+BASELINES: Mapping[str, Callable[[int], tuple[np.ndarray, ...]]] = {
+    "nothing differs": lambda seed: drawn(0.0, 0.0, seed, count=200),
+    "a shift": lambda seed: drawn(1.0, 0.0, seed, count=200),
+    "a spread": lambda seed: spread(seed, count=200),
+    "64 columns, one shifted": many_columns,
+    "clusters, correlation 0.9": in_clusters,
+}
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_false_alarms_beyond_a_baseline(name: str) -> None:
+    found = [compared(*BASELINES[name](seed)) for seed in range(1000)]
+    alarms = float(np.mean([one.gain.low > 0 for one in found]))
+    _report(f"beyond a baseline, {name}", alarms, len(found), 0.025)
 
 
 @pytest.mark.parametrize("effect", [0.0, 1.0, 3.0])
@@ -95,6 +128,42 @@ def test_intervals_of_usage(effect: float) -> None:
         _report(
             f"share {share:g}, effect {effect:g}, width {width:.2f}", missed, 1000, 0.05
         )
+
+
+CLIENTS_HOLD: Mapping[str, Callable[[np.random.Generator], np.ndarray]] = {
+    "as shadows do": lambda rng: _skewed(rng, 1)[0],
+    "all classes alike": lambda rng: np.full(10, 0.1),
+    "one class": lambda rng: np.eye(10)[rng.integers(10)],
+    "Dirichlet 0.3": lambda rng: rng.dirichlet(np.full(10, 0.3)),
+}
+
+
+def _skewed(rng: np.random.Generator, count: int) -> np.ndarray:
+    weights = np.log(rng.random((count, 10))) ** SKEW
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.1, 0.5])
+@pytest.mark.parametrize("held", CLIENTS_HOLD)
+def test_intervals_of_class_shares(held: str, noise: float) -> None:
+    """Models lean to their classes, and as much to others by chance; 16 shadows."""
+    rng, missed, large, widths = np.random.default_rng(0), [], [], []
+    for _ in range(100):
+        drawn = [*_skewed(rng, 16), CLIENTS_HOLD[held](rng)]
+        shares = np.stack([rng.multinomial(50, one) / 50 for one in drawn])
+        lean = shares + noise * rng.normal(size=shares.shape)
+        found = _regress(lean[:-1], shares[:-1], lean[-1:])
+        for one, actual in zip(found, shares[-1], strict=True):
+            missed.append(not one.low - 1e-3 <= actual <= one.high + 1e-3)
+            large += [missed[-1]] if actual > 0.3 else []
+            widths.append(one.high - one.low)
+    few = (
+        f"{100 * np.mean(large):.0f} % of {len(large)} above 0.3 missed, "
+        if large
+        else ""
+    )
+    what = f"a client of {held}, noise {noise:g}, {few}width {np.mean(widths):.2f}"
+    _report(what, float(np.mean(missed)), 1000, 0.05)
 
 
 def _report(what: str, share: float, count: int, nominal: float) -> None:

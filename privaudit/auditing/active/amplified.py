@@ -117,8 +117,9 @@ class ActiveServer:
         if any(starts) or moved.keys() != received.keys():
             raise AttackError(
                 f"An active server was asked for, and clients of "
-                f"{type(self.trainer).__name__} keep a state of their own, or send "
-                "something else than what they received. Use one such as promptfl."
+                f"{type(self.trainer).__name__} keep a state of their own, which no "
+                "server sees, or send something else than what they received. Use a run "
+                "of promptfl, prompt-fedprox, dp-promptfl, fedpt or full-fedavg."
             )
         return unstack({n: received[n] + moved[n] for n in received}, len(names))
 

@@ -27,7 +27,7 @@ from privaudit.auditing.played_scenario import PlayedScenario
 from privaudit.auditing.shadow_models.shares import (
     InferredShare,
     InferredShares,
-    predicted_share,
+    calibrated_share,
 )
 from privaudit.auditing.shadow_models.splits import ShadowSplit
 from privaudit.auditing.shadow_models.training import shadow_models
@@ -109,11 +109,10 @@ def _regress(
     )
     ridge = RidgeCV(PENALTIES)
     held_out = cross_val_predict(ridge, inputs, shares, cv=KFold(FOLDS))
-    errors = np.clip(held_out, 0, 1) - shares
     found = ridge.fit(inputs, shares).predict(asked)[0]
     return [
-        predicted_share(float(value), column)
-        for value, column in zip(found, errors.T, strict=True)
+        calibrated_share(float(value), *columns)
+        for value, *columns in zip(found, held_out.T, shares.T, strict=True)
     ]
 
 

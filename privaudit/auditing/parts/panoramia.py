@@ -2,14 +2,16 @@
 
 Two classifiers tell members from others, each fitted to some of them and asked about the
 rest. The baseline knows a record's client, class and score under the model before
-training; the other also its score under the model that the scenario shows. What both
-find is a difference between the records; what the second finds beyond it may be
-membership, but only if training sharpens no difference that was there.
+training, or what its owner gives that holds nothing of a trained model; the other also
+its score under the model that is attacked. What both find is a difference between the
+records; what the second finds beyond it may be membership, but only if training sharpens
+no difference that was there, and the baseline knows all that differs.
 
 Source: Kazmi et al., "PANORAMIA: privacy auditing of machine learning models without
 retraining", NeurIPS 2024, definitions 3 and 4 and propositions 1 and 2. There others are
-generated records, and the baseline is a network on the records themselves; here they are
-the non-members that there are, or what somebody generated and entered as such. As there,
+generated records, and both are networks, the baseline on the records themselves; here
+others are the non-members that there are, or what somebody generated and entered as such,
+and both are logistic regressions, with squares of their inputs or without. As there,
 the difference of the two bounds is a measure of leakage, and no bound on epsilon: the
 baseline's is a bound from below.
 """
@@ -20,7 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import StratifiedKFold, cross_val_predict
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
 from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit_part import AuditPart
@@ -29,13 +32,14 @@ from privaudit.auditing.parts.untrained_control import (
     can_attack_untrained,
 )
 from privaudit.auditing.played_scenario import PlayedScenario
-from privaudit.statistics.comparisons import paired_auroc_difference
+from privaudit.statistics.comparisons import paired_auroc_at
 from privaudit.statistics.estimate import Estimate
-from privaudit.statistics.intervals import clopper_pearson
+from privaudit.statistics.intervals import clopper_pearson, effective_count
 from privaudit.statistics.roc import auroc
 
-FOLDS = 5
+FOLDS, INNER_FOLDS = 5, 3
 GUESSED = 0.1  # share of the records that are called members: the likeliest ones
+FARTHEST = 3.0  # standard deviations, beyond which no square grows
 
 
 @dataclass(frozen=True)
@@ -62,28 +66,58 @@ class BeyondBaseline:
 
 def beyond_baseline(before: AttackResult, after: AttackResult) -> BeyondBaseline | None:
     """Return what scores after training tell beyond scores before; None for too few."""
-    order = _order(before)
-    truth = np.concatenate([client.is_member for client in before.clients])[order]
-    if min(truth.sum(), (~truth).sum()) < FOLDS:
+    scores = np.concatenate([client.scores for client in before.clients])
+    return beyond_known(after, scores[:, None])
+
+
+def beyond_known(
+    result: AttackResult, known: Float[np.ndarray, "records columns"]
+) -> BeyondBaseline | None:
+    """Return what an attack's scores tell beyond numbers that hold no trained model.
+
+    Args:
+        result: Its clients' records, one after the other.
+        known: Of the same records; none for client and class alone, which are always
+            known.
+
+    Returns:
+        None where there are fewer than five members or non-members, or as many
+        clusters of records.
+    """
+    order = _order(result)
+    truth = np.concatenate([client.is_member for client in result.clients])[order]
+    cluster = _cluster(result, order)
+    if min(_count(truth, cluster), _count(~truth, cluster)) < FOLDS:
         return None
-    known = _inputs(before, order)
-    after_scores = np.concatenate([client.scores for client in after.clients])
-    scores = _standard(after_scores[order])
-    return compared(known, np.column_stack([known, scores]), truth)
+    inputs = _inputs(result, order, known)
+    scores = np.concatenate([client.scores for client in result.clients])[order]
+    full = np.column_stack([inputs, _standard(scores[:, None])])
+    return compared(inputs, full, truth, cluster)
 
 
 def compared(
     known: Float[np.ndarray, "records inputs"],
     with_model: Float[np.ndarray, "records more"],
     truth: Bool[np.ndarray, " records"],
+    cluster: Int[np.ndarray, " records"] | None = None,
 ) -> BeyondBaseline:
-    """Return what a classifier on some inputs finds beyond one on others."""
-    plain, full = _cross_fitted(known, truth), _cross_fitted(with_model, truth)
-    least, bound = odds_bound(plain, truth), odds_bound(full, truth)
+    """Return what a classifier on some inputs finds beyond one on others.
+
+    Args:
+        known: Inputs of the first, on like scales.
+        with_model: Those of the second.
+        truth: Who is a member.
+        cluster: Numbers that records share which resemble one another: they are of one
+            fold, and intervals count what they share.
+    """
+    plain, full = (_cross_fitted(x, truth, cluster) for x in (known, with_model))
+    least, bound = (odds_bound(s, truth, cluster=cluster) for s in (plain, full))
+    clusters = None if cluster is None else (cluster[truth], cluster[~truth])
+    gain = paired_auroc_at([(full, plain, truth)], [cluster])(0.95)
     return BeyondBaseline(
-        auroc(plain[truth], plain[~truth]),
-        auroc(full[truth], full[~truth]),
-        paired_auroc_difference(full, plain, truth).estimate,
+        auroc(plain[truth], plain[~truth], clusters=clusters),
+        auroc(full[truth], full[~truth], clusters=clusters),
+        gain.estimate,
         least,
         bound,
         max(bound - least, 0.0),
@@ -94,6 +128,7 @@ def odds_bound(
     scores: Float[np.ndarray, " records"],
     truth: Bool[np.ndarray, " records"],
     share: float = GUESSED,
+    cluster: Int[np.ndarray, " records"] | None = None,
 ) -> float:
     """Return how far the odds of the likeliest members exceed those of all, from below.
 
@@ -107,6 +142,7 @@ def odds_bound(
         scores: Higher is more likely a member, of a classifier that saw other records.
         truth: Who is one.
         share: Of the records that are guessed to be members.
+        cluster: As of :func:`compared`: the guesses are then of their effective number.
 
     Returns:
         The largest c that 97.5 % of such numbers exclude, in nats, at least 0.
@@ -117,7 +153,12 @@ def odds_bound(
     drawn = int(count - above.sum())  # of the tied ones
     hits = int(truth[above].sum())
     right = float(hits + drawn * int(truth[tied].sum()) // int(tied.sum()))
-    low = float(clopper_pearson(np.array([right]), count, 0.95)[0][0])
+    trials = float(count)
+    if cluster is not None:
+        called = scores >= cut
+        trials *= effective_count(truth[called], cluster[called]) / called.sum()
+    hit = np.array([right / count * trials])
+    low = float(clopper_pearson(hit, trials, 0.95)[0][0])
     odds = truth.sum() / (~truth).sum()
     return max(math.log(low / (1 - low) / odds), 0.0) if 0 < low < 1 else 0.0
 
@@ -136,32 +177,90 @@ def _clients(result: AttackResult) -> Int[np.ndarray, " records"]:
     return np.repeat(numbers, [len(client.records) for client in result.clients])
 
 
+def _cluster(
+    result: AttackResult, order: Int[np.ndarray, " records"]
+) -> Int[np.ndarray, " records"] | None:
+    found = [one.cluster for one in result.clients if one.cluster is not None]
+    return np.concatenate(found)[order] if len(found) == len(result.clients) else None
+
+
+def _count(
+    some: Bool[np.ndarray, " records"], cluster: Int[np.ndarray, " records"] | None
+) -> int:
+    return int(some.sum()) if cluster is None else len(np.unique(cluster[some]))
+
+
 def _inputs(
-    before: AttackResult, order: Int[np.ndarray, " records"]
+    result: AttackResult,
+    order: Int[np.ndarray, " records"],
+    known: Float[np.ndarray, "records columns"],
 ) -> Float[np.ndarray, "records inputs"]:
-    labels = np.concatenate([client.labels for client in before.clients])[order]
-    scores = np.concatenate([client.scores for client in before.clients])[order]
+    labels = np.concatenate([client.labels for client in result.clients])[order]
     classes = np.unique(labels, return_inverse=True)[1]
-    clients = _clients(before)[order]
+    clients = _clients(result)[order]
     columns = [np.eye(int(part.max()) + 1)[part] for part in (classes, clients)]
-    return np.column_stack([*columns, _standard(scores)])
+    return np.column_stack([*columns, _standard(known[order])])
 
 
 def _standard(
-    scores: Float[np.ndarray, " records"],
-) -> Float[np.ndarray, " records"]:
-    return (scores - scores.mean()) / max(float(scores.std()), 1e-12)
+    numbers: Float[np.ndarray, "records columns"],
+) -> Float[np.ndarray, "records columns"]:
+    return (numbers - numbers.mean(axis=0)) / np.maximum(numbers.std(axis=0), 1e-12)
 
 
 def _cross_fitted(
-    inputs: Float[np.ndarray, "records inputs"], truth: Bool[np.ndarray, " records"]
+    inputs: Float[np.ndarray, "records inputs"],
+    truth: Bool[np.ndarray, " records"],
+    cluster: Int[np.ndarray, " records"] | None,
 ) -> Float[np.ndarray, " records"]:
-    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=0)
-    model = LogisticRegression(max_iter=1000)
-    scores: Float[np.ndarray, " records"] = cross_val_predict(
-        model, inputs, truth, cv=folds, method="decision_function"
-    )
+    """Return the scores of the better of two classifiers, chosen within each fold.
+
+    Without squares a baseline misses a difference in spread, which a score may tell;
+    with them it learns worse from many columns.
+    """
+    both = inputs, np.column_stack([inputs, np.minimum(inputs**2, FARTHEST**2)])
+    scores = np.zeros(len(truth))
+    for known, asked in _folds(FOLDS, truth, cluster):
+        same = None if cluster is None else cluster[known]
+        skills = [_skill(one[known], truth[known], same) for one in both]
+        scores[asked] = _fitted(both[int(np.argmax(skills))], truth, known, asked)
     return scores.round(9)  # equal records tie, whatever the order of sums
+
+
+def _skill(
+    inputs: Float[np.ndarray, "records inputs"],
+    truth: Bool[np.ndarray, " records"],
+    cluster: Int[np.ndarray, " records"] | None,
+) -> float:
+    """Return the AUROC of classifiers on records that they were not fitted to."""
+    scores = np.zeros(len(truth))
+    for known, asked in _folds(INNER_FOLDS, truth, cluster):
+        scores[asked] = _fitted(inputs, truth, known, asked)
+    return float(roc_auc_score(truth, scores.round(9)))
+
+
+def _fitted(
+    inputs: Float[np.ndarray, "records inputs"],
+    truth: Bool[np.ndarray, " records"],
+    known: Int[np.ndarray, " known"],
+    asked: Int[np.ndarray, " asked"],
+) -> Float[np.ndarray, " asked"]:
+    """Return scores by a fit to the known records; all equal if those are of one kind."""
+    if truth[known].all() or not truth[known].any():
+        return np.zeros(len(asked))
+    fit = LogisticRegression(max_iter=1000).fit(inputs[known], truth[known])
+    scores: Float[np.ndarray, " asked"] = fit.decision_function(inputs[asked])
+    return scores
+
+
+def _folds(
+    count: int,
+    truth: Bool[np.ndarray, " records"],
+    cluster: Int[np.ndarray, " records"] | None,
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    fold = StratifiedKFold if cluster is None else StratifiedGroupKFold
+    folds = fold(count, shuffle=True, random_state=0)
+    return list(folds.split(truth, truth, cluster))
 
 
 def _compute(played: PlayedScenario) -> BeyondBaseline | None:

@@ -45,6 +45,16 @@ class LoggedAttack(BaseModel):
     n: tuple[int, ...]
     auroc: float | None
 
+    @classmethod
+    def of(
+        cls, attack: str, settings: str, auroc: Estimate, *, named: bool
+    ) -> "LoggedAttack":
+        """Return an attack as it is logged."""
+        found = _number(auroc)
+        return cls(
+            attack=attack, settings=settings, named=named, n=auroc.n, auroc=found
+        )
+
 
 class LoggedAudit(BaseModel):
     """A line of the log.
@@ -105,7 +115,7 @@ def log_audit(
     run: Run,
     scenario: str,
     seed: int,
-    results: Mapping[str, AttackResult],
+    attacks: Sequence[LoggedAttack],
     asked: Asked | None = None,
     own: Sequence[str] = (),
 ) -> None:
@@ -117,7 +127,7 @@ def log_audit(
         run: In a folder.
         scenario: Its name.
         seed: Of the adversary's randomness.
-        results: By attack, the headline first.
+        attacks: What was made, the headline first.
         asked: How the audit was asked for, to be held against the run's plan.
         own: What of that was no name but an object, such as "a scenario".
 
@@ -126,12 +136,11 @@ def log_audit(
         TranscriptError: The log is damaged.
         StorageError: The run's folder cannot be written.
     """
-    attacks = tuple(_logged(*one) for one in enumerate(results.values()))
     now = datetime.now(UTC).isoformat(timespec="seconds")
     plan = plan_of(run)
     line = LoggedAudit(
         time=now, privaudit=version("privaudit"), scenario=scenario, seed=seed,
-        attacks=attacks, planned=plan is not None,
+        attacks=tuple(attacks), planned=plan is not None,
         deviations=plan.deviations(scenario, asked or {}, own) if plan else (),
     )  # fmt: skip
     run.add({}, {LOG: line.model_dump_json().encode()})
@@ -221,14 +230,12 @@ def tally(
     return Tried(made, different, planned=True, deviations=deviations)
 
 
-def _logged(place: int, result: AttackResult) -> LoggedAttack:
-    return LoggedAttack(
-        attack=result.attack,
-        settings=result.settings,
-        named=place == 0,
-        n=result.auroc.n,
-        auroc=_number(result.auroc),
-    )
+def logged(results: Mapping[str, AttackResult]) -> list[LoggedAttack]:
+    """Return attacks as they are logged: the first one is the headline."""
+    return [
+        LoggedAttack.of(one.attack, one.settings, one.auroc, named=place == 0)
+        for place, one in enumerate(results.values())
+    ]
 
 
 def _number(auroc: Estimate) -> float | None:

@@ -29,6 +29,7 @@ class AuditsScores:
         classes: Names | None = None,
         records: Names | None = None,
         groups: Names | None = None,
+        known: Shaped[Array, "..."] | None = None,
         sampling: Sampling = "unknown",
         attack: str = SCORES,
     ) -> Audit:
@@ -49,6 +50,10 @@ class AuditsScores:
                 records can be compared with one another.
             groups: Which records share a coin, such as those of one patient: their
                 scores are averaged, and count once.
+            known: Numbers of each record, in that order, that hold nothing of the
+                trained model: a score of a model that saw no record, features. What the
+                scores tell beyond them is measured as in
+                :mod:`privaudit.auditing.parts.panoramia`.
             sampling: "coin" if an independent fair coin chose each member, before
                 training. Otherwise members and non-members may differ from the start,
                 and the audit gives no verdict on membership.
@@ -56,7 +61,8 @@ class AuditsScores:
 
         Raises:
             ConfigError: There are none of one kind, or a score is not finite, or not
-                one number for each record; or names are not one for each score.
+                one number for each record; or names, or what is known, are not one for
+                each score.
 
         Example:
             >>> from privaudit import Auditor
@@ -70,7 +76,9 @@ class AuditsScores:
         checked_scores(members, others)
         scores = np.concatenate([members, others])
         is_member = np.arange(len(scores)) < len(members)
-        table = ScoreTable.of(scores, is_member, clients, classes, records, groups)
+        columns = (clients, classes, records, groups)
+        told = None if known is None else as_array(known)
+        table = ScoreTable.of(scores, is_member, *columns, known=told)
         return audit_scores(table, Declared(attack, sampling))
 
     @staticmethod
@@ -86,8 +94,8 @@ class AuditsScores:
             score: Higher means more likely a member.
             members: Records that were trained on, of any type.
             nonmembers: Records that were not.
-            **said: As in :meth:`from_scores`: clients, classes, records, groups, sampling
-                and attack.
+            **said: As in :meth:`from_scores`: clients, classes, records, groups, known,
+                sampling and attack.
 
         Example:
             >>> from privaudit import Auditor
@@ -113,6 +121,7 @@ class AuditsScores:
         classes: Names | None = None,
         records: Names | None = None,
         groups: Names | None = None,
+        known: Shaped[Array, "..."] | None = None,
         sampling: Sampling = "unknown",
     ) -> Audit:
         """Return the audit of LiRA or RMIA with shadow models of one's own.
@@ -131,7 +140,8 @@ class AuditsScores:
             classes: The class of each record, in that order.
             records: What each record is called, in that order.
             groups: Which records share a coin, in that order.
-            sampling: As in :meth:`from_scores`.
+            known: As in :meth:`from_scores`, in that order.
+            sampling: Likewise.
 
         Raises:
             ConfigError: As there, or the truth is not of the records' number.
@@ -143,6 +153,8 @@ class AuditsScores:
                 f"There are signals of {len(scores)} records, and the truth is of "
                 f"shape {truth.shape}. Say of each record whether it is a member."
             )
-        table = ScoreTable.of(scores, truth, clients, classes, records, groups)
+        columns = (clients, classes, records, groups)
+        told = None if known is None else as_array(known)
+        table = ScoreTable.of(scores, truth, *columns, known=told)
         settings = f"shadows={len(shadows)}, scale={scale}"
         return audit_scores(table, Declared(attack, sampling, settings))

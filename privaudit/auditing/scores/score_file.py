@@ -7,11 +7,16 @@ client        optional: whose record it is; scores are ranked within a client
 class         optional: the class of the record
 record        optional: its name; two files with the same names can be compared
 group         optional: records that share a coin, such as those of one patient
+baseline      optional: a score of the same record without the trained model
+feature_NAME  optional: another number that is known without the trained model
 ============  ==========================================================
+
+In .npz a ``feature_NAME`` may have a row of numbers for each record.
 """
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +31,7 @@ from privaudit.core.limits import check_limit
 from privaudit.datasets.text.rows import ENDINGS, read_rows
 
 NEEDED, OPTIONAL = ("score", "member"), ("client", "class", "record", "group")
+BASELINE, FEATURE = "baseline", "feature_"
 _TRUTHS: Mapping[str, bool] = {
     "1": True, "true": True, "1.0": True, "0": False, "false": False, "0.0": False,
 }  # fmt: skip
@@ -54,22 +60,43 @@ def read_scores(path: str | Path) -> ScoreTable:
             columns["score"],
             columns["member"],
             *(columns.get(name) for name in OPTIONAL),
+            known=_known(columns),
         )
     except ConfigError as error:
         raise ConfigError(f"{place} cannot be audited. {error}") from None
 
 
+def _is_known(name: str) -> bool:
+    return name == BASELINE or name.startswith(FEATURE)
+
+
+def _known(
+    columns: Mapping[str, Shaped[np.ndarray, "..."]],
+) -> Shaped[np.ndarray, "..."] | None:
+    """Return what is known without the trained model, a row for each record."""
+    found = [columns[name] for name in sorted(filter(_is_known, columns))]
+    count = columns["score"].shape[:1]
+    if any(one.shape[:1] != count or one.ndim > 2 for one in found):
+        shapes = ", ".join(str(one.shape) for one in found)
+        raise ConfigError(
+            f"Its baseline and features are of shape {shapes}. Give one number, or one "
+            "row of them, for each score."
+        )
+    return np.column_stack(found) if found else None
+
+
 def _check_columns(found: Iterable[str], where: str | Path) -> None:
     missing = [name for name in NEEDED if name not in found]
-    unknown = [name for name in found if name not in (*NEEDED, *OPTIONAL)]
+    read = (*NEEDED, *OPTIONAL)
+    unknown = [n for n in found if n not in read and not _is_known(n)]
     if missing or unknown:
         odd = (
             f"no {missing[0]}" if missing else f"{shown(unknown[0])}, which is not read"
         )
         raise ConfigError(
             f"{where} has the columns {shown(', '.join(found))}: {odd}. Read are "
-            f"{', '.join(NEEDED)}, and if you like {', '.join(OPTIONAL)}. Rename the "
-            "column, add it or take it out."
+            f"{', '.join(NEEDED)}, and if you like {', '.join(OPTIONAL)}, {BASELINE} and "
+            f"{FEATURE}NAME. Rename the column, add it or take it out."
         )
 
 
@@ -86,7 +113,7 @@ def _rows(path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
                 f"{', '.join(columns)}."
             )
         for name, values in columns.items():
-            values.append(_READERS.get(name, _read_name)(row.take(name), row.where))
+            values.append(_reader(name)(row.take(name), row.where))
     if not columns:
         raise ConfigError(
             f"{path} holds no scores. Write a first line with the names of the columns, "
@@ -98,17 +125,17 @@ def _rows(path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
     return {name: np.array(values) for name, values in columns.items()}
 
 
-def _read_score(text: str, where: str) -> float:
+def _read_number(what: str, text: str, where: str) -> float:
     try:
-        score = float(text)
+        number = float(text)
     except ValueError:
-        score = math.nan
-    if not math.isfinite(score):
+        number = math.nan
+    if not math.isfinite(number):
         raise ConfigError(
-            f"{where} has the score {shown(text)}, which is no finite number. Write one, "
+            f"{where} has the {what} {shown(text)}, which is no finite number. Write one, "
             "or take the record out."
         )
-    return score
+    return number
 
 
 def _read_member(text: str, where: str) -> bool:
@@ -129,10 +156,10 @@ def _read_name(text: str, where: str) -> str:
     return text
 
 
-_READERS: Mapping[str, Callable[[str, str], Any]] = {
-    "score": _read_score,
-    "member": _read_member,
-}
+def _reader(name: str) -> Callable[[str, str], Any]:
+    if name == "member":
+        return _read_member
+    return _read_name if name in OPTIONAL else partial(_read_number, name)
 
 
 def _arrays(path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
@@ -157,4 +184,10 @@ def _arrays(path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
             f"{path} has scores of type {columns['score'].dtype}, and members of type "
             f"{member.dtype}. Give numbers, and 1 or 0 for each record."
         )
-    return {"score": columns["score"], "member": member.astype(bool), **names}
+    told = {name: values for name, values in columns.items() if _is_known(name)}
+    return {
+        "score": columns["score"],
+        "member": member.astype(bool),
+        **names,
+        **told,
+    }

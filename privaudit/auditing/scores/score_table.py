@@ -35,6 +35,8 @@ class ScoreTable:
             where each has its own.
         cluster: Likewise of the first one of its group, where groups hold members and
             others: each record had a coin, and intervals count what groups share.
+        known: Numbers of each record that hold nothing of the trained model, such as a
+            score before training; None where none are given.
         names_hash: SHA-256 of what the records are called and belong to, without scores
             and truth: tables that share it have the same records in the same order.
             Empty where records have no names.
@@ -47,6 +49,7 @@ class ScoreTable:
     clients: tuple[str, ...]
     classes: tuple[str, ...]
     group: Int[np.ndarray, " records"] | None
+    known: Float[np.ndarray, "records columns"] | None
     names_hash: str
     cluster: Int[np.ndarray, " records"] | None = None
 
@@ -59,13 +62,16 @@ class ScoreTable:
         classes: Names | None = None,
         records: Names | None = None,
         groups: Names | None = None,
+        *,
+        known: Shaped[np.ndarray, "..."] | None = None,
     ) -> "ScoreTable":
         """Return a checked table, ordered by the records' names if they have any.
 
         Raises:
             ConfigError: A score is not finite, members or non-members are missing,
                 columns differ in length, a name is none, a record of a client stands
-                there twice, or a group has records of several clients.
+                there twice, a group has records of several clients, or what is known
+                of records is no finite number.
         """
         if scores.ndim != 1 or scores.shape != is_member.shape:
             raise ConfigError(
@@ -99,9 +105,30 @@ class ScoreTable:
             client_names,
             class_names,
             group,
+            None if known is None else _numbers(known, count)[order],
             names_hash,
             cluster,
         )
+
+
+def _numbers(
+    known: Shaped[np.ndarray, "..."], count: int
+) -> Float[np.ndarray, "records columns"]:
+    table = known[:, None] if known.ndim == 1 else known
+    if table.ndim != 2 or len(table) != count or table.dtype.kind not in "fiu":
+        raise ConfigError(
+            f"There are {count} scores, and what is known without the model is of shape "
+            f"{known.shape} and type {known.dtype}. Give a number, or a row of them, for "
+            "each score."
+        )
+    numbers = table.astype(np.float64)
+    bad = int((~np.isfinite(numbers)).any(axis=1).sum())
+    if bad:
+        raise ConfigError(
+            f"What is known without the model must be finite numbers, and of {bad} of "
+            f"{count} records it is not. Write such numbers, or take the records out."
+        )
+    return numbers
 
 
 def _refuse_torn(

@@ -3,9 +3,19 @@
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Float
 
-from privaudit.auditing.attack_result import ClientScores, evaluate_scores
+from privaudit.auditing.attack_result import (
+    AttackResult,
+    ClientScores,
+    evaluate_scores,
+)
 from privaudit.auditing.audit import Audit
+from privaudit.auditing.parts.panoramia import (
+    PANORAMIA,
+    BeyondBaseline,
+    beyond_known,
+)
 from privaudit.auditing.scenario import OF_SCORES
 from privaudit.auditing.scores.score_table import ScoreTable
 from privaudit.core.errors import ConfigError, shown
@@ -79,7 +89,21 @@ def audit_scores(
     result = evaluate_scores(
         said.attack, said.settings, HALF, clients, sampling=said.sampling
     )
-    return Audit(run, OF_SCORES, {said.attack: result}, utility=None, seed=0)
+    parts = {}
+    if table.known is not None:
+        parts[PANORAMIA.name] = _beyond(table.known, ledger, result)
+    return Audit(
+        run, OF_SCORES, {said.attack: result}, utility=None, seed=0, parts=parts
+    )
+
+
+def _beyond(
+    known: Float[np.ndarray, "records columns"], ledger: Ledger, result: AttackResult
+) -> BeyondBaseline | None:
+    """Return what scores tell beyond what is known; of records that share a coin, the mean."""
+    units = ledger.units(np.arange(len(known)))
+    records = np.concatenate([client.records for client in result.clients])
+    return beyond_known(result, units.mean(known.T).T[units.unit[records]])
 
 
 def _check_name(what: str, name: str) -> None:

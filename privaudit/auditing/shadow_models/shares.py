@@ -12,6 +12,8 @@ from privaudit.core.phrases import phrase
 from privaudit.statistics.estimate import Estimate, mean_with_t, paired_difference
 
 _PREDICTED = phrase("method", "share, prediction interval from {shadows} shadow models")
+_CALIBRATED = phrase("method", "share, calibrated by {shadows} shadow models")
+STEPS = 1000  # of shares that may explain an estimate
 NO_GAP = 1e-9  # between true- and false-positive rate: nothing can be told
 
 
@@ -78,26 +80,51 @@ class InferredShares:
         )
 
 
-def predicted_share(value: float, errors: Float[np.ndarray, " shadows"]) -> Estimate:
-    """Return a share with the interval that the same estimate's errors give elsewhere.
+def calibrated_share(
+    value: float,
+    estimates: Float[np.ndarray, " shadows"],
+    shares: Float[np.ndarray, " shadows"],
+) -> Estimate:
+    """Return a share with all those that explain its estimate, by linear calibration.
 
-    Student's prediction interval of 95 % around the value, cut to [0, 1]; errors are
-    taken about 0, so that a bias widens it.
+    Estimates by a penalised regression are drawn to the mean, so that their errors on
+    shadows say little of a client unlike those, such as one of a single class. So the
+    estimate is regressed on the share, and the interval is of all shares whose
+    prediction interval of 95 % holds the estimate; it is [0, 1] where estimates do not
+    go with shares. An estimate beyond those of shares 0 and 1 counts as the nearer.
+
+    Source: Eisenhart, "The interpretation of certain regression methods and their use
+    in biological and industrial research", Annals of Mathematical Statistics 10, 1939.
 
     Args:
         value: The estimate, anywhere; cut to [0, 1].
-        errors: Of the same estimate on models whose share is known, estimate less
-            truth; at least two.
+        estimates: The same of at least three models that the estimator did not see.
+        shares: Of these, the truth.
 
     Example:
-        >>> print(predicted_share(0.5, np.array([0.1, -0.1, 0.1, -0.1])))
-        0.500 [0.190, 0.810], n = 4
+        >>> told = np.array([0.1, 0.0, 0.6, 0.5, 1.1, 1.0])
+        >>> print(calibrated_share(0.5, told, np.array([0.0, 0, 0.5, 0.5, 1, 1])))
+        0.500 [0.261, 0.636], n = 6
     """
-    count = len(errors)
-    reach = _reach(errors) * math.sqrt(1 + 1 / count)
-    value = min(max(value, 0.0), 1.0)
-    low, high = max(value - reach, 0.0), min(value + reach, 1.0)
-    return Estimate(value, low, high, (count,), _PREDICTED.format(shadows=count))
+    count, told = len(shares), min(max(value, 0.0), 1.0)
+    spread = shares - shares.mean()
+    squares = float(spread @ spread)
+    method = _CALIBRATED.format(shadows=count)
+    if not squares:  # no shadow has more of it than another
+        return Estimate(told, 0.0, 1.0, (count,), method)
+    slope = float(spread @ estimates) / squares
+    residuals = estimates - estimates.mean() - slope * spread
+    error = math.sqrt(float(residuals @ residuals) / (count - 2))
+    possible = np.linspace(0, 1, STEPS + 1)
+    away = possible - shares.mean()
+    expected = estimates.mean() + slope * away
+    nearest = np.clip(value, expected.min(), expected.max())
+    widths = np.sqrt(1 + 1 / count + away**2 / squares)
+    reach = float(stdtrit(count - 2, 0.975)) * error * widths
+    rounding = abs(slope) / STEPS
+    held = possible[np.abs(nearest - expected) <= reach + rounding]
+    low, high = min(float(held[0]), told), max(float(held[-1]), told)
+    return Estimate(told, low, high, (count,), method)
 
 
 def estimated_usage(

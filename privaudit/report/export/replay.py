@@ -83,13 +83,14 @@ def _play(
         for path in run.path.iterdir():
             if path.name != "audits":
                 (bare / path.name).symlink_to(path.resolve())
-        audit = Auditor(load_run(bare)).play(
+        audit = Auditor(load_run(bare)).attack(
             stored.scenario,
             attacks=_named(stored),
             clients=_attacked(run, stored),
             shadows=_shadows(stored),
             seed=stored.contents.get("seed", 0),
             watcher=watcher,
+            is_logged=False,
         )
         return audit, audit.to_dict()  # which reads the run
 

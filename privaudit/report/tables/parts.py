@@ -11,6 +11,7 @@ from privaudit.auditing.parts.closeness import CLOSENESS
 from privaudit.auditing.parts.leakage_by_round import LEAKAGE_BY_ROUND, LeakageByRound
 from privaudit.auditing.parts.linkage_gain import LINKAGE_GAIN
 from privaudit.auditing.parts.one_run import ONE_RUN
+from privaudit.auditing.parts.panoramia import PANORAMIA
 from privaudit.auditing.parts.record_exposure import RECORD_EXPOSURE
 from privaudit.auditing.parts.server_model import SERVER_MODEL
 from privaudit.auditing.parts.source_inference import SOURCE_INFERENCE
@@ -246,6 +247,37 @@ def control_sentences(audit: Audit) -> list[str]:
     ]
 
 
+def beyond_sentences(audit: Audit) -> list[str]:
+    """Say what scores tell beyond what is known without the model, where that is asked."""
+    if PANORAMIA.name not in audit.parts:
+        return []
+    found = audit.part(PANORAMIA)
+    if found is None:
+        return ["Too few members or others to fit a baseline: at least five of each."]
+    gain = found.gain
+    if not gain.excludes(0):
+        said = "the scores tell nothing certain beyond it"
+    elif gain.value > 0:
+        said = "the scores tell members beyond it"
+    else:
+        said = "the scores only add noise to it"
+    coin = audit.run.sampling == "coin"
+    odd = (
+        " A coin is declared, and members differ without the model: look into the coin."
+        if coin and found.baseline.low > 0.5
+        else ""
+    )
+    return [
+        "By what is known without the trained model, a classifier tells members from "
+        f"others with an AUROC of {point(found.baseline)} {interval(found.baseline)}; "
+        f"with the scores too, of {point(found.with_model)} {interval(found.with_model)}. "
+        f"Gain {point(gain, signed=True)} {interval(gain)}: {said}. Excess after PANORAMIA "
+        f"{found.excess:.2f} nats ({found.bound:.2f} less {found.baseline_bound:.2f}), a "
+        "measure and no bound on epsilon. What the baseline does not know, and the model "
+        f"does, counts as gain.{odd}"
+    ]
+
+
 _SENTENCES: Mapping[str, Callable[[Audit], list[str]]] = {
     CLOSENESS.name: lambda audit: [],  # has a section of its own
     RECORD_EXPOSURE.name: lambda audit: [],  # likewise
@@ -254,5 +286,6 @@ _SENTENCES: Mapping[str, Callable[[Audit], list[str]]] = {
     LEAKAGE_BY_ROUND.name: round_sentences,
     SOURCE_INFERENCE.name: source_sentences,
     UNTRAINED_CONTROL.name: control_sentences,
+    PANORAMIA.name: beyond_sentences,
     ONE_RUN.name: lambda audit: one_run_sentences(audit)[:1],  # the verdict
 }

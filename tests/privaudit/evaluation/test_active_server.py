@@ -1,12 +1,14 @@
 """An active server on a run: what is found, recorded and refused."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from privaudit import Run
 from privaudit.auditing.active.amplified import Amplifier
-from privaudit.core.errors import ConfigError, UnknownNameError
+from privaudit.auditing.repetition.audit_log import read_log
+from privaudit.core.errors import AttackError, ConfigError, UnknownNameError
 from privaudit.evaluation.active_server import attack_actively, write_messages
 from privaudit.federated.transcripts.folder import TranscriptFolder
 from tests.conftest import Cli
@@ -16,6 +18,10 @@ QUICK = Amplifier(copies=2, rounds=1, shadows=6)
 
 def test_who_was_sent_what_is_recorded(whole: Path, tmp_path: Path) -> None:
     found = attack_actively(Run(whole), records=10, how=QUICK)
+    (line,) = read_log(Run(whole))
+    assert line.scenario == "active-server"
+    assert [one.named for one in line.attacks] == [True, False]
+    assert line.attacks[0].auroc == found.active.value
     assert sum(found.active.n) == sum(found.passive.n) == 10
     crafted = [m.round for m in found.messages if m.kind == "rule"]
     assert crafted == list(range(min(crafted), min(crafted) + 10))
@@ -33,11 +39,19 @@ def test_what_stays_within_the_bound_raises_no_alarm(whole: Path) -> None:
     assert found.checks[1].detected.value == 0
 
 
-def test_what_would_say_nothing_is_refused(whole: Path, cli: Cli) -> None:
+def test_what_would_say_nothing_is_refused(
+    whole: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(UnknownNameError):
         attack_actively(Run(whole), "client-99")
     with pytest.raises(ConfigError, match="takes 5 of either"):
         attack_actively(Run(whole), records=6)
+    assert read_log(Run(whole)) == []
+    writes = SimpleNamespace(task=SimpleNamespace(kind="generation"))
+    with monkeypatch.context() as patched:
+        patched.setattr(Run, "population", writes)
+        with pytest.raises(AttackError, match="generates text"):
+            attack_actively(Run(whole))
     code, _, error = cli("active", "whole", "--output", whole)
     assert code == 2
     assert "Name a new folder" in error

@@ -76,7 +76,9 @@ def test_those_who_lose_most_go_and_the_same_others_are_compared(audit: Audit) -
 def test_attacks_are_made_again_on_the_clients_that_had_shadow_models(
     audit: Audit,
 ) -> None:
-    one = Auditor(audit.run).play(attacks=["lira:shadows=12"], clients=1, shadows=0)
+    one = Auditor(audit.run).attack(
+        is_logged=False, attacks=["lira:shadows=12"], clients=1, shadows=0
+    )
     assert len(one.headline.clients) == 2
     assert _shadowed(one) == 1
     assert _attacks_again(one) == (["lira:shadows=12"], 0)
@@ -85,7 +87,9 @@ def test_attacks_are_made_again_on_the_clients_that_had_shadow_models(
 def test_an_attack_that_cannot_be_made_again_is_refused_before_training(
     audit: Audit,
 ) -> None:
-    odd = Auditor(audit.run).play(attacks={"mine": LossThreshold()}, shadows=12)
+    odd = Auditor(audit.run).attack(
+        is_logged=False, attacks={"mine": LossThreshold()}, shadows=12
+    )
     with pytest.raises(ConfigError, match="cannot be made again"):
         _attacks_again(odd)
 
@@ -107,7 +111,7 @@ def test_what_would_say_nothing_is_refused(
 
 
 def test_the_command_needs_losses(cli: Cli, whole: Path) -> None:
-    save_audit(Auditor(Run(whole)).play(shadows=0))
+    save_audit(Auditor(Run(whole)).attack(is_logged=False, shadows=0))
     code, _, error = cli("retrain", "whole")
     assert code == 2
     assert "has no privacy losses" in error

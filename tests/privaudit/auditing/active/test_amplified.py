@@ -87,5 +87,5 @@ def test_what_is_sent_stays_within_a_bound(task: Task, candidates: Records) -> N
 def test_clients_that_keep_a_state_are_refused(task: Task, candidates: Records) -> None:
     trainer: Trainer = DPFPL(epsilon=None)
     server = ActiveServer(trainer, task, trainer.start(task, Seeds(3)), Seeds(4))
-    with pytest.raises(AttackError, match="Use one such as promptfl"):
+    with pytest.raises(AttackError, match="Use a run of promptfl"):
         HOW.craft(server, candidates, 0)

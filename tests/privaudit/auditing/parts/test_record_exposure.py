@@ -96,7 +96,7 @@ def test_nothing_of_it_is_exported(audit: Audit) -> None:
 
 
 def test_without_shadow_models_only_attacks_are_counted(audit: Audit) -> None:
-    found = Auditor(audit.run).play(shadows=0).part(RECORD_EXPOSURE)
+    found = Auditor(audit.run).attack(is_logged=False, shadows=0).part(RECORD_EXPOSURE)
     assert found is not None
     assert found.loss is None
     assert set(found.records.loss) == {None}

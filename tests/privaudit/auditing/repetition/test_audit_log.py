@@ -21,6 +21,7 @@ from privaudit.auditing.repetition.audit_log import (
     LOG,
     count_tried,
     log_audit,
+    logged,
     read_log,
 )
 from privaudit.auditing.repetition.correction import recount
@@ -48,7 +49,7 @@ def scored(members: int = 200, seed: int = 0, shift: float = 0.0) -> AttackResul
 
 
 def log(run: Run, result: AttackResult, seed: int = 0) -> None:
-    log_audit(run, "server-reconstruct", seed, {result.attack: result})
+    log_audit(run, "server-reconstruct", seed, logged({result.attack: result}))
 
 
 def test_the_best_of_five_audits_that_find_nothing_leaks_no_more_often_than_one() -> (
@@ -216,7 +217,7 @@ def test_a_log_that_is_gone_is_an_error_before_anything_is_trained(
     def play(*_: object, **__: object) -> None:
         pytest.fail("an audit was made that cannot be noted")
 
-    monkeypatch.setattr(Auditor, "play", play)
+    monkeypatch.setattr(Auditor, "_play", play)
     with pytest.raises(MissingFileError, match="restore it from a copy, or train anew"):
         Auditor(Run(whole)).attack(shadows=0)
 

@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 
 from privaudit import Auditor, Run, gate, train
-from privaudit.auditing.repetition.audit_log import count_tried, log_audit, read_log
+from privaudit.auditing.repetition.audit_log import (
+    count_tried,
+    log_audit,
+    logged,
+    read_log,
+)
 from privaudit.auditing.repetition.correction import recount
 from privaudit.auditing.repetition.plan import make_plan, parse_plan, read_plan
 from privaudit.auditing.scenario import find_scenario
@@ -84,7 +89,9 @@ def test_others_do_not_correct_what_was_planned_and_it_corrects_them(
     for seed in range(1, 6):
         asked = {**ASKED, "seed": seed}
         found = other if seed == 1 else scored(seed=seed)
-        log_audit(run, "server-reconstruct", seed, {"loss-threshold": found}, asked)
+        log_audit(
+            run, "server-reconstruct", seed, logged({"loss-threshold": found}), asked
+        )
     again = recount(audit)
     assert (again.tried.made, again.tried.different) == (6, 1)
     assert again.verdict == audit.verdict
@@ -127,7 +134,7 @@ def test_results_as_planned_count_where_they_are_more_than_the_plan_names(
     run, found = Run(folder / "mine"), scored(seed=3)
     for seed in (1, 2, 3):
         result = {"loss-threshold": scored(seed=seed)}
-        log_audit(run, "server-reconstruct", 0, result, ASKED)
+        log_audit(run, "server-reconstruct", 0, logged(result), ASKED)
     tried = count_tried(run, found.attack, found.auroc)
     assert (tried.made, tried.different, tried.deviations) == (3, 3, ())
 

@@ -48,6 +48,20 @@ def test_each_kind_of_file_gives_the_same_table(tmp_path: Path, ending: str) -> 
     assert len(hashes) == 1
 
 
+def test_what_is_known_without_the_model_is_read_too(tmp_path: Path) -> None:
+    path = tmp_path / "scores.csv"
+    path.write_text("score,member,feature_b,record,baseline\n1,1,2,b,3\n4,0,5,a,6\n")
+    table = read_scores(path)
+    assert table.known is not None
+    assert table.known.tolist() == [[6, 5], [3, 2]]  # as the records' names are sorted
+    arrays = {"score": [1.0, 4.0], "member": [1, 0], "record": ["b", "a"]}
+    rows = {"feature_b": [[2, 2], [5, 5]], "baseline": [3.0, 6.0]}
+    np.savez(tmp_path / "scores.npz", **arrays, **rows)  # type: ignore[arg-type]
+    wide = read_scores(tmp_path / "scores.npz").known
+    assert wide is not None
+    assert wide.tolist() == [[6, 5, 5], [3, 2, 2]]
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -63,6 +77,8 @@ def test_each_kind_of_file_gives_the_same_table(tmp_path: Path, ending: str) -> 
         ("score,member,client\n1,1,\n2,0,a\n", "Line 2 of .*the name ''"),
         ("score,member,record\n1,1,a\n2,0,a\n", "'a' stands there more than once"),
         ('score,member\n"1,1\n', "is broken"),
+        ("score,member,baseline\n1,1,nan\n2,0,1\n", "Line 2 of .*the baseline 'nan'"),
+        ("score,member,feature_x\n1,1,1\n2,0,cat\n", "feature_x 'cat', which is no"),
         ("score;member\n1;1\n", "'score;member': no score"),
     ],
 )
@@ -91,6 +107,11 @@ def test_rows_of_json_have_the_same_columns(tmp_path: Path) -> None:
         ({"score": np.zeros((2, 2))}, r"scores of shape \(2, 2\)"),
         ({"score": np.array([1.0, np.inf])}, "1 of 2 are not"),
         ({"hat": np.zeros(2)}, "'hat', which is not read"),
+        ({"baseline": np.array(["a", "b"])}, "and type <U"),
+        ({"baseline": np.array([np.nan, 1])}, "of 1 of 2 records it is not"),
+        ({"feature_x": np.zeros((2, 2, 2))}, r"of shape \(2, 2, 2\)"),
+        ({"feature_x": np.zeros(3)}, r"of shape \(3,\)"),
+        ({"feature_x": np.array(1.0)}, r"of shape \(\)"),
         ({"record": np.array([b"\xff", b"a"])}, "cannot be read"),
         ({"record": np.array([{}, 1], dtype=object)}, "Python objects"),
     ],

@@ -4,8 +4,8 @@ import pytest
 from privaudit.auditing.shadow_models.shares import (
     InferredShare,
     InferredShares,
+    calibrated_share,
     estimated_usage,
-    predicted_share,
 )
 
 
@@ -59,15 +59,42 @@ def test_guesses_are_debiased_by_hand() -> None:
     assert both.value == 1.0
 
 
-def test_a_bias_widens_the_interval() -> None:
-    fair, biased = (
-        predicted_share(0.5, np.array([0.1, -0.1] * 5) + bias) for bias in (0.0, 0.3)
-    )
-    assert biased.high - biased.low > 2 * (fair.high - fair.low)
+@pytest.mark.parametrize("actual", [0.0, 0.1, 0.5, 1.0])
+def test_a_share_unlike_those_of_shadows_is_held_as_often_as_any(actual: float) -> None:
+    """Estimates are drawn to the mean by half, and shadows seldom have half of a class.
+
+    Of 400, at least 95 % less three standard errors.
+    """
+    rng, missed, widths = np.random.default_rng(0), 0, []
+    for _ in range(400):
+        shares = rng.dirichlet(np.ones(5), size=16)[:, 0]
+        told = 0.1 + 0.5 * np.append(shares, actual) + 0.03 * rng.normal(size=17)
+        found = calibrated_share(float(told[-1]), told[:-1], shares)
+        missed += not found.low - 1e-9 <= actual <= found.high + 1e-9
+        widths.append(found.high - found.low)
+    assert missed / 400 < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 400)
+    assert np.mean(widths) < 0.5
+
+
+def test_estimates_that_do_not_go_with_shares_leave_every_share_possible() -> None:
+    rng = np.random.default_rng(0)
+    shares, told = rng.random((2, 16))
+    assert calibrated_share(0.5, told, shares).high == 1
+    assert calibrated_share(0.5, told, shares).low == 0
+    none = calibrated_share(-1.0, told, np.zeros(16))
+    assert (none.value, none.low, none.high) == (0, 0, 1)
+
+
+def test_estimates_that_tell_all_leave_one_share_possible() -> None:
+    shares = np.linspace(0, 0.6, 7)
+    found = calibrated_share(0.9, shares, shares)
+    assert found.low == pytest.approx(0.9, abs=0.002)
+    assert found.high == pytest.approx(0.9, abs=0.002)
+    assert calibrated_share(7.0, shares, shares).low == pytest.approx(1, abs=0.002)
 
 
 def test_what_is_gained_is_by_client() -> None:
-    right = predicted_share(0.9, np.array([0.0, 0.0]))
+    right = calibrated_share(0.9, np.array([0.0, 0.5, 1.0]), np.array([0.0, 0.5, 1.0]))
     shares = {
         client: {"a": InferredShare(right, actual)}
         for client, actual in (("ann", 0.9), ("bob", 0.8))
