@@ -218,7 +218,8 @@ def _near(task: Task, records: Records) -> float:
     picture, total = records.tokens.read()[None], 0.0
 
     def p(ids: torch.Tensor, place: int) -> torch.Tensor:
-        words = replace(records.words, ids=ids[None])  # type: ignore[type-var]
+        assert records.words is not None
+        words = TokenSequences(ids[None], records.words.kinds)
         logits = language.logits(picture, words.repeated(1), Tuning())
         return logits[0, 0, place - 1].double().softmax(-1)
 
