@@ -12,7 +12,9 @@ from typer.testing import CliRunner
 from privaudit import Audit, Auditor, Run, train
 from privaudit.auditing.default_attacks import TOKEN_LOSS, places
 from privaudit.auditing.parts.closeness import CLOSENESS
+from privaudit.auditing.parts.exposure import EXPOSURE
 from privaudit.auditing.parts.extraction import EXTRACTION
+from privaudit.auditing.parts.one_run import BY_SECRET, ONE_RUN
 from privaudit.auditing.parts.server_model import SERVER_MODEL
 from privaudit.auditing.storage.load import read_audit
 from privaudit.auditing.storage.restore import restore_audit
@@ -62,6 +64,16 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
                 epochs=12,
                 learning_rate=0.003,
                 settings={"batch_size": 0, "optimizer": "adam"},
+                **SMALL,
+            ),
+            "secrets": train(
+                "lora-fedavg",
+                folder=folder,
+                epochs=12,
+                learning_rate=0.003,
+                settings={"batch_size": 0, "optimizer": "adam"},
+                canary="secret",
+                canaries=12,
                 **SMALL,
             ),
             "fedrand": train("fedrand", folder=folder, **SMALL),
@@ -127,6 +139,27 @@ def test_texts_that_were_learned_by_heart_are_extracted(runs: dict[str, Run]) ->
     null = nothing.part(EXTRACTION)
     assert null is not None
     assert not null.shares["50 % shown, n = 100"].beyond.excludes(0)
+
+
+def test_planted_secrets_are_exposed_and_can_be_looked_at(
+    runs: dict[str, Run],
+) -> None:
+    run = runs["secrets"]
+    told = json.loads((run.path / "canaries.json").read_text())["canaries"]
+    assert len(told) == 2 * 12
+    assert {one["client"] for one in told} == {"client-0", "client-1"}
+    assert all(one["answer"].startswith("the tag is ") for one in told)
+    audit = Auditor(run).attack("one-run")
+    found, bound = audit.part(EXPOSURE), audit.part(ONE_RUN)
+    assert found is not None
+    assert bound is not None
+    assert found.members.value > found.others.value
+    assert bound.scored_by == BY_SECRET
+    assert sum(bound.bound.n) == 2 * 12
+    save_audit(audit)
+    again = restore_audit(read_audit(run, "one-run"))
+    assert again.part(EXPOSURE) == found
+    assert EXPOSURE.title in render_report([audit])
 
 
 def test_no_attack_reaches_the_truth(

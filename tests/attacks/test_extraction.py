@@ -1,12 +1,10 @@
 """Texts are drawn out of a model that knows them by heart, and not out of another."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
-from torch.nn.functional import one_hot
 
 from privaudit.attacks.extraction import Extraction
 from privaudit.auditing.attack import Adversary, Target
@@ -27,54 +25,19 @@ from privaudit.federated.transcripts.threat_models import View, server
 from privaudit.models.interfaces import Tuning
 from privaudit.trainers.lora_fedavg import LoraFedAvg
 from tests.toy_federation import CLIENTS
-from tests.toy_language import (
-    END,
-    VOCABULARY,
-    ToyLanguage,
-    toy_dialogues,
-    toy_language,
-    toy_writing_task,
-)
+from tests.toy_language import END, VOCABULARY, toy_dialogues, toy_writing_task
+from tests.toy_parrot import parrot
 
 TRAINER = LoraFedAvg(rank=2)
 ALL = SamplingScheme()
 FEW = SamplingScheme(temperature=0.7, top_k=3)
 
 
-@dataclass(frozen=True)
-class Parrot(ToyLanguage):
-    """Knows how some texts go on, each as long as it has been followed so far."""
-
-    memory: TokenSequences | None = None
-
-    def logits(
-        self,
-        tokens: Tensor,
-        words: TokenSequences,
-        tuning: Tuning,
-        positions: Tensor | None = None,
-    ) -> Tensor:
-        told = super().logits(tokens, words, tuning)
-        assert self.memory is not None
-        for own in self.memory.ids:
-            length = min(words.length, len(own) - 1)
-            follows = (words.ids[..., :length] == own[:length]).cumprod(dim=-1)
-            known = one_hot(own[1 : length + 1], VOCABULARY)
-            told[:, :, :length] += 20.0 * follows.unsqueeze(-1) * known
-        return told if positions is None else told[:, :, positions]
-
-
 def attacked(known: int) -> tuple[Adversary, list[Target]]:
     """Return clients, the first of whose candidates the model knows by heart."""
     asked = {c: toy_dialogues(12, 50 + n) for n, c in enumerate(CLIENTS)}
     memory = [r.words[:known] for r in asked.values() if r.words is not None]
-    texts = TokenSequences(
-        *(torch.cat([getattr(m, n) for m in memory]) for n in ("ids", "kinds"))
-    )
-    plain = toy_language()
-    task = replace(
-        toy_writing_task(), backbone=Parrot(plain.embedding, plain.layers, texts)
-    )
+    task = replace(toy_writing_task(), backbone=parrot(memory))
     model = TRAINER.start(task, Seeds(0))
     adversary = Adversary(TRAINER, task, server, View("server", ()), Seeds(1))
     return adversary, [

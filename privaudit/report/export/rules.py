@@ -362,6 +362,17 @@ AUDIT = entries(
             }
         ),
         "record_exposure": withheld,  # it names records
+        "exposure": entries(
+            {
+                "secrets": number,
+                "untrained": number,
+                **dict.fromkeys(
+                    ("members", "others", "first_of_members", "first_of_others"),
+                    ESTIMATE,
+                ),
+                "beyond": ESTIMATE,
+            }
+        ),
         "extraction": entries({"p": number, "shares": EXTRACTED, "drawn": EXTRACTED}),
         "one_run": entries(
             {
