@@ -12,7 +12,12 @@ from typer.testing import CliRunner
 from privaudit import Audit, Auditor, Run, train
 from privaudit.auditing.default_attacks import TOKEN_LOSS, places
 from privaudit.auditing.parts.closeness import CLOSENESS
+from privaudit.auditing.parts.exposure import EXPOSURE
+from privaudit.auditing.parts.extraction import EXTRACTION
+from privaudit.auditing.parts.one_run import BY_SECRET, ONE_RUN
 from privaudit.auditing.parts.server_model import SERVER_MODEL
+from privaudit.auditing.storage.load import read_audit
+from privaudit.auditing.storage.restore import restore_audit
 from privaudit.auditing.storage.save import save_audit
 from privaudit.cli.main import app
 from privaudit.cli.progress import Event
@@ -61,6 +66,16 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
                 settings={"batch_size": 0, "optimizer": "adam"},
                 **SMALL,
             ),
+            "secrets": train(
+                "lora-fedavg",
+                folder=folder,
+                epochs=12,
+                learning_rate=0.003,
+                settings={"batch_size": 0, "optimizer": "adam"},
+                canary="secret",
+                canaries=12,
+                **SMALL,
+            ),
             "fedrand": train("fedrand", folder=folder, **SMALL),
             "untrained": train(
                 "zero-shot",
@@ -102,6 +117,49 @@ def test_a_rebuilt_client_is_nearer_to_its_own_than_to_others(
     assert close is not None
     assert close.distance.value < close.distance_null.value
     assert audits["memorised"].part(CLOSENESS).closeness is None  # it is read off
+
+
+def test_texts_that_were_learned_by_heart_are_extracted(runs: dict[str, Run]) -> None:
+    """And of a model that was not trained as many of members as of others."""
+    audit = Auditor(runs["memorised"]).attack("text-extraction")
+    found = audit.part(EXTRACTION)
+    assert found is not None
+    assert audit.auroc.value > 0.9
+    assert found.shares["50 % shown, n = 100"].beyond.low > 0
+    assert found.shares["50 % shown, n = 100"].members.value > 0.5
+    assert all(one.members.value >= one.others.value for one in found.drawn.values())
+    save_audit(audit)
+    again = restore_audit(read_audit(audit.run, "text-extraction"))
+    assert again.part(EXTRACTION) == found
+    assert "50 % shown, greedy" in render_report([audit])
+    assert "of what is behind 50 %" not in render_report([audit])
+    assert "of what is behind 50 %" in render_report([audit], show_records=True)
+    nothing = Auditor(runs["untrained"]).attack("text-extraction")
+    assert nothing.auroc.low < 0.5 < nothing.auroc.high
+    null = nothing.part(EXTRACTION)
+    assert null is not None
+    assert not null.shares["50 % shown, n = 100"].beyond.excludes(0)
+
+
+def test_planted_secrets_are_exposed_and_can_be_looked_at(
+    runs: dict[str, Run],
+) -> None:
+    run = runs["secrets"]
+    told = json.loads((run.path / "canaries.json").read_text())["canaries"]
+    assert len(told) == 2 * 12
+    assert {one["client"] for one in told} == {"client-0", "client-1"}
+    assert all(one["answer"].startswith("the tag is ") for one in told)
+    audit = Auditor(run).attack("one-run")
+    found, bound = audit.part(EXPOSURE), audit.part(ONE_RUN)
+    assert found is not None
+    assert bound is not None
+    assert found.members.value > found.others.value
+    assert bound.scored_by == BY_SECRET
+    assert sum(bound.bound.n) == 2 * 12
+    save_audit(audit)
+    again = restore_audit(read_audit(run, "one-run"))
+    assert again.part(EXPOSURE) == found
+    assert EXPOSURE.title in render_report([audit])
 
 
 def test_no_attack_reaches_the_truth(

@@ -17,7 +17,7 @@ from privaudit.execution.jobs import Executor, Job, finish_all
 from privaudit.execution.local import HERE
 from privaudit.federated.batches import Batch
 from privaudit.federated.federation import Federation, give_away, run_round
-from privaudit.federated.runs.population import crafted_norm
+from privaudit.federated.runs.planted import crafted_norm
 from privaudit.federated.trainer import Records, Task, Trainer
 from privaudit.federated.trainer_abilities import AcceptsGradientCanaries
 from privaudit.statistics.progress import Watcher

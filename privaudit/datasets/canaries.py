@@ -8,10 +8,12 @@ the mechanism lets through, not what people's records suffer.
 
 Source: Steinke, Nasr and Jagielski, "Privacy auditing with one (1) training run",
 NeurIPS 2023; in gradient space as Nasr et al., "Adversary instantiation: lower bounds
-for differentially private machine learning", IEEE S&P 2021.
+for differentially private machine learning", IEEE S&P 2021; secrets as Carlini et al.,
+"The secret sharer", USENIX Security 2019.
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -22,8 +24,12 @@ from torch import Tensor
 
 from privaudit.core.errors import TooFewRecordsError
 from privaudit.core.seeds import Seeds
+from privaudit.core.streams import Stream
+from privaudit.datasets.dialogues import Dialogue
 
-CanaryKind = Literal["mislabelled", "gradient"]
+CanaryKind = Literal["mislabelled", "gradient", "secret"]
+QUESTION, ANSWER = "what is the tag?", "the tag is {}."
+DIGITS = 6  # of a secret: one of a million
 
 
 @dataclass(frozen=True)
@@ -100,6 +106,20 @@ class Canaries:
         wrong[places] = (labels[places] + shift) % classes
         return wrong
 
+    def tell(self, dialogues: Sequence[Dialogue]) -> tuple[Dialogue, ...]:
+        """Return what is said of all records, secrets of those that are such canaries."""
+        if self.kind != "secret":
+            return tuple(dialogues)
+        told = list(dialogues)
+        written = secrets(self.seeds.stream("canary secrets"), len(self.indices))
+        for index, secret in zip(self.indices.tolist(), written, strict=True):
+            told[index] = secret
+        return tuple(told)
+
+    def alternatives(self, count: int) -> list[Dialogue]:
+        """Return other secrets of the same space, which nobody is trained on."""
+        return secrets(self.seeds.stream("other secrets"), count)
+
     def mark(
         self, contents: UInt8[Tensor, "records bytes"]
     ) -> UInt8[Tensor, "records bytes"]:
@@ -129,3 +149,15 @@ class Canaries:
             direction = stream.normal_tensor(self.shape)
             gradients[row] = self.norm * direction / direction.norm()
         return gradients
+
+
+def secrets(stream: Stream, count: int) -> list[Dialogue]:
+    """Return so many texts, each with digits of its own, all equally likely.
+
+    Example:
+        >>> secrets(Seeds(0).stream("secrets"), 1)[0].answers[0]
+        'the tag is 9 3 4 4 4 2.'
+    """
+    digits = stream.below(10, count * DIGITS).reshape(count, DIGITS)
+    texts = [ANSWER.format(" ".join(map(str, row))) for row in digits.tolist()]
+    return [Dialogue(QUESTION, (text,)) for text in texts]

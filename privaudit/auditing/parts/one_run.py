@@ -2,7 +2,8 @@
 
 Every candidate, or every canary planted among them, is in or out by a coin of its own,
 so one run holds as many trials as canaries. A score is an attack's, or, for a canary in
-gradient space, how far the model has moved against its gradient. Scores are ranked
+gradient space, how far the model has moved against its gradient, or, for a secret, how
+much likelier it is than other secrets of its space. Scores are ranked
 within each client, since models differ, and joined. A tenth of the canaries is guessed
 to be in and a tenth out: fixed here, before anybody has seen a score.
 
@@ -21,6 +22,7 @@ from jaxtyping import Float
 from privaudit.auditing.attack import Target
 from privaudit.auditing.attack_result import ClientScores
 from privaudit.auditing.audit_part import AuditPart
+from privaudit.auditing.extraction.secrets import SecretScores, secret_scores
 from privaudit.auditing.played_scenario import PlayedScenario
 from privaudit.core.errors import AttackError, TooFewRecordsError
 from privaudit.datasets.canaries import Canaries
@@ -35,12 +37,14 @@ from privaudit.statistics.epsilon.gaussian_one_run import GaussianOneRun
 from privaudit.statistics.epsilon.gaussian_scores import GaussianScores
 from privaudit.statistics.epsilon.one_run import OneRunGuesses
 
+BY_SECRET = "likelihood of its secret beside others"
 SHARE_GUESSED = 0.1  # in, and as many out
 FEWEST = 10  # canaries: a tenth of fewer is none
 KINDS = {
     None: "all candidates: real records as they are, and what is shown can befall them",
     "mislabelled": "real pictures with labels drawn wrong",
     "gradient": "crafted in gradient space: no real record is as strong",
+    "secret": "real pictures with made-up texts of random digits",
 }
 
 
@@ -96,6 +100,7 @@ def audit_one_run(
     privacy: Mapping[str, Any],
     view: str,
     trainer: Trainer,
+    secrets: Sequence[SecretScores] = (),
 ) -> OneRunAudit:
     """Bound epsilon from below, and hold the bound against what is claimed.
 
@@ -107,19 +112,21 @@ def audit_one_run(
         privacy: The run's claimed and certified epsilon.
         view: Whose certificate counts.
         trainer: Which takes the canaries.
+        secrets: Of the same clients, where canaries are secrets.
 
     Raises:
         ConfigError: There are too few canaries.
     """
     crafted = canaries is not None and canaries.kind == "gradient"
     ranks, scores, coins = [], [], []
-    for target, one in zip(targets, scored, strict=True):
+    for number, (target, one) in enumerate(zip(targets, scored, strict=True)):
         client_scores = _moved_against(target, trainer) if crafted else one.scores
         selected = np.ones(len(client_scores), bool)
         if canaries is not None:
             selected = np.isin(one.records, canaries.indices)
-        ranks.append(_ranks(client_scores[selected]))
-        scores.append(_standardised(client_scores[selected]))
+        told = secrets[number].margin if secrets else client_scores[selected]
+        ranks.append(_ranks(told))
+        scores.append(_standardised(told))
         coins.append(one.is_member[selected])
     first, *others = (
         bound
@@ -137,7 +144,11 @@ def audit_one_run(
     )
     return OneRunAudit(
         KINDS[None if canaries is None else canaries.kind],
-        "movement against its gradient" if crafted else attack,
+        BY_SECRET
+        if secrets
+        else "movement against its gradient"
+        if crafted
+        else attack,
         first,
         tuple(others),
         judge_claim(claimed, certified, first),
@@ -204,6 +215,7 @@ def _audit(played: PlayedScenario) -> OneRunAudit:
         run.privacy,
         played.scenario.threat,
         run.trainer,
+        secret_scores(played),
     )
 
 

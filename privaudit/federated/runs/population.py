@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -18,16 +18,13 @@ from privaudit.datasets.sources import load_dataset
 from privaudit.datasets.split import PUBLIC, TEST, Split
 from privaudit.federated.runs.config import RunConfig
 from privaudit.federated.runs.dealing import deal
+from privaudit.federated.runs.planted import draw_canaries, with_secrets
 from privaudit.federated.runs.repeated_rows import RepeatedRows
 from privaudit.federated.runs.tasks import RUN_TASKS
-from privaudit.federated.trainer import ClientId, Records, Task, Trainer
-from privaudit.federated.trainer_abilities import AcceptsGradientCanaries
+from privaudit.federated.trainer import ClientId, Records, Task
 from privaudit.models.frozen_model import FrozenModel
-from privaudit.models.interfaces import Classifier, LanguageModel
 from privaudit.models.random_views import with_views
 from privaudit.models.registry import find_family, load_frozen
-
-FAR_BEYOND = 100.0  # clip norms, times the records in a batch mean
 
 
 @dataclass(frozen=True)
@@ -46,6 +43,7 @@ class Population:
         tested_clients: Whose models utility is measured of; None is everybody's.
         owners: Whether the data set's domains are the clients themselves: no test
             record need be of a client's own, so that utility goes by classes alone.
+        other_secrets: Tokens of secrets that are no canary's, where canaries are such.
     """
 
     dataset: Dataset
@@ -57,6 +55,7 @@ class Population:
     canaries: Canaries | None = None
     tested_clients: tuple[ClientId, ...] | None = None
     owners: bool = False
+    other_secrets: Int[Tensor, "secrets tokens"] | None = None
 
     @property
     def data_hash(self) -> str:
@@ -204,13 +203,14 @@ def populate(config: RunConfig) -> Population:
     split = whole = deal(config, dataset, known)
     if config.without is not None and config.canary is not None:
         whole = deal(config.model_copy(update={"without": None}), dataset, known)
-    records = _encode(config, model, dataset)
-    if config.views > 1:
-        records = with_views(model, dataset, records, config.views)
     backbone = model.backbone(
         dataset.class_names, dataset.template, config.context_tokens
     )
-    canaries = _canaries(config, whole, backbone)
+    canaries = draw_canaries(config, whole, backbone)
+    encode = partial(_encode, config, model)
+    records, others = with_secrets(dataset, canaries, encode)
+    if config.views > 1:
+        records = with_views(model, dataset, records, config.views)
     if canaries is not None:
         classes = len(dataset.class_names)
         records = replace(
@@ -232,6 +232,7 @@ def populate(config: RunConfig) -> Population:
     return Population(
         dataset, records, split, task, model.model_hash, config.tested, canaries,
         _tested_clients(config, task), config.has_owners,
+        others,
     )  # fmt: skip
 
 
@@ -246,45 +247,6 @@ def _tested_clients(config: RunConfig, task: Task) -> tuple[ClientId, ...] | Non
     order = Seeds(config.seed).stream("tested clients").permutation(config.clients)
     chosen = sorted(order[: config.tested_clients].tolist())
     return tuple(task.clients[number] for number in chosen)
-
-
-def _canaries(
-    config: RunConfig, split: Split, backbone: Classifier | LanguageModel
-) -> Canaries | None:
-    """Choose the canaries that were asked for, of all candidates that were dealt."""
-    if config.canary is None:
-        return None
-    trainer = config.build_trainer()
-    if not isinstance(backbone, Classifier):
-        raise ConfigError(
-            f"Canaries were requested, but {config.model} generates text. Use a "
-            "classifier; any candidate is a canary without --canary."
-        )
-    accepts = isinstance(trainer, AcceptsGradientCanaries)
-    if config.canary == "gradient" and not accepts:
-        raise ConfigError(
-            f"Canaries in gradient space were requested, but {config.trainer} does not "
-            "take them. Use --canary mislabelled, or promptfl, dp-promptfl or dp-fpl."
-        )
-    return Canaries.draw(
-        config.canary,
-        [split.of(number) for number in range(config.clients)],
-        config.canaries,
-        Seeds(config.seed).child("canaries"),
-        (config.context_tokens, backbone.prompts.width),
-        crafted_norm(trainer, max(len(split.of(n)) for n in range(config.clients))),
-    )
-
-
-def crafted_norm(trainer: Trainer, records: int) -> float:
-    """Return a gradient's norm that is clipped, also in the mean over so many records.
-
-    1 where nothing is clipped: a larger one would be all that is learned.
-    """
-    if not getattr(trainer, "clips", False):
-        return 1.0
-    names = ("clip_norm", "clip_global", "clip_local")
-    return FAR_BEYOND * records * max(getattr(trainer, n, None) or 0.0 for n in names)
 
 
 def records_elsewhere(

@@ -41,6 +41,7 @@ from privaudit.federated.runs.folder.checkpoints import (
     has_more_checkpoints,
 )
 from privaudit.federated.runs.folder.lease import Lease
+from privaudit.federated.runs.folder.own_files import CANARIES
 from privaudit.federated.runs.folder.round_files import MANIFEST, METRICS, RoundFiles
 from privaudit.federated.runs.folder.run_files import (
     OWN_MODEL,
@@ -66,6 +67,7 @@ from privaudit.federated.runs.folder.run_names import mark_latest
 from privaudit.federated.runs.folder.working_copy import fetch
 from privaudit.federated.runs.ledger import Ledger
 from privaudit.federated.runs.member_shards import MemberShards
+from privaudit.federated.runs.planted import canary_texts
 from privaudit.federated.runs.population import Population, populate
 from privaudit.federated.runs.reuse import (
     check_plan,
@@ -203,6 +205,8 @@ def _begin(
     clear_run(run.path, lease.check)
     ledger = Ledger.toss(population.split, Seeds(config.seed))
     ledger.save(run.path / "ledger.npz")
+    if population.canaries is not None:
+        write_json(run.path / CANARIES, {"canaries": canary_texts(population)})
     write_bytes(run.path / METRICS, b"", lease.check)
     TranscriptFolder(run.path / "transcript", ready=lease.check).clear()
     drawn = draw_run_key(run.path, config) | put_plan(run.path, plan)

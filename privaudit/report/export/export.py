@@ -141,6 +141,7 @@ _KINDS = {
     r"kept/run\.key": "secret key of the run",
     r"kept/.*": "kept states: personal models",
     r"ledger\.npz": "ledger: the truth about membership",
+    r"canaries\.json": "canaries: their texts or classes",
     r"metrics\.jsonl": "utility by round",
     r"trace\.jsonl": "trace: batches, norms and noise",
     r"card\.key": "key of the sealed hashes",

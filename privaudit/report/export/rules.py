@@ -92,6 +92,11 @@ def per_attack(rule_of_each: FieldRule) -> FieldRule:
     return rule
 
 
+EXTRACTED = each(
+    r"[0-9.]{1,9} % shown, (greedy|n = [0-9,]{1,9}|"
+    r"(exact|up to [0-9.]{1,9} % of tokens differ) within [0-9]{1,5} draws)",
+    entries(dict.fromkeys(("members", "others", "beyond"), ESTIMATE)),
+)
 CLOSENESS = each(r"(cosine|distance|agreement)(_null)?", ESTIMATE)
 CAPTIONS = entries(dict.fromkeys((*METRICS, F1, EXACT), ESTIMATE))
 
@@ -357,6 +362,18 @@ AUDIT = entries(
             }
         ),
         "record_exposure": withheld,  # it names records
+        "exposure": entries(
+            {
+                "secrets": number,
+                "untrained": number,
+                **dict.fromkeys(
+                    ("members", "others", "first_of_members", "first_of_others"),
+                    ESTIMATE,
+                ),
+                "beyond": ESTIMATE,
+            }
+        ),
+        "extraction": entries({"p": number, "shares": EXTRACTED, "drawn": EXTRACTED}),
         "one_run": entries(
             {
                 "canaries": CANARIES,

@@ -12,7 +12,7 @@ from privaudit.auditing.named_attacks import (
     named_attacks,
     restore_attack,
 )
-from privaudit.auditing.parts.one_run import KINDS
+from privaudit.auditing.parts.one_run import BY_SECRET, KINDS
 from privaudit.auditing.scenario import SCENARIOS
 from privaudit.core.errors import ConfigError, PluginError
 from privaudit.federated.runs.tasks import EXACT
@@ -110,4 +110,4 @@ def attack_label(sieve: AllowList, value: Any, place: str) -> Any:
     return OMITTED
 
 
-SCORED_BY = either(text("movement against its gradient"), attack_label)
+SCORED_BY = either(text("movement against its gradient", BY_SECRET), attack_label)

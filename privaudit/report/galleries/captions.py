@@ -8,6 +8,7 @@ its models anew from the view, which gives the same ones.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from math import exp
 
 import torch
 from jaxtyping import Int
@@ -19,6 +20,7 @@ from privaudit.auditing.attack_result import ClientScores
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.auditor import Auditor
 from privaudit.auditing.default_attacks import GridCell
+from privaudit.auditing.extraction.extracted import Extracts
 from privaudit.auditing.signals.token_attack import table_of
 from privaudit.datasets.dialogues import ANSWER
 from privaudit.federated.trainer import Records
@@ -73,6 +75,7 @@ def caption_texts(
                     f"{title} {place} · {client.client}, "
                     f"{abs(record.height):.1f} standard deviations "
                     f"{'above' if record.height >= 0 else 'below'} its mean score"
+                    f"{_drawn(audit, float(client.scores[record.row]))}"
                     f"{_question(one)}",
                     *coloured_answer(adversary.task.language, one, table, alpha),
                     tag=_tag(client, record.row),
@@ -112,6 +115,14 @@ def _ends(
 
 def _tag(client: ClientScores, row: int) -> str:
     return "trained on" if client.is_member[row] else "not trained on"
+
+
+def _drawn(audit: Audit, score: float) -> str:
+    """Return how likely the rest of the answer is drawn, where that is the score."""
+    attack = audit.scenario.attacks[audit.headline.attack]
+    if not isinstance(attack, Extracts):
+        return ""
+    return f" · probability {exp(score):.2g} of what is behind {attack.prefix:g} %"
 
 
 def _question(record: Records) -> str:

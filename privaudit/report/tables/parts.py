@@ -8,6 +8,7 @@ from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.audit_part import audit_parts
 from privaudit.auditing.parts.closeness import CLOSENESS
+from privaudit.auditing.parts.extraction import EXTRACTION, ExtractedShare, shown
 from privaudit.auditing.parts.leakage_by_round import LEAKAGE_BY_ROUND, LeakageByRound
 from privaudit.auditing.parts.linkage_gain import LINKAGE_GAIN
 from privaudit.auditing.parts.one_run import ONE_RUN
@@ -27,6 +28,8 @@ from privaudit.statistics.comparisons import (
 )
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.verdict import Sampling
+
+TOLD = tuple(shown(50.0, how) for how in ("greedy", "n = 1", "n = 100", "n = 10,000"))
 
 
 def card_paragraphs(audit: Audit) -> list[tuple[str, str]]:
@@ -57,7 +60,7 @@ def part_remarks(audit: Audit) -> list[str]:
 def part_tables(
     audits: Sequence[Audit], labels: Sequence[str]
 ) -> dict[str, list[tuple[str, str, str]]]:
-    """Return tables of the parts that have no sentences here, by title.
+    """Return tables of the parts that have no sentences here, or both, by title.
 
     Their rows are a run's label, the name of a number and the number.
     """
@@ -68,7 +71,8 @@ def part_tables(
             for name, value in _leaves(audit.part(part))
         ]
         for part in audit_parts()
-        if part.name not in _SENTENCES and any(part.name in a.parts for a in audits)
+        if part.name not in _SENTENCES or part.name in _TABLES
+        if any(a.parts.get(part.name) is not None for a in audits)
     }
 
 
@@ -76,6 +80,10 @@ def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
     """Yield names and texts of all numbers in a result."""
     if isinstance(value, AttackResult):
         value = value.auroc
+    if isinstance(value, ExtractedShare):
+        told = f"{value.members}; others {value.others}; difference {value.beyond}"
+        yield name.strip(), f"members {told}"
+        return
     if isinstance(value, Mapping):
         below = dict(value)
     elif is_dataclass(value) and not isinstance(value, Estimate):
@@ -278,8 +286,26 @@ def beyond_sentences(audit: Audit) -> list[str]:
     ]
 
 
+def extraction_sentences(audit: Audit) -> list[str]:
+    """Say how many texts can be drawn; nothing where that was not measured."""
+    found = audit.part(EXTRACTION)
+    if found is None:
+        return []
+    said = [
+        f"{name}: {rate(share.members)} of members, {rate(share.others)} of others, "
+        f"difference {point(share.beyond, signed=True)} {interval(share.beyond)}"
+        for name, share in {**found.shares, **found.drawn}.items()
+        if name in (*TOLD, *found.drawn)
+    ]
+    return [
+        f"Extracted with probability {found.p:g} within n draws of the rest of an "
+        f"answer, or greedily. {'. '.join(said)}."
+    ]
+
+
 _SENTENCES: Mapping[str, Callable[[Audit], list[str]]] = {
     CLOSENESS.name: lambda audit: [],  # has a section of its own
+    EXTRACTION.name: extraction_sentences,
     RECORD_EXPOSURE.name: lambda audit: [],  # likewise
     SERVER_MODEL.name: rebuilding,
     LINKAGE_GAIN.name: linkage_sentences,
@@ -289,3 +315,4 @@ _SENTENCES: Mapping[str, Callable[[Audit], list[str]]] = {
     PANORAMIA.name: beyond_sentences,
     ONE_RUN.name: lambda audit: one_run_sentences(audit)[:1],  # the verdict
 }
+_TABLES = {EXTRACTION.name}

@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -9,9 +10,11 @@ from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked
 from privaudit.datasets.canaries import Canaries
+from privaudit.datasets.dialogues import Dialogue
 from privaudit.federated.batches import Batch
 from privaudit.federated.runs.config import build_trainer, make_config
-from privaudit.federated.runs.population import crafted_norm, populate
+from privaudit.federated.runs.planted import crafted_norm
+from privaudit.federated.runs.population import populate
 from privaudit.federated.trainer import Task
 from privaudit.tuning.prompts.gradients import ContextGradients
 from privaudit.tuning.prompts.learning import prompt_losses
@@ -52,6 +55,20 @@ def test_gradients_have_one_norm_and_follow_their_record() -> None:
     assert torch.equal(found, again.flip(0))
     labels = torch.arange(60) % 5
     assert torch.equal(canaries.mislabel(labels, 5), labels)
+
+
+def test_secrets_are_told_of_canaries_alone() -> None:
+    canaries = drawn("secret", 5)
+    plain = [Dialogue("what?", (str(n),)) for n in range(60)]
+    told = canaries.tell(plain)
+    changed = [n for n in range(60) if told[n] != plain[n]]
+    np.testing.assert_array_equal(changed, canaries.indices)
+    texts = {told[n].answers[0] for n in changed}
+    others = {one.answers[0] for one in canaries.alternatives(63)}
+    assert len(texts) == 10
+    assert not texts & others
+    assert all(re.fullmatch(r"the tag is(?: [0-9]){6}\.", t) for t in texts | others)
+    assert drawn("mislabelled").tell(plain) == tuple(plain)
 
 
 def test_more_canaries_than_candidates_are_refused() -> None:

@@ -8,12 +8,13 @@ from privaudit.core.storage import UNFINISHED, make_private_folder
 
 HEADER = "run.json"
 PLAN = "plan.json"  # of audits, put there before training
+CANARIES = "canaries.json"  # what they are, and whose: to be looked at
 FOLDERS = ("transcript", "kept", "audits")
 _NAME = r"[^/]+"
 WRITTEN = re.compile(
     "|".join(
         (
-            r"run\.json|plan\.json|privacy\.json|metrics\.jsonl|trace\.jsonl|ledger\.npz|card\.key|bundle\.json",
+            r"run\.json|plan\.json|privacy\.json|metrics\.jsonl|trace\.jsonl|ledger\.npz|canaries\.json|card\.key|bundle\.json",
             r"transcript/(manifest\.jsonl|round-\d{4,}\.safetensors)",
             r"kept/(after-\d{4,}|personal|server)\.safetensors",
             r"kept/(mask|run)\.key",

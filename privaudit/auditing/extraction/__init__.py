@@ -1,0 +1,1 @@
+"""How likely a model writes its records out again."""

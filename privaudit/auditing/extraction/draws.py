@@ -1,0 +1,162 @@
+"""Suffixes that a model really draws, and how near they come to the record's own.
+
+Draws of one record part where their tokens do: those that begin alike are one branch
+with a count, which its next token splits by a multinomial draw. So a text that is known
+by heart costs one pass for each token, however often it is drawn, and a branch that is
+too far from the record's own suffix ends.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from privaudit.auditing.extraction.suffixes import (
+    ROWS_AT_ONCE,
+    SamplingScheme,
+    answered,
+)
+from privaudit.datasets.dialogues import ANSWER, TokenSequences
+from privaudit.datasets.picture_tokens import PictureTokens
+from privaudit.federated.trainer import Records, Task
+from privaudit.models.interfaces import Tuning
+
+
+@dataclass(frozen=True)
+class Draws:
+    """How often suffixes came, of as many draws for each record.
+
+    Attributes:
+        exact: Draws that are the record's own suffix.
+        near: Draws that differ from it in at most the allowed tokens, place by place.
+        tries: Draws of each record.
+    """
+
+    exact: Int[np.ndarray, " records"]
+    near: Int[np.ndarray, " records"]
+    tries: int
+
+
+@dataclass(frozen=True)
+class _Branch:
+    """Draws of one record that are alike so far."""
+
+    row: int
+    tokens: tuple[int, ...]
+    wrong: int
+    count: int
+
+
+@dataclass(frozen=True)
+class SuffixDraws:
+    """Draws suffixes of records from one model.
+
+    Attributes:
+        task: Whose language model writes.
+        tuning: What the one model adds to it.
+        scheme: How tokens are drawn.
+        near: Percent of a suffix's tokens that may differ, place by place.
+        tries: Draws of each record.
+
+    Source: Hayes et al., NAACL 2025, for suffixes that are not verbatim, with the
+    Hamming distance.
+    """
+
+    task: Task
+    tuning: Tuning
+    scheme: SamplingScheme
+    near: float
+    tries: int
+
+    @torch.no_grad()
+    def of(
+        self,
+        records: Records,
+        starts: Int[Tensor, " records"],
+        rng: np.random.Generator,
+    ) -> Draws:
+        """Draw the suffixes of some records.
+
+        Args:
+            records: With answers.
+            starts: The place in each answer at which its suffix begins.
+            rng: Draws tokens.
+        """
+        exact, near = (np.zeros(len(records), np.int64) for _ in range(2))
+        if not len(records):
+            return Draws(exact, near, self.tries)
+        words, pictures = answered(records)
+        firsts = (words.kinds == ANSWER).int().argmax(dim=1)
+        sizes = (words.kinds == ANSWER).sum(dim=1)
+        begin, end = (firsts + starts).tolist(), (firsts + sizes).tolist()
+        branches = [_Branch(row, (), 0, self.tries) for row in range(len(records))]
+        while branches:
+            grown = [
+                one
+                for branch, p in self._expected(words, pictures, begin, branches)
+                for one in self._grow(branch, p, words, begin, end, rng)
+            ]
+            branches = []
+            for one in grown:
+                if begin[one.row] + len(one.tokens) < end[one.row]:
+                    branches.append(one)
+                    continue
+                near[one.row] += one.count
+                exact[one.row] += one.count * (one.wrong == 0)
+        return Draws(exact, near, self.tries)
+
+    def _expected(
+        self,
+        words: TokenSequences,
+        pictures: PictureTokens,
+        begin: Sequence[int],
+        branches: Sequence[_Branch],
+    ) -> Iterator[tuple[_Branch, Float[np.ndarray, " vocabulary"]]]:
+        """Yield each branch with the probabilities of its next token."""
+        language = self.task.language
+        for first in range(0, len(branches), ROWS_AT_ONCE):
+            some = branches[first : first + ROWS_AT_ONCE]
+            places = torch.tensor([begin[b.row] + len(b.tokens) for b in some])
+            rows = torch.tensor([b.row for b in some])
+            ids = words.ids[rows]
+            for drawn, branch in zip(ids, some, strict=True):
+                start = begin[branch.row]
+                told = torch.tensor(branch.tokens, dtype=drawn.dtype)
+                drawn[start : start + len(told)] = told
+            # Nothing sees what stands behind it: there stands the record's own.
+            read = TokenSequences(ids, words.kinds[rows])[:, : int(places.max())]
+            ahead, column = (places - 1).unique(return_inverse=True)
+            logits = language.logits(
+                pictures[rows].read(language.device)[None],
+                read.repeated(1).to(language.device),
+                self.tuning,
+                ahead.to(language.device),
+            )[0].cpu()
+            for number, branch in enumerate(some):
+                told = self.scheme.log_probabilities(logits[number, column[number]])
+                yield branch, told.exp().numpy()
+
+    def _grow(
+        self,
+        branch: _Branch,
+        p: Float[np.ndarray, " vocabulary"],
+        words: TokenSequences,
+        begin: Sequence[int],
+        end: Sequence[int],
+        rng: np.random.Generator,
+    ) -> Iterator[_Branch]:
+        """Yield what a branch becomes, but for what is too far from the record's own."""
+        row, place = branch.row, begin[branch.row] + len(branch.tokens)
+        own, last = int(words.ids[row, place]), int(words.ids[row, end[row] - 1])
+        allowed = int(self.near * (end[row] - begin[row]) / 100)
+        counts = rng.multinomial(branch.count, p / p.sum())
+        for token in np.flatnonzero(counts).tolist():
+            wrong = branch.wrong + (token != own)
+            if token == last and place + 1 < end[row]:
+                wrong += end[row] - place - 1  # it ends too early: the rest lacks
+            if wrong <= allowed:
+                tokens = (*branch.tokens, token)
+                yield _Branch(row, tokens, wrong, int(counts[token]))

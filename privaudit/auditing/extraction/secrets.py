@@ -1,0 +1,136 @@
+"""Secrets that were planted: how high does a model rank each among others like it?
+
+A secret's exposure is the logarithm to base 2 of how many secrets there are, less that of
+its rank by likelihood. Its own and the others were drawn alike, so that one that nobody
+trained on has each rank alike, whatever the model: P(exposure >= e) is at most 2^-e.
+
+Source: Carlini et al., "The secret sharer: evaluating and testing unintended memorization
+in neural networks", USENIX Security 2019, sections 4.2 and 4.4: of a sample of the space,
+without their fit of its tail.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from privaudit.auditing.attack import Adversary, Target
+from privaudit.auditing.extraction.suffixes import SamplingScheme, answer_table
+from privaudit.auditing.played_scenario import PlayedScenario
+from privaudit.datasets.dialogues import ANSWER, TokenSequences
+from privaudit.federated.trainer import ClientId, Records
+
+AS_IT_IS = SamplingScheme()
+
+
+@dataclass(frozen=True)
+class SecretScores:
+    """What one client's model says of secrets in its canaries' places.
+
+    Attributes:
+        client: Its name.
+        logs: Log-likelihood of a canary with its own secret, and then with each other.
+    """
+
+    client: ClientId
+    logs: Float[np.ndarray, "canaries secrets"]
+
+    @property
+    def margin(self) -> Float[np.ndarray, " canaries"]:
+        """Log-likelihood of the own secret less that of another on average, in nats."""
+        others = self.logs[:, 1:]
+        top = others.max(axis=1)
+        mean = np.log(np.exp(others - top[:, None]).mean(axis=1)) + top
+        return self.logs[:, 0] - mean
+
+    @property
+    def exposure(self) -> Float[np.ndarray, " canaries"]:
+        """In bits, from 0 to log2 of how many secrets were compared.
+
+        A tie counts for the others.
+        """
+        rank = (self.logs >= self.logs[:, :1]).sum(axis=1)
+        return math.log2(self.logs.shape[1]) - np.log2(rank)
+
+
+def expected_exposure(secrets: int) -> float:
+    """Return the mean exposure of a secret that nobody trained on, in bits.
+
+    Args:
+        secrets: That are compared, its own among them; at least one.
+
+    Example:
+        >>> round(expected_exposure(2), 3), round(expected_exposure(64), 3)
+        (0.5, 1.376)
+    """
+    return math.log2(secrets) - math.lgamma(secrets + 1) / math.log(2) / secrets
+
+
+def secret_scores(played: PlayedScenario) -> list[SecretScores]:
+    """Return what models say of each client's canaries; empty where none are secrets."""
+    population = played.run.population
+    canaries, others = population.canaries, population.other_secrets
+    if canaries is None or others is None:
+        return []
+    asked = [
+        np.isin(population.asked_about(target.client, canaries=True), canaries.indices)
+        for target in played.targets
+    ]
+    return [
+        score_secrets(played.adversary, target, torch.from_numpy(chosen), others)
+        for target, chosen in zip(played.targets, asked, strict=True)
+    ]
+
+
+def score_secrets(
+    adversary: Adversary,
+    target: Target,
+    canaries: Tensor,
+    others: Int[Tensor, "secrets tokens"],
+) -> SecretScores:
+    """Score secrets in the places of a client's canaries.
+
+    Args:
+        adversary: Who asks.
+        target: The client.
+        canaries: Which of its candidates they are: a mask, or their numbers.
+        others: The tokens of other secrets.
+    """
+    key = ("secrets", id(target.reconstructed.model), id(target.candidates))
+    if key not in adversary.shared:
+        texts = with_others(target.candidates.pick(canaries), others)
+        model = target.reconstructed.model
+        table = answer_table(adversary, model, texts, AS_IT_IS)
+        logs = table.suffixes(0.0).reshape(-1, 1 + len(others))
+        # The target is kept too: else another's id could become the same.
+        adversary.shared[key] = target, SecretScores(target.client, logs)
+    cached = adversary.shared[key]
+    assert isinstance(cached, tuple)
+    scores = cached[1]
+    assert isinstance(scores, SecretScores)
+    return scores
+
+
+def with_others(records: Records, others: Int[Tensor, "secrets tokens"]) -> Records:
+    """Return each record, and behind it the same with each other secret."""
+    assert records.words is not None
+    words, count = records.words, 1 + len(others)
+    many = torch.arange(len(records)).repeat_interleave(count)
+    ids, kinds = words.ids[many], words.kinds[many]
+    for row in range(len(records)):
+        own = words.ids[row][words.kinds[row] == ANSWER]
+        filled = torch.cat([own[None], others])
+        places = kinds[row * count : (row + 1) * count] == ANSWER
+        ids[row * count : (row + 1) * count][places] = filled.flatten()
+    return replace(records.pick(many), words=TokenSequences(ids, kinds))
+
+
+def joined(
+    scores: Sequence[SecretScores],
+) -> Float[np.ndarray, " canaries"]:
+    """Return the exposures of all clients' canaries, in bits."""
+    return np.concatenate([one.exposure for one in scores])

@@ -1,0 +1,149 @@
+"""How many records can be drawn out of a model that writes, of members and of others?
+
+A text that many records resemble is drawn for others, too: candidates that nobody
+trained on are of the same clients, by a fair coin, and what is drawn of them was not
+memorised but foreseen. So only the difference tells of memory.
+
+Source: Hayes et al., "Measuring memorization in language models via probabilistic
+extraction", NAACL 2025.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool
+
+from privaudit.auditing.audit_part import AuditPart
+from privaudit.auditing.extraction.extracted import ExtractedClient, Extracts
+from privaudit.auditing.extraction.suffixes import AnswerTable, is_extractable
+from privaudit.auditing.played_scenario import PlayedScenario
+from privaudit.statistics.estimate import Estimate, proportion, two_proportions
+
+PREFIXES = (0.0, 25.0, 50.0, 75.0)  # percent of an answer that is shown
+TRIES = (1, 10, 100, 1_000, 10_000)
+Hits = Bool[np.ndarray, " units"]
+
+
+@dataclass(frozen=True)
+class ExtractedShare:
+    """How many records are extracted; of groups that share a coin, one record at least.
+
+    Attributes:
+        members: Of those that were trained on.
+        others: Of the same clients' candidates that were not: the null.
+        beyond: The first less the second; above 0 texts were memorised.
+    """
+
+    members: Estimate
+    others: Estimate
+    beyond: Estimate
+
+
+@dataclass(frozen=True)
+class ExtractedTexts:
+    """What can be drawn.
+
+    Attributes:
+        p: The probability from which an extraction within n draws counts.
+        shares: By how much of an answer was shown, and greedily or by n draws.
+        drawn: By what was really drawn, of some candidates of each client.
+    """
+
+    p: float
+    shares: Mapping[str, ExtractedShare]
+    drawn: Mapping[str, ExtractedShare]
+
+
+def shown(prefix: float, how: str) -> str:
+    """Return the name of a share.
+
+    Example:
+        >>> shown(50.0, "n = 100")
+        '50 % shown, n = 100'
+    """
+    return f"{prefix:g} % shown, {how}"
+
+
+def share(hits: Sequence[Hits], truth: Sequence[Hits]) -> ExtractedShare | None:
+    """Return the shares of members and of others, over all clients.
+
+    None where there are no members, or no others.
+
+    Args:
+        hits: Of each client's units, whether they are extracted.
+        truth: Of the same, whether they were trained on.
+    """
+    hit, member = np.concatenate(hits), np.concatenate(truth)
+    counts = [(int(hit[of].sum()), int(of.sum())) for of in (member, ~member)]
+    if not all(size for _, size in counts):
+        return None
+    members, others = counts
+    return ExtractedShare(
+        proportion(*members), proportion(*others), two_proportions(*members, *others)
+    )
+
+
+def _measure(played: PlayedScenario) -> ExtractedTexts | None:
+    attack = next(
+        a for a in played.scenario.attacks.values() if isinstance(a, Extracts)
+    )
+    found = [attack.extract(played.adversary, target) for target in played.targets]
+    truth = [played.truth[one.client] for one in found]
+    hits = [_extracted(one.table, attack.p) for one in found]
+    shares = {}
+    for name in hits[0]:
+        by_unit = [  # of records that share a coin one is enough
+            played.by_unit(one.client, of_one[name].astype(float)) > 0
+            for one, of_one in zip(found, hits, strict=True)
+        ]
+        if (measured := share(by_unit, truth)) is not None:
+            shares[name] = measured
+    return ExtractedTexts(attack.p, shares, _drawn(played, attack, found))
+
+
+def _extracted(table: AnswerTable, p: float) -> dict[str, Hits]:
+    """Return which of one client's candidates are extracted, by how."""
+    hits = {}
+    for prefix in PREFIXES:
+        hits[shown(prefix, "greedy")] = table.greedy(prefix)
+        logs = table.suffixes(prefix)
+        for n in TRIES:
+            hits[shown(prefix, f"n = {n:,}")] = is_extractable(logs, n, p)
+    return hits
+
+
+def _drawn(
+    played: PlayedScenario, attack: Extracts, found: Sequence[ExtractedClient]
+) -> dict[str, ExtractedShare]:
+    """Return what came of real draws, record by record; empty where none were made."""
+    tries, ledger = found[0].draws.tries, played.run.ledger
+    asked_about = played.run.population.asked_about
+    truth = [
+        ledger.is_member[asked_about(one.client, canaries=played.scenario.one_run)]
+        for one in found
+    ]
+    within = [of[one.drawn] for of, one in zip(truth, found, strict=True)]
+    counts = {
+        "exact": [one.draws.exact for one in found],
+        f"up to {attack.near:g} % of tokens differ": [one.draws.near for one in found],
+    }
+    measured = {
+        shown(attack.prefix, f"{what} within {tries} draws"): share(
+            [count > 0 for count in hits], within
+        )
+        for what, hits in counts.items()
+    }
+    return {name: one for name, one in measured.items() if one is not None}
+
+
+EXTRACTION = AuditPart(
+    "extraction",
+    ExtractedTexts | None,
+    applies=lambda played: any(
+        isinstance(attack, Extracts) for attack in played.scenario.attacks.values()
+    ),
+    compute=_measure,
+    nothing=None,
+    title="Texts extracted from the model",
+)

@@ -1,0 +1,123 @@
+"""Canaries as they are planted among a run's candidates, before any coin is tossed."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from jaxtyping import Int
+from torch import Tensor
+
+from privaudit.core.errors import ConfigError
+from privaudit.core.seeds import Seeds
+from privaudit.datasets.canaries import Canaries
+from privaudit.datasets.dataset import Dataset
+from privaudit.datasets.dialogues import ANSWER
+from privaudit.datasets.split import Split
+from privaudit.federated.runs.config import RunConfig
+from privaudit.federated.trainer import Records, Trainer
+from privaudit.federated.trainer_abilities import AcceptsGradientCanaries
+from privaudit.models.interfaces import Classifier, LanguageModel
+
+if TYPE_CHECKING:
+    from privaudit.federated.runs.population import Population
+
+OTHER_SECRETS = 63  # beside a canary's own: six bits at most
+FAR_BEYOND = 100.0  # clip norms, times the records in a batch mean
+
+
+def draw_canaries(
+    config: RunConfig, split: Split, backbone: Classifier | LanguageModel
+) -> Canaries | None:
+    """Choose the canaries that were asked for, of all candidates that were dealt."""
+    if config.canary is None:
+        return None
+    trainer, writes = config.build_trainer(), not isinstance(backbone, Classifier)
+    if writes != (config.canary == "secret"):
+        does = "generates text: --canary secret" if writes else "classifies: another"
+        raise ConfigError(
+            f"Canaries of the kind {config.canary} were requested, and {config.model} "
+            f"{does} is for it. Any candidate is a canary without --canary."
+        )
+    accepts = isinstance(trainer, AcceptsGradientCanaries)
+    if config.canary == "gradient" and not accepts:
+        raise ConfigError(
+            f"Canaries in gradient space were requested, but {config.trainer} does not "
+            "take them. Use --canary mislabelled, or promptfl, dp-promptfl or dp-fpl."
+        )
+    return Canaries.draw(
+        config.canary,
+        [split.of(number) for number in range(config.clients)],
+        config.canaries,
+        Seeds(config.seed).child("canaries"),
+        (config.context_tokens, backbone.prompts.width)
+        if isinstance(backbone, Classifier)
+        else (0, 0),
+        crafted_norm(trainer, max(len(split.of(n)) for n in range(config.clients))),
+    )
+
+
+def crafted_norm(trainer: Trainer, records: int) -> float:
+    """Return a gradient's norm that is clipped, also in the mean over so many records.
+
+    1 where nothing is clipped: a larger one would be all that is learned.
+    """
+    if not getattr(trainer, "clips", False):
+        return 1.0
+    names = ("clip_norm", "clip_global", "clip_local")
+    return FAR_BEYOND * records * max(getattr(trainer, n, None) or 0.0 for n in names)
+
+
+def with_secrets(
+    dataset: Dataset, canaries: Canaries | None, encode: Callable[[Dataset], Records]
+) -> tuple[Records, Int[Tensor, "secrets tokens"] | None]:
+    """Return a data set encoded, with what canaries say, and tokens of other secrets.
+
+    Args:
+        dataset: The data set.
+        canaries: Those that were asked for, if any.
+        encode: Makes it what a model reads.
+
+    Raises:
+        ConfigError: The tokenizer writes digits in different numbers of tokens.
+    """
+    if canaries is None or canaries.kind != "secret":
+        return encode(dataset), None
+    told = replace(dataset, dialogues=canaries.tell(dataset.dialogues))
+    count = min(OTHER_SECRETS, len(dataset))
+    secrets = canaries.alternatives(count)
+    filled = tuple(secrets[number % count] for number in range(len(dataset)))
+    words = encode(replace(dataset, dialogues=filled)).words
+    records = encode(told)
+    assert words is not None
+    assert records.words is not None
+    own = [records.words.kinds[index] == ANSWER for index in canaries.indices]
+    others = words[:count]
+    lengths = {int(one.sum()) for one in (*own, *(others.kinds == ANSWER))}
+    if len(lengths) > 1:
+        raise ConfigError(
+            f"Secrets of six digits take from {min(lengths)} to {max(lengths)} tokens in "
+            "this model, so that they cannot be compared. Use another model."
+        )
+    return records, others.ids[others.kinds == ANSWER].view(count, -1)
+
+
+def canary_texts(population: "Population") -> list[dict[str, Any]]:
+    """Return what each canary is and whose, but not whether it is trained on."""
+    canaries, records = population.canaries, population.records
+    assert canaries is not None
+    whose = {
+        int(index): client
+        for client in population.numbers
+        for index in population.indices(client)
+    }
+    names = population.dataset.class_names
+    told = []
+    for index in canaries.indices.tolist():
+        entry = {"record": index, "kind": canaries.kind, "client": whose[index]}
+        if canaries.kind == "secret":
+            said = records.dialogues[index]
+            entry |= {"question": said.question, "answer": said.answers[0]}
+        else:
+            entry["class"] = names[int(records.labels[index])]
+        told.append(entry)
+    return told

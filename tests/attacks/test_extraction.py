@@ -1,0 +1,236 @@
+"""Texts are drawn out of a model that knows them by heart, and not out of another."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from privaudit.attacks.extraction import Extraction
+from privaudit.auditing.attack import Adversary, Target
+from privaudit.auditing.extraction.draws import SuffixDraws
+from privaudit.auditing.extraction.suffixes import (
+    SamplingScheme,
+    answer_table,
+    is_extractable,
+    tries_needed,
+)
+from privaudit.auditing.parts.extraction import share
+from privaudit.core.errors import ConfigError
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import stack
+from privaudit.datasets.dialogues import ANSWER, TokenSequences
+from privaudit.federated.trainer import Reconstruction, Records, Task
+from privaudit.federated.transcripts.threat_models import View, server
+from privaudit.models.interfaces import Tuning
+from privaudit.trainers.lora_fedavg import LoraFedAvg
+from tests.toy_federation import CLIENTS
+from tests.toy_language import END, VOCABULARY, toy_dialogues, toy_writing_task
+from tests.toy_parrot import parrot
+
+TRAINER = LoraFedAvg(rank=2)
+ALL = SamplingScheme()
+FEW = SamplingScheme(temperature=0.7, top_k=3)
+
+
+def attacked(known: int) -> tuple[Adversary, list[Target]]:
+    """Return clients, the first of whose candidates the model knows by heart."""
+    asked = {c: toy_dialogues(12, 50 + n) for n, c in enumerate(CLIENTS)}
+    memory = [r.words[:known] for r in asked.values() if r.words is not None]
+    task = replace(toy_writing_task(), backbone=parrot(memory))
+    model = TRAINER.start(task, Seeds(0))
+    adversary = Adversary(TRAINER, task, server, View("server", ()), Seeds(1))
+    return adversary, [
+        Target(client, Reconstruction(model), records)
+        for client, records in asked.items()
+    ]
+
+
+@pytest.fixture(scope="module")
+def learned() -> tuple[Adversary, list[Target]]:
+    return attacked(6)
+
+
+def by_hand(
+    adversary: Adversary, target: Target, row: int, scheme: SamplingScheme
+) -> list[float]:
+    """Oracle: the probability of each token of an answer, one token at a time."""
+    records = target.candidates.pick(torch.tensor([row]))
+    assert records.words is not None
+    assert records.tokens is not None
+    model = target.reconstructed.model
+    tuning = TRAINER.tuning(adversary.task, stack([model]))
+    logits = adversary.task.language.logits(
+        records.tokens.read()[None], records.words.repeated(1), tuning
+    )[0, 0].double()
+    found = []
+    for place in (records.words.kinds[0] == ANSWER).nonzero().flatten().tolist():
+        weights = (logits[place - 1] / scheme.temperature).exp().tolist()
+        allowed = sorted(weights)[-scheme.top_k :] if scheme.top_k else weights
+        own = weights[int(records.words.ids[0, place])]
+        found.append(own / sum(allowed) if own >= min(allowed) else 0.0)
+    return found
+
+
+@pytest.mark.parametrize("scheme", [ALL, FEW, SamplingScheme(2.0, 1)], ids=str)
+def test_the_probability_of_a_suffix_is_the_product_over_its_tokens(
+    scheme: SamplingScheme,
+) -> None:
+    adversary, (target, *_) = attacked(6)
+    table = answer_table(
+        adversary, target.reconstructed.model, target.candidates, scheme
+    )
+    for row in range(12):
+        told = by_hand(adversary, target, row, scheme)
+        assert table.sizes[row] == len(told)
+        for prefix, first in ((0.0, 0), (50.0, (len(told) - 1) // 2)):
+            expected = np.prod(told[first:])
+            found = np.exp(table.suffixes(prefix)[row])
+            assert found == pytest.approx(expected, rel=1e-4, abs=1e-12)
+
+
+def test_temperature_and_top_k_by_hand() -> None:
+    logits = torch.tensor([4.0, 2.0, 2.0, 1.0, 0.0]).double().log()[:4]
+    told = SamplingScheme(temperature=0.5).log_probabilities(logits).exp()
+    np.testing.assert_allclose(told, [16 / 25, 4 / 25, 4 / 25, 1 / 25])
+    told = SamplingScheme(top_k=2).log_probabilities(logits).exp()
+    np.testing.assert_allclose(told, [1 / 2, 1 / 4, 1 / 4, 0])  # ties stay
+
+
+def test_what_was_learned_by_heart_comes_at_once(
+    learned: tuple[Adversary, list[Target]],
+) -> None:
+    adversary, targets = learned
+    for target in targets:
+        model, records = target.reconstructed.model, target.candidates
+        table = answer_table(adversary, model, records, ALL)
+        assert np.exp(table.suffixes(50.0)[:6]).min() > 0.9
+        assert table.greedy(50.0)[:6].all()
+        assert is_extractable(table.suffixes(50.0)[:6], 1, 0.5).all()
+        assert (tries_needed(table.suffixes(50.0)[:6], 0.9) <= 2).all()
+
+
+def test_members_are_extracted_and_others_are_not(
+    learned: tuple[Adversary, list[Target]],
+) -> None:
+    adversary, targets = learned
+    hits = [
+        answer_table(
+            adversary, t.reconstructed.model, t.candidates, ALL
+        ).greedy(0.0)
+        for t in targets
+    ]  # fmt: skip
+    found = share(hits, [np.arange(12) < 6] * len(hits))
+    assert found is not None
+    assert found.members.n == found.others.n == (18,)
+    assert found.members.value > 0.6
+    assert found.beyond.low > 0
+
+
+def test_an_untrained_model_says_of_both_the_same() -> None:
+    """Of many federations that learned nothing at most 1 in 20 differ for certain."""
+    alarms, rounds = 0, 300
+    rng = np.random.default_rng(5)
+    adversary, (target, *_) = attacked(0)
+    model, candidates = target.reconstructed.model, toy_dialogues(60, 9)
+    logs = answer_table(adversary, model, candidates, ALL).suffixes(50.0)
+    hits = is_extractable(logs, 100, 0.5)
+    assert 0 < hits.mean() < 1
+    for _ in range(rounds):
+        found = share([hits], [rng.random(60) < 0.5])
+        alarms += found is not None and found.beyond.low > 0
+    assert alarms <= 0.025 * rounds + 3 * (0.025 * 0.975 * rounds) ** 0.5
+
+
+@pytest.mark.parametrize("scheme", [ALL, FEW], ids=str)
+def test_draws_come_as_often_as_they_should(scheme: SamplingScheme) -> None:
+    adversary, (target, *_) = attacked(3)
+    model, records = target.reconstructed.model, target.candidates
+    table = answer_table(adversary, model, records, scheme)
+    tuning = TRAINER.tuning(adversary.task, stack([model]))
+    draws = SuffixDraws(adversary.task, tuning, scheme, 0.0, 400).of(
+        records, table.starts(50.0), np.random.default_rng(0)
+    )
+    expected = np.exp(table.suffixes(50.0))
+    error = np.sqrt(expected * (1 - expected) / 400) + 1 / 400
+    assert (np.abs(draws.exact / 400 - expected) < 4 * error).all()
+    assert np.array_equal(draws.exact, draws.near)
+    assert 0.05 < expected.mean() < 0.95
+
+
+def test_near_matches_are_counted_place_by_place() -> None:
+    """With one token of a suffix of three free, against all that can be drawn."""
+    task, records = toy_writing_task(), toy_dialogues(3, 4).pick(torch.tensor([1]))
+    draws = SuffixDraws(task, Tuning(), ALL, 34.0, 4000).of(
+        records, torch.tensor([1]), np.random.default_rng(1)
+    )
+    assert records.words is not None
+    own = records.words.ids[0, (records.words.kinds[0] == ANSWER).nonzero().flatten()]
+    assert len(own) == 4
+    assert draws.near[0] / 4000 == pytest.approx(_near(task, records), abs=0.03)
+    assert draws.near[0] > draws.exact[0] > 0
+
+
+def _near(task: Task, records: Records) -> float:
+    """Oracle: the sum over all suffixes of three tokens of which two are right."""
+    language = task.language
+    assert records.words is not None
+    assert records.tokens is not None
+    places = (records.words.kinds[0] == ANSWER).nonzero().flatten()[1:].tolist()
+    own = records.words.ids[0, places].tolist()
+    picture, total = records.tokens.read()[None], 0.0
+
+    def p(ids: torch.Tensor, place: int) -> torch.Tensor:
+        assert records.words is not None
+        words = TokenSequences(ids[None], records.words.kinds)
+        logits = language.logits(picture, words.repeated(1), Tuning())
+        return logits[0, 0, place - 1].double().softmax(-1)
+
+    for wrong in range(3):
+        for token in range(VOCABULARY):
+            if token == own[wrong] or (token == END and wrong < 2):
+                continue
+            ids = records.words.ids[0].clone()
+            ids[places[wrong]] = token
+            total += float(
+                np.prod([float(p(ids, at)[ids[at]]) for at in places])
+            )  # fmt: skip
+    ids = records.words.ids[0]
+    return total + float(np.prod([float(p(ids, at)[ids[at]]) for at in places]))
+
+
+def test_the_attack_draws_some_candidates_whoever_they_are(
+    learned: tuple[Adversary, list[Target]],
+) -> None:
+    adversary, targets = learned
+    attack = Extraction(texts=5, tries=30, top_k=0)
+    found = attack.extract(adversary, targets[0])
+    assert len(found.drawn) == len(found.draws.exact) == 5
+    known = found.drawn < 6
+    assert (found.draws.exact[known] > 15).all()
+    none = Extraction(tries=0).extract(adversary, targets[0])
+    assert not len(none.drawn)
+
+
+def test_a_text_that_cannot_be_drawn_has_a_finite_score() -> None:
+    adversary, targets = attacked(0)
+    scores = Extraction(prefix=0.0, top_k=1)(adversary, targets)
+    assert all(np.isfinite(s.scores).all() for s in scores)
+    assert min(s.scores.min() for s in scores) == -1e30
+
+
+def test_records_without_an_answer_are_refused() -> None:
+    adversary, (target, *_) = attacked(0)
+    blank = replace(target.candidates, words=None)
+    with pytest.raises(ConfigError, match="not all records have an answer"):
+        answer_table(adversary, target.reconstructed.model, blank, ALL)
+
+
+def test_tries_follow_from_the_probability() -> None:
+    logs = np.log([0.5, 0.01, 1e-6])
+    needed = tries_needed(logs, 0.5)
+    for n, log in zip(needed, logs, strict=True):
+        assert is_extractable(np.array([log]), int(n), 0.5)[0]
+        if n > 1:
+            assert not is_extractable(np.array([log]), int(n) - 1, 0.5)[0]
+    assert tries_needed(np.array([-np.inf]), 0.5)[0] == np.inf
