@@ -96,9 +96,10 @@ def stored_markdown(table: StoredTable) -> str:
     counts = f"{few}" if few == many else f"{few} to {many}"
     seeds = f"{counts} seed{'s' * (many > 1)} ({', '.join(map(str, plan.seeds))})"
     paper = "; in brackets: the paper's" if plan.paper else ""
+    runs = "" if table.has_runs else "; from before runs were stored"
     parts = []
     for metric in plan.metrics:
-        parts += [f"*{title(plan, metric)}, {over}; {seeds}{paper}*"]
+        parts += [f"*{title(plan, metric)}, {over}; {seeds}{paper}{runs}*"]
         alike: dict[tuple[str, ...], list[Sequence[Column]]] = {}
         for group in plan.groups:
             alike.setdefault(tuple(c.label for c in group), []).append(group)
