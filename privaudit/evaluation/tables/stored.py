@@ -79,6 +79,11 @@ class StoredTable:
         return min(counts), max(counts)
 
     @property
+    def has_runs(self) -> bool:
+        """Whether each seed's own numbers are stored, and not means alone."""
+        return any(cell.by_seed for cell in self.cells.values())
+
+    @property
     def spots(self) -> set[tuple[str, str]]:
         """Rows and columns of which there are numbers."""
         return {(row, column) for row, column, _, _ in self.cells}

@@ -101,7 +101,8 @@ def stored_markdown(table: StoredTable) -> str:
         places = [(*place, metric) for place in plan.cells for metric in metrics]
         cells = [table.cell(*place, plan.over) for place in places]
         paper = any(cell and cell.paper for cell in cells)
-        return f"{over}; {seeds}{_BRACKETS * paper}*"
+        runs = "" if table.has_runs else "; from before runs were stored"
+        return f"{over}; {seeds}{_BRACKETS * paper}{runs}*"
 
     parts = []
     for panel in plan.panels:
