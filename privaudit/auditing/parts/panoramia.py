@@ -19,8 +19,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
 from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit_part import AuditPart
@@ -156,6 +154,9 @@ def _standard(
 def _cross_fitted(
     inputs: Float[np.ndarray, "records inputs"], truth: Bool[np.ndarray, " records"]
 ) -> Float[np.ndarray, " records"]:
+    from sklearn.linear_model import LogisticRegression  # takes half a second
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=0)
     model = LogisticRegression(max_iter=1000)
     scores: Float[np.ndarray, " records"] = cross_val_predict(
