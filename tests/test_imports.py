@@ -169,3 +169,17 @@ def test_folders_hold_fifteen_modules_at_most() -> None:
         if path.name not in ("__init__.py", "__main__.py"):
             held[path.parent] = held.get(path.parent, 0) + 1
     assert {str(folder): n for folder, n in held.items() if n > 15} == {}
+
+
+def test_what_only_unix_has_is_imported_where_it_is_used() -> None:
+    """So that every module can be imported on Windows."""
+    unix = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "termios", "tty"}
+    found = {
+        f"{name}: {alias.name}"
+        for name, path in MODULES.items()
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+        if {alias.name, getattr(node, "module", "")} & unix
+    }
+    assert found == set()

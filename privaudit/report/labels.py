@@ -8,12 +8,38 @@ from privaudit.auditing.audit import Audit
 from privaudit.recording.origins.scores import ScoredRun
 
 
+class NamedAudits(tuple[Audit, ...]):
+    """Audits of one page, whose names are the same where a part of them is shown.
+
+    Attributes:
+        labels: Of each, in the same order.
+    """
+
+    labels: list[str]
+
+    def __new__(
+        cls, audits: Sequence[Audit], labels: Sequence[str] = ()
+    ) -> "NamedAudits":
+        """Name audits, or take the names that they have among more."""
+        named = super().__new__(cls, audits)
+        named.labels = list(labels or run_labels(audits))
+        return named
+
+    def only(self, places: Sequence[int]) -> "NamedAudits":
+        """Return those at some places, as they are named among all."""
+        return type(self)(
+            [self[place] for place in places], [self.labels[place] for place in places]
+        )
+
+
 def run_labels(audits: Sequence[Audit]) -> list[str]:
     """Return a name for each run, no two alike unless a run is given twice.
 
     A name holds the settings in which runs of one trainer differ, and no others; runs
     of one configuration, and scores alone, get their folder's name.
     """
+    if isinstance(audits, NamedAudits):
+        return audits.labels
     described = [_describe(audit) for audit in audits]
     labels = [
         audit.run.name

@@ -29,7 +29,7 @@ _SIGNS = re.compile(
     | [\\`*_{}\[\]\#+\-.|~>$@:=^]
     """
 )
-_ITEM = re.compile(r"^(\d+)([.)])")  # what begins a numbered list
+_ITEM = re.compile(r"^(\d+)([.)])(?=\s|$)")  # what begins a numbered list
 _SPACES = re.compile(r"[\s\x00-\x1f\x7f\u200e\u200f\u202a-\u202e\u2066-\u2069]+")
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 
@@ -49,6 +49,7 @@ def gate_markdown(result: GateResult) -> str:
         "",
         f"**{escape(result.sentence)}**",
         "",
+        *([escape(result.plain), ""] if result.plain else []),
         *([escape(said), ""] if (said := result.assurance.sentence) else []),
         *_table([(*heads, "n", "outcome"), *rows]),
         "",

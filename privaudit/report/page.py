@@ -25,7 +25,7 @@ from privaudit.report.figures.attacks_figure import (
 )
 from privaudit.report.figures.epsilon_figure import epsilon_alt, epsilon_plot
 from privaudit.report.figures.figure_style import both_widths, to_svg
-from privaudit.report.figures.figures import tradeoff_svg, undrawn
+from privaudit.report.figures.figures import drawn_runs, tradeoff_svg, undrawn
 from privaudit.report.figures.pair_figure import (
     closeness_alt,
     closeness_plot,
@@ -46,7 +46,7 @@ from privaudit.report.figures.row_figures import (
 )
 from privaudit.report.galleries.captions import exposed_captions
 from privaudit.report.galleries.pictures import galleries
-from privaudit.report.labels import run_labels
+from privaudit.report.labels import NamedAudits
 from privaudit.report.page_template import render
 from privaudit.report.settings import attack_descriptions, attack_settings, run_settings
 from privaudit.report.tables.attack_table import attack_rows
@@ -111,13 +111,16 @@ def render_report(
             f"{': ' if scenarios else ''}{', '.join(scenarios)}. Write one report per "
             "scenario, with at least one audit."
         )
-    labels, classes = run_labels(audits), classes_of(audits, class_names)
+    audits = NamedAudits(audits)
+    labels, classes = audits.labels, classes_of(audits, class_names)
+    drawn = drawn_runs(audits)
     return render(
         "report.html.jinja",
         scenario=audits[0].scenario,
         adversary=wording.adversary(audits[0].scenario.threat),
         labels=labels,
-        figures=_figures(audits, classes),
+        figures=_plane(audits)
+        | _figures(audits.only(drawn), [classes[place] for place in drawn]),
         classes=class_tables(classes, labels) if _have_classes(classes) else [],
         classes_drawn=drawn_sentence(classes),
         shows_records=show_records,
@@ -184,9 +187,13 @@ def _numbers(audits: Sequence[Audit], labels: Sequence[str]) -> dict[str, Any]:
 def _figures(
     audits: Sequence[Audit], classes: Sequence[Sequence[ClassLeak]]
 ) -> dict[str, Markup]:
-    """Return the pictures by name, those that there is something to draw of."""
+    """Return the pictures by name, those that there is something to draw of.
+
+    Args:
+        audits: Those that pictures have room for.
+        classes: Of each.
+    """
     writers = [audit for audit in audits if wording.writes(audit)]
-    useful = [audit for audit in audits if audit.utility is not None]
     drawn = {
         "roc": (roc_plot(audits), roc_alt(audits)),
         "clients": (
@@ -205,12 +212,17 @@ def _figures(
         "properties": (property_plot(audits), properties_alt(audits)),
         "epsilon": (epsilon_plot(audits), epsilon_alt(audits)),
     }
-    plane = {"tradeoff": Markup(tradeoff_svg(useful, "tradeoff"))} if useful else {}
-    return plane | {
+    return {
         name: Markup(_SVG.get(name, both_widths)(figure, name, what))  # text is paths
         for name, (figure, what) in drawn.items()
         if figure is not None
     }
+
+
+def _plane(audits: NamedAudits) -> dict[str, Markup]:
+    """Return the trade-off of all runs whose utility is known."""
+    useful = audits.only([p for p, one in enumerate(audits) if one.utility is not None])
+    return {"tradeoff": Markup(tradeoff_svg(useful, "tradeoff"))} if useful else {}
 
 
 def _captions(audits: Sequence[Audit], labels: Sequence[str]) -> dict[str, Markup]:

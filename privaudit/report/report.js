@@ -74,7 +74,9 @@
   for (const figure of document.querySelectorAll("figure svg")) {
     const values = [...figure.querySelectorAll(".value")];
     values.forEach((value, place) => {
-      value.querySelector("title").remove(); // else the browser shows it as well
+      const title = value.querySelector("title");
+      value.setAttribute("aria-label", title.textContent);
+      title.remove(); // else the browser shows it as well
       value.setAttribute("tabindex", place ? "-1" : "0");
       for (const name of ["pointerenter", "focus"]) value.addEventListener(name, () => tell(value));
       for (const name of ["pointerleave", "blur"]) value.addEventListener(name, hide);

@@ -28,7 +28,7 @@ from privaudit.report.galleries.sweep import write_sweep
 from privaudit.report.index import IndexEntry, check_place, write_index
 from privaudit.report.page import write_report
 
-MOST_TOGETHER = 8  # runs on one page, side by side
+MOST_TOGETHER = 24  # runs on one page, side by side
 
 
 @dataclass

@@ -17,8 +17,6 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from jaxtyping import Float
-from sklearn.linear_model import RidgeCV
-from sklearn.model_selection import KFold, cross_val_predict
 from torch import Tensor
 
 from privaudit.auditing.attack import Adversary, Target
@@ -107,6 +105,9 @@ def _regress(
         (known - known.mean(axis=0)) / scale,
         (told - known.mean(axis=0)) / scale,
     )
+    from sklearn.linear_model import RidgeCV  # takes half a second, and reports none
+    from sklearn.model_selection import KFold, cross_val_predict
+
     ridge = RidgeCV(PENALTIES)
     held_out = cross_val_predict(ridge, inputs, shares, cv=KFold(FOLDS))
     found = ridge.fit(inputs, shares).predict(asked)[0]

@@ -21,9 +21,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import roc_auc_score
-from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
 from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit_part import AuditPart
@@ -236,7 +233,8 @@ def _skill(
     scores = np.zeros(len(truth))
     for known, asked in _folds(INNER_FOLDS, truth, cluster):
         scores[asked] = _fitted(inputs, truth, known, asked)
-    return float(roc_auc_score(truth, scores.round(9)))
+    scores = scores.round(9)
+    return auroc(scores[truth], scores[~truth]).value
 
 
 def _fitted(
@@ -248,6 +246,8 @@ def _fitted(
     """Return scores by a fit to the known records; all equal if those are of one kind."""
     if truth[known].all() or not truth[known].any():
         return np.zeros(len(asked))
+    from sklearn.linear_model import LogisticRegression  # takes half a second
+
     fit = LogisticRegression(max_iter=1000).fit(inputs[known], truth[known])
     scores: Float[np.ndarray, " asked"] = fit.decision_function(inputs[asked])
     return scores
@@ -258,6 +258,11 @@ def _folds(
     truth: Bool[np.ndarray, " records"],
     cluster: Int[np.ndarray, " records"] | None,
 ) -> list[tuple[np.ndarray, np.ndarray]]:
+    from sklearn.model_selection import (  # takes half a second
+        StratifiedGroupKFold,
+        StratifiedKFold,
+    )
+
     fold = StratifiedKFold if cluster is None else StratifiedGroupKFold
     folds = fold(count, shuffle=True, random_state=0)
     return list(folds.split(truth, truth, cluster))

@@ -72,6 +72,11 @@ _SUMMARIES: Mapping[Outcome, str] = {
     "regression": "Regression: {bad} of {count} checks found one",
     "underpowered": "Underpowered: {bad} of {count} checks are not decided",
 }
+_OF_ONE: Mapping[Outcome, str] = {
+    "pass": "Pass: the one check rules out what it looks for",
+    "regression": "Regression: the one check found one",
+    "underpowered": "Underpowered: the one check is not decided",
+}
 _SHORT: Mapping[str, str] = {"auroc": " AUROC", "success": " success rate"}
 
 
@@ -125,7 +130,8 @@ class GateResult:
     def sentence(self) -> str:
         """What is said in one line."""
         bad = sum(check.outcome == self.outcome for check in self.checks)
-        said = _SUMMARIES[self.outcome].format(bad=bad, count=len(self.checks))
+        summaries = _OF_ONE if len(self.checks) == 1 else _SUMMARIES
+        said = summaries[self.outcome].format(bad=bad, count=len(self.checks))
         beside = f" against {self.baseline}" if self.baseline else ""
         count = self.tried.different
         among = f"; one of {count} audits of the run" if count > 1 else ""
@@ -133,6 +139,21 @@ class GateResult:
             odd = [*self.tried.deviations, *self.deviations]
             among += f"; not as planned: {'; '.join(odd)}" if odd else "; as planned"
         return f"{said} ({self.run}{beside}, {self.settings.scenario}{among})."
+
+    @property
+    def plain(self) -> str:
+        """What a pass means for who merges; empty where it is none."""
+        if self.outcome != "pass":
+            return ""
+        worse = (
+            f"nothing that was compared with {self.baseline} is worse than its line allows"
+            if self.baseline
+            else "every value that was asked for is on the right side of its line"
+        )
+        return (
+            f"In plain words: {worse}, so nothing here speaks against merging. Attacks "
+            "that were not made may find more."
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON knows them."""

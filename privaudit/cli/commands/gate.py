@@ -110,8 +110,9 @@ def gate(
         return
     from privaudit.checks.gate.gate import gate as run_gate
 
-    result = run_gate(run, None, configured, folder=runs)
     wanted = {"junit": junit, "sarif": sarif, "markdown": markdown, "badge": badge}
+    _check_folders(wanted)
+    result = run_gate(run, None, configured, folder=runs)
     _report(result, wanted)
     if as_json:
         typer.echo(json.dumps(result.to_dict(), indent=2, allow_nan=False))
@@ -126,6 +127,16 @@ def _refuse_both(baseline: str | None) -> None:
             f"--write-baseline writes a baseline and --baseline {baseline} compares "
             "with one. Give one of the two."
         )
+
+
+def _check_folders(wanted: Mapping[str, Path | None]) -> None:
+    """Refuse a file in a folder that is not there, before anything is computed."""
+    for option, path in wanted.items():
+        if path is not None and not path.parent.is_dir():
+            raise ConfigError(
+                f"--{option} {path} was given, and there is no folder {path.parent}. "
+                "Create it first, or name another file."
+            )
 
 
 def _write(
@@ -178,6 +189,8 @@ def _print(result: "GateResult") -> None:
         console.print(Text(check.sentence))
     console.print()
     console.print(Text(result.sentence, style="bold"))
+    if result.plain:
+        console.print(Text(result.plain))
     if result.assurance.sentence:
         console.print(Text(result.assurance.sentence, style="bold"))
     console.print(Text(_legend(result), style="dim"))
@@ -203,5 +216,5 @@ def _legend(result: "GateResult") -> str:
     return (
         f"Scenario: {result.settings.scenario}. {paired[result.paired]}. A regression "
         f"is beyond its line at alpha {result.alpha:.3g}, after Holm for "
-        f"{len(result.tested)} checks. Epsilons are {exactly}."
+        f"{len(result.tested)} check{'s' * (len(result.tested) != 1)}. Epsilons are {exactly}."
     )

@@ -1,13 +1,15 @@
 """Plain lines on the error stream, for logs and pipes: no control characters."""
 
 from collections.abc import Callable, Sequence
+from time import monotonic
 
 import typer
 
-from privaudit.cli.progress.words import line_of
+from privaudit.cli.progress.words import duration, line_of
 from privaudit.statistics.progress import CellDone, Event, Phase, Result, RoundDone
 
 LINES = 20  # for each thing that is counted, at most, and one for its beginning
+SOON = 10.0  # seconds after which it is said how long the rest takes
 
 
 class PlainLines:
@@ -18,6 +20,7 @@ class PlainLines:
 
     def __init__(self) -> None:
         self.steps: dict[tuple[str, ...], int] = {}
+        self.begun: dict[tuple[str, ...], tuple[float, int]] = {}
         self.in_sweep = False
 
     def __enter__(self) -> "PlainLines":
@@ -41,7 +44,16 @@ class PlainLines:
         key, step = _counted(event), LINES * event.done // max(event.total, 1)
         if self.steps.get(key) != step:
             self.steps[key] = step
-            typer.echo(line_of(event), err=True)
+            typer.echo(line_of(event) + self._left(key, event), err=True)
+
+    def _left(self, key: tuple[str, ...], event: Event) -> str:
+        """Say how long the rest takes if it goes on as so far; not of short work."""
+        now = monotonic()
+        begun, first = self.begun.setdefault(key, (now, event.done))
+        done, left = event.done - first, event.total - event.done
+        if isinstance(event, CellDone) or now - begun < SOON or min(done, left) <= 0:
+            return ""  # a cell says it itself
+        return f", about {duration((now - begun) * left / done)} left"
 
 
 def _counted(event: Event) -> tuple[str, ...]:

@@ -2,8 +2,10 @@
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from urllib.parse import quote
 
 import uvicorn
@@ -30,16 +32,19 @@ _FRAMED = "sandbox allow-scripts; frame-ancestors 'self'; {}"
 Page = Callable[[ServedRuns, Request], str]
 
 
-def make_server(folder: Path, token: str, port: int) -> uvicorn.Server:
+def make_server(
+    folder: Path, token: str, port: int, *, read_ahead: bool = False
+) -> uvicorn.Server:
     """Return what serves a folder of runs, on a socket that already listens.
 
     Args:
         folder: It is there; nothing is written in it.
         token: Opens it, once.
         port: Where the socket listens.
+        read_ahead: Begin at once to read what the first page shows.
     """
     settings = uvicorn.Config(
-        make_app(folder, token, port),
+        make_app(folder, token, port, read_ahead=read_ahead),
         http="h11",
         ws="none",
         lifespan="off",
@@ -53,9 +58,17 @@ def make_server(folder: Path, token: str, port: int) -> uvicorn.Server:
     return uvicorn.Server(settings)
 
 
-def make_app(folder: Path, token: str, port: int) -> Guard:
+def _read_ahead(served: ServedRuns) -> None:
+    """Read what the first page shows, before a browser asks for it."""
+    with suppress(Exception):  # the page itself says what is wrong
+        pages.runs_page(served)
+
+
+def make_app(folder: Path, token: str, port: int, *, read_ahead: bool = False) -> Guard:
     """Return the application behind :func:`make_server`."""
     served = ServedRuns(folder)
+    if read_ahead:
+        Thread(target=_read_ahead, args=[served], daemon=True).start()
     shown: dict[str, Page] = {
         "/": _runs,
         "/runs/{name}": _run,

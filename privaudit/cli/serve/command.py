@@ -46,12 +46,13 @@ def serve(runs: ServedFolder = None, port: Port = 8765) -> None:
         ) from None
     with _listening(port) as listening:
         port, token = listening.getsockname()[1], secrets.token_urlsafe(32)
+        server = make_server(folder, token, port, read_ahead=True)
         typer.echo(
             f"{folder} is shown, read-only, on this machine until Ctrl-C. Open (works "
             f"once):\nhttp://{HOST}:{port}/?token={token}"
         )
         with suppress(KeyboardInterrupt):
-            make_server(folder, token, port).run(sockets=[listening])
+            server.run(sockets=[listening])
 
 
 def _listening(port: int) -> socket.socket:

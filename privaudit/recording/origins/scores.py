@@ -21,7 +21,11 @@ from privaudit.core.phrases import phrase
 from privaudit.core.storage import make_private_folder
 from privaudit.federated.runs.folder.own_files import HEADER
 from privaudit.federated.runs.folder.run_files import environment
-from privaudit.federated.runs.folder.run_folder import check_place, clear_run
+from privaudit.federated.runs.folder.run_folder import (
+    check_place,
+    clear_run,
+    remove_unfinished,
+)
 from privaudit.federated.runs.folder.run_header import FORMAT, save_header
 from privaudit.federated.runs.folder.run_lock import lock_run
 from privaudit.federated.runs.folder.run_names import RUN_ORIGINS, load_run
@@ -163,6 +167,7 @@ class ScoredRun(Run):
         with lock_run(path) as lease:
             self.truth.save(path / "ledger.npz")
             save_header(path, self.header, lease)
+            remove_unfinished(path)  # the mark that a replaced run's files may go
         return ScoredRun(path)
 
     @property

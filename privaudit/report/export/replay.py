@@ -2,6 +2,7 @@
 
 import math
 import re
+import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -73,6 +74,14 @@ def replay(
     return Replayed(scenario, count, largest, tuple(why))
 
 
+def _show(path: Path, place: Path) -> None:
+    """Have a file or a folder at another place, too."""
+    try:
+        place.symlink_to(path)
+    except OSError:  # Windows lets few users make links
+        (shutil.copytree if path.is_dir() else shutil.copyfile)(path, place)
+
+
 def _play(
     run: Run, stored: StoredAudit, watcher: Watcher | None
 ) -> tuple[Audit, dict[str, Any]]:
@@ -82,7 +91,7 @@ def _play(
         bare.mkdir(mode=0o700)
         for path in run.path.iterdir():
             if path.name != "audits":
-                (bare / path.name).symlink_to(path.resolve())
+                _show(path.resolve(), bare / path.name)
         audit = Auditor(load_run(bare)).attack(
             stored.scenario,
             attacks=_named(stored),

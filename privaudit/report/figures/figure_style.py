@@ -1,4 +1,9 @@
-"""How figures look: one palette, one font, the same bytes for the same numbers."""
+"""How figures look: one palette, one font, the same bytes for the same numbers.
+
+On a page a figure is an <svg> element as small as it can be read: text stays text, and
+what nobody sees is left out: ids that nothing refers to, groups around nothing, digits
+below a tenth of a point.
+"""
 
 import io
 import re
@@ -6,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -15,7 +22,7 @@ from matplotlib.figure import Figure
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.storage import storage_errors, write_bytes
-from privaudit.report.figures.figure_values import has_values, told_values
+from privaudit.report.figures.figure_values import as_value
 
 COLOURS = (
     "#0072B2",
@@ -36,6 +43,26 @@ NARROW = 4.0  # inches, that 9 points be read on a phone
 INK, FAINT, PALE, GREY = "#222222", "#6b6b6b", "#e9ecef", "#d3d8de"
 _STYLES = ("-", (0.0, (5.0, 2.0)), (0.0, (1.5, 1.5)), (0.0, (6.0, 2.0, 1.5, 2.0)))
 
+FONTS = "'DejaVu Sans',Verdana,sans-serif"
+"""Verdana, which phones and desks without DejaVu Sans have, is as wide to a hundredth."""
+
+HALO = "halo"
+"""The id of a group whose text keeps a white edge, where it stands on other marks."""
+
+_SPACE = "http://www.w3.org/2000/svg"
+_SIZE = "9px"  # the house style's, which the element has for all its text
+_EDGE = "paint-order:stroke;stroke:#fff;stroke-width:2.5px;stroke-linejoin:round"
+_ROUND = (
+    "stroke-linejoin:round;stroke-linecap:butt"  # matplotlib's for all that it draws
+)
+_LEFT_OUT = ("metadata", "style")
+_INHERITED = {
+    "font-size": _SIZE,
+    "font-family": "'DejaVu Sans'",
+    "text-anchor": "start",
+    "stroke-opacity": "1",
+}
+
 _LOOK: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib, so it is everywhere
     "font.size": 9,
@@ -50,7 +77,7 @@ _LOOK: dict[Any, Any] = {
     "ytick.labelcolor": INK,
     "legend.frameon": False,
     "legend.fontsize": 8.5,
-    "svg.fonttype": "path",  # no viewer needs the font
+    "svg.fonttype": "none",  # text: paths are large, and no reader finds a word in them
     "svg.hashsalt": "privaudit",  # else ids are random
     "text.parse_math": False,  # names may hold dollar signs
 }
@@ -103,21 +130,25 @@ def to_svg(figure: Figure, name: str, description: str) -> str:
     """
     buffer = io.StringIO()
     nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
-    with house_style():
+    with house_style(), _halos_by_name(figure):
         canvas: Any = FigureCanvasSVG(figure)
         canvas.print_svg(buffer, metadata=nothing)  # savefig would draw it all twice
-    svg = buffer.getvalue()
-    svg = svg[svg.index("<svg") :]
-    svg = told_values(svg)
-    svg = re.sub(r'\bid="', f'id="{name}-', svg)
-    svg = re.sub(r'href="#', f'href="#{name}-', svg)
-    svg = re.sub(r"url\(#", f"url(#{name}-", svg)
-    # A hundredth of a point is seen by nobody, and is half of a page's size.
-    svg = re.sub(r' (?:d|x|y)="[^"]*"', _rounded, svg)
-    svg = re.sub(r"\n\s+", "\n", svg)
-    label = _escaped(description)
-    role = "group" if has_values(svg) else "img"  # an img's parts are not read
-    return svg.replace("<svg", f'<svg role="{role}" aria-label="{label}"', 1)
+    return small_svg(buffer.getvalue(), name, description)
+
+
+@contextmanager
+def _halos_by_name(figure: Figure) -> Iterator[None]:
+    """Name text with a halo, which else were drawn as paths, twice each letter."""
+    texts = [
+        text for axes in figure.axes for text in axes.texts if text.get_path_effects()
+    ]
+    effects = [text.get_path_effects() for text in texts]
+    for text in texts:
+        text.set_gid(HALO)
+        text.set_path_effects([])
+    yield
+    for text, before in zip(texts, effects, strict=True):
+        text.set_path_effects(before)
 
 
 def both_widths(figure: Figure, name: str, description: str) -> str:
@@ -182,11 +213,135 @@ def write_figure(figure: Figure, path: Path, name: str, description: str) -> Non
     write_bytes(path, content)
 
 
-def _rounded(path: re.Match[str]) -> str:
-    return re.sub(r"(\.\d\d)\d+", r"\1", path[0])
+def small_svg(drawn: str, name: str, description: str) -> str:
+    """Return matplotlib's SVG as an element for a page: no prolog, ids of its own.
+
+    Args:
+        drawn: A whole file, with text as text.
+        name: Distinguishes its ids from those of the page's other figures.
+        description: Read aloud in the picture's place.
+    """
+    root = ElementTree.fromstring(drawn[drawn.index("<svg") :])
+    _shrink(root, _referenced(drawn), name, digits=1)
+    has_values = any(part.get("class") == "value" for part in root.iter())
+    told = {
+        "role": "group" if has_values else "img",  # an img's parts are not read
+        "aria-label": description,
+        "xmlns": _SPACE,
+        "viewBox": root.get("viewBox", ""),
+        "font-family": FONTS,
+        "font-size": _SIZE,
+        "style": _ROUND,
+    }
+    root.attrib.clear()
+    root.attrib.update(told)
+    return ElementTree.tostring(root, encoding="unicode")
 
 
-def _escaped(text: str) -> str:
-    for sign, name in (("&", "amp"), ("<", "lt"), (">", "gt"), ('"', "quot")):
-        text = text.replace(sign, f"&{name};")
-    return text
+def _referenced(drawn: str) -> frozenset[str]:
+    return frozenset(re.findall(r'(?:href="#|url\(#)([^")]+)', drawn))
+
+
+def _shrink(one: Element, referenced: frozenset[str], name: str, digits: int) -> None:
+    """Rewrite an element and what is in it."""
+    one.tag = one.tag.removeprefix(f"{{{_SPACE}}}")
+    one.text = one.text if one.tag in ("text", "title") else None
+    one.tail = None
+    mark = one.attrib.pop("id", "")
+    _rewrite(one, name, digits)
+    if mark in referenced:
+        one.set("id", f"{name}-{mark}")
+    digits = 2 if one.tag == "defs" else digits  # marks are drawn in tenths
+    parts = [part for part in one if _bare(part) not in _LEFT_OUT]
+    for part in parts:
+        _shrink(part, referenced, name, digits)
+    one[:] = [kept for part in parts for kept in _unwrapped(part)]
+    if mark == HALO:
+        for text in one.iter("text"):
+            text.set("style", f"{text.get('style', '')};{_EDGE}".lstrip(";"))
+    as_value(one, mark)
+
+
+def _bare(one: Element) -> str:
+    return one.tag.rpartition("}")[2]
+
+
+def _unwrapped(one: Element) -> Iterator[Element]:
+    """Yield what stays of an element: its parts, where it says nothing itself."""
+    if one.tag in ("g", "defs") and not len(one):
+        return
+    if one.tag == "g" and not one.attrib:
+        yield from one
+    else:
+        yield one
+
+
+def _rewrite(one: Element, name: str, digits: int) -> None:
+    """Shorten an element's attributes."""
+    found = dict(one.attrib)
+    one.attrib.clear()
+    for key, value in found.items():
+        key = key.rpartition("}")[2]  # xlink:href is href in a page
+        if key == "d":
+            value = _short_path(value, digits)
+        elif key == "style":
+            value = _short_style(value)
+        elif key in ("x", "y", "width", "height"):
+            value = _short(float(value.removesuffix("pt")), digits)
+        elif key == "transform":
+            one.attrib.update(_placed(value))
+            continue
+        if value:
+            one.set(key, value.replace("#", f"#{name}-") if _points(key) else value)
+
+
+def _points(key: str) -> bool:
+    return key in ("href", "clip-path")
+
+
+def _placed(transform: str) -> dict[str, str]:
+    """Return a text's turn, or its place; a turn by nothing is none."""
+    kind, _, numbers = transform.rstrip(")").partition("(")
+    if "(" in numbers or kind not in ("rotate", "translate"):
+        return {"transform": transform}
+    values = [float(value) for value in numbers.split()]
+    if kind == "translate":
+        return dict(zip("xy", (_short(value, 1) for value in values), strict=True))
+    told = " ".join(_short(value, 1) for value in values)
+    return {"transform": f"rotate({told})"} if values[0] else {}
+
+
+def _short_style(style: str) -> str:
+    """Return declarations without spaces, and without what is inherited."""
+    pairs = [part.split(":", 1) for part in style.split(";") if ":" in part]
+    told = {name.strip(): value.strip() for name, value in pairs}
+    return ";".join(
+        f"{name}:{value}"
+        for name, value in told.items()
+        if _INHERITED.get(name) != value
+    )
+
+
+def _short(value: float, digits: int) -> str:
+    text = f"{value:.{digits}f}".rstrip("0").rstrip(".") if digits else f"{value:.0f}"
+    return {"-0": "0", "": "0"}.get(text, text)
+
+
+def _short_path(path: str, digits: int) -> str:
+    """Return a path with fewer digits; level and upright lines say one number each."""
+    steps: list[tuple[str, str]] = []
+    x = y = ""
+    for command, numbers in re.findall(r"([MLCQz])([^MLCQz]*)", path):
+        values = [_short(float(value), digits) for value in numbers.split()]
+        if command != "L":
+            steps.append((command, " ".join(values)))
+        elif values[1] == y and values[0] != x:
+            steps.append(("H", values[0]))
+        elif values[0] == x and values[1] != y:
+            steps.append(("V", values[1]))
+        elif (
+            values != [x, y] or steps[-1][0] == "M"
+        ):  # a dot is a line to its own start
+            steps.append(("L", " ".join(values)))
+        x, y = values[-2:] or (x, y)
+    return "".join(f"{command}{numbers}" for command, numbers in steps)

@@ -1,10 +1,10 @@
 """Values that show when a point of a picture is pointed at, or reached by keyboard.
 
-A spot is an invisible marker that carries its text as an id; :func:`told_values` makes
+A spot is an invisible marker that carries its text as an id; :func:`as_value` makes
 each one an element with a title, which any browser shows and a screen reader reads.
 """
 
-import re
+from xml.etree.ElementTree import Element
 
 import numpy as np
 from jaxtyping import Float
@@ -52,22 +52,18 @@ def told(what: str, measure: str, estimate: Estimate) -> str:
     return f"{what}: {measure} {estimate}"
 
 
-def told_values(svg: str) -> str:
-    """Return a picture whose spots are elements with a title and a label."""
-    count = 0
+def as_value(group: Element, mark: str) -> None:
+    """Make a spot's group an element with a title; others stay as they are.
 
-    def element(found: re.Match[str]) -> str:
-        nonlocal count
-        count += 1
-        text = found[2].replace('"', "&quot;")
-        return (
-            f'<g id="value-{count}" class="value" role="img" aria-label="{text}">'
-            f"<title>{text}</title>"
-        )
-
-    return re.sub(rf"<g id=(['\"]){_MARK}(.*?)\1>", element, svg)
-
-
-def has_values(svg: str) -> bool:
-    """Say whether a picture has spots."""
-    return 'class="value"' in svg
+    Args:
+        group: Of a picture that was drawn.
+        mark: The id that it was drawn with.
+    """
+    if not mark.startswith(_MARK):
+        return
+    uses = list(group.iter("use"))
+    for use in uses:
+        use.set("style", "fill-opacity:0")
+    group[:] = [Element("title"), *group.iter("defs"), *uses]
+    group[0].text = mark.removeprefix(_MARK)
+    group.attrib.update({"class": "value", "role": "img"})

@@ -9,7 +9,9 @@ from matplotlib.lines import Line2D
 
 from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
+from privaudit.report.decision.badges import audit_rank
 from privaudit.report.figures.figure_style import (
+    COLOURS,
     FAINT,
     INK,
     NARROW,
@@ -34,6 +36,9 @@ _MARKERS = {
 }
 Ends = tuple[float, float]
 _DASHES = (0, (4, 3))
+MOST_RUNS = len(COLOURS)
+"""Runs in a picture: of more, none is told from the others, and no page is small."""
+_REST = "#9aa3ad"  # the others' grey, in the trade-off
 _MOST = 4  # attacks of one run in a picture: more are not told apart
 
 
@@ -57,27 +62,56 @@ def tradeoff_plot(audits: Sequence[Audit], *, narrow: bool = False) -> Figure:
         narrow: For a phone.
     """
     with house_style():
-        figure = new_figure(NARROW if narrow else 7.6, 4.8 if narrow else 4.6)
+        many = len(audits) > MOST_RUNS  # labels would cover the marks
+        lines = MOST_RUNS if narrow else MOST_RUNS // 2 + 1
+        height = (4.8 if narrow else 4.6) + 0.17 * lines * many
+        figure = new_figure(NARROW if narrow else 7.6, height)
         axes = figure.subplots()
         light_grid(axes)
-        points, crosses = [], []
-        for index, audit in enumerate(audits):
+        points, crosses, paints = [], [], _paints(audits)
+        for audit, paint in zip(audits, paints, strict=True):
             leak, local = audit.auroc, audit.measured_utility.local
-            _cross(axes, leak, local, colour(index), _MARKERS[privacy_sort(audit)])
+            _cross(axes, leak, local, paint, _MARKERS[privacy_sort(audit)])
             points.append((leak.value, local.value))
             crosses.append((ends(leak), ends(local)))
         _tradeoff_axes(axes, audits, crosses)
-        _tradeoff_legend(figure, audits, columns=2 if narrow else 5)
+        handles = _tradeoff_handles(audits)
+        if many:
+            handles = [*_run_handles(audits, paints), *handles]
+            figure.legend(
+                handles=handles, loc="outside upper left", ncols=1 if narrow else 2
+            )
+        else:
+            place = "outside upper center"
+            figure.legend(handles=handles, loc=place, ncols=2 if narrow else 5)
         if narrow:
             axes.set_xlabel(axes.get_xlabel().replace("   ", "\n"))
         labels = [
-            fill(label, 22) if narrow else shortened(label)
+            "" if many else fill(label, 22) if narrow else shortened(label)
             for label in run_labels(audits)
         ]
         label_points(figure, axes, points, labels, crosses)
         for (x, y), told_text in zip(points, _told(audits), strict=True):
             spot(axes, x, y, told_text)
     return figure
+
+
+def drawn_runs(audits: Sequence[Audit]) -> list[int]:
+    """Return the places of the runs that pictures show: the worst, if there are many."""
+    places = range(len(audits))
+    if len(audits) <= MOST_RUNS:
+        return list(places)
+    worst = sorted(places, key=lambda place: audit_rank(audits[place]))
+    return sorted(worst[:MOST_RUNS])
+
+
+def _paints(audits: Sequence[Audit]) -> list[str]:
+    """Return each run's colour: grey for those that other pictures leave out."""
+    drawn = drawn_runs(audits)
+    return [
+        colour(drawn.index(place)) if place in drawn else _REST
+        for place in range(len(audits))
+    ]
 
 
 def _told(audits: Sequence[Audit]) -> list[str]:
@@ -105,8 +139,8 @@ def _cross(axes: Axes, x: Estimate, y: Estimate, paint: str, marker: str) -> Non
         markersize=8,
         markeredgecolor="white",
         markeredgewidth=0.8,
-        elinewidth=1.3,
-        zorder=3,
+        elinewidth=0.8 if paint == _REST else 1.3,
+        zorder=2 if paint == _REST else 3,
     )
 
 
@@ -132,7 +166,18 @@ def _room(values: Sequence[float]) -> Ends:
     return min(values) - margin, max(values) + margin
 
 
-def _tradeoff_legend(figure: Figure, audits: Sequence[Audit], columns: int) -> None:
+def _run_handles(audits: Sequence[Audit], paints: Sequence[str]) -> list[Line2D]:
+    """Return what names the runs that stand out, and what the others are."""
+    drawn = {"color": FAINT, "marker": "o", "linestyle": ""}
+    named = [
+        Line2D([], [], **{**drawn, "color": paint}, label=shortened(label))
+        for label, paint in zip(run_labels(audits), paints, strict=True)
+        if paint != _REST
+    ]
+    return [*named, Line2D([], [], **{**drawn, "color": _REST}, label="other runs")]
+
+
+def _tradeoff_handles(audits: Sequence[Audit]) -> list[Line2D]:
     sorts = {privacy_sort(audit) for audit in audits}
     entries = [
         Line2D([], [], color=FAINT, marker=marker, linestyle="", label=sort)
@@ -142,8 +187,7 @@ def _tradeoff_legend(figure: Figure, audits: Sequence[Audit], columns: int) -> N
     if any(audit.measured_utility.zero_shot is not None for audit in audits):
         line = Line2D([], [], color=FAINT, linestyle=_DASHES, label=untrained(audits))
         entries.append(line)
-    entries.append(Line2D([], [], color=INK, label="random guessing"))
-    figure.legend(handles=entries, loc="outside upper center", ncols=columns)
+    return [*entries, Line2D([], [], color=INK, label="random guessing")]
 
 
 def series_of(audits: Sequence[Audit]) -> list[tuple[str, AttackResult]]:
@@ -161,7 +205,12 @@ def series_of(audits: Sequence[Audit]) -> list[tuple[str, AttackResult]]:
 
 
 def undrawn(audits: Sequence[Audit]) -> str:
-    """Say which attacks of one run have no series; nothing if all have."""
+    """Say which runs, or which attacks of one run, are left out; nothing if none is."""
+    if len(audits) > MOST_RUNS:
+        return (
+            f"The figures show the first {MOST_RUNS} of {len(audits)} runs in the table "
+            "at the top, and the trade-off the others in grey; the tables have all."
+        )
     if len(audits) > 1 or writes(audits[0]) or len(audits[0].results) <= _MOST:
         return ""
     return (

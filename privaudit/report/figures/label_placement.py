@@ -11,6 +11,8 @@ from matplotlib.transforms import Bbox, BboxBase
 from privaudit.report.figures.figure_style import INK
 
 Point = tuple[float, float]
+Offset = tuple[int, int]
+_SIZE = 8.5  # points
 _MARKER = 7.0  # half a marker's width, in pixels at 100 dots per inch
 _SIDES = (("left", 1), ("right", -1))
 _HEIGHTS = (8, -8, 20, -20, 32, -32, 46, -46, 60, -60)
@@ -45,9 +47,10 @@ def label_points(
     ]
     thin += [line.get_window_extent().padded(1) for line in axes.get_lines()]
     for point, label in zip(points, labels, strict=True):
-        text, box = _best_place(figure, axes, point, label, taken, thin)
-        axes.add_artist(text)
-        taken.append(box)
+        if label:
+            offset, side, box = _best_place(figure, axes, point, label, taken, thin)
+            axes.add_artist(_annotation(axes, point, label, offset, side))
+            taken.append(box)
 
 
 def _best_place(
@@ -57,13 +60,16 @@ def _best_place(
     label: str,
     taken: Sequence[Bbox],
     thin: Sequence[Bbox],
-) -> tuple[Annotation, Bbox]:
-    places: list[tuple[float, int, Annotation, Bbox]] = []
-    for height in _HEIGHTS:
-        for side, sign in _SIDES:
-            text = _annotation(axes, point, label, (8 * sign, height), side)
-            text.set_figure(figure)
-            box = _extent(text)
+) -> tuple[Offset, str, Bbox]:
+    """Return where a label stands, from its point in points, on which side, its box."""
+    places: list[tuple[float, int, Offset, str, Bbox]] = []
+    x, y = axes.transData.transform(point)
+    for side, sign in _SIDES:
+        extent = _extent(figure, label, side)
+        for height in _HEIGHTS:
+            offset = (8 * sign, height)
+            shift = [pixels * figure.dpi / 72 for pixels in offset]
+            box = extent.translated(x + shift[0], y + shift[1])
             outside = box.width * box.height - _overlap(box, axes.bbox)
             cost = (
                 3 * outside
@@ -71,13 +77,13 @@ def _best_place(
                 + 2 * sum(_overlap(box, other) for other in thin)
                 + 2 * abs(height)
             )
-            places.append((cost, len(places), text, box))
-    _, _, text, box = min(places, key=lambda place: place[:2])
-    return text, box
+            order = 2 * _HEIGHTS.index(height) + (sign < 0)
+            places.append((cost, order, offset, side, box))
+    return min(places, key=lambda place: place[:2])[2:]
 
 
 def _annotation(
-    axes: Axes, point: Point, label: str, offset: tuple[int, int], side: str
+    axes: Axes, point: Point, label: str, offset: Offset, side: str
 ) -> Annotation:
     far = abs(offset[1]) > 10
     arrow = {"arrowstyle": "-", "color": INK, "linewidth": 0.5, "shrinkB": 4}
@@ -89,7 +95,7 @@ def _annotation(
         textcoords="offset points",
         ha=side,
         va="center",
-        fontsize=8.5,
+        fontsize=_SIZE,
         color=INK,
         annotation_clip=False,
         path_effects=[withStroke(linewidth=2.5, foreground="white")],
@@ -97,10 +103,11 @@ def _annotation(
     )
 
 
-def _extent(text: Annotation) -> Bbox:
-    """Return the box of the text without its arrow."""
-    text.get_window_extent()  # moves the text to where it belongs
-    return Text.get_window_extent(text).padded(2)
+def _extent(figure: Figure, label: str, side: str) -> Bbox:
+    """Return a label's box in pixels, around where it is anchored."""
+    text = Text(0, 0, label, ha=side, va="center", fontsize=_SIZE)
+    text.set_figure(figure)
+    return Bbox(text.get_window_extent().padded(2))
 
 
 def _marker(axes: Axes, point: Point) -> Bbox:

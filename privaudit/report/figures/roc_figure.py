@@ -43,7 +43,7 @@ def roc_plot(audits: Sequence[Audit]) -> Figure:
     series = series_of(audits)
     members, others = _fewest(series)
     with house_style():
-        figure = new_figure(7.6, 4.9)
+        figure = new_figure(7.6, 4.6)
         axes = figure.subplots()
         axes.set_box_aspect(1)
         floor = 10 ** np.floor(np.log10(1 / max(others, 10)))

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -138,21 +139,24 @@ def _row_plot(
 def _dots(
     axes: Axes, found: Rows, rows: Sequence[str], shift: float, index: int, label: str
 ) -> None:
-    for number, row in enumerate(rows):
-        if row not in found:
-            continue
+    places = [(place, row) for place, row in enumerate(rows) if row in found]
+    for average in (False, True):
+        drawn = [(place, row) for place, row in places if (row == AVERAGE) == average]
         axes.errorbar(
-            found[row].value,
-            number + shift,
-            xerr=errors(found[row]),
-            fmt="s" if row == AVERAGE else "o",
+            [found[row].value for _, row in drawn],
+            [place + shift for place, _ in drawn],
+            xerr=np.hstack(
+                [np.empty((2, 0)), *(errors(found[row]) for _, row in drawn)]
+            ),
+            fmt="s" if average else "o",
             color=colour(index),
-            markersize=6 if row == AVERAGE else 5,
-            elinewidth=1.8 if row == AVERAGE else 1.2,
+            markersize=6 if average else 5,
+            elinewidth=1.8 if average else 1.2,
             zorder=3,
         )
+    for place, row in places:
         text = told(f"{row}, {label}", "AUROC", found[row])
-        spot(axes, found[row].value, number + shift, text)
+        spot(axes, found[row].value, place + shift, text)
     axes.plot([], [], "o", color=colour(index), label=label)
 
 
@@ -211,7 +215,7 @@ def exposure_plot(audits: Sequence[Audit]) -> Figure | None:
     if not found:
         return None
     with house_style():
-        figure = new_figure(7.6, 3.4)
+        figure = new_figure(7.6, 3.4 + 0.09 * len(found))
         axes = figure.subplots()
         light_grid(axes)
         step = 0.6 / (2 * len(found))
@@ -219,28 +223,36 @@ def exposure_plot(audits: Sequence[Audit]) -> Figure | None:
             for side, style in (("members", "o"), ("others", "x")):
                 place = 2 * index + (side == "others")
                 shift = (place - len(found) + 0.5) * step
-                name = f"{shortened(label)}, {side}" if len(found) > 1 else side
-                for level in shared.levels:
-                    estimate = getattr(level, side)
-                    at = level.attacks + shift
-                    axes.errorbar(
-                        at,
-                        estimate.value,
-                        yerr=errors(estimate),
-                        fmt=style,
-                        color=colour(place),
-                        markersize=5,
-                        elinewidth=1.2,
-                    )
-                    text = told(f"{name}, {level.attacks} or more", "share", estimate)
-                    spot(axes, at, estimate.value, text)
-                axes.plot([], [], style, color=colour(place), label=name)
+                name = f"{label}, {side}" if len(found) > 1 else side
+                paint = colour(index if len(found) > 1 else place)
+                shares = [getattr(level, side) for level in shared.levels]
+                across = [level.attacks + shift for level in shared.levels]
+                axes.errorbar(
+                    across,
+                    [share.value for share in shares],
+                    yerr=np.hstack([errors(share) for share in shares]),
+                    fmt=style,
+                    color=paint,
+                    markersize=5,
+                    elinewidth=1.2,
+                )
+                for level, at, share in zip(shared.levels, across, shares, strict=True):
+                    text = told(f"{name}, {level.attacks} or more", "share", share)
+                    spot(axes, at, share.value, text)
+                if len(found) == 1:
+                    axes.plot([], [], style, color=paint, label=side)
+            if len(found) > 1:
+                axes.plot([], [], "o", color=colour(index), label=shortened(label))
+        if len(found) > 1:  # a colour is a run, a mark says who
+            axes.plot([], [], "o", color=FAINT, label="members")
+            axes.plot([], [], "x", color=FAINT, label="others")
         _chance(axes, found[0][1])
         axes.set_ylim(bottom=0)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("At least so many attacks point at the record")
         axes.set_ylabel("Share of records")
-        figure.legend(loc="outside upper center", ncols=3)
+        columns = 2 if len(found) > 1 else 3
+        figure.legend(loc="outside upper center", ncols=columns)
     return figure
 
 

@@ -54,6 +54,14 @@ def test_a_text_in_a_list_is_an_item_of_text(text: str) -> None:
     assert html.unescape(item) == " ".join(text.split())
 
 
+def test_a_number_at_the_beginning_reads_as_it_is() -> None:
+    assert (escape("0.578"), escape("1. a"), escape("7.")) == (
+        "0.578",
+        "1\\. a",
+        "7\\.",
+    )
+
+
 def test_it_reads_as_text_too() -> None:
     told = gate_markdown(made("dp-fpl_8", None, worse=0.3, same=0.0))
     assert "+0.300 [0.281, 0.319]" in told

@@ -17,10 +17,23 @@ def test_the_command_writes_a_baseline_and_ends_with_the_outcome(
     assert code == 1
     said = " ".join(out.split())
     assert "Regression: accuracy on own classes fell beyond the margin" in said
-    assert "Regression: 1 of 1 checks found one (broken against plain" in said
+    assert "Regression: the one check found one (broken against plain" in said
     same = ("gate", "plain", "--baseline", "b.json", "--metrics", "auroc")
-    assert cli(*same, "--margin", "0.2")[0] == 0
+    code, out, _ = cli(*same, "--margin", "0.2")
+    assert (code, "Pass: the one check rules out what it looks for" in out) == (0, True)
+    assert "In plain words: nothing that was compared with" in " ".join(out.split())
     assert cli(*same, "--margin", "0.001")[0] == 3
+
+
+def test_a_report_in_a_folder_that_is_not_there_is_refused_first(
+    runs: Path, tmp_path: Path, cli: Cli
+) -> None:
+    words = ("gate", "broken", "--min-utility", "0.9", "--markdown", "m.md")
+    code, _, said = cli(*words, "--junit", "none/j.xml")
+    assert code == 2
+    told = "--junit none/j.xml was given, and there is no folder none. Create it first"
+    assert told in " ".join(said.split())
+    assert not (tmp_path / "m.md").exists()
 
 
 def test_the_command_reads_pyproject_and_flags_win(

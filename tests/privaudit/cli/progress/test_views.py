@@ -20,6 +20,7 @@ from privaudit.cli.progress import (
     Result,
     RoundDone,
     choose_view,
+    plain_lines,
 )
 from privaudit.cli.progress.json_lines import JsonLines
 from privaudit.cli.progress.plain_lines import LINES, PlainLines
@@ -303,3 +304,16 @@ def test_an_attack_tells_its_phases() -> None:
     assert names[-1] == "loss-threshold as server-aggregate"
     shadows = [event for event in phases if event.phase == "shadows"]
     assert {(event.what, event.total) for event in shadows} == {("client-0", 5)}
+
+
+def test_long_work_says_how_long_the_rest_takes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = iter([0.0, 4.0, 30.0, 100.0])
+    monkeypatch.setattr(plain_lines, "monotonic", lambda: next(clock))
+    view = PlainLines()
+    for done in (0, 1, 3, 10):
+        view(Phase("run", "shadows", done=done, total=10, what="client-0"))
+    first, second, third, last = capsys.readouterr().err.splitlines()
+    assert third.endswith("shadow models 3/10 of client-0, about 1 min 10 s left")
+    assert not any("left" in line for line in (first, second, last))

@@ -17,7 +17,7 @@ from tests.privaudit.made_audits import (
 )
 
 
-def test_a_spot_is_an_element_with_a_title_and_a_label() -> None:
+def test_a_spot_is_an_element_with_a_title() -> None:
     with house_style():
         figure = new_figure(3.0, 2.0)
         axes = figure.subplots()
@@ -29,12 +29,13 @@ def test_a_spot_is_an_element_with_a_title_and_a_label() -> None:
         spot(outside, 0.5, 7, "far away")
     assert (outside.get_xlim(), outside.get_ylim()) == limits
     assert (axes.get_xlim(), axes.get_ylim()) == limits
-    root = ElementTree.fromstring(to_svg(figure, "name", "told"))
+    svg = to_svg(figure, "name", "told").replace(' xmlns="http', ' title="http')
+    root = ElementTree.fromstring(svg)
     assert root.get("role") == "group"
     (value,) = [one for one in root.iter() if one.get("class") == "value"]
-    assert value.get("aria-label") == 'a <b> & "c"'
-    assert value.get("id") == "name-value-1"
-    assert value[0].text == 'a <b> & "c"'
+    assert (value.tag, value.get("role")) == ("g", "img")
+    assert (value[0].tag, value[0].text) == ("title", 'a <b> & "c"')
+    assert value[-1].get("style") == "fill-opacity:0"
 
 
 def test_a_picture_without_spots_is_one_image() -> None:
@@ -49,7 +50,7 @@ def test_every_attack_of_every_run_has_a_value() -> None:
     figure = attacks_plot(audits)
     assert figure is not None
     svg = to_svg(figure, "attacks", "")
-    labels = re.findall(r'class="value" role="img" aria-label="([^"]*)"', svg)
+    labels = re.findall(r'class="value" role="img"><title>([^<]*)<', svg)
     assert labels == [
         f"{name}, {trainer}: AUROC {leak.auroc}"
         for trainer, audit in zip(("promptfl", "coop"), audits, strict=True)

@@ -1,0 +1,100 @@
+import re
+
+import pytest
+
+from privaudit.report.figures.figure_style import (
+    house_style,
+    new_figure,
+    small_svg,
+    to_svg,
+)
+from privaudit.report.figures.figures import (
+    MOST_RUNS,
+    drawn_runs,
+    tradeoff_plot,
+    undrawn,
+)
+from privaudit.report.labels import NamedAudits, run_labels
+from privaudit.report.page import render_report
+from tests.privaudit.made_audits import make_audit
+
+_WHOLE = '<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9">{}</svg>'
+
+
+def shrunk(inside: str) -> str:
+    small = small_svg(_WHOLE.format(inside), "n", "")
+    return small[small.index(">") + 1 : -len("</svg>")]
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("M 1.04 2 \nL 3.16 2 \nL 3.16 5.55 \nz\n", "M1 2H3.2V5.5z"),
+        ("M 1 2 L 1.01 2.01", "M1 2L1 2"),  # a dot stays one
+        ("M 1 2 L 1.01 2.01 L 3 4 L 3.01 4", "M1 2L1 2L3 4"),
+        ("M 0 0 C 1 2 3 4 5.55 -0.04 L 5.6 7", "M0 0C1 2 3 4 5.5 0L5.6 7"),
+    ],
+)
+def test_paths_have_tenths_and_one_number_for_level_and_upright_lines(
+    path: str, told: str
+) -> None:
+    drawn = re.findall(' d="([^"]*)"', shrunk(f'<path d="{path}"/>'))
+    assert drawn == [told]
+
+
+def test_only_what_is_referred_to_keeps_its_id() -> None:
+    inside = '<g id="a"><defs id="d"><path id="m"/></defs><g><use href="#m"/></g></g>'
+    assert shrunk(inside) == '<defs><path id="n-m" /></defs><use href="#n-m" />'
+
+
+def test_text_keeps_its_place_and_turn_and_no_font_that_all_have() -> None:
+    style = "font-size: 9px; font-family: 'DejaVu Sans'; text-anchor: end; fill: #222"
+    inside = f'<text style="{style}" x="1.26" y="2" transform="rotate(-0 1 2)">a</text>'
+    assert (
+        shrunk(inside)
+        == '<text style="text-anchor:end;fill:#222" x="1.3" y="2">a</text>'
+    )
+    inside = '<text transform="translate(3.44 4)">b</text>'
+    assert shrunk(inside) == '<text x="3.4" y="4">b</text>'
+    inside = '<text transform="rotate(-90 3.44 4)">c</text>'
+    assert shrunk(inside) == '<text transform="rotate(-90 3.4 4)">c</text>'
+
+
+def test_a_label_with_a_halo_is_text_with_an_edge_and_stays_so_elsewhere() -> None:
+    plot = tradeoff_plot([make_audit()])
+    (label,) = plot.axes[0].texts
+    svg = to_svg(plot, "name", "")
+    assert re.search(r"<text [^>]*paint-order:stroke[^>]*>promptfl</text>", svg)
+    assert label.get_path_effects()
+
+
+def test_every_reference_of_a_page_is_to_an_id_that_is_there_once() -> None:
+    page = render_report([make_audit()])
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', page)) <= set(ids)
+
+
+def test_of_many_runs_the_worst_are_drawn_under_the_names_that_they_have() -> None:
+    audits = [make_audit(seed=n, shift=0.1 * n) for n in range(MOST_RUNS + 3)]
+    places = drawn_runs(audits)
+    assert len(places) == MOST_RUNS
+    assert MOST_RUNS + 2 in places
+    named = NamedAudits(audits)
+    assert run_labels(named.only(places)) == [run_labels(audits)[p] for p in places]
+    plot = tradeoff_plot(named)
+    assert not any(text.get_text() for text in plot.axes[0].texts)
+    told = [text.get_text() for text in plot.legends[0].get_texts()]
+    assert [one for one in told if one.startswith("promptfl")] == [
+        named.labels[place] for place in places
+    ]
+    assert "other runs" in told
+    assert undrawn(named).startswith(f"The figures show the first {MOST_RUNS} of 10")
+    assert drawn_runs(audits[:MOST_RUNS]) == list(range(MOST_RUNS))
+
+
+def test_a_picture_of_text_alone_is_an_image() -> None:
+    with house_style():
+        figure = new_figure(3.0, 2.0)
+        figure.subplots().text(0.5, 0.5, "a & b")
+    assert '<svg role="img"' in to_svg(figure, "n", "")
