@@ -13,23 +13,27 @@ for differentially private machine learning", IEEE S&P 2021; secrets as Carlini 
 """
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Int, Shaped, UInt8
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 from privaudit.core.errors import TooFewRecordsError
 from privaudit.core.seeds import Seeds
 from privaudit.core.streams import Stream
 from privaudit.datasets.dialogues import Dialogue
 
-CanaryKind = Literal["mislabelled", "gradient", "secret"]
+CanaryKind = Literal["mislabelled", "gradient", "secret", "drawn"]
 QUESTION, ANSWER = "what is the tag?", "the tag is {}."
 DIGITS = 6  # of a secret: one of a million
+PATCHES = 4  # along each side of a drawn picture
 
 
 @dataclass(frozen=True)
@@ -119,6 +123,28 @@ class Canaries:
     def alternatives(self, count: int) -> list[Dialogue]:
         """Return other secrets of the same space, which nobody is trained on."""
         return secrets(self.seeds.stream("other secrets"), count)
+
+    @cached_property
+    def drawings(self) -> UInt8[Tensor, "canaries 3 side side"]:
+        """The patches of drawn canaries in RGB, in the order of their positions."""
+        shape = (len(self.indices), 3, PATCHES, PATCHES)
+        drawn = self.seeds.stream("canary pictures").below(256, math.prod(shape))
+        return torch.from_numpy(drawn.reshape(shape)).to(torch.uint8)
+
+    def pictures(
+        self, channels: int, height: int, width: int
+    ) -> UInt8[Tensor, "canaries channels height width"]:
+        """Return drawn canaries as pictures of one size, grey where it has a channel."""
+        drawn = self.drawings if channels == 3 else self.drawings[:, :1]
+        return interpolate(drawn, (height, width), mode="nearest")
+
+    def shown(
+        self, index: int, picture: Shaped[Tensor, "channels height width"]
+    ) -> Shaped[Tensor, "channels height width"]:
+        """Return a record's picture as it is trained on: a drawn canary's, or its own."""
+        if self.kind != "drawn" or index not in self.indices:
+            return picture
+        return self.pictures(*picture.shape)[int(np.searchsorted(self.indices, index))]
 
     def mark(
         self, contents: UInt8[Tensor, "records bytes"]

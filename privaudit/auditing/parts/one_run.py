@@ -44,6 +44,7 @@ KINDS = {
     None: "all candidates: real records as they are, and what is shown can befall them",
     "mislabelled": "real pictures with labels drawn wrong",
     "gradient": "crafted in gradient space: no real record is as strong",
+    "drawn": "pictures of random patches of colour in a real record's class",
     "secret": "real pictures with made-up texts of random digits",
 }
 

@@ -205,11 +205,11 @@ class RunFields(BaseModel):
         description="Measure utility of so many clients' models, drawn by the seed. By "
         "default: of all.",
     )
-    canary: Literal["mislabelled", "gradient", "secret"] | None = Field(
+    canary: Literal["mislabelled", "gradient", "secret", "drawn"] | None = Field(
         None,
-        description="Canaries for the scenario one-run: mislabelled, or gradient "
-        "(crafted; for promptfl, dp-promptfl and dp-fpl); secret (texts with random "
-        "digits) for models that generate text.",
+        description="Canaries for the scenario one-run: mislabelled, drawn "
+        "(patches of colour), or gradient (crafted; for promptfl, dp-promptfl and dp-fpl); "
+        "secret (texts with random digits) for models that generate text.",
     )
     canaries: Count = Field(10, description="Canaries per client. By default: 10.")
     secure_aggregation: Literal["ideal", "masked"] = Field(

@@ -4,13 +4,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.datasets.canaries import Canaries
-from privaudit.datasets.dataset import Dataset
+from privaudit.datasets.dataset import Dataset, FeatureBank, PixelImages, Texts
 from privaudit.datasets.dialogues import ANSWER
 from privaudit.datasets.split import Split
 from privaudit.federated.runs.config import RunConfig
@@ -67,10 +68,10 @@ def crafted_norm(trainer: Trainer, records: int) -> float:
     return FAR_BEYOND * records * max(getattr(trainer, n, None) or 0.0 for n in names)
 
 
-def with_secrets(
+def encoded(
     dataset: Dataset, canaries: Canaries | None, encode: Callable[[Dataset], Records]
 ) -> tuple[Records, Int[Tensor, "secrets tokens"] | None]:
-    """Return a data set encoded, with what canaries say, and tokens of other secrets.
+    """Return a data set encoded, canaries as they are, and tokens of other secrets.
 
     Args:
         dataset: The data set.
@@ -78,10 +79,11 @@ def with_secrets(
         encode: Makes it what a model reads.
 
     Raises:
-        ConfigError: The tokenizer writes digits in different numbers of tokens.
+        ConfigError: The tokenizer writes digits in different numbers of tokens, or
+            there are no pictures to draw canaries in place of.
     """
     if canaries is None or canaries.kind != "secret":
-        return encode(dataset), None
+        return with_drawings(encode(dataset), dataset, canaries, encode), None
     told = replace(dataset, dialogues=canaries.tell(dataset.dialogues))
     count = min(OTHER_SECRETS, len(dataset))
     secrets = canaries.alternatives(count)
@@ -101,6 +103,35 @@ def with_secrets(
     return records, others.ids[others.kinds == ANSWER].view(count, -1)
 
 
+def with_drawings(
+    records: Records,
+    dataset: Dataset,
+    canaries: Canaries | None,
+    encode: Callable[[Dataset], Records],
+) -> Records:
+    """Return records with drawn canaries in their places, if there are such.
+
+    Raises:
+        ConfigError: The data set has no pictures.
+    """
+    if canaries is None or canaries.kind != "drawn":
+        return records
+    if isinstance(dataset.images, FeatureBank | Texts):
+        raise ConfigError(
+            "Drawn canaries were requested, and the data set has no pictures. Use "
+            "--canary mislabelled."
+        )
+    places = torch.from_numpy(canaries.indices)
+    shape = dataset.images[int(places[0])].shape
+    pixels = PixelImages(canaries.pictures(*shape))
+    labels, names = dataset.labels[places], dataset.class_names
+    drawn = encode(Dataset(pixels, labels, names, dataset.template))
+    order = torch.arange(len(records))
+    order[places] = len(records) + torch.arange(len(places))
+    planted = Records.joined([records, drawn]).pick(order)
+    return replace(planted, contents=records.identities)
+
+
 def canary_texts(population: "Population") -> list[dict[str, Any]]:
     """Return what each canary is and whose, but not whether it is trained on."""
     canaries, records = population.canaries, population.records
@@ -112,12 +143,15 @@ def canary_texts(population: "Population") -> list[dict[str, Any]]:
     }
     names = population.dataset.class_names
     told = []
-    for index in canaries.indices.tolist():
+    for number, index in enumerate(canaries.indices.tolist()):
         entry = {"record": index, "kind": canaries.kind, "client": whose[index]}
         if canaries.kind == "secret":
             said = records.dialogues[index]
             entry |= {"question": said.question, "answer": said.answers[0]}
         else:
             entry["class"] = names[int(records.labels[index])]
+        if canaries.kind == "drawn":
+            patches = canaries.drawings[number].flatten(1).T.tolist()
+            entry["patches"] = ["#" + bytes(patch).hex() for patch in patches]
         told.append(entry)
     return told

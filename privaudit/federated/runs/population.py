@@ -18,7 +18,7 @@ from privaudit.datasets.sources import load_dataset
 from privaudit.datasets.split import PUBLIC, TEST, Split
 from privaudit.federated.runs.config import RunConfig
 from privaudit.federated.runs.dealing import deal
-from privaudit.federated.runs.planted import draw_canaries, with_secrets
+from privaudit.federated.runs.planted import draw_canaries, encoded
 from privaudit.federated.runs.repeated_rows import RepeatedRows
 from privaudit.federated.runs.tasks import RUN_TASKS
 from privaudit.federated.trainer import ClientId, Records, Task
@@ -208,7 +208,12 @@ def populate(config: RunConfig) -> Population:
     )
     canaries = draw_canaries(config, whole, backbone)
     encode = partial(_encode, config, model)
-    records, others = with_secrets(dataset, canaries, encode)
+    records, others = encoded(dataset, canaries, encode)
+    if config.views > 1 and config.canary == "drawn":
+        raise ConfigError(
+            f"Drawn canaries were requested with {config.views} random crops of each "
+            "picture, which are of real ones. Leave --views out, or --canary drawn."
+        )
     if config.views > 1:
         records = with_views(model, dataset, records, config.views)
     if canaries is not None:

@@ -61,10 +61,12 @@ def _exposed(audit: Audit, client: ClientScores) -> list[ExposedRecord]:
 
 def picture_of(audit: Audit, index: int) -> str | None:
     """Return a record as a PNG in a data address; None where there is no picture."""
-    images = audit.run.population.dataset.images
+    population = audit.run.population
+    images, canaries = population.dataset.images, population.canaries
     if isinstance(images, FeatureBank | Texts):
         return None
-    return _as_address(images[index])
+    shown = images[index] if canaries is None else canaries.shown(index, images[index])
+    return _as_address(shown)
 
 
 def _text_of(audit: Audit, index: int) -> str:

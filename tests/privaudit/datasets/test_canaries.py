@@ -13,7 +13,7 @@ from privaudit.datasets.canaries import Canaries
 from privaudit.datasets.dialogues import Dialogue
 from privaudit.federated.batches import Batch
 from privaudit.federated.runs.config import build_trainer, make_config
-from privaudit.federated.runs.planted import crafted_norm
+from privaudit.federated.runs.planted import canary_texts, crafted_norm
 from privaudit.federated.runs.population import populate
 from privaudit.federated.trainer import Task
 from privaudit.tuning.prompts.gradients import ContextGradients
@@ -69,6 +69,42 @@ def test_secrets_are_told_of_canaries_alone() -> None:
     assert not texts & others
     assert all(re.fullmatch(r"the tag is(?: [0-9]){6}\.", t) for t in texts | others)
     assert drawn("mislabelled").tell(plain) == tuple(plain)
+
+
+def test_drawn_canaries_are_pictures_that_can_be_looked_at() -> None:
+    canaries = drawn("drawn", 5)
+    for channels in (1, 3):
+        pictures = canaries.pictures(channels, 8, 12)
+        assert pictures.shape == (10, channels, 8, 12)
+        assert (pictures[:, :, :2, :3] == pictures[:, :, :1, :1]).all()  # a patch
+        assert torch.equal(pictures[:, 0, ::2, ::3], canaries.drawings[:, 0])
+    assert len({p.numpy().tobytes() for p in canaries.drawings}) == 10
+
+
+def test_drawn_canaries_take_the_place_of_records() -> None:
+    config = make_config("promptfl", {}, canary="drawn", canaries=3, clients=4)
+    plain = populate(make_config("promptfl", {}, clients=4))
+    planted = populate(config)
+    assert planted.canaries is not None
+    same = (planted.records.features == plain.records.features).all(dim=1)
+    np.testing.assert_array_equal(np.flatnonzero(~same), planted.canaries.indices)
+    assert torch.equal(planted.records.labels, plain.records.labels)
+    for index in planted.canaries.indices[2:4].tolist():
+        before = planted.dataset.images[index]  # type: ignore[index]
+        shown = planted.canaries.shown(index, before)
+        assert shown.shape == before.shape
+        assert not torch.equal(shown, before)
+        assert planted.canaries.shown(-1, before) is before
+    told = canary_texts(planted)
+    assert len(told) == 12
+    assert len(told[0]["patches"]) == 16
+    assert all(re.fullmatch("#[0-9a-f]{6}", patch) for patch in told[0]["patches"])
+
+
+def test_a_drawn_canary_is_no_random_crop_of_a_picture() -> None:
+    config = make_config("promptfl", {}, canary="drawn", views=2)
+    with pytest.raises(ConfigError, match="random crops"):
+        populate(config)
 
 
 def test_more_canaries_than_candidates_are_refused() -> None:
