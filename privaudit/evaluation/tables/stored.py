@@ -97,8 +97,10 @@ class StoredTable:
 
     @property
     def shown(self) -> "StoredTable":
-        """The table without rows and columns of which nothing is stored."""
-        return replace(self, plan=reduced(self.plan, self.spots, self.plan.seeds))
+        """The table without rows, columns and seeds of which nothing is stored."""
+        seeds = {seed for cell in self.cells.values() for seed in cell.by_seed}
+        plan = reduced(self.plan, self.spots, seeds or self.plan.seeds)
+        return replace(self, plan=plan)
 
     def beside(self, plan: TablePlan) -> "StoredTable":
         """Return the table with a plan's numbers of the paper in place of its own."""
