@@ -11,6 +11,7 @@ from torch import Tensor
 from privaudit.core.devices import CPU, moved
 from privaudit.core.errors import TrainingError
 from privaudit.core.memory import PeakMemory, memory_limit, use_records_at_once
+from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import (
     Stacked,
     Tensors,
@@ -30,6 +31,7 @@ from privaudit.federated.trainer import (
     Task,
     Trainer,
 )
+from privaudit.federated.trainer_abilities import start_clients
 from privaudit.privacy.trace import ClientTrace, Trace
 
 OPTIMIZER = "optimizer/"  # before the names of what optimisers remember
@@ -238,6 +240,32 @@ def update_clients(
     result = trainer.local_update(task, cohort, received, own_state, at)
     remembered = {OPTIMIZER + name: t for name, t in moved(slots, CPU).items()}
     return replace(result, kept={**result.kept, **remembered})
+
+
+def train_stand_ins(
+    trainer: Trainer,
+    task: Task,
+    received: Tensors,
+    names: Sequence[ClientId],
+    shards: Sequence[Records],
+    seeds: Seeds,
+    index: int,
+) -> LocalResult:
+    """Train an adversary's own clients for a round, all from what one client received.
+
+    Args:
+        trainer: Public, and so are its parameters.
+        task: What every party knows.
+        received: From where they start.
+        names: Of their random streams; several may share one.
+        shards: What each trains on.
+        seeds: The adversary's: what a client keeps to itself is as it starts.
+        index: The round.
+    """
+    kept = stack(start_clients(trainer, task, names, seeds))
+    down = {n: t.expand(len(names), *t.shape) for n, t in received.items()}
+    cohort, at = Cohort.of(names, shards), Round(index, seeds, tuple(names))
+    return update_clients(trainer, task, cohort, down, kept, at)
 
 
 def without_slots(kept: Tensors) -> dict[str, Tensor]:

@@ -35,24 +35,6 @@ def reconstruction_bound(epsilon: float, delta: float, baseline: float) -> float
     return min(1.0, math.exp(epsilon) * baseline + delta)
 
 
-def baseline_to_stay_below(chance: float, epsilon: float, delta: float) -> float:
-    """Return the baseline up to which reconstruction stays below a chance.
-
-    Args:
-        chance: In (0, 1).
-        epsilon: As in :func:`reconstruction_bound`.
-        delta: Likewise.
-
-    Returns:
-        In [0, 1); 0 where delta alone allows the chance.
-
-    Example:
-        >>> f"{baseline_to_stay_below(0.5, 8.0, 1e-5):.2g}"
-        '0.00017'
-    """
-    return max(0.0, chance - delta) * math.exp(-epsilon)
-
-
 def reconstruction_sentence(epsilon: float, delta: float, unit: Unit) -> str:
     """Say for a small and a large set of candidates what a certificate allows.
 

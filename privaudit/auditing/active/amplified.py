@@ -27,12 +27,11 @@ from privaudit.auditing.shadow_models.splits import paired_coins
 from privaudit.auditing.signals.signals import log_odds
 from privaudit.core.errors import AttackError
 from privaudit.core.seeds import Seeds
-from privaudit.core.tensors import Tensors, stack, unstack
+from privaudit.core.tensors import Tensors, unstack
 from privaudit.federated.broadcast_checks import distance
-from privaudit.federated.local_training import update_clients
+from privaudit.federated.local_training import train_stand_ins
 from privaudit.federated.query import ask_each
-from privaudit.federated.trainer import Cohort, Records, Round, Task, Trainer
-from privaudit.federated.trainer_abilities import start_clients
+from privaudit.federated.trainer import Records, Task, Trainer
 from privaudit.federated.weighted_mean import update_deltas
 from privaudit.statistics.shadow_comparison import online_scores
 
@@ -108,13 +107,11 @@ class ActiveServer:
         Raises:
             AttackError: They keep a state, or send something else.
         """
-        starts = start_clients(self.trainer, self.task, names, self.seeds)
-        at, cohort = Round(index, self.seeds, tuple(names)), Cohort.of(names, shards)
-        down = {n: t.expand(len(names), *t.shape) for n, t in received.items()}
-        kept = stack(starts)
-        result = update_clients(self.trainer, self.task, cohort, down, kept, at)
+        result = train_stand_ins(
+            self.trainer, self.task, received, names, shards, self.seeds, index
+        )
         moved = update_deltas(result.sent, received)
-        if any(starts) or moved.keys() != received.keys():
+        if result.kept or moved.keys() != received.keys():
             raise AttackError(
                 f"An active server was asked for, and clients of "
                 f"{type(self.trainer).__name__} keep a state of their own, which no "

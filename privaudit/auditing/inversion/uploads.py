@@ -9,9 +9,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from privaudit.auditing.attack import Adversary
-from privaudit.core.tensors import Stacked, Tensors, stack
-from privaudit.federated.trainer import ClientId, Cohort, Records, Round
-from privaudit.federated.trainer_abilities import ShowsChoices, start_clients
+from privaudit.core.tensors import Stacked, Tensors
+from privaudit.federated.local_training import train_stand_ins
+from privaudit.federated.trainer import ClientId, Records
+from privaudit.federated.trainer_abilities import ShowsChoices
 from privaudit.federated.weighted_mean import WEIGHT, update_deltas
 
 AT_ONCE = 64  # stand-ins that train together
@@ -71,10 +72,9 @@ class SeenUpload:
         for first in range(0, len(shards), AT_ONCE):
             names = clients[first : first + AT_ONCE]
             some = [replace(s, views=None) for s in shards[first : first + AT_ONCE]]
-            kept = stack(start_clients(trainer, task, names, adversary.seeds))
-            down = {n: t.expand(len(some), *t.shape) for n, t in self.received.items()}
-            at = Round(self.round, adversary.seeds, tuple(names))
-            result = trainer.local_update(task, Cohort.of(names, some), down, kept, at)
+            result = train_stand_ins(
+                trainer, task, self.received, names, some, adversary.seeds, self.round
+            )
             parts.append(self.rows(result.sent))
         return torch.cat(parts)
 

@@ -10,17 +10,7 @@ from privaudit.report.tables.leak_by_class import (
     class_sentence,
     leak_by_class,
 )
-from privaudit.report.tables.table import TableCell
-
-
-@dataclass(frozen=True)
-class ClassRow:
-    """One class of one run."""
-
-    name: str
-    n: tuple[int, int]
-    auroc: TableCell | None
-    standing: str
+from privaudit.report.tables.table import AurocRow, TableCell
 
 
 @dataclass(frozen=True)
@@ -29,7 +19,7 @@ class ClassTable:
 
     run: str
     sentence: str
-    rows: Sequence[ClassRow]
+    rows: Sequence[AurocRow]
 
 
 def classes_of(
@@ -58,7 +48,7 @@ def class_tables(
         ClassTable(
             label,
             class_sentence(leaks),
-            [ClassRow(one.name, one.n, _cell(one), one.standing) for one in leaks],
+            [AurocRow(one.name, one.n, _cell(one), one.standing) for one in leaks],
         )
         for label, leaks in zip(labels, classes, strict=True)
     ]

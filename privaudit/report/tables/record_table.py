@@ -17,7 +17,7 @@ from privaudit.auditing.per_record.shared_exposure import SharedExposure
 from privaudit.core.formatting import p_value
 from privaudit.report.labels import run_labels
 from privaudit.report.tables.other_attacks import ALPHA
-from privaudit.report.tables.table import TableCell
+from privaudit.report.tables.table import AurocRow, TableCell
 from privaudit.report.wording import interval, point, rate
 from privaudit.statistics.estimate import Estimate
 
@@ -37,23 +37,13 @@ class LevelRow:
 
 
 @dataclass(frozen=True)
-class PropertyRow:
-    """What may go with exposure, as a page shows it."""
-
-    name: str
-    n: tuple[int, int]
-    auroc: TableCell | None
-    standing: str
-
-
-@dataclass(frozen=True)
 class RecordTable:
     """The records of one run."""
 
     run: str
     sentences: Sequence[str]
     levels: Sequence[LevelRow]
-    properties: Sequence[PropertyRow]
+    properties: Sequence[AurocRow]
 
 
 @dataclass(frozen=True)
@@ -197,11 +187,11 @@ def _level_rows(shared: SharedExposure) -> list[LevelRow]:
     ]
 
 
-def _row(one: PropertyExposure) -> PropertyRow:
+def _row(one: PropertyExposure) -> AurocRow:
     if one.auroc is None:
-        return PropertyRow(one.name, one.n, None, "unresolved: too few records")
+        return AurocRow(one.name, one.n, None, "unresolved: too few records")
     finding = "not distinguishable from 0.5"
     if one.p_value <= ALPHA:
         finding = f"{'more' if one.auroc.value > 0.5 else 'less'} exposed"
     standing = f"{finding}, p {p_value(one.p_value)}"
-    return PropertyRow(one.name, one.n, TableCell.of(one.auroc), standing)
+    return AurocRow(one.name, one.n, TableCell.of(one.auroc), standing)

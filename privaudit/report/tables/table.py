@@ -63,6 +63,16 @@ class TableCell:
 
 
 @dataclass(frozen=True)
+class AurocRow:
+    """A class of records, or what may go with exposure, as a page shows it."""
+
+    name: str
+    n: tuple[int, int]
+    auroc: TableCell | None
+    standing: str
+
+
+@dataclass(frozen=True)
 class TradeoffRow:
     """A run in the trade-off table.
 

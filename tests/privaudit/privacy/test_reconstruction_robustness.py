@@ -2,10 +2,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr, ndtri
 
-from privaudit.privacy.reconstruction_robustness import (
-    baseline_to_stay_below,
-    reconstruction_bound,
-)
+from privaudit.privacy.reconstruction_robustness import reconstruction_bound
 from privaudit.statistics.epsilon.gaussian_mechanism import gaussian_epsilon
 
 
@@ -36,9 +33,3 @@ def test_nothing_is_said_where_epsilon_is_large() -> None:
 
 def test_without_noise_hidden_records_are_as_likely_as_before() -> None:
     assert reconstruction_bound(0.0, 0.0, 0.01) == 0.01
-
-
-def test_the_baseline_is_the_bounds_inverse() -> None:
-    baseline = baseline_to_stay_below(0.1, 2.0, 1e-5)
-    assert reconstruction_bound(2.0, 1e-5, baseline) == pytest.approx(0.1)
-    assert baseline_to_stay_below(0.1, 2.0, 0.2) == 0
