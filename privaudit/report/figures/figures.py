@@ -168,13 +168,15 @@ def _room(values: Sequence[float]) -> Ends:
 
 def _run_handles(audits: Sequence[Audit], paints: Sequence[str]) -> list[Line2D]:
     """Return what names the runs that stand out, and what the others are."""
-    drawn = {"color": FAINT, "marker": "o", "linestyle": ""}
-    named = [
-        Line2D([], [], **{**drawn, "color": paint}, label=shortened(label))
+    told = [
+        (paint, shortened(label))
         for label, paint in zip(run_labels(audits), paints, strict=True)
         if paint != _REST
     ]
-    return [*named, Line2D([], [], **{**drawn, "color": _REST}, label="other runs")]
+    return [
+        Line2D([], [], color=paint, marker="o", linestyle="", label=label)
+        for paint, label in [*told, (_REST, "other runs")]
+    ]
 
 
 def _tradeoff_handles(audits: Sequence[Audit]) -> list[Line2D]:
