@@ -82,8 +82,8 @@ def tradeoff_plot(audits: Sequence[Audit], *, narrow: bool = False) -> Figure:
                 handles=handles, loc="outside upper left", ncols=1 if narrow else 2
             )
         else:
-            place = "outside upper center"
-            figure.legend(handles=handles, loc=place, ncols=2 if narrow else 5)
+            columns = 2 if narrow else 5
+            figure.legend(handles=handles, loc="outside upper center", ncols=columns)
         if narrow:
             axes.set_xlabel(axes.get_xlabel().replace("   ", "\n"))
         labels = [
