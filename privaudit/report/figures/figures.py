@@ -168,14 +168,14 @@ def _room(values: Sequence[float]) -> Ends:
 
 def _run_handles(audits: Sequence[Audit], paints: Sequence[str]) -> list[Line2D]:
     """Return what names the runs that stand out, and what the others are."""
-    named = [
+    told = [
         (paint, shortened(label))
         for label, paint in zip(run_labels(audits), paints, strict=True)
         if paint != _REST
     ]
     return [
         Line2D([], [], color=paint, marker="o", linestyle="", label=label)
-        for paint, label in [*named, (_REST, "other runs")]
+        for paint, label in [*told, (_REST, "other runs")]
     ]
 
 
