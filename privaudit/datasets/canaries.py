@@ -182,7 +182,7 @@ def secrets(stream: Stream, count: int) -> list[Dialogue]:
 
     Example:
         >>> secrets(Seeds(0).stream("secrets"), 1)[0].answers[0]
-        'the tag is 9 3 4 4 4 2.'
+        'the tag is 3 7 7 5 5 7.'
     """
     digits = stream.below(10, count * DIGITS).reshape(count, DIGITS)
     texts = [ANSWER.format(" ".join(map(str, row))) for row in digits.tolist()]

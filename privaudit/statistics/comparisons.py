@@ -171,7 +171,7 @@ def _student(
     return value, low, high, min(p_value, 1.0)
 
 
-Part = tuple[float, int]  # of the variance, and its degrees of freedom
+Part = tuple[float, int | float]  # of the variance, and its degrees of freedom
 
 
 def _error(
@@ -194,7 +194,8 @@ def _cluster_parts(group: Placements) -> list[Part]:
     """Return the variance by clusters; where none differs, the next one may."""
     count = group.independent
     next_one = (1 + abs(group.value)) ** 2 / (count + 2) / count
-    return [(group.delong_variance or next_one, count - 1)]
+    freedom = max(min(group.sizes) - 1, 0.25)
+    return [(group.delong_variance or next_one, freedom)]
 
 
 def _welch_parts(group: Placements) -> list[Part]:

@@ -64,19 +64,26 @@ class Placements:
         return len(self.members) * len(self.nonmembers)
 
     @property
-    def disjoint_pairs(self) -> int:
+    def disjoint_pairs(self) -> float:
         """How many of those pairs share no record, and so are independent.
 
         Of clustered records, how many share no cluster.
         """
-        return min(*self.sizes, self.independent // 2)
+        return min(*self.sizes, float(self.independent // 2))
 
     @cached_property
-    def sizes(self) -> tuple[int, int]:
-        """How many members and non-members there are, or clusters with some."""
+    def sizes(self) -> tuple[float, float]:
+        """How many members and non-members there are.
+
+        Of clustered records: of how many clusters of one size each class would say as
+        much. A class whose records are mostly one cluster's has hardly more than one.
+
+        Source: Kish, "Survey sampling", Wiley 1965, section 11.7.
+        """
         if self.clusters is None:
-            return len(self.members), len(self.nonmembers)
-        members, others = (len(np.unique(one)) for one in self.clusters)
+            return float(len(self.members)), float(len(self.nonmembers))
+        counts = [np.unique(one, return_counts=True)[1] for one in self.clusters]
+        members, others = (float(c.sum() ** 2 / (c @ c)) for c in counts)
         return members, others
 
     @cached_property
@@ -278,7 +285,7 @@ def _student(placed: Placements) -> float:
     """Return what few clusters add to a variance that is theirs; 1 without any."""
     if placed.clusters is None:
         return 1.0
-    wide = stdtrit(placed.independent - 1, 0.975)
+    wide = stdtrit(max(min(placed.sizes) - 1, 0.25), 0.975)
     return float(wide / normal_quantile(0.95)) ** 2
 
 

@@ -77,7 +77,7 @@ def weighted_means(
     return means, (scores - means[:, None]) * share
 
 
-def inflation(records: int) -> float:
+def inflation(records: int | float) -> float:
     """Return what a variance is multiplied by, its mean being estimated as well."""
     return records / max(1, records - 1)
 

@@ -65,7 +65,7 @@ def expected_exposure(secrets: int) -> float:
 
     Example:
         >>> round(expected_exposure(2), 3), round(expected_exposure(64), 3)
-        (0.5, 1.376)
+        (0.5, 1.375)
     """
     return math.log2(secrets) - math.lgamma(secrets + 1) / math.log(2) / secrets
 

@@ -68,7 +68,7 @@ class AuditsScores:
             >>> from privaudit import Auditor
             >>> audit = Auditor.from_scores([0.9, 0.8, 0.4], [0.7, 0.3, 0.1])
             >>> print(audit)
-            AUROC 0.889 [0.210, 0.995], n = 3 + 3
+            AUROC 0.889 [0.211, 0.995], n = 3 + 3
             >>> audit.verdict.kind
             'sampling unknown'
         """

@@ -9,11 +9,13 @@ client has its own grid, and "nearest" rounds without chance.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
+
+from privaudit.core.errors import TranscriptError
 
 RANGE = "range of "
 """Begins the name of a tensor's smallest number, its largest, and how many bits."""
@@ -40,8 +42,9 @@ def quantised(
         >>> sent = quantised("a", numbers, 2, None)
         >>> sent["a"].tolist(), sent["range of a"].tolist()
         ([[52]], [[0.0, 1.0, 2.0]])
-        >>> dequantised(sent, {"a": numbers[0]})["a"].numpy().round(3).tolist()
-        [[0.0, 0.333, 1.0]]
+        >>> back = dequantised(sent, {"a": numbers[0]})["a"]
+        >>> (3 * back).round().tolist()
+        [[0.0, 1.0, 3.0]]
     """
     rows = tensor.flatten(1)
     low, high = rows.min(dim=1).values, rows.max(dim=1).values
@@ -61,9 +64,12 @@ def dequantised(
     Args:
         sent: Stacked over clients.
         like: Tensors of one client, whose shapes are those before.
+
+    Raises:
+        TranscriptError: Codes, their range and the tensor that they are of do not fit.
     """
     return {
-        name: _numbers(tensor, sent[RANGE + name], like[name].shape)
+        name: _numbers(name, tensor, sent[RANGE + name], like)
         if RANGE + name in sent
         else tensor
         for name, tensor in sent.items()
@@ -72,15 +78,31 @@ def dequantised(
 
 
 def _numbers(
-    packed: UInt8[Tensor, "k bytes"],
-    ends: Float[Tensor, "k 3"],
-    shape: Sequence[int],
+    name: str, packed: Tensor, ends: Tensor, like: Mapping[str, Tensor]
 ) -> Float[Tensor, "k ..."]:
-    low, high, bits = ends.unsqueeze(2).unbind(dim=1)
-    width = int(bits[0])
+    width = _width(name, packed, ends, like)
+    shape = like[name].shape
+    low, high, _ = ends.unsqueeze(2).unbind(dim=1)
     codes = _unpacked(packed, width)[:, : math.prod(shape)]
     numbers = low + codes * ((high - low) / _levels(width))
     return numbers.view(len(packed), *shape)
+
+
+def _width(name: str, packed: Tensor, ends: Tensor, like: Mapping[str, Tensor]) -> int:
+    """Return the bits of a code, of a message that may be anybody's."""
+    fits = name in like and packed.dtype == torch.uint8 and packed.ndim == 2
+    if fits and tuple(ends.shape) == (len(packed), 3):
+        widths = set(ends[:, 2].tolist())
+        (width,) = widths if len(widths) == 1 else (0,)
+        if width in range(1, MOST_BITS + 1):
+            size = -(-like[name].numel() * int(width) // 8)
+            if packed.shape[1] == size and bool(ends.isfinite().all()):
+                return int(width)
+    raise TranscriptError(
+        f"Uploads have {name!r} in few bits, and its codes, their range and the tensor "
+        f"that they are of do not fit: codes {tuple(packed.shape)} of {packed.dtype}, "
+        f"range {tuple(ends.shape)}. Take the record from where it was written."
+    )
 
 
 def _levels(bits: int) -> int:
@@ -88,13 +110,17 @@ def _levels(bits: int) -> int:
 
 
 def _packed(codes: Int[Tensor, "k numbers"], bits: int) -> UInt8[Tensor, "k bytes"]:
-    ones = ((codes.unsqueeze(2) >> torch.arange(bits)) & 1).flatten(1)
+    ones = ((codes.unsqueeze(2) >> _places(bits, codes)) & 1).flatten(1)
     whole = torch.nn.functional.pad(ones, (0, -ones.shape[1] % 8))
-    eights = whole.view(len(codes), -1, 8) << torch.arange(8)
+    eights = whole.view(len(codes), -1, 8) << _places(8, codes)
     return eights.sum(dim=2).to(torch.uint8)
 
 
 def _unpacked(packed: UInt8[Tensor, "k bytes"], bits: int) -> Int[Tensor, "k numbers"]:
-    ones = ((packed.long().unsqueeze(2) >> torch.arange(8)) & 1).flatten(1)
+    ones = ((packed.long().unsqueeze(2) >> _places(8, packed)) & 1).flatten(1)
     codes = ones[:, : ones.shape[1] // bits * bits].view(len(packed), -1, bits)
-    return (codes << torch.arange(bits)).sum(dim=2)
+    return (codes << _places(bits, codes)).sum(dim=2)
+
+
+def _places(bits: int, beside: Tensor) -> Int[Tensor, " bits"]:
+    return torch.arange(bits, device=beside.device)

@@ -165,3 +165,17 @@ def test_scores_with_groups_of_both_kinds_are_audited_by_cluster(
     save_audit(audit, "runs/mine")
     again = restore_audit(read_audit(load_run("runs/mine"), "scores"))
     assert again.to_dict()["leaks"] == audit.to_dict()["leaks"]
+
+
+@pytest.mark.parametrize("sizes", [[50] + [1] * 29, [50, 30, 20, 10] + [2] * 20])
+def test_a_cluster_that_is_most_of_a_class_is_hardly_more_than_one_record(
+    sizes: list[int], rng: np.random.Generator
+) -> None:
+    """Members of a cluster are all above the others, or all below; true AUROC 0.7."""
+    cluster, others = np.repeat(np.arange(len(sizes)), sizes), np.ones(100)
+    over = 0
+    for _ in range(200):
+        members = 2.0 * (rng.random(len(sizes)) < 0.7)[cluster]
+        alike = cluster, 1000 + np.arange(100)
+        over += auroc(members, others, clusters=alike).low > 0.7
+    assert over <= 200 * 0.025 + 3 * np.sqrt(200 * 0.025)

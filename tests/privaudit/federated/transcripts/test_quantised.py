@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from privaudit.core.errors import TranscriptError
 from privaudit.core.seeds import Seeds
 from privaudit.federated.transcripts.quantised import RANGE, dequantised, quantised
 
@@ -61,3 +62,32 @@ def test_a_tensor_of_one_value_stays_that() -> None:
 def test_what_was_sent_as_it_is_stays() -> None:
     plain = {"a": torch.ones(2, 3), "weight": torch.ones(2)}
     assert dequantised(plain, {}) == plain
+
+
+@pytest.mark.parametrize(
+    ("codes", "ends"),
+    [
+        ((1, 2), [[0.0, 1.0, 0.0]]),
+        ((1, 2), [[0.0, 1.0, -1.0]]),
+        ((1, 2), [[0.0, 1.0, 4e8]]),
+        ((1, 2), [[0.0, 1.0, float("nan")]]),
+        ((1, 2), [[0.0, 1.0, 3.5]]),
+        ((1, 2), [[float("inf"), 1.0, 4.0]]),
+        ((1, 2), [[0.0, 4.0]]),
+        ((1, 1), [[0.0, 1.0, 4.0]]),
+        ((1, 3), [[0.0, 1.0, 4.0]]),
+        ((2, 2), [[0.0, 1.0, 4.0], [0.0, 1.0, 3.0]]),
+    ],
+)
+def test_messages_that_do_not_fit_are_refused(
+    codes: tuple[int, int], ends: list[list[float]]
+) -> None:
+    sent = {"a": torch.zeros(codes, dtype=torch.uint8), RANGE + "a": torch.tensor(ends)}
+    with pytest.raises(TranscriptError, match="in few bits"):
+        dequantised(sent, {"a": torch.zeros(4)})
+
+
+def test_codes_of_a_tensor_that_there_is_not_are_refused() -> None:
+    sent = quantised("a", torch.ones(1, 4), 4, None)
+    with pytest.raises(TranscriptError, match="'a' in few bits"):
+        dequantised(sent, {"b": torch.zeros(4)})
