@@ -303,11 +303,16 @@ def _check_partition(config: RunConfig) -> None:
 
 
 def _check_groups(config: RunConfig) -> None:
-    """Refuse what does not go with a coin for groups, or for whole clients."""
+    """Refuse what does not go with canaries, or with a coin for whole clients."""
     if config.groups is not None and config.canary is not None:
         raise ConfigError(
             f"Groups ({shown(config.groups)}) and canaries were requested. A canary "
             "needs a coin of its own, and a group has one: leave one of the two out."
+        )
+    if config.views > 1 and config.canary == "drawn":
+        raise ConfigError(
+            f"Drawn canaries were requested with {config.views} random crops of each "
+            "picture, which are of real ones. Leave --views out, or --canary drawn."
         )
     if config.members != "clients":
         return

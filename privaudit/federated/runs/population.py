@@ -209,11 +209,6 @@ def populate(config: RunConfig) -> Population:
     canaries = draw_canaries(config, whole, backbone)
     encode = partial(_encode, config, model)
     records, others = encoded(dataset, canaries, encode)
-    if config.views > 1 and config.canary == "drawn":
-        raise ConfigError(
-            f"Drawn canaries were requested with {config.views} random crops of each "
-            "picture, which are of real ones. Leave --views out, or --canary drawn."
-        )
     if config.views > 1:
         records = with_views(model, dataset, records, config.views)
     if canaries is not None:
