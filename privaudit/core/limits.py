@@ -38,6 +38,9 @@ LIMITS: Mapping[str, Limit] = {
     "json_memory": Limit(1536 * MIB, "bytes of memory", "it is parsed as a whole"),
     "line": Limit(16 * MIB, "bytes in one line", "a line is held as a whole"),
     "records": Limit(5_000_000, "records", "each takes some 300 bytes of memory"),
+    "baseline": Limit(
+        2_000_000, "numbers", "a classifier is fitted to them some forty times"
+    ),
     "tensors": Limit(768 * MIB, "bytes", "they are held in memory twice"),
     "arrays": Limit(768 * MIB, "bytes", "they are held in memory twice"),
     "file": Limit(256 * MIB, "bytes", "no picture and no part of CIFAR is so large"),

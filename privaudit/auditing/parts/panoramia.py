@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from scipy.sparse import csr_array, hstack
 
 from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit_part import AuditPart
@@ -29,6 +30,7 @@ from privaudit.auditing.parts.untrained_control import (
     can_attack_untrained,
 )
 from privaudit.auditing.played_scenario import PlayedScenario
+from privaudit.core.limits import check_limit
 from privaudit.statistics.comparisons import paired_auroc_at
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.intervals import clopper_pearson, effective_count
@@ -36,7 +38,10 @@ from privaudit.statistics.roc import auroc
 
 FOLDS, INNER_FOLDS = 5, 3
 GUESSED = 0.1  # share of the records that are called members: the likeliest ones
+LARGEST = 1e100  # a column with more is scaled first: its squares would overflow
 FARTHEST = 3.0  # standard deviations, beyond which no square grows
+
+Inputs = Float[np.ndarray, "_ _"] | csr_array
 
 
 @dataclass(frozen=True)
@@ -80,16 +85,21 @@ def beyond_known(
     Returns:
         None where there are fewer than five members or non-members, or as many
         clusters of records.
+
+    Raises:
+        LimitError: More numbers are known than a classifier is fitted to.
     """
+    check_limit("baseline", known.size, "What is known without the model")
     order = _order(result)
     truth = np.concatenate([client.is_member for client in result.clients])[order]
     cluster = _cluster(result, order)
     if min(_count(truth, cluster), _count(~truth, cluster)) < FOLDS:
         return None
-    inputs = _inputs(result, order, known)
+    inputs = _standard(known[order])
     scores = np.concatenate([client.scores for client in result.clients])[order]
     full = np.column_stack([inputs, _standard(scores[:, None])])
-    return compared(inputs, full, truth, cluster)
+    groups = _groups(result, order)
+    return compared(inputs, full, truth, cluster, groups=groups)
 
 
 def compared(
@@ -97,6 +107,8 @@ def compared(
     with_model: Float[np.ndarray, "records more"],
     truth: Bool[np.ndarray, " records"],
     cluster: Int[np.ndarray, " records"] | None = None,
+    *,
+    groups: csr_array | None = None,
 ) -> BeyondBaseline:
     """Return what a classifier on some inputs finds beyond one on others.
 
@@ -106,8 +118,10 @@ def compared(
         truth: Who is a member.
         cluster: Numbers that records share which resemble one another: they are of one
             fold, and intervals count what they share.
+        groups: More inputs of both, each 0 or 1: which class and client a record is of.
     """
-    plain, full = (_cross_fitted(x, truth, cluster) for x in (known, with_model))
+    pairs = (_with_squares(inputs, groups) for inputs in (known, with_model))
+    plain, full = (_cross_fitted(both, truth, cluster) for both in pairs)
     least, bound = (odds_bound(s, truth, cluster=cluster) for s in (plain, full))
     clusters = None if cluster is None else (cluster[truth], cluster[~truth])
     gain = paired_auroc_at([(full, plain, truth)], [cluster])(0.95)
@@ -187,26 +201,38 @@ def _count(
     return int(some.sum()) if cluster is None else len(np.unique(cluster[some]))
 
 
-def _inputs(
-    result: AttackResult,
-    order: Int[np.ndarray, " records"],
-    known: Float[np.ndarray, "records columns"],
-) -> Float[np.ndarray, "records inputs"]:
+def _groups(result: AttackResult, order: Int[np.ndarray, " records"]) -> csr_array:
+    """Return a column of ones for each class and client; a thousand of them are small."""
     labels = np.concatenate([client.labels for client in result.clients])[order]
     classes = np.unique(labels, return_inverse=True)[1]
     clients = _clients(result)[order]
-    columns = [np.eye(int(part.max()) + 1)[part] for part in (classes, clients)]
-    return np.column_stack([*columns, _standard(known[order])])
+    rows, ones = np.arange(len(order)), np.ones(len(order))
+    parts = [csr_array((ones, (rows, part))) for part in (classes, clients)]
+    return csr_array(hstack(parts, format="csr"))
+
+
+def _with_squares(
+    numbers: Float[np.ndarray, "records columns"], groups: csr_array | None
+) -> tuple[Inputs, Inputs]:
+    """Return inputs without and with squares, which groups' ones are themselves."""
+    squares = np.minimum(numbers**2, FARTHEST**2)
+    both = numbers, np.column_stack([numbers, squares])
+    if groups is None:
+        return both
+    plain, more = (hstack([groups, csr_array(one)], format="csr") for one in both)
+    return csr_array(plain), csr_array(more)
 
 
 def _standard(
     numbers: Float[np.ndarray, "records columns"],
 ) -> Float[np.ndarray, "records columns"]:
+    largest = np.abs(numbers).max(axis=0, initial=0.0)
+    numbers = numbers / np.where(largest > LARGEST, largest, 1.0)
     return (numbers - numbers.mean(axis=0)) / np.maximum(numbers.std(axis=0), 1e-12)
 
 
 def _cross_fitted(
-    inputs: Float[np.ndarray, "records inputs"],
+    both: tuple[Inputs, Inputs],
     truth: Bool[np.ndarray, " records"],
     cluster: Int[np.ndarray, " records"] | None,
 ) -> Float[np.ndarray, " records"]:
@@ -215,7 +241,6 @@ def _cross_fitted(
     Without squares a baseline misses a difference in spread, which a score may tell;
     with them it learns worse from many columns.
     """
-    both = inputs, np.column_stack([inputs, np.minimum(inputs**2, FARTHEST**2)])
     scores = np.zeros(len(truth))
     for known, asked in _folds(FOLDS, truth, cluster):
         same = None if cluster is None else cluster[known]
@@ -225,7 +250,7 @@ def _cross_fitted(
 
 
 def _skill(
-    inputs: Float[np.ndarray, "records inputs"],
+    inputs: Inputs,
     truth: Bool[np.ndarray, " records"],
     cluster: Int[np.ndarray, " records"] | None,
 ) -> float:
@@ -238,7 +263,7 @@ def _skill(
 
 
 def _fitted(
-    inputs: Float[np.ndarray, "records inputs"],
+    inputs: Inputs,
     truth: Bool[np.ndarray, " records"],
     known: Int[np.ndarray, " known"],
     asked: Int[np.ndarray, " asked"],

@@ -16,6 +16,7 @@ from privaudit.statistics.delong import checked_scores
 EVERYBODY, EVERYTHING = "all records", "all classes"  # where no group is named
 MOST_GROUPS = 1000  # a picture has a row for each client
 LONGEST = 200  # characters of a name
+LARGEST = 1e100  # of what is known without the model: squares stay finite
 
 Names = Shaped[Array, "..."] | Sequence[Any]
 
@@ -122,11 +123,12 @@ def _numbers(
             "each score."
         )
     numbers = table.astype(np.float64)
-    bad = int((~np.isfinite(numbers)).any(axis=1).sum())
+    bad = int((~(np.abs(numbers) <= LARGEST)).any(axis=1).sum())
     if bad:
         raise ConfigError(
-            f"What is known without the model must be finite numbers, and of {bad} of "
-            f"{count} records it is not. Write such numbers, or take the records out."
+            "What is known without the model must be finite numbers, of at most "
+            f"{LARGEST:g} either way, and of {bad} of {count} records it is not. Write "
+            "such numbers, or take the records out."
         )
     return numbers
 

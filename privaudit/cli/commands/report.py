@@ -96,4 +96,9 @@ def _draw_table(names: Sequence[str], path: Path) -> None:
             "`privaudit table` wrote."
         )
     table = read_stored(Path(names[0]))
+    if not table.cells:
+        raise ConfigError(
+            f"A table's picture was requested of {names[0]}, which holds no cell with a "
+            "number. Run its plan, and name the .json that `privaudit table` writes."
+        )
     write_figure(utility_figure(table), path, "table", table.plan.title)

@@ -1,14 +1,21 @@
 """A piece of a plan: what is trained now, and what was stored of the rest."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    NonNegativeInt,
+    ValidationError,
+    model_validator,
+)
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import ConfigError, one_line
 from privaudit.core.storage import parse_json, read_bytes
 from privaudit.evaluation.tables.metrics import scale
 from privaudit.evaluation.tables.outcomes import LAST, TableOutcome
@@ -16,7 +23,7 @@ from privaudit.evaluation.tables.plan import Over, TablePlan
 from privaudit.evaluation.tables.same_cells import is_same
 from privaudit.evaluation.tables.schedule import Schedule
 
-Records = TypeAdapter(list[dict[str, Any]])
+Number = FiniteFloat | None
 PROVED = "certified_"  # before a view's name, in a stored run
 
 
@@ -71,6 +78,95 @@ def _compiled(option: str, expression: str) -> re.Pattern[str]:
         ) from None
 
 
+class CellRecord(BaseModel):
+    """One number of a table over seeds; what its readers do not need is left out."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    row: str
+    column: str
+    metric: str
+    over: Over
+    n: NonNegativeInt
+    mean: Number
+    sd: Number
+    failed: NonNegativeInt
+    paper: str | None = None
+
+    @model_validator(mode="after")
+    def _has_seeds(self) -> "CellRecord":
+        if self.mean is not None and self.n < 1:
+            raise ValueError("a mean is of n = 1 or more")
+        return self
+
+
+class RunRecord(BaseModel):
+    """One run of a table; its own numbers are whatever else it holds."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="allow")
+    __pydantic_extra__: dict[str, Number] = Field(init=False)
+
+    row: str
+    column: str
+    seed: int
+    trainer: str = ""
+    digest: str = ""
+    run: str
+    rounds: NonNegativeInt
+    averaged: NonNegativeInt | None = None
+    seconds: FiniteFloat
+    claimed: Number
+    delta: Number
+    neighbours: str = ""
+    error: str = ""
+
+    @property
+    def numbers(self) -> dict[str, float | None]:
+        """Its numbers by metric and what they are over, and by view what is proved."""
+        return self.__pydantic_extra__
+
+
+class TableRecords(BaseModel):
+    """What a table's JSON holds."""
+
+    model_config = ConfigDict(frozen=True)
+
+    plan: TablePlan
+    cells: list[CellRecord]
+    runs: list[RunRecord]
+
+    @model_validator(mode="after")
+    def _are_planned(self) -> "TableRecords":
+        places = {(row.label, column.name) for row, column in self.plan.cells}
+        for one in self.cells:
+            if (one.row, one.column) not in places:
+                raise ValueError(f"its plan has no cell {one.row!r}, {one.column!r}")
+            if one.metric not in self.plan.measured:
+                raise ValueError(f"its plan has no metric {one.metric!r}")
+        return self
+
+
+def read_records(path: Path) -> TableRecords:
+    """Return what a table's JSON holds.
+
+    Raises:
+        MissingFileError: There is none.
+        ConfigError: It is not what `privaudit table` writes.
+    """
+    content = parse_json(read_bytes(path), path)
+    try:
+        return TableRecords.model_validate(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        said = first["msg"].removeprefix("Value error, ")
+        reason = one_line(f"{where}: {said}" if where else said)[:200]
+        raise ConfigError(
+            f"{path} is not what `privaudit table` writes ({reason}). Move it away, or "
+            "run the plan again and put its .json there."
+        ) from None
+
+
 def stored_outcomes(
     path: Path, plan: TablePlan, planned: Schedule
 ) -> dict[str, TableOutcome]:
@@ -85,53 +181,46 @@ def stored_outcomes(
     """
     if not path.is_file():
         return {}
-    content = parse_json(read_bytes(path), path)
-    try:
-        old = TablePlan.model_validate(content["plan"])
-        runs = Records.validate_python(content["runs"])
-        cells = Records.validate_python(content["cells"])
-    except (KeyError, TypeError, ValidationError):
-        raise ConfigError(
-            f"{path} is not what `privaudit table` writes. Move it away."
-        ) from None
-    if cells and not runs:
+    records = read_records(path)
+    if records.cells and not records.runs:
         raise ConfigError(
             f"{path} holds means without their runs, which no piece can be added to. "
             "Move it away, or run the whole plan."
         )
-    old = old.model_copy(update={"seeds": plan.seeds})
+    old = records.plan.model_copy(update={"seeds": plan.seeds})
     return {
         digest: _outcome(plan, digest, run)
-        for run in runs
-        if (digest := planned.places.get((run["row"], run["column"], run["seed"])))
-        and not run.get("error")
-        and is_same(old, plan, (run["row"], run["column"]))
+        for run in records.runs
+        if (digest := planned.places.get((run.row, run.column, run.seed)))
+        and not run.error
+        and is_same(old, plan, (run.row, run.column))
     }
 
 
-def _outcome(plan: TablePlan, digest: str, run: Mapping[str, Any]) -> TableOutcome:
+def _outcome(plan: TablePlan, digest: str, run: RunRecord) -> TableOutcome:
     values = {
         metric: {
             over: None if value is None else value / scale(metric)
             for over in get_args(Over)
-            for value in (run.get(f"{metric}_{over}"),)
+            for value in (run.numbers.get(f"{metric}_{over}"),)
         }
         for metric in plan.wanted
     }
     proved = {
         name.removeprefix(PROVED): value
-        for name, value in run.items()
+        for name, value in run.numbers.items()
         if name.startswith(PROVED)
     }
+    averaged = min(LAST, run.rounds) if run.averaged is None else run.averaged
     return TableOutcome(
         digest,
-        run["run"],
-        run["rounds"],
-        run.get("averaged", min(LAST, run["rounds"])),
-        run["seconds"],
+        run.run,
+        run.rounds,
+        averaged,
+        run.seconds,
         values,
-        run["claimed"],
-        run["delta"],
+        run.claimed,
+        run.delta,
         proved,
-        run.get("neighbours", ""),
+        run.neighbours,
     )

@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
 from scipy.special import stdtrit
 
-from privaudit.core.errors import ConfigError
-from privaudit.core.storage import parse_json, read_bytes
+from privaudit.core.errors import ConfigError, one_line
 from privaudit.evaluation.tables.expectations import Expectation
 from privaudit.evaluation.tables.metrics import MEGABYTES, Metric
 from privaudit.evaluation.tables.paper import PaperNumber
 from privaudit.evaluation.tables.parts import Column, TableRow
+from privaudit.evaluation.tables.pieces import (
+    CellRecord,
+    RunRecord,
+    read_records,
+)
 from privaudit.evaluation.tables.plan import Over, TablePlan
 from privaudit.evaluation.tables.same_cells import has_changed
 from privaudit.evaluation.tables.table import CellSummary, reduced
@@ -139,25 +142,22 @@ def read_stored(path: Path) -> StoredTable:
         MissingFileError: There is none.
         ConfigError: It is not what `privaudit table` writes.
     """
-    content = parse_json(read_bytes(path), path)
+    records = read_records(path)
+    plan = records.plan
     try:
-        plan = TablePlan.model_validate(content["plan"])
-        cells = TypeAdapter(list[dict[str, Any]]).validate_python(content["cells"])
-        runs = TypeAdapter(list[dict[str, Any]]).validate_python(content["runs"])
-        found = {
-            (str(c["row"]), str(c["column"]), str(c["metric"]), str(c["over"])):
+        found: dict[Place, StoredCell] = {
+            (c.row, c.column, c.metric, c.over):
             StoredCell(
-                float(c["mean"]), c["sd"], int(c["n"]), _by_seed(plan, runs, c),
-                PaperNumber.read(c["paper"]) if c.get("paper") else None,
+                c.mean, c.sd, c.n, _by_seed(plan, records.runs, c),
+                PaperNumber.read(c.paper) if c.paper else None,
             )
-            for c in cells
-            if c["mean"] is not None and not c["failed"]
+            for c in records.cells
+            if c.mean is not None and not c.failed
         }  # fmt: skip
-    except (KeyError, TypeError, ValueError, ValidationError) as error:
-        reason = str(error).partition("\n")[0][:200]
+    except ValueError as error:  # of the paper's numbers
         raise ConfigError(
-            f"{path} is not what `privaudit table` writes ({reason}). Run the plan "
-            "again, and put its .json there."
+            f"{path} is not what `privaudit table` writes ({one_line(str(error))[:200]})."
+            " Run the plan again, and put its .json there."
         ) from None
     return StoredTable(plan.model_copy(update={"paper": _paper(found)}), found)
 
@@ -172,15 +172,15 @@ def _paper(cells: Mapping[Place, StoredCell]) -> dict[str, dict[str, Any]]:
 
 
 def _by_seed(
-    plan: TablePlan, runs: list[dict[str, Any]], cell: Mapping[str, Any]
+    plan: TablePlan, runs: Sequence[RunRecord], cell: CellRecord
 ) -> dict[int, float]:
-    (row,) = (row for row in plan.rows if row.label == cell["row"])
-    name = f"{plan.read_as(cell['metric'], row)}_{cell['over']}"
+    (row,) = (row for row in plan.rows if row.label == cell.row)
+    name = f"{plan.read_as(cell.metric, row)}_{cell.over}"
     return {
-        int(run["seed"]): float(run[name])
+        run.seed: value
         for run in runs
-        if (run["row"], run["column"]) == (cell["row"], cell["column"])
-        and run.get(name) is not None
+        if (run.row, run.column) == (cell.row, cell.column)
+        and (value := run.numbers.get(name)) is not None
     }
 
 

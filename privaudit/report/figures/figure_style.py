@@ -55,6 +55,9 @@ _EDGE = "paint-order:stroke;stroke:#fff;stroke-width:2.5px;stroke-linejoin:round
 _ROUND = (
     "stroke-linejoin:round;stroke-linecap:butt"  # matplotlib's for all that it draws
 )
+_FORBIDDEN = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""What no XML holds, not even escaped; names that others gave may."""
+_UNKNOWN = "\ufffd"
 _LEFT_OUT = ("metadata", "style")
 _INHERITED = {
     "font-size": _SIZE,
@@ -217,10 +220,11 @@ def small_svg(drawn: str, name: str, description: str) -> str:
     """Return matplotlib's SVG as an element for a page: no prolog, ids of its own.
 
     Args:
-        drawn: A whole file, with text as text.
+        drawn: A whole file, with text as text; what XML forbids is shown as unknown.
         name: Distinguishes its ids from those of the page's other figures.
         description: Read aloud in the picture's place.
     """
+    drawn, description = (_FORBIDDEN.sub(_UNKNOWN, one) for one in (drawn, description))
     root = ElementTree.fromstring(drawn[drawn.index("<svg") :])
     _shrink(root, _referenced(drawn), name, digits=1)
     has_values = any(part.get("class") == "value" for part in root.iter())

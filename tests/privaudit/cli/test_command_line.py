@@ -178,3 +178,10 @@ def test_a_field_out_of_range_is_one_line(words: Words, why: str, cli: Cli) -> N
     code, _, err = cli("train", *words)
     assert (code, err.count("\n")) == (2, 1)
     assert f"The run cannot take {why}: " in err
+
+
+def test_help_names_the_columns_of_a_scores_file(cli: Cli) -> None:
+    code, out, _ = cli("scores", "--help")
+    assert code == 0
+    for column in ("client", "class", "record", "group", "baseline", "feature_NAME"):
+        assert column in out

@@ -1,18 +1,22 @@
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
 
+from privaudit import Auditor
 from privaudit.auditing.attack_result import (
     AttackResult,
     ClientScores,
     evaluate_scores,
 )
 from privaudit.auditing.parts.panoramia import (
+    PANORAMIA,
     beyond_baseline,
     compared,
     odds_bound,
 )
+from privaudit.core.errors import LimitError
 from privaudit.statistics.intervals import clopper_pearson
 
 
@@ -169,3 +173,38 @@ def test_numbers_do_not_depend_on_the_order_of_candidates(constant: bool) -> Non
     assert found[0] is not None
     assert found[0] == found[1] == found[2]
     assert found[0].baseline_bound == 0
+
+
+def test_a_thousand_classes_take_little_memory() -> None:
+    scores, known = np.random.default_rng(0).random((2, 2000))
+    members, others = np.split(scores, 2)
+    tracemalloc.start()
+    audit = Auditor.from_scores(
+        members, others, classes=np.arange(2000) % 1000, known=known
+    )
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert audit.part(PANORAMIA) is not None
+    assert peak < 2000 * 1000 * 8  # of one dense table, of which there were several
+
+
+def test_what_is_known_is_bounded_before_it_is_fitted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PRIVAUDIT_MAX_BASELINE", "99")
+    scores = np.arange(50.0)
+    with pytest.raises(
+        LimitError, match=r"100 numbers.*set PRIVAUDIT_MAX_BASELINE=100"
+    ):
+        Auditor.from_scores(scores[::2], scores[1::2], known=np.ones((50, 2)))
+
+
+def test_scores_whose_squares_overflow_are_fitted_as_any() -> None:
+    scores, known = np.random.default_rng(0).normal(size=(2, 60))
+    found = [
+        Auditor.from_scores(*np.split(s, 2), known=known).part(PANORAMIA)
+        for s in (scores, scores * 1e307)
+    ]
+    assert found[0] is not None
+    assert found[1] is not None
+    assert found[1].with_model.value == pytest.approx(found[0].with_model.value)

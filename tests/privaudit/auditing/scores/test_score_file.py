@@ -109,6 +109,7 @@ def test_rows_of_json_have_the_same_columns(tmp_path: Path) -> None:
         ({"hat": np.zeros(2)}, "'hat', which is not read"),
         ({"baseline": np.array(["a", "b"])}, "and type <U"),
         ({"baseline": np.array([np.nan, 1])}, "of 1 of 2 records it is not"),
+        ({"feature_x": np.array([1e308, -1e308])}, "at most 1e[+]100 either way"),
         ({"feature_x": np.zeros((2, 2, 2))}, r"of shape \(2, 2, 2\)"),
         ({"feature_x": np.zeros(3)}, r"of shape \(3,\)"),
         ({"feature_x": np.array(1.0)}, r"of shape \(\)"),

@@ -1,4 +1,6 @@
 import json
+import math
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,7 @@ from privaudit.evaluation.tables.outcomes import TableOutcome
 from privaudit.evaluation.tables.pieces import Piece, stored_outcomes
 from privaudit.evaluation.tables.plan import TablePlan
 from privaudit.evaluation.tables.schedule import schedule
+from privaudit.evaluation.tables.stored import read_stored
 from privaudit.evaluation.tables.table import UtilityTable, make_table
 from privaudit.report.tables.utility_table import write_utility_table
 
@@ -135,3 +138,52 @@ def test_means_without_their_runs_are_not_lost(
     path.write_text("{}")
     with pytest.raises(ConfigError, match="not what `privaudit table` writes"):
         made(PLAN, tmp_path, Piece("a"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value"),
+    [
+        ("cells", "sd", "x"),
+        ("cells", "n", math.inf),
+        ("cells", "n", 0),
+        ("cells", "mean", math.nan),
+        ("cells", "row", ["a"]),
+        ("cells", "column", "none"),
+        ("cells", "metric", "nope"),
+        ("cells", "paper", "many"),
+        ("runs", "row", None),
+        ("runs", "run", None),
+        ("runs", "rounds", None),
+        ("runs", "claimed", math.nan),
+        ("runs", "local_last10", "9"),
+    ],
+)
+def test_a_damaged_cell_or_run_is_one_clear_line(
+    tmp_path: Path, trained: list[str], kind: str, key: str, value: object
+) -> None:
+    made(PLAN, tmp_path, None)
+    path = tmp_path / "t.json"
+    content = json.loads(path.read_text())
+    content[kind][0][key] = value
+    path.write_text(json.dumps(content))
+    plan = TablePlan.model_validate(PLAN)
+    with pytest.raises(ConfigError, match="not what `privaudit table` writes") as said:
+        read_stored(path)
+    assert "\n" not in str(said.value)
+    if key != "paper":  # which is not taken from there
+        with pytest.raises(ConfigError, match=re.escape(str(said.value))):
+            stored_outcomes(path, plan, schedule(plan))
+
+
+@pytest.mark.parametrize("key", ["row", "run", "rounds", "claimed"])
+def test_a_run_without_what_it_needs_is_one_clear_line(
+    tmp_path: Path, trained: list[str], key: str
+) -> None:
+    made(PLAN, tmp_path, None)
+    path = tmp_path / "t.json"
+    content = json.loads(path.read_text())
+    del content["runs"][0][key]
+    path.write_text(json.dumps(content))
+    plan = TablePlan.model_validate(PLAN)
+    with pytest.raises(ConfigError, match=rf"runs\.0\.{key}: Field required"):
+        stored_outcomes(path, plan, schedule(plan))

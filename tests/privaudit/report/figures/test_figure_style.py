@@ -1,4 +1,5 @@
 import re
+from xml.etree import ElementTree
 
 import pytest
 
@@ -98,3 +99,14 @@ def test_a_picture_of_text_alone_is_an_image() -> None:
         figure = new_figure(3.0, 2.0)
         figure.subplots().text(0.5, 0.5, "a & b")
     assert '<svg role="img"' in to_svg(figure, "n", "")
+
+
+@pytest.mark.filterwarnings("ignore:Glyph")  # the font has no such characters
+@pytest.mark.parametrize("name", ["a\x08b", "a\ufffeb"])
+def test_what_xml_forbids_in_a_name_is_shown_as_unknown(name: str) -> None:
+    with house_style():
+        figure = new_figure(3.0, 2.0)
+        figure.subplots().set_xlabel(name)
+    svg = to_svg(figure, "n", name)
+    assert ">a\ufffdb</text>" in svg
+    assert ElementTree.fromstring(svg).get("aria-label") == "a\ufffdb"

@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -101,3 +102,8 @@ def test_no_table_and_a_picture_of_another_kind_are_refused(
     stored = tmp_path / "made.json"
     code, _, err = cli("figure", "table", stored, "--out", tmp_path / "a.pdf")
     assert (code, "ends with .svg or .png" in err) == (2, True)
+    content = json.loads(stored.read_text())
+    stored.write_text(json.dumps(content | {"cells": []}))
+    code, _, err = cli("figure", "table", stored, "--out", tmp_path / "a.svg")
+    assert (code, "holds no cell with a number" in err) == (2, True)
+    assert err.count("\n") == 1
