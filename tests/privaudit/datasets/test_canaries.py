@@ -81,6 +81,17 @@ def test_drawn_canaries_are_pictures_that_can_be_looked_at() -> None:
     assert len({p.numpy().tobytes() for p in canaries.drawings}) == 10
 
 
+def test_a_drawn_canary_keeps_its_picture_where_others_are_left_out() -> None:
+    canaries = drawn("drawn", 5)
+    left = canaries.of([canaries.indices[[1, 3]]]).of([canaries.indices[[3]]])
+    own = torch.zeros(3, 8, 8)
+    for number in (3, 4):
+        index = int(canaries.indices[number])
+        pictures = [each.shown(index, own) for each in (canaries, left)]
+        assert torch.equal(*pictures) == (number == 3)
+    assert torch.equal(left.drawings, canaries.drawings[[3]])
+
+
 def test_drawn_canaries_take_the_place_of_records() -> None:
     config = make_config("promptfl", {}, canary="drawn", canaries=3, clients=4)
     plain = populate(make_config("promptfl", {}, clients=4))
