@@ -125,8 +125,14 @@ class Canaries:
         return tuple(told)
 
     def alternatives(self, count: int) -> list[Dialogue]:
-        """Return other secrets of the same space, which nobody is trained on."""
-        return secrets(self.seeds.stream("other secrets"), count)
+        """Return other secrets of the same space, which nobody is trained on.
+
+        So many for each canary in turn, its own: ranks among the same ones would not be
+        independent.
+        """
+        names = [f"record-{index}" for index in self.indices.tolist()]
+        streams = [self.seeds.stream("other secrets", client=name) for name in names]
+        return [one for stream in streams for one in secrets(stream, count)]
 
     @cached_property
     def drawings(self) -> UInt8[Tensor, "canaries 3 side side"]:
