@@ -46,6 +46,7 @@ class Canaries:
         seeds: Draw labels and directions.
         shape: Of a prompt.
         norm: Of a gradient.
+        planted: Positions before any was left out; None where none was.
     """
 
     kind: CanaryKind
@@ -53,6 +54,7 @@ class Canaries:
     seeds: Seeds
     shape: tuple[int, int]
     norm: float
+    planted: Int[np.ndarray, " planted"] | None = None
 
     @classmethod
     def draw(
@@ -96,7 +98,9 @@ class Canaries:
                 "All canaries of one client were to be left out (--without). Leave one "
                 "of them in, or train without --canary."
             )
-        return replace(self, indices=np.sort(np.concatenate(left)))
+        return replace(
+            self, indices=np.sort(np.concatenate(left)), planted=self._planted
+        )
 
     def mislabel(
         self, labels: Int[Tensor, " records"], classes: int
@@ -121,15 +125,26 @@ class Canaries:
         return tuple(told)
 
     def alternatives(self, count: int) -> list[Dialogue]:
-        """Return other secrets of the same space, which nobody is trained on."""
-        return secrets(self.seeds.stream("other secrets"), count)
+        """Return other secrets of the same space, which nobody is trained on.
+
+        So many for each canary in turn, its own: ranks among the same ones would not be
+        independent.
+        """
+        names = [f"record-{index}" for index in self.indices.tolist()]
+        streams = [self.seeds.stream("other secrets", client=name) for name in names]
+        return [one for stream in streams for one in secrets(stream, count)]
 
     @cached_property
     def drawings(self) -> UInt8[Tensor, "canaries 3 side side"]:
         """The patches of drawn canaries in RGB, in the order of their positions."""
-        shape = (len(self.indices), 3, PATCHES, PATCHES)
+        shape = (len(self._planted), 3, PATCHES, PATCHES)
         drawn = self.seeds.stream("canary pictures").below(256, math.prod(shape))
-        return torch.from_numpy(drawn.reshape(shape)).to(torch.uint8)
+        left = drawn.reshape(shape)[np.isin(self._planted, self.indices)]
+        return torch.from_numpy(left).to(torch.uint8)
+
+    @property
+    def _planted(self) -> Int[np.ndarray, " planted"]:
+        return self.indices if self.planted is None else self.planted
 
     def pictures(
         self, channels: int, height: int, width: int

@@ -199,6 +199,22 @@ def _near(task: Task, records: Records) -> float:
     return total + float(np.prod([float(p(ids, at)[ids[at]]) for at in places]))
 
 
+def test_a_draw_that_ends_early_lacks_the_rest_and_goes_on_no_further() -> None:
+    """Of four tokens it has the first two, and then ends: two places differ."""
+    task, records = toy_writing_task(), toy_dialogues(3, 4).pick(torch.tensor([1]))
+    assert records.words is not None
+    ids = records.words.ids.clone()
+    place = int((records.words.kinds[0] == ANSWER).nonzero()[2])
+    ids[0, place : place + 2] = torch.tensor([END, 5])  # whatever stands behind it
+    ending = parrot([TokenSequences(ids, records.words.kinds)])
+    for near, least, most in ((50.0, 380, 400), (49.0, 0, 20)):
+        draws = SuffixDraws(
+            replace(task, backbone=ending), Tuning(), ALL, near, 400
+        ).of(records, torch.tensor([0]), np.random.default_rng(1))
+        assert draws.exact[0] <= 20
+        assert least <= draws.near[0] <= most
+
+
 def test_the_attack_draws_some_candidates_whoever_they_are(
     learned: tuple[Adversary, list[Target]],
 ) -> None:

@@ -3,7 +3,8 @@
 Draws of one record part where their tokens do: those that begin alike are one branch
 with a count, which its next token splits by a multinomial draw. So a text that is known
 by heart costs one pass for each token, however often it is drawn, and a branch that is
-too far from the record's own suffix ends.
+too far from the record's own suffix ends. One that draws the end token is at its end:
+tokens that it lacks are wrong.
 """
 
 from collections.abc import Iterator, Sequence
@@ -48,6 +49,7 @@ class _Branch:
     tokens: tuple[int, ...]
     wrong: int
     count: int
+    ended: bool
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,9 @@ class SuffixDraws:
         firsts = (words.kinds == ANSWER).int().argmax(dim=1)
         sizes = (words.kinds == ANSWER).sum(dim=1)
         begin, end = (firsts + starts).tolist(), (firsts + sizes).tolist()
-        branches = [_Branch(row, (), 0, self.tries) for row in range(len(records))]
+        branches = [
+            _Branch(row, (), 0, self.tries, ended=False) for row in range(len(records))
+        ]
         while branches:
             grown = [
                 one
@@ -101,7 +105,7 @@ class SuffixDraws:
             ]
             branches = []
             for one in grown:
-                if begin[one.row] + len(one.tokens) < end[one.row]:
+                if not one.ended:
                     branches.append(one)
                     continue
                 near[one.row] += one.count
@@ -155,8 +159,9 @@ class SuffixDraws:
         counts = rng.multinomial(branch.count, p / p.sum())
         for token in np.flatnonzero(counts).tolist():
             wrong = branch.wrong + (token != own)
-            if token == last and place + 1 < end[row]:
+            ended = token == last or place + 1 == end[row]
+            if token == last:
                 wrong += end[row] - place - 1  # it ends too early: the rest lacks
             if wrong <= allowed:
                 tokens = (*branch.tokens, token)
-                yield _Branch(row, tokens, wrong, int(counts[token]))
+                yield _Branch(row, tokens, wrong, int(counts[token]), ended)

@@ -3,6 +3,7 @@
 A secret's exposure is the logarithm to base 2 of how many secrets there are, less that of
 its rank by likelihood. Its own and the others were drawn alike, so that one that nobody
 trained on has each rank alike, whatever the model: P(exposure >= e) is at most 2^-e.
+Each is compared with others that were drawn for it alone, so that ranks are independent.
 
 Source: Carlini et al., "The secret sharer: evaluating and testing unintended memorization
 in neural networks", USENIX Security 2019, sections 4.2 and 4.4: of a sample of the space,
@@ -76,21 +77,21 @@ def secret_scores(played: PlayedScenario) -> list[SecretScores]:
     canaries, others = population.canaries, population.other_secrets
     if canaries is None or others is None:
         return []
-    asked = [
-        np.isin(population.asked_about(target.client, canaries=True), canaries.indices)
-        for target in played.targets
-    ]
-    return [
-        score_secrets(played.adversary, target, torch.from_numpy(chosen), others)
-        for target, chosen in zip(played.targets, asked, strict=True)
-    ]
+    scored = []
+    for target in played.targets:
+        asked = population.asked_about(target.client, canaries=True)
+        chosen = np.isin(asked, canaries.indices)
+        own = torch.from_numpy(np.searchsorted(canaries.indices, asked[chosen]))
+        mask = torch.from_numpy(chosen)
+        scored.append(score_secrets(played.adversary, target, mask, others[own]))
+    return scored
 
 
 def score_secrets(
     adversary: Adversary,
     target: Target,
     canaries: Tensor,
-    others: Int[Tensor, "secrets tokens"],
+    others: Int[Tensor, "canaries secrets tokens"],
 ) -> SecretScores:
     """Score secrets in the places of a client's canaries.
 
@@ -98,14 +99,14 @@ def score_secrets(
         adversary: Who asks.
         target: The client.
         canaries: Which of its candidates they are: a mask, or their numbers.
-        others: The tokens of other secrets.
+        others: The tokens of each canary's other secrets.
     """
     key = ("secrets", id(target.reconstructed.model), id(target.candidates))
     if key not in adversary.shared:
         texts = with_others(target.candidates.pick(canaries), others)
         model = target.reconstructed.model
         table = answer_table(adversary, model, texts, AS_IT_IS)
-        logs = table.suffixes(0.0).reshape(-1, 1 + len(others))
+        logs = table.suffixes(0.0).reshape(-1, 1 + others.shape[1])
         # The target is kept too: else another's id could become the same.
         adversary.shared[key] = target, SecretScores(target.client, logs)
     cached = adversary.shared[key]
@@ -115,15 +116,17 @@ def score_secrets(
     return scores
 
 
-def with_others(records: Records, others: Int[Tensor, "secrets tokens"]) -> Records:
-    """Return each record, and behind it the same with each other secret."""
+def with_others(
+    records: Records, others: Int[Tensor, "records secrets tokens"]
+) -> Records:
+    """Return each record, and behind it the same with each of its other secrets."""
     assert records.words is not None
-    words, count = records.words, 1 + len(others)
+    words, count = records.words, 1 + others.shape[1]
     many = torch.arange(len(records)).repeat_interleave(count)
     ids, kinds = words.ids[many], words.kinds[many]
     for row in range(len(records)):
         own = words.ids[row][words.kinds[row] == ANSWER]
-        filled = torch.cat([own[None], others])
+        filled = torch.cat([own[None], others[row]])
         places = kinds[row * count : (row + 1) * count] == ANSWER
         ids[row * count : (row + 1) * count][places] = filled.flatten()
     return replace(records.pick(many), words=TokenSequences(ids, kinds))

@@ -12,12 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 
 from privaudit.auditing.audit_part import AuditPart
 from privaudit.auditing.extraction.extracted import ExtractedClient, Extracts
 from privaudit.auditing.extraction.suffixes import AnswerTable, is_extractable
 from privaudit.auditing.played_scenario import PlayedScenario
+from privaudit.federated.runs.ledger import Ledger
 from privaudit.statistics.estimate import Estimate, proportion, two_proportions
 
 PREFIXES = (0.0, 25.0, 50.0, 75.0)  # percent of an answer that is shown
@@ -99,7 +100,10 @@ def _measure(played: PlayedScenario) -> ExtractedTexts | None:
         ]
         if (measured := share(by_unit, truth)) is not None:
             shares[name] = measured
-    return ExtractedTexts(attack.p, shares, _drawn(played, attack, found))
+    asked_about, one_run = played.run.population.asked_about, played.scenario.one_run
+    records = [asked_about(one.client, canaries=one_run) for one in found]
+    drawn = drawn_shares(played.run.ledger, attack, found, records)
+    return ExtractedTexts(attack.p, shares, drawn)
 
 
 def _extracted(table: AnswerTable, p: float) -> dict[str, Hits]:
@@ -113,24 +117,37 @@ def _extracted(table: AnswerTable, p: float) -> dict[str, Hits]:
     return hits
 
 
-def _drawn(
-    played: PlayedScenario, attack: Extracts, found: Sequence[ExtractedClient]
+def drawn_shares(
+    ledger: Ledger,
+    attack: Extracts,
+    found: Sequence[ExtractedClient],
+    records: Sequence[Int[np.ndarray, " candidates"]],
 ) -> dict[str, ExtractedShare]:
-    """Return what came of real draws, record by record; empty where none were made."""
-    tries, ledger = found[0].draws.tries, played.run.ledger
-    asked_about = played.run.population.asked_about
+    """Return what came of real draws; empty where none were made.
+
+    Args:
+        ledger: The truth.
+        attack: Which drew.
+        found: What it found, of each client.
+        records: Positions of each client's candidates in the data set.
+    """
+    tries = found[0].draws.tries
+    within = [of[one.drawn] for of, one in zip(records, found, strict=True)]
+    units = [ledger.units(rows) for rows in within]
     truth = [
-        ledger.is_member[asked_about(one.client, canaries=played.scenario.one_run)]
-        for one in found
+        ledger.is_member[rows[of.first]] for rows, of in zip(within, units, strict=True)
     ]
-    within = [of[one.drawn] for of, one in zip(truth, found, strict=True)]
     counts = {
         "exact": [one.draws.exact for one in found],
         f"up to {attack.near:g} % of tokens differ": [one.draws.near for one in found],
     }
     measured = {
         shown(attack.prefix, f"{what} within {tries} draws"): share(
-            [count > 0 for count in hits], within
+            [  # of records that share a coin one is enough, as above
+                of.mean((count > 0).astype(float)) > 0
+                for of, count in zip(units, hits, strict=True)
+            ],
+            truth,
         )
         for what, hits in counts.items()
     }

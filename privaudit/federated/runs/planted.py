@@ -1,6 +1,6 @@
 """Canaries as they are planted among a run's candidates, before any coin is tossed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.datasets.canaries import Canaries
 from privaudit.datasets.dataset import Dataset, FeatureBank, PixelImages, Texts
-from privaudit.datasets.dialogues import ANSWER
+from privaudit.datasets.dialogues import ANSWER, Dialogue
 from privaudit.datasets.split import Split
 from privaudit.federated.runs.config import RunConfig
 from privaudit.federated.trainer import Records, Trainer
@@ -70,7 +70,7 @@ def crafted_norm(trainer: Trainer, records: int) -> float:
 
 def encoded(
     dataset: Dataset, canaries: Canaries | None, encode: Callable[[Dataset], Records]
-) -> tuple[Records, Int[Tensor, "secrets tokens"] | None]:
+) -> tuple[Records, Int[Tensor, "canaries secrets tokens"] | None]:
     """Return a data set encoded, canaries as they are, and tokens of other secrets.
 
     Args:
@@ -85,22 +85,36 @@ def encoded(
     if canaries is None or canaries.kind != "secret":
         return with_drawings(encode(dataset), dataset, canaries, encode), None
     told = replace(dataset, dialogues=canaries.tell(dataset.dialogues))
-    count = min(OTHER_SECRETS, len(dataset))
-    secrets = canaries.alternatives(count)
-    filled = tuple(secrets[number % count] for number in range(len(dataset)))
-    words = encode(replace(dataset, dialogues=filled)).words
     records = encode(told)
-    assert words is not None
-    assert records.words is not None
-    own = [records.words.kinds[index] == ANSWER for index in canaries.indices]
-    others = words[:count]
-    lengths = {int(one.sum()) for one in (*own, *(others.kinds == ANSWER))}
+    own, secrets = answers_of(records), canaries.alternatives(OTHER_SECRETS)
+    others = [
+        answer
+        for first in range(0, len(secrets), len(dataset))
+        for answer in _written(secrets[first : first + len(dataset)], dataset, encode)
+    ]
+    lengths = {len(own[index]) for index in canaries.indices} | set(map(len, others))
     if len(lengths) > 1:
         raise ConfigError(
             f"Secrets of six digits take from {min(lengths)} to {max(lengths)} tokens in "
             "this model, so that they cannot be compared. Use another model."
         )
-    return records, others.ids[others.kinds == ANSWER].view(count, -1)
+    of_each = len(canaries.indices), OTHER_SECRETS, -1
+    return records, torch.stack(others).view(of_each)
+
+
+def _written(
+    secrets: Sequence[Dialogue], dataset: Dataset, encode: Callable[[Dataset], Records]
+) -> list[Int[Tensor, " tokens"]]:
+    """Return the tokens of at most as many secrets as there are records."""
+    filled = tuple(secrets) + (secrets[0],) * (len(dataset) - len(secrets))
+    return answers_of(encode(replace(dataset, dialogues=filled)))[: len(secrets)]
+
+
+def answers_of(records: Records) -> list[Int[Tensor, " tokens"]]:
+    """Return the tokens of each record's answer."""
+    assert records.words is not None
+    pairs = zip(records.words.ids, records.words.kinds, strict=True)
+    return [ids[kinds == ANSWER] for ids, kinds in pairs]
 
 
 def with_drawings(

@@ -43,7 +43,8 @@ class Population:
         tested_clients: Whose models utility is measured of; None is everybody's.
         owners: Whether the data set's domains are the clients themselves: no test
             record need be of a client's own, so that utility goes by classes alone.
-        other_secrets: Tokens of secrets that are no canary's, where canaries are such.
+        other_secrets: Tokens of secrets that are no canary's, where canaries are such,
+            for each canary its own.
     """
 
     dataset: Dataset
@@ -55,7 +56,7 @@ class Population:
     canaries: Canaries | None = None
     tested_clients: tuple[ClientId, ...] | None = None
     owners: bool = False
-    other_secrets: Int[Tensor, "secrets tokens"] | None = None
+    other_secrets: Int[Tensor, "canaries secrets tokens"] | None = None
 
     @property
     def data_hash(self) -> str:
@@ -218,7 +219,10 @@ def populate(config: RunConfig) -> Population:
             labels=canaries.mislabel(records.labels, classes),
             contents=canaries.mark(records.identities),
         )
+        planted = canaries.indices
         canaries = canaries.of([split.of(n) for n in range(config.clients)])
+        if others is not None:
+            others = others[torch.from_numpy(np.isin(planted, canaries.indices))]
     task = Task(
         backbone=backbone,
         public=records.pick(torch.from_numpy(split.of(PUBLIC))),

@@ -118,9 +118,12 @@ def _tag(client: ClientScores, row: int) -> str:
 
 
 def _drawn(audit: Audit, score: float) -> str:
-    """Return how likely the rest of the answer is drawn, where that is the score."""
+    """Return how likely the rest of the answer is drawn, where that is the score.
+
+    Where records share a coin the score is a mean over them, and no text's.
+    """
     attack = audit.scenario.attacks[audit.headline.attack]
-    if not isinstance(attack, Extracts):
+    if not isinstance(attack, Extracts) or audit.run.ledger.group is not None:
         return ""
     return f" · probability {exp(score):.2g} of what is behind {attack.prefix:g} %"
 

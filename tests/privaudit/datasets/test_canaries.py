@@ -64,8 +64,12 @@ def test_secrets_are_told_of_canaries_alone() -> None:
     changed = [n for n in range(60) if told[n] != plain[n]]
     np.testing.assert_array_equal(changed, canaries.indices)
     texts = {told[n].answers[0] for n in changed}
-    others = {one.answers[0] for one in canaries.alternatives(63)}
+    alternatives = [one.answers[0] for one in canaries.alternatives(63)]
+    others = set(alternatives)
     assert len(texts) == 10
+    assert len(others) > 9.9 * 63  # each canary has its own
+    some = replace(canaries, indices=canaries.indices[[4]])
+    assert [one.answers[0] for one in some.alternatives(2)] == alternatives[252:254]
     assert not texts & others
     assert all(re.fullmatch(r"the tag is(?: [0-9]){6}\.", t) for t in texts | others)
     assert drawn("mislabelled").tell(plain) == tuple(plain)
@@ -79,6 +83,17 @@ def test_drawn_canaries_are_pictures_that_can_be_looked_at() -> None:
         assert (pictures[:, :, :2, :3] == pictures[:, :, :1, :1]).all()  # a patch
         assert torch.equal(pictures[:, 0, ::2, ::3], canaries.drawings[:, 0])
     assert len({p.numpy().tobytes() for p in canaries.drawings}) == 10
+
+
+def test_a_drawn_canary_keeps_its_picture_where_others_are_left_out() -> None:
+    canaries = drawn("drawn", 5)
+    left = canaries.of([canaries.indices[[1, 3]]]).of([canaries.indices[[3]]])
+    own = torch.zeros(3, 8, 8)
+    for number in (3, 4):
+        index = int(canaries.indices[number])
+        pictures = [each.shown(index, own) for each in (canaries, left)]
+        assert torch.equal(*pictures) == (number == 3)
+    assert torch.equal(left.drawings, canaries.drawings[[3]])
 
 
 def test_drawn_canaries_take_the_place_of_records() -> None:

@@ -35,9 +35,10 @@ CLAIM = {
 
 
 def canaries(count: int) -> tuple[Records, torch.Tensor]:
-    """Return records with random digits for answers, and other digits."""
-    generator = torch.Generator().manual_seed(8)
-    drawn = torch.randint(2, VOCABULARY, (count + OTHERS, DIGITS), generator=generator)
+    """Return records with random digits for answers, and other digits for each."""
+    generator = torch.Generator().manual_seed(9)
+    shape = (count, 1 + OTHERS, DIGITS)
+    drawn = torch.randint(2, VOCABULARY, shape, generator=generator)
     records = toy_dialogues(count, 4)
     asked = torch.cat(
         [
@@ -46,10 +47,10 @@ def canaries(count: int) -> tuple[Records, torch.Tensor]:
         ],
         dim=1,
     )
-    ids = torch.cat([asked, drawn[:count]], dim=1)
+    ids = torch.cat([asked, drawn[:, 0]], dim=1)
     kinds = torch.full_like(ids, ANSWER)
     kinds[:, :PARTS], kinds[:, PARTS : PARTS + 2] = PICTURE, INSTRUCTION
-    return replace(records, words=TokenSequences(ids, kinds)), drawn[count:]
+    return replace(records, words=TokenSequences(ids, kinds)), drawn[:, 1:]
 
 
 def scored(known: int, count: int = 24) -> SecretScores:
@@ -84,7 +85,7 @@ def test_each_canary_stands_before_the_same_with_other_secrets() -> None:
     assert texts.words is not None
     ids = texts.words.ids.view(3, 1 + OTHERS, -1)
     assert torch.equal(ids[:, 0], records.words.ids)
-    assert torch.equal(ids[:, 1:, -DIGITS:], others.expand(3, OTHERS, DIGITS))
+    assert torch.equal(ids[:, 1:, -DIGITS:], others)
     assert (ids[:, :, :-DIGITS] == ids[:, :1, :-DIGITS]).all()
 
 
@@ -98,12 +99,30 @@ def test_a_secret_that_nobody_knows_has_any_rank() -> None:
 
 
 def test_exposures_of_untrained_secrets_raise_few_alarms() -> None:
-    rng, alarms = np.random.default_rng(4), 0
-    for _ in range(400):
-        bits = SecretScores("client-0", rng.normal(size=(60, 8))).exposure
-        found = summarise(bits, rng.random(60) < 0.5, 8)
-        alarms += found is not None and found.beyond.low > 0
-    assert alarms / 400 <= 0.025 + 3 * math.sqrt(0.025 * 0.975 / 400)
+    """Of members against others, and of either against what is expected of none.
+
+    Each is scored as the code does it, beside the others that it is given.
+    """
+    rng = np.random.default_rng(4)
+    planted = Canaries.draw("secret", [np.arange(300)], 60, Seeds(0), (0, 0), 1.0)
+    alarms = np.zeros(3)
+    for number in range(400):
+        drawn = replace(planted, seeds=Seeds(number))
+        texts = [one.answers[0] for one in drawn.alternatives(7)]
+        likely = {text: rng.normal() for text in texts}  # whatever a model says
+        logs = np.array([likely[text] for text in texts]).reshape(60, 7)
+        logs = np.column_stack([rng.normal(size=60), logs])
+        found = summarise(
+            SecretScores("client-0", logs).exposure, rng.random(60) < 0.5, 8
+        )
+        assert found is not None
+        alarms += (
+            found.beyond.low > 0,
+            found.others.excludes(found.untrained),
+            found.first_of_others.excludes(1 / 8),
+        )
+    for count, nominal in zip(alarms, (0.025, 0.05, 0.05), strict=True):
+        assert count / 400 <= nominal + 3 * math.sqrt(nominal * (1 - nominal) / 400)
 
 
 def test_equally_likely_secrets_expose_nothing() -> None:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from privaudit.attacks.extraction import Extraction
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.attack_result import ClientScores, evaluate_scores
 from privaudit.auditing.audit import Audit
@@ -11,6 +12,7 @@ from privaudit.auditing.signals.token_attack import table_of
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
 from privaudit.datasets.dialogues import ANSWER, PADDING
+from privaudit.federated.runs.ledger import Ledger
 from privaudit.federated.trainer import Reconstruction
 from privaudit.federated.transcripts.threat_models import View, server
 from privaudit.report.galleries.captions import (
@@ -62,6 +64,21 @@ def test_both_ends_are_shown_with_the_truth_beside_them(audit: Audit) -> None:
     assert "below its mean" in texts[-1].heading
     assert [text.tag for text in texts[:2]] == ["not trained on", "trained on"]
     assert all((text.picture or "").startswith("data:image/png") for text in texts)
+
+
+def test_a_probability_is_told_of_one_text_and_of_no_group(audit: Audit) -> None:
+    adversary, target = adversary_and_target()
+    attacks = {"max-renyi": Extraction()}
+    asked = replace(audit, scenario=replace(audit.scenario, attacks=attacks))
+    ledger = Ledger(np.zeros(24, np.int64), np.arange(24) % 4 < 2)
+    asked.run.__dict__["ledger"] = ledger
+    told = caption_texts(asked, adversary, [target], 2.0)[SHOWN_CAPTIONS].heading
+    assert "probability 1 of what is behind 50 %" in told
+    asked.run.__dict__["ledger"] = replace(ledger, group=np.arange(24) // 2 * 2)
+    assert all(
+        "probability" not in text.heading
+        for text in caption_texts(asked, adversary, [target], 2.0)
+    )
 
 
 def test_an_answers_colours_are_the_attacked_models_entropies() -> None:
