@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from privaudit.attacks.extraction import Extraction
-from privaudit.auditing.attack import Adversary, Target
+from privaudit.auditing.attack import Adversary, Attack, Target
 from privaudit.auditing.attack_result import ClientScores, evaluate_scores
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.signals.token_attack import table_of
@@ -68,7 +68,7 @@ def test_both_ends_are_shown_with_the_truth_beside_them(audit: Audit) -> None:
 
 def test_a_probability_is_told_of_one_text_and_of_no_group(audit: Audit) -> None:
     adversary, target = adversary_and_target()
-    attacks = {"max-renyi": Extraction()}
+    attacks: dict[str, Attack] = {"max-renyi": Extraction()}
     asked = replace(audit, scenario=replace(audit.scenario, attacks=attacks))
     ledger = Ledger(np.zeros(24, np.int64), np.arange(24) % 4 < 2)
     asked.run.__dict__["ledger"] = ledger
