@@ -117,9 +117,8 @@ def test_drawn_canaries_take_the_place_of_records() -> None:
 
 
 def test_a_drawn_canary_is_no_random_crop_of_a_picture() -> None:
-    config = make_config("promptfl", {}, canary="drawn", views=2)
     with pytest.raises(ConfigError, match="random crops"):
-        populate(config)
+        make_config("promptfl", {}, canary="drawn", views=2)
 
 
 def test_more_canaries_than_candidates_are_refused() -> None:
