@@ -56,16 +56,14 @@ class UpdateAlignment:
         Raises:
             ViewError: The adversary sees no uploads.
         """
-        key = ("alignment", self, *(id(target.candidates) for target in targets))
-        if key not in adversary.shared:
+
+        def score() -> list[Scores]:
             watched = _Watched(adversary, self._reference(adversary))
-            scores = [self._score(watched, target) for target in targets]
-            # Targets are kept too: else another's id could become the same.
-            adversary.shared[key] = (scores, targets)
-        cached = adversary.shared[key]
-        assert isinstance(cached, tuple)
-        results: list[Scores] = cached[0]
-        return results
+            return [self._score(watched, target) for target in targets]
+
+        return adversary.once(
+            ("alignment", self), score, *(target.candidates for target in targets)
+        )
 
     def _reference(self, adversary: Adversary) -> Records:
         """Draw the public records: the same ones for all clients and rounds."""

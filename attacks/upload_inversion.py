@@ -63,15 +63,13 @@ class UploadInversion:
         self, adversary: Adversary, targets: Sequence[Target]
     ) -> list[InvertedClient]:
         """Return what is read of each target's records; read once."""
-        key = ("inversion", self, *((t.client, len(t.candidates)) for t in targets))
-        if key not in adversary.shared:
-            adversary.shared[key] = invert(
+        return adversary.once(
+            ("inversion", self, *((t.client, len(t.candidates)) for t in targets)),
+            lambda: invert(
                 adversary,
                 targets,
                 examples=self.examples,
                 rounds=self.rounds,
                 most_matched=self.matched,
-            )
-        read = adversary.shared[key]
-        assert isinstance(read, list)
-        return read
+            ),
+        )

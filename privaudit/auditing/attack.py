@@ -9,7 +9,7 @@ a complete record of what was run.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -23,6 +23,8 @@ from privaudit.federated.trainer_abilities import Reconstructs
 from privaudit.federated.transcripts.threat_models import ThreatModel, View
 from privaudit.models.interfaces import AnyTask as AnyTask  # for authors of attacks
 from privaudit.statistics.progress import Event, Watcher
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,22 @@ class Adversary:
     def shared(self) -> dict[object, object]:
         """What attacks of one adversary compute once, such as shadow models."""
         return {}
+
+    def once(
+        self, key: tuple[object, ...], compute: Callable[[], Found], *about: object
+    ) -> Found:
+        """Return what is shared under a key, computed on first use.
+
+        Args:
+            key: What it is, and by which settings; of one type of result.
+            compute: Computes it.
+            about: What it is about, known by identity, and kept: else another's id
+                could become the same.
+        """
+        whole = (*key, *map(id, about))
+        if whole not in self.shared:
+            self.shared[whole] = compute(), about
+        return cast("tuple[Found, object]", self.shared[whole])[0]
 
     def tell(self, event: Event) -> None:
         """Tell whoever watches, if anybody does."""

@@ -101,19 +101,15 @@ def score_secrets(
         canaries: Which of its candidates they are: a mask, or their numbers.
         others: The tokens of each canary's other secrets.
     """
-    key = ("secrets", id(target.reconstructed.model), id(target.candidates))
-    if key not in adversary.shared:
-        texts = with_others(target.candidates.pick(canaries), others)
-        model = target.reconstructed.model
+    model, candidates = target.reconstructed.model, target.candidates
+
+    def score() -> SecretScores:
+        texts = with_others(candidates.pick(canaries), others)
         table = answer_table(adversary, model, texts, AS_IT_IS)
         logs = table.suffixes(0.0).reshape(-1, 1 + others.shape[1])
-        # The target is kept too: else another's id could become the same.
-        adversary.shared[key] = target, SecretScores(target.client, logs)
-    cached = adversary.shared[key]
-    assert isinstance(cached, tuple)
-    scores = cached[1]
-    assert isinstance(scores, SecretScores)
-    return scores
+        return SecretScores(target.client, logs)
+
+    return adversary.once(("secrets",), score, model, candidates)
 
 
 def with_others(

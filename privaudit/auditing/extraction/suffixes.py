@@ -150,19 +150,12 @@ def answer_table(
     Raises:
         ConfigError: The model does not write, or a record has no answer.
     """
-    key = ("answers", id(model), id(records), scheme)
-    if key not in adversary.shared:
-        # Model and records are kept too: else another's id could become the same.
-        adversary.shared[key] = (
-            model,
-            records,
-            _ask(adversary, model, records, scheme),
-        )
-    cached = adversary.shared[key]
-    assert isinstance(cached, tuple)
-    table = cached[2]
-    assert isinstance(table, AnswerTable)
-    return table
+    return adversary.once(
+        ("answers", scheme),
+        lambda: _ask(adversary, model, records, scheme),
+        model,
+        records,
+    )
 
 
 def _ask(

@@ -70,10 +70,7 @@ def shadow_tables(
     """
     about = tuple((t.client, content_hash(t.candidates)) for t in targets)
     key = ("shadows", shadows, source, about, _are_linked(targets))
-    if key not in adversary.shared:
-        adversary.shared[key] = _desks(adversary, targets, shadows, source)
-    desks = adversary.shared[key]
-    assert isinstance(desks, list)
+    desks = adversary.once(key, lambda: _desks(adversary, targets, shadows, source))
     return [desk.table(target) for desk, target in zip(desks, targets, strict=True)]
 
 

@@ -17,14 +17,13 @@ def target_signals(
     adversary: Adversary, target: Target
 ) -> tuple[SignalTable, SignalTable]:
     """Return what a target says of its candidates and of public records, asked once."""
-    key = ("signals", id(target.reconstructed.model), id(target.candidates))
-    if key not in adversary.shared:
-        tables = _asked_or_kept(adversary, target)
-        # The target is kept too: else another's id could become the same.
-        adversary.shared[key] = (target, *tables)
-    cached = adversary.shared[key]
-    assert isinstance(cached, tuple)
-    return cached[1], cached[2]
+    candidates, public = adversary.once(
+        ("signals",),
+        lambda: _asked_or_kept(adversary, target),
+        target.reconstructed.model,
+        target.candidates,
+    )
+    return candidates, public
 
 
 def _asked_or_kept(adversary: Adversary, target: Target) -> list[SignalTable]:

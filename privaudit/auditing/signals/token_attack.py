@@ -84,16 +84,13 @@ def table_of(
     Raises:
         ConfigError: The model does not answer in words.
     """
-    key = ("tokens", id(model), id(records), clamped)
-    if key not in adversary.shared:
-        table = _ask(adversary, records, model, CLAMPED_TOKENS if clamped else TOKENS)
-        # Model and records are kept too: else another's id could become the same.
-        adversary.shared[key] = (model, records, table)
-    cached = adversary.shared[key]
-    assert isinstance(cached, tuple)
-    table = cached[2]
-    assert isinstance(table, TokenTable)
-    return table
+    wanted = CLAMPED_TOKENS if clamped else TOKENS
+    return adversary.once(
+        ("tokens", wanted),
+        lambda: _ask(adversary, records, model, wanted),
+        model,
+        records,
+    )
 
 
 def _ask(
