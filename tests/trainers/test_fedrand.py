@@ -15,7 +15,7 @@ from privaudit.federated.transcripts.transcript import Message, bytes_sent
 from privaudit.federated.weighted_mean import update_deltas
 from privaudit.trainers.fedrand import FedRand
 from privaudit.trainers.lora_fedavg import LoraFedAvg
-from tests.toy_federation import CLIENTS, Play, Shards
+from tests.toy_federation import CLIENTS, Play, Played, Shards
 from tests.toy_language import toy_dialogues, toy_writing_task
 
 
@@ -110,16 +110,21 @@ def test_sending_a_always_from_the_servers_factors_is_averaging_a_alone(
         assert moved == name.endswith(".A")
 
 
+def step_from(played: Played, server: float, kept: float) -> None:
+    """Play a round from a server's state and clients' pasts of one number each."""
+    start = played.server
+    played.federation.server = {n: torch.full_like(t, server) for n, t in start.items()}
+    for client in CLIENTS:
+        played.federation.kept[client] = {
+            n: torch.full_like(t, kept) for n, t in start.items()
+        }
+    played.step()
+
+
 def test_past_goes_on_with_the_own_last_factor(play: Play) -> None:
     """Without a step, what is kept is half the server's and half one's own."""
     played = play(FedRand(send_a=1.0, learning_rate=1e-30), rounds=0)
-    start = played.server
-    played.federation.server = {n: torch.full_like(t, 2.0) for n, t in start.items()}
-    for client in CLIENTS:
-        played.federation.kept[client] = {
-            n: torch.full_like(t, 7.0) for n, t in start.items()
-        }
-    played.step()
+    step_from(played, server=2.0, kept=7.0)
     for name, tensor in played.kept["client-0"].items():
         assert tensor.unique().item() == (2.0 if name.endswith(".A") else 7.0)
 
@@ -276,13 +281,7 @@ def test_each_layer_is_averaged_over_those_who_sent_it() -> None:
 def test_layers_that_are_not_shared_go_on_from_the_own_past(play: Play) -> None:
     trainer = FedRand(send_a=1.0, only=("layer1",), learning_rate=1e-30)
     played = play(trainer, rounds=0)
-    start = played.server
-    played.federation.server = {n: torch.full_like(t, 2.0) for n, t in start.items()}
-    for client in CLIENTS:
-        played.federation.kept[client] = {
-            n: torch.full_like(t, 7.0) for n, t in start.items()
-        }
-    played.step()
+    step_from(played, server=2.0, kept=7.0)
     for name, tensor in played.kept["client-0"].items():
         assert tensor.unique().item() == (2.0 if name == "layer1.A" else 7.0)
 

@@ -14,13 +14,9 @@ from privaudit.auditing.extraction.secrets import (
     joined,
     secret_scores,
 )
+from privaudit.auditing.parts.extraction import share
 from privaudit.auditing.played_scenario import PlayedScenario
-from privaudit.statistics.estimate import (
-    Estimate,
-    mean_with_t,
-    proportion,
-    two_proportions,
-)
+from privaudit.statistics.estimate import Estimate, mean_with_t
 
 
 @dataclass(frozen=True)
@@ -70,18 +66,17 @@ def summarise(
         truth: Whether it was trained on.
         secrets: That each was compared with, its own among them.
     """
-    if truth.all() or not truth.any():
+    first = share([bits >= math.log2(secrets)], [truth])
+    if first is None:
         return None
-    is_first = bits >= math.log2(secrets)
-    counts = [(int(is_first[of].sum()), int(of.sum())) for of in (truth, ~truth)]
     return SecretExposure(
         secrets,
         mean_with_t(bits[truth]),
         mean_with_t(bits[~truth]),
         expected_exposure(secrets),
-        proportion(*counts[0]),
-        proportion(*counts[1]),
-        two_proportions(*counts[0], *counts[1]),
+        first.members,
+        first.others,
+        first.beyond,
     )
 
 

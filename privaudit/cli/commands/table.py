@@ -124,7 +124,7 @@ def _write_matrix(folder: Path, page: Path | None) -> None:
 
     where = Path(os.path.relpath(folder, page.parent)).as_posix()
     changed = write_between(page, as_markdown(rows, where))
-    fill_stored(page, folder)
+    changed = fill_stored(page, folder) or changed
     _say(f"{page}: {'written' if changed else 'as it was'}, {len(rows)} rows.")
 
 

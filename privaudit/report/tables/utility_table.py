@@ -63,12 +63,12 @@ def as_markdown(table: UtilityTable) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def fill_stored(page: Path, folder: Path) -> None:
-    """Put stored tables where a page names them, as ``<!-- stored: NAME -->``.
+def fill_stored(page: Path, folder: Path) -> bool:
+    """Put stored tables where a page names them, and say whether that changed it.
 
     Args:
-        page: Where what stands between that line and ``<!-- end of stored -->`` is
-            replaced.
+        page: Where what stands between ``<!-- stored: NAME -->`` and
+            ``<!-- end of stored -->`` is replaced.
         folder: Of plans, with results/ for the tables' JSON.
 
     Raises:
@@ -79,6 +79,7 @@ def fill_stored(page: Path, folder: Path) -> None:
     new = _STORED.sub(lambda at: _filled(at, folder), old)
     if new != old:
         write_bytes(page, new.encode())
+    return new != old
 
 
 def _filled(at: re.Match[str], folder: Path) -> str:

@@ -36,9 +36,9 @@ def filled(table: UtilityTable, folder: Path) -> str:
     (folder / "made.toml").write_text(TOML)
     page = folder / "page.md"
     page.write_text(PAGE)
-    fill_stored(page, folder)
+    assert fill_stored(page, folder)
     once = page.read_text()
-    fill_stored(page, folder)
+    assert not fill_stored(page, folder)
     assert page.read_text() == once
     return once
 
