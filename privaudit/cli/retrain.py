@@ -1,6 +1,7 @@
 """``privaudit retrain``: train again without the most exposed records, and compare."""
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,17 +10,21 @@ from privaudit.cli import options
 
 if TYPE_CHECKING:
     from privaudit.evaluation.removal import Kept, Paired, Removal
+    from privaudit.evaluation.removal_over_runs import Effect, RemovalOverRuns
 
-TrainedRun = Annotated[
-    str | None, typer.Argument(help="An audited run. By default: the latest.")
-]
 Share = Annotated[
     float, typer.Option(help="Of each client's candidates, that which loses most.")
 ]
 
 
 def retrain(
-    run: TrainedRun = None,
+    run: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="An audited run; several that differ in their seed give means over "
+            "trainings. By default: the latest."
+        ),
+    ] = None,
     scenario: options.ScenarioName = "server-reconstruct",
     share: Share = 0.1,
     seed: Annotated[
@@ -38,23 +43,52 @@ def retrain(
     from privaudit.cli.progress import Result, choose_view
     from privaudit.core.parameters import to_plain
     from privaudit.evaluation.removal import Removal, retrain_without
+    from privaudit.evaluation.removal_over_runs import (
+        RemovalOverRuns,
+        check_replicates,
+        over_runs,
+    )
     from privaudit.federated.runs.folder.run_names import load_run
 
     options.check_kept(runs)
+    names: Sequence[str | None] = run or [None]
+    loaded = [load_run(name, folder=runs) for name in names]
+    check_replicates(loaded)
     view = choose_view(quiet, as_json)
     with view:
-        found = retrain_without(
-            load_run(run, folder=runs),
-            scenario,
-            share=share,
-            seed=seed,
-            folder=runs,
-            watcher=view,
-        )
-    contents = json.loads(json.dumps(to_plain(Removal, found)))
-    lines = _lines(found)
+        removals = [
+            retrain_without(
+                one, scenario, share=share, seed=seed, folder=runs, watcher=view
+            )
+            for one in loaded
+        ]
+    lines = [line for one in removals for line in _lines(one)]
+    if len(removals) == 1:
+        contents = to_plain(Removal, removals[0])
+    else:
+        found = over_runs(removals)
+        lines += ["", *_mean_lines(found)]
+        contents = to_plain(RemovalOverRuns, found)
     view.present(
-        [Result("\n".join(lines), contents)], lambda: typer.echo("\n".join(lines))
+        [Result("\n".join(lines), json.loads(json.dumps(contents)))],
+        lambda: typer.echo("\n".join(lines)),
+    )
+
+
+def _mean_lines(found: "RemovalOverRuns") -> list[str]:
+    return [
+        f"Means over {len(found.removals)} runs, with Student's intervals: for other runs "
+        "of this setting, their coins, trainings and random removals.",
+        f"Most exposed gone, less before: {_effect(found.exposed_effect)}",
+        f"At random gone, less before: {_effect(found.random_effect)}",
+        f"Most exposed gone, less at random gone: {_effect(found.onion)}",
+    ]
+
+
+def _effect(effect: "Effect") -> str:
+    return (
+        f"AUROC {effect.auroc}; mean privacy loss {effect.loss}; as exposed "
+        f"{effect.as_exposed}"
     )
 
 

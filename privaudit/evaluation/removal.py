@@ -54,7 +54,7 @@ FEWEST_GONE = 2
 THESE_ALONE = (
     "Every interval is for these three trainings alone: the randomness of training has no "
     "part in it, nor has which records the random removal drew, so that a claim about "
-    "removal takes several seeds"
+    "removal takes several seeds: name several runs"
 )
 
 

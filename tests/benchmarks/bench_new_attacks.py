@@ -14,6 +14,7 @@ import pytest
 from privaudit.attacks.label_only import LabelOnly
 from privaudit.attacks.pipra import Pipra
 from privaudit.attacks.ramia import Ramia
+from privaudit.attacks.rmia import Rmia
 from privaudit.auditing.attack import ATTACKS, Attack
 from privaudit.auditing.parts.class_shares import SKEW, _regress
 from privaudit.auditing.parts.panoramia import compared
@@ -36,6 +37,12 @@ ATTACKED: tuple[Attack, ...] = (
     ATTACKS.find("gradient-norm")(),
     ATTACKS.find("neighbourhood")(),
     ATTACKS.find("difficulty-calibration")(),
+    ATTACKS.find("quantile-regression")(),
+    ATTACKS.find("fedmia")(),
+    Rmia(shadows=4),
+    Rmia(shadows=1, mode="offline"),
+    ATTACKS.find("upload-inversion")(),
+    ATTACKS.find("extraction")(),
 )
 
 

@@ -177,3 +177,19 @@ def pair_tests(first: Run, second: Run) -> tuple[TestScores, TestScores]:
             "Compare without utility."
         )
     return tests, others
+
+
+def refuse_mixture(runs: Sequence[Run]) -> None:
+    """Raise unless the runs are replicates of one setting: alike in all but the seed.
+
+    Raises:
+        IncompatibleRunsError: They are not.
+    """
+    settings = [{**run.config.model_dump(), "seed": None} for run in runs]
+    for run, setting in zip(runs, settings, strict=True):
+        unlike = [name for name in setting if setting[name] != settings[0][name]]
+        if unlike:
+            raise IncompatibleRunsError(
+                f"{run.name} and {runs[0].name} differ in {', '.join(unlike)}, and "
+                "replicates differ in their seed alone. Compare one setting with one."
+            )

@@ -16,7 +16,11 @@ from typing import Any, Literal
 
 from privaudit.auditing.storage.load import read_audit, shared_attacks
 from privaudit.core.errors import IncompatibleRunsError
-from privaudit.evaluation.compare.comparable import check_made_alike, check_pairable
+from privaudit.evaluation.compare.comparable import (
+    check_made_alike,
+    check_pairable,
+    refuse_mixture,
+)
 from privaudit.evaluation.compare.paired_metrics import (
     About,
     Measured,
@@ -261,17 +265,6 @@ def _by_seed(ours: Sequence[Run], theirs: Sequence[Run]) -> list[tuple[Run, Run]
             f"and {seeds[1]}. Give each setting once for each seed."
         )
     for runs in (ours, theirs):
-        _refuse_mixture(runs)
+        refuse_mixture(runs)
     there = {run.config.seed: run for run in theirs}
     return [(run, there[run.config.seed]) for run in ours]
-
-
-def _refuse_mixture(runs: Sequence[Run]) -> None:
-    settings = [{**run.config.model_dump(), "seed": None} for run in runs]
-    for run, setting in zip(runs, settings, strict=True):
-        unlike = [name for name in setting if setting[name] != settings[0][name]]
-        if unlike:
-            raise IncompatibleRunsError(
-                f"{run.name} and {runs[0].name} differ in {', '.join(unlike)}, and "
-                "replicates differ in their seed alone. Compare one setting with one."
-            )

@@ -1,5 +1,6 @@
 """Training again without the most exposed records."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from privaudit.attacks.loss_threshold import LossThreshold
 from privaudit.auditing.parts.record_exposure import RECORD_EXPOSURE
 from privaudit.auditing.storage.load import read_audit
 from privaudit.auditing.storage.save import save_audit
+from privaudit.cli.retrain import _mean_lines
 from privaudit.core.errors import (
     ConfigError,
     IncompatibleRunsError,
@@ -22,6 +24,7 @@ from privaudit.evaluation.removal import (
     _shadowed,
     retrain_without,
 )
+from privaudit.evaluation.removal_over_runs import over_runs
 from privaudit.federated.runs.folder.run_names import load_run
 from tests.conftest import Cli, common_cache
 
@@ -130,3 +133,28 @@ def test_the_command_says_who_pays(cli: Cli, audit: Audit) -> None:
         "a claim about removal takes several seeds",
     ):
         assert said in told
+
+
+def test_several_runs_give_means_over_trainings(audit: Audit) -> None:
+    one = retrain_without(audit.run, share=0.2, folder=audit.run.path.parent)
+    effect = one.onion.loss.value
+    other = replace(
+        one,
+        onion=replace(one.onion, loss=replace(one.onion.loss, value=effect + 0.2)),
+    )
+    found = over_runs([one, other])
+    assert found.onion.loss.value == pytest.approx(effect + 0.1)
+    assert found.onion.loss.n == (2,)
+    assert found.exposed_effect.auroc.value == one.exposed_effect.auroc.estimate.value
+    assert "Means over 2 runs" in _mean_lines(found)[0]
+
+
+def test_replicates_are_of_one_setting_with_a_seed_each(cli: Cli, audit: Audit) -> None:
+    runs = audit.run.path.parent
+    code, _, error = cli("retrain", "before", "before", "--runs", runs)
+    assert code == 2
+    assert "a seed each" in error
+    train(folder=runs, name="other", rounds=1, epochs=1, shots=10, clients=2, seed=2)
+    code, _, error = cli("retrain", "before", "other", "--runs", runs)
+    assert code == 2
+    assert "other and before differ in settings" in error
