@@ -93,6 +93,26 @@ def test_crafted_canaries_are_noticed_where_nothing_protects_them(
     assert '"one_run"' in (saved / "audit.json").read_text()
 
 
+def test_drawn_pictures_that_a_model_learns_by_heart_are_certain(
+    tmp_path: Path,
+) -> None:
+    """All weights of the text tower on few records; the same pictures, nothing trained."""
+    bounds = {}
+    by_heart = {"epochs": 60, "batch_size": 0, "learning_rate": 0.003}
+    for trainer, settings in (("full-fedavg", by_heart), ("zero-shot", {})):
+        run = train(
+            trainer, settings=settings, folder=tmp_path, seed=3, rounds=2, clients=2,
+            canary="drawn", canaries=60, test_share=0.35, public_share=0.55,
+            measured_rounds=1,
+        )  # fmt: skip
+        found = Auditor(run).attack("one-run", shadows=0).part(ONE_RUN)
+        assert found is not None
+        bounds[trainer] = found.bound
+    assert bounds["zero-shot"].n == bounds["full-fedavg"].n
+    assert bounds["zero-shot"].value == 0
+    assert bounds["full-fedavg"].value > bounds["full-fedavg"].ceiling / 2
+
+
 def test_moving_against_a_gradient_counts() -> None:
     from privaudit.auditing.parts.one_run import _moved_against
 
