@@ -13,7 +13,12 @@ if TYPE_CHECKING:
 FinishedRun = Annotated[
     str | None, typer.Argument(help="A finished run. By default: the latest.")
 ]
-Singled = Annotated[str, typer.Option(help="The client that is singled out.")]
+Singled = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A client that is singled out, or `all`; repeatable. By default: client-0."
+    ),
+]
 Count = Annotated[
     int, typer.Option(min=10, max=10_000, help="Of its candidates, a round for each.")
 ]
@@ -34,14 +39,14 @@ Written = Annotated[
 
 def active(
     run: FinishedRun = None,
-    client: Singled = "client-0",
+    client: Singled = None,
     records: Count = 24,
     unnoticed: Unnoticed = False,
     seed: options.AuditSeed = 0,
     output: Written = None,
     runs: options.RunsFolder = None,
 ) -> None:
-    """Let a server single out one client: what does it learn, and who notices?"""
+    """Let a server single out clients: what does it learn, and who notices?"""
     from privaudit.core.errors import ConfigError
     from privaudit.evaluation.active_server import attack_actively, write_messages
     from privaudit.federated.runs.folder.run_names import load_run
@@ -50,9 +55,11 @@ def active(
         raise ConfigError(
             f"{output} is there, and a transcript was to be written. Name a new folder."
         )
+    finished = load_run(run, folder=runs)
+    everybody = list(finished.population.numbers)
     found = attack_actively(
-        load_run(run, folder=runs),
-        client,
+        finished,
+        everybody if client == ["all"] else client or "client-0",
         records=records,
         seed=seed,
         unnoticed=unnoticed,
@@ -64,8 +71,9 @@ def active(
 
 
 def _lines(found: "ActiveAudit") -> list[str]:
+    who = ", ".join(found.clients)
     return [
-        f"Active, on {found.client}: AUROC {found.active}",
+        f"Active, on {who}: AUROC {found.active}",
         f"Passive, the same records and as many shadow models: AUROC {found.passive}",
         f"Difference: {found.gain}",
         *(

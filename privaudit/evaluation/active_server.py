@@ -14,7 +14,12 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool
 
-from privaudit.auditing.active.amplified import ActiveServer, Amplifier, amplify
+from privaudit.auditing.active.amplified import (
+    ActiveServer,
+    Amplified,
+    Amplifier,
+    amplify,
+)
 from privaudit.auditing.repetition.audit_log import (
     LoggedAttack,
     check_log,
@@ -36,9 +41,12 @@ from privaudit.federated.transcripts.transcript import (
     Message,
     Transcript,
 )
-from privaudit.statistics.comparisons import Comparison, paired_auroc_difference
+from privaudit.statistics.comparisons import (
+    Comparison,
+    pooled_paired_auroc_difference,
+)
 from privaudit.statistics.estimate import Estimate, proportion
-from privaudit.statistics.roc import auroc
+from privaudit.statistics.roc import pooled_auroc
 
 FEWEST_RECORDS = 10
 SCENARIO = "active-server"  # in the log of audits
@@ -64,8 +72,8 @@ class ActiveAudit:
     """What an active server finds, beside one who looks on.
 
     Attributes:
-        client: Who was singled out.
-        active: AUROC of answers to crafted models.
+        clients: Who was singled out, one after another.
+        active: AUROC of answers to crafted models, over all clients.
         passive: Of the answer to what the rule sends, on the same records, with as
             many shadow clients of the same coins.
         gain: The first less the second, paired.
@@ -74,7 +82,7 @@ class ActiveAudit:
             them.
     """
 
-    client: ClientId
+    clients: tuple[ClientId, ...]
     active: Estimate
     passive: Estimate
     gain: Comparison
@@ -82,63 +90,149 @@ class ActiveAudit:
     messages: Transcript
 
 
+@dataclass(frozen=True)
+class _Singled:
+    """What was found of one client, and what it received before and then."""
+
+    found: Amplified
+    is_member: Bool[np.ndarray, " records"]
+    earlier: Sequence[Tensors]
+
+
 def attack_actively(
     run: Run,
-    client: ClientId = "client-0",
+    clients: ClientId | Sequence[ClientId] = "client-0",
     *,
     records: int = 24,
     how: Amplifier | None = None,
     seed: int = 0,
     unnoticed: bool = False,
 ) -> ActiveAudit:
-    """Let a run's server single out one client, and say what it learned by that.
+    """Let a run's server single out clients, and say what it learned by that.
 
     Args:
         run: Of a trainer whose clients keep nothing, such as promptfl; not masked.
-        client: Who is singled out.
-        records: Of its candidates, drawn at random; a round each.
+        clients: Who is singled out, each in rounds of its own.
+        records: Of each one's candidates, drawn at random; a round each.
         how: Models are crafted; None for the usual way.
         seed: Of the adversary.
         unnoticed: Whether each stays within the client's own bound on moves.
 
     Raises:
-        ConfigError: Uploads are masked, or there are too few records.
+        ConfigError: Uploads are masked, a client is named twice, or there are too few
+            records.
         AttackError: The trainer's clients keep a state, or its model writes.
         UnknownNameError: There is no such client.
         MissingFileError: The run's log of audits, to which this adds a line, is gone.
         TranscriptError: It was cut or altered.
         StorageError: It cannot be written.
     """
+    named = (clients,) if isinstance(clients, str) else tuple(clients)
+    _check_run(run)
+    seeds = Seeds(seed).child("active server")
+    chosen = _chosen(run, named, records, seeds)
+    bound, how = MoveBound(), how or Amplifier()
+    messages = list[Message]()
+    singled = list[_Singled]()
+    for client in named:
+        earlier = _broadcasts(run, client)
+        one = replace(how, within=bound.reach(earlier) or 0.0) if unnoticed else how
+        singled.append(_single_out(run, client, chosen[client], one, seeds, messages))
+    groups = [(s.found.active, s.found.passive, s.is_member) for s in singled]
+    active = pooled_auroc([(ours[m], ours[~m]) for ours, _, m in groups])
+    passive = pooled_auroc([(theirs[m], theirs[~m]) for _, theirs, m in groups])
+    attacks = [
+        LoggedAttack.of("amplified", repr(how), active, named=True),
+        LoggedAttack.of("not amplified", repr(how), passive, named=False),
+    ]
+    who = ", ".join(named)
+    asked = {"client": who, "records": records, "seed": seed, "unnoticed": unnoticed}
+    log_audit(run, SCENARIO, seed, attacks, asked)
+    return ActiveAudit(
+        named,
+        active,
+        passive,
+        pooled_paired_auroc_difference(groups),
+        _checks(singled, bound),
+        Transcript(messages),
+    )
+
+
+def _check_run(run: Run) -> None:
     if run.config.is_masked:
         raise ConfigError(
             f"An active server was asked for, and the uploads of {run.name} are masked, "
             "so that it sees no answer. Use a run without --secure-aggregation masked."
         )
     check_log(run)  # before anything is trained
-    population, trainer = run.population, run.trainer
-    if population.task.kind != "classification":
+    if run.population.task.kind != "classification":
         raise AttackError(
             f"An active server was asked for, and {run.name} generates text: what it "
             "turns is the label of a record. Use a run of a classifier."
         )
-    run.ledger.candidates_of(client)  # raises where there is none
-    positions = population.asked_about(client, canaries=False)
-    truth = run.ledger.is_member[positions]
-    seeds = Seeds(seed).child("active server")
-    drawn = seeds.stream("amplified", client=client).permutation(len(positions))
-    chosen = np.sort(drawn[:records]).tolist()
-    told = truth[chosen]
-    if min(len(chosen), 2 * int(told.sum()), 2 * int((~told).sum())) < FEWEST_RECORDS:
+
+
+def _chosen(
+    run: Run, clients: Sequence[ClientId], records: int, seeds: Seeds
+) -> dict[ClientId, list[int]]:
+    """Return which of each client's candidates are amplified.
+
+    Raises:
+        ConfigError: They are too few, or a client is named twice.
+    """
+    if len(set(clients)) < len(clients):
         raise ConfigError(
-            f"{len(chosen)} records of {client} were to be amplified, {int(told.sum())} "
-            f"of them members: it takes {FEWEST_RECORDS // 2} of either. Use more "
-            "records, or another client."
+            f"A client is singled out once, and the names are {', '.join(clients)}. "
+            "Name each once."
         )
+    chosen, count = dict[ClientId, list[int]](), [0, 0]
+    for client in clients:
+        run.ledger.candidates_of(client)  # raises where there is none
+        positions = run.population.asked_about(client, canaries=False)
+        truth = run.ledger.is_member[positions]
+        drawn = seeds.stream("amplified", client=client).permutation(len(positions))
+        chosen[client] = np.sort(drawn[:records]).tolist()
+        own = int(truth[chosen[client]].sum())
+        either = own, len(chosen[client]) - own
+        if not min(either):
+            raise ConfigError(
+                f"{len(chosen[client])} records of {client} were to be amplified, {own} "
+                "of them members: it takes some of either. Use more records, or other "
+                "clients."
+            )
+        count = [c + e for c, e in zip(count, either, strict=True)]
+    if min(sum(count), 2 * min(count)) < FEWEST_RECORDS:
+        raise ConfigError(
+            f"{sum(count)} records of {', '.join(clients)} were to be amplified, "
+            f"{count[0]} of them members: it takes {FEWEST_RECORDS // 2} of either. Use "
+            "more records, or other clients."
+        )
+    return chosen
+
+
+def _single_out(
+    run: Run,
+    client: ClientId,
+    chosen: Sequence[int],
+    how: Amplifier,
+    seeds: Seeds,
+    messages: list[Message],
+) -> _Singled:
+    """Ask one client about some of its candidates, in rounds after all that there were.
+
+    Args:
+        run: The run.
+        client: Who is singled out.
+        chosen: Which of its candidates.
+        how: Models are crafted.
+        seeds: The adversary's.
+        messages: All that was sent so far, to which these are added.
+    """
+    population, trainer = run.population, run.trainer
     earlier = _broadcasts(run, client)
-    bound, how = MoveBound(), how or Amplifier()
-    if unnoticed:
-        how = replace(how, within=bound.reach(earlier) or 0.0)
-    rule, messages = earlier[-1], list[Message]()
+    rule = earlier[-1]
+    first = 1 + max((m.round for m in messages), default=run.config.rounds)
+    positions = population.asked_about(client, canaries=False)
 
     def ask(index: int, received: Tensors) -> Tensors:
         shards = {client: MemberShards(population, run.ledger)[client]}
@@ -148,7 +242,7 @@ def attack_actively(
             trainer,
             population.task,
             [federation],
-            run.config.rounds + 1 + index,
+            first + index,
             crafted=crafted,
         )
         messages.extend(done.messages)
@@ -156,21 +250,7 @@ def attack_actively(
 
     server = ActiveServer(trainer, population.task, rule, seeds)
     found = amplify(server, population.pick(positions), chosen, ask, how)
-    active, passive = (auroc(s[told], s[~told]) for s in (found.active, found.passive))
-    attacks = [
-        LoggedAttack.of("amplified", repr(how), active, named=True),
-        LoggedAttack.of("not amplified", repr(how), passive, named=False),
-    ]
-    asked = {"client": client, "records": records, "seed": seed, "unnoticed": unnoticed}
-    log_audit(run, SCENARIO, seed, attacks, asked)
-    return ActiveAudit(
-        client,
-        active,
-        passive,
-        paired_auroc_difference(found.active, found.passive, told),
-        _checks(earlier, found.sent, bound),
-        Transcript(messages),
-    )
+    return _Singled(found, run.ledger.is_member[positions][chosen], earlier)
 
 
 def _broadcasts(run: Run, client: ClientId) -> list[Tensors]:
@@ -179,15 +259,20 @@ def _broadcasts(run: Run, client: ClientId) -> list[Tensors]:
     return [dict(m.tensors) for m in sent if m.kind == "broadcast"]
 
 
-def _checks(
-    earlier: Sequence[Tensors], crafted: Sequence[Tensors], bound: MoveBound
-) -> tuple[ClientCheck, ...]:
-    """Return how both checks fare on crafted broadcasts, and on those before."""
-    rule = earlier[-1]
-    others = {"one": rule, "two": rule}
-    seen = [differing({**others, "singled out": one}) for one in crafted]
-    plain = [differing({**others, "one more": one}) for one in (rule,) * len(earlier)]
-    moved = [bound.alarms(earlier, one) for one in crafted]
+def _checks(singled: Sequence[_Singled], bound: MoveBound) -> tuple[ClientCheck, ...]:
+    """Return how both checks fare on crafted broadcasts, and on those before.
+
+    Those before are the first client's: others mostly received the same.
+    """
+    seen, moved = list[object](), list[object]()
+    for one in singled:
+        rule = one.earlier[-1]
+        others = {"one": rule, "two": rule}
+        seen += [differing({**others, "singled out": s}) for s in one.found.sent]
+        moved += [bound.alarms(one.earlier, s) for s in one.found.sent]
+    earlier = singled[0].earlier
+    same = {"one": earlier[-1], "two": earlier[-1], "one more": earlier[-1]}
+    plain = [differing(same)] * len(earlier)
     places = range(3, len(earlier))  # of which enough came before
     honest = [bound.alarms(earlier[:n], earlier[n]) for n in places]
     return (

@@ -3,6 +3,7 @@
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from privaudit import Run
@@ -34,6 +35,24 @@ def test_who_was_sent_what_is_recorded(whole: Path, tmp_path: Path) -> None:
     assert [(m.round, m.receiver, m.kind) for m in again.check()] == kinds
 
 
+def test_clients_are_compared_each_with_itself(whole: Path) -> None:
+    """Two clients in one call find what two calls find, in rounds one after another."""
+    found = attack_actively(Run(whole), ["client-0", "client-1"], records=16, how=QUICK)
+    apart = [
+        attack_actively(Run(whole), client, records=16, how=QUICK)
+        for client in ("client-0", "client-1")
+    ]
+    pairs = [one.active.n[0] * one.active.n[1] for one in apart]
+    values = [one.active.value for one in apart]
+    assert found.active.value == pytest.approx(np.average(values, weights=pairs))
+    assert found.gain.estimate.value == pytest.approx(
+        found.active.value - found.passive.value
+    )
+    rounds = [m.round for m in found.messages if m.kind == "rule"]
+    assert len(set(rounds)) == len(rounds) == 32
+    assert found.checks[0].detected.n == (32,)
+
+
 def test_what_stays_within_the_bound_raises_no_alarm(whole: Path) -> None:
     found = attack_actively(Run(whole), records=10, how=QUICK, unnoticed=True)
     assert found.checks[1].detected.value == 0
@@ -46,6 +65,8 @@ def test_what_would_say_nothing_is_refused(
         attack_actively(Run(whole), "client-99")
     with pytest.raises(ConfigError, match="takes 5 of either"):
         attack_actively(Run(whole), records=6)
+    with pytest.raises(ConfigError, match="singled out once"):
+        attack_actively(Run(whole), ["client-0", "client-0"])
     assert read_log(Run(whole)) == []
     writes = SimpleNamespace(task=SimpleNamespace(kind="generation"))
     with monkeypatch.context() as patched:
