@@ -24,11 +24,13 @@ from privaudit.statistics.roc import pooled_auroc
 from privaudit.trainers.lora_fedavg import LoraFedAvg
 from privaudit.trainers.promptfl import PromptFL
 from tests.conftest import toy_records, with_noise
+from tests.privaudit.auditing.extraction.test_secrets import null_bounds, null_exposures
 from tests.privaudit.auditing.parts.test_panoramia import drawn, spread
 from tests.privaudit.auditing.shadow_models.test_shares import signals
 from tests.toy_federation import CLIENTS, play_toy
 from tests.toy_language import toy_dialogues, toy_writing_task
 
+LEVELS = 0.025, 0.05, 0.05  # of one end, and of both
 FEDERATIONS, TOSSES, EACH = 40, 25, 40
 ATTACKED: tuple[Attack, ...] = (
     LabelOnly(),
@@ -123,6 +125,13 @@ def test_false_alarms_beyond_a_baseline(name: str) -> None:
     found = [compared(*BASELINES[name](seed)) for seed in range(1000)]
     alarms = float(np.mean([one.gain.low > 0 for one in found]))
     _report(f"beyond a baseline, {name}", alarms, len(found), 0.025)
+
+
+def test_false_alarms_of_secrets() -> None:
+    what = "members' exposure beyond others'", "others' exposure", "others' first ranks"
+    for name, share, level in zip(what, null_exposures(1000), LEVELS, strict=True):
+        _report(name, float(share), 1000, level)
+    _report("a bound by secrets above 0", null_bounds(1000), 1000, 0.05)
 
 
 @pytest.mark.parametrize("effect", [0.0, 1.0, 3.0])

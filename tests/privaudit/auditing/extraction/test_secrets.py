@@ -98,15 +98,16 @@ def test_a_secret_that_nobody_knows_has_any_rank() -> None:
         assert (bits >= least).mean() == pytest.approx(2.0**-least, abs=0.025)
 
 
-def test_exposures_of_untrained_secrets_raise_few_alarms() -> None:
-    """Of members against others, and of either against what is expected of none.
+def null_exposures(nulls: int) -> np.ndarray:
+    """Return the shares of alarms about 60 secrets that no model saw.
 
-    Each is scored as the code does it, beside the others that it is given.
+    Of members against others, of others and of their first ranks against what is
+    expected of none. Each is scored as the code does it, beside the others it is given.
     """
     rng = np.random.default_rng(4)
     planted = Canaries.draw("secret", [np.arange(300)], 60, Seeds(0), (0, 0), 1.0)
     alarms = np.zeros(3)
-    for number in range(400):
+    for number in range(nulls):
         drawn = replace(planted, seeds=Seeds(number))
         texts = [one.answers[0] for one in drawn.alternatives(7)]
         likely = {text: rng.normal() for text in texts}  # whatever a model says
@@ -121,8 +122,12 @@ def test_exposures_of_untrained_secrets_raise_few_alarms() -> None:
             found.others.excludes(found.untrained),
             found.first_of_others.excludes(1 / 8),
         )
-    for count, nominal in zip(alarms, (0.025, 0.05, 0.05), strict=True):
-        assert count / 400 <= nominal + 3 * math.sqrt(nominal * (1 - nominal) / 400)
+    return alarms / nulls
+
+
+def test_exposures_of_untrained_secrets_raise_few_alarms() -> None:
+    for share, nominal in zip(null_exposures(400), (0.025, 0.05, 0.05), strict=True):
+        assert share <= nominal + 3 * math.sqrt(nominal * (1 - nominal) / 400)
 
 
 def test_equally_likely_secrets_expose_nothing() -> None:
@@ -150,6 +155,16 @@ def bounded(logs: np.ndarray, coins: np.ndarray) -> OneRunAudit:
     )
 
 
+def null_bounds(nulls: int) -> float:
+    """Return the share of bounds above 0, from 100 secrets that no model saw."""
+    rng = np.random.default_rng(5)
+    alarms = [
+        bounded(rng.normal(size=(100, 16)), rng.random(100) < 0.5).bound.value > 0
+        for _ in range(nulls)
+    ]
+    return float(np.mean(alarms))
+
+
 def test_secrets_bound_epsilon() -> None:
     """Certain where members' are known; at most 5 % above 0 where none is."""
     rng = np.random.default_rng(5)
@@ -160,8 +175,4 @@ def test_secrets_bound_epsilon() -> None:
     assert found.scored_by == BY_SECRET
     assert found.verdict.kind == "REFUTED"
     assert found.bound.value > 3
-    alarms = sum(
-        bounded(rng.normal(size=(100, 16)), rng.random(100) < 0.5).bound.value > 0
-        for _ in range(100)
-    )
-    assert alarms <= 11  # 5 % and three standard errors
+    assert null_bounds(100) <= 0.11  # 5 % and three standard errors
