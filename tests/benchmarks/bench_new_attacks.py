@@ -128,7 +128,11 @@ def test_false_alarms_beyond_a_baseline(name: str) -> None:
 
 
 def test_false_alarms_of_secrets() -> None:
-    what = "members' exposure beyond others'", "others' exposure", "others' first ranks"
+    what = (
+        "members' first ranks beyond others'",
+        "others' exposure",
+        "others' first ranks",
+    )
     for name, share, level in zip(what, null_exposures(1000), LEVELS, strict=True):
         _report(name, float(share), 1000, level)
     _report("a bound by secrets above 0", null_bounds(1000), 1000, 0.05)
