@@ -17,7 +17,7 @@ baseline's is a bound from below.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -31,7 +31,6 @@ from privaudit.auditing.parts.untrained_control import (
 )
 from privaudit.auditing.played_scenario import PlayedScenario
 from privaudit.core.limits import check_limit
-from privaudit.core.phrases import phrase
 from privaudit.statistics.comparisons import paired_auroc_at
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.intervals import clopper_pearson, effective_count
@@ -40,7 +39,6 @@ from privaudit.statistics.roc import auroc
 FOLDS, INNER_FOLDS = 5, 3
 GUESSED = 0.1  # share of the records that are called members: the likeliest ones
 LARGEST = 1e100  # a column with more is scaled first: its squares would overflow
-_LESS_CHANCE = phrase("method", ", less one half")
 FARTHEST = 3.0  # standard deviations, beyond which no square grows
 
 Inputs = Float[np.ndarray, "_ _"] | csr_array
@@ -53,8 +51,7 @@ class BeyondBaseline:
     Attributes:
         baseline: AUROC of the one that knows no trained model.
         with_model: AUROC of the other.
-        gain: The latter less the former, paired by record, or less one half, whichever
-            interval begins lower: what tells nothing gains nothing.
+        gain: The latter less the former, paired by record.
         baseline_bound: Logarithm of the odds of its likeliest members to be some, beyond
             those of all records, from below at 97.5 %.
         bound: The same of the other.
@@ -127,30 +124,14 @@ def compared(
     plain, full = (_cross_fitted(both, truth, cluster) for both in pairs)
     least, bound = (odds_bound(s, truth, cluster=cluster) for s in (plain, full))
     clusters = None if cluster is None else (cluster[truth], cluster[~truth])
-    gain = paired_auroc_at([(full, plain, truth)], [cluster])(0.95).estimate
-    found = auroc(full[truth], full[~truth], clusters=clusters)
+    gain = paired_auroc_at([(full, plain, truth)], [cluster])(0.95)
     return BeyondBaseline(
         auroc(plain[truth], plain[~truth], clusters=clusters),
-        found,
-        min(gain, _over_chance(found), key=lambda one: one.low),
+        auroc(full[truth], full[~truth], clusters=clusters),
+        gain.estimate,
         least,
         bound,
         max(bound - least, 0.0),
-    )
-
-
-def _over_chance(found: Estimate) -> Estimate:
-    """Return an AUROC less one half.
-
-    A baseline may lie below one half, by chance as it is fitted to other records, and
-    the other may then lie above it and tell nothing.
-    """
-    return replace(
-        found,
-        value=found.value - 0.5,
-        low=found.low - 0.5,
-        high=found.high - 0.5,
-        method=found.method + _LESS_CHANCE,
     )
 
 
