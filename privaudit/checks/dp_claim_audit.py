@@ -169,11 +169,17 @@ def audit_readings(
         **options: The others of :func:`audit_claim`.
 
     Raises:
-        ConfigError: As there.
+        ConfigError: As there, or both were requested of a claim about one.
     """
+    method = make_config(trainer, settings, clients=2).build_trainer()
+    is_open = leaves_adjacency_open(method)
     if adjacency is None:
-        method = make_config(trainer, settings, clients=2).build_trainer()
-        adjacency = "both" if leaves_adjacency_open(method) else "add/remove-one"
+        adjacency = "both" if is_open else "add/remove-one"
+    if adjacency == "both" and not is_open:
+        raise ConfigError(
+            f"Both adjacencies were requested, and this claim of {trainer} is about "
+            "add/remove-one alone. Leave --adjacency out, or use a published mode."
+        )
     readings: Sequence[Adjacency] = (
         ("add/remove-one", "replace-one") if adjacency == "both" else (adjacency,)
     )

@@ -227,3 +227,5 @@ def test_a_sound_claim_says_its_adjacency_and_is_audited_once() -> None:
     assert one.bound.adjacency == "add/remove-one"
     assert "differ in one sample" not in one.verdict.sentence
     assert (found.sentence, found.to_dict()) == ("", one.to_dict())
+    with pytest.raises(ConfigError, match="about add/remove-one alone"):
+        audit_readings("dp-fpl", {"epsilon": 0.5}, "both", **few)
