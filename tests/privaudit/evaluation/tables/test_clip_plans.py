@@ -64,6 +64,20 @@ def test_figures_are_of_their_tables_runs() -> None:
     assert digests("fedrand-figure-3") == digests("fedrand-table-2")
 
 
+def test_without_residual_none_is_trained_and_none_is_released() -> None:
+    """The paper tests what it trains: p_G + u v of a fresh factorisation."""
+    rows = [
+        (path.stem, row.settings)
+        for path in (*PLANS, *CLIP.parent.glob("*.toml"))
+        for row in read_plan(path).rows
+        if row.label == "without residual"
+    ]
+    assert len(rows) >= 12
+    for name, settings in rows:
+        off = (settings["residual"], settings.get("release_residual"))
+        assert off == (False, False), name
+
+
 def test_each_number_of_dp_fpls_tables_stands_in_its_plan() -> None:
     """By hand: one of each table, and how many there are."""
     plan = read_plan(CLIP / "dp-fpl-table-2.toml")
