@@ -126,6 +126,7 @@ class Judgement:
         by_means: Steps that hold by means alone.
         reversed: Steps that are the other way round beyond it.
         steps: All of them.
+        ran: Steps both of whose cells were run.
     """
 
     answer: Answer
@@ -133,6 +134,7 @@ class Judgement:
     by_means: int
     reversed: int
     steps: int
+    ran: int = 0
 
 
 def read_stored(path: Path) -> StoredTable:
@@ -225,7 +227,8 @@ def judge(
     elif steps and held == len(steps):
         answer = "yes"
     means = _signs(expected, gaps, None).count(1)
-    return Judgement(answer, held, means, reversed_, len(steps))
+    ran = sum(gap is not None for gap in gaps)
+    return Judgement(answer, held, means, reversed_, len(steps), ran)
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,31 @@ def test_columns_by_certified_epsilon_certify_all_rows_alike(
             assert proved == pytest.approx(float(column.label), rel=5e-3)
 
 
+EVERY = [*PLANS, *sorted((PLANS[0].parent / "clip").glob("*.toml"))]
+ELSEWHERE = "as on Oxford Pets "
+"""Begins what the paper shows on another data set than the one in brackets."""
+
+
+@pytest.mark.parametrize("path", EVERY, ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_an_expectation_is_what_the_papers_own_numbers_show(path: Path) -> None:
+    plan = read_plan(path)
+    for one in plan.expects:
+        for step in one.steps([column.name for column in plan.columns]):
+            upper, lower = (plan.printed(one.metric, *spot) for spot in step)
+            if upper is None or lower is None or one.says.startswith(ELSEWHERE):
+                continue
+            gap = upper.mean - one.times * lower.mean
+            holds = gap > 0 if one.within is None else abs(gap) <= one.within
+            assert holds, (one.of, one.says, step, upper.text, lower.text)
+
+
+def test_plans_without_expectations_are_those_whose_papers_say_nothing() -> None:
+    """The proposal expects nothing there, and shares of attention are no metric."""
+    silent = {path.stem for path in EVERY if not read_plan(path).expects}
+    nothing = {f"fedpt-{name}" for name in ("ablations", "settings", "domains")}
+    assert silent <= {*nothing, "fedpt-encoder", "pfedmoap-figure-6"}
+
+
 def digests(name: str) -> dict[str, set[str]]:
     """Return the runs of each row of a plan, whose model is attacked left out."""
     planned = schedule(read_plan(PLANS[0].parent / f"{name}.toml"))
