@@ -106,12 +106,14 @@ class StoredTable:
         return replace(self, plan=plan)
 
     def beside(self, plan: TablePlan) -> "StoredTable":
-        """Return the table with a plan's numbers of the paper in place of its own."""
+        """Return the table with a plan's words and numbers of the paper for its own."""
         cells = {
             place: replace(cell, paper=plan.printed(place[2], place[0], place[1]))
             for place, cell in self.cells.items()
         }
-        asked = self.plan.model_copy(update={"paper": plan.paper})
+        metrics = [[p.metrics for p in one.panels] for one in (self.plan, plan)]
+        panels = (plan if metrics[0] == metrics[1] else self.plan).panels
+        asked = self.plan.model_copy(update={"paper": plan.paper, "panels": panels})
         return StoredTable(asked, cells)
 
 

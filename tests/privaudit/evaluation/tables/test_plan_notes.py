@@ -15,14 +15,14 @@ from tests.places import ROOT
 TABLES = ROOT / "docs" / "tables"
 PLANS = [path for path in sorted(TABLES.rglob("*.toml")) if "results" not in path.parts]
 PLACE = re.compile(r"\$(PRIVAUDIT_\w+)/([^\"]+)")
-OPTIONS = re.compile(r"(?:--(?:set|field) [\w.]+=[^\s,;]+ ?)+")
+OPTIONS = re.compile(r"(?:--(?:set|field) [\w.]+=[^\s,;)]*[^\s,;:.)] ?)+")
 OPEN = {"learning_rate": "0.01", "model": "tiny-clip", "dataset": "digits"}
 """What stands for a note's ellipsis, which the reader is to fill in."""
 
 
 def commands(path: Path) -> list[str]:
     """Return the options that a plan's notes name, those of one command together."""
-    found = OPTIONS.findall(" ".join(read_plan(path).notes))
+    found = dict.fromkeys(OPTIONS.findall(" ".join(read_plan(path).notes)))
     return [
         re.sub(r"(\w+)=…", lambda m: f"{m[1]}={OPEN[m[1]]}", text).strip()
         for text in found
