@@ -21,12 +21,13 @@ from privaudit.auditing.inversion.learned import (
     batch_sizes,
 )
 from privaudit.auditing.inversion.matching import MatchedBatch, match
+from privaudit.auditing.inversion.moved_tokens import ReadTokens, read_tokens
 from privaudit.auditing.inversion.uploads import seen_uploads
 from privaudit.federated.trainer import ClientId, Records
 from privaudit.federated.trainer_abilities import AddsNoise, LearnsPrompt
 from privaudit.statistics.progress import Phase
 
-GUESSES = 3  # combinations of labels that are matched
+GUESSES = 5  # combinations of labels that are matched
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,14 @@ class InvertedClient:
         description: In what terms.
         estimate: What all its uploads tell of the batch as a whole.
         matched: Single records, where an upload was of few; None elsewhere.
+        tokens: Of texts, where rows of a token table tell them; None elsewhere.
     """
 
     client: ClientId
     description: Description
     estimate: BatchEstimate
     matched: MatchedBatch | None = None
+    tokens: ReadTokens | None = None
 
     def scores(self, records: Records) -> Float[Tensor, " records"]:
         """Return how much likelier what was read is if a record was in the batch.
@@ -54,7 +57,8 @@ class InvertedClient:
         told = self.estimate
         part = (self.description.of(records) - told.prior) / told.records
         read = (told.found - told.prior) / told.spread
-        return part @ read - part.square() @ (told.known / told.spread) / 2
+        likelier = part @ read - part.square() @ (told.known / told.spread) / 2
+        return likelier + (0 if self.tokens is None else self.tokens.scores(records))
 
     def features(self) -> Float[Tensor, "reconstructions dim"]:
         """Return reconstructed features: of records, or means of a batch's classes.
@@ -111,7 +115,14 @@ def invert(
     for number, target in enumerate(targets):
         adversary.tell(Phase("", "reconstruct", target.client, number, len(targets)))
         told = learned.estimate(target)
-        client = InvertedClient(target.client, description, told)
+        client = InvertedClient(
+            target.client,
+            description,
+            told,
+            tokens=read_tokens(
+                adversary, seen_uploads(adversary, target.client, rounds), told.records
+            ),
+        )
         matched = _match_few(learned, target, client, most_matched)
         clients.append(client if matched is None else _with(client, matched))
     return clients
@@ -132,10 +143,13 @@ def _match_few(
     assert isinstance(description, ClassesAndFeatures)
     found, count = client.estimate.found, int(seen.records)
     features = normalize(description.features(found), dim=1).float()
-    labels = _likely_labels(description.shares(found), count)
-    guesses = [Records(features[chosen], chosen) for chosen in labels]
+    guesses = []
     if learned.sizes[client.client] == count:
-        guesses = learned.closest(target, seen, GUESSES) + guesses
+        guesses = learned.closest(target, seen, GUESSES)
+    tried = [guess.labels.sort().values.tolist() for guess in guesses]
+    for chosen in _likely_labels(description.shares(found), count):
+        if chosen.tolist() not in tried:
+            guesses.append(Records(features[chosen], chosen))
     return match(adversary, seen, guesses, description.axes)
 
 

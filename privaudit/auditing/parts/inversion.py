@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -63,11 +63,14 @@ class Inversion:
         measures: By what is measured.
         matched: Clients whose single records were matched.
         clients: How many were attacked.
+        tokens_read: Clients whose tokens were read off a table's rows that moved; of
+            the others all rows moved, or none were sent.
     """
 
     measures: Mapping[str, ReadMeasure]
     matched: int
     clients: int
+    tokens_read: int = 0
 
 
 Pair = tuple[float, float]  # of members, of others
@@ -86,6 +89,8 @@ def judge(read: InvertedClient, members: Records, others: Records) -> dict[str, 
     if isinstance(read.description, Words):
         return row | _tokens(read, read.description, members, others)
     row[LABELS] = _each(lambda records: _labels(read, records), members, others)
+    if read.tokens is not None:
+        row |= _overlaps(read.tokens.held, read.tokens.of, members, others)
     if len(read.description.axes):
         row |= _features(read, members, others)
     return row
@@ -137,9 +142,21 @@ def _tokens(
     """Compare the tokens that at least one record probably holds."""
     told = read.estimate
     expected = told.found * told.records > 0.5
+    return _overlaps(
+        expected, lambda records: words.of(records).any(dim=0), members, others
+    )
+
+
+def _overlaps(
+    expected: Bool[Tensor, " tokens"],
+    held_by: Callable[[Records], Tensor],
+    members: Records,
+    others: Records,
+) -> dict[str, Pair]:
+    """Return precision and recall of some tokens beside those that records hold."""
     pairs = []
     for records in (members, others):
-        held = words.of(records).any(dim=0)
+        held = held_by(records)
         right = float((expected & held).sum())
         predicted, there = int(expected.sum()), int(held.sum())
         pairs.append((right / max(1, predicted), right / max(1, there)))
@@ -205,7 +222,8 @@ def _measure(played: PlayedScenario) -> Inversion | None:
     if not rows:
         return None
     matched = sum(read.matched is not None for read in found)
-    return Inversion(_summary(rows), matched, len(found))
+    tokens_read = sum(read.tokens is not None for read in found)
+    return Inversion(_summary(rows), matched, len(found), tokens_read)
 
 
 def _rows(played: PlayedScenario, target: Target, read: InvertedClient) -> list[Row]:
@@ -223,7 +241,12 @@ def _rows(played: PlayedScenario, target: Target, read: InvertedClient) -> list[
     public = torch.from_numpy(run.population.split.of(PUBLIC))
     places = [public, where[truth], where[~truth]]
     told = read.estimate
-    blank = replace(read, estimate=replace(told, found=told.prior), matched=None)
+    blank = replace(
+        read,
+        estimate=replace(told, found=told.prior),
+        matched=None,
+        tokens=read.tokens and read.tokens.guessed(),
+    )
     return [
         {**judge(one, members, others), **_pictures(run, one, places)}
         for one in (read, blank)
@@ -233,7 +256,7 @@ def _rows(played: PlayedScenario, target: Target, read: InvertedClient) -> list[
 def _summary(found: Sequence[Sequence[Row]]) -> dict[str, ReadMeasure]:
     """Return each measure's means over clients, of rows read and guessed."""
     measures = {}
-    for name in found[0][0]:
+    for name in dict.fromkeys(name for rows in found for name in rows[0]):
         read, guessed = (
             np.array([rows[place][name] for rows in found if name in rows[place]])
             for place in (0, 1)
