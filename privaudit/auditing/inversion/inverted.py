@@ -27,7 +27,7 @@ from privaudit.federated.trainer import ClientId, Records
 from privaudit.federated.trainer_abilities import AddsNoise, LearnsPrompt
 from privaudit.statistics.progress import Phase
 
-GUESSES = 5  # combinations of labels that are matched
+GUESSES = 3  # combinations of labels that are matched
 
 
 @dataclass(frozen=True)
@@ -143,13 +143,10 @@ def _match_few(
     assert isinstance(description, ClassesAndFeatures)
     found, count = client.estimate.found, int(seen.records)
     features = normalize(description.features(found), dim=1).float()
-    guesses = []
+    labels = _likely_labels(description.shares(found), count)
+    guesses = [Records(features[chosen], chosen) for chosen in labels]
     if learned.sizes[client.client] == count:
-        guesses = learned.closest(target, seen, GUESSES)
-    tried = [guess.labels.sort().values.tolist() for guess in guesses]
-    for chosen in _likely_labels(description.shares(found), count):
-        if chosen.tolist() not in tried:
-            guesses.append(Records(features[chosen], chosen))
+        guesses = learned.closest(target, seen, GUESSES) + guesses
     return match(adversary, seen, guesses, description.axes)
 
 

@@ -118,16 +118,21 @@ class LearnedInversion:
     def closest(self, target: Target, seen: SeenUpload, count: int) -> list[Records]:
         """Return the batches of stand-ins that would send what is most like an upload.
 
-        Each of other labels: wrong ones are not left once matching begins with them.
+        So many, and as many more of other labels: matching never leaves its labels.
         """
         size, public = self.sizes[target.client], self.adversary.task.public
         batches = self._batches(size)
         sent = self._replay(seen, size, batches, target.client)
-        found: dict[tuple[int, ...], Records] = {}
-        for number in (sent - seen.delta).norm(dim=1).argsort().tolist():
+        order = (sent - seen.delta).norm(dim=1).argsort().tolist()
+        chosen: list[Records] = []
+        tried: set[tuple[int, ...]] = set()
+        for number in order:
             batch = public.pick(batches[number])
-            found.setdefault(tuple(batch.labels.sort().values.tolist()), batch)
-        return list(found.values())[:count]
+            labels = tuple(batch.labels.sort().values.tolist())
+            if len(chosen) < count or labels not in tried:
+                chosen.append(batch)
+                tried.add(labels)
+        return chosen[: 2 * count]
 
     def _delta(self, one: SeenUpload) -> Float[Tensor, " numbers"]:
         """Return an upload as a mean over clients, where it does not say its weight."""
