@@ -25,6 +25,7 @@ from privaudit.auditing.storage.restore import restore_audit
 from privaudit.auditing.storage.save import save_audit
 from privaudit.core.errors import ViewError
 from privaudit.datasets.dialogues import TokenSequences
+from privaudit.datasets.split import PUBLIC
 from privaudit.federated.trainer import Records, Task
 from privaudit.federated.transcripts.threat_models import find_threat
 from privaudit.models.interfaces import Head, Tuning
@@ -221,7 +222,25 @@ def test_the_part_is_stored_and_shown(audit: Audit) -> None:
     save_audit(audit)
     again = restore_audit(read_audit(audit.run, audit.scenario.name))
     assert again.part(INVERSION) == audit.part(INVERSION)
-    assert INVERSION.title in render_report([audit])
+    page = render_report([audit])
+    assert INVERSION.title in page
+    assert "Read out of uploads" not in page
+
+
+def test_what_was_read_stands_beside_the_true_pictures_on_request(audit: Audit) -> None:
+    told = audit.part(INVERSION)
+    assert told is not None
+    members = set(audit.run.ledger.is_member.nonzero()[0].tolist())
+    public = set(audit.run.population.split.of(PUBLIC).tolist())
+    for pairs in told.pairs.values():
+        assert {pair.true for pair in pairs} <= members
+        assert {pair.public for pair in pairs} <= public
+    page = render_report([audit], show_records=True)
+    assert (
+        page.count("The nearest reference picture")
+        == sum(map(len, told.pairs.values()))
+        > 0
+    )
 
 
 def test_equal_pictures_have_no_noise() -> None:
