@@ -44,6 +44,7 @@ from privaudit.report.export.texts import (
     NOISE_AT,
     PACKAGE,
     PARTITIONS,
+    READ,
     REASON,
     RELEASE,
     SCORED_BY,
@@ -375,6 +376,13 @@ AUDIT = entries(
             }
         ),
         "extraction": entries({"p": number, "shares": EXTRACTED, "drawn": EXTRACTED}),
+        "inversion": entries(
+            {
+                "measures": each(READ, each("members|others|guessed|beyond", ESTIMATE)),
+                **dict.fromkeys(("matched", "clients", "tokens_read"), number),
+                "pairs": withheld,  # they name records
+            }
+        ),
         "one_run": entries(
             {
                 "canaries": CANARIES,
