@@ -13,13 +13,14 @@ from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Targe
 from privaudit.auditing.signals.moved_features import (
     directions,
     moved_records,
+    reads_features_alone,
     refuse_unmovable,
 )
 from privaudit.auditing.signals.signal_attack import class_medians
 from privaudit.auditing.signals.thresholds import CLASS_MEDIANS
 from privaudit.core.tensors import Tensors, stack
 from privaudit.federated.query import ask
-from privaudit.federated.trainer import Records
+from privaudit.federated.trainer import Records, Task, Trainer
 
 
 @ATTACKS.register("label-only")
@@ -53,6 +54,11 @@ class LabelOnly:
     directions: Annotated[int, Field(ge=1, le=1000)] = 20
     radii: Annotated[int, Field(ge=1, le=100)] = 10
     largest: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 4.0
+
+    @staticmethod
+    def applies_to(trainer: Trainer, task: Task) -> bool:
+        """Return whether features can be moved that a trainer's models read alone."""
+        return reads_features_alone(trainer, task)
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
         """Score each target's candidates, in [-1, 1].

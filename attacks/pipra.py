@@ -15,7 +15,7 @@ from privaudit.auditing.shadow_models.splits import ShadowSplit
 from privaudit.auditing.shadow_models.training import shadow_models
 from privaudit.core.errors import AttackError
 from privaudit.core.tensors import Tensors
-from privaudit.federated.trainer import Records
+from privaudit.federated.trainer import Records, Task, Trainer
 from privaudit.federated.trainer_abilities import LearnsPrompt
 
 PENALTIES = np.geomspace(1e-3, 1e6, 28)
@@ -50,6 +50,13 @@ class Pipra:
     task: ClassVar[AnyTask] = "classification"
 
     shadows: Annotated[int, Field(ge=5)] = 50
+
+    @staticmethod
+    def applies_to(trainer: Trainer, task: Task) -> bool:
+        """Return whether what a trainer releases is one prompt of CLIP."""
+        if not isinstance(trainer, LearnsPrompt) or trainer.image_tokens:
+            return False
+        return bool(trainer.prompt) and task.kind == "classification"
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
         """Score each target's candidates; 0 is as likely a member as not.

@@ -52,7 +52,8 @@ class Rmia:
         shadows: Shadow models for each attacked client; "online" at least two, offline
             one will do.
         mode: "online" shadows train on the candidates, "offline" on public records.
-        gamma: Above 0.
+        gamma: Above 0. Published: 2, at which all records of a model that learned little
+            tie at 0.
         a: In [0, 1], offline; None takes what tells shadows' own members best, of a
             grid of eleven values, or 0.3 where there are fewer than three shadows.
     """
@@ -63,7 +64,7 @@ class Rmia:
 
     shadows: Annotated[int, Field(ge=1)] = 50
     mode: Literal["online", "offline"] = "online"
-    gamma: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 2.0
+    gamma: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     a: Annotated[float, Field(ge=0, le=1)] | None = None
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:

@@ -1,5 +1,6 @@
 """What does query access to predicted labels leak?"""
 
+from privaudit.auditing.attack import ATTACKS
 from privaudit.auditing.default_attacks import model_attacks
 from privaudit.auditing.scenario import SCENARIOS, Scenario
 
@@ -15,7 +16,7 @@ def black_box_labels(shadows: int = 50) -> Scenario:
 
     Source: Yeom et al., "Privacy risk in machine learning: analyzing the connection to
     overfitting", CSF 2018; Choquette-Choo et al., "Label-only membership inference
-    attacks", ICML 2021, whose moved queries ``--attack label-only`` makes.
+    attacks", ICML 2021, whose moved queries ``label-only`` makes.
 
     Args:
         shadows: Shadow models for each attacked client.
@@ -24,6 +25,6 @@ def black_box_labels(shadows: int = 50) -> Scenario:
         name=NAME,
         question="What does query access to a released model's labels leak?",
         threat="released",
-        attacks=model_attacks(shadows),
+        attacks=model_attacks(shadows) | {"label-only": ATTACKS.find("label-only")()},
         answers="labels",
     )

@@ -1,5 +1,6 @@
 """What does a client's released prompt leak?"""
 
+from privaudit.auditing.attack import ATTACKS
 from privaudit.auditing.default_attacks import model_attacks
 from privaudit.auditing.scenario import SCENARIOS, Scenario
 
@@ -10,6 +11,9 @@ NAME = "prompt-release"
 def prompt_release(shadows: int = 50) -> Scenario:
     """Clients release their personal prompts, as in a prompt marketplace.
 
+    Whoever buys one can ask it, and can look at it: ``pipra`` does, where what is
+    released is one prompt.
+
     Args:
         shadows: Shadow models for each attacked client.
     """
@@ -17,6 +21,7 @@ def prompt_release(shadows: int = 50) -> Scenario:
         name=NAME,
         question="What does a client's released prompt leak?",
         threat="released",
-        attacks=model_attacks(shadows),
+        attacks=model_attacks(shadows)
+        | {"pipra": ATTACKS.find("pipra")(shadows=shadows)},
         dominates=("black-box-labels",),
     )

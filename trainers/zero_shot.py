@@ -42,6 +42,7 @@ class ZeroShot(PromptTrainer):
     """
 
     task: ClassVar[AnyTask] = "either"
+    prompt: ClassVar[str] = ""  # none is trained, sent or released
 
     def local_update(
         self,

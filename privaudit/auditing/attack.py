@@ -154,4 +154,18 @@ class Attack(Protocol):
         ...
 
 
+@runtime_checkable
+class AppliesToSome(Attack, Protocol):
+    """An attack that reads what not all models of its task have.
+
+    Scenarios that make it of their own leave it out elsewhere; who asks for it there is
+    told what is missing.
+    """
+
+    @staticmethod
+    def applies_to(trainer: Trainer, task: Task) -> bool:
+        """Return whether models of a trainer have what it reads."""
+        ...
+
+
 ATTACKS: Registry[Callable[..., Attack]] = Registry("attack", "privaudit.attacks")

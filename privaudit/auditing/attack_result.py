@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from privaudit.statistics.comparisons import Comparison
 from privaudit.statistics.curve import (
     RocCurve,
     pooled_ranks,
@@ -19,7 +20,11 @@ from privaudit.statistics.delong import Clusters
 from privaudit.statistics.estimate import Estimate, unresolved
 from privaudit.statistics.guesses import advantage, class_averaged_success, success_rate
 from privaudit.statistics.roc import auroc, pooled_auroc
-from privaudit.statistics.shadow_comparison import shadow_variance, with_shadow_error
+from privaudit.statistics.shadow_comparison import (
+    difference_with_shadow_error,
+    shadow_variance,
+    with_shadow_error,
+)
 from privaudit.statistics.verdict import Sampling, Verdict, judge_leak
 
 FPRS = (0.1, 0.01, 0.001)
@@ -191,16 +196,53 @@ def leak_auroc(clients: Sequence[ClientScores], confidence: float = 0.95) -> Est
 
 def _knowing_shadows(estimate: Estimate, clients: Sequence[ClientScores]) -> Estimate:
     """Return an AUROC whose interval knows of the adversary's own coins, if it had any."""
+    left_out = _without_each_set(clients)
+    if not left_out:
+        return estimate
+    return with_shadow_error(estimate, shadow_variance(left_out), len(left_out))
+
+
+def difference_knowing_shadows(
+    comparison: Comparison,
+    first: Sequence[ClientScores],
+    second: Sequence[ClientScores],
+    signs: tuple[float, float] = (1.0, 1.0),
+) -> Comparison:
+    """Return a paired difference whose interval knows of the shadows of both attacks.
+
+    As it was where either has none, or another number of sets.
+
+    Args:
+        comparison: With the interval for other records.
+        first: Scores of the first attack, client by client.
+        second: Of the second, of the same records.
+        signs: By which either's scores are turned.
+    """
+    sets = [
+        _without_each_set(clients, sign)
+        for clients, sign in zip((first, second), signs, strict=True)
+    ]
+    if not sets[0] or len(sets[0]) != len(sets[1]):
+        return comparison
+    return difference_with_shadow_error(
+        comparison, shadow_variance(*sets), len(sets[0])
+    )
+
+
+def _without_each_set(clients: Sequence[ClientScores], sign: float = 1.0) -> list[Any]:
+    """Return members' and others' scores without each set of shadows; none if unknown."""
     known = [c for c in clients if c.is_member.any() and not c.is_member.all()]
     tables = [c.left_out for c in known if c.left_out is not None]
     if len(tables) < len(known) or len({len(table) for table in tables}) != 1:
-        return estimate
+        return []
     truths = [c.is_member for c in known]
-    left_out = [
-        [(s[truth], s[~truth]) for s, truth in zip(rows, truths, strict=True)]
+    return [
+        [
+            (sign * s[truth], sign * s[~truth])
+            for s, truth in zip(rows, truths, strict=True)
+        ]
         for rows in zip(*tables, strict=True)
     ]
-    return with_shadow_error(estimate, shadow_variance(left_out), len(left_out))
 
 
 def _clusters(

@@ -189,7 +189,8 @@ class Auditor(AuditsScores):
         """
         task = self.run.population.task
         named = named_attacks(attacks, shadows)
-        plan = find_scenario(scenario, shadows).besides(named)
+        own = find_scenario(scenario, shadows).that_apply(self.run.trainer, task)
+        plan = own.besides(named)
         plan = self._as_seen(plan.for_task(task.kind))
         check_played(named, plan)
         return plan

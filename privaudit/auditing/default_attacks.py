@@ -66,7 +66,6 @@ def token_attacks() -> dict[str, Attack]:
 
 
 NAMED = "rmia"
-GAMMA = 1.0  # at 2, as published, all records of a model that learned little tie
 LOSS = "loss-threshold"
 ON_SHADOWS = ("lira", "shadow")
 OTHERS = ("confidence", "modified-entropy", "entropy")
@@ -83,7 +82,7 @@ def model_attacks(shadows: int) -> dict[str, Attack]:
         shadows: Shadow models for each attacked client.
     """
     return {
-        NAMED: ATTACKS.find(NAMED)(shadows=shadows, gamma=GAMMA),
+        NAMED: ATTACKS.find(NAMED)(shadows=shadows),
         LOSS: ATTACKS.find(LOSS)(),
         **token_attacks(),
         **{name: ATTACKS.find(name)(shadows=shadows) for name in ON_SHADOWS},

@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from privaudit.auditing.attack import Attack
+from privaudit.auditing.attack import AppliesToSome, Attack
 from privaudit.auditing.query_access import Answers
 from privaudit.core.errors import AttackError, ConfigError
 from privaudit.core.registry import Registry
+from privaudit.federated.trainer import Task, Trainer
 from privaudit.models.interfaces import TaskKind
 from privaudit.recording.origins.scores import SCORES
 
@@ -71,6 +72,15 @@ class Scenario:
                 f"{', '.join(self.attacks)}. Add one that does."
             )
         return replace(self, attacks=applicable)
+
+    def that_apply(self, trainer: Trainer, task: Task) -> "Scenario":
+        """Return the scenario without attacks that a trainer's models give nothing."""
+        kept = {
+            name: attack
+            for name, attack in self.attacks.items()
+            if not isinstance(attack, AppliesToSome) or attack.applies_to(trainer, task)
+        }
+        return replace(self, attacks=kept)
 
     def besides(self, attacks: Mapping[str, Attack]) -> "Scenario":
         """Return the scenario with further attacks behind its own."""

@@ -22,6 +22,18 @@ Singled = Annotated[
 Count = Annotated[
     int, typer.Option(min=10, max=10_000, help="Of its candidates, a round for each.")
 ]
+Rounds = Annotated[
+    int | None,
+    typer.Option(help="Of the server's training of what it sends. By default: 4."),
+]
+Copies = Annotated[
+    int | None,
+    typer.Option(help="Of a record with a wrong label in that training: 20."),
+]
+Shadows = Annotated[
+    int | None,
+    typer.Option(help="Shadow clients for each record, an even number from 6: 8."),
+]
 Unnoticed = Annotated[
     bool,
     typer.Option(
@@ -41,13 +53,18 @@ def active(
     run: FinishedRun = None,
     client: Singled = None,
     records: Count = 24,
+    rounds: Rounds = None,
+    copies: Copies = None,
+    shadows: Shadows = None,
     unnoticed: Unnoticed = False,
     seed: options.AuditSeed = 0,
     output: Written = None,
     runs: options.RunsFolder = None,
 ) -> None:
     """Let a server single out clients: what does it learn, and who notices?"""
+    from privaudit.auditing.active.amplified import Amplifier
     from privaudit.core.errors import ConfigError
+    from privaudit.core.parameters import build
     from privaudit.evaluation.active_server import attack_actively, write_messages
     from privaudit.federated.runs.folder.run_names import load_run
 
@@ -55,12 +72,15 @@ def active(
         raise ConfigError(
             f"{output} is there, and a transcript was to be written. Name a new folder."
         )
+    given = options.given(rounds=rounds, copies=copies, shadows=shadows)
+    how = build("active server", Amplifier, given)
     finished = load_run(run, folder=runs)
     everybody = list(finished.population.numbers)
     found = attack_actively(
         finished,
         everybody if client == ["all"] else client or "client-0",
         records=records,
+        how=how,
         seed=seed,
         unnoticed=unnoticed,
     )

@@ -113,7 +113,8 @@ def attack_actively(
     Args:
         run: Of a trainer whose clients keep nothing, such as promptfl; not masked.
         clients: Who is singled out, each in rounds of its own.
-        records: Of each one's candidates, drawn at random; a round each.
+        records: Of each one's candidates, drawn at random; a round each. Where records
+            share a coin, one of each group.
         how: Models are crafted; None for the usual way.
         seed: Of the adversary.
         unnoticed: Whether each stays within the client's own bound on moves.
@@ -146,7 +147,10 @@ def attack_actively(
         LoggedAttack.of("not amplified", repr(how), passive, named=False),
     ]
     who = ", ".join(named)
-    asked = {"client": who, "records": records, "seed": seed, "unnoticed": unnoticed}
+    asked = {
+        "client": who, "records": records, "seed": seed, "unnoticed": unnoticed,
+        "rounds": how.rounds, "copies": how.copies, "shadows": how.shadows,
+    }  # fmt: skip
     log_audit(run, SCENARIO, seed, attacks, asked)
     return ActiveAudit(
         named,
@@ -177,6 +181,9 @@ def _chosen(
 ) -> dict[ClientId, list[int]]:
     """Return which of each client's candidates are amplified.
 
+    Of records that share a coin the first one alone: each that is asked about is then a
+    trial of its own.
+
     Raises:
         ConfigError: They are too few, or a client is named twice.
     """
@@ -190,22 +197,23 @@ def _chosen(
         run.ledger.candidates_of(client)  # raises where there is none
         positions = run.population.asked_about(client, canaries=False)
         truth = run.ledger.is_member[positions]
-        drawn = seeds.stream("amplified", client=client).permutation(len(positions))
-        chosen[client] = np.sort(drawn[:records]).tolist()
+        units = run.ledger.units(positions).first
+        drawn = seeds.stream("amplified", client=client).permutation(len(units))
+        chosen[client] = np.sort(units[drawn[:records]]).tolist()
         own = int(truth[chosen[client]].sum())
         either = own, len(chosen[client]) - own
         if not min(either):
             raise ConfigError(
-                f"{len(chosen[client])} records of {client} were to be amplified, {own} "
-                "of them members: it takes some of either. Use more records, or other "
-                "clients."
+                f"{len(chosen[client])} records of {client}, each with a coin of its own, "
+                f"were to be amplified, {own} of them members: it takes some of either. "
+                "Use more records, or other clients."
             )
         count = [c + e for c, e in zip(count, either, strict=True)]
     if min(sum(count), 2 * min(count)) < FEWEST_RECORDS:
         raise ConfigError(
-            f"{sum(count)} records of {', '.join(clients)} were to be amplified, "
-            f"{count[0]} of them members: it takes {FEWEST_RECORDS // 2} of either. Use "
-            "more records, or other clients."
+            f"{sum(count)} records of {', '.join(clients)}, each with a coin of its own, "
+            f"were to be amplified, {count[0]} of them members: it takes "
+            f"{FEWEST_RECORDS // 2} of either. Use more records, or other clients."
         )
     return chosen
 

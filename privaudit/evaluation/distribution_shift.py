@@ -45,6 +45,7 @@ from privaudit.evaluation.blind_baseline import (
     pooled_blind_auroc,
 )
 from privaudit.evaluation.distribution_shift_verdict import Shift
+from privaudit.federated.runs.ledger import CoinUnits
 from privaudit.federated.runs.population import records_elsewhere
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.trainer import TRAINERS, Records
@@ -148,18 +149,25 @@ def _plan(plan: Scenario, attacks: Sequence[str] | None, kind: TaskKind) -> Scen
 def _with_members(
     run: Run, targets: Sequence[Target]
 ) -> tuple[list[Target], list[Records]]:
-    """Return the clients to which a coin gave a member, and those members."""
-    truths = [_truth(run, target) for target in targets]
+    """Return the clients to which a coin gave a member, and those members.
+
+    Of members that share a coin the first one alone: they are one trial, as a foreign
+    record is, and a mean over them would differ from one foreign record by its spread.
+    """
+    units = [_units(run, target) for target in targets]
     pairs = [
-        (target, target.candidates.pick(torch.from_numpy(truth)))
-        for target, truth in zip(targets, truths, strict=True)
+        (target, target.candidates.pick(torch.from_numpy(one.first[truth])))
+        for target, (one, truth) in zip(targets, units, strict=True)
         if truth.any()
     ]
     return [target for target, _ in pairs], [members for _, members in pairs]
 
 
-def _truth(run: Run, target: Target) -> Bool[np.ndarray, " candidates"]:
-    return run.ledger.is_member[run.population.indices(target.client)]
+def _units(run: Run, target: Target) -> tuple[CoinUnits, Bool[np.ndarray, " units"]]:
+    """Return which candidates share a coin, and how each coin fell."""
+    candidates = run.population.indices(target.client)
+    units = run.ledger.units(candidates)
+    return units, run.ledger.is_member[candidates[units.first]]
 
 
 def _strangers(
@@ -238,10 +246,16 @@ def _about(target: Target, records: Records) -> Target:
 def _inside(
     run: Run, attack: Attack, adversary: Adversary, targets: Sequence[Target]
 ) -> list[Groups]:
-    """Return each client's scores of members, and of non-members by the coin."""
-    scores = [result.scores.astype(float) for result in attack(adversary, targets)]
-    truths = [_truth(run, target) for target in targets]
-    return [(s[t], s[~t]) for s, t in zip(scores, truths, strict=True)]
+    """Return each client's scores of members, and of non-members by the coin.
+
+    As the audit's own, they are means over records that share a coin.
+    """
+    groups = []
+    for target, found in zip(targets, attack(adversary, targets), strict=True):
+        units, truth = _units(run, target)
+        scores = units.mean(found.scores.astype(float))
+        groups.append((scores[truth], scores[~truth]))
+    return groups
 
 
 class _ShiftRun(Mapping[str, Tensor]):

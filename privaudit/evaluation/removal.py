@@ -23,7 +23,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from privaudit.auditing.attack_result import ClientScores, leak_auroc
+from privaudit.auditing.attack_result import (
+    ClientScores,
+    difference_knowing_shadows,
+    leak_auroc,
+)
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.auditor import Auditor
 from privaudit.auditing.parts.record_exposure import RECORD_EXPOSURE, ExposedRecords
@@ -84,7 +88,7 @@ class Paired:
     too, and no interval here has a part for that.
 
     Attributes:
-        auroc: Of the headline attack; without the adversary's own coins.
+        auroc: Of the headline attack; its interval knows of the adversary's own coins.
         loss: Mean difference of the privacy loss.
         as_exposed: Difference of shares, with McNemar's p-value.
     """
@@ -382,7 +386,9 @@ def _paired(first: _Measured, second: _Measured, threshold: float) -> Paired:
     ]
     reach = first.losses >= threshold, second.losses >= threshold
     return Paired(
-        pooled_paired_auroc_difference(groups),
+        difference_knowing_shadows(
+            pooled_paired_auroc_difference(groups), first.clients, second.clients
+        ),
         paired_difference(first.losses, second.losses),
         paired_accuracy_difference(*reach),
     )

@@ -1,7 +1,8 @@
 """Attacks at equal budget on four kinds of runs, as the table of docs/attacks.md.
 
 ``python -m tests.benchmarks.attack_table promptfl dp-fpl lora network`` trains each kind of
-run with each seed, makes every attack on all clients, and prints a table in Markdown.
+run with each seed, makes every attack on all clients, and prints a table in Markdown;
+``--scenario`` says who attacks.
 Every attack with shadow models has as many of them. Seconds, the processor's on one
 thread, are what an attack takes alone, its shadow models included. ``--json FILE`` keeps
 the scores.
@@ -26,7 +27,7 @@ from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from privaudit import Auditor, load_run, train
 from privaudit.auditing.named_attacks import named_attacks
 from privaudit.auditing.played_scenario import PlayedScenario
-from privaudit.auditing.scenario import Scenario
+from privaudit.auditing.scenario import SCENARIOS
 from privaudit.core.errors import PrivauditError
 from privaudit.recording.owner import use_owner
 from privaudit.statistics.comparisons import pooled_paired_auroc_difference
@@ -42,17 +43,21 @@ CLASSIFIERS = (
     RMIA,
     SAME_SHADOWS,
     "rmia:shadows=4",
+    "rmia:shadows=2",
     "rmia:shadows=1,mode=offline",
     "shadow",
     "pipra",
     "loss-threshold",
     "confidence",
+    "modified-entropy",
+    "entropy",
     "difficulty-calibration",
     "quantile-regression",
     "fedmia",
     "update-alignment",
     "label-only",
     "ramia",
+    "upload-inversion",
 )
 WRITERS = (
     RMIA,
@@ -60,13 +65,19 @@ WRITERS = (
     "rmia:shadows=4",
     "token-loss",
     "perplexity-zlib",
+    "min-k",
     "min-k-plus-plus",
+    "max-renyi",
+    "mod-renyi",
+    "max-prob-gap",
+    "extraction",
     "difficulty-calibration",
     "difficulty-calibration:slope=1",
     "gradient-norm",
     "neighbourhood",
     "fedmia",
     "update-alignment",
+    "upload-inversion",
 )
 KINDS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "promptfl": ("PromptFL", {"trainer": "promptfl"}),
@@ -75,10 +86,11 @@ KINDS: Mapping[str, tuple[str, dict[str, Any]]] = {
         "LoRA of tiny-llava",
         {
             "trainer": "lora-fedavg",
-            "clients": 2,
+            "clients": 3,
+            "participation": 1.0,
             "rounds": 2,
             "epochs": 5,
-            "shots": 60,
+            "shots": 40,
             "public_share": 0.05,
             "tested": 24,
         },
@@ -100,6 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Train, attack and print."""
     parser = argparse.ArgumentParser()
     parser.add_argument("kinds", nargs="*", default=list(KINDS), choices=list(KINDS))
+    parser.add_argument("--scenario", default="server-reconstruct")
     parser.add_argument("--shadows", type=int, default=SHADOWS)
     parser.add_argument("--seeds", type=int, nargs="*", default=list(SEEDS))
     parser.add_argument("--json", type=Path)
@@ -107,7 +120,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     print(f"{machine()}\n{asked.shadows} shadow models, seeds {asked.seeds}")
     for kind in asked.kinds:
-        found = [_attacked(kind, seed, asked.shadows) for seed in asked.seeds]
+        found = [
+            _attacked(kind, seed, asked.shadows, asked.scenario) for seed in asked.seeds
+        ]
         joined = {
             name: Found(
                 [s for one in found for s in one[name].scores],
@@ -121,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"\n{KINDS[kind][0]}\n\n{table(joined)}", flush=True)
 
 
-def _attacked(kind: str, seed: int, shadows: int) -> dict[str, Found]:
+def _attacked(kind: str, seed: int, shadows: int, seen_in: str) -> dict[str, Found]:
     """Train one run, and make each attack as if it were the only one."""
     with tempfile.TemporaryDirectory() as scratch:
         folder, settings = Path(scratch), dict(KINDS[kind][1])
@@ -134,14 +149,14 @@ def _attacked(kind: str, seed: int, shadows: int) -> dict[str, Found]:
             run = train(name, folder=folder, seed=seed, measured_rounds=1, **settings)
         names = WRITERS if kind == "lora" else CLASSIFIERS
         with use_owner(owner) if owner else nullcontext():
-            return dict(_each(Auditor(run), names, shadows))
+            return dict(_each(Auditor(run), names, shadows, seen_in))
 
 
 def _each(
-    auditor: Auditor, names: Sequence[str], shadows: int
+    auditor: Auditor, names: Sequence[str], shadows: int, seen_in: str
 ) -> Iterator[tuple[str, Found]]:
     attacks = named_attacks(names, shadows)
-    plan = Scenario("attack-table", "?", "server", attacks)
+    plan = replace(SCENARIOS.find(seen_in)(), attacks=attacks)
     prepared, targets = auditor.prepare(plan)
     alone, spent = prepared, 0.0
     for label, attack in attacks.items():

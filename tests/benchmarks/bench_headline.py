@@ -88,7 +88,7 @@ def test_null_runs(tmp_path: Path) -> None:
             "promptfl", folder=tmp_path, seed=500 + seed, measured_rounds=1,
         )  # fmt: skip
         adversary, targets = Auditor(run).prepare(only(5, "rmia"), seed=seed)
-        scored = Rmia(shadows=NULL_SHADOWS, gamma=1.0)(adversary, targets)
+        scored = Rmia(shadows=NULL_SHADOWS)(adversary, targets)
         for toss in range(TOSSES):
             coins = 9000 + TOSSES * seed + toss
             leak = result_under_other_coins(run, targets, scored, coins)

@@ -67,3 +67,43 @@ def test_a_number_of_the_page_is_what_its_command_gives(
     assert not left.value.code
     read, tolerance = READ[arguments[-1]]
     assert read(tmp_path / arguments[-1]) == pytest.approx(float(number), abs=tolerance)
+
+
+LOOP = re.compile(r"for (\w+) in ([^;$]+); do (.*?); done", re.S)
+PLAN = re.compile(r"[\w$/.-]+\.toml")
+
+
+def expanded(text: str) -> str:
+    """Return a page with each loop over words written out."""
+
+    def rounds(loop: re.Match[str]) -> str:
+        return " ".join(loop[3].replace(f"${loop[1]}", w) for w in loop[2].split())
+
+    return LOOP.sub(rounds, text)
+
+
+def places(text: str) -> set[Path]:
+    """Return the plans that a page names, by path, link or bare name."""
+    docs = ROOT / "docs"
+    found = set()
+    for name in PLAN.findall(expanded(text)):
+        if name.startswith("docs/"):
+            found.add(ROOT / name)
+        else:
+            found.add(docs / name if "/" in name else docs / "tables" / name)
+    return found
+
+
+def test_every_plan_that_the_page_names_is_there() -> None:
+    named = places(TEXT)
+    assert len(named) > 60
+    assert [str(path) for path in sorted(named) if not path.is_file()] == []
+
+
+def test_a_plan_that_is_not_there_is_found_in_a_loop() -> None:
+    loop = "for p in a b; do privaudit table docs/tables/x-$p.toml --out o; done"
+    assert places(loop) == {ROOT / f"docs/tables/x-{p}.toml" for p in "ab"}
+    assert places("(`y.toml`, [z](tables/clip/z.toml))") == {
+        ROOT / "docs/tables/y.toml",
+        ROOT / "docs/tables/clip/z.toml",
+    }

@@ -6,8 +6,15 @@ from torch.nn.functional import normalize
 
 from privaudit.auditing.attack import Adversary
 from privaudit.core.errors import AttackError
-from privaudit.federated.trainer import Records
+from privaudit.federated.trainer import Records, Task, Trainer
 from privaudit.models.interfaces import OwnersModel
+
+
+def reads_features_alone(trainer: Trainer, task: Task) -> bool:
+    """Return whether a model reads the feature of a record, and it alone."""
+    words = task.public.words is not None
+    owners = isinstance(task.backbone, OwnersModel)
+    return not (owners or words or trainer.image_tokens)
 
 
 def refuse_unmovable(adversary: Adversary, attack: str) -> None:
@@ -17,8 +24,7 @@ def refuse_unmovable(adversary: Adversary, attack: str) -> None:
         AttackError: It reads parts of pictures or words, or only its owner asks it.
     """
     owners = isinstance(adversary.task.backbone, OwnersModel)
-    words = adversary.task.public.words is not None
-    if owners or words or adversary.trainer.image_tokens:
+    if not reads_features_alone(adversary.trainer, adversary.task):
         raise AttackError(
             f"{attack} was requested, which asks around a record by moving its feature, "
             f"and models of {type(adversary.trainer).__name__} read "

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from privaudit.auditing.attack_result import ClientScores
+from privaudit.auditing.attack_result import ClientScores, difference_knowing_shadows
 from privaudit.auditing.storage.load import StoredAudit
 from privaudit.evaluation.compare.comparable import (
     ClientPair,
@@ -67,7 +67,7 @@ def measure_pair(
 def _auroc(name: str, pairs: Sequence[ClientPair]) -> Measured:
     first, first_turned = _leak_of([pair.first for pair in pairs])
     second, second_turned = _leak_of([pair.second for pair in pairs])
-    signs = [-1.0 if turned else 1.0 for turned in (first_turned, second_turned)]
+    signs = -1.0 if first_turned else 1.0, -1.0 if second_turned else 1.0
     at = paired_auroc_at(
         [
             (signs[0] * p.first.scores, signs[1] * p.second.scores, p.is_member)
@@ -76,8 +76,11 @@ def _auroc(name: str, pairs: Sequence[ClientPair]) -> Measured:
         [pair.first.cluster for pair in pairs],
     )
 
+    ours, theirs = [p.first for p in pairs], [p.second for p in pairs]
+
     def interval_at(confidence: float) -> Estimate:
-        return at(confidence).estimate
+        plain = at(confidence)
+        return difference_knowing_shadows(plain, ours, theirs, signs).estimate
 
     turned = first_turned, second_turned
     return Measured(f"{name} AUROC", "leak", first, second, interval_at, turned)

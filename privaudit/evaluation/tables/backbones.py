@@ -8,8 +8,12 @@ from privaudit.federated.runs.fields import RunFields
 from privaudit.federated.runs.tasks import RUN_TASKS
 
 
-def ran_on(plan: TablePlan) -> str:
+def ran_on(plan: TablePlan, fewest: int | None = None) -> str:
     """Return a line on what the numbers are of: backbones, data sets and seeds.
+
+    Args:
+        plan: Of what ran.
+        fewest: Seeds of the cell with the fewest; by default each has all.
 
     Example:
         >>> from privaudit.evaluation.tables.parts import TableRow
@@ -18,7 +22,8 @@ def ran_on(plan: TablePlan) -> str:
         '**Ran on** `tiny-clip` with `digits`; 2 seeds (1, 2).'
     """
     count = len(plan.seeds)
-    seeds = f"{count} seed{'s' * (count > 1)} ({', '.join(map(str, plan.seeds))})"
+    counts = f"{fewest} to {count}" if fewest and fewest < count else f"{count}"
+    seeds = f"{counts} seed{'s' * (count > 1)} ({', '.join(map(str, plan.seeds))})"
     return f"**Ran on** {backbones(plan)}; {seeds}."
 
 

@@ -40,7 +40,8 @@ class Published(TablePart):
         name: As the paper numbers it: "table 2".
         shows: What stands in it.
         measured: Whether it holds measurements; others need no plan.
-        besides: What was run without a plan, and where it stands.
+        besides: What was run by another command than a plan's, and where it stands.
+        found: What that gave, which no expectation is held to.
     """
 
     paper: Text
@@ -48,6 +49,7 @@ class Published(TablePart):
     shows: Text
     measured: bool = True
     besides: str = ""
+    found: str = ""
 
     @property
     def full_name(self) -> str:
@@ -69,6 +71,7 @@ class MatrixRow:
         stored: What it gave; None where none was run.
         judgements: What each expectation says, with its judgement.
         is_earlier: Whether any of what ran is no part of the plan any more.
+        is_besides: Whether it was run by another command, without a plan.
     """
 
     item: Published
@@ -76,6 +79,7 @@ class MatrixRow:
     stored: StoredTable | None
     judgements: Sequence[tuple[str, Judgement]]
     is_earlier: bool = False
+    is_besides: bool = False
 
     @property
     def answer(self) -> Answer:
@@ -131,7 +135,7 @@ def _check_names(items: Sequence[Published], plans: Mapping[str, TablePlan]) -> 
 def _rows(
     item: Published, plans: Mapping[str, TablePlan], folder: Path
 ) -> Iterator[MatrixRow]:
-    """Yield a row for each plan that was run, or one for those that were not."""
+    """Yield a row for each plan or command that was run, and one for other plans."""
     of_it = [n for n, plan in plans.items() if item.full_name in plan.reproduces]
     stored = {n: folder / RESULTS / Path(n).with_suffix(".json") for n in of_it}
     ran = [name for name in of_it if stored[name].is_file()]
@@ -140,8 +144,10 @@ def _rows(
         judged = _judged(item, plans[name], found)
         earlier = is_earlier(found.plan, plans[name], found.spots)
         yield MatrixRow(item, (name,), found, judged, earlier)
+    if item.besides:
+        yield MatrixRow(item, (), None, (), is_besides=True)
     rest = tuple(name for name in of_it if name not in ran)
-    if rest or not ran:
+    if rest or not (ran or item.besides):
         yield MatrixRow(item, rest, None, ())
 
 
@@ -166,10 +172,12 @@ def as_markdown(rows: Sequence[MatrixRow], where: str) -> str:
     counts = Counter(row.answer for row in rows if row.stored)
     names = {row.item.full_name for row in rows if row.item.measured}
     ran = {row.item.full_name for row in rows if row.stored}
+    others = {row.item.full_name for row in rows if row.is_besides} - ran
     answers = ", ".join(f"{answer}: {count}" for answer, count in counts.most_common())
     return (
         f"{markdown_table(header, body)}\n\n{len(ran)} of {len(names)} tables and "
-        f"figures with measurements were run, by {sum(counts.values())} plans. Shape "
+        f"figures with measurements were run, by {sum(counts.values())} plans, and "
+        f"{len(others)} by another command, whose numbers are held to nothing. Shape "
         f"agrees: {answers or 'nothing ran'}."
     )
 
@@ -180,8 +188,11 @@ def _line(row: MatrixRow, where: str) -> list[str]:
     if not item.measured:
         return [name, "none: no measurement", "", "", "", ""]
     plans = "<br>".join(f"[{Path(p).stem}]({where}/{p})" for p in row.plans) or "none"
+    if row.is_besides:
+        ran = f"ran by another command: {item.besides}"
+        return [name, "none", ran, "", UNKNOWN, item.found]
     if row.stored is None:
-        return [name, plans, item.besides or "not run here", "", UNKNOWN, ""]
+        return [name, plans, "not run here", "", UNKNOWN, ""]
     few, many = row.stored.seeds
     seeds = str(many) if few == many else f"{few} to {many}"
     said = [f"{says} ({_steps(one)})" for says, one in row.judgements]
@@ -191,11 +202,15 @@ def _line(row: MatrixRow, where: str) -> list[str]:
 
 
 def _steps(one: Judgement) -> str:
-    """Return how many steps of an expectation hold."""
+    """Return how many of an expectation's steps hold, of those that were run."""
     if one.answer == ANOTHER:
         return "another plan ran"
+    if not one.ran:
+        return f"none of {one.steps} run"
     against = f", {one.reversed} reversed" if one.reversed else ""
-    return f"{one.held} of {one.steps} beyond chance{against}, {one.by_means} by means"
+    part = f"; {one.ran} of {one.steps} run" if one.ran < one.steps else ""
+    held = f"{one.held} of {one.ran} beyond chance{against}"
+    return f"{held}, {one.by_means} by means{part}"
 
 
 def write_between(page: Path, text: str) -> bool:

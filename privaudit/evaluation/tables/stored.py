@@ -106,12 +106,14 @@ class StoredTable:
         return replace(self, plan=plan)
 
     def beside(self, plan: TablePlan) -> "StoredTable":
-        """Return the table with a plan's numbers of the paper in place of its own."""
+        """Return the table with a plan's words and numbers of the paper for its own."""
         cells = {
             place: replace(cell, paper=plan.printed(place[2], place[0], place[1]))
             for place, cell in self.cells.items()
         }
-        asked = self.plan.model_copy(update={"paper": plan.paper})
+        metrics = [[p.metrics for p in one.panels] for one in (self.plan, plan)]
+        panels = (plan if metrics[0] == metrics[1] else self.plan).panels
+        asked = self.plan.model_copy(update={"paper": plan.paper, "panels": panels})
         return StoredTable(asked, cells)
 
 
@@ -126,6 +128,7 @@ class Judgement:
         by_means: Steps that hold by means alone.
         reversed: Steps that are the other way round beyond it.
         steps: All of them.
+        ran: Steps both of whose cells were run.
     """
 
     answer: Answer
@@ -133,6 +136,7 @@ class Judgement:
     by_means: int
     reversed: int
     steps: int
+    ran: int = 0
 
 
 def read_stored(path: Path) -> StoredTable:
@@ -225,7 +229,8 @@ def judge(
     elif steps and held == len(steps):
         answer = "yes"
     means = _signs(expected, gaps, None).count(1)
-    return Judgement(answer, held, means, reversed_, len(steps))
+    ran = sum(gap is not None for gap in gaps)
+    return Judgement(answer, held, means, reversed_, len(steps), ran)
 
 
 @dataclass(frozen=True)

@@ -307,6 +307,7 @@ AUDIT = entries(
         ),
         "config": withheld,  # the run's own is there
         "privacy": withheld,  # likewise
+        "reconstruction": each(r"\d+", number),
         "utility": entries(
             {
                 "local": ESTIMATE,

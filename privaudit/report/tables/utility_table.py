@@ -94,22 +94,22 @@ def stored_markdown(table: StoredTable) -> str:
     table = table.shown
     plan = table.plan
     over = "last round" if plan.over == "last" else f"mean of the last {LAST} rounds"
-    few, many = table.seeds
-    counts = f"{few}" if few == many else f"{few} to {many}"
-    seeds = f"{counts} seed{'s' * (many > 1)} ({', '.join(map(str, plan.seeds))})"
+
+    def cells(metrics: Sequence[Metric]) -> list[CellSummary]:
+        places = [(*place, metric) for place in plan.cells for metric in metrics]
+        found = [table.cell(*place, plan.over) for place in places]
+        return [cell for cell in found if cell]
 
     def about(metrics: Sequence[Metric]) -> str:
-        places = [(*place, metric) for place in plan.cells for metric in metrics]
-        cells = [table.cell(*place, plan.over) for place in places]
-        paper = any(cell and cell.paper for cell in cells)
-        runs = "" if table.has_runs else "; from before runs were stored"
-        return f"{over}; {seeds}{_BRACKETS * paper}{runs}*"
+        paper = any(cell.paper for cell in cells(metrics))
+        return f"{over}{_BRACKETS * paper}*"
 
-    parts = []
+    runs = "" if table.has_runs else " From before runs were stored."
+    parts = [ran_on(plan, table.seeds[0]) + runs]
     for panel in plan.panels:
         name = f"{panel.label}, " if panel.label else ""
         parts += [f"*{name}{about(panel.metrics)}", _panel_table(table, panel)]
-    for metric in () if plan.panels else plan.metrics:
+    for metric in () if plan.panels else filter(lambda m: cells([m]), plan.metrics):
         parts += [f"*{title(plan, metric)}, {about([metric])}"]
         alike: dict[tuple[str, ...], list[Sequence[Column]]] = {}
         for group in plan.groups:

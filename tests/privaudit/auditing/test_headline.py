@@ -36,7 +36,7 @@ def test_where_other_coins_are_tossed_the_headline_says_leaks_as_rarely_as_it_ma
 ) -> None:
     """No record was trained on for the coins that are asked about; bench: 400 runs."""
     adversary, targets = Auditor(run).prepare(find_scenario("server-reconstruct", 0))
-    scored = Rmia(shadows=SHADOWS, gamma=1.0)(adversary, targets)
+    scored = Rmia(shadows=SHADOWS)(adversary, targets)
     said = []
     for toss in range(TOSSES):
         result = result_under_other_coins(run, targets, scored, 1000 + toss)

@@ -10,9 +10,11 @@ from privaudit import Run
 from privaudit.auditing.active.amplified import Amplifier
 from privaudit.auditing.repetition.audit_log import read_log
 from privaudit.core.errors import AttackError, ConfigError, UnknownNameError
-from privaudit.evaluation.active_server import attack_actively, write_messages
+from privaudit.core.seeds import Seeds
+from privaudit.evaluation.active_server import _chosen, attack_actively, write_messages
 from privaudit.federated.transcripts.folder import TranscriptFolder
 from tests.conftest import Cli
+from tests.privaudit.auditing.test_groups_of_one_coin import paired
 
 QUICK = Amplifier(copies=2, rounds=1, shadows=6)
 
@@ -53,6 +55,20 @@ def test_clients_are_compared_each_with_itself(whole: Path) -> None:
     assert found.checks[0].detected.n == (32,)
 
 
+def test_one_record_of_each_group_is_asked_about(whole: Path) -> None:
+    run = Run(whole)
+    candidates = run.population.asked_about("client-0", canaries=False)
+    run.__dict__["ledger"] = paired(run.ledger)
+    group = run.ledger.group
+    assert group is not None
+    asked = candidates[_chosen(run, ["client-0"], 1000, Seeds(0))["client-0"]]
+    assert len(np.unique(group[asked])) == len(asked) == len(set(group[candidates]))
+    assert len(asked) < 0.6 * len(candidates)
+    found = attack_actively(run, records=16, how=QUICK)
+    assert sum(found.active.n) == sum(found.gain.estimate.n) == 16
+    assert read_log(run)[-1].attacks[0].n == found.active.n
+
+
 def test_what_stays_within_the_bound_raises_no_alarm(whole: Path) -> None:
     found = attack_actively(Run(whole), records=10, how=QUICK, unnoticed=True)
     assert found.checks[1].detected.value == 0
@@ -76,3 +92,21 @@ def test_what_would_say_nothing_is_refused(
     code, _, error = cli("active", "whole", "--output", whole)
     assert code == 2
     assert "Name a new folder" in error
+
+
+def test_the_command_reaches_how_models_are_crafted_and_logs_it(
+    whole: Path, cli: Cli
+) -> None:
+    how = ("--rounds", 2, "--copies", 3, "--shadows", 6)
+    code, told, _ = cli("active", "whole", "--records", 10, *how)
+    assert code == 0
+    found = attack_actively(
+        Run(whole), records=10, how=Amplifier(copies=3, rounds=2, shadows=6)
+    )
+    assert f"AUROC {found.active}" in told
+    before, line = read_log(Run(whole))
+    assert before.attacks == line.attacks
+    assert "copies=3, rounds=2, shadows=6" in line.attacks[0].settings
+    code, _, error = cli("active", "whole", "--shadows", 7)
+    assert (code, error.count("\n")) == (2, 1)
+    assert "cannot take shadows = 7" in error

@@ -24,6 +24,7 @@ from privaudit.models.interfaces import AnyTask
 from privaudit.statistics.comparisons import Comparison
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.roc import pooled_auroc
+from tests.privaudit.auditing.test_groups_of_one_coin import paired
 
 SHIFT = "distribution shift, not membership"
 MEMBERSHIP = "membership shows beyond the distribution shift"
@@ -150,6 +151,21 @@ def test_the_foreign_number_is_the_mean_of_clients_by_pairs(
     assert of_nothing[0].foreign.value == pytest.approx(
         pooled_auroc(groups).value, abs=1e-4
     )
+
+
+def test_records_that_share_a_coin_are_one_trial(untrained: Run) -> None:
+    """The audit's own number stays that, and a group meets foreign records once."""
+    run = Run(untrained.path)
+    run.__dict__["ledger"] = paired(run.ledger)
+    (found,) = measure_shift(run, attacks=["loss-threshold"], most=100)
+    audit = Auditor(run).attack(is_logged=False, shadows=0)
+    own = audit.results["loss-threshold"].auroc
+    assert found.inside.value == pytest.approx(own.value)
+    assert found.inside.n == own.n
+    members = own.n[0]
+    assert members < 0.6 * run.ledger.is_member.sum()
+    for one in (found.foreign, found.untuned, found.blind, found.beyond.estimate):
+        assert one.n == (members, 100)
 
 
 def test_the_untuned_model_is_the_same_for_every_trainer(whole: Path) -> None:

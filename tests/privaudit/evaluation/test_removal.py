@@ -3,7 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from jaxtyping import Int
 
 from privaudit import Audit, Auditor, Run, train
 from privaudit.attacks.loss_threshold import LossThreshold
@@ -16,6 +18,7 @@ from privaudit.core.errors import (
     IncompatibleRunsError,
     MissingFileError,
 )
+from privaudit.datasets.dataset import Dataset
 from privaudit.datasets.left_out import read_positions
 from privaudit.datasets.split import UNUSED
 from privaudit.evaluation.compare.comparable import check_pairable
@@ -25,6 +28,7 @@ from privaudit.evaluation.removal import (
     retrain_without,
 )
 from privaudit.evaluation.removal_over_runs import over_runs
+from privaudit.federated.runs import dealing
 from privaudit.federated.runs.folder.run_names import load_run
 from tests.conftest import Cli, common_cache
 
@@ -74,6 +78,41 @@ def test_those_who_lose_most_go_and_the_same_others_are_compared(audit: Audit) -
     assert {name: measured.leak(name)["settings"] for name in measured.attacks} == {
         name: leak.settings for name, leak in audit.results.items()
     }
+
+
+def pairs_of_a_class(dataset: Dataset, wanted: str) -> Int[np.ndarray, " n"]:
+    """Put a class's records together by twos, whatever was asked for."""
+    group = np.arange(len(dataset))
+    for label in dataset.labels.unique():
+        rows = np.flatnonzero(dataset.labels.numpy() == int(label))
+        rows = rows[: len(rows) // 2 * 2]
+        group[rows[1::2]] = rows[::2]
+    return group
+
+
+def test_records_that_share_a_coin_go_together_and_count_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dealing, "group_records", pairs_of_a_class)
+    run = train(
+        folder=tmp_path, rounds=1, epochs=5, shots=6, clients=1, groups="contents"
+    )
+    audit = Auditor(run).attack(attacks=["lira:mode=offline"], shadows=8)
+    save_audit(audit)
+    found = retrain_without(run, share=0.2, folder=tmp_path)
+    group, candidates = run.ledger.group, run.ledger.candidates_of(0)
+    assert group is not None
+    groups = len(set(group[candidates]))
+    assert 2 * groups == len(candidates)
+    assert found.gone == groups // 5
+    for one in (found.before, found.without_exposed, found.without_random):
+        assert one.loss.n == one.as_exposed.n == (groups - 2 * found.gone,)
+        assert sum(one.auroc.n) == groups - 2 * found.gone
+    assert sum(found.onion.auroc.estimate.n) == groups - 2 * found.gone
+    ledger = load_run(found.without_exposed.run, folder=tmp_path).ledger
+    gone = candidates[ledger.owner[candidates] == UNUSED]
+    assert len(gone) == 2 * found.gone
+    assert len(set(group[gone])) == found.gone
 
 
 def test_attacks_are_made_again_on_the_clients_that_had_shadow_models(

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from privaudit.statistics.comparisons import Comparison, paired_auroc_difference
 from privaudit.statistics.delong import delong_components
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.roc import pooled_auroc
 from privaudit.statistics.shadow_comparison import (
+    difference_with_shadow_error,
     rows_left,
     shadow_variance,
     with_shadow_error,
@@ -33,21 +35,37 @@ class Draw:
     common: float = 1.0
 
     def audit(self, rng: np.random.Generator) -> tuple[Clients, list[Clients]]:
+        return self.audits(rng, self.lift)[0]
+
+    def audits(
+        self, rng: np.random.Generator, *lifts: float
+    ) -> list[tuple[Clients, list[Clients]]]:
+        """Targets with these lifts, on the same records and by the same coins.
+
+        What a shadow says of a kind, that of the next target says twice as loudly.
+        """
         difficulty, kind = rng.normal(size=(2, self.records))
         truth = rng.random(self.records) < 0.5
-        target = difficulty + self.lift * truth + rng.normal(size=self.records)
         coins = rng.random((self.shadows // 2, self.records)) < 0.5
         is_in = np.stack([coins, ~coins], axis=1).reshape(self.shadows, -1)
-        shadows = difficulty + self.lift * is_in
-        shadows += self.noise * rng.normal(size=shadows.shape)
-        shadows += self.common * rng.normal(size=(self.shadows, 1)) * kind
+        told = self.common * rng.normal(size=(self.shadows, 1))
+        found = []
+        for number, lift in enumerate(lifts):
+            target = difficulty + lift * truth + rng.normal(size=self.records)
+            shadows = difficulty + lift * is_in + (1 + number) * told * kind
+            shadows += self.noise * rng.normal(size=shadows.shape)
 
-        def split(rows: np.ndarray) -> Clients:
-            scores = target - shadows[rows].mean(axis=0)
-            return [(scores[truth], scores[~truth])]
+            def split(
+                rows: np.ndarray,
+                target: np.ndarray = target,
+                shadows: np.ndarray = shadows,
+            ) -> Clients:
+                scores = target - shadows[rows].mean(axis=0)
+                return [(scores[truth], scores[~truth])]
 
-        whole = split(np.arange(self.shadows))
-        return whole, [split(rows) for rows in rows_left(self.shadows)]
+            left = [split(rows) for rows in rows_left(self.shadows)]
+            found.append((split(np.arange(self.shadows)), left))
+        return found
 
 
 def estimated(clients: Clients, left_out: list[Clients]) -> Estimate:
@@ -112,6 +130,44 @@ def test_intervals_cover_other_records_and_other_shadows(
     if lift == 0:
         leaks = sum(one.low > 0.5 for one in found)
         assert leaks <= 300 * 0.025 + 3 * np.sqrt(300 * 0.025 * 0.975)
+
+
+def difference(
+    rng: np.random.Generator, draw: Draw, *lifts: float
+) -> tuple[Comparison, Comparison]:
+    """Return one less the other for other records, and for other shadows as well."""
+    (first, left), (second, their_left) = draw.audits(rng, *lifts)
+    (members, others), (their_members, their_others) = first[0], second[0]
+    scores = np.concatenate([members, others])
+    theirs = np.concatenate([their_members, their_others])
+    is_member = np.arange(len(scores)) < len(members)
+    plain = paired_auroc_difference(scores, theirs, is_member)
+    variance = shadow_variance(left, their_left)
+    return plain, difference_with_shadow_error(plain, variance, len(left))
+
+
+def test_differences_cover_other_records_and_other_shadows(
+    rng: np.random.Generator,
+) -> None:
+    """600 pairs of audits; without the shadows' part far fewer are covered."""
+    draw, lifts = Draw(0.0, 8, common=3.0), (1.0, 0.5)
+    found = [difference(rng, draw, *lifts) for _ in range(600)]
+    mean = float(np.mean([plain.estimate.value for plain, _ in found]))
+    plain, knowing = (
+        sum(one[kind].estimate.low <= mean <= one[kind].estimate.high for one in found)
+        for kind in (0, 1)
+    )
+    assert knowing >= 600 * 0.95 - 3 * np.sqrt(600 * 0.05 * 0.95)
+    assert plain < knowing
+    assert all(one[1].p_value >= one[0].p_value for one in found)
+
+
+def test_what_both_sets_of_shadows_say_alike_is_no_error_of_a_difference(
+    rng: np.random.Generator,
+) -> None:
+    left_out = [[(rng.normal(size=30) + 3 * k, rng.normal(size=30))] for k in range(5)]
+    assert shadow_variance(left_out) > 0
+    assert shadow_variance(left_out, left_out) == 0
 
 
 def test_an_interval_at_its_end_widens_and_stays_a_share() -> None:

@@ -1,5 +1,6 @@
 """The plans of docs/tables: of the papers' tables, ready to run."""
 
+import math
 import re
 import tomllib
 from dataclasses import replace
@@ -7,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from privaudit.evaluation.tables.plan import read_plan
-from privaudit.evaluation.tables.schedule import schedule
+from privaudit.evaluation.tables.metrics import attack_of
+from privaudit.evaluation.tables.parts import Column
+from privaudit.evaluation.tables.pieces import PROVED, read_records
+from privaudit.evaluation.tables.plan import TablePlan, read_plan
+from privaudit.evaluation.tables.schedule import schedule, settings_of
 from privaudit.federated.runs.config import build_trainer
 from privaudit.federated.trainer import Task
 from tests.conftest import toy_records
@@ -74,6 +78,31 @@ def test_columns_by_certified_epsilon_certify_all_rows_alike(
             assert proved == pytest.approx(float(column.label), rel=5e-3)
 
 
+EVERY = [*PLANS, *sorted((PLANS[0].parent / "clip").glob("*.toml"))]
+ELSEWHERE = "as on Oxford Pets "
+"""Begins what the paper shows on another data set than the one in brackets."""
+
+
+@pytest.mark.parametrize("path", EVERY, ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_an_expectation_is_what_the_papers_own_numbers_show(path: Path) -> None:
+    plan = read_plan(path)
+    for one in plan.expects:
+        for step in one.steps([column.name for column in plan.columns]):
+            upper, lower = (plan.printed(one.metric, *spot) for spot in step)
+            if upper is None or lower is None or one.says.startswith(ELSEWHERE):
+                continue
+            gap = upper.mean - one.times * lower.mean
+            holds = gap > 0 if one.within is None else abs(gap) <= one.within
+            assert holds, (one.of, one.says, step, upper.text, lower.text)
+
+
+def test_plans_without_expectations_are_those_whose_papers_say_nothing() -> None:
+    """The proposal expects nothing there, and shares of attention are no metric."""
+    silent = {path.stem for path in EVERY if not read_plan(path).expects}
+    nothing = {f"fedpt-{name}" for name in ("ablations", "settings", "domains")}
+    assert silent <= {*nothing, "fedpt-encoder", "pfedmoap-figure-6"}
+
+
 def digests(name: str) -> dict[str, set[str]]:
     """Return the runs of each row of a plan, whose model is attacked left out."""
     planned = schedule(read_plan(PLANS[0].parent / f"{name}.toml"))
@@ -111,3 +140,86 @@ def test_a_plan_that_compares_unlike_things_says_so(name: str, says: str) -> Non
     results = (path.parents[1] / "results.md").read_text(encoding="utf-8")
     section = results.split(f"{name}.toml`", 1)[1].split("\n### ", 1)[0]
     assert "⚠" in section
+
+
+def published_data(plan: TablePlan) -> bool:
+    """Say whether a plan's source names its data set, whose numbers are in brackets."""
+    source = re.findall(r"[a-z0-9]+", plan.source.lower().replace("-", ""))
+    fields = [{**plan.fields, **r.fields, **c.fields} for r, c in plan.cells]
+    names = {
+        Path(str(f["data"])).name.partition("_")[0]
+        if str(f["dataset"]).endswith("-bank")
+        else str(f["dataset"])
+        for f in fields
+    }
+    return all(name.replace("-", "") in source for name in names)
+
+
+def claims_alike(plan: TablePlan, column: Column) -> bool:
+    """Say whether several mechanisms have one ε by the papers' formulas in a column."""
+    rows = [row for row, one in plan.cells if one == column]
+    settings = [settings_of(plan, row, column) for row in rows]
+    claims = {one.get("epsilon") for one in settings if "epsilon" in one}
+    published = all(str(one.get("mode")).startswith("published") for one in settings)
+    mechanisms = {(row.trainer, row.settings.get("mu")) for row in rows}
+    return published and len(mechanisms) > 1 and len(claims) == 1 and None not in claims
+
+
+def pairs_otherwise(plan: TablePlan) -> bool:
+    """Say whether FedRand's clients stand beside the paper's, reconstructed otherwise."""
+    return any(
+        row.trainer == "fedrand"
+        and settings_of(plan, row, column).get("pairing") != "second-to-last"
+        and attack_of(metric) is not None
+        and plan.read_as(metric, row).startswith("client ")
+        and plan.printed(metric, row.label, column.name)
+        for row, column in plan.cells
+        for metric in plan.measured
+    )
+
+
+def unlike(plan: TablePlan) -> dict[str, bool]:
+    """Return what a note on unlike things has to name, and whether there is need."""
+    return {
+        "in brackets": bool(plan.paper) and not published_data(plan),
+        "certified unequally": any(claims_alike(plan, c) for c in plan.columns),
+        "second-to-last": pairs_otherwise(plan),
+    }
+
+
+@pytest.mark.parametrize("path", EVERY, ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_a_plan_says_what_is_unlike_by_rule(path: Path) -> None:
+    plan = read_plan(path)
+    marked = [note for note in plan.notes if note.startswith("Unlike things: ")]
+    needed = unlike(plan)
+    if path.parent.name == "clip":
+        del needed["in brackets"]  # on the papers' own data sets
+    for words, is_needed in needed.items():
+        assert not is_needed or any(words in note for note in marked), words
+    if marked and (path.parent / "results" / f"{path.stem}.json").is_file():
+        page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+        heading = re.search(rf"^### .*\b{path.stem}\.toml`.*$", page, re.M)
+        assert heading
+        assert "⚠" in page[heading.end() :].split("\n### ", 1)[0]
+
+
+def test_what_certifies_unequally_is_found_by_the_rule() -> None:
+    """Stored ε of one claim in one column differ only where mechanisms do."""
+    results = ROOT / "docs" / "tables" / "results"
+    compared = 0
+    for path in PLANS:
+        if not (results / f"{path.stem}.json").is_file():
+            continue
+        plan = read_plan(path)
+        proved: dict[tuple[str, float | None], set[float | None]] = {}
+        for run in read_records(results / f"{path.stem}.json").runs:
+            if run.claimed:
+                known = proved.setdefault((run.column, run.claimed), set())
+                known.add(run.numbers.get(f"{PROVED}released"))
+        alike = {column.name for column in plan.columns if claims_alike(plan, column)}
+        for (column, _), found in proved.items():
+            numbers = [value or math.inf for value in found]
+            if max(numbers) > 1.01 * min(numbers) and "certified ε" not in column:
+                assert column in alike, (path.stem, column)
+                compared += 1
+    assert compared > 20

@@ -11,6 +11,8 @@ from privaudit.evaluation.tables.expectations import Expectation
 from privaudit.evaluation.tables.matrix import (
     BEGIN,
     END,
+    MatrixRow,
+    Published,
     as_markdown,
     matrix_rows,
     write_between,
@@ -46,7 +48,11 @@ def test_every_table_and_figure_with_measurements_has_a_plan() -> None:
         "FedPT",
     }
     for row in rows:
-        assert bool(row.plans) == row.item.measured, row.item.full_name
+        has_plans = row.item.measured and not row.is_besides
+        assert bool(row.plans) == has_plans, row.item.full_name
+    assert {r.item.full_name for r in rows if r.plans} == {
+        row.item.full_name for row in rows if row.item.measured
+    }
     stored = {path.stem for path in (TABLES / "results").rglob("*.json")}
     shown = {Path(name).stem for row in rows if row.stored for name in row.plans}
     assert shown == stored
@@ -192,8 +198,15 @@ def test_a_column_that_did_not_run_does_not_hold() -> None:
     columns = ["x*"]
     found = judge(expected(rows=["a", "b"], columns=columns), plan_of(), stored)
     assert (found.answer, found.held, found.steps) == ("cannot be known here", 1, 2)
+    assert found.ran == 1
     found = judge(expected(rows=["b", "a"], columns=columns), plan_of(), stored)
     assert (found.answer, found.reversed) == ("no", 1)
+    row = MatrixRow(
+        Published(paper="p", name="t", shows="s"), (), stored, [("x", found)]
+    )
+    assert "x (0 of 1 beyond chance, 1 reversed, 0 by means; 1 of 2 run)" in (
+        as_markdown([row], "tables")
+    )
 
 
 def test_a_step_is_reversed_at_the_level_of_all_expectations() -> None:
@@ -322,6 +335,18 @@ def test_what_a_table_writes_is_what_the_matrix_reads(tmp_path: Path) -> None:
     assert not write_between(page, after)
     assert page.read_text().startswith(f"before\n{BEGIN}\n\n|")
     assert page.read_text().endswith(f"\n\n{END}\nbehind\n")
+
+
+def test_what_another_command_ran_is_counted_apart(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path)
+    with (folder / "results" / "published.toml").open("a") as file:
+        file.write('[[items]]\npaper = "p"\nname = "figure 2"\nshows = "more"\n')
+        file.write('besides = "`privaudit x`"\nfound = "no shape"\n')
+    text = as_markdown(matrix_rows(folder), "tables")
+    assert "more | none | ran by another command: `privaudit x` |  | cannot" in text
+    assert "cannot be known here | no shape |" in text
+    assert "0 of 2 tables and figures with measurements were run, by 0 plans" in text
+    assert "and 1 by another command, whose numbers are held to nothing" in text
 
 
 def test_the_expectations_of_a_row_are_judged_together(tmp_path: Path) -> None:

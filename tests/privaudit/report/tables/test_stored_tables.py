@@ -45,10 +45,11 @@ def filled(table: UtilityTable, folder: Path) -> str:
 
 def test_a_page_has_the_tables_that_it_names(tmp_path: Path) -> None:
     text = filled(table_of(metrics=["local"], across="ε", paper={}), tmp_path)
-    assert text.startswith("before\n<!-- stored: made -->\n\n*Accuracy on a client's")
+    head = "**Ran on** `tiny-clip` with `digits`; 3 seeds (1, 2, 3).\n\n*Accuracy on a"
+    assert text.startswith(f"before\n<!-- stored: made -->\n\n{head} client's")
     assert text.endswith("|\n\n<!-- end of stored -->\nafter\n")
     assert "old" not in text
-    assert "of the last 10 rounds; 3 seeds (1, 2, 3); in brackets: the paper's*" in text
+    assert "of the last 10 rounds; in brackets: the paper's*" in text
     assert "| ε | none | ε 0.4 |\n" in text
     assert "| PromptFL | 82.00 ± 1.00 (94.45±0.30) |  |" in text
 
@@ -66,8 +67,9 @@ def test_a_plan_with_panels_is_read_again(tmp_path: Path) -> None:
     write_utility_table(panels_of(), tmp_path, "made")
     text = stored_markdown(read_stored(tmp_path / "made.json"))
     paper = "; in brackets: the paper's"
-    seeds = "mean of the last 10 rounds; 3 seeds (1, 2, 3)"
-    assert text.startswith(f"*Server, {seeds}{paper}*\n\n|  | BLEU-1 |")
+    seeds = "mean of the last 10 rounds"
+    assert text.startswith("**Ran on** ")
+    assert f"\n\n*Server, {seeds}{paper}*\n\n|  | BLEU-1 |" in text
     assert "| FedAvg | 75.00 ± 0.00 | 110.00 ± 0.00 (111.08±0.76) |" in text
     assert f"*{seeds}*\n" in text
 
