@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from privaudit.cli.main import run
+from tests.benchmarks.table_numbers import paired
 from tests.places import ROOT
 
 TEXT = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
@@ -67,6 +68,32 @@ def test_a_number_of_the_page_is_what_its_command_gives(
     assert not left.value.code
     read, tolerance = READ[arguments[-1]]
     assert read(tmp_path / arguments[-1]) == pytest.approx(float(number), abs=tolerance)
+
+
+MINUS = "\N{MINUS SIGN}"
+BY_TEXT = "published-paper, rate 0.0001: "
+LETTERS = ("server exact match", "FedAvg", "accuracy", "FedRand", "accuracy")
+
+
+@pytest.mark.parametrize(
+    ("said", "name", "cells"),
+    [
+        ("+1.3 [0.3, 2.4]", "dp-fpl-2-3-digits",
+         ("neighbour", "DP-FPL", f"{BY_TEXT}0.2", "DP-FPL", f"{BY_TEXT}0.4")),
+        ("-3.7 [-5.9, -1.4]", "dp-fpl-2-3-digits",
+         ("neighbour", "DP-FPL", f"{BY_TEXT}0.05", "DP-FPL", f"{BY_TEXT}0.1")),
+        ("16.5 [-1.6, 34.6]", "fedrand-1-letters", LETTERS),
+    ],
+)  # fmt: skip
+def test_a_paired_difference_of_the_page_is_its_tables(
+    said: str, name: str, cells: tuple[str, ...]
+) -> None:
+    assert said in TEXT.replace(MINUS, "-")
+    metric, *spots = cells
+    table = ROOT / "docs" / "tables" / "results" / f"{name}.json"
+    one = paired(table, metric, (spots[0], spots[1]), (spots[2], spots[3]), "less")
+    numbers = [float(n) for n in re.findall(r"[\d.-]+", said)]
+    assert [one.value, one.low, one.high] == pytest.approx(numbers, abs=0.0501)
 
 
 LOOP = re.compile(r"for (\w+) in ([^;$]+); do (.*?); done", re.S)
