@@ -1,7 +1,7 @@
 """Numbers that docs/results.md draws from a plan's tables, and no table prints.
 
-``python -m tests.benchmarks.table_numbers less TABLE.json METRIC ROW COLUMN ROW COLUMN`` prints
-the first cell less the second one, paired by seed, with Student's 95 % interval;
+``python -m tests.benchmarks.table_numbers less TABLE.json METRIC ROW COLUMN METRIC ROW COLUMN``
+prints the first cell less the second one, paired by seed, with Student's 95 % interval;
 ``over`` in place of ``less`` their ratio. TABLE.json is what ``privaudit table`` wrote.
 
 ``python -m tests.benchmarks.table_numbers lengths TABLE.json RUNS`` prints, for each cell
@@ -25,18 +25,18 @@ from privaudit.evaluation.tables.stored import read_stored
 from privaudit.federated.runs.runs import Run
 from privaudit.statistics.estimate import Estimate, mean_with_t
 
+Cell = tuple[str, str, str]  # metric, row, column
 
-def paired(
-    table: Path, metric: str, upper: tuple[str, str], lower: tuple[str, str], how: str
-) -> Estimate:
-    """Return a difference or a ratio of two cells, by row and column, over seeds.
+
+def paired(table: Path, upper: Cell, lower: Cell, how: str) -> Estimate:
+    """Return a difference or a ratio of two cells over seeds.
 
     Raises:
         SystemExit: A cell is not stored by seed, or the two share none.
     """
     stored = read_stored(table)
     over = stored.plan.over
-    cells = [stored.cells.get((*place, metric, over)) for place in (upper, lower)]
+    cells = [stored.cells.get((r, c, m, over)) for m, r, c in (upper, lower)]
     a, b = (cell.by_seed if cell else {} for cell in cells)
     shared = sorted(a.keys() & b.keys())
     if not shared:
@@ -58,9 +58,9 @@ def lengths(run: Run) -> tuple[float, float]:
 def main(how: str, table: str, *rest: str) -> None:
     """Print what is asked for."""
     if how in ("less", "over"):
-        metric, *places = rest
-        upper, lower = (places[0], places[1]), (places[2], places[3])
-        print(paired(Path(table), metric, upper, lower, how))
+        one, row, column, other, below, under = rest
+        upper, lower = (one, row, column), (other, below, under)
+        print(paired(Path(table), upper, lower, how))
         return
     (runs,) = rest
     for record in read_records(Path(table)).runs:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from privaudit.cli.main import run
-from tests.benchmarks.table_numbers import paired
+from tests.benchmarks.table_numbers import Cell, paired
 from tests.places import ROOT
 
 TEXT = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
@@ -72,28 +72,31 @@ def test_a_number_of_the_page_is_what_its_command_gives(
 
 MINUS = "\N{MINUS SIGN}"
 BY_TEXT = "published-paper, rate 0.0001: "
-LETTERS = ("server exact match", "FedAvg", "accuracy", "FedRand", "accuracy")
+DIGITS = "dp-fpl-2-3-digits"
 
 
 @pytest.mark.parametrize(
-    ("said", "name", "cells"),
+    ("said", "name", "upper", "lower"),
     [
-        ("+1.3 [0.3, 2.4]", "dp-fpl-2-3-digits",
-         ("neighbour", "DP-FPL", f"{BY_TEXT}0.2", "DP-FPL", f"{BY_TEXT}0.4")),
-        ("-3.7 [-5.9, -1.4]", "dp-fpl-2-3-digits",
-         ("neighbour", "DP-FPL", f"{BY_TEXT}0.05", "DP-FPL", f"{BY_TEXT}0.1")),
-        ("16.5 [-1.6, 34.6]", "fedrand-1-letters", LETTERS),
+        ("+1.3 [0.3, 2.4]", DIGITS, ("neighbour", "DP-FPL", f"{BY_TEXT}0.2"),
+         ("neighbour", "DP-FPL", f"{BY_TEXT}0.4")),
+        ("13.4 [6.6, 20.2]", DIGITS, ("local", "DP-FPL", f"{BY_TEXT}none"),
+         ("neighbour", "DP-FPL", f"{BY_TEXT}none")),
+        ("-3.7 [-5.9, -1.4]", DIGITS, ("neighbour", "DP-FPL", f"{BY_TEXT}0.05"),
+         ("neighbour", "DP-FPL", f"{BY_TEXT}0.1")),
+        ("16.5 [-1.6, 34.6]", "fedrand-1-letters",
+         ("server exact match", "FedAvg", "accuracy"),
+         ("server exact match", "FedRand", "accuracy")),
     ],
 )  # fmt: skip
 def test_a_paired_difference_of_the_page_is_its_tables(
-    said: str, name: str, cells: tuple[str, ...]
+    said: str, name: str, upper: Cell, lower: Cell
 ) -> None:
     assert said in TEXT.replace(MINUS, "-")
-    metric, *spots = cells
     table = ROOT / "docs" / "tables" / "results" / f"{name}.json"
-    one = paired(table, metric, (spots[0], spots[1]), (spots[2], spots[3]), "less")
-    numbers = [float(n) for n in re.findall(r"[\d.-]+", said)]
-    assert [one.value, one.low, one.high] == pytest.approx(numbers, abs=0.0501)
+    found = paired(table, upper, lower, "less")
+    numbers = [float(number) for number in re.findall(r"[\d.-]+", said)]
+    assert [found.value, found.low, found.high] == pytest.approx(numbers, abs=0.0501)
 
 
 LOOP = re.compile(r"for (\w+) in ([^;$]+); do (.*?); done", re.S)
