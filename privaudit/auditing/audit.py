@@ -15,6 +15,7 @@ from privaudit.auditing.shadow_models.budget import ShadowBudget
 from privaudit.core.errors import ConfigError
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.utility import Utility
+from privaudit.privacy.reconstruction_robustness import reconstruction_bounds
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.verdict import Verdict
 
@@ -134,6 +135,7 @@ class Audit:
                 "claimed": self.run.privacy["claimed"],
                 "certified": self.certificate,
             },
+            "reconstruction": reconstruction_bounds(self.certificate),
             "utility": self.utility
             and {
                 **self.utility.to_dict(),

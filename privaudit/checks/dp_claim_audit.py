@@ -14,9 +14,9 @@ NeurIPS 2020; canaries in gradient space as in Nasr et al., "Adversary instantia
 lower bounds for differentially private machine learning", IEEE S&P 2021.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -33,11 +33,21 @@ from privaudit.federated.trainer_abilities import AcceptsGradientCanaries, claim
 from privaudit.privacy.certificate import Claim
 from privaudit.privacy.privacy_record import privacy_record
 from privaudit.statistics.claim import ClaimVerdict, Guarantee, judge_claim
-from privaudit.statistics.epsilon.bound import EpsilonBound
+from privaudit.statistics.epsilon.bound import EpsilonBound, ManyRunsMethod
 from privaudit.statistics.epsilon.designs import Adjacency, IndependentRuns
+from privaudit.statistics.epsilon.multi_split import MultiSplit
 from privaudit.statistics.epsilon.split_threshold import SplitThreshold
 
+BoundName = Literal["split", "multi-split"]
+BOUNDS: Mapping[BoundName, type[ManyRunsMethod]] = {
+    "split": SplitThreshold,
+    "multi-split": MultiSplit,
+}
 FEWEST_RUNS = 20
+LEFT_OPEN = (
+    " The published claim calls data sets neighbours that differ in one sample: whether "
+    "one is added or removed, or replaced, it leaves open. Audited is {adjacency}."
+)
 USED = (
     "dataset",
     "data",
@@ -97,6 +107,92 @@ class ClaimAudit:
         }
 
 
+@dataclass(frozen=True)
+class ClaimReadings:
+    """What many runs say about a claim under each adjacency that it may mean.
+
+    Attributes:
+        audits: One for each adjacency, on coins of the same seed.
+    """
+
+    audits: Sequence[ClaimAudit]
+
+    @property
+    def refuted(self) -> bool:
+        """Whether it is refuted whatever it means.
+
+        So a claim that holds under the adjacency that was meant is refuted no more
+        often than by that one's audit: nothing has to be corrected for two.
+        """
+        return all(one.verdict.kind == "REFUTED" for one in self.audits)
+
+    @property
+    def alarm(self) -> bool:
+        """Whether a bound is beyond what was certified."""
+        return any(one.verdict.alarm for one in self.audits)
+
+    @property
+    def sentence(self) -> str:
+        """Say of all audits together what holds; empty of a single one."""
+        if len(self.audits) == 1:
+            return ""
+        refuted = [
+            one.bound.adjacency for one in self.audits if one.verdict.kind == "REFUTED"
+        ]
+        if self.refuted:
+            return f"Refuted whatever neighbours are: {' and '.join(refuted)}."
+        if refuted:
+            return f"Refuted for {refuted[0]} alone, which the claim need not mean."
+        return "Refuted for neither adjacency."
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what JSON knows: a single audit as it is, several in a list."""
+        audits = [one.to_dict() for one in self.audits]
+        if len(audits) == 1:
+            return audits[0]
+        return {"refuted": self.refuted, "sentence": self.sentence, "audits": audits}
+
+
+def audit_readings(
+    trainer: str,
+    settings: Mapping[str, Any],
+    adjacency: Adjacency | Literal["both"] | None = None,
+    **options: Any,
+) -> ClaimReadings:
+    """Audit a claim under each adjacency that it may mean.
+
+    Args:
+        trainer: As of :func:`audit_claim`.
+        settings: Likewise.
+        adjacency: None audits both where the claim's source leaves it open, which takes
+            twice as long, and else add/remove-one.
+        **options: The others of :func:`audit_claim`.
+
+    Raises:
+        ConfigError: As there, or both were requested of a claim about one.
+    """
+    method = make_config(trainer, settings, clients=2).build_trainer()
+    is_open = leaves_adjacency_open(method)
+    if adjacency is None:
+        adjacency = "both" if is_open else "add/remove-one"
+    if adjacency == "both" and not is_open:
+        raise ConfigError(
+            f"Both adjacencies were requested, and this claim of {trainer} is about "
+            "add/remove-one alone. Leave --adjacency out, or use a published mode."
+        )
+    readings: Sequence[Adjacency] = (
+        ("add/remove-one", "replace-one") if adjacency == "both" else (adjacency,)
+    )
+    return ClaimReadings(
+        [audit_claim(trainer, settings, adjacency=one, **options) for one in readings]
+    )
+
+
+def leaves_adjacency_open(method: Trainer) -> bool:
+    """Say whether a claim is a published one that speaks of one sample that differs."""
+    return str(getattr(method, "mode", "")).startswith("published")
+
+
 def audit_claim(
     trainer: str,
     settings: Mapping[str, Any],
@@ -105,6 +201,7 @@ def audit_claim(
     where: Where = "peer",
     runs: int = 1000,
     adjacency: Adjacency = "add/remove-one",
+    bound: BoundName = "split",
     records: int = 4,
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
@@ -115,7 +212,7 @@ def audit_claim(
     """Audit a claimed epsilon: a lower bound from many runs with and without a canary.
 
     Each run is a federation of two clients; a fair coin inserts the canary into
-    client 0. The bound is Clopper-Pearson's, at a split-sample threshold.
+    client 0. The bound is Clopper-Pearson's, at a threshold of other runs.
 
     Args:
         trainer: Name of a DP trainer that accepts gradient canaries.
@@ -125,6 +222,9 @@ def audit_claim(
         adjacency: What the coin decides: whether the canary is there, or whether it or
             another record is (crafted canaries: its opposite). A claim of a published
             mode is meant for either; a sound one for add/remove-one.
+        bound: "split": one half of the runs chooses the threshold, the other bounds.
+            "multi-split": the median over 101 random halvings, so that the bound hangs
+            on no single one (:class:`privaudit.statistics.epsilon.multi_split.MultiSplit`).
         runs: Independent runs, at least 20; a bound above 0 takes a few hundred.
         records: Other records per client, at least 1.
         seed: Seed of coins, initialisation, batches and noise.
@@ -152,14 +252,17 @@ def audit_claim(
     scores, events = bench.scores(coins, where, progress, executor)
     certified = privacy_record(claim, events, sends_updates=True)["certified"][where]
     audited = IndependentRuns(scores, coins, adjacency=adjacency)
-    bound = SplitThreshold(delta=claim.delta)(audited)
-    is_open = str(getattr(method, "mode", "")).startswith("published")
+    shown = BOUNDS[bound](delta=claim.delta)(audited)
+    is_open = leaves_adjacency_open(method)
     meant = adjacency if is_open else "add/remove-one"
     claimed = Guarantee.stated(claim.epsilon, claim.delta, adjacency=meant)
     proved = Guarantee.stated(certified["epsilon"], claim.delta)
-    verdict = judge_claim(claimed, proved, bound)
+    verdict = judge_claim(claimed, proved, shown)
+    if is_open:
+        said = LEFT_OPEN.format(adjacency=adjacency)
+        verdict = replace(verdict, sentence=verdict.sentence + said)
     return ClaimAudit(
-        config, KINDS[canary], where, records, bound, verdict, scores, coins
+        config, KINDS[canary], where, records, shown, verdict, scores, coins
     )
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
-from scipy.special import expit, logit, ndtr
+from scipy.special import ndtr
 from scipy.stats import rankdata
 
 from privaudit.core.errors import TooFewRecordsError
@@ -27,7 +27,7 @@ from privaudit.statistics.comparisons import (
 from privaudit.statistics.delong import delong_components
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.intervals import normal_quantile
-from privaudit.statistics.roc import pooled_auroc
+from privaudit.statistics.roc import pooled_auroc, variance_doubled
 
 FOLDS = 5
 METHOD = "best of a family by nested cross-fitting, ranks in folds, variance doubled"
@@ -53,10 +53,7 @@ def blind_baseline(
     which the best is chosen. Scores of different fits are not comparable, so each is
     replaced by its rank in its own fold.
 
-    The variance is twice DeLong's. Each fold's records trained the fits of the other
-    folds: near 0.5 that makes the folds' AUROCs as correlated as doubles the variance
-    of their mean (with the plain one, 12 to 17 % of intervals miss 0.5 where nothing
-    is to be told). Far from 0.5 the interval is wider than it need be.
+    The variance is twice DeLong's (:func:`privaudit.statistics.roc.variance_doubled`).
 
     Args:
         member_features: What anybody can compute of each record: features of a public
@@ -134,15 +131,7 @@ def pooled_blind_auroc(groups: Sequence[Groups]) -> Estimate:
         groups: Per client :func:`blind_scores` of members and of non-members.
     """
     plain = pooled_auroc(groups)
-    estimate = replace(plain, method=f"{plain.method}; {METHOD}")
-    if plain.value in (0.0, 1.0):  # the bound there is exact, and no variance
-        return estimate
-    middle = logit(plain.value)
-    ends = [
-        middle + math.sqrt(2) * (logit(e) - middle) for e in (plain.low, plain.high)
-    ]
-    low, high = (float(end) for end in expit(ends))
-    return replace(estimate, low=low, high=high)
+    return variance_doubled(replace(plain, method=f"{plain.method}; {METHOD}"))
 
 
 def beyond_blind(groups: Sequence[Paired]) -> Comparison:

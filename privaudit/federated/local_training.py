@@ -250,6 +250,7 @@ def train_stand_ins(
     shards: Sequence[Records],
     seeds: Seeds,
     index: int,
+    participants: Sequence[ClientId] = (),
 ) -> LocalResult:
     """Train an adversary's own clients for a round, all from what one client received.
 
@@ -261,10 +262,13 @@ def train_stand_ins(
         shards: What each trains on.
         seeds: The adversary's: what a client keeps to itself is as it starts.
         index: The round.
+        participants: As many as take part in it, of whose number shares of noise
+            depend; by default those who are named.
     """
     kept = stack(start_clients(trainer, task, names, seeds))
     down = {n: t.expand(len(names), *t.shape) for n, t in received.items()}
-    cohort, at = Cohort.of(names, shards), Round(index, seeds, tuple(names))
+    at = Round(index, seeds, tuple(participants or names))
+    cohort = Cohort.of(names, shards)
     return update_clients(trainer, task, cohort, down, kept, at)
 
 

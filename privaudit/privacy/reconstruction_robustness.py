@@ -1,8 +1,10 @@
 """What a certificate says about reconstructing a record: how often, at the most."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
-from privaudit.privacy.events import Unit
+from privaudit.privacy.certificate import is_repeatable
 
 _CANDIDATES = (1_000, 1_000_000)
 
@@ -35,24 +37,43 @@ def reconstruction_bound(epsilon: float, delta: float, baseline: float) -> float
     return min(1.0, math.exp(epsilon) * baseline + delta)
 
 
-def reconstruction_sentence(epsilon: float, delta: float, unit: Unit) -> str:
-    """Say for a small and a large set of candidates what a certificate allows.
+def reconstruction_bounds(certificate: Mapping[str, Any]) -> dict[str, float] | None:
+    """Return the bounds for a small and a large set of equally likely candidates.
+
+    By their number, as text: that is how they stand in audit.json. None where nothing
+    is proved, or where the noise follows from a seed.
 
     Args:
-        epsilon: As in :func:`reconstruction_bound`.
-        delta: Likewise.
-        unit: Of the certificate.
+        certificate: Of a view, as in privacy.json.
 
     Example:
-        >>> reconstruction_sentence(1.0, 1e-5, "record")
-        'one of 1,000 equally likely records: reconstructed with at most 0.273 %; one of \
-1,000,000: 0.00127 %'
+        >>> reconstruction_bounds({"epsilon": 1.0, "delta": 1e-5, "unit": "record"})
+        {'1000': 0.002728..., '1000000': 1.2718...e-05}
     """
-    few, many = (
-        f"{100 * bound:.3g} %" if bound < 1 else "any chance"
-        for bound in (reconstruction_bound(epsilon, delta, 1 / n) for n in _CANDIDATES)
-    )
+    epsilon = certificate["epsilon"]
+    if epsilon is None or is_repeatable(certificate):
+        return None
+    delta = certificate["delta"]
+    return {str(n): reconstruction_bound(epsilon, delta, 1 / n) for n in _CANDIDATES}
+
+
+def reconstruction_sentence(certificate: Mapping[str, Any]) -> str:
+    """Say what a certificate allows; nothing where it allows everything by itself.
+
+    Args:
+        certificate: As in :func:`reconstruction_bounds`.
+
+    Example:
+        >>> reconstruction_sentence({"epsilon": 1.0, "delta": 1e-5, "unit": "record"})
+        'one of 1,000 equally likely records is reconstructed with a chance of at most \
+0.273 %, one of 1,000,000 of at most 0.00127 %'
+    """
+    bounds = reconstruction_bounds(certificate)
+    if bounds is None:
+        return ""
+    few, many = (f"{100 * bound:.3g} %" for bound in bounds.values())
     return (
-        f"one of {_CANDIDATES[0]:,} equally likely {unit}s: reconstructed with at most "
-        f"{few}; one of {_CANDIDATES[1]:,}: {many}"
+        f"one of {_CANDIDATES[0]:,} equally likely {certificate['unit']}s is "
+        f"reconstructed with a chance of at most {few}, one of {_CANDIDATES[1]:,} of at "
+        f"most {many}"
     )

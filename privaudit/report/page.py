@@ -45,7 +45,7 @@ from privaudit.report.figures.row_figures import (
     property_plot,
 )
 from privaudit.report.galleries.captions import exposed_captions
-from privaudit.report.galleries.pictures import galleries
+from privaudit.report.galleries.pictures import galleries, read_pictures
 from privaudit.report.labels import NamedAudits
 from privaudit.report.page_template import render
 from privaudit.report.settings import attack_descriptions, attack_settings, run_settings
@@ -125,6 +125,7 @@ def render_report(
         classes_drawn=drawn_sentence(classes),
         shows_records=show_records,
         exposed=galleries(audits, labels) if show_records else {},
+        read=read_pictures(audits, labels) if show_records else {},
         captions=_captions(audits, labels) if show_records else {},
         named_records=_named_records(audits, labels) if show_records else {},
         **_findings(audits, labels),

@@ -11,6 +11,7 @@ from privaudit.auditing.repetition.audit_log import Tried
 from privaudit.core.formatting import epsilon, percent, small
 from privaudit.federated.runs.utility import OWNERS
 from privaudit.privacy.certificate import REPEATABLE, guarantee_of, is_repeatable
+from privaudit.privacy.reconstruction_robustness import reconstruction_sentence
 from privaudit.recording.origins.scores import SCORES
 from privaudit.report.decision.unit_words import OF_CLIENTS, OF_GROUPS
 from privaudit.statistics.estimate import Estimate
@@ -384,4 +385,7 @@ def proof(audit: Audit) -> str:
             f"{claim}; {repeatable(audit)} Then {bound} would be proved against this "
             f"adversary. {proved['why']}"
         )
-    return f"{claim}; against this adversary {bound} is proved. {proved['why']}"
+    allowed = reconstruction_sentence(proved)
+    return (
+        f"{claim}; against this adversary {bound} is proved: {allowed}. {proved['why']}"
+    )

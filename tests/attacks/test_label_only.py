@@ -116,6 +116,14 @@ def test_ranges_against_a_loop_over_records(samples: int, play: Play) -> None:
     np.testing.assert_allclose(scores.scores, gains[:, -half:].mean(axis=1), atol=1e-4)
 
 
+def test_a_range_has_the_trimmed_mean_of_its_samples_by_hand() -> None:
+    """Tao and Shokri: the mean of the highest share of the samples' scores."""
+    scores = np.array([[1.0, 4.0, 2.0, 3.0], [0.0, 0.0, -8.0, 6.0]])
+    for kept, wanted in ((0.25, [4, 6]), (0.5, [3.5, 3]), (1.0, [2.5, -0.5])):
+        found = Ramia(samples=4, kept=kept)._of_ranges(scores)
+        assert found.tolist() == wanted
+
+
 @pytest.mark.parametrize("attack", [LabelOnly(), Ramia()], ids=str)
 def test_who_reads_more_than_a_feature_is_told(attack: Attack, play: Play) -> None:
     adversary, targets = play(PromptFL(epochs=1)).watched()

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from privaudit.attacks.pipra import Pipra, _discriminant
+from privaudit.attacks.pipra import Pipra, _discriminant, _pairs
 from privaudit.core.errors import AttackError
-from privaudit.federated.trainer import Task
+from privaudit.federated.trainer import Records, Task
 from privaudit.statistics.roc import auroc
 from privaudit.trainers.coop import CoOp
 from privaudit.trainers.fedpt_dhapa import FedPTDhapa
@@ -32,6 +32,21 @@ def test_what_follows_the_coin_is_learned_and_nothing_else() -> None:
     assert np.abs(noise).max() < 0.2 < np.abs(scores).max()
     again = _discriminant(*drawn(2.0), asked * 10)
     np.testing.assert_allclose(again, 10 * scores)
+
+
+def test_pairs_and_discriminant_by_hand() -> None:
+    """Products with the own class and the mean other; one weight, sum xy / (sum xx + k).
+
+    Of the paper only the abstract was read, so these are our own formulas.
+    """
+    text = torch.tensor([[[1.0, 2.0], [4.0, 0.0], [0.0, 8.0]]]).double()
+    record = Records(torch.tensor([[3.0, 5.0]]), torch.tensor([0]))
+    (pair,) = _pairs(text, record)[0].tolist()
+    assert pair == [3 * 1, 5 * 2, 3 * 2, 5 * 4]
+    coins = torch.tensor([[True], [False]]).repeat(5, 1)
+    known = (2.0 * coins - 1).double().unsqueeze(2)  # the input is the coin itself
+    (score,) = _discriminant(known, coins, torch.tensor([[0.5]]).double())
+    assert score == pytest.approx(0.5 * 10 / (10 + 1e-3))  # the least penalty is best
 
 
 def test_no_output_is_asked(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from scipy.special import ndtri
+from sklearn.linear_model import RidgeCV
 
-from privaudit.attacks.quantile_regression import QuantileRegression, _Expected
+from privaudit.attacks.quantile_regression import (
+    LOG_CHI_SQUARE,
+    QuantileRegression,
+    _Expected,
+)
 from privaudit.core.errors import AttackError
 from privaudit.statistics.roc import auroc
 from privaudit.trainers.promptfl import PromptFL
@@ -31,6 +37,26 @@ def test_mean_and_spread_are_learned() -> None:
                 values < np.quantile(np.random.default_rng(2).normal(size=9999), share)
             )
             assert abs(below - share) < 0.03
+
+
+def test_scores_beyond_a_quantile_are_those_of_the_published_rule() -> None:
+    """Bertran et al.: a member if s(x) > mu(x) + sigma(x) Phi^-1(1 - alpha).
+
+    Here mu is 1 + 2x and sigma e^x, whose logarithm is regressed as that of a squared
+    residual: 2x + E ln chi^2 with one degree of freedom, - Euler's gamma - ln 2.
+    """
+    assert abs(LOG_CHI_SQUARE + np.euler_gamma + np.log(2)) < 1e-12
+    mean, spread = RidgeCV(), RidgeCV()
+    mean.coef_, mean.intercept_ = np.array([2.0]), 1.0
+    spread.coef_, spread.intercept_ = np.array([2.0]), LOG_CHI_SQUARE
+    expected = _Expected(mean, spread, -50.0, 50.0, np.zeros(1))
+    inputs, quantile = np.array([[0.0], [1.0], [-2.0]]), float(ndtri(0.95))
+    at_it = np.array([1 + 1.6449, 3 + 1.6449 * 2.7183, -3 + 1.6449 * 0.13534])
+    scores = expected.standardised(inputs, at_it)
+    np.testing.assert_allclose(scores, quantile, atol=1e-3)
+    for shift in (-0.01, 0.01):
+        beyond = expected.standardised(inputs, at_it + shift) > quantile
+        assert (beyond == (shift > 0)).all()
 
 
 def test_records_that_are_easy_for_all_do_not_hide_members() -> None:

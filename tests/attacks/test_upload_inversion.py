@@ -25,11 +25,13 @@ from privaudit.auditing.storage.restore import restore_audit
 from privaudit.auditing.storage.save import save_audit
 from privaudit.core.errors import ViewError
 from privaudit.datasets.dialogues import TokenSequences
+from privaudit.datasets.split import PUBLIC
 from privaudit.federated.trainer import Records, Task
 from privaudit.federated.transcripts.threat_models import find_threat
 from privaudit.models.interfaces import Head, Tuning
 from privaudit.report.page import render_report
 from privaudit.statistics.roc import pooled_auroc
+from privaudit.trainers.dp_fedpt import DPFedPT
 from privaudit.trainers.dp_fpl import DPFPL
 from privaudit.trainers.fedpt import FedPT
 from privaudit.trainers.promptfl import PromptFL
@@ -73,6 +75,7 @@ def inverted(
     trainer: Any,
     shards: dict[str, Records],
     view: str = "server",
+    attack: UploadInversion | None = None,
 ) -> tuple[list[Any], list[np.ndarray], list[np.ndarray]]:
     """Return what is read of clients, and the scores of their records and of others."""
     others = toy_records(OTHERS, 7)
@@ -86,7 +89,7 @@ def inverted(
     adversary, targets = play(trainer, shards=shards, task=world).watched(
         view, candidates=asked
     )
-    attack = UploadInversion()
+    attack = attack or UploadInversion()
     scores = [found.scores for found in attack(adversary, targets)]
     sizes = [len(own) for own in shards.values()]
     return (
@@ -109,10 +112,8 @@ def test_one_record_without_noise_is_read_for_certain(
         assert mine.item() > rest.max()
 
 
-def test_the_gradient_of_a_head_tells_the_labels_of_a_batch(
-    play: Play, task: Task
-) -> None:
-    """By the bias, it is the mean of probabilities less the shares of the classes."""
+def headed_world(task: Task) -> tuple[Task, dict[str, Records]]:
+    """Return a task whose models train a head, and 12 records of random classes each."""
     plain = toy_tower(DIM, CLASSES)
     tower = HeadedTower(plain.weight, plain.texts, Head(CLASSES, DIM))
     backbone = replace(task.classifier, load_tower=lambda: tower)
@@ -120,12 +121,52 @@ def test_the_gradient_of_a_head_tells_the_labels_of_a_batch(
     for number, client in enumerate(CLIENTS):
         order = torch.randperm(48, generator=torch.Generator().manual_seed(number))
         shards[client] = drawn.pick(order[:12])
-    trainer = FedPT(epochs=1, batch_size=0, optimizer="sgd", learning_rate=0.01)
-    read, *_ = inverted(play, replace(task, backbone=backbone), trainer, shards)
+    return replace(task, backbone=backbone), shards
+
+
+ONE_HEAD_STEP: dict[str, Any] = {"epochs": 1, "batch_size": 0, "optimizer": "sgd"}
+
+
+def test_the_move_of_a_heads_bias_tells_the_labels_of_a_batch(
+    play: Play, task: Task
+) -> None:
+    """In closed form: eight stand-ins fit its slope, and are too few to regress on."""
+    headed, shards = headed_world(task)
+    trainer = FedPT(**ONE_HEAD_STEP, learning_rate=0.01)
+    attack = UploadInversion(examples=8)
+    read, *_ = inverted(play, headed, trainer, shards, attack=attack)
     for found, records in zip(read, shards.values(), strict=True):
         counts = 12 * found.description.shares(found.estimate.found)
         actual = torch.bincount(records.labels, minlength=CLASSES)
         assert torch.equal(counts.round().long(), actual)
+
+
+def test_behind_noise_a_heads_bias_tells_no_labels(play: Play, task: Task) -> None:
+    """Then what is said is what batches have on average."""
+    headed, shards = headed_world(task)
+    trainer = DPFedPT(
+        **ONE_HEAD_STEP, learning_rate=0.01, epsilon=1, noise_by="each-client"
+    )
+    read, *_ = inverted(play, headed, trainer, shards)
+    for found in read:
+        assert found.estimate.known[:CLASSES].max() < 0.2
+        told = found.estimate.found - found.estimate.prior
+        assert told[:CLASSES].abs().max() < 0.1
+
+
+def test_a_heads_bias_tells_nothing_of_records_that_others_hold(
+    play: Play, task: Task
+) -> None:
+    """What is read is one client's own counts, which are no other client's."""
+    headed, shards = headed_world(task)
+    trainer = FedPT(**ONE_HEAD_STEP, learning_rate=0.01)
+    read, *_ = inverted(play, headed, trainer, shards)
+    held = [torch.bincount(s.labels, minlength=CLASSES) / 12 for s in shards.values()]
+    for number, found in enumerate(read):
+        shares = found.description.shares(found.estimate.found)
+        away = [float((shares - other).abs().sum()) for other in held]
+        assert away[number] < 0.01
+        assert sorted(away)[1] > 0.1
 
 
 @pytest.mark.parametrize(
@@ -181,7 +222,25 @@ def test_the_part_is_stored_and_shown(audit: Audit) -> None:
     save_audit(audit)
     again = restore_audit(read_audit(audit.run, audit.scenario.name))
     assert again.part(INVERSION) == audit.part(INVERSION)
-    assert INVERSION.title in render_report([audit])
+    page = render_report([audit])
+    assert INVERSION.title in page
+    assert "Read out of uploads" not in page
+
+
+def test_what_was_read_stands_beside_the_true_pictures_on_request(audit: Audit) -> None:
+    told = audit.part(INVERSION)
+    assert told is not None
+    members = set(audit.run.ledger.is_member.nonzero()[0].tolist())
+    public = set(audit.run.population.split.of(PUBLIC).tolist())
+    for pairs in told.pairs.values():
+        assert {pair.true for pair in pairs} <= members
+        assert {pair.public for pair in pairs} <= public
+    page = render_report([audit], show_records=True)
+    assert (
+        page.count("The nearest reference picture")
+        == sum(map(len, told.pairs.values()))
+        > 0
+    )
 
 
 def test_equal_pictures_have_no_noise() -> None:

@@ -85,7 +85,7 @@ def test_false_alarms_of_attacks(attack: Attack, task: Task) -> None:
             coins = [rng.random(len(s)) < 0.5 for s in scores]
             groups = [(s[c], s[~c]) for s, c in zip(scores, coins, strict=True)]
             alarms.append(pooled_auroc(groups).low > 0.5)
-    _report(f"{attack}: AUROC above 0.5", float(np.mean(alarms)), len(alarms), 0.025)
+    report(f"{attack}: AUROC above 0.5", float(np.mean(alarms)), len(alarms), 0.025)
 
 
 Table = tuple[np.ndarray, np.ndarray, np.ndarray]  # known, with scores, the truth
@@ -124,7 +124,7 @@ BASELINES: Mapping[str, Callable[[int], tuple[np.ndarray, ...]]] = {
 def test_false_alarms_beyond_a_baseline(name: str) -> None:
     found = [compared(*BASELINES[name](seed)) for seed in range(1000)]
     alarms = float(np.mean([one.gain.low > 0 for one in found]))
-    _report(f"beyond a baseline, {name}", alarms, len(found), 0.025)
+    report(f"beyond a baseline, {name}", alarms, len(found), 0.025)
 
 
 def test_false_alarms_of_secrets() -> None:
@@ -134,8 +134,8 @@ def test_false_alarms_of_secrets() -> None:
         "others' first ranks",
     )
     for name, share, level in zip(what, null_exposures(1000), LEVELS, strict=True):
-        _report(name, float(share), 1000, level)
-    _report("a bound by secrets above 0", null_bounds(1000), 1000, 0.05)
+        report(name, float(share), 1000, level)
+    report("a bound by secrets above 0", null_bounds(1000), 1000, 0.05)
 
 
 @pytest.mark.parametrize("effect", [0.0, 1.0, 3.0])
@@ -145,20 +145,21 @@ def test_intervals_of_usage(effect: float) -> None:
         found = [(estimated_usage(*d[:3]), float(d[3].mean())) for d in drawn_ones]
         missed = float(np.mean([one.excludes(truth) for one, truth in found]))
         width = np.mean([one.high - one.low for one, _ in found])
-        _report(
+        report(
             f"share {share:g}, effect {effect:g}, width {width:.2f}", missed, 1000, 0.05
         )
 
 
 CLIENTS_HOLD: Mapping[str, Callable[[np.random.Generator], np.ndarray]] = {
-    "as shadows do": lambda rng: _skewed(rng, 1)[0],
+    "as shadows do": lambda rng: skewed(rng, 1)[0],
     "all classes alike": lambda rng: np.full(10, 0.1),
     "one class": lambda rng: np.eye(10)[rng.integers(10)],
     "Dirichlet 0.3": lambda rng: rng.dirichlet(np.full(10, 0.3)),
 }
 
 
-def _skewed(rng: np.random.Generator, count: int) -> np.ndarray:
+def skewed(rng: np.random.Generator, count: int) -> np.ndarray:
+    """Draw shares of ten classes as shadow clients have them."""
     weights = np.log(rng.random((count, 10))) ** SKEW
     return weights / weights.sum(axis=1, keepdims=True)
 
@@ -169,7 +170,7 @@ def test_intervals_of_class_shares(held: str, noise: float) -> None:
     """Models lean to their classes, and as much to others by chance; 16 shadows."""
     rng, missed, large, widths = np.random.default_rng(0), [], [], []
     for _ in range(100):
-        drawn = [*_skewed(rng, 16), CLIENTS_HOLD[held](rng)]
+        drawn = [*skewed(rng, 16), CLIENTS_HOLD[held](rng)]
         shares = np.stack([rng.multinomial(50, one) / 50 for one in drawn])
         lean = shares + noise * rng.normal(size=shares.shape)
         found = _regress(lean[:-1], shares[:-1], lean[-1:])
@@ -183,10 +184,11 @@ def test_intervals_of_class_shares(held: str, noise: float) -> None:
         else ""
     )
     what = f"a client of {held}, noise {noise:g}, {few}width {np.mean(widths):.2f}"
-    _report(what, float(np.mean(missed)), 1000, 0.05)
+    report(what, float(np.mean(missed)), 1000, 0.05)
 
 
-def _report(what: str, share: float, count: int, nominal: float) -> None:
+def report(what: str, share: float, count: int, nominal: float) -> None:
+    """Print a share, and fail where it is above nominal by three standard errors."""
     most = nominal + 3 * (nominal * (1 - nominal) / count) ** 0.5
     print(f"{what}: {100 * share:.1f} % of {count} (at most {100 * most:.1f})")
     assert share <= most

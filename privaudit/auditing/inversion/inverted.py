@@ -21,6 +21,7 @@ from privaudit.auditing.inversion.learned import (
     batch_sizes,
 )
 from privaudit.auditing.inversion.matching import MatchedBatch, match
+from privaudit.auditing.inversion.moved_tokens import ReadTokens, read_tokens
 from privaudit.auditing.inversion.uploads import seen_uploads
 from privaudit.federated.trainer import ClientId, Records
 from privaudit.federated.trainer_abilities import AddsNoise, LearnsPrompt
@@ -38,12 +39,14 @@ class InvertedClient:
         description: In what terms.
         estimate: What all its uploads tell of the batch as a whole.
         matched: Single records, where an upload was of few; None elsewhere.
+        tokens: Of texts, where rows of a token table tell them; None elsewhere.
     """
 
     client: ClientId
     description: Description
     estimate: BatchEstimate
     matched: MatchedBatch | None = None
+    tokens: ReadTokens | None = None
 
     def scores(self, records: Records) -> Float[Tensor, " records"]:
         """Return how much likelier what was read is if a record was in the batch.
@@ -54,7 +57,8 @@ class InvertedClient:
         told = self.estimate
         part = (self.description.of(records) - told.prior) / told.records
         read = (told.found - told.prior) / told.spread
-        return part @ read - part.square() @ (told.known / told.spread) / 2
+        likelier = part @ read - part.square() @ (told.known / told.spread) / 2
+        return likelier + (0 if self.tokens is None else self.tokens.scores(records))
 
     def features(self) -> Float[Tensor, "reconstructions dim"]:
         """Return reconstructed features: of records, or means of a batch's classes.
@@ -111,7 +115,14 @@ def invert(
     for number, target in enumerate(targets):
         adversary.tell(Phase("", "reconstruct", target.client, number, len(targets)))
         told = learned.estimate(target)
-        client = InvertedClient(target.client, description, told)
+        client = InvertedClient(
+            target.client,
+            description,
+            told,
+            tokens=read_tokens(
+                adversary, seen_uploads(adversary, target.client, rounds), told.records
+            ),
+        )
         matched = _match_few(learned, target, client, most_matched)
         clients.append(client if matched is None else _with(client, matched))
     return clients

@@ -20,13 +20,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from privaudit.auditing.attack import Adversary, Target
-from privaudit.auditing.inversion.descriptions import Description
+from privaudit.auditing.inversion.descriptions import ClassesAndFeatures, Description
+from privaudit.auditing.inversion.head_bias import BIAS, FOLDS, LEAST, shares_by_bias
 from privaudit.auditing.inversion.uploads import SeenUpload, seen_uploads
 from privaudit.core.streams import Stream
 from privaudit.federated.trainer import ClientId, Records
 
-LEAST = 1e-9  # variance of what no batch differs in
-FOLDS = 4
 PENALTIES = tuple(10.0**power for power in range(-8, 4))
 """Of ridge regression, in units of a stand-in's mean squared distance from the others."""
 
@@ -84,28 +83,56 @@ class LearnedInversion:
         described = self.description.of(self.adversary.task.public)
         means = torch.stack([described[batch].mean(dim=0) for batch in batches])
         means = torch.stack([means[group].mean(dim=0) for group in groups])
-        inputs, asked = [], []
+        inputs, asked, by_bias = [], [], []
         for one in seen:
             alone = self._replay(one, size, batches, target.client)
             sent = torch.stack([alone[group].mean(dim=0) for group in groups])
+            by_bias += self._by_bias(one, sent, means)
             centre = sent.mean(dim=0)
             scale = (sent - centre).square().sum(dim=1).mean().sqrt().clamp(min=1e-30)
             inputs.append((sent - centre) / scale)
             asked.append((self._delta(one) - centre) / scale)
         found, known = ridge(torch.cat(inputs, dim=1), means, torch.cat(asked))
+        for shares, told in by_bias:
+            if told.mean() > known[: len(told)].mean():
+                found[: len(shares)], known[: len(told)] = shares, told
         spread = means.var(dim=0, correction=0).clamp(min=LEAST)
         known = torch.where(spread > LEAST, known, 0)
         count = float(size * seen[0].clients)
         return BatchEstimate(found, means.mean(dim=0), spread, known, count)
 
+    def _by_bias(
+        self, one: SeenUpload, sent: Tensor, means: Tensor
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Return classes' shares in closed form, where a head's bias was trained."""
+        if not isinstance(self.description, ClassesAndFeatures):
+            return []
+        place = one.place(BIAS)
+        if place is None:
+            return []
+        classes = len(self.description.centres)
+        moved, asked = sent[:, place], self._delta(one)[place]
+        shares = means[:, :classes]
+        return [shares_by_bias(moved[:, :classes], shares, asked[:classes])]
+
     def closest(self, target: Target, seen: SeenUpload, count: int) -> list[Records]:
-        """Return the batches of stand-ins that would send what is most like an upload."""
-        size = self.sizes[target.client]
+        """Return the batches of stand-ins that would send what is most like an upload.
+
+        So many, and as many more of other labels: matching never leaves its labels.
+        """
+        size, public = self.sizes[target.client], self.adversary.task.public
         batches = self._batches(size)
         sent = self._replay(seen, size, batches, target.client)
-        distance = (sent - seen.delta).norm(dim=1)
-        public = self.adversary.task.public
-        return [public.pick(batches[n]) for n in distance.argsort()[:count]]
+        order = (sent - seen.delta).norm(dim=1).argsort().tolist()
+        chosen: list[Records] = []
+        tried: set[tuple[int, ...]] = set()
+        for number in order:
+            batch = public.pick(batches[number])
+            labels = tuple(batch.labels.sort().values.tolist())
+            if len(chosen) < count or labels not in tried:
+                chosen.append(batch)
+                tried.add(labels)
+        return chosen[: 2 * count]
 
     def _delta(self, one: SeenUpload) -> Float[Tensor, " numbers"]:
         """Return an upload as a mean over clients, where it does not say its weight."""

@@ -22,8 +22,10 @@ from privaudit.auditing.attack import Adversary
 from privaudit.auditing.inversion.uploads import SeenUpload
 from privaudit.federated.trainer import Records
 
-STEPS = 12
-STALLED = 0.99  # of the distance left after a step: there is no way from here
+STEPS, STALLED = 12, 0.99
+"""Of each guess: steps, and the part of the distance left after one that ends them."""
+MORE_STEPS, MORE_STALLED = 100, 0.9999
+"""Of the best guess: where a record is far from public ones the way is long."""
 DAMPING = tuple(10.0**-power for power in range(6))
 """Of steps that are tried together, relative to the largest singular value."""
 NUDGE = 1e-2  # float32 tells what it does to an upload; features are of unit length
@@ -61,10 +63,12 @@ def match(
     """
     found: list[MatchedBatch] = []
     for batch in batches:
-        found.append(_match(adversary, seen, batch, axes))
+        found.append(_match(adversary, seen, batch, axes, STEPS, STALLED))
         if found[-1].distance <= MATCHED:
-            break
-    return min(found, key=lambda matched: matched.distance)
+            return found[-1]
+    best = min(found, key=lambda matched: matched.distance)
+    start = Records(best.features, best.labels)
+    return _match(adversary, seen, start, axes, MORE_STEPS, MORE_STALLED)
 
 
 def _match(
@@ -72,6 +76,8 @@ def _match(
     seen: SeenUpload,
     batch: Records,
     axes: Float[Tensor, "axes dim"],
+    steps: int,
+    stalled: float,
 ) -> MatchedBatch:
     goal, size = seen.delta, len(batch)
 
@@ -83,16 +89,16 @@ def _match(
     missing = goal - sent(dummies[None])[0]
     single = torch.eye(size, dtype=axes.dtype)
     nudges = torch.einsum("rs,ad->rasd", single, axes).flatten(0, 1)
-    for _ in range(STEPS):
+    for _ in range(steps):
         if missing.norm() <= MATCHED * goal.norm():
             break
         slopes = (sent(dummies + NUDGE * nudges) - (goal - missing)) / NUDGE
-        steps = torch.einsum("tn,nsd->tsd", _steps(slopes, missing), nudges)
-        left = goal - sent(dummies + steps)
+        tried = torch.einsum("tn,nsd->tsd", _steps(slopes, missing), nudges)
+        left = goal - sent(dummies + tried)
         best = int(left.norm(dim=1).argmin())
-        if left[best].norm() > STALLED * missing.norm():
+        if left[best].norm() > stalled * missing.norm():
             break
-        dummies, missing = normalize(dummies + steps[best], dim=1), left[best]
+        dummies, missing = normalize(dummies + tried[best], dim=1), left[best]
     distance = float(missing.norm() / goal.norm().clamp(min=1e-30))
     return MatchedBatch(normalize(dummies, dim=1).float(), batch.labels, distance)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeVar
 
 import torch
@@ -10,10 +11,11 @@ from torch import Tensor
 
 from privaudit.auditing.attack import Adversary
 from privaudit.core.tensors import Stacked, Tensors
+from privaudit.federated.federation import count_participants
 from privaudit.federated.local_training import train_stand_ins
 from privaudit.federated.trainer import ClientId, Records
 from privaudit.federated.trainer_abilities import ShowsChoices
-from privaudit.federated.weighted_mean import WEIGHT, update_deltas
+from privaudit.federated.weighted_mean import COORDINATES, WEIGHT, update_deltas
 
 AT_ONCE = 64  # stand-ins that train together
 T = TypeVar("T")
@@ -40,7 +42,7 @@ class SeenUpload:
         """How many records it is a mean over; None where it does not say."""
         return float(self.sent[WEIGHT]) if WEIGHT in self.sent else None
 
-    @property
+    @cached_property
     def delta(self) -> Float[Tensor, " numbers"]:
         """What the upload moved, its weight divided out, as one vector."""
         return self.rows({name: self.sent[name].unsqueeze(0) for name in self.sent})[0]
@@ -53,6 +55,18 @@ class SeenUpload:
             for n in sorted(deltas.keys() & self.sent.keys())
         ]
         return torch.cat(flat, dim=1)
+
+    def place(self, name: str) -> slice | None:
+        """Return where a tensor's numbers stand in a row of what moved.
+
+        None where not all that was received is sent back: as tensors of the same names,
+        or as one row of them in the order of names.
+        """
+        first, found = 0, None
+        for one in sorted(self.received.keys() - {COORDINATES}):
+            last = first + self.received[one].numel()
+            found, first = (slice(first, last) if one == name else found), last
+        return found if first == len(self.delta) else None
 
     def replay(
         self,
@@ -68,13 +82,15 @@ class SeenUpload:
         trainer, task = adversary.trainer, adversary.task
         if isinstance(trainer, ShowsChoices):
             trainer = trainer.with_choices_of(self.sent)
+        count = count_participants(len(task.clients), adversary.participation)
         parts = []
         for first in range(0, len(shards), AT_ONCE):
             names = clients[first : first + AT_ONCE]
             some = [replace(s, views=None) for s in shards[first : first + AT_ONCE]]
             result = train_stand_ins(
-                trainer, task, self.received, names, some, adversary.seeds, self.round
-            )
+                trainer, task, self.received, names, some, adversary.seeds, self.round,
+                task.clients[:count],
+            )  # fmt: skip
             parts.append(self.rows(result.sent))
         return torch.cat(parts)
 

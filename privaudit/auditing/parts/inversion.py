@@ -8,11 +8,11 @@ judged in the same way.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -24,7 +24,7 @@ from privaudit.auditing.played_scenario import PlayedScenario
 from privaudit.datasets.dataset import FeatureBank, Texts
 from privaudit.datasets.split import PUBLIC
 from privaudit.federated.runs.runs import Run
-from privaudit.federated.trainer import Records
+from privaudit.federated.trainer import ClientId, Records
 from privaudit.statistics.estimate import Estimate, mean_with_t, paired_difference
 
 BATCH = "cosine of what was read with the batch"
@@ -33,6 +33,8 @@ LABELS = "share of labels recovered"
 RETRIEVED = "nearest candidate of a reconstruction is one"
 PICTURES = "PSNR in dB of the nearest public picture"
 PRECISION, RECALL = "precision of tokens", "recall of tokens"
+MEASURES = (BATCH, NEAREST, LABELS, RETRIEVED, PICTURES, PRECISION, RECALL)
+SHOWN = 8  # pairs of each client
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,22 @@ class ReadMeasure:
 
 
 @dataclass(frozen=True)
+class PicturePair:
+    """What a server would show of a record, and the record: sensitive.
+
+    Attributes:
+        public: Position in the data set of the reference picture that is nearest to a
+            reconstruction.
+        true: That of the client's member which is nearest to it.
+        psnr: Of the two, in dB.
+    """
+
+    public: int
+    true: int
+    psnr: float
+
+
+@dataclass(frozen=True)
 class Inversion:
     """How well records were read, by measure.
 
@@ -63,11 +81,16 @@ class Inversion:
         measures: By what is measured.
         matched: Clients whose single records were matched.
         clients: How many were attacked.
+        tokens_read: Clients whose tokens were read off a table's rows that moved; of
+            the others all rows moved, or none were sent.
+        pairs: By client, some reconstructions beside its members.
     """
 
     measures: Mapping[str, ReadMeasure]
     matched: int
     clients: int
+    tokens_read: int = 0
+    pairs: Mapping[str, tuple[PicturePair, ...]] = field(default_factory=dict)
 
 
 Pair = tuple[float, float]  # of members, of others
@@ -86,6 +109,8 @@ def judge(read: InvertedClient, members: Records, others: Records) -> dict[str, 
     if isinstance(read.description, Words):
         return row | _tokens(read, read.description, members, others)
     row[LABELS] = _each(lambda records: _labels(read, records), members, others)
+    if read.tokens is not None:
+        row |= _overlaps(read.tokens.held, read.tokens.of, members, others)
     if len(read.description.axes):
         row |= _features(read, members, others)
     return row
@@ -137,9 +162,21 @@ def _tokens(
     """Compare the tokens that at least one record probably holds."""
     told = read.estimate
     expected = told.found * told.records > 0.5
+    return _overlaps(
+        expected, lambda records: words.of(records).any(dim=0), members, others
+    )
+
+
+def _overlaps(
+    expected: Bool[Tensor, " tokens"],
+    held_by: Callable[[Records], Tensor],
+    members: Records,
+    others: Records,
+) -> dict[str, Pair]:
+    """Return precision and recall of some tokens beside those that records hold."""
     pairs = []
     for records in (members, others):
-        held = words.of(records).any(dim=0)
+        held = held_by(records)
         right = float((expected & held).sum())
         predicted, there = int(expected.sum()), int(held.sum())
         pairs.append((right / max(1, predicted), right / max(1, there)))
@@ -150,7 +187,6 @@ def _tokens(
 def _pictures(run: Run, read: InvertedClient, positions: Sequence[Tensor]) -> Row:
     """Compare the public picture nearest to each reconstruction with the client's.
 
-    Nobody decodes a feature here: a public picture is what the server would show.
     Empty where records are no pictures of one size.
 
     Args:
@@ -158,23 +194,38 @@ def _pictures(run: Run, read: InvertedClient, positions: Sequence[Tensor]) -> Ro
         read: Features that were read.
         positions: In the data set, of public records, of members and of others.
     """
+    public, *own = positions
+    members, others = (_pairs(run, read, public, places) for places in own)
+    if not members or not others:
+        return {}
+    first, second = (
+        float(np.mean([pair.psnr for pair in pairs])) for pairs in (members, others)
+    )
+    return {PICTURES: (first, second)}
+
+
+def _pairs(
+    run: Run, read: InvertedClient, public: Tensor, own: Tensor
+) -> list[PicturePair]:
+    """Return the public picture nearest to each reconstruction, and the client's.
+
+    Nobody decodes a feature here: a public picture is what the server would show.
+    """
     images = run.population.dataset.images
     if isinstance(read.description, Words) or not len(read.description.axes):
-        return {}
+        return []
     if isinstance(images, FeatureBank | Texts):
-        return {}
+        return []
     features = run.population.records.features
     found = normalize(read.features(), dim=1)
-    shown, *own = [
-        places[_nearest(found, features[places])].tolist() for places in positions
-    ]
-    values = []
-    for rows in own:
-        pairs = [(images[a], images[b]) for a, b in zip(shown, rows, strict=True)]
-        if any(a.shape != b.shape for a, b in pairs):
-            return {}
-        values.append(float(np.mean([psnr(a, b) for a, b in pairs])))
-    return {PICTURES: (values[0], values[1])}
+    nearest = [places[_nearest(found, features[places])] for places in (public, own)]
+    pairs = []
+    for shown, true in torch.stack(nearest, dim=1).tolist():
+        one, other = images[shown], images[true]
+        if one.shape != other.shape:
+            return []
+        pairs.append(PicturePair(shown, true, psnr(one, other)))
+    return pairs
 
 
 def _nearest(
@@ -200,12 +251,34 @@ def psnr(one: Tensor, other: Tensor) -> float:
 def _measure(played: PlayedScenario) -> Inversion | None:
     attack = next(a for a in played.scenario.attacks.values() if isinstance(a, Inverts))
     found = attack.invert(played.adversary, played.targets)
-    pairs = zip(played.targets, found, strict=True)
-    rows = [row for row in (_rows(played, *pair) for pair in pairs) if row]
+    both = list(zip(played.targets, found, strict=True))
+    rows = [row for row in (_rows(played, *one) for one in both) if row]
     if not rows:
         return None
     matched = sum(read.matched is not None for read in found)
-    return Inversion(_summary(rows), matched, len(found))
+    tokens_read = sum(read.tokens is not None for read in found)
+    shown = {read.client: _shown(played.run, read) for read in found}
+    pairs = {client: some for client, some in shown.items() if some}
+    return Inversion(_summary(rows), matched, len(found), tokens_read, pairs)
+
+
+def _shown(run: Run, read: InvertedClient) -> tuple[PicturePair, ...]:
+    positions, truth = _asked_about(run, read.client)
+    if not truth.any():
+        return ()
+    public = torch.from_numpy(run.population.split.of(PUBLIC))
+    return tuple(_pairs(run, read, public, positions[truth])[:SHOWN])
+
+
+def _asked_about(
+    run: Run, client: ClientId
+) -> tuple[Int[Tensor, " candidates"], Bool[Tensor, " candidates"]]:
+    """Return the positions of a client's candidates, and which it trained on."""
+    positions = run.population.asked_about(client, canaries=False)
+    return (
+        torch.from_numpy(positions),
+        torch.from_numpy(run.ledger.is_member[positions]),
+    )
 
 
 def _rows(played: PlayedScenario, target: Target, read: InvertedClient) -> list[Row]:
@@ -214,16 +287,19 @@ def _rows(played: PlayedScenario, target: Target, read: InvertedClient) -> list[
     Empty where the client lacks members, or others.
     """
     run = played.run
-    positions = run.population.asked_about(target.client, canaries=False)
-    truth = torch.from_numpy(run.ledger.is_member[positions])
+    where, truth = _asked_about(run, target.client)
     if truth.all() or not truth.any():
         return []
     members, others = (target.candidates.pick(mask) for mask in (truth, ~truth))
-    where = torch.from_numpy(positions)
     public = torch.from_numpy(run.population.split.of(PUBLIC))
     places = [public, where[truth], where[~truth]]
     told = read.estimate
-    blank = replace(read, estimate=replace(told, found=told.prior), matched=None)
+    blank = replace(
+        read,
+        estimate=replace(told, found=told.prior),
+        matched=None,
+        tokens=read.tokens and read.tokens.guessed(),
+    )
     return [
         {**judge(one, members, others), **_pictures(run, one, places)}
         for one in (read, blank)
@@ -233,7 +309,7 @@ def _rows(played: PlayedScenario, target: Target, read: InvertedClient) -> list[
 def _summary(found: Sequence[Sequence[Row]]) -> dict[str, ReadMeasure]:
     """Return each measure's means over clients, of rows read and guessed."""
     measures = {}
-    for name in found[0][0]:
+    for name in dict.fromkeys(name for rows in found for name in rows[0]):
         read, guessed = (
             np.array([rows[place][name] for rows in found if name in rows[place]])
             for place in (0, 1)

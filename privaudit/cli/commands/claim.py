@@ -11,11 +11,12 @@ from privaudit.core.errors import ConfigError
 from privaudit.core.parameters import parse_pairs
 
 if TYPE_CHECKING:
-    from privaudit.checks.dp_claim_audit import ClaimAudit
+    from privaudit.checks.dp_claim_audit import ClaimReadings
 
 CanaryName = Literal["opposed", "gradient", "mislabelled", "picture"]
 WhereName = Literal["peer", "released"]
-AdjacencyName = Literal["add/remove-one", "replace-one"]
+AdjacencyName = Literal["add/remove-one", "replace-one", "both"]
+BoundName = Literal["split", "multi-split"]
 
 
 def claim(
@@ -35,12 +36,21 @@ def claim(
         str, typer.Option(help="Adversary: peer, or released (has the final model).")
     ] = "peer",
     adjacency: Annotated[
+        str | None,
+        typer.Option(
+            help="What the coin decides: add/remove-one (whether the canary is there), "
+            "replace-one (it, or another record), or both, one after another. By "
+            "default: both for published modes, whose claim leaves it open, else "
+            "add/remove-one."
+        ),
+    ] = None,
+    bound: Annotated[
         str,
         typer.Option(
-            help="What the coin decides: add/remove-one (whether the canary is there) "
-            "or replace-one (it, or another record)."
+            help="split: half of the runs chooses the threshold for the other half; "
+            "multi-split: the median over 101 such halvings."
         ),
-    ] = "add/remove-one",
+    ] = "split",
     repeats: Annotated[int, typer.Option(help="Independent runs.")] = 1000,
     records: Annotated[int, typer.Option(help="Other records per client.")] = 4,
     rounds: options.Count = None,
@@ -54,9 +64,10 @@ def claim(
 ) -> None:
     """Audit a claimed epsilon: a lower bound from many runs with and without a canary.
 
-    Exit code 1 if the bound exceeds the claimed or the certified epsilon.
+    Exit code 1 if the bound exceeds the claimed epsilon under every adjacency that is
+    audited, or the certified one.
     """
-    from privaudit.checks.dp_claim_audit import audit_claim
+    from privaudit.checks.dp_claim_audit import audit_readings
     from privaudit.cli.progress import Phase, choose_view
     from privaudit.execution.places import find_executor
 
@@ -68,14 +79,15 @@ def claim(
     }
     fields = {**parse_pairs("--field", field or []), **options.given(rounds=rounds)}
     with choose_view() as view:
-        audit = audit_claim(
+        found = audit_readings(
             name,
             settings,
+            None
+            if adjacency is None
+            else cast(AdjacencyName, _one_of("--adjacency", adjacency, AdjacencyName)),
             canary=cast(CanaryName, _one_of("--canary", canary, CanaryName)),
             where=cast(WhereName, _one_of("--where", where, WhereName)),
-            adjacency=cast(
-                AdjacencyName, _one_of("--adjacency", adjacency, AdjacencyName)
-            ),
+            bound=cast(BoundName, _one_of("--bound", bound, BoundName)),
             runs=repeats,
             records=records,
             seed=seed,
@@ -83,8 +95,8 @@ def claim(
             progress=lambda done, total: view(Phase(name, "claim", "", done, total)),
             **fields,
         )
-    _present(audit, out)
-    if audit.verdict.kind == "REFUTED" or audit.verdict.alarm:
+    _present(found, out)
+    if found.refuted or found.alarm:
         raise typer.Exit(1)
 
 
@@ -96,10 +108,13 @@ def _one_of(option: str, text: str, names: Any) -> str:
     return text
 
 
-def _present(found: "ClaimAudit", out: Path | None) -> None:
-    typer.echo(str(found.verdict))
-    typer.echo(f"Canary: {found.canary}. Beside it: {found.records} records a client.")
-    typer.echo(f"Seen from: {found.where}.")
+def _present(found: "ClaimReadings", out: Path | None) -> None:
+    for audit in found.audits:
+        typer.echo(str(audit.verdict))
+    if found.sentence:
+        typer.echo(found.sentence)
+    typer.echo(f"Canary: {audit.canary}. Beside it: {audit.records} records a client.")
+    typer.echo(f"Seen from: {audit.where}.")
     if out is not None:
         from privaudit.core.storage import write_bytes
 

@@ -39,6 +39,7 @@ from privaudit.evaluation.tables.parts import (
 )
 
 Over = Literal["last10", "last"]
+ONLY_COLUMN = "accuracy"  # the name of the one of a plan that has none
 
 
 class TablePlan(BaseModel):
@@ -85,7 +86,7 @@ class TablePlan(BaseModel):
     settings: Settings = {}
     rows: Annotated[tuple[TableRow, ...], Field(min_length=1)]
     columns: Annotated[tuple[Column, ...], Field(min_length=1)] = (
-        Column(label="accuracy"),
+        Column(label=ONLY_COLUMN),
     )
     across: str = ""
     scenario: Text = "server-reconstruct"

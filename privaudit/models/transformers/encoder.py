@@ -58,6 +58,12 @@ class TextEncoderTower(RowTower):
         self._takes = inspect.signature(self.model.forward).parameters
 
     @cached_property
+    def embedding_name(self) -> str:
+        """The name, among its weights, of the table with a row for each token."""
+        table = self._embedding.weight
+        return next(name for name, held in self.weights.items() if held is table)
+
+    @cached_property
     def context(self) -> int | None:
         """Positions that it was made for; None if it does not say."""
         longest = getattr(self.model.config, "max_position_embeddings", None)

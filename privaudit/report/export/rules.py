@@ -44,6 +44,7 @@ from privaudit.report.export.texts import (
     NOISE_AT,
     PACKAGE,
     PARTITIONS,
+    READ,
     REASON,
     RELEASE,
     SCORED_BY,
@@ -306,6 +307,7 @@ AUDIT = entries(
         ),
         "config": withheld,  # the run's own is there
         "privacy": withheld,  # likewise
+        "reconstruction": each(r"\d+", number),
         "utility": entries(
             {
                 "local": ESTIMATE,
@@ -374,6 +376,13 @@ AUDIT = entries(
             }
         ),
         "extraction": entries({"p": number, "shares": EXTRACTED, "drawn": EXTRACTED}),
+        "inversion": entries(
+            {
+                "measures": each(READ, each("members|others|guessed|beyond", ESTIMATE)),
+                **dict.fromkeys(("matched", "clients", "tokens_read"), number),
+                "pairs": withheld,  # they name records
+            }
+        ),
         "one_run": entries(
             {
                 "canaries": CANARIES,

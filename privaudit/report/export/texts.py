@@ -12,6 +12,7 @@ from privaudit.auditing.named_attacks import (
     named_attacks,
     restore_attack,
 )
+from privaudit.auditing.parts.inversion import MEASURES
 from privaudit.auditing.parts.one_run import BY_SECRET, KINDS
 from privaudit.auditing.scenario import SCENARIOS
 from privaudit.core.errors import ConfigError, PluginError
@@ -50,6 +51,7 @@ ACCOUNTANT = sentence("", "by definition", *get_args(Accountant))
 RELEASE, NOISE_AT = (text(*get_args(names)) for names in (Release, NoiseAt))
 VIEW = text(*get_args(CertifiedView), SCORES)
 CANARIES = sentence(*map(re.escape, KINDS.values()))
+READ = "|".join(MEASURES)  # of records that were read out of uploads
 METRIC = text("accuracy", *map(re.escape, (EXACT, F1, *METRICS)))
 
 

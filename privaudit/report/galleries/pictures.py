@@ -12,6 +12,7 @@ from torch import Tensor
 
 from privaudit.auditing.attack_result import ClientScores
 from privaudit.auditing.audit import Audit
+from privaudit.auditing.parts.inversion import INVERSION
 from privaudit.datasets.dataset import FeatureBank, Texts
 from privaudit.report.wording import writes
 
@@ -33,6 +34,41 @@ class ExposedRecord:
     label: str
     above: float
     text: str = ""
+
+
+@dataclass(frozen=True)
+class ReadPicture:
+    """What was read of a record out of an upload, and the record, as the page shows it.
+
+    Attributes:
+        shown: The reference picture nearest to what was read, as a data address.
+        true: The client's picture nearest to it.
+        psnr: Of the two, in dB.
+    """
+
+    shown: str | None
+    true: str | None
+    psnr: float
+
+
+def read_pictures(
+    audits: Sequence[Audit], labels: Sequence[str]
+) -> dict[str, dict[str, list[ReadPicture]]]:
+    """Return reconstructions beside true pictures, by run and client, where some were read."""
+    found = {}
+    for label, audit in zip(labels, audits, strict=True):
+        told = audit.part(INVERSION)
+        if told is not None and told.pairs:
+            found[label] = {
+                client: [
+                    ReadPicture(
+                        picture_of(audit, p.public), picture_of(audit, p.true), p.psnr
+                    )
+                    for p in pairs
+                ]
+                for client, pairs in told.pairs.items()
+            }
+    return found
 
 
 def most_exposed(audit: Audit) -> dict[str, list[ExposedRecord]]:

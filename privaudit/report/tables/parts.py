@@ -1,7 +1,7 @@
 """What the parts of an audit say: sentences, and tables of those without any here."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from privaudit.auditing.attack_result import AttackResult
@@ -9,6 +9,7 @@ from privaudit.auditing.audit import Audit
 from privaudit.auditing.audit_part import audit_parts
 from privaudit.auditing.parts.closeness import CLOSENESS
 from privaudit.auditing.parts.extraction import EXTRACTION, ExtractedShare, shown
+from privaudit.auditing.parts.inversion import Inversion
 from privaudit.auditing.parts.leakage_by_round import LEAKAGE_BY_ROUND, LeakageByRound
 from privaudit.auditing.parts.linkage_gain import LINKAGE_GAIN
 from privaudit.auditing.parts.one_run import ONE_RUN
@@ -80,6 +81,8 @@ def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
     """Yield names and texts of all numbers in a result."""
     if isinstance(value, AttackResult):
         value = value.auroc
+    if isinstance(value, Inversion):
+        value = replace(value, pairs={})  # they name records
     if isinstance(value, ExtractedShare):
         told = f"{value.members}; others {value.others}; difference {value.beyond}"
         yield name.strip(), f"members {told}"

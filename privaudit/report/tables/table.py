@@ -10,6 +10,7 @@ from rich.text import Text
 
 from privaudit.auditing.audit import Audit
 from privaudit.core.formatting import epsilon, percent
+from privaudit.privacy.reconstruction_robustness import reconstruction_sentence
 from privaudit.report.labels import run_labels
 from privaudit.report.tables.other_attacks import others_sentence, same_columns
 from privaudit.report.tables.parts import part_remarks
@@ -178,6 +179,7 @@ def _remarks(audit: Audit) -> list[str]:
         _counted(audit),
         remote_code(audit),
         repeatable(audit),
+        _reconstructed(audit),
         *unpaid(audit),
         others_sentence(audit),
         *same_columns(audit),
@@ -191,6 +193,12 @@ def _counted(audit: Audit) -> str:
     if audit.scenario.unit == "client":
         return "n counts whole clients."
     return f"n counts {GROUPS}." if counts_groups(audit) else ""
+
+
+def _reconstructed(audit: Audit) -> str:
+    """Say how likely a record can be reconstructed, where an epsilon is certified."""
+    allowed = reconstruction_sentence(audit.certificate)
+    return allowed and f"By the certified ε, {allowed}."
 
 
 Column = tuple[str, list[str]]

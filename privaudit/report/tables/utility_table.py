@@ -23,7 +23,7 @@ from privaudit.report.tables.utility_records import (
     cell_records,
     run_records,
 )
-from privaudit.report.tables.utility_words import about_units, title
+from privaudit.report.tables.utility_words import about_units, heads, title
 
 NOTHING = "\u2013"
 _BRACKETS = "; in brackets: the paper's"
@@ -116,7 +116,7 @@ def stored_markdown(table: StoredTable) -> str:
             alike.setdefault(tuple(c.label for c in group), []).append(group)
         for labels, groups in alike.items():
             lines = [line for group in groups for line in _lines(table, group, metric)]
-            parts += [markdown_table([plan.across, *labels], lines)]
+            parts += [markdown_table([plan.across, *heads(labels, metric)], lines)]
     return "\n\n".join(parts)
 
 
@@ -174,9 +174,9 @@ def _metric_table(table: UtilityTable, group: Sequence[Column], metric: Metric) 
         [row.label, *(_text(table, row, column, metric) for column in group)]
         for row in table.plan.rows
     ]
-    heads = [column.label for column in group]
+    above = heads([column.label for column in group], metric)
     return markdown_table(
-        [table.plan.across, *heads], [line for line in body if set(line[1:]) != {""}]
+        [table.plan.across, *above], [line for line in body if set(line[1:]) != {""}]
     )
 
 

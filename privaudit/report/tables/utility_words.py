@@ -1,5 +1,7 @@
 """What a utility table's numbers are called, and what is said of their units."""
 
+from collections.abc import Sequence
+
 from privaudit.evaluation.tables.metrics import (
     CAPTIONS,
     CIDER,
@@ -9,7 +11,7 @@ from privaudit.evaluation.tables.metrics import (
     attack_of,
     domain_of,
 )
-from privaudit.evaluation.tables.plan import TablePlan
+from privaudit.evaluation.tables.plan import ONLY_COLUMN, TablePlan
 
 PER_CENT, HUNDREDTHS = "per cent", "hundredths"
 TITLES: dict[Metric, str] = {
@@ -40,6 +42,13 @@ def title(plan: TablePlan, metric: Metric) -> str:
     if (of_domain := domain_of(metric)) is not None:
         return f"{TITLES[of_domain[0]]}, clients of {of_domain[1]}"
     return TITLES.get(metric, metric.capitalize())
+
+
+def heads(labels: Sequence[str], metric: Metric) -> list[str]:
+    """Return what stands above columns: a plan without columns calls its one accuracy."""
+    if tuple(labels) != (ONLY_COLUMN,) or metric in TITLES or domain_of(metric):
+        return list(labels)
+    return ["AUROC" if attack_of(metric) is not None else metric]
 
 
 def label(plan: TablePlan, metric: Metric) -> str:

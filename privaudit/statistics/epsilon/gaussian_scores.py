@@ -29,8 +29,11 @@ class GaussianScores(OneRunMethod):
     can be above the truth. So it cannot refute.
 
     Source: Agrawal et al., "Let's ask Gauss: improved one-run privacy auditing", arXiv
-    2606.12733, 2026, for a pair of Gaussians in place of guesses; the limit is the
-    usual one of a standardised difference of means.
+    2606.12733, 2026, of which abstract and introduction were read; the body was not
+    available. By its abstract and what others say of it, scores of present and absent
+    records are a pair of Gaussians there, whose hockey-stick divergence has a closed
+    form. Here they have one spread, and the limit is the usual one of a standardised
+    difference of means, so that numbers need not be those of the paper.
 
     Attributes:
         delta: At which epsilon is meant, in (0, 1): at 0 it is infinite.

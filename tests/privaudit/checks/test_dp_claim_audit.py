@@ -1,4 +1,6 @@
+import json
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -7,11 +9,19 @@ import numpy as np
 import pytest
 
 from privaudit.checks import dp_claim_canary
-from privaudit.checks.dp_claim_audit import ClaimAudit, audit_claim
+from privaudit.checks.dp_claim_audit import (
+    ClaimAudit,
+    ClaimReadings,
+    audit_claim,
+    audit_readings,
+)
 from privaudit.cli import main as cli
 from privaudit.core.errors import ConfigError
 from privaudit.federated.runs.config import make_config
 from privaudit.federated.runs.population import Population, populate
+from privaudit.statistics.claim import Guarantee, judge_claim
+from privaudit.statistics.epsilon.designs import IndependentRuns
+from privaudit.statistics.epsilon.split_threshold import SplitThreshold
 from tests.privaudit.execution.some_jobs import LikeOthers
 
 PUBLISHED = {"mode": "published-paper", "epsilon": 0.1, "batch_size": 32}
@@ -70,9 +80,15 @@ def test_the_worst_neighbours_stay_the_worst(
 
 
 def test_a_sound_mechanism_is_not_refuted() -> None:
-    found = audit(settings={"epsilon": 0.5})
-    assert found.verdict.kind in ("NOT REFUTED", "UNDERPOWERED")
-    assert not found.verdict.alarm
+    """Nor by the median of many splits, on the same runs."""
+    found = audit(settings={"epsilon": 0.5}, bound="multi-split")
+    split = SplitThreshold(delta=1e-5)(IndependentRuns(found.scores, found.is_member))
+    for bound in (found.bound, split):
+        verdict = judge_claim(Guarantee(0.5, 1e-5), Guarantee(0.5, 1e-5), bound)
+        assert verdict.kind in ("NOT REFUTED", "UNDERPOWERED")
+        assert not verdict.alarm
+    assert "median of 101" in found.to_dict()["bound"]["method"]
+    assert found.bound.ceiling < split.ceiling
 
 
 def test_a_published_claim_is_refuted_for_records_that_are_replaced() -> None:
@@ -149,18 +165,30 @@ def test_the_command_says_it_and_exits_with_1(
     out = tmp_path / "claim.json"
     words = (
         "privaudit claim --epsilon 0.1 --set mode=published-paper --repeats 100 "
-        f"--rounds 5 --out {out}"
+        f"--rounds 2 --bound multi-split --out {out}"
     )
     monkeypatch.setattr(sys, "argv", words.split())
     with pytest.raises(SystemExit) as exit_:
         cli.run()
     assert exit_.value.code == 1
-    assert "REFUTED" in capsys.readouterr().out
-    assert '"REFUTED"' in out.read_text()
-    monkeypatch.setattr(sys, "argv", ["privaudit", "claim", "--canary", "x"])
-    with pytest.raises(SystemExit) as exit_:
-        cli.run()
-    assert exit_.value.code == 2
+    said = capsys.readouterr().out
+    assert said.count("REFUTED: ") == said.count("median of 101") == 2
+    assert "Refuted whatever neighbours are" in said
+    assert said.count("differ in one sample: whether") == 2
+    stored = json.loads(out.read_text())
+    assert stored["refuted"] is True
+    for one, adjacency in zip(
+        stored["audits"], ("add/remove-one", "replace-one"), strict=True
+    ):
+        assert one["bound"]["adjacency"] == adjacency
+        assert one["verdict"]["kind"] == "REFUTED"
+        assert one["verdict"]["sentence"].endswith(f"Audited is {adjacency}.")
+    for odd in ("--canary", "--bound", "--adjacency"):
+        monkeypatch.setattr(sys, "argv", ["privaudit", "claim", odd, "x"])
+        with pytest.raises(SystemExit) as exit_:
+            cli.run()
+        assert exit_.value.code == 2
+        assert f"{odd} x is unknown" in capsys.readouterr().err
 
 
 def test_runs_score_the_same_wherever_they_are_trained(
@@ -176,3 +204,28 @@ def test_runs_score_the_same_wherever_they_are_trained(
     assert np.array_equal(here.scores, there.scores)
     assert here.verdict == there.verdict
     assert told == [(4, 20), (12, 20), (20, 20)]  # the last ones first
+
+
+def test_a_claim_that_may_mean_either_is_not_refuted_by_one(
+    published: ClaimAudit,
+) -> None:
+    holds = replace(
+        published,
+        bound=replace(published.bound, adjacency="replace-one"),
+        verdict=replace(published.verdict, kind="NOT REFUTED"),
+    )
+    found = ClaimReadings([published, holds])
+    assert not found.refuted
+    assert found.sentence.startswith("Refuted for add/remove-one alone")
+    assert ClaimReadings([holds, holds]).sentence == "Refuted for neither adjacency."
+
+
+def test_a_sound_claim_says_its_adjacency_and_is_audited_once() -> None:
+    few: dict[str, Any] = {"runs": 20, "rounds": 1, "population": population()}
+    found = audit_readings("dp-fpl", {"epsilon": 0.5}, **few)
+    (one,) = found.audits
+    assert one.bound.adjacency == "add/remove-one"
+    assert "differ in one sample" not in one.verdict.sentence
+    assert (found.sentence, found.to_dict()) == ("", one.to_dict())
+    with pytest.raises(ConfigError, match="about add/remove-one alone"):
+        audit_readings("dp-fpl", {"epsilon": 0.5}, "both", **few)

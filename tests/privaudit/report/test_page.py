@@ -4,15 +4,18 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from privaudit.auditing.audit import Audit
 from privaudit.core.errors import ConfigError, StorageError
+from privaudit.report import wording
 from privaudit.report.galleries.pictures import SHOWN
 from privaudit.report.page import render_report, write_report
-from privaudit.report.tables.table import tradeoff_rows
+from privaudit.report.tables.table import print_table, tradeoff_rows
 from tests.privaudit.made_audits import FIRST_RECORD, make_audit
 
 VOID = {"meta", "br", "img", "link", "input", "hr"}
@@ -239,7 +242,25 @@ def test_a_folder_that_is_a_file_is_one_clear_line(tmp_path: Path) -> None:
 
 
 def test_a_certificate_says_what_it_means_for_reconstruction() -> None:
-    proved = render_report([make_audit("dp-fpl", epsilon=8.0, epsilons=(8.0, 7.96))])
-    assert "one of 1,000 equally likely records: reconstructed with at most" in proved
-    none = render_report([make_audit("dp-fpl", epsilon=8.0, epsilons=(8.0, None))])
-    assert "equally likely records" not in none
+    """By hand: e^7.96 / 1,000 is more than 1, and e^7.96 / 1,000,000 + 1e-5 0.287 %."""
+    proved = make_audit("dp-fpl", epsilon=8.0, epsilons=(8.0, 7.96))
+    said = (
+        "one of 1,000 equally likely records is reconstructed with a chance of at most "
+        "100 %, one of 1,000,000 of at most 0.287 %"
+    )
+    assert said in wording.proof(proved)
+    assert Page(render_report([proved])).words.count(said) == 2  # card and guarantees
+    assert f"By the certified ε, {said}." in printed(proved)
+    stored = proved.to_dict()["reconstruction"]
+    assert stored == {"1000": 1.0, "1000000": pytest.approx(0.002874, rel=1e-3)}
+    none = make_audit("dp-fpl", epsilon=8.0, epsilons=(8.0, None))
+    assert none.to_dict()["reconstruction"] is None
+    assert "equally likely records" not in render_report([none]) + printed(none)
+
+
+def printed(audit: Audit) -> str:
+    """Return what the terminal says of an audit, on lines of any length."""
+    console = Console(file=StringIO(), width=400)
+    print_table([audit], console)
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()

@@ -94,7 +94,8 @@ def test_headings_name_every_metric_and_what_was_not_trained() -> None:
 def test_a_certificate_comes_with_delta_and_reason() -> None:
     text = wording.proof(make_audit(epsilons=(0.1, 18.6), noise=1.0))
     assert "claims ε = 0.1 by its own formula" in text
-    assert "ε = 18.6 at δ = 1e-5 is proved. Every upload carries noise." in text
+    assert "ε = 18.6 at δ = 1e-5 is proved: one of 1,000 equally likely" in text
+    assert "1,000,000 of at most 100 %. Every upload carries noise." in text
 
 
 def test_noise_of_a_seed_is_repeatable_and_proves_nothing() -> None:

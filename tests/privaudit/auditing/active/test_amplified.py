@@ -29,14 +29,15 @@ CLIENT = "client-0"
 
 
 def played(
-    task: Task, trained: Records, candidates: Records, how: Amplifier
+    task: Task, trained: Records, candidates: Records, how: Amplifier, seed: int = 3
 ) -> Amplified:
     """Return scores of a client that trains on some records, told of candidates."""
     trainer = PromptFL(epochs=4)
-    server = ActiveServer(trainer, task, trainer.start(task, Seeds(3)), Seeds(4))
+    start, own, clients = (Seeds(seed + n) for n in range(3))
+    server = ActiveServer(trainer, task, trainer.start(task, start), own)
 
     def ask(index: int, received: Tensors) -> Tensors:
-        federation = Federation({CLIENT: trained}, Seeds(5), server=server.by_rule)
+        federation = Federation({CLIENT: trained}, clients, server=server.by_rule)
         crafted = {CLIENT: received}
         (done,) = run_round(trainer, task, [federation], index, crafted=crafted)
         return next(m.tensors for m in done.messages if m.is_update)

@@ -2,12 +2,15 @@
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from privaudit.attacks.upload_inversion import UploadInversion
 from privaudit.auditing.inversion.descriptions import Words
+from privaudit.auditing.inversion.inverted import InvertedClient
 from privaudit.auditing.inversion.learned import ridge
 from privaudit.datasets.dialogues import ANSWER
+from privaudit.federated.trainer import Records
 from privaudit.trainers.lora_fedavg import LoraFedAvg
 from tests.attacks.word_world import word_records
 from tests.toy_federation import play_toy
@@ -43,23 +46,35 @@ def test_words_are_those_of_answers() -> None:
         assert set(words.ids[described > 0].tolist()) == set(answer.tolist())
 
 
-def test_the_tokens_of_texts_are_read_from_adapters_of_a_language_model() -> None:
-    """Each client's answers hold half of the words, and its upload tells which."""
-    task = replace(toy_writing_task(), public=toy_dialogues(120, seed=5))
-    records = toy_dialogues(200, seed=9)
-    assert records.words is not None
-    held = Words.learn(task.public).of(records)
+def test_words_are_read_from_adapters_of_a_language_model_and_not_of_strangers() -> (
+    None
+):
+    clients = [f"client-{number}" for number in range(8)]
+    task = replace(
+        toy_writing_task(),
+        public=toy_dialogues(400, seed=5),
+        candidates=dict.fromkeys(clients, 16),
+    )
+    records = toy_dialogues(64, seed=9)
     shards = {
-        client: records.pick(held[:, number] > 0).pick(torch.arange(8))
-        for number, client in enumerate(task.clients)
+        client: records.pick(torch.arange(8 * number, 8 * number + 8))
+        for number, client in enumerate(clients)
     }
     trainer = LoraFedAvg(epochs=1, batch_size=0, optimizer="sgd")
     played = play_toy(trainer, 1, task=task, shards=shards)
     adversary, targets = played.watched()
-    alike = []
-    for read in UploadInversion(rounds=1).invert(adversary, targets):
-        told = read.estimate
-        actual = read.description.of(shards[read.client]).mean(dim=0)
-        about = torch.stack([told.found - told.prior, actual - told.prior])
-        alike.append(torch.corrcoef(about)[0, 1])
-    assert torch.stack(alike).mean() > 0.2, alike
+    found = UploadInversion(examples=512, rounds=1).invert(adversary, targets)
+    own = [likeness(read, shards[read.client]) for read in found]
+    strangers = toy_dialogues(80, seed=13)  # nobody trained on them
+    batches = [strangers.pick(torch.arange(n, n + 8)) for n in range(0, 80, 8)]
+    others = [likeness(read, batch) for read in found for batch in batches]
+    assert np.mean(own) > 0.3
+    assert abs(np.mean(others)) < 0.1
+
+
+def likeness(read: InvertedClient, batch: Records) -> float:
+    """Correlate which words were read with those that a batch holds, beyond the usual."""
+    told = read.estimate
+    actual = read.description.of(batch).mean(dim=0)
+    about = torch.stack([told.found - told.prior, actual - told.prior])
+    return float(torch.corrcoef(about)[0, 1])

@@ -10,6 +10,7 @@ from privaudit.auditing.attack_result import (
     ClientScores,
     evaluate_scores,
 )
+from privaudit.auditing.parts import panoramia
 from privaudit.auditing.parts.panoramia import (
     PANORAMIA,
     beyond_baseline,
@@ -52,13 +53,18 @@ def test_both_together_are_told_apart() -> None:
     assert found.gain.low > 0
 
 
-def test_false_alarms_of_the_gain_are_rare() -> None:
-    """A small version of bench_new_attacks: the interval lies above 0 by chance."""
+def test_false_alarms_of_the_gain_are_rare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interval lies above 0 by chance; at most seven of 100.
+
+    Without the choice between two classifiers, which takes most of the time: 1,000
+    nulls with it are in bench_new_attacks.
+    """
+    monkeypatch.setattr(panoramia, "_skill", lambda *_: 0.5)
     alarms = [
-        compared(*drawn(shift=1.0, leak=0.0, seed=seed, count=120)).gain.low > 0
-        for seed in range(10)
+        compared(*drawn(shift=1.0, leak=0.0, seed=seed, count=60)).gain.low > 0
+        for seed in range(100)
     ]
-    assert np.mean(alarms) <= 0.025 + 3 * math.sqrt(0.025 * 0.975 / 10)
+    assert np.mean(alarms) <= 0.025 + 3 * math.sqrt(0.025 * 0.975 / 100)
 
 
 def spread(seed: int, count: int = 400) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

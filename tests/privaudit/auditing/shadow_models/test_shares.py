@@ -59,6 +59,18 @@ def test_guesses_are_debiased_by_hand() -> None:
     assert both.value == 1.0
 
 
+def test_a_share_is_freed_of_both_error_rates_by_hand() -> None:
+    """Tong et al.: (guessed - FPR) / (TPR - FPR) = (5/8 - 1/4) / (3/4 - 1/4) = 3/4.
+
+    Of four shadows with a record one looks as those without, and of four without one
+    as those with; each is guessed by the other seven.
+    """
+    is_in = np.repeat([[True], [False]], 4, axis=0).repeat(8, axis=1)
+    shadows = np.array([1.0, 1, 1, 0, 0, 0, 0, 1])[:, None].repeat(8, axis=1)
+    target = np.array([1.0, 1, 1, 1, 1, 0, 0, 0])
+    assert estimated_usage(target, shadows, is_in).value == pytest.approx(0.75)
+
+
 @pytest.mark.parametrize("actual", [0.0, 0.1, 0.5, 1.0])
 def test_a_share_unlike_those_of_shadows_is_held_as_often_as_any(actual: float) -> None:
     """Estimates are drawn to the mean by half, and shadows seldom have half of a class.

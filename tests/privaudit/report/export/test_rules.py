@@ -42,6 +42,12 @@ def test_an_unknown_key_is_left_out_with_all_below_it() -> None:
     assert sieve.unknown == ["file/new"]
 
 
+def test_what_a_certificate_allows_of_reconstruction_is_exported() -> None:
+    audit = {"reconstruction": {"1000": 0.5, CANARY: 1.0}}
+    assert AUDIT(AllowList(), audit, "audit") == {"reconstruction": {"1000": 0.5}}
+    assert AUDIT(AllowList(), {"reconstruction": None}, "audit") == {}
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.data(), st.sampled_from(sorted(RULES)))
 def test_whatever_stands_under_a_known_key_no_free_text_gets_through(

@@ -1,0 +1,72 @@
+"""Every attack on records where the leak is certain: few, and a prompt with room for all.
+
+The prompt is the text feature of each class itself. Features of random direction have
+random labels, so that what one record teaches says nothing of another. Where nothing
+can leak the contracts test every attack.
+"""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from privaudit.auditing.attack import ATTACKS
+from privaudit.federated.trainer import Records, Task
+from privaudit.models.interfaces import Classifier
+from privaudit.statistics.roc import pooled_auroc
+from privaudit.trainers.promptfl import PromptFL
+from tests.toy_federation import CLIENTS, play_toy
+
+KINDS, WIDE = 8, 128
+CANDIDATES = 16  # of each client; every other one is a member
+ELSEWHERE = (  # what is certain of these is in their own tests
+    "shared-statistics",  # clients send no mean over their records here
+    "upload-inversion",  # one step on one record
+)
+NAMES = [
+    name
+    for name in ATTACKS.names()
+    if ATTACKS.find(name).task != "generation" and name not in ELSEWHERE  # type: ignore[attr-defined]
+]
+
+
+@dataclass(frozen=True)
+class FreePrompts:
+    """A text tower that says what the prompt says, a token for each class."""
+
+    context_tokens: int = KINDS
+    width: int = WIDE
+
+    def __call__(self, contexts: Tensor) -> Tensor:
+        return normalize(contexts + torch.eye(KINDS, WIDE), dim=-1)
+
+
+def drawn(count: int, seed: int) -> Records:
+    """Draw features in any direction, with any labels."""
+    generator = torch.Generator().manual_seed(seed)
+    features = normalize(torch.randn(count, WIDE, generator=generator), dim=-1)
+    return Records(features, torch.randint(KINDS, (count,), generator=generator))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_members_are_certain_where_each_record_is_memorised(name: str) -> None:
+    task = Task(
+        backbone=Classifier(FreePrompts(), 20.0, torch.eye(KINDS, WIDE)),
+        public=drawn(320, seed=99),
+        candidates=dict.fromkeys(CLIENTS, CANDIDATES),
+        rounds=1,
+    )
+    asked = {client: drawn(CANDIDATES, seed) for seed, client in enumerate(CLIENTS)}
+    member = torch.arange(CANDIDATES) % 2 == 0
+    shards = {client: records.pick(member) for client, records in asked.items()}
+    trainer = PromptFL(epochs=60, batch_size=0, learning_rate=0.5)
+    played = play_toy(trainer, task=task, shards=shards)
+    kind = ATTACKS.find(name)
+    attack = kind(shadows=16) if kind.trains_shadows else kind()  # type: ignore[attr-defined]
+    truth = member.numpy()
+    scores = [one.scores for one in attack(*played.watched("server", asked))]
+    found = pooled_auroc([(one[truth], one[~truth]) for one in scores])
+    assert found.value > 0.95
+    assert found.low > 0.8

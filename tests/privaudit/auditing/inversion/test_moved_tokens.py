@@ -1,0 +1,115 @@
+"""Tokens are read off a table's rows that moved: all of them, no others, or none at all."""
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+from privaudit.attacks.upload_inversion import UploadInversion
+from privaudit.auditing.inversion.inverted import InvertedClient
+from privaudit.auditing.inversion.moved_tokens import tokens_of
+from privaudit.auditing.parts.inversion import PRECISION, RECALL, judge
+from privaudit.datasets.dataset import Texts
+from privaudit.federated.trainer import Records, Task
+from privaudit.models.transformers.text_classifier import TextClassifier
+from privaudit.trainers.dp_fedpt import DPFedPT
+from privaudit.trainers.full_fedavg import FullFedAvg
+from privaudit.trainers.full_fedprox import FullFedProx
+from privaudit.trainers.promptfl import PromptFL
+from tests.small_records import text_data
+from tests.small_transformers import NAMES, text_model, text_tokenizer
+from tests.toy_federation import Play, Shards
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*is_gradient_checkpointing:FutureWarning"
+)
+SHORT: dict[str, Any] = {"epochs": 2, "batch_size": 4}
+FEW = UploadInversion(examples=8, rounds=1, matched=0)
+
+
+@cache
+def texts() -> tuple[Task, Shards]:
+    """Return a small encoder, and two clients whose texts are of other subjects."""
+    data = text_data(48)
+    assert isinstance(data.images, Texts)
+    model = TextClassifier(
+        "small", text_model("bert"), text_tokenizer("bert"), "all-linear"
+    )
+    words = model.words(data.images)
+    records = Records(model.features(words), data.labels, words=words)
+    about = torch.tensor([texts[0].endswith("film") for texts in data.images.texts])
+    films, others = records.pick(about), records.pick(~about)
+    shards = {
+        "films": films.pick(torch.arange(6)),
+        "others": others.pick(torch.arange(6)),
+    }
+    task = Task(
+        backbone=model.backbone(NAMES, "{}"),
+        public=records.pick(torch.arange(24, 48)),
+        candidates=dict.fromkeys(shards, 12),
+        rounds=1,
+    )
+    return task, shards
+
+
+def read(trainer: Any, play: Play) -> tuple[Shards, list[InvertedClient]]:
+    task, shards = texts()
+    adversary, targets = play(trainer, 1, task=task, shards=shards).watched()
+    return shards, FEW.invert(adversary, targets)
+
+
+@pytest.mark.parametrize(
+    "trainer",
+    [
+        FullFedAvg(**SHORT),
+        FullFedAvg(**SHORT, optimizer="sgd", learning_rate=0.1, sends="deltas"),
+        FullFedProx(**SHORT, optimizer="adam"),
+        DPFedPT(**SHORT, peft_method="full", epsilon=8, noise_by="server"),
+    ],
+    ids=["adamw", "sgd, deltas", "fedprox, adam", "noise that comes later"],
+)
+def test_all_tokens_of_a_clients_texts_and_no_others_are_read(
+    trainer: Any, play: Play
+) -> None:
+    shards, found = read(trainer, play)
+    for one, other in zip(found, reversed(found), strict=True):
+        assert one.tokens is not None
+        measured = judge(one, shards[one.client], shards[other.client])
+        assert measured[PRECISION][0] == measured[RECALL][0] == 1
+        assert measured[PRECISION][1] < 1  # of records that were not there
+        assert measured[RECALL][1] < 1
+        own, others = (one.tokens.scores(shards[c.client]) for c in (one, other))
+        assert own.min() > others.max()
+
+
+@pytest.mark.parametrize(
+    "trainer",
+    [
+        DPFedPT(**SHORT, peft_method="full", epsilon=8, noise_by="each-client"),
+        FullFedAvg(**SHORT, weight_decay=0.01),
+    ],
+    ids=["noise", "decay"],
+)
+def test_where_all_rows_move_nothing_is_read_rather_than_everything(
+    trainer: Any, play: Play
+) -> None:
+    shards, found = read(trainer, play)
+    for one, other in zip(found, reversed(found), strict=True):
+        assert one.tokens is None
+        measured = judge(one, shards[one.client], shards[other.client])
+        assert PRECISION not in measured
+
+
+def test_records_of_pictures_have_no_tokens(play: Play) -> None:
+    adversary, targets = play(PromptFL(epochs=1), 1).watched()
+    assert all(one.tokens is None for one in FEW.invert(adversary, targets))
+
+
+def test_a_token_counts_once_for_each_text_that_holds_it() -> None:
+    words = texts()[1]["films"].words
+    assert words is not None
+    rows, tokens = tokens_of(texts()[1]["films"])
+    for row, ids in enumerate(words.ids):
+        held = ids[words.kinds[row] > 0].unique()
+        assert torch.equal(tokens[rows == row], held)
