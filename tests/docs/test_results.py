@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from privaudit.cli.main import run
+from tests.benchmarks.table_numbers import Cell, paired
 from tests.places import ROOT
 
 TEXT = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
@@ -67,6 +68,35 @@ def test_a_number_of_the_page_is_what_its_command_gives(
     assert not left.value.code
     read, tolerance = READ[arguments[-1]]
     assert read(tmp_path / arguments[-1]) == pytest.approx(float(number), abs=tolerance)
+
+
+MINUS = "\N{MINUS SIGN}"
+BY_TEXT = "published-paper, rate 0.0001: "
+DIGITS = "dp-fpl-2-3-digits"
+
+
+@pytest.mark.parametrize(
+    ("said", "name", "upper", "lower"),
+    [
+        ("+1.3 [0.3, 2.4]", DIGITS, ("neighbour", "DP-FPL", f"{BY_TEXT}0.2"),
+         ("neighbour", "DP-FPL", f"{BY_TEXT}0.4")),
+        ("13.4 [6.6, 20.2]", DIGITS, ("local", "DP-FPL", f"{BY_TEXT}none"),
+         ("neighbour", "DP-FPL", f"{BY_TEXT}none")),
+        ("-3.7 [-5.9, -1.4]", DIGITS, ("neighbour", "DP-FPL", f"{BY_TEXT}0.05"),
+         ("neighbour", "DP-FPL", f"{BY_TEXT}0.1")),
+        ("16.5 [-1.6, 34.6]", "fedrand-1-letters",
+         ("server exact match", "FedAvg", "accuracy"),
+         ("server exact match", "FedRand", "accuracy")),
+    ],
+)  # fmt: skip
+def test_a_paired_difference_of_the_page_is_its_tables(
+    said: str, name: str, upper: Cell, lower: Cell
+) -> None:
+    assert said in TEXT.replace(MINUS, "-")
+    table = ROOT / "docs" / "tables" / "results" / f"{name}.json"
+    found = paired(table, upper, lower, "less")
+    numbers = [float(number) for number in re.findall(r"[\d.-]+", said)]
+    assert [found.value, found.low, found.high] == pytest.approx(numbers, abs=0.0501)
 
 
 LOOP = re.compile(r"for (\w+) in ([^;$]+); do (.*?); done", re.S)
