@@ -2,7 +2,7 @@
 
 ``python -m tests.benchmarks.attack_table promptfl dp-fpl lora network`` trains each kind of
 run with each seed, makes every attack on all clients, and prints a table in Markdown;
-``--scenario`` says who attacks.
+``--scenario`` says who attacks, ``--attacks`` how, if not by all.
 Every attack with shadow models has as many of them. Seconds, the processor's on one
 thread, are what an attack takes alone, its shadow models included. ``--json FILE`` keeps
 the scores.
@@ -113,6 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("kinds", nargs="*", default=list(KINDS), choices=list(KINDS))
     parser.add_argument("--scenario", default="server-reconstruct")
+    parser.add_argument("--attacks", nargs="*")
     parser.add_argument("--shadows", type=int, default=SHADOWS)
     parser.add_argument("--seeds", type=int, nargs="*", default=list(SEEDS))
     parser.add_argument("--json", type=Path)
@@ -121,7 +122,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"{machine()}\n{asked.shadows} shadow models, seeds {asked.seeds}")
     for kind in asked.kinds:
         found = [
-            _attacked(kind, seed, asked.shadows, asked.scenario) for seed in asked.seeds
+            _attacked(kind, seed, asked.shadows, asked.scenario, asked.attacks)
+            for seed in asked.seeds
         ]
         joined = {
             name: Found(
@@ -136,7 +138,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"\n{KINDS[kind][0]}\n\n{table(joined)}", flush=True)
 
 
-def _attacked(kind: str, seed: int, shadows: int, seen_in: str) -> dict[str, Found]:
+def _attacked(
+    kind: str, seed: int, shadows: int, seen_in: str, only: Sequence[str] | None
+) -> dict[str, Found]:
     """Train one run, and make each attack as if it were the only one."""
     with tempfile.TemporaryDirectory() as scratch:
         folder, settings = Path(scratch), dict(KINDS[kind][1])
@@ -147,7 +151,7 @@ def _attacked(kind: str, seed: int, shadows: int, seen_in: str) -> dict[str, Fou
             owner = None
             name = settings.pop("trainer")
             run = train(name, folder=folder, seed=seed, measured_rounds=1, **settings)
-        names = WRITERS if kind == "lora" else CLASSIFIERS
+        names = only or (WRITERS if kind == "lora" else CLASSIFIERS)
         with use_owner(owner) if owner else nullcontext():
             return dict(_each(Auditor(run), names, shadows, seen_in))
 
