@@ -56,8 +56,10 @@ class LabelOnly:
     largest: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 4.0
 
     @staticmethod
-    def applies_to(trainer: Trainer, task: Task) -> bool:
+    def applies_to(trainer: Trainer, task: Task | None) -> bool:
         """Return whether features can be moved that a trainer's models read alone."""
+        if task is None:
+            return not trainer.image_tokens
         return reads_features_alone(trainer, task)
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:

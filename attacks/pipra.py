@@ -52,11 +52,12 @@ class Pipra:
     shadows: Annotated[int, Field(ge=5)] = 50
 
     @staticmethod
-    def applies_to(trainer: Trainer, task: Task) -> bool:
+    def applies_to(trainer: Trainer, task: Task | None) -> bool:
         """Return whether what a trainer releases is one prompt of CLIP."""
         if not isinstance(trainer, LearnsPrompt) or trainer.image_tokens:
             return False
-        return bool(trainer.prompt) and task.kind == "classification"
+        is_usual = task is None or task.kind == "classification"
+        return is_usual and bool(trainer.prompt)
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
         """Score each target's candidates; 0 is as likely a member as not.

@@ -163,8 +163,8 @@ class AppliesToSome(Attack, Protocol):
     """
 
     @staticmethod
-    def applies_to(trainer: Trainer, task: Task) -> bool:
-        """Return whether models of a trainer have what it reads."""
+    def applies_to(trainer: Trainer, task: Task | None) -> bool:
+        """Return whether models of a trainer have what it reads, on any task if None."""
         ...
 
 

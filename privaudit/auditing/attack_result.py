@@ -1,6 +1,6 @@
 """Where scores meet the truth: from scores and ledger to estimates and verdicts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -202,18 +202,16 @@ def _knowing_shadows(estimate: Estimate, clients: Sequence[ClientScores]) -> Est
     return with_shadow_error(estimate, shadow_variance(left_out), len(left_out))
 
 
-def difference_knowing_shadows(
-    comparison: Comparison,
+def knowing_shadows_of(
     first: Sequence[ClientScores],
     second: Sequence[ClientScores],
     signs: tuple[float, float] = (1.0, 1.0),
-) -> Comparison:
-    """Return a paired difference whose interval knows of the shadows of both attacks.
+) -> Callable[[Comparison], Comparison]:
+    """Return what widens a paired difference by what the shadows of both attacks add.
 
-    As it was where either has none, or another number of sets.
+    Nothing is added where either has none, or another number of sets.
 
     Args:
-        comparison: With the interval for other records.
         first: Scores of the first attack, client by client.
         second: Of the second, of the same records.
         signs: By which either's scores are turned.
@@ -223,10 +221,9 @@ def difference_knowing_shadows(
         for clients, sign in zip((first, second), signs, strict=True)
     ]
     if not sets[0] or len(sets[0]) != len(sets[1]):
-        return comparison
-    return difference_with_shadow_error(
-        comparison, shadow_variance(*sets), len(sets[0])
-    )
+        return lambda comparison: comparison
+    variance, count = shadow_variance(*sets), len(sets[0])
+    return lambda one: difference_with_shadow_error(one, variance, count)
 
 
 def _without_each_set(clients: Sequence[ClientScores], sign: float = 1.0) -> list[Any]:

@@ -192,7 +192,7 @@ class Auditor(AuditsScores):
         own = find_scenario(scenario, shadows).that_apply(self.run.trainer, task)
         plan = own.besides(named)
         plan = self._as_seen(plan.for_task(task.kind))
-        check_played(named, plan)
+        check_played(named, plan, self.run.trainer, task)
         return plan
 
     def _utility(self) -> Utility | None:

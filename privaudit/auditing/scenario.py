@@ -73,7 +73,7 @@ class Scenario:
             )
         return replace(self, attacks=applicable)
 
-    def that_apply(self, trainer: Trainer, task: Task) -> "Scenario":
+    def that_apply(self, trainer: Trainer, task: Task | None) -> "Scenario":
         """Return the scenario without attacks that a trainer's models give nothing."""
         kept = {
             name: attack

@@ -150,7 +150,12 @@ class ClaimReadings:
         audits = [one.to_dict() for one in self.audits]
         if len(audits) == 1:
             return audits[0]
-        return {"refuted": self.refuted, "sentence": self.sentence, "audits": audits}
+        return {
+            "refuted": self.refuted,
+            "alarm": self.alarm,
+            "sentence": self.sentence,
+            "audits": audits,
+        }
 
 
 def audit_readings(

@@ -25,7 +25,7 @@ from jaxtyping import Bool, Float, Int
 
 from privaudit.auditing.attack_result import (
     ClientScores,
-    difference_knowing_shadows,
+    knowing_shadows_of,
     leak_auroc,
 )
 from privaudit.auditing.audit import Audit
@@ -386,8 +386,8 @@ def _paired(first: _Measured, second: _Measured, threshold: float) -> Paired:
     ]
     reach = first.losses >= threshold, second.losses >= threshold
     return Paired(
-        difference_knowing_shadows(
-            pooled_paired_auroc_difference(groups), first.clients, second.clients
+        knowing_shadows_of(first.clients, second.clients)(
+            pooled_paired_auroc_difference(groups)
         ),
         paired_difference(first.losses, second.losses),
         paired_accuracy_difference(*reach),

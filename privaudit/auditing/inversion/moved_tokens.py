@@ -25,7 +25,6 @@ from privaudit.federated.weighted_mean import WEIGHT
 from privaudit.models.interfaces import Classifier, EmbedsTokens
 
 MISTAKE = 1e-6  # that rounding hides a token's row, or moves another
-ROUNDING = 1e-5  # of a sum of uploads, relative to the table's largest number
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,10 @@ def tokens_of(records: Records) -> tuple[Int[Tensor, " pairs"], Int[Tensor, " pa
 def read_tokens(
     adversary: Adversary, uploads: Sequence[SeenUpload], count: float
 ) -> ReadTokens | None:
-    """Return which tokens uploads tell; None where no table was sent, or all of it moved.
+    """Return which tokens uploads tell; None where they tell none.
+
+    So it is without a table, where nothing of it moved or all did, where weights decay,
+    which moves each row that is not zero, and of sums, whose rounding moves rows, too.
 
     Args:
         adversary: Who reads. It knows the frozen model, and public texts.
@@ -86,11 +88,16 @@ def read_tokens(
     if task.public.words is None or not isinstance(task.backbone, Classifier):
         return None
     tower = task.backbone.tower
-    if not isinstance(tower, EmbedsTokens):
+    decays = getattr(adversary.trainer, "weight_decay", 0.0) > 0
+    if decays or not isinstance(tower, EmbedsTokens):
         return None
-    found = [moved_rows(one, tower.embedding_name) for one in uploads]
+    name = tower.embedding_name
+    found = [moved_rows(one, name) for one in uploads if one.clients == 1]
     moved = [rows for rows in found if rows is not None]
-    if not moved or (held := torch.stack(moved).any(dim=0)).all():
+    if not moved or not (held := torch.stack(moved).any(dim=0)).any():
+        return None
+    empty = (uploads[0].received[name] == 0).all(dim=1)  # nothing shrinks a zero
+    if (held | empty).all():
         return None
     _, tokens = tokens_of(task.public)
     shares = (tokens.bincount(minlength=len(held)) + 0.5) / (len(task.public) + 1)
@@ -101,7 +108,7 @@ def read_tokens(
 def moved_rows(one: SeenUpload, table: str) -> Bool[Tensor, " rows"] | None:
     """Return which rows of a table are not as they were received; None if it is not sent.
 
-    Of one client to the last bit: what is not trained is sent as it came, times the
+    To the last bit: what one client does not train is sent as it came, times the
     upload's weight, or as a move of zero.
     """
     place = one.place(table)
@@ -111,7 +118,6 @@ def moved_rows(one: SeenUpload, table: str) -> Bool[Tensor, " rows"] | None:
     if table not in one.sent:  # but all that moved, in a row
         return (one.delta[place].view(before.shape) != 0).any(dim=1)
     sent, weight = one.sent[table], one.sent.get(WEIGHT, torch.tensor(1.0))
-    limit = ROUNDING * before.abs().max() * weight * (one.clients > 1)
-    as_it_came = ((sent - before * weight).abs() <= limit).all(dim=1)
-    by_nothing = (sent.abs() <= limit).all(dim=1)
+    as_it_came = (sent == before * weight).all(dim=1)
+    by_nothing = (sent == 0).all(dim=1)
     return ~(as_it_came | by_nothing)

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from privaudit.auditing.attack_result import ClientScores, difference_knowing_shadows
+from privaudit.auditing.attack_result import ClientScores, knowing_shadows_of
 from privaudit.auditing.storage.load import StoredAudit
 from privaudit.evaluation.compare.comparable import (
     ClientPair,
@@ -77,10 +77,10 @@ def _auroc(name: str, pairs: Sequence[ClientPair]) -> Measured:
     )
 
     ours, theirs = [p.first for p in pairs], [p.second for p in pairs]
+    knowing = knowing_shadows_of(ours, theirs, signs)
 
     def interval_at(confidence: float) -> Estimate:
-        plain = at(confidence)
-        return difference_knowing_shadows(plain, ours, theirs, signs).estimate
+        return knowing(at(confidence)).estimate
 
     turned = first_turned, second_turned
     return Measured(f"{name} AUROC", "leak", first, second, interval_at, turned)

@@ -144,7 +144,8 @@ def _check_afterwards(config: RunConfig, afterwards: Afterwards) -> None:
         return
     refuse_all_members(config)
     scenario = find_scenario(afterwards.scenario, shadows=0)
-    readable = scenario.for_task(config.task).attacks
+    made = scenario.for_task(config.task)
+    readable = made.that_apply(config.build_trainer(), None).attacks
     for metric in afterwards.metrics:
         attack = attack_of(metric)
         if attack and attack not in readable:

@@ -101,6 +101,14 @@ def test_where_all_rows_move_nothing_is_read_rather_than_everything(
         assert PRECISION not in measured
 
 
+def test_of_sums_no_tokens_are_read(play: Play) -> None:
+    """Rounding of a sum moves rows that nobody trained."""
+    task, shards = texts()
+    played = play(FullFedAvg(**SHORT), 1, task=task, shards=shards)
+    adversary, targets = played.watched("server-aggregate")
+    assert all(one.tokens is None for one in FEW.invert(adversary, targets))
+
+
 def test_records_of_pictures_have_no_tokens(play: Play) -> None:
     adversary, targets = play(PromptFL(epochs=1), 1).watched()
     assert all(one.tokens is None for one in FEW.invert(adversary, targets))

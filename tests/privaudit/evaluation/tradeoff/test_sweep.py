@@ -99,6 +99,14 @@ def test_what_nothing_dominates_is_trained_anew_on_other_seeds() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
+        (
+            {
+                "attack": "label-only",
+                "scenario": "black-box-labels",
+                "trainers": ["fedotp"],
+            },
+            "No attack that reads what fedotp gives",
+        ),
         ({"attack": "lira"}, "Did you mean|No attack of prompt-release with 0 shadow"),
         ({"fields": {**SMALL, "members": "all"}}, "no non-members to tell members"),
         ({"trainers": ["zero-shot", "lora-fedavg"]}, "Some cells classify and some"),
