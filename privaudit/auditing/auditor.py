@@ -189,10 +189,10 @@ class Auditor(AuditsScores):
         """
         task = self.run.population.task
         named = named_attacks(attacks, shadows)
-        own = find_scenario(scenario, shadows).that_apply(self.run.trainer, task)
-        plan = own.besides(named)
+        plan = find_scenario(scenario, shadows).besides(named)
+        plan = plan.that_apply(self.run.trainer, task)
         plan = self._as_seen(plan.for_task(task.kind))
-        check_played(named, plan, self.run.trainer, task)
+        check_played(named, plan)
         return plan
 
     def _utility(self) -> Utility | None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
 from typing import Any, Literal, get_args
 
-from privaudit.auditing.attack import ATTACKS, AppliesToSome, Attack
+from privaudit.auditing.attack import ATTACKS, Attack
 from privaudit.auditing.scenario import Scenario, find_scenario
 from privaudit.auditing.shadow_models.budget import parse_budget
 from privaudit.core.errors import (
@@ -29,7 +29,6 @@ from privaudit.core.parameters import (
 )
 from privaudit.core.registry import first_line
 from privaudit.federated.runs.config import RunConfig
-from privaudit.federated.trainer import Task, Trainer
 from privaudit.models.interfaces import AnyTask
 
 Attacks = Sequence[str] | Mapping[str, Attack]
@@ -93,26 +92,18 @@ def _check_attack(what: str, attack: Any) -> None:
         )
 
 
-def check_played(
-    named: Mapping[str, Attack], plan: Scenario, trainer: Trainer, task: Task
-) -> None:
+def check_played(named: Mapping[str, Attack], plan: Scenario) -> None:
     """Refuse attacks that were asked for, and that the run's models cannot be given.
 
     Raises:
         AttackError: One is not in the scenario as it is played.
     """
     for label in named:
-        if label not in plan.attacks or not _applies(
-            plan.attacks[label], trainer, task
-        ):
+        if label not in plan.attacks:
             raise AttackError(
                 f"The attack {label!r} was requested, and the run's models do not give "
                 f"what it needs. Attacks on these models: {', '.join(plan.attacks)}."
             )
-
-
-def _applies(attack: Attack, trainer: Trainer, task: Task) -> bool:
-    return not isinstance(attack, AppliesToSome) or attack.applies_to(trainer, task)
 
 
 def restore_attack(label: str, settings: str) -> Attack:

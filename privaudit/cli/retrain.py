@@ -79,13 +79,19 @@ def _mean_lines(found: "RemovalOverRuns") -> list[str]:
     return [
         f"Means over {len(found.removals)} runs, with Student's intervals: for other runs "
         "of this setting, their coins, trainings and random removals.",
-        f"Most exposed gone, less before: {_effect(found.exposed_effect)}",
-        f"At random gone, less before: {_effect(found.random_effect)}",
-        f"Most exposed gone, less at random gone: {_effect(found.onion)}",
+        *_effects(found, ""),
     ]
 
 
-def _effect(effect: "Effect") -> str:
+def _effects(found: "Removal | RemovalOverRuns", here: str) -> list[str]:
+    return [
+        f"Most exposed gone, less before{here}: {_effect(found.exposed_effect)}",
+        f"At random gone, less before{here}: {_effect(found.random_effect)}",
+        f"Most exposed gone, less at random gone{here}: {_effect(found.onion)}",
+    ]
+
+
+def _effect(effect: "Effect | Paired") -> str:
     return (
         f"AUROC {effect.auroc}; mean privacy loss {effect.loss}; as exposed "
         f"{effect.as_exposed}"
@@ -95,7 +101,6 @@ def _effect(effect: "Effect") -> str:
 def _lines(found: "Removal") -> list[str]:
     kept, others = found.before, found.gone
     count = kept.loss.n[0]
-    here = "in these trainings"
     return [
         f"{others} records that lose {found.threshold:.2f} deviations or more went, and in "
         f"another run as many at random. Below: the {count} that all runs have. "
@@ -105,9 +110,7 @@ def _lines(found: "Removal") -> list[str]:
         f"{_kept(found.without_exposed)}",
         f"Without as many at random ({found.without_random.run}), in this training: "
         f"{_kept(found.without_random)}",
-        f"Most exposed gone, less before, {here}: {_paired(found.exposed_effect)}",
-        f"At random gone, less before, {here}: {_paired(found.random_effect)}",
-        f"Most exposed gone, less at random gone, {here}: {_paired(found.onion)}",
+        *_effects(found, ", in these trainings"),
         f"{found.attack} on all candidates, before: AUROC {found.everyone}",
     ]
 
@@ -116,11 +119,4 @@ def _kept(kept: "Kept") -> str:
     return (
         f"AUROC {kept.auroc}; mean privacy loss {kept.loss}; as exposed as those who "
         f"went {kept.as_exposed}"
-    )
-
-
-def _paired(paired: "Paired") -> str:
-    return (
-        f"AUROC {paired.auroc}; mean privacy loss {paired.loss}; as exposed "
-        f"{paired.as_exposed}"
     )
