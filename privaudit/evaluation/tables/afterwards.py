@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.auditor import Auditor
@@ -17,7 +17,12 @@ from privaudit.auditing.parts.server_model import SERVER_MODEL
 from privaudit.auditing.scenario import find_scenario
 from privaudit.core.errors import ConfigError
 from privaudit.core.storage import parse_json, to_json
-from privaudit.evaluation.tables.metrics import ELSEWHERE, Metric, domain_of
+from privaudit.evaluation.tables.metrics import (
+    ELSEWHERE,
+    SUCCESS,
+    Metric,
+    domain_of,
+)
 from privaudit.evaluation.tables.parts import Elsewhere
 from privaudit.federated.runs.population import (
     Population,
@@ -29,7 +34,7 @@ from privaudit.federated.runs.tasks import measure_writing
 from privaudit.federated.runs.utility import measure_clients
 from privaudit.federated.trainer import ClientId
 
-FORMAT = 1  # raised when the same question has another answer
+FORMAT = 2  # raised when the same question has another answer
 Found = Mapping[Metric, float]
 
 
@@ -39,13 +44,17 @@ class Afterwards:
 
     Attributes:
         metrics: Full names of what is printed.
-        scenario: Whose attacks are made, without shadow models; empty for none.
+        scenario: Whose attacks are made; empty for none.
         elsewhere: Where the server's model is measured too.
+        shadows: Shadow models for each client that is attacked.
+        attacked: How many clients that is.
     """
 
     metrics: tuple[Metric, ...] = ()
     scenario: str = ""
     elsewhere: Elsewhere | None = None
+    shadows: int = 0
+    attacked: int | Literal["all"] = "all"
 
 
 def measure_afterwards(run: Run, asked: Afterwards) -> dict[Metric, float]:
@@ -58,7 +67,7 @@ def measure_afterwards(run: Run, asked: Afterwards) -> dict[Metric, float]:
     """
     values: dict[Metric, float] = {}
     if asked.scenario:
-        values |= _leaks(run, asked.scenario)
+        values |= _leaks(run, asked)
     if asked.elsewhere:
         values |= _elsewhere(run, asked.elsewhere)
     if domains := [metric for metric in asked.metrics if domain_of(metric)]:
@@ -108,24 +117,30 @@ def clients_of(population: Population, domain: str) -> list[ClientId]:
     return clients
 
 
-def _leaks(run: Run, scenario: str) -> Found:
-    """Return the AUROC of each attack on clients' reconstructed models, and on the server's."""
-    plan = find_scenario(scenario, shadows=0)
+def _leaks(run: Run, asked: Afterwards) -> Found:
+    """Return what each attack finds on clients' reconstructed models, and on the server's."""
+    scenario = find_scenario(asked.scenario, asked.shadows)
 
     def attack() -> Found:
-        audit = Auditor(run).attack(plan, clients="all")
+        audit = Auditor(run).attack(scenario, clients=asked.attacked)
         return {
-            **_aurocs("client", audit.results),
-            **_aurocs("server", audit.part(SERVER_MODEL)),
+            **_found_by("client", audit.results),
+            **_found_by("server", audit.part(SERVER_MODEL)),
         }
 
-    attacks = {name: repr(attack) for name, attack in plan.attacks.items()}
-    request = {"threat": plan.threat, "attacks": attacks}
-    return _remembered(run, scenario, request, attack)
+    attacks = {name: repr(attack) for name, attack in scenario.attacks.items()}
+    request = {
+        "threat": scenario.threat,
+        "attacks": attacks,
+        "attacked": asked.attacked,
+    }
+    return _remembered(run, scenario.name, request, attack)
 
 
-def _aurocs(whose: str, results: Mapping[str, AttackResult]) -> Found:
-    return {f"{whose} {name}": leak.auroc.value for name, leak in results.items()}
+def _found_by(whose: str, results: Mapping[str, AttackResult]) -> Found:
+    aurocs = {f"{whose} {name}": leak.auroc.value for name, leak in results.items()}
+    right = {f"{whose} {name}{SUCCESS}": r.success.value for name, r in results.items()}
+    return aurocs | right
 
 
 def _elsewhere(run: Run, place: Elsewhere) -> Found:

@@ -4,7 +4,8 @@ A number belongs to the clients' personal models ("local", "mix", "clients BLEU-
 the server's own model ("server BLEU-1"; on another data set, "elsewhere BLEU-1"), to
 what is sent ("megabytes per round"), to the clients of one domain ("mix on clipart",
 "local on real"), or to an attack: "client NAME" on reconstructed models,
-"server NAME" on the server's model. An attack's bare NAME is for tables whose rows say
+"server NAME" on the server's model, its AUROC, or with " success" behind it its share of
+right guesses, averaged over classes. An attack's bare NAME is for tables whose rows say
 whose model is attacked.
 """
 
@@ -24,6 +25,7 @@ ACCURACIES = ("local", "neighbour", "mix", "all")
 MEGABYTES = "megabytes per round"
 ELSEWHERE = "elsewhere"
 CIDER = "CIDEr-D"
+SUCCESS = " success"
 CAPTIONS = tuple(
     f"{who} {name}"
     for who in ("server", "clients", ELSEWHERE)
@@ -46,23 +48,25 @@ def domain_of(metric: Metric) -> tuple[str, str] | None:
 
 
 def attack_of(metric: Metric) -> str | None:
-    """Return the attack whose AUROC a metric is; None if it is something else.
+    """Return the attack whose AUROC or success a metric is; None of anything else.
 
     Example:
         >>> attack_of("server token-loss"), attack_of("token-loss")
         ('token-loss', 'token-loss')
+        >>> attack_of("client shadow success")
+        'shadow'
         >>> attack_of("server BLEU-1") is None
         True
     """
     if metric in PLAIN or domain_of(metric):
         return None
-    first, _, rest = metric.partition(" ")
-    return rest if first in _VICTIMS else metric
+    first, _, rest = metric.removesuffix(SUCCESS).partition(" ")
+    return rest if first in _VICTIMS else metric.removesuffix(SUCCESS)
 
 
 def lacks_owner(metric: Metric) -> bool:
     """Say whether a metric is an attack's bare name."""
-    return attack_of(metric) == metric
+    return attack_of(metric) == metric.removesuffix(SUCCESS)
 
 
 def scale(metric: Metric) -> float:
@@ -109,7 +113,8 @@ def _known(scenario: str, attacks: Collection[str]) -> str:
         f"there are {', '.join((*ACCURACIES, MEGABYTES))}; "
         f"{' or '.join(_IN_DOMAINS)} with 'on' and a domain; server, clients or "
         f"{ELSEWHERE} with {texts}; and server or client with an attack of "
-        f"{scenario}: {', '.join(attacks)}"
+        f"{scenario}, with{SUCCESS} behind it for its right guesses: "
+        f"{', '.join(attacks)}"
     )
 
 
@@ -117,4 +122,5 @@ def _names(attacks: Collection[str]) -> Iterator[str]:
     yield from PLAIN
     for attack in attacks:
         yield attack
-        yield from (f"{whose} {attack}" for whose in _VICTIMS)
+        for whose in _VICTIMS:
+            yield from (f"{whose} {attack}", f"{whose} {attack}{SUCCESS}")

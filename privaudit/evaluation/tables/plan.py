@@ -10,7 +10,14 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, NonNegativeInt, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 
 from privaudit.auditing.scenario import find_scenario
 from privaudit.core.bounded_files import read_toml
@@ -66,6 +73,9 @@ class TablePlan(BaseModel):
         columns: By default a single one.
         across: What columns differ in, such as "ε".
         scenario: Whose attacks are made, after training, if a metric is one of them.
+        shadows: Shadow models for each client that is attacked; 0 leaves out the
+            attacks that need them.
+        attacked: How many clients of a run are attacked, or all.
         elsewhere: Where metrics that begin with "elsewhere" are measured.
         paper: The paper's numbers by metric, row label and column name; by metric and
             row label where there is one column.
@@ -90,6 +100,8 @@ class TablePlan(BaseModel):
     )
     across: str = ""
     scenario: Text = "server-reconstruct"
+    shadows: NonNegativeInt = 0
+    attacked: PositiveInt | Literal["all"] = "all"
     elsewhere: Elsewhere | None = None
     paper: dict[Metric, dict[str, Printed]] = {}
 
@@ -138,7 +150,7 @@ class TablePlan(BaseModel):
         if self.panels and "metrics" in self.model_fields_set:
             raise ValueError("metrics and panels are given: take one of them")
         if self.results:
-            attacks = find_scenario(self.scenario, shadows=0).attacks
+            attacks = find_scenario(self.scenario, self.shadows).attacks
             check_metrics(self.measured, self.scenario, list(attacks))
         for metric in self.measured:
             if lacks_owner(metric) and not all(row.whose for row in self.rows):

@@ -12,8 +12,7 @@ def is_same(old: TablePlan, new: TablePlan, spot: Spot) -> bool:
 
     False where one of them has no such cell.
     """
-    asked = [(p.over, p.seeds, p.scenario, p.elsewhere) for p in (old, new)]
-    if asked[0] != asked[1]:
+    if _asked(old) != _asked(new):
         return False
     before, after = _found(old, spot), _found(new, spot)
     if before is None or after is None or before[0].trainer != after[0].trainer:
@@ -48,6 +47,11 @@ def is_earlier(old: TablePlan, new: TablePlan, ran: set[Spot]) -> bool:
 def spots_of(plan: TablePlan) -> set[Spot]:
     """Return where a plan has cells."""
     return {(row.label, column.name) for row, column in plan.cells}
+
+
+def _asked(plan: TablePlan) -> tuple[object, ...]:
+    attacks = plan.scenario, plan.shadows, plan.attacked
+    return plan.over, plan.seeds, plan.elsewhere, attacks
 
 
 def _found(plan: TablePlan, spot: Spot) -> tuple[TableRow, Column] | None:

@@ -97,7 +97,8 @@ def _afterwards(plan: TablePlan) -> Afterwards:
         DATASETS.find(place.dataset)
         data = _expanded({"data": place.data})["data"]
         place = Elsewhere(dataset=place.dataset, data=data)
-    return Afterwards(plan.wanted, plan.scenario if plan.results else "", place)
+    scenario = plan.scenario if plan.results else ""
+    return Afterwards(plan.wanted, scenario, place, plan.shadows, plan.attacked)
 
 
 def _planned(
@@ -143,7 +144,7 @@ def _check_afterwards(config: RunConfig, afterwards: Afterwards) -> None:
     if not afterwards.scenario:
         return
     refuse_all_members(config)
-    scenario = find_scenario(afterwards.scenario, shadows=0)
+    scenario = find_scenario(afterwards.scenario, afterwards.shadows)
     made = scenario.for_task(config.task)
     readable = made.that_apply(config.build_trainer(), None).attacks
     for metric in afterwards.metrics:

@@ -23,7 +23,12 @@ from privaudit.report.tables.utility_records import (
     cell_records,
     run_records,
 )
-from privaudit.report.tables.utility_words import about_units, heads, title
+from privaudit.report.tables.utility_words import (
+    about_units,
+    heads,
+    rounds_of,
+    title,
+)
 
 NOTHING = "\u2013"
 _BRACKETS = "; in brackets: the paper's"
@@ -102,7 +107,7 @@ def stored_markdown(table: StoredTable) -> str:
 
     def about(metrics: Sequence[Metric]) -> str:
         paper = any(cell.paper for cell in cells(metrics))
-        return f"{over}{_BRACKETS * paper}*"
+        return f"{rounds_of(metrics, over)}{_BRACKETS * paper}*"
 
     runs = "" if table.has_runs else " From before runs were stored."
     parts = [ran_on(plan, table.seeds[0]) + runs]
@@ -135,7 +140,7 @@ def _lines(
 
 def _panel_parts(table: UtilityTable, panel: TablePanel) -> list[str]:
     """Return a table of one column, with metrics in its place."""
-    over = _over(table, table.plan.over)
+    over = rounds_of(panel.metrics, _over(table, table.plan.over))
     heading = f"{panel.label}, {over}" if panel.label else over.capitalize()
     counts = [
         (panel.head(metric), *agreeing_pairs(table, table.plan.columns[0], metric))
@@ -155,7 +160,8 @@ def _panel_table(table: UtilityTable | StoredTable, panel: TablePanel) -> str:
 
 def _metric_parts(table: UtilityTable, metric: Metric) -> list[str]:
     plan = table.plan
-    parts = [f"## {title(plan, metric)}, {_over(table, plan.over)}"]
+    over = rounds_of([metric], _over(table, plan.over))
+    parts = [f"## {title(plan, metric)}, {over}"]
     for group in plan.groups:
         parts += [group[0].group and f"**{group[0].group}**"]
         parts += [_metric_table(table, group, metric)]

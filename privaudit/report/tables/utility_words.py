@@ -7,6 +7,7 @@ from privaudit.evaluation.tables.metrics import (
     CIDER,
     ELSEWHERE,
     MEGABYTES,
+    SUCCESS,
     Metric,
     attack_of,
     domain_of,
@@ -38,7 +39,7 @@ def title(plan: TablePlan, metric: Metric) -> str:
     if metric in CAPTIONS:
         return f"{rest} {_OWNERS[first]}"
     if (attack := attack_of(metric)) is not None:
-        return f"AUROC of {attack}{_VICTIMS.get(first, '')}"
+        return f"{_number(metric)} of {attack}{_VICTIMS.get(first, '')}"
     if (of_domain := domain_of(metric)) is not None:
         return f"{TITLES[of_domain[0]]}, clients of {of_domain[1]}"
     return TITLES.get(metric, metric.capitalize())
@@ -48,7 +49,12 @@ def heads(labels: Sequence[str], metric: Metric) -> list[str]:
     """Return what stands above columns: a plan without columns calls its one accuracy."""
     if tuple(labels) != (ONLY_COLUMN,) or metric in TITLES or domain_of(metric):
         return list(labels)
-    return ["AUROC" if attack_of(metric) is not None else metric]
+    return [_number(metric) if attack_of(metric) is not None else metric]
+
+
+def _number(metric: Metric) -> str:
+    """Return which number of an attack a metric is."""
+    return "Success" if metric.endswith(SUCCESS) else "AUROC"
 
 
 def label(plan: TablePlan, metric: Metric) -> str:
@@ -59,6 +65,28 @@ def label(plan: TablePlan, metric: Metric) -> str:
             words = ": ".join(filter(None, (panel.label, panel.head(metric))))
     behind = {PER_CENT: ", %", HUNDREDTHS: ", hundredths"}
     return words + behind.get(unit(metric), "")
+
+
+def rounds_of(metrics: Sequence[Metric], accuracy: str) -> str:
+    """Return which rounds numbers are of, where accuracy is of those rounds.
+
+    Only a run's last model is attacked, and measured by domain and elsewhere; bytes are
+    a mean over all rounds.
+
+    Example:
+        >>> rounds_of(["client rmia"], "mean of the last 10 rounds")
+        'last round'
+        >>> rounds_of(["client rmia", "local"], "mean of the last 10 rounds")
+        'mean of the last 10 rounds'
+    """
+    if all(metric == MEGABYTES for metric in metrics):
+        return "mean of all rounds"
+    return "last round" if all(map(_is_afterwards, metrics)) else accuracy
+
+
+def _is_afterwards(metric: Metric) -> bool:
+    away = metric.startswith(ELSEWHERE) or domain_of(metric) is not None
+    return away or attack_of(metric) is not None
 
 
 def unit(metric: Metric) -> str:
@@ -78,9 +106,10 @@ def about_units(plan: TablePlan) -> list[str]:
     if plan.results:
         sentences.append(
             "Attacks: AUROC in per cent, members against non-members of the same "
-            "distribution; 50 is random guessing. Means over the reconstructed "
-            "clients; the server's model is attacked on each client's records too "
-            f"(scenario {plan.scenario}, no shadow models)."
+            "distribution, or success, right guesses averaged over classes; 50 is "
+            "random guessing. Means over the reconstructed clients; the server's model "
+            f"is attacked on each client's records too (scenario {plan.scenario}, "
+            f"{_shadows(plan)})."
         )
     if MEGABYTES in plan.measured:
         sentences.append(
@@ -93,3 +122,12 @@ def about_units(plan: TablePlan) -> list[str]:
             "model is evaluated, on the same records in all runs."
         )
     return sentences
+
+
+def _shadows(plan: TablePlan) -> str:
+    if not plan.shadows:
+        return "no shadow models"
+    whose = (
+        "all clients" if plan.attacked == "all" else f"{plan.attacked} of the clients"
+    )
+    return f"{plan.shadows} shadow models for each of {whose}"

@@ -45,6 +45,20 @@ def test_an_attack_is_the_auditors_own(whole: Path) -> None:
     assert found[LOSS] == audit.results["loss-threshold"].auroc.value
 
 
+def test_shadow_models_attack_as_many_clients_as_the_plan_says(whole: Path) -> None:
+    metrics = ["client shadow success", "client rmia"]
+    plan = plan_of(scenario="prompt-release", shadows=5, attacked=1, metrics=metrics)
+    asked = schedule(plan).runs[0].afterwards
+    found = measure_afterwards(Run(whole), asked)
+    audit = Auditor(Run(whole)).attack("prompt-release", clients=1, shadows=5)
+    assert found["client shadow success"] == audit.results["shadow"].success.value
+    assert found["client rmia"] == audit.results["rmia"].auroc.value
+    with pytest.raises(ValueError, match="'client shadow' is no metric"):
+        plan_of(scenario="prompt-release", metrics=["client shadow"])
+    with pytest.raises(ValueError, match="3 shadow models were requested"):
+        plan_of(shadows=3)
+
+
 def test_a_run_is_attacked_once(whole: Path, attacks: list[str]) -> None:
     first = measure_afterwards(Run(whole), ASKED)
     assert measure_afterwards(Run(whole), ASKED) == first

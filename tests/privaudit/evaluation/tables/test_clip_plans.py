@@ -163,6 +163,8 @@ ENCODER = {name: SMALL[name] for name in SMALL.keys() - {"checkpoint", "views"}}
     [
         ("dp-fpl-table-7", "^without", "Caltech101: 1",
          {"mode": "published-code"}, SMALL, "neighbour"),
+        ("dp-fpl-figure-3", "DP-FPL", "Caltech101: 0.1",
+         {"mode": "published-code"}, SMALL, "client shadow success"),
         ("pfedmoap-table-4", "pFedMoAP", "", {"epochs": 1},
          {**SMALL, "dataset": "office-caltech10", "data": "domains", "clients": 4,
           "participation": 1.0, "public_share": 0.1, "shots": None}, "mix on dslr"),

@@ -39,7 +39,10 @@ def test_every_metric_of_captions_is_one_of_a_table(name: str) -> None:
 def test_a_metric_that_is_no_plain_one_is_an_attack_on_somebodys_model() -> None:
     assert attack_of("client token-loss") == attack_of("token-loss") == "token-loss"
     assert attack_of(f"server {ATTACKS[2]}") == ATTACKS[2]
+    assert attack_of("client rmia success") == attack_of("rmia success") == "rmia"
     assert lacks_owner("token-loss")
+    assert lacks_owner("rmia success")
+    assert not lacks_owner("client rmia success")
     assert not lacks_owner("server token-loss")
     assert not lacks_owner("server exact match")
 

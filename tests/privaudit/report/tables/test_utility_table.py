@@ -274,6 +274,15 @@ def test_a_metric_can_have_a_table_of_its_own_over_columns() -> None:
     assert len(utility_figure(table).axes) == 3
 
 
+def test_a_success_is_none_of_an_auroc_and_only_the_last_model_is_attacked() -> None:
+    metrics = ["server token-loss success", "megabytes per round"]
+    table = panels_of(panels=[], metrics=metrics, paper={}, over="last10")
+    text = as_markdown(table)
+    assert "## Success of token-loss on the server's model, last round\n" in text
+    assert "|  | Success |" in text
+    assert "## Megabytes per round, mean of all rounds\n" in text
+
+
 def test_files_of_panels_hold_the_units(tmp_path: Path) -> None:
     write_utility_table(panels_of(), tmp_path, "p")
     content = json.loads((tmp_path / "p.json").read_text())
