@@ -59,12 +59,19 @@ def _number(metric: Metric) -> str:
 
 def label(plan: TablePlan, metric: Metric) -> str:
     """Return what stands at a metric's axis: where it is measured, and its unit."""
-    words = _SHORT.get(metric) or title(plan, metric)
+    words = _SHORT.get(metric) or _attack(metric) or title(plan, metric)
     for panel in plan.panels:
         if metric in panel.metrics:
             words = ": ".join(filter(None, (panel.label, panel.head(metric))))
     behind = {PER_CENT: ", %", HUNDREDTHS: ", hundredths"}
     return words + behind.get(unit(metric), "")
+
+
+def _attack(metric: Metric) -> str:
+    """Return an attack's number, and whose model is attacked if it is the server's."""
+    server = ", server's model" if metric.startswith("server ") else ""
+    attack = attack_of(metric)
+    return f"{_number(metric)} of {attack}{server}" if attack is not None else ""
 
 
 def rounds_of(metrics: Sequence[Metric], accuracy: str) -> str:
