@@ -82,6 +82,14 @@ class Scenario:
         }
         return replace(self, attacks=kept)
 
+    def before_training(self, trainer: Trainer, kind: TaskKind) -> "Scenario":
+        """Return the scenario with those attacks that a run to come can be asked.
+
+        Raises:
+            AttackError: None takes models of its task.
+        """
+        return self.for_task(kind).that_apply(trainer, None)
+
     def besides(self, attacks: Mapping[str, Attack]) -> "Scenario":
         """Return the scenario with further attacks behind its own."""
         return replace(self, attacks={**self.attacks, **attacks, **self.attacks})

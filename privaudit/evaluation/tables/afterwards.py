@@ -46,8 +46,8 @@ class Afterwards:
         metrics: Full names of what is printed.
         scenario: Whose attacks are made; empty for none.
         elsewhere: Where the server's model is measured too.
-        shadows: Shadow models for each client that is attacked.
-        attacked: How many clients that is.
+        shadows: Shadow models for each of some clients.
+        attacked: For how many clients; attacks without any attack everyone.
     """
 
     metrics: tuple[Metric, ...] = ()

@@ -60,8 +60,9 @@ def attack_of(metric: Metric) -> str | None:
     """
     if metric in PLAIN or domain_of(metric):
         return None
-    first, _, rest = metric.removesuffix(SUCCESS).partition(" ")
-    return rest if first in _VICTIMS else metric.removesuffix(SUCCESS)
+    name = metric.removesuffix(SUCCESS)
+    first, _, rest = name.partition(" ")
+    return rest if first in _VICTIMS else name
 
 
 def lacks_owner(metric: Metric) -> bool:

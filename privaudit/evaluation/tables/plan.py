@@ -75,7 +75,8 @@ class TablePlan(BaseModel):
         scenario: Whose attacks are made, after training, if a metric is one of them.
         shadows: Shadow models for each client that is attacked; 0 leaves out the
             attacks that need them.
-        attacked: How many clients of a run are attacked, or all.
+        attacked: For how many clients of a run shadow models are trained, or all;
+            attacks without any attack everyone.
         elsewhere: Where metrics that begin with "elsewhere" are measured.
         paper: The paper's numbers by metric, row label and column name; by metric and
             row label where there is one column.
@@ -229,7 +230,9 @@ def read_plan(path: Path) -> TablePlan:
     try:
         return TablePlan.model_validate(read_toml(path))
     except ValidationError as error:
-        raise ConfigError(f"{path} is no plan: {_readable(error)}.") from None
+        raise ConfigError(
+            f"{path} is no plan: {_readable(error).removesuffix('.')}."
+        ) from None
 
 
 def _refuse_copies(what: str, names: Sequence[Any]) -> None:

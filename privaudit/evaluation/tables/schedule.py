@@ -145,8 +145,8 @@ def _check_afterwards(config: RunConfig, afterwards: Afterwards) -> None:
         return
     refuse_all_members(config)
     scenario = find_scenario(afterwards.scenario, afterwards.shadows)
-    made = scenario.for_task(config.task)
-    readable = made.that_apply(config.build_trainer(), None).attacks
+    made = scenario.before_training(config.build_trainer(), config.task)
+    readable = made.attacks
     for metric in afterwards.metrics:
         attack = attack_of(metric)
         if attack and attack not in readable:

@@ -182,8 +182,8 @@ def _check_attacked(plan: SweepPlan, scenario: Scenario, cells: Sequence[Cell]) 
         config = make_config(cell.trainer, **cell.config(plan.seeds[0]))
         refuse_all_members(config)
         tasks.add(config.task)
-        made = scenario.for_task(config.task)
-        readable = made.that_apply(config.build_trainer(), None).attacks
+        made = scenario.before_training(config.build_trainer(), config.task)
+        readable = made.attacks
         if plan.attack is not None and plan.attack not in readable:
             what = f"attack that reads what {config.trainer} gives of {config.model}"
             raise UnknownNameError(what, plan.attack, readable)

@@ -1,6 +1,6 @@
 """What a utility table's numbers are called, and what is said of their units."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from privaudit.evaluation.tables.metrics import (
     CAPTIONS,
@@ -29,6 +29,7 @@ _SHORT: dict[Metric, str] = {
 }
 _OWNERS = {"server": "of the server's model", "clients": "of the clients' models"}
 _VICTIMS = {"server": " on the server's model", "client": " on reconstructed models"}
+_AT_AXES = {"server": ", server's model"}
 
 
 def title(plan: TablePlan, metric: Metric) -> str:
@@ -38,8 +39,8 @@ def title(plan: TablePlan, metric: Metric) -> str:
         return f"{rest} of the server's model on {plan.elsewhere.dataset}"
     if metric in CAPTIONS:
         return f"{rest} {_OWNERS[first]}"
-    if (attack := attack_of(metric)) is not None:
-        return f"{_number(metric)} of {attack}{_VICTIMS.get(first, '')}"
+    if attacked := _attacked(metric, _VICTIMS):
+        return attacked
     if (of_domain := domain_of(metric)) is not None:
         return f"{TITLES[of_domain[0]]}, clients of {of_domain[1]}"
     return TITLES.get(metric, metric.capitalize())
@@ -59,7 +60,7 @@ def _number(metric: Metric) -> str:
 
 def label(plan: TablePlan, metric: Metric) -> str:
     """Return what stands at a metric's axis: where it is measured, and its unit."""
-    words = _SHORT.get(metric) or _attack(metric) or title(plan, metric)
+    words = _SHORT.get(metric) or _attacked(metric, _AT_AXES) or title(plan, metric)
     for panel in plan.panels:
         if metric in panel.metrics:
             words = ": ".join(filter(None, (panel.label, panel.head(metric))))
@@ -67,11 +68,12 @@ def label(plan: TablePlan, metric: Metric) -> str:
     return words + behind.get(unit(metric), "")
 
 
-def _attack(metric: Metric) -> str:
-    """Return an attack's number, and whose model is attacked if it is the server's."""
-    server = ", server's model" if metric.startswith("server ") else ""
-    attack = attack_of(metric)
-    return f"{_number(metric)} of {attack}{server}" if attack is not None else ""
+def _attacked(metric: Metric, victims: Mapping[str, str]) -> str:
+    """Return an attack's number and whose model it attacks; empty of other metrics."""
+    attack, whose = attack_of(metric), metric.partition(" ")[0]
+    if attack is None:
+        return ""
+    return f"{_number(metric)} of {attack}{victims.get(whose, '')}"
 
 
 def rounds_of(metrics: Sequence[Metric], accuracy: str) -> str:
