@@ -44,6 +44,7 @@ TRUTH = {
         "federated.runs.folder.run_names",
         "federated.runs.runs",
         "federated.runs.training",
+        "federated.runs.training_state",
         "auditing.audit",
         "auditing.auditor",
     )

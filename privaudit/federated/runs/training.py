@@ -1,16 +1,9 @@
-"""Training a run from its configuration, round by round, so that a kill loses nothing.
+"""Training a run from its configuration, round by round, so that a kill loses nothing."""
 
-A round counts as done when run.json says so. Everything a round writes before that is
-dropped and written again by a resumed run, to the same bytes.
-"""
-
-import copy
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,7 +21,6 @@ from privaudit.core.storage import (
 )
 from privaudit.core.tensors import Tensors
 from privaudit.federated.federation import (
-    Federation,
     RoundRecord,
     give_away,
     run_round,
@@ -36,24 +28,20 @@ from privaudit.federated.federation import (
 from privaudit.federated.on_device import on_device
 from privaudit.federated.runs.config import RunConfig, make_config
 from privaudit.federated.runs.folder.checkpoints import (
-    Checkpoints,
     drop_checkpoints,
     has_more_checkpoints,
 )
 from privaudit.federated.runs.folder.lease import Lease
 from privaudit.federated.runs.folder.own_files import CANARIES
-from privaudit.federated.runs.folder.round_files import MANIFEST, METRICS, RoundFiles
+from privaudit.federated.runs.folder.round_files import METRICS, RoundFiles
 from privaudit.federated.runs.folder.run_files import (
     OWN_MODEL,
     PERSONAL,
     TRACE,
-    check_environment,
     join_models,
     new_header,
-    note_environment,
     read_metrics,
     trace_line,
-    truncate_trace,
 )
 from privaudit.federated.runs.folder.run_folder import (
     check_place,
@@ -64,9 +52,7 @@ from privaudit.federated.runs.folder.run_header import save_header
 from privaudit.federated.runs.folder.run_key import draw_run_key
 from privaudit.federated.runs.folder.run_lock import lock_run, refresh
 from privaudit.federated.runs.folder.run_names import mark_latest
-from privaudit.federated.runs.folder.working_copy import fetch
 from privaudit.federated.runs.ledger import Ledger
-from privaudit.federated.runs.member_shards import MemberShards
 from privaudit.federated.runs.planted import canary_texts
 from privaudit.federated.runs.population import Population, populate
 from privaudit.federated.runs.reuse import (
@@ -83,12 +69,11 @@ from privaudit.federated.runs.reuse import (
 from privaudit.federated.runs.round_metrics import RoundNumbers, certified
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.tasks import RUN_TASKS
+from privaudit.federated.runs.training_state import TrainingState, restore
 from privaudit.federated.runs.utility import Utility, logged, measure_clients
-from privaudit.federated.trainer import Trainer
 from privaudit.federated.trainer_abilities import claim_of, queries_of
 from privaudit.federated.transcripts.folder import TranscriptFolder
-from privaudit.federated.transcripts.transcript import ChainEnd, Message, bytes_sent
-from privaudit.models.remote_code import remote_code_is_trusted
+from privaudit.federated.transcripts.transcript import bytes_sent
 from privaudit.statistics.progress import Watcher, watching
 
 
@@ -188,7 +173,7 @@ def _train_alone(
         if run.is_complete:  # a kill behind the last commit leaves earlier states
             drop_checkpoints(run.path, but=[config.rounds], ready=lease.check)
             return run
-        training = _restore(run, lease, files, near=resume == "near")
+        training = restore(run, lease, files, near=resume == "near")
         if measured:
             training.header["precision_seconds"] = dict(measured)
         return _train_rounds(training, watcher, near=resume == "near")
@@ -215,55 +200,9 @@ def _begin(
     remove_unfinished(run.path)
 
 
-@dataclass
-class _Training:
-    """A run while it is trained."""
-
-    run: Run
-    population: Population
-    trainer: Trainer
-    federation: Federation
-    end: ChainEnd
-    header: dict[str, Any]
-    lease: Lease
-    checkpoints: Checkpoints
-    files: RoundFiles
-
-    @property
-    def path(self) -> Path:
-        return self.run.path
-
-    @property
-    def transcript(self) -> TranscriptFolder:
-        append = partial(self.files.add, MANIFEST)
-        return TranscriptFolder(self.path / "transcript", append, self.lease.check)
-
-    @property
-    def is_traced(self) -> bool:
-        """Whether it was from its first round: earlier versions took no notes."""
-        return self.header["progress"].get("trace_hash") is not None
-
-    def record(self, index: int, messages: tuple[Message, ...]) -> None:
-        """Write a round's messages; only where their chain ends is kept."""
-        self.end = self.transcript.write(index, messages, self.end)
-
-    def commit(self, rounds: int) -> None:
-        """Make what was written count, in one rename."""
-        is_last = rounds == self.run.config.rounds
-        saved = self.checkpoints.save(self.federation, rounds, whole=is_last)
-        self.header["progress"] |= {
-            "rounds": rounds,
-            "length": self.end.length,
-            "head": self.end.head,
-            "metrics_hash": file_hash(self.path / METRICS),
-            "trace_hash": file_hash(self.path / TRACE) if self.is_traced else None,
-            "checkpoint_hash": saved,
-        }
-        save_header(self.path, self.header, self.lease)
-        self.checkpoints.drop_others()
-
-
-def _train_rounds(training: _Training, watcher: Watcher | None, *, near: bool) -> Run:
+def _train_rounds(
+    training: TrainingState, watcher: Watcher | None, *, near: bool
+) -> Run:
     run = training.run
     stacking = stacking_of(run.config, training.header, near=near)
     total, numbers = run.config.rounds, _numbers(training)
@@ -296,49 +235,13 @@ def _train_rounds(training: _Training, watcher: Watcher | None, *, near: bool) -
     return Run(run.path)
 
 
-def _numbers(training: _Training) -> RoundNumbers:
+def _numbers(training: TrainingState) -> RoundNumbers:
     run, claim = training.run, claim_of(training.trainer, training.population.task)
     return RoundNumbers(run.name, run.config, claim, run.metrics)
 
 
-def _restore(run: Run, lease: Lease, files: RoundFiles, *, near: bool) -> _Training:
-    """Return the state after the last round that counts, and drop what came after.
-
-    Everything is checked before anything is dropped.
-    """
-    header = copy.deepcopy(run.header)
-    if near:
-        note_environment(header)
-    if remote_code_is_trusted():
-        header["remote_code"] = True
-    check_environment(run.path, header)
-    _ = run.masking, run.secrets  # raises if the key is gone
-    progress = run.header["progress"]
-    rounds = progress["rounds"]
-    trainer, population, seeds = run.trainer, run.population, Seeds(run.config.seed)
-    task, shards = population.task, MemberShards(population, run.ledger)
-    federation = Federation.begin(trainer, task, shards, seeds, secrets=run.secrets)
-    checkpoints = Checkpoints(run.path, ready=lease.check)
-    if rounds:
-        trained = dict.fromkeys(chain.from_iterable(run.participants))
-        checkpoints.load(federation, rounds, progress["checkpoint_hash"], trained)
-    lines, traced = [json.dumps(entry) for entry in run.metrics], run.trace
-    fetch(run.path, "transcript/")
-    remove_unfinished(run.path)  # also what an owner before is about to put in place
-    folder = TranscriptFolder(run.path / "transcript", ready=lease.check)
-    end = folder.truncate(head=progress["head"], length=progress["length"]).end
-    content = "".join(f"{line}\n" for line in lines).encode()
-    write_bytes(run.path / METRICS, content, lease.check)
-    if traced is not None:
-        truncate_trace(run.path, traced, lease.check)
-    files.open(MANIFEST, METRICS, *([TRACE] if traced is not None else []))
-    return _Training(
-        run, population, trainer, federation, end, header, lease, checkpoints, files
-    )
-
-
 def _note_round(
-    training: _Training, record: RoundRecord, seconds: float
+    training: TrainingState, record: RoundRecord, seconds: float
 ) -> tuple[dict[str, Any], Utility | None]:
     """Write what a round was like; return it, and the utility if it was measured."""
     sent = bytes_sent(record.messages)
@@ -363,7 +266,7 @@ def _note_round(
     return line, utility
 
 
-def _measured(training: _Training, index: int) -> Utility | None:
+def _measured(training: TrainingState, index: int) -> Utility | None:
     """Return the utility after a round; None where it is not measured."""
     if not training.run.config.measures(index):
         return None
@@ -373,13 +276,13 @@ def _measured(training: _Training, index: int) -> Utility | None:
     return measure_clients(trainer, population, models, _own_model(training))
 
 
-def _own_model(training: _Training) -> Tensors | None:
+def _own_model(training: TrainingState) -> Tensors | None:
     """Return the server's own model; None where nobody asks for it."""
     task = RUN_TASKS[training.population.task.kind]
     return task.own_model(training.trainer, training.federation.server)
 
 
-def _finish(training: _Training) -> None:
+def _finish(training: TrainingState) -> None:
     config, task = training.run.config, training.population.task
     models, messages = give_away(
         training.trainer, task, training.federation, config.rounds,

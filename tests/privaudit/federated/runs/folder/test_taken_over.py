@@ -16,6 +16,7 @@ from privaudit.federated.runs.folder.lease import Lease
 from privaudit.federated.runs.folder.remote_store import RemoteFolder
 from privaudit.federated.runs.folder.round_files import RoundFiles
 from privaudit.federated.runs.runs import Run
+from privaudit.federated.runs.training_state import TrainingState
 
 SMALL: dict[str, Any] = {
     "rounds": 3, "clients": 2, "epochs": 1, "shots": 8, "name": "one",
@@ -112,7 +113,7 @@ def test_an_owner_that_wakes_in_an_upload_replaces_nothing_of_the_next_one(
     monkeypatch.setenv("PRIVAUDIT_LEASE", "0.5")
     url, first = f"memory://{tmp_path.name}/runs", list[str]()
     leases, uploaded = list[Lease](), RemoteFolder.upload
-    recorded, features = trainings._Training.record, cache_folder() / "features"
+    recorded, features = TrainingState.record, cache_folder() / "features"
 
     def on_node(name: str) -> None:
         (tmp_path / name).mkdir()
@@ -136,7 +137,7 @@ def test_an_owner_that_wakes_in_an_upload_replaces_nothing_of_the_next_one(
             first.append(name)
         uploaded(store, name, path)
 
-    monkeypatch.setattr(trainings._Training, "record", record)
+    monkeypatch.setattr(TrainingState, "record", record)
     monkeypatch.setattr(RemoteFolder, "upload", upload)
     on_node("first")
     with pytest.raises(RunInUseError, match="was taken over by"):
