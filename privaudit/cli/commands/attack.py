@@ -16,6 +16,7 @@ from privaudit.core.errors import ConfigError
 if TYPE_CHECKING:
     from privaudit.auditing.audit import Audit
     from privaudit.cli.progress import Display, Result, Watcher
+    from privaudit.execution.jobs import Executor
     from privaudit.federated.runs.runs import Run
 
 Scenarios = Annotated[
@@ -81,13 +82,9 @@ def attack(
 ) -> None:
     """Run the attacks of scenarios on runs, and report what leaks."""
     from privaudit.auditing.named_attacks import check_arguments, named_attacks
-    from privaudit.auditing.shadow_models.jobs import shadow_jobs
-    from privaudit.cli.progress import Phase, choose_view
-    from privaudit.execution.jobs import Job, results_of
-    from privaudit.execution.local import HERE
+    from privaudit.cli.progress import choose_view
     from privaudit.execution.places import find_executor
     from privaudit.federated.runs.folder.run_names import chosen_runs
-    from privaudit.recording.owner import owners_place
 
     view, executor = choose_view(quiet, as_json), find_executor(on)
     named = attacks or []
@@ -99,26 +96,51 @@ def attack(
         "seed": seed,
         "attacks": named,
     }
-    owner = owners_place()
     chosen = chosen_runs(run, runs)
-    names = list(dict.fromkeys(scenario or ["server-reconstruct"]))
-    wanted = dict.fromkeys(names, asked)
+    wanted = dict.fromkeys(scenario or ["server-reconstruct"], asked)
     if planned:
         others = (scenario, named, clients != "all", shadows is not None, budget, seed)
         _refuse_options(any(others))
         wanted = _as_planned(chosen)
     for name, ask in wanted.items():
         check_arguments(name, **ask)
-    given = (show_records, owner)
+    with view:
+        audits = _attack_all(chosen, wanted, executor, view, show_records)
+    parts = [audits[n : n + len(chosen)] for n in range(0, len(audits), len(chosen))]
+    _present_all(view, parts, show_records, named)
+
+
+def _attack_all(
+    chosen: Sequence["Run"],
+    wanted: Mapping[str, Mapping[str, Any]],
+    executor: "Executor",
+    view: "Display",
+    show_records: bool,
+) -> list["Audit"]:
+    """Return the audits of all runs, scenario after scenario.
+
+    Elsewhere than here shadow models are jobs of their own, which audits then find.
+    """
+    from privaudit.auditing.shadow_models.jobs import shadow_jobs
+    from privaudit.cli.progress import Phase
+    from privaudit.execution.jobs import Job, results_of
+    from privaudit.execution.local import HERE
+    from privaudit.recording.owner import owners_place
+
+    owner = owners_place()
+    pairs = [
+        (name, ask, place, one)
+        for name, ask in wanted.items()
+        for place, one in enumerate(chosen, start=1)
+    ]
     jobs = [
         Job(
             f"{name} {place}, {one.name}",
             attack_run,
-            (one, name, ask, *given),
+            (one, name, ask, show_records, owner),
             one.name,
         )
-        for name, ask in wanted.items()
-        for place, one in enumerate(chosen, start=1)
+        for name, ask, place, one in pairs
     ]
 
     def begin(job: Job["Audit"]) -> None:
@@ -126,19 +148,15 @@ def attack(
             played = job.arguments[1]
             view(Phase(job.run, "attack", played, jobs.index(job), len(jobs)))
 
-    with view:
-        if executor != HERE:
-            shared = [
-                replace(job, name=f"{job.name} ({place})")  # runs may share a name
-                for name, ask in wanted.items()
-                for place, one in enumerate(chosen, start=1)
-                for job in shadow_jobs(one, name, ask, owner)
-            ]
-            results_of(executor, shared, watcher=view)
-        audits = results_of(executor, jobs, watcher=view, begun=begin)
-        audits = [recounted(audit, show_records) for audit in audits]
-    parts = [audits[n : n + len(chosen)] for n in range(0, len(audits), len(chosen))]
-    _present_all(view, parts, show_records, named)
+    if executor != HERE:
+        shared = [
+            replace(job, name=f"{job.name} ({place})")  # runs may share a name
+            for name, ask, place, one in pairs
+            for job in shadow_jobs(one, name, ask, owner)
+        ]
+        results_of(executor, shared, watcher=view)
+    audits = results_of(executor, jobs, watcher=view, begun=begin)
+    return [recounted(audit, show_records) for audit in audits]
 
 
 def _refuse_options(said: object) -> None:
