@@ -172,13 +172,14 @@ def as_markdown(rows: Sequence[MatrixRow], where: str) -> str:
     counts = Counter(row.answer for row in rows if row.stored)
     names = {row.item.full_name for row in rows if row.item.measured}
     ran = {row.item.full_name for row in rows if row.stored}
+    plans = {path for row in rows if row.stored for path in row.plans}
     others = {row.item.full_name for row in rows if row.is_besides} - ran
     answers = ", ".join(f"{answer}: {count}" for answer, count in counts.most_common())
     return (
         f"{markdown_table(header, body)}\n\n{len(ran)} of {len(names)} tables and "
-        f"figures with measurements were run, by {sum(counts.values())} plans, and "
-        f"{len(others)} by another command, whose numbers are held to nothing. Shape "
-        f"agrees: {answers or 'nothing ran'}."
+        f"figures with measurements were run, by {len(plans)} plans, and {len(others)} "
+        "by another command, whose numbers are held to nothing. Shape agrees, of the "
+        f"{sum(counts.values())} rows that ran: {answers or 'nothing ran'}."
     )
 
 
