@@ -5,6 +5,7 @@ Classes are frozen pydantic dataclasses, whose fields are the parameters.
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,9 +16,12 @@ from privaudit.core.errors import ConfigError, shown
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
+    from pydantic_core import ErrorDetails
 
 T = TypeVar("T")
 MOST = 1_000_000  # of anything that is counted: far more than any federation has
+UNION_KIND = re.compile(r"(constrained-)?(int|float|str|bool)$|literal\[|none$|list\[")
+"""What pydantic appends to the place of an error for one kind of a union."""
 LATER: dict[str, Any] = {"later": True}
 """json_schema_extra of a parameter that a later version added."""
 
@@ -139,11 +143,28 @@ def refuse_truths(what: str, given: Mapping[str, Any], made: object) -> None:
 def readable(error: "ValidationError", what: str) -> str:
     """Return what is wrong first, in a sentence about a run, a trainer or the like."""
     first = error.errors()[0]
-    field = ".".join(str(part) for part in first["loc"])
-    message = first["msg"].removeprefix("Value error, ").rstrip(".")
-    if not first["loc"]:  # two parameters that don't go together
+    place, message = first_problem(error.errors())
+    if not place:  # two parameters that don't go together
         return f"The {what} cannot be made: {message}."
+    field = ".".join(str(part) for part in place)
     return f"The {what} cannot take {field} = {shown(first['input'])}: {message}."
+
+
+def first_problem(
+    errors: "Sequence[ErrorDetails]",
+) -> tuple[tuple[int | str, ...], str]:
+    """Return where pydantic's first error stands, and what is wrong there.
+
+    Of a union, pydantic has one error for each of its kinds, named behind the place:
+    they are one problem, and all that the kinds say is said.
+    """
+    place = errors[0]["loc"]
+    kinds = errors[:1]
+    if place and UNION_KIND.match(str(place[-1])):
+        place = place[:-1]
+        kinds = [one for one in errors if one["loc"][:-1] == place]
+    said = [one["msg"].removeprefix("Value error, ").rstrip(".") for one in kinds]
+    return place, "; or: ".join(dict.fromkeys(said))
 
 
 @cache

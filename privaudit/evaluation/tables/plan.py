@@ -22,6 +22,7 @@ from pydantic import (
 from privaudit.auditing.scenario import find_scenario
 from privaudit.core.bounded_files import read_toml
 from privaudit.core.errors import ConfigError
+from privaudit.core.parameters import first_problem
 from privaudit.evaluation.tables.expectations import Expectation
 from privaudit.evaluation.tables.metrics import (
     ELSEWHERE,
@@ -275,12 +276,12 @@ def _check_paper(
 def _readable(error: ValidationError) -> str:
     unknown = [e for e in error.errors() if e["type"] == "extra_forbidden"]
     first = [*unknown, *error.errors()][0]  # a misspelt key is missing, too
-    message = first["msg"].removeprefix("Value error, ")
-    if not first["loc"]:  # parts that don't go together
+    place, message = first_problem([first, *error.errors()])
+    if not place:  # parts that don't go together
         return message
-    where = _path(first["loc"])
+    where = _path(place)
     if unknown:
-        return f"{where} is no key there. {_keys(first['loc'])}"
+        return f"{where} is no key there. {_keys(place)}"
     return f"{where}: {message}"
 
 

@@ -120,6 +120,11 @@ def test_one_column_needs_no_name() -> None:
         ("{ none = 96,", "[96", "is no TOML: "),
         ('PromptFL = { none = "94.45±0.30" }', "PromptFL = 94", "for 3 columns: name"),
         ("[[columns]]", "[[columms]]", "columms is no key there"),
+        (
+            "seeds = ",
+            "attacked = -1\nseeds = ",
+            r"attacked: .*greater than 0; or: .*'all'",
+        ),
         ('title = "Two methods"', "", "title: Field required"),
     ],
 )

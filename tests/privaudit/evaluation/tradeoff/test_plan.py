@@ -89,7 +89,7 @@ def test_a_file_that_is_not_there_is_missing(tmp_path: Path) -> None:
         ({"vary": {"rank": []}}, "rank is varied, and has no value"),
         ({"vary": {"rank": [2, 2]}}, "values of rank hold 2 more than once"),
         ({"vary": {"rank": [2, "2"]}}, "are the same runs"),
-        ({"vary": {"rank": ["x"]}}, "cannot take rank.* = 'x'"),
+        ({"vary": {"rank": ["x"]}}, "cannot take rank = 'x'"),
         ({"vary": {"rank": [2]}, "settings": {"rank": 4}}, "for all runs, and is var"),
         ({"vary": {"rounds": [2]}, "fields": {"rounds": 4}}, "for all runs, and is v"),
         ({"settings": {"rnak": 4}}, "settings hold 'rnak'.* Did you mean 'rank'"),
