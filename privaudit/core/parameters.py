@@ -158,9 +158,9 @@ def first_problem(
     Of a union, pydantic has one error for each of its kinds, named behind the place:
     they are one problem, and all that the kinds say is said.
     """
-    place = errors[0]["loc"]
-    kinds = errors[:1]
-    if place and UNION_KIND.match(str(place[-1])):
+    place, kinds = errors[0]["loc"], errors[:1]
+    is_unknown = errors[0]["type"] == "extra_forbidden"  # whatever it is called
+    if place and not is_unknown and UNION_KIND.match(str(place[-1])):
         place = place[:-1]
         kinds = [one for one in errors if one["loc"][:-1] == place]
     said = [one["msg"].removeprefix("Value error, ").rstrip(".") for one in kinds]
