@@ -78,11 +78,11 @@ DIGITS = "dp-fpl-2-3-digits"
 @pytest.mark.parametrize(
     ("said", "name", "upper", "lower"),
     [
-        ("+1.3 [0.3, 2.4]", DIGITS, ("neighbour", "DP-FPL", f"{BY_TEXT}0.2"),
-         ("neighbour", "DP-FPL", f"{BY_TEXT}0.4")),
-        ("13.4 [6.6, 20.2]", DIGITS, ("local", "DP-FPL", f"{BY_TEXT}none"),
+        ("-2.9 [-4.9, -0.8]", DIGITS, ("neighbour", "DP-FPL", f"{BY_TEXT}0.1"),
+         ("neighbour", "DP-FPL", f"{BY_TEXT}0.2")),
+        ("12.3 [10.2, 14.3]", DIGITS, ("local", "DP-FPL", f"{BY_TEXT}none"),
          ("neighbour", "DP-FPL", f"{BY_TEXT}none")),
-        ("-3.7 [-5.9, -1.4]", DIGITS, ("neighbour", "DP-FPL", f"{BY_TEXT}0.05"),
+        ("-2.9 [-4.6, -1.2]", DIGITS, ("neighbour", "DP-FPL", f"{BY_TEXT}0.05"),
          ("neighbour", "DP-FPL", f"{BY_TEXT}0.1")),
         ("16.5 [-1.6, 34.6]", "fedrand-1-letters",
          ("server exact match", "FedAvg", "accuracy"),

@@ -3,7 +3,7 @@
 ``privaudit scores`` reports scores of an attack that was made elsewhere.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from privaudit.cli import options
+from privaudit.cli.attacking import attack_all, report_page
 from privaudit.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from privaudit.auditing.audit import Audit
-    from privaudit.cli.progress import Display, Result, Watcher
-    from privaudit.execution.jobs import Executor
+    from privaudit.cli.progress import Display, Result
     from privaudit.federated.runs.runs import Run
 
 Scenarios = Annotated[
@@ -105,58 +105,9 @@ def attack(
     for name, ask in wanted.items():
         check_arguments(name, **ask)
     with view:
-        audits = _attack_all(chosen, wanted, executor, view, show_records)
+        audits = attack_all(chosen, wanted, executor, view, show_records)
     parts = [audits[n : n + len(chosen)] for n in range(0, len(audits), len(chosen))]
     _present_all(view, parts, show_records, named)
-
-
-def _attack_all(
-    chosen: Sequence["Run"],
-    wanted: Mapping[str, Mapping[str, Any]],
-    executor: "Executor",
-    view: "Display",
-    show_records: bool,
-) -> list["Audit"]:
-    """Return the audits of all runs, scenario after scenario.
-
-    Elsewhere than here shadow models are jobs of their own, which audits then find.
-    """
-    from privaudit.auditing.shadow_models.jobs import shadow_jobs
-    from privaudit.cli.progress import Phase
-    from privaudit.execution.jobs import Job, results_of
-    from privaudit.execution.local import HERE
-    from privaudit.recording.owner import owners_place
-
-    owner = owners_place()
-    pairs = [
-        (name, ask, place, one)
-        for name, ask in wanted.items()
-        for place, one in enumerate(chosen, start=1)
-    ]
-    jobs = [
-        Job(
-            f"{name} {place}, {one.name}",
-            attack_run,
-            (one, name, ask, show_records, owner),
-            one.name,
-        )
-        for name, ask, place, one in pairs
-    ]
-
-    def begin(job: Job["Audit"]) -> None:
-        if len(jobs) > 1:
-            played = job.arguments[1]
-            view(Phase(job.run, "attack", played, jobs.index(job), len(jobs)))
-
-    if executor != HERE:
-        shared = [
-            replace(job, name=f"{job.name} ({place})")  # runs may share a name
-            for name, ask, place, one in pairs
-            for job in shadow_jobs(one, name, ask, owner)
-        ]
-        results_of(executor, shared, watcher=view)
-    audits = results_of(executor, jobs, watcher=view, begun=begin)
-    return [recounted(audit, show_records) for audit in audits]
 
 
 def _refuse_options(said: object) -> None:
@@ -186,40 +137,6 @@ def _as_planned(chosen: Sequence["Run"]) -> dict[str, dict[str, Any]]:
             )
     assert first is not None  # chosen runs are never none
     return {one.scenario: dict(one.asked) for one in first.audits}
-
-
-def attack_run(
-    run: "Run",
-    scenario: str,
-    asked: Mapping[str, Any],
-    show_records: bool,
-    owner: str | None,
-    watcher: "Watcher | None" = None,
-) -> "Audit":
-    """Attack one run, keep the audit and its page beside it, and return the audit."""
-    from privaudit.auditing.auditor import Auditor
-    from privaudit.auditing.storage.save import save_audit
-    from privaudit.recording.owner import chosen_owner, use_owner
-    from privaudit.report.page import write_report
-
-    with use_owner(None if chosen_owner() else owner):
-        audit = Auditor(run).attack(scenario, watcher=watcher, **asked)
-        save_audit(audit)
-        page = report_page(run.path, scenario)
-        write_report([audit], page, show_records=show_records)
-    return audit
-
-
-def recounted(audit: "Audit", show_records: bool) -> "Audit":
-    """Return an audit with those counted that came later, and so does its page."""
-    from privaudit.auditing.repetition.correction import recount
-    from privaudit.report.page import write_report
-
-    latest = recount(audit)
-    if latest.tried.different != audit.tried.different:
-        page = report_page(audit.run.path, audit.scenario.name)
-        write_report([latest], page, show_records=show_records)
-    return latest
 
 
 def scores(
@@ -404,8 +321,3 @@ def _from_here(page: Path) -> Path:
     """Return a path as short as it can be typed in this folder."""
     here = Path.cwd()
     return page.relative_to(here) if page.is_relative_to(here) else page
-
-
-def report_page(run: Path, scenario: str) -> Path:
-    """Return where the report of a run lies, or will."""
-    return run / "audits" / scenario / "report.html"

@@ -27,7 +27,7 @@ from privaudit.auditing.repetition.audit_log import (
 from privaudit.auditing.repetition.correction import recount
 from privaudit.auditing.storage.save import save_audit
 from privaudit.checks.gate.settings import GateSettings
-from privaudit.cli.commands.attack import recounted, report_page
+from privaudit.cli.attacking import recounted, report_page
 from privaudit.core.errors import LimitError, MissingFileError, TranscriptError
 from privaudit.federated.runs.runs import Run
 from privaudit.report.export import export_public
