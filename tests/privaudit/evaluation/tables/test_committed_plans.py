@@ -156,7 +156,7 @@ def published_data(plan: TablePlan) -> bool:
 
 
 def claims_alike(plan: TablePlan, column: Column) -> bool:
-    """Say whether several mechanisms have one ε by the papers' formulas in a column."""
+    """Say whether one ε in a column is of several published mechanisms, or places."""
     rows = [row for row, one in plan.cells if one == column]
     settings = [settings_of(plan, row, column) for row in rows]
     claims = {one.get("epsilon") for one in settings if "epsilon" in one}
@@ -166,7 +166,9 @@ def claims_alike(plan: TablePlan, column: Column) -> bool:
         (row.trainer, row.settings.get("mu"), mode == "sound")
         for row, mode in zip(rows, modes, strict=True)
     }
-    return published and len(mechanisms) > 1 and len(claims) == 1 and None not in claims
+    places = {one.get("noise_by") for one in settings if "epsilon" in one}
+    differ = (published and len(mechanisms) > 1) or len(places) > 1
+    return differ and len(claims) == 1 and None not in claims
 
 
 def pairs_otherwise(plan: TablePlan) -> bool:
