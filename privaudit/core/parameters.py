@@ -142,12 +142,12 @@ def refuse_truths(what: str, given: Mapping[str, Any], made: object) -> None:
 
 def readable(error: "ValidationError", what: str) -> str:
     """Return what is wrong first, in a sentence about a run, a trainer or the like."""
-    first = error.errors()[0]
-    place, message = first_problem(error.errors())
+    errors = error.errors()
+    place, message = first_problem(errors)
     if not place:  # two parameters that don't go together
         return f"The {what} cannot be made: {message}."
     field = ".".join(str(part) for part in place)
-    return f"The {what} cannot take {field} = {shown(first['input'])}: {message}."
+    return f"The {what} cannot take {field} = {shown(errors[0]['input'])}: {message}."
 
 
 def first_problem(

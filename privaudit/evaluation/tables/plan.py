@@ -231,9 +231,7 @@ def read_plan(path: Path) -> TablePlan:
     try:
         return TablePlan.model_validate(read_toml(path))
     except ValidationError as error:
-        raise ConfigError(
-            f"{path} is no plan: {_readable(error).removesuffix('.')}."
-        ) from None
+        raise ConfigError(f"{path} is no plan: {_readable(error)}.") from None
 
 
 def _refuse_copies(what: str, names: Sequence[Any]) -> None:
