@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import get_args
 
@@ -143,7 +144,29 @@ class TableRecords(BaseModel):
                 raise ValueError(f"its plan has no cell {one.row!r}, {one.column!r}")
             if one.metric not in self.plan.measured:
                 raise ValueError(f"its plan has no metric {one.metric!r}")
+            if one.n != (stored := len(self.by_seed(one))):
+                raise ValueError(
+                    f"{one.metric} of {one.row!r}, {one.column!r} is over {one.n} seeds, "
+                    f"and it has runs of {stored}"
+                )
         return self
+
+    def by_seed(self, cell: CellRecord) -> dict[int, float]:
+        """Return each seed's number of a cell."""
+        (row,) = (row for row in self.plan.rows if row.label == cell.row)
+        name = f"{self.plan.read_as(cell.metric, row)}_{cell.over}"
+        return {
+            run.seed: value
+            for run in self._runs_by_place.get((cell.row, cell.column), ())
+            if (value := run.numbers.get(name)) is not None
+        }
+
+    @cached_property
+    def _runs_by_place(self) -> dict[tuple[str, str], list[RunRecord]]:
+        found: dict[tuple[str, str], list[RunRecord]] = {}
+        for run in self.runs:
+            found.setdefault((run.row, run.column), []).append(run)
+        return found
 
 
 def read_records(path: Path) -> TableRecords:
@@ -176,17 +199,11 @@ def stored_outcomes(
     the file, there is none.
 
     Raises:
-        ConfigError: It is not what `privaudit table` writes, or has numbers without
-            their runs, which would be lost.
+        ConfigError: It is not what `privaudit table` writes.
     """
     if not path.is_file():
         return {}
     records = read_records(path)
-    if records.cells and not records.runs:
-        raise ConfigError(
-            f"{path} holds means without their runs, which no piece can be added to. "
-            "Move it away, or run the whole plan."
-        )
     old = records.plan.model_copy(update={"seeds": plan.seeds})
     return {
         digest: _outcome(plan, digest, run)

@@ -14,15 +14,10 @@ from privaudit.evaluation.tables.expectations import Expectation
 from privaudit.evaluation.tables.metrics import MEGABYTES, Metric
 from privaudit.evaluation.tables.paper import PaperNumber
 from privaudit.evaluation.tables.parts import Column, TableRow
-from privaudit.evaluation.tables.pieces import (
-    CellRecord,
-    RunRecord,
-    read_records,
-)
+from privaudit.evaluation.tables.pieces import read_records
 from privaudit.evaluation.tables.plan import Over, TablePlan
 from privaudit.evaluation.tables.same_cells import has_changed
 from privaudit.evaluation.tables.table import CellSummary, reduced
-from privaudit.statistics.estimate import Estimate
 
 Place = tuple[str, str, str, str]  # row, column, metric, over
 Answer = Literal[
@@ -37,30 +32,20 @@ HALF_UNIT = 0.005  # of a number as printed
 
 @dataclass(frozen=True)
 class StoredCell:
-    """One number over seeds.
+    """Each seed's number, and what the paper says."""
 
-    Attributes:
-        mean: As printed.
-        spread: Standard deviation over seeds; None with fewer than two.
-        count: Seeds.
-        by_seed: Each seed's own, where they are stored.
-        paper: What the paper says.
-    """
-
-    mean: float
-    spread: float | None
-    count: int
     by_seed: Mapping[int, float]
     paper: PaperNumber | None = None
 
     @property
+    def mean(self) -> float:
+        """The mean over seeds."""
+        return float(np.mean(list(self.by_seed.values())))
+
+    @property
     def summary(self) -> CellSummary:
-        """The cell as a table that was just trained has it, but for the interval."""
-        mean = Estimate(
-            self.mean, math.nan, math.nan, (self.count,), "stored",
-            unresolved="is not read",
-        )  # fmt: skip
-        return CellSummary(mean, self.spread, 0, self.paper)
+        """The cell as a table that was just trained has it."""
+        return CellSummary.of(list(self.by_seed.values()), paper=self.paper)
 
 
 @dataclass(frozen=True)
@@ -78,13 +63,8 @@ class StoredTable:
     @property
     def seeds(self) -> tuple[int, int]:
         """The fewest and the most seeds of a cell."""
-        counts = [cell.count for cell in self.cells.values()] or [0]
+        counts = [len(cell.by_seed) for cell in self.cells.values()] or [0]
         return min(counts), max(counts)
-
-    @property
-    def has_runs(self) -> bool:
-        """Whether each seed's own numbers are stored, and not means alone."""
-        return any(cell.by_seed for cell in self.cells.values())
 
     @property
     def spots(self) -> set[tuple[str, str]]:
@@ -152,8 +132,7 @@ def read_stored(path: Path) -> StoredTable:
         found: dict[Place, StoredCell] = {
             (c.row, c.column, c.metric, c.over):
             StoredCell(
-                c.mean, c.sd, c.n, _by_seed(plan, records.runs, c),
-                PaperNumber.read(c.paper) if c.paper else None,
+                records.by_seed(c), PaperNumber.read(c.paper) if c.paper else None
             )
             for c in records.cells
             if c.mean is not None and not c.failed
@@ -175,19 +154,6 @@ def _paper(cells: Mapping[Place, StoredCell]) -> dict[str, dict[str, Any]]:
     return paper
 
 
-def _by_seed(
-    plan: TablePlan, runs: Sequence[RunRecord], cell: CellRecord
-) -> dict[int, float]:
-    (row,) = (row for row in plan.rows if row.label == cell.row)
-    name = f"{plan.read_as(cell.metric, row)}_{cell.over}"
-    return {
-        run.seed: value
-        for run in runs
-        if (run.row, run.column) == (cell.row, cell.column)
-        and (value := run.numbers.get(name)) is not None
-    }
-
-
 def judge(
     expected: Expectation,
     plan: TablePlan,
@@ -199,10 +165,8 @@ def judge(
     A step holds if the interval of its difference is above zero, or within the points
     that the expectation allows; all of the expectation's steps together at 95 %
     (Bonferroni). One is reversed if its interval is below, all steps of all
-    expectations together at 95 %. Seeds are paired where each one's number is stored;
-    where only means and standard deviations are, it is Welch's interval, widened by
-    what rounding may hide. With fewer than three seeds, or where seeds do not differ
-    though chance is in them, the interval is without end.
+    expectations together at 95 %. Seeds are paired. With fewer than three of both, or
+    where seeds do not differ though chance is in them, the interval is without end.
 
     Args:
         expected: Of the plan.
@@ -210,9 +174,6 @@ def judge(
         stored: What ran; None where nothing did.
         among: Steps of all expectations that are judged together; by default those of
             this one.
-
-    Source: Welch, "The generalization of Student's problem when several different
-    population variances are involved", Biometrika 1947.
     """
     if stored is None:
         return Judgement(UNKNOWN, 0, 0, 0, 0)
@@ -235,18 +196,15 @@ def judge(
 
 @dataclass(frozen=True)
 class _Gap:
-    """A difference of two cells, its standard error, and how far rounding moves it."""
+    """A difference of two cells and its standard error."""
 
     value: float
     error: float
     freedom: float = 1.0
-    rounding: float = 0.0
 
     def half(self, level: float) -> float:
         """Return half its interval; infinite where none is known."""
-        return (
-            float(stdtrit(self.freedom, (1 + level) / 2)) * self.error + self.rounding
-        )
+        return float(stdtrit(self.freedom, (1 + level) / 2)) * self.error
 
 
 def _signs(
@@ -283,30 +241,11 @@ def _difference(
     if upper is None or lower is None:
         return None
     times, is_exact = expected.times, expected.metric == MEGABYTES
-    shared = sorted(upper.by_seed.keys() & lower.by_seed.keys())
+    shared = upper.by_seed.keys() & lower.by_seed.keys()
     if len(shared) < SEEDS:
-        return _welch(upper, lower, times, is_exact)
+        return _Gap(upper.mean - times * lower.mean, math.inf)
     gaps = np.array([upper.by_seed[s] - times * lower.by_seed[s] for s in shared])
     value, spread = float(gaps.mean()), float(gaps.std(ddof=1))
     if spread < HALF_UNIT and not is_exact:
         return _Gap(value, math.inf)
     return _Gap(value, spread / math.sqrt(len(gaps)), len(gaps) - 1.0)
-
-
-def _welch(upper: StoredCell, lower: StoredCell, times: float, is_exact: bool) -> _Gap:
-    value = upper.mean - times * lower.mean
-    parts = []
-    for cell, factor in ((upper, 1.0), (lower, times)):
-        spread = cell.spread
-        if spread is None or cell.count < SEEDS:
-            return _Gap(value, math.inf)
-        if spread < HALF_UNIT and not is_exact:
-            return _Gap(value, math.inf)
-        hidden = 0.0 if is_exact else HALF_UNIT
-        parts.append(((factor * (spread + hidden)) ** 2 / cell.count, cell.count))
-    rounding = HALF_UNIT * (1 + times)
-    variance = sum(part for part, _ in parts)
-    if variance == 0:
-        return _Gap(value, 0.0, rounding=rounding)
-    below = sum(part**2 / (count - 1) for part, count in parts)
-    return _Gap(value, math.sqrt(variance), variance**2 / below, rounding)

@@ -1,7 +1,7 @@
 """A utility table: all its runs, and what they say together."""
 
 import math
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,6 +41,21 @@ class CellSummary:
     spread: float | None
     failed: int
     paper: PaperNumber | None
+
+    @classmethod
+    def of(
+        cls,
+        values: Sequence[float],
+        failed: int = 0,
+        paper: PaperNumber | None = None,
+    ) -> "CellSummary":
+        """Return what seeds say together."""
+        return cls(
+            mean_with_t(values) if values else None,
+            float(np.std(values, ddof=1)) if len(values) > 1 else None,
+            failed,
+            paper,
+        )
 
     @property
     def is_whole(self) -> bool:
@@ -84,9 +99,8 @@ class UtilityTable:
         name, unit = self.plan.read_as(metric, row), scale(metric)
         raw_values = [outcome.value(name, over) for outcome in outcomes]
         values = [unit * value for value in raw_values if value is not None]
-        return CellSummary(
-            mean_with_t(values) if values else None,
-            float(np.std(values, ddof=1)) if len(values) > 1 else None,
+        return CellSummary.of(
+            values,
             sum(bool(outcome.error) for outcome in outcomes),
             self.plan.printed(metric, row.label, column.name),
         )

@@ -109,8 +109,7 @@ def stored_markdown(table: StoredTable) -> str:
         paper = any(cell.paper for cell in cells(metrics))
         return f"{rounds_of(metrics, over)}{_BRACKETS * paper}*"
 
-    runs = "" if table.has_runs else " From before runs were stored."
-    parts = [ran_on(plan, table.seeds[0]) + runs]
+    parts = [ran_on(plan, table.seeds[0])]
     for panel in plan.panels:
         name = f"{panel.label}, " if panel.label else ""
         parts += [f"*{name}{about(panel.metrics)}", _panel_table(table, panel)]

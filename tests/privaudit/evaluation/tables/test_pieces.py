@@ -132,7 +132,7 @@ def test_means_without_their_runs_are_not_lost(
     content = json.loads(path.read_text())
     before = json.dumps(content | {"runs": []})
     path.write_text(before)
-    with pytest.raises(ConfigError, match="means without their runs"):
+    with pytest.raises(ConfigError, match="is over 2 seeds, and it has runs of 0"):
         made(PLAN, tmp_path, Piece("a"))
     assert path.read_text() == before
     path.write_text("{}")
