@@ -122,6 +122,11 @@ class RunRecord(BaseModel):
     error: str = ""
 
     @property
+    def averaged_rounds(self) -> int:
+        """How many of its last rounds its means over rounds are of."""
+        return min(LAST, self.rounds) if self.averaged is None else self.averaged
+
+    @property
     def numbers(self) -> dict[str, float | None]:
         """Its numbers by metric and what they are over, and by view what is proved."""
         return self.__pydantic_extra__
@@ -228,12 +233,11 @@ def _outcome(plan: TablePlan, digest: str, run: RunRecord) -> TableOutcome:
         for name, value in run.numbers.items()
         if name.startswith(PROVED)
     }
-    averaged = min(LAST, run.rounds) if run.averaged is None else run.averaged
     return TableOutcome(
         digest,
         run.run,
         run.rounds,
-        averaged,
+        run.averaged_rounds,
         run.seconds,
         values,
         run.claimed,

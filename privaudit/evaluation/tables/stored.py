@@ -55,10 +55,14 @@ class StoredTable:
     Attributes:
         plan: As it was run.
         cells: Those with a number.
+        rounds: For how many rounds its runs were trained.
+        averaged: How many of their last rounds means over rounds are of, at most.
     """
 
     plan: TablePlan
     cells: Mapping[Place, StoredCell]
+    rounds: frozenset[int] = frozenset()
+    averaged: int = 0
 
     @property
     def seeds(self) -> tuple[int, int]:
@@ -94,7 +98,7 @@ class StoredTable:
         metrics = [[p.metrics for p in one.panels] for one in (self.plan, plan)]
         panels = (plan if metrics[0] == metrics[1] else self.plan).panels
         asked = self.plan.model_copy(update={"paper": plan.paper, "panels": panels})
-        return StoredTable(asked, cells)
+        return replace(self, plan=asked, cells=cells)
 
 
 @dataclass(frozen=True)
@@ -142,7 +146,13 @@ def read_stored(path: Path) -> StoredTable:
             f"{path} is not what `privaudit table` writes ({one_line(str(error))[:200]})."
             " Run the plan again, and put its .json there."
         ) from None
-    return StoredTable(plan.model_copy(update={"paper": _paper(found)}), found)
+    ran = [run for run in records.runs if not run.error]
+    return StoredTable(
+        plan.model_copy(update={"paper": _paper(found)}),
+        found,
+        frozenset(run.rounds for run in ran),
+        max((run.averaged_rounds for run in ran), default=0),
+    )
 
 
 def _paper(cells: Mapping[Place, StoredCell]) -> dict[str, dict[str, Any]]:

@@ -10,7 +10,6 @@ from privaudit.core.storage import read_bytes, storage_errors, write_bytes, writ
 from privaudit.evaluation.tables.backbones import ran_on
 from privaudit.evaluation.tables.matrix import RESULTS
 from privaudit.evaluation.tables.metrics import Metric
-from privaudit.evaluation.tables.outcomes import LAST
 from privaudit.evaluation.tables.parts import Column, TablePanel, TableRow
 from privaudit.evaluation.tables.plan import Over, read_plan
 from privaudit.evaluation.tables.stored import StoredTable, read_stored
@@ -98,7 +97,7 @@ def stored_markdown(table: StoredTable) -> str:
     """Return a stored table: groups of like columns below each other, by metric."""
     table = table.shown
     plan = table.plan
-    over = "last round" if plan.over == "last" else f"mean of the last {LAST} rounds"
+    over = _over(table, plan.over)
 
     def cells(metrics: Sequence[Metric]) -> list[CellSummary]:
         places = [(*place, metric) for place in plan.cells for metric in metrics]
@@ -167,7 +166,7 @@ def _metric_parts(table: UtilityTable, metric: Metric) -> list[str]:
     return [*parts, _order(table, metric)]
 
 
-def _over(table: UtilityTable, over: Over) -> str:
+def _over(table: UtilityTable | StoredTable, over: Over) -> str:
     if over == "last" or table.averaged <= 1:
         return "last round"
     which_rounds = "all" if table.rounds == {table.averaged} else "the last"
@@ -314,9 +313,11 @@ def _about_rounds(table: UtilityTable) -> list[str]:
     if not differences:
         return []
     counts = " or ".join(map(str, sorted(table.rounds)))
+    if table.averaged <= 1:
+        return [f"Rounds: {counts}; measured after the last."]
     return [
-        f"Rounds: {counts}. The means over the last {LAST} rounds and those of the "
-        f"last one differ by at most {max(differences):.2f}."
+        f"Rounds: {counts}. The means over the last {table.averaged} rounds and those "
+        f"of the last one differ by at most {max(differences):.2f}."
     ]
 
 

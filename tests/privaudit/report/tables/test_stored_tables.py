@@ -67,11 +67,25 @@ def test_a_plan_with_panels_is_read_again(tmp_path: Path) -> None:
     write_utility_table(panels_of(), tmp_path, "made")
     text = stored_markdown(read_stored(tmp_path / "made.json"))
     paper = "; in brackets: the paper's"
-    seeds = "mean of the last 10 rounds"
+    seeds = "last round"  # the only one that was measured
     assert text.startswith("**Ran on** ")
     assert f"\n\n*Server, {seeds}{paper}*\n\n|  | BLEU-1 |" in text
     assert "| FedAvg | 75.00 ± 0.00 | 110.00 ± 0.00 (111.08±0.76) |" in text
     assert f"*{seeds}*\n" in text
+
+
+def test_a_head_says_of_how_many_rounds_the_means_are(tmp_path: Path) -> None:
+    write_utility_table(table_of(metrics=["local"]), tmp_path, "made")
+    stored = tmp_path / "made.json"
+    content = json.loads(stored.read_text())
+    for run in content["runs"]:
+        run["averaged"] = 5
+    stored.write_text(json.dumps(content))
+    text = stored_markdown(read_stored(stored))
+    assert "own classes, mean of the last 5 rounds" in text
+    content["runs"] = [{**run, "rounds": 5} for run in content["runs"]]
+    stored.write_text(json.dumps(content))
+    assert "mean of all 5 rounds" in stored_markdown(read_stored(stored))
 
 
 def test_the_stored_tables_of_the_results_are_current(tmp_path: Path) -> None:
