@@ -41,7 +41,6 @@ class Published(TablePart):
         shows: What stands in it.
         measured: Whether it holds measurements; others need no plan.
         besides: What was run by another command than a plan's, and where it stands.
-        found: What that gave, which no expectation is held to.
     """
 
     paper: Text
@@ -49,7 +48,6 @@ class Published(TablePart):
     shows: Text
     measured: bool = True
     besides: str = ""
-    found: str = ""
 
     @property
     def full_name(self) -> str:
@@ -173,7 +171,7 @@ def as_markdown(rows: Sequence[MatrixRow], where: str) -> str:
     names = {row.item.full_name for row in rows if row.item.measured}
     ran = {row.item.full_name for row in rows if row.stored}
     plans = {path for row in rows if row.stored for path in row.plans}
-    others = {row.item.full_name for row in rows if row.is_besides} - ran
+    others = {row.item.full_name for row in rows if row.is_besides} & names - ran
     answers = ", ".join(f"{answer}: {count}" for answer, count in counts.most_common())
     return (
         f"{markdown_table(header, body)}\n\n{len(ran)} of {len(names)} tables and "
@@ -187,11 +185,11 @@ def _line(row: MatrixRow, where: str) -> list[str]:
     item = row.item
     name = f"**{item.full_name}**: {item.shows}"
     if not item.measured:
-        return [name, "none: no measurement", "", "", "", ""]
+        return [name, "none: no measurement", item.besides, "", "", ""]
     plans = "<br>".join(f"[{Path(p).stem}]({where}/{p})" for p in row.plans) or "none"
     if row.is_besides:
         ran = f"ran by another command: {item.besides}"
-        return [name, "none", ran, "", UNKNOWN, item.found]
+        return [name, "none", ran, "", UNKNOWN, ""]
     if row.stored is None:
         return [name, plans, "not run here", "", UNKNOWN, ""]
     few, many = row.stored.seeds

@@ -290,6 +290,7 @@ def folder_of(tmp_path: Path, name: str = "p table 1") -> Path:
     (folder / "results" / "published.toml").write_text(
         '[[items]]\npaper = "p"\nname = "table 1"\nshows = "all"\n'
         '[[items]]\npaper = "p"\nname = "figure 1"\nshows = "it"\nmeasured = false\n'
+        'besides = "`privaudit y`"\n'
     )
     return folder
 
@@ -298,7 +299,7 @@ def test_what_a_table_writes_is_what_the_matrix_reads(tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
     before = as_markdown(matrix_rows(folder), "tables")
     assert "[some](tables/some.toml) | not run here |" in before
-    assert "**p figure 1**: it | none: no measurement" in before
+    assert "**p figure 1**: it | none: no measurement | `privaudit y` |" in before
     table = make_table(_read(folder), folder=tmp_path / "runs")
     write_utility_table(table, folder / "results", "some")
     (row, _) = matrix_rows(folder)
@@ -326,10 +327,9 @@ def test_what_another_command_ran_is_counted_apart(tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
     with (folder / "results" / "published.toml").open("a") as file:
         file.write('[[items]]\npaper = "p"\nname = "figure 2"\nshows = "more"\n')
-        file.write('besides = "`privaudit x`"\nfound = "no shape"\n')
+        file.write('besides = "`privaudit x`"\n')
     text = as_markdown(matrix_rows(folder), "tables")
     assert "more | none | ran by another command: `privaudit x` |  | cannot" in text
-    assert "cannot be known here | no shape |" in text
     assert "0 of 2 tables and figures with measurements were run, by 0 plans" in text
     assert "and 1 by another command, whose numbers are held to nothing" in text
 
