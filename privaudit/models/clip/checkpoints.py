@@ -126,7 +126,8 @@ def _refuse_gelu(model: nn.Module, path: Path, names: Iterable[str]) -> None:
         raise ConfigError(
             f"{path} says that it was trained with QuickGELU, as OpenAI's weights, and "
             "the model has GELU: its features would be wrong. Save its state dict as "
-            '.safetensors, or write "quick_gelu": true into the configuration.'
+            '.safetensors, or name QuickGELU: "quick_gelu": true in the configuration, '
+            "or a tag such as @openai."
         )
 
 
