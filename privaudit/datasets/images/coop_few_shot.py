@@ -32,7 +32,11 @@ class _Datum:
 
 _CONSTRUCTORS = {
     f"{module}.Datum": _Datum
-    for module in ("dassl.data.datasets.base_dataset", "dassl.data.datasets")
+    for module in (
+        "dassl.data.datasets.base_dataset",
+        "dassl.data.datasets",
+        "Dassl.dassl.data.datasets.base_dataset",  # FedOTP's, DP-FPL's: their own copy
+    )
 }
 
 

@@ -68,7 +68,8 @@ class TablePlan(BaseModel):
         over: What is printed: the mean of the last ten rounds, or the last round. Both
             are kept.
         fields: Of :class:`privaudit.federated.runs.config.RunConfig`, for all cells. Environment
-            variables and ~ in them are expanded.
+            variables and ~ in them are expanded, and ``{seed}`` is the run's seed, in
+            those of rows and columns, too.
         settings: Parameters for those trainers that have them.
         rows: At least one.
         columns: By default a single one.

@@ -20,6 +20,8 @@ from privaudit.federated.runs.config import RunConfig, make_config, parameters_o
 from privaudit.federated.runs.reuse import usual_name
 
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+# Not ${seed}, a variable, nor {{seed}}, a chat template's.
+_SEED = re.compile(r"(?<![${])\{seed\}(?!\})")
 _PATHS = ("data", "model", "checkpoint")  # fields that may name a file or a folder
 
 
@@ -63,17 +65,31 @@ def schedule(plan: TablePlan) -> Schedule:
     Raises:
         ConfigError: A run cannot be configured, or a variable is not set; the text
             names the cell.
-        MissingFileError: A data file or a model's folder is not there.
+        MissingFileError: A data file or a model's folder is not there; all are named.
     """
     _check_shared(plan)
     runs: dict[str, PlannedRun] = {}
+    missing: dict[str, None] = {}
     afterwards, places = _afterwards(plan), {}
     for seed in plan.seeds:
         for row, column in plan.cells:
-            run = _planned(plan, row, column, seed, afterwards)
+            try:
+                run = _planned(plan, row, column, seed, afterwards)
+            except MissingFileError as error:
+                missing[str(error)] = None
+                continue
             runs.setdefault(run.digest, run)
             places[row.label, column.name, seed] = run.digest
+    if missing:
+        raise MissingFileError(" ".join(missing))
     return Schedule(tuple(runs.values()), places)
+
+
+def names_by_seed(plan: TablePlan) -> bool:
+    """Say whether a field of a cell holds the run's seed, as ``{seed}``."""
+    cells = [{**plan.fields, **r.fields, **c.fields} for r, c in plan.cells]
+    values = [value for cell in cells for value in cell.values()]
+    return any(isinstance(value, str) and _SEED.search(value) for value in values)
 
 
 def _check_shared(plan: TablePlan) -> None:
@@ -107,7 +123,7 @@ def _planned(
     label = f"{row.label}, {column.name}, seed {seed}"
     settings = settings_of(plan, row, column)
     try:
-        fields = _expanded({**plan.fields, **row.fields, **column.fields})
+        fields = _expanded({**plan.fields, **row.fields, **column.fields}, seed)
         config = make_config(row.trainer, settings, **fields, seed=seed)
         DATASETS.find(config.dataset)
         _check_afterwards(config, afterwards)
@@ -156,17 +172,22 @@ def _check_afterwards(config: RunConfig, afterwards: Afterwards) -> None:
             )
 
 
-def _expanded(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields with variables and ~ replaced, and paths known to exist."""
-    full = {name: _expand(name, value) for name, value in fields.items()}
+def _expanded(fields: Mapping[str, Any], seed: int | None = None) -> dict[str, Any]:
+    """Return the fields with variables and ~ replaced, and paths known to exist.
+
+    ``{seed}`` is replaced where a seed is given.
+    """
+    full = {name: _expand(name, value, seed) for name, value in fields.items()}
     for name in _PATHS:
         _require(name, fields.get(name), full.get(name))
     return full
 
 
-def _expand(name: str, value: Any) -> Any:
+def _expand(name: str, value: Any, seed: int | None) -> Any:
     if not isinstance(value, str):
         return value
+    if seed is not None:
+        value = _SEED.sub(str(seed), value)
 
     def replace(found: re.Match[str]) -> str:
         variable = found[1] or found[2]

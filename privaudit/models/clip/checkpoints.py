@@ -1,6 +1,6 @@
 """Weights from a file into a model, checked tensor by tensor."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -43,12 +43,15 @@ def load_checkpoint(model: nn.Module, path: Path) -> None:
 
     Raises:
         MissingFileError: There is no such file.
-        ConfigError: The file cannot be read, is far larger than the model, or its
-            tensors are not the model's; the first that differs is named.
+        ConfigError: The file cannot be read, is far larger than the model, is one of
+            OpenAI's and the model has GELU, or its tensors are not the model's; the
+            first that differs is named.
     """
     wanted = model.state_dict()
     size = sum(tensor.numel() * tensor.element_size() for tensor in wanted.values())
-    tensors = _named_as(wanted, _read(path, LARGER * size + EXTRA))
+    found = _read(path, LARGER * size + EXTRA)
+    _refuse_gelu(model, path, found)
+    tensors = _named_as(wanted, found)
     if _BIAS in wanted:
         tensors.setdefault(_BIAS, wanted[_BIAS])
     for name, tensor in wanted.items():
@@ -91,7 +94,8 @@ def says_quick_gelu(path: Path) -> bool:
     """Say whether a checkpoint itself tells that it was trained with QuickGELU.
 
     OpenAI's do: their archives hold modules of that name, and their state dicts the
-    sizes that open_clip's leave out. Of others nothing is known.
+    sizes that open_clip's leave out. Of others nothing is known, nor of files that only
+    torch reads: :func:`load_checkpoint` looks at those once they are read.
 
     Raises:
         MissingFileError: There is no such file.
@@ -100,16 +104,31 @@ def says_quick_gelu(path: Path) -> bool:
     try:
         if path.suffix == ".safetensors":
             with safe_open(path, "pt") as file:
-                return {*file.keys()} >= _OPENAI
+                return _are_openais(file.keys())
         archive = open_archive(path)
         places = archive.places() if archive else {}
     except (ConfigError, SafetensorError, *DAMAGE):
         return False  # whoever loads it says what is wrong
     if archive is None:
         return False
-    names = {name.removeprefix("state_dict.") for name in places}
-    names = {name.removeprefix("module.") for name in names}
-    return "QuickGELU" in archive.kinds or names >= _OPENAI
+    names = [name.removeprefix("state_dict.") for name in places]
+    return "QuickGELU" in archive.kinds or _are_openais(names)
+
+
+def _are_openais(names: Iterable[str]) -> bool:
+    return {name.removeprefix("module.") for name in names} >= _OPENAI
+
+
+def _refuse_gelu(model: nn.Module, path: Path, names: Iterable[str]) -> None:
+    """Refuse OpenAI's weights for a model that would run them through GELU."""
+    kinds = {type(part).__name__ for part in model.modules()}
+    if "QuickGELU" not in kinds and _are_openais(names):
+        raise ConfigError(
+            f"{path} says that it was trained with QuickGELU, as OpenAI's weights, and "
+            "the model has GELU: its features would be wrong. Save its state dict as "
+            '.safetensors, or name QuickGELU: "quick_gelu": true in the configuration, '
+            "or a tag such as @openai."
+        )
 
 
 def _read(path: Path, most: int) -> dict[str, Tensor]:

@@ -12,6 +12,7 @@ from privaudit.evaluation.tables.matrix import RESULTS
 from privaudit.evaluation.tables.metrics import Metric
 from privaudit.evaluation.tables.parts import Column, TablePanel, TableRow
 from privaudit.evaluation.tables.plan import Over, read_plan
+from privaudit.evaluation.tables.schedule import names_by_seed
 from privaudit.evaluation.tables.stored import StoredTable, read_stored
 from privaudit.evaluation.tables.table import CellSummary, UtilityTable, agreeing_pairs
 from privaudit.report.figures.figure_style import to_png
@@ -287,8 +288,11 @@ def _remarks(table: UtilityTable, whole: UtilityTable) -> str:
         + ("; in brackets: the paper's." if plan.paper else ".")
         + " Bars in the picture are standard deviations, too." * (count > 1),
         "A seed moves the partition, which of its records a client trains on where it "
-        "does not train on all, the start, the batches and the noise. The data, the "
-        "backbone and its pretraining stay: ± does not cover another backbone.",
+        "does not train on all, the start, the batches and the noise"
+        + (", and what the plan names by {seed}" if names_by_seed(plan) else "")
+        + ". The data, the backbone and its pretraining stay"
+        + (" otherwise" if names_by_seed(plan) else "")
+        + ": ± does not cover another backbone.",
         *about_units(plan),
         *_about_pieces(table, whole),
         *_about_rounds(table),

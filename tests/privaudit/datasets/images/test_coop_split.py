@@ -145,12 +145,16 @@ def datum(path: str, label: int, name: str) -> Any:
     return one
 
 
-def few_shots(monkeypatch: pytest.MonkeyPatch, content: Any, protocol: int) -> bytes:
-    module = ModuleType(BASE)
+def few_shots(
+    monkeypatch: pytest.MonkeyPatch, content: Any, protocol: int, base: str = BASE
+) -> bytes:
+    module = ModuleType(base)
     module.Datum = _Datum  # type: ignore[attr-defined]
+    parts = base.split(".")
     with monkeypatch.context() as patch:
-        for name in ("dassl", "dassl.data", "dassl.data.datasets", BASE):
-            patch.setitem(sys.modules, name, module)
+        patch.setattr(_Datum, "__module__", base)
+        for count in range(len(parts)):
+            patch.setitem(sys.modules, ".".join(parts[: count + 1]), module)
         return pickle.dumps(content, protocol)
 
 
@@ -177,6 +181,21 @@ def test_a_few_shot_split_says_what_is_trained_on(
     greys = [int(dataset.images[i][0, 0, 0]) for i in range(5)]  # type: ignore[index]
     assert greys == [3, 1, 0, 4, 5]
     assert len(load_dataset("coop-split", path)) == 5
+
+
+def test_a_copy_of_dassl_may_have_drawn_the_split_and_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FedOTP's repository and DP-FPL's hold Dassl in a folder of that name."""
+    path = write_folder(tmp_path, {**tree("cat", "dog"), SPLIT: as_json(ROWS)})
+    file = path / "shot_1-seed_1.pkl"
+    content = {"train": [datum("/x/dog/0.png", 1, "dog"), datum("cat/1.png", 0, "cat")]}
+    file.write_bytes(few_shots(monkeypatch, content, 4, f"Dassl.{BASE}"))
+    assert read_coop_split(file).labels.tolist()[:2] == [1, 0]
+    for other in (f"evil.{BASE}", f"{BASE}.evil", "Dassl.dassl.utils"):
+        file.write_bytes(few_shots(monkeypatch, content, 4, other))
+        with pytest.raises(ConfigError, match="nothing of it was run"):
+            read_coop_split(file)
 
 
 class Payload:

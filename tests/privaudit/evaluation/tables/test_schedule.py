@@ -123,5 +123,65 @@ def test_a_path_that_is_not_there_is_refused_before_anything_runs(
         schedule(plan_of(fields=fields))
 
 
+SPLITS = "$SOMEWHERE/split_fewshot/shot_16-seed_{seed}.pkl"
+
+
+@pytest.fixture
+def splits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """CoOp's few-shot splits for seeds 4 and 5."""
+    monkeypatch.setenv("SOMEWHERE", str(tmp_path))
+    monkeypatch.setenv("PRIVAUDIT_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "split_fewshot"
+    folder.mkdir()
+    for seed in (4, 5):
+        (folder / f"shot_16-seed_{seed}.pkl").write_text(f"split {seed}")
+    return folder
+
+
+@pytest.mark.parametrize("part", ["plan", "row", "column"])
+def test_a_field_may_hold_the_runs_seed(splits: Path, part: str) -> None:
+    """As where each seed has a few-shot split of its own."""
+    fields = {"dataset": "oxford-pets", "data": SPLITS}
+    changes: dict[str, dict[str, Any]] = {"plan": {}, "row": {}, "column": {}}
+    changes[part] = {"fields": fields}
+    row = {"label": "a", "trainer": "promptfl", **changes["row"]}
+    column = {"label": "c", **changes["column"]}
+    plan = plan_of(rows=[row], columns=[column], settings={}, **changes["plan"])
+    first, second = schedule(plan).runs
+    assert first.fields["data"] == str(splits / "shot_16-seed_4.pkl")
+    assert second.fields["data"] == str(splits / "shot_16-seed_5.pkl")
+    assert first.digest != second.digest
+
+
+def test_other_braces_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("seed", "x")
+    fields = {"image_column": "{} {x} {{seed}} ${seed} {SEED} {seed}{seed}"}
+    planned = schedule(plan_of(fields=fields, columns=[{"label": "c"}]))
+    assert planned.runs[0].fields["image_column"] == "{} {x} {{seed}} x {SEED} 44"
+
+
+def test_fields_without_a_seed_are_the_same_for_all_seeds(splits: Path) -> None:
+    data = splits / "shot_16-seed_4.pkl"
+    fields: dict[str, Any] = {"dataset": "oxford-pets", "data": str(data)}
+    rows = [{"label": "a", "trainer": "promptfl"}]
+    columns = [{"label": "c"}]
+    plan = plan_of(fields=fields, rows=rows, columns=columns, settings={})
+    runs = schedule(plan).runs
+    assert [run.digest for run in runs] == [
+        make_config("promptfl", **fields, seed=seed).digest for seed in (4, 5)
+    ]
+
+
+@pytest.mark.usefixtures("splits")
+def test_each_missing_split_is_named_once() -> None:
+    fields = {"dataset": "oxford-pets", "data": SPLITS}
+    with pytest.raises(MissingFileError) as caught:
+        schedule(plan_of(fields=fields, seeds=[4, 6, 5, 7]))
+    said = str(caught.value)
+    assert [said.count(f"seed_{seed}.pkl, which") for seed in (4, 5, 6, 7)] == [
+        0, 0, 1, 1,
+    ]  # fmt: skip
+
+
 def test_a_models_name_is_no_path() -> None:
     schedule(plan_of(fields={"model": "open_clip:hf-hub:laion/CLIP-ViT-B-16"}))

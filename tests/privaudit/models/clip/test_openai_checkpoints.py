@@ -107,13 +107,20 @@ def test_half_precision_is_read_as_it_lies_there(
 def openai_like(path: Path, clip: nn.Module) -> Path:
     weights = {**clip.state_dict(), **{name: torch.tensor(1) for name in SIZES}}
     if path.suffix == ".safetensors":
-        save_file({name: tensor.clone() for name, tensor in weights.items()}, path)
+        before = "module." if path.stem == "wrapped" else ""
+        save_file({before + name: t.clone() for name, t in weights.items()}, path)
+    elif path.stem == "legacy":
+        torch.save(weights, path, _use_new_zipfile_serialization=False)
+    elif path.stem == "more":  # than our reader takes, and torch does
+        torch.save({"state_dict": weights, "precision": torch.float16}, path)
     else:
         torch.save(weights, path)
     return path
 
 
-@pytest.mark.parametrize("form", ["scripted.pt", "state.pt", "state.safetensors"])
+@pytest.mark.parametrize(
+    "form", ["scripted.pt", "state.pt", "state.safetensors", "wrapped.safetensors"]
+)
 def test_where_only_the_checkpoint_says_quick_gelu_it_is_taken(
     plain: str, build: Callable[..., nn.Module], tmp_path: Path, form: str
 ) -> None:
@@ -145,6 +152,28 @@ def test_a_tag_that_says_otherwise_is_refused(
         openai_like(path, build())
     with pytest.raises(ConfigError, match="@gelu means GELU: its features would be"):
         load_clip(f"{plain}@gelu", path)
+
+
+@pytest.mark.parametrize("form", ["legacy.pt", "more.pt"])
+def test_what_only_torch_reads_is_refused_for_gelu(
+    plain: str, quick: str, build: Callable[..., nn.Module], tmp_path: Path, form: str
+) -> None:
+    """Torch's format before 1.6, or values beside the weights."""
+    path = openai_like(tmp_path / form, build(quick_gelu=True))
+    for named in (plain, f"{plain}@gelu"):
+        with pytest.raises(ConfigError, match=r"the model has GELU.*\.safetensors"):
+            load_clip(named, path)
+    load_clip(quick, path)
+
+
+def test_torchs_older_format_is_read(
+    plain: str, build: Callable[..., nn.Module], tmp_path: Path
+) -> None:
+    weights = build().state_dict()
+    path = tmp_path / "own.pt"
+    torch.save(weights, path, _use_new_zipfile_serialization=False)
+    for name, tensor in load_clip(plain, path).clip.state_dict().items():
+        assert torch.equal(tensor, weights[name]), name
 
 
 def test_what_says_nothing_is_as_named(

@@ -74,6 +74,15 @@ def test_cells_hold_mean_spread_and_the_papers_number() -> None:
     assert "rows in the paper's order, by means alone: 0 of 1 (none)." in text
 
 
+def test_what_a_seed_moves_is_said() -> None:
+    assert "the noise. The data, the backbone and its pretraining stay: ±" in (
+        as_markdown(table_of())
+    )
+    text = as_markdown(table_of(fields={"image_column": "picture{seed}"}))
+    assert "the noise, and what the plan names by {seed}. The data, the" in text
+    assert "its pretraining stay otherwise: ±" in text
+
+
 def test_a_metric_that_no_run_has_is_a_dash() -> None:
     text = as_markdown(table_of())
     assert "| DP-FPL | \u2013 | \u2013 |" in text.partition("mixture")[2]
