@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from privaudit.core.errors import ConfigError
 from privaudit.evaluation.tables.backbones import ran_on
 from privaudit.evaluation.tables.overrides import overridden
 from privaudit.evaluation.tables.pieces import Piece
-from privaudit.evaluation.tables.plan import TablePlan, read_plan
+from privaudit.evaluation.tables.plan import read_plan
 from privaudit.evaluation.tables.schedule import schedule
 from privaudit.evaluation.tables.table import make_table
 from tests.places import ROOT
@@ -184,37 +183,3 @@ def test_a_cell_of_each_kind_of_plan_runs_on_a_miniature(
     for cell in (table.cell(*place, metric, "last") for place in table.plan.cells):
         assert cell is not None
         assert cell.mean is not None
-
-
-def plan_of(**changes: Any) -> TablePlan:
-    asked = {
-        "title": "t",
-        "seeds": [1, 2],
-        "settings": {"epochs": 5},
-        "rows": [
-            {"label": "a", "trainer": "coop", "fields": {"rounds": 5}},
-            {"label": "b", "trainer": "zero-shot"},
-        ],
-        "columns": [
-            {"label": "x", "settings": {"epochs": 2}, "only_for": ["a"]},
-            {"label": "y", "fields": {"clients": 4}},
-        ],
-        "paper": {"local": {"a": {"x": "1.5"}}},
-    }
-    return TablePlan.model_validate(asked | changes)
-
-
-def test_what_is_given_stands_over_rows_and_columns() -> None:
-    changed = overridden(plan_of(), {"epochs": 1}, {"rounds": 2, "clients": 3}, [7])
-    runs = schedule(changed).runs
-    assert {run.fields["rounds"] for run in runs} == {2}
-    assert {run.fields["clients"] for run in runs} == {3}
-    assert {run.settings.get("epochs") for run in runs} == {1, None}
-    assert changed.seeds == (7,)
-    assert changed.paper == plan_of().paper
-    assert overridden(plan_of(), {}, {}) == plan_of()
-
-
-def test_seeds_and_trainers_are_no_fields() -> None:
-    with pytest.raises(ConfigError, match="'seed' is no field here"):
-        overridden(plan_of(), {}, {"seed": 3})
