@@ -40,6 +40,17 @@ def test_what_is_given_stands_over_rows_and_columns() -> None:
     assert overridden(plan_of(), {}, {}) == plan_of()
 
 
+def test_what_is_given_stands_over_what_a_column_means_for_one_row() -> None:
+    column = {"label": "x", "settings_for": {"a": {"epochs": 3, "batch_size": 8}}}
+    plan = plan_of(columns=[column], paper={})
+    before = plan.model_copy(deep=True)
+    changed = overridden(plan, {"epochs": 1}, {})
+    assert changed.columns[0].settings_for == {"a": {"batch_size": 8}}
+    runs = schedule(changed).runs
+    assert {run.settings.get("epochs") for run in runs} == {1, None}
+    assert plan == before
+
+
 def test_seeds_and_trainers_are_no_fields() -> None:
     with pytest.raises(ConfigError, match="'seed' is no field here"):
         overridden(plan_of(), {}, {"seed": 3})
