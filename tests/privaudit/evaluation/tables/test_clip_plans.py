@@ -135,7 +135,7 @@ OTHERS: dict[str, dict[str, Any]] = {
         for name in ("table-3", "table-8", "figure-6")
     },
     "pfedmoap-table-4": {
-        "dataset": "office-caltech10", "clients": 4, "public_share": 0.1, **WHOLE,
+        "dataset": "office-caltech10", "clients": 4, **WHOLE,
     },
 }  # fmt: skip
 NOT_THERE = {"fedrand-table-1": "exact match"}
