@@ -110,7 +110,6 @@ IMAGES: dict[str, Any] = {
     "dataset": "digits",
     "data": None,
     "clients": 2,
-    "participation": 1.0,
     "rounds": 1,
     "measured_rounds": 1,
     "shots": 2,
@@ -138,6 +137,14 @@ OTHERS: dict[str, dict[str, Any]] = {
         "dataset": "office-caltech10", "clients": 4, **WHOLE,
     },
 }  # fmt: skip
+ROWS = {
+    "fedpt-ablations": "three tiers of machines",
+    "fedpt-leaks": "FedPT, LoRA, masked sum",
+    "fedpt-mechanisms": "FedPT, LoRA",
+    "fedpt-settings": "FedPT, soft prompt",
+    "fedrand-table-4": "FedRand (client)",
+}
+"""Rows of a paper's own method where the last one is another's."""
 NOT_THERE = {"fedrand-table-1": "exact match"}
 """Metrics that the other column's data set has alone: ScienceQA's questions."""
 
@@ -167,9 +174,10 @@ def in_small(path: Path, folder: Path) -> TablePlan:
 @pytest.mark.usefixtures("few_scenes")
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
 def test_a_cell_of_each_plan_runs_on_a_miniature(path: Path, tmp_path: Path) -> None:
-    """The last one: of the paper's own method, with noise where its table has any."""
+    """The last one of a row: of the paper's own method, with noise where it has any."""
     plan = in_small(path, tmp_path)
-    row, column = plan.cells[-1]
+    label = ROWS.get(path.stem, plan.rows[-1].label)
+    row, column = [cell for cell in plan.cells if cell[0].label == label][-1]
     piece = Piece(f"^{re.escape(row.label)}$", f"^{re.escape(column.name)}$")
     table = make_table(plan, folder=tmp_path / "runs", piece=piece).shown
     assert not table.failures
