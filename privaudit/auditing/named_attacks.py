@@ -148,9 +148,13 @@ def _name(label: str) -> str:
 def refuse_all_members(config: RunConfig, what: str = "The run is trained") -> None:
     """Refuse a run without non-members, finished or planned."""
     if config.members == "all":
+        neither, change = "", ""
+        if config.public_share == 0:
+            neither = ", nor reference records for thresholds and shadow models"
+            change = " and a public_share above 0"
         raise AttackError(
             f"{what} on all candidates, so there are no non-members to tell members "
-            'from. Use members = "coin" (--members coin).'
+            f'from{neither}. Use members = "coin" (--members coin){change}.'
         )
 
 

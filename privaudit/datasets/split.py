@@ -67,9 +67,10 @@ class SplitSizes:
     Attributes:
         test: Part kept for utility, in (0, 1); None is the data set's own test part,
             or 0.3 where it has none.
-        public: Part that belongs to nobody, in (0, 1); None is the data set's own
-            validation part, or 0.4 where it has none. Where the test part is the data
-            set's own, a share is one of all other records.
+        public: Part that belongs to nobody, in (0, 1), or 0 where all candidates are
+            members; None is the data set's own validation part, or 0.4 where it has
+            none. Where the test part is the data set's own, a share is one of all
+            other records.
         shots: Candidates of each class, drawn at random; None keeps all.
         members: Which candidates are trained on.
     """
@@ -204,7 +205,7 @@ def _set_apart(
         wanted = round(share * base) - int((owner == one).sum())
         owner[free[: max(0, wanted if share else 0)]] = one
     tests, publics = int((owner == TEST).sum()), int((owner == PUBLIC).sum())
-    _refuse_tiny(tests, publics, records)
+    _refuse_tiny(tests, publics, records, shares)
     return owner
 
 
@@ -236,7 +237,11 @@ def _few(
 def _refuse_shares(
     clients: int, test: float, public: float, shares: SplitSizes
 ) -> None:
-    given = [share for share in (shares.test, shares.public) if share is not None]
+    if shares.public == 0:
+        refuse_no_public(shares.members)
+    given = [
+        share for share in (shares.test, shares.public or None) if share is not None
+    ]
     if clients < 1 or min(given, default=1) <= 0 or test + public >= 1:
         raise TooFewRecordsError(
             f"{clients} clients, a test share of {test:g} and a public share of "
@@ -245,11 +250,26 @@ def _refuse_shares(
         )
 
 
-def _refuse_tiny(tests: int, publics: int, records: int) -> None:
-    if tests < 1 or publics < FEWEST_PUBLIC:
+def refuse_no_public(members: MembershipSampling) -> None:
+    """Refuse to leave an adversary without records where there is one.
+
+    Raises:
+        TooFewRecordsError: Not all candidates are members, so runs can be attacked.
+    """
+    if members != "all":
+        raise TooFewRecordsError(
+            f"public_share = 0 was requested with members = {members!r}. Attacks need "
+            "reference records that no client has: give a share above 0, or take "
+            'members = "all" (--members all), which rules attacks out.'
+        )
+
+
+def _refuse_tiny(tests: int, publics: int, records: int, shares: SplitSizes) -> None:
+    fewest = 0 if shares.public == 0 else FEWEST_PUBLIC
+    if tests < 1 or publics < fewest:
         raise TooFewRecordsError(
             f"The shares of {records} records leave {tests} for tests and {publics} "
-            f"public ones, and 1 and {FEWEST_PUBLIC} are needed at least. Raise "
+            f"public ones, and 1 and {fewest} are needed at least. Raise "
             "test_share or public_share."
         )
 

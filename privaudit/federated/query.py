@@ -79,9 +79,10 @@ def write(
 ) -> list[list[str]]:
     """Return what each model answers to each record's question, greedily.
 
-    Answers may be a quarter longer than the longest public one.
+    Answers may be a quarter longer than the longest public one, or where nothing is
+    public than the longest that people gave.
     """
-    writer, longest = as_writer(trainer), _longest(task)
+    writer, longest = as_writer(trainer), _longest(task, records)
     said: dict[int, list[str]] = {}
     several = max(1, SEQUENCES_AT_ONCE // max(1, len(records)))
     for positions, stacked in stacks(models, several):
@@ -94,7 +95,7 @@ def write(
 @torch.no_grad()
 def write_untuned(task: Task, records: Records) -> list[list[str]]:
     """Return what the model as it comes answers: one row."""
-    return _write(task, Tuning(), 1, records, _longest(task))
+    return _write(task, Tuning(), 1, records, _longest(task, records))
 
 
 def _write(
@@ -164,7 +165,7 @@ def questions(words: TokenSequences) -> TokenSequences:
     return TokenSequences(ids, kinds).trimmed()
 
 
-def _longest(task: Task) -> int:
-    words = task.public.words
+def _longest(task: Task, records: Records) -> int:
+    words = (task.public if len(task.public) else records).words
     assert words is not None
     return round(1.25 * int((words.kinds == ANSWER).sum(dim=1).max()))

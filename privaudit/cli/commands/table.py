@@ -18,7 +18,13 @@ def table(
     on: options.On = "local",
     check: options.Check = False,
     setting: options.Settings = None,
-    field: options.Fields = None,
+    field: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Run setting, as NAME=VALUE, such as clients=3, or elsewhere.NAME=VALUE, "
+            "of the data set that the plan measures on elsewhere; repeatable."
+        ),
+    ] = None,
     seeds: Annotated[
         str | None,
         typer.Option(

@@ -6,7 +6,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from privaudit.core.errors import ConfigError
-from privaudit.evaluation.tables.plan import TablePlan
+from privaudit.evaluation.tables.plan import TablePlan, readable
+
+AWAY = "elsewhere."  # before the names of fields of another data set
 
 
 def overridden(
@@ -20,27 +22,40 @@ def overridden(
     Args:
         plan: As its file says.
         settings: Parameters, of those trainers that have them; None is "none".
-        fields: Of a run.
+        fields: Of a run; ``elsewhere.NAME`` is one of the plan's [elsewhere].
         seeds: In place of the plan's; none keeps these.
 
     Raises:
-        ConfigError: A field is one that rows, columns or seeds set.
+        ConfigError: A field is one that rows, columns or seeds set, or is of a data set
+            elsewhere that the plan does not have.
     """
     content = plan.model_dump(exclude={"paper"}, exclude_defaults=True)
     content |= {"title": plan.title, "rows": list(content["rows"])}
+    away = {n.removeprefix(AWAY): v for n, v in fields.items() if n.startswith(AWAY)}
+    if away and plan.elsewhere is None:
+        raise ConfigError(
+            f"{AWAY}{next(iter(away))} was given, and the plan has no [elsewhere] that it "
+            "could be a field of. Leave it out."
+        )
+    if away:
+        content["elsewhere"] = {**content["elsewhere"], **away}
+        fields = {n: v for n, v in fields.items() if not n.startswith(AWAY)}
     if "columns" in content:
         content["columns"] = list(content["columns"])
     for kind, given in (("settings", settings), ("fields", fields)):
         for part in (*content["rows"], *content.get("columns", ())):
             part[kind] = _without(part.get(kind, {}), given)
+            for name, own in part.get(f"{kind}_for", {}).items():
+                part[f"{kind}_for"][name] = _without(own, given)
         content[kind] = {**content.get(kind, {}), **given}
     if seeds:
         content["seeds"] = tuple(seeds)
     try:
         changed = TablePlan.model_validate(content)
     except ValidationError as error:
-        first = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise ConfigError(f"The plan cannot be changed so: {first}.") from None
+        raise ConfigError(
+            f"The plan cannot be changed so: {readable(error)}."
+        ) from None
     return changed.model_copy(update={"paper": plan.paper})
 
 

@@ -232,7 +232,7 @@ def read_plan(path: Path) -> TablePlan:
     try:
         return TablePlan.model_validate(read_toml(path))
     except ValidationError as error:
-        raise ConfigError(f"{path} is no plan: {_readable(error)}.") from None
+        raise ConfigError(f"{path} is no plan: {readable(error)}.") from None
 
 
 def _refuse_copies(what: str, names: Sequence[Any]) -> None:
@@ -272,7 +272,8 @@ def _check_paper(
                 )
 
 
-def _readable(error: ValidationError) -> str:
+def readable(error: ValidationError) -> str:
+    """Return what is wrong with a plan, and where in it, without a full stop."""
     unknown = [e for e in error.errors() if e["type"] == "extra_forbidden"]
     first = [*unknown, *error.errors()][0]  # a misspelt key is missing, too
     place, message = first_problem([first, *error.errors()])

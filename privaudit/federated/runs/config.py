@@ -36,7 +36,7 @@ from privaudit.datasets.partition import (
     Pathological,
 )
 from privaudit.datasets.sources import TableColumns, is_hub_name, name_and_place
-from privaudit.datasets.split import SplitSizes
+from privaudit.datasets.split import SplitSizes, refuse_no_public
 from privaudit.federated.federation import count_participants
 from privaudit.federated.runs.fields import RunFields
 from privaudit.federated.runs.tasks import RUN_TASKS
@@ -214,6 +214,8 @@ def make_config(
     except ValidationError as error:
         raise ConfigError(readable(error, "run")) from None
     refuse_truths("run", fields, config)
+    if config.public_share == 0:
+        refuse_no_public(config.members)
     _check_partition(config)
     _check_groups(config)
     _check_masking(config, built)

@@ -167,10 +167,13 @@ class RunFields(BaseModel):
         description="Share of records to measure utility. By default: the data set's "
         "test split, or 0.3.",
     )
-    public_share: Share | None = Field(
+    public_share: float | None = Field(
         None,
-        description="Share of reference records, which no client has. By default: the "
-        "data set's validation split, or 0.4.",
+        ge=0,
+        lt=1,
+        allow_inf_nan=False,
+        description="Share of reference records, which no client has; 0, with --members "
+        "all alone, leaves none. By default: the data set's validation split, or 0.4.",
     )
     publish: bool = Field(True, description="Release the personal models at the end.")
     seed: int = Field(

@@ -9,6 +9,7 @@ from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, VALIDATION
 from privaudit.datasets.partition import ByDomain, Dirichlet, Partition, Pathological
 from privaudit.datasets.split import (
     PUBLIC,
+    SEEN,
     TEST,
     UNUSED,
     Split,
@@ -115,6 +116,16 @@ def test_all_candidates_are_members_where_the_rule_says_so() -> None:
     coin = Ledger.toss(split(SplitSizes(shots=8)), Seeds(0))
     assert 0 < coin.is_member.sum() < ledger.is_member.sum()
     np.testing.assert_array_equal(dealt.owner, split(SplitSizes(shots=8)).owner)
+
+
+def test_without_public_records_the_validation_part_is_trained_on() -> None:
+    none = SplitSizes(public=0.0, members="all")
+    assert counts(split(none)) == (80, 0, 220)
+    dealt = split(none, known=np.array([0, 1]))
+    assert counts(dealt) == (80, 0, 218)
+    assert (dealt.owner[:2] == SEEN).all()
+    with pytest.raises(TooFewRecordsError, match="public_share = 0 was requested"):
+        split(SplitSizes(public=0.0))
 
 
 def test_a_split_without_a_training_part_leaves_no_candidates() -> None:

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -43,6 +45,15 @@ def test_adapters_that_change_nothing_write_as_the_model_as_it_comes(
     plain = write_untuned(task, records)
     assert write(trainer, task, [trainer.start(task, Seeds(0))], records) == plain
     assert write(ZeroShot(), task, [{UNTUNED: torch.zeros(())}], records) == plain
+
+
+def test_where_nothing_is_public_answers_are_as_long_as_those_that_are_known(
+    task: Task,
+) -> None:
+    records = toy_dialogues(5, seed=3)
+    none = replace(task, public=task.public.pick(torch.arange(0)))
+    alike = replace(task, public=records)
+    assert write_untuned(none, records) == write_untuned(alike, records)
 
 
 def test_favourites_are_of_the_answers_tokens(task: Task) -> None:

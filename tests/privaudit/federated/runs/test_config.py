@@ -77,6 +77,24 @@ def test_a_deal_needs_a_test_record_and_ten_public_ones() -> None:
     assert (len(dealt.of(TEST)), len(dealt.of(PUBLIC))) == (1, 10)
 
 
+def test_no_public_record_is_for_runs_on_all_candidates_alone() -> None:
+    for members in ("coin", "clients"):
+        with pytest.raises(ConfigError, match="Attacks need reference records that no"):
+            make_config("zero-shot", members=members, public_share=0)
+    with pytest.raises(ConfigError, match="public_share = 0 was requested"):
+        split(0.3, 0.0)
+    with pytest.raises(ConfigError, match=r"cannot take public_share = -0\.1"):
+        make_config("zero-shot", members="all", public_share=-0.1)
+
+
+def test_runs_without_public_records_are_other_runs() -> None:
+    """By hand: names of configurations that runs have since before there was a 0."""
+    assert make_config("promptfl").digest == "4b7b0f17"
+    assert make_config("promptfl", members="all").digest == "d38b0191"
+    none = make_config("promptfl", members="all", public_share=0)
+    assert none.digest not in ("4b7b0f17", "d38b0191")
+
+
 def test_an_infinite_concentration_is_refused() -> None:
     with pytest.raises(ValueError, match="finite number"):
         Dirichlet(math.inf)

@@ -16,6 +16,7 @@ from privaudit.federated.runs.population import (
     populate,
     records_elsewhere,
 )
+from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.utility import mean_accuracy
 from privaudit.federated.trainer import Records, Task
 from privaudit.models.registry import load_frozen
@@ -99,8 +100,6 @@ def test_the_digits_are_dealt_as_they_always_were() -> None:
 
 
 def test_a_configuration_of_an_earlier_version_is_read(whole: Path) -> None:
-    from privaudit.federated.runs.runs import Run
-
     now = Run(whole).config.model_dump()
     new = {"data", "shots", "members", "measured_rounds"}
     before = {k: v for k, v in now.items() if k not in new}
@@ -117,6 +116,25 @@ def test_a_run_on_all_candidates_measures_utility_and_refuses_audits(
     run = train("zero-shot", members="all", shots=4, clients=2, folder=tmp_path)
     assert run.ledger.is_member.sum() == (run.population.split.owner >= 0).sum() == 40
     with pytest.raises(ConfigError, match="there are no non-members"):
+        Auditor(run)
+
+
+def test_a_run_without_public_records_trains_on_all_that_are_not_tested(
+    tmp_path: Path,
+) -> None:
+    def trained(name: str) -> Run:
+        return train(
+            "promptfl", epochs=1, members="all", public_share=0, tested=20, clients=2,
+            rounds=1, seed=1, folder=tmp_path, name=name,
+        )  # fmt: skip
+
+    run, again = trained("one"), trained("again")
+    owner = run.population.split.owner
+    assert [(owner == one).sum() for one in (PUBLIC, TEST)] == [0, 539]
+    assert run.ledger.is_member.sum() == len(owner) - 539
+    assert 0 <= run.metrics[-1]["local_accuracy"] <= 1
+    assert run.transcript.head == again.transcript.head
+    with pytest.raises(ConfigError, match=r"nor reference records for .* above 0\."):
         Auditor(run)
 
 
