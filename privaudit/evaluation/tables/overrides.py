@@ -45,8 +45,9 @@ def overridden(
     for kind, given in (("settings", settings), ("fields", fields)):
         for part in (*content["rows"], *content.get("columns", ())):
             part[kind] = _without(part.get(kind, {}), given)
-            for name, own in part.get(f"{kind}_for", {}).items():
-                part[f"{kind}_for"][name] = _without(own, given)
+            if kind == "settings":
+                for name, own in part.get("settings_for", {}).items():
+                    part["settings_for"][name] = _without(own, given)
         content[kind] = {**content.get(kind, {}), **given}
     if seeds:
         content["seeds"] = tuple(seeds)

@@ -1,6 +1,8 @@
 """A piece of a plan: what is trained now, and what was stored of the rest."""
 
 import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -144,6 +146,9 @@ class TableRecords(BaseModel):
     @model_validator(mode="after")
     def _are_planned(self) -> "TableRecords":
         places = {(row.label, column.name) for row, column in self.plan.cells}
+        _refuse_twice("run", [(run.row, run.column, run.seed) for run in self.runs])
+        cells = [(one.row, one.column, one.metric, one.over) for one in self.cells]
+        _refuse_twice("number", cells)
         for one in self.cells:
             if (one.row, one.column) not in places:
                 raise ValueError(f"its plan has no cell {one.row!r}, {one.column!r}")
@@ -170,8 +175,16 @@ class TableRecords(BaseModel):
     def _runs_by_place(self) -> dict[tuple[str, str], list[RunRecord]]:
         found: dict[tuple[str, str], list[RunRecord]] = {}
         for run in self.runs:
-            found.setdefault((run.row, run.column), []).append(run)
+            if not run.error:
+                found.setdefault((run.row, run.column), []).append(run)
         return found
+
+
+def _refuse_twice(what: str, places: Sequence[tuple[str | int, ...]]) -> None:
+    for place, times in Counter(places).most_common(1):
+        if times > 1:
+            where = ", ".join(map(str, place))
+            raise ValueError(f"the {what} of {where} is there {times} times")
 
 
 def read_records(path: Path) -> TableRecords:

@@ -65,7 +65,8 @@ def schedule(plan: TablePlan) -> Schedule:
     Raises:
         ConfigError: A run cannot be configured, or a variable is not set; the text
             names the cell.
-        MissingFileError: A data file or a model's folder is not there; all are named.
+        MissingFileError: A data file or a model's folder is not there; one is named
+            for each cell.
     """
     _check_shared(plan)
     runs: dict[str, PlannedRun] = {}

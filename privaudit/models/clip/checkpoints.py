@@ -125,9 +125,9 @@ def _refuse_gelu(model: nn.Module, path: Path, names: Iterable[str]) -> None:
     if "QuickGELU" not in kinds and _are_openais(names):
         raise ConfigError(
             f"{path} says that it was trained with QuickGELU, as OpenAI's weights, and "
-            "the model has GELU: its features would be wrong. Save its state dict as "
-            '.safetensors, or name QuickGELU: "quick_gelu": true in the configuration, '
-            "or a tag such as @openai."
+            "the model has GELU: its features would be wrong. Name QuickGELU: "
+            '"quick_gelu": true in the configuration, or a tag such as @openai.'
+            " Saved as .safetensors, its state dict says so by itself."
         )
 
 

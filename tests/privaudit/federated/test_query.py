@@ -54,6 +54,11 @@ def test_where_nothing_is_public_answers_are_as_long_as_those_that_are_known(
     none = replace(task, public=task.public.pick(torch.arange(0)))
     alike = replace(task, public=records)
     assert write_untuned(none, records) == write_untuned(alike, records)
+    assert records.words is not None
+    lengths = (records.words.kinds == ANSWER).sum(dim=1)  # in tokens
+    shortest = records.pick(lengths.argmin()[None])
+    short = write_untuned(replace(task, public=shortest), records)
+    assert short != write_untuned(none, records)
 
 
 def test_favourites_are_of_the_answers_tokens(task: Task) -> None:

@@ -209,6 +209,18 @@ def test_a_plan_says_what_is_unlike_by_rule(path: Path) -> None:
         assert "⚠" in re.split(r"\n###? ", page[heading.end() :])[0]
 
 
+def test_a_column_of_certified_epsilon_has_what_its_head_says() -> None:
+    results, compared = ROOT / "docs" / "tables" / "results", 0
+    for path in results.glob("dp-fpl-*.json"):
+        for run in read_records(path).runs:
+            head = re.search(r"by certified ε: ([\d.]+)$", run.column)
+            if head:
+                proved = run.numbers[f"{PROVED}released"]
+                assert proved == pytest.approx(float(head[1]), rel=0.01), run.run
+                compared += 1
+    assert compared > 100
+
+
 def test_what_certifies_unequally_is_found_by_the_rule() -> None:
     """Stored ε of one claim in one column differ only where mechanisms do."""
     results = ROOT / "docs" / "tables" / "results"

@@ -11,7 +11,7 @@ import pytest
 from privaudit.core.errors import ConfigError
 from privaudit.evaluation.tables import table as module
 from privaudit.evaluation.tables.outcomes import TableOutcome
-from privaudit.evaluation.tables.pieces import Piece, stored_outcomes
+from privaudit.evaluation.tables.pieces import Piece, read_records, stored_outcomes
 from privaudit.evaluation.tables.plan import TablePlan
 from privaudit.evaluation.tables.schedule import schedule
 from privaudit.evaluation.tables.stored import read_stored
@@ -138,6 +138,35 @@ def test_means_without_their_runs_are_not_lost(
     path.write_text("{}")
     with pytest.raises(ConfigError, match="not what `privaudit table` writes"):
         made(PLAN, tmp_path, Piece("a"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "says"),
+    [
+        ("runs", {"local_last": 1.0}, r"the run of a, g: x, 1 is there 2 times"),
+        ("cells", {"paper": "1.0"}, r"number of a, g: x, local, last10 is there 2"),
+    ],
+)
+def test_what_is_stored_twice_is_refused(
+    tmp_path: Path, trained: list[str], kind: str, changes: dict[str, Any], says: str
+) -> None:
+    made(PLAN, tmp_path, None)
+    path = tmp_path / "t.json"
+    content = json.loads(path.read_text())
+    content[kind].append({**content[kind][0], **changes})
+    path.write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match=says):
+        read_records(path)
+
+
+def test_a_run_that_failed_is_in_no_mean(tmp_path: Path, trained: list[str]) -> None:
+    made(PLAN, tmp_path, None)
+    path = tmp_path / "t.json"
+    content = json.loads(path.read_text())
+    content["runs"][0]["error"] = "boom"
+    path.write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match="is over 2 seeds, and it has runs of 1"):
+        read_records(path)
 
 
 @pytest.mark.parametrize(

@@ -60,5 +60,4 @@ def test_a_note_that_names_options_is_found() -> None:
         "--set mode=sound",
         "--set mode=published-code --set learning_rate_global=0.001 "
         "--set learning_rate_local=0.001",
-        "--field views=10",
     ]

@@ -124,6 +124,17 @@ def test_what_a_number_is_taken_over_is_said(rounds: int, over: str, says: str) 
     assert says in as_markdown(table_of(rounds=rounds, over=over))
 
 
+@pytest.mark.parametrize(
+    ("rounds", "says"),
+    [
+        (4, "Rounds: 4. The means over the last 4 rounds and those of the last one"),
+        (1, "Rounds: 1; measured after the last.\n"),
+    ],
+)
+def test_what_averaging_over_rounds_does_is_said(rounds: int, says: str) -> None:
+    assert says in as_markdown(table_of(rounds=rounds))
+
+
 def test_groups_of_columns_are_tables_of_their_own() -> None:
     columns = [{"label": "1", "group": "A"}, {"label": "1", "group": "B"}]
     text = as_markdown(table_of(columns=columns, paper={}, rows=PLAN["rows"][1:]))
