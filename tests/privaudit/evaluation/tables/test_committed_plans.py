@@ -156,7 +156,10 @@ def published_data(plan: TablePlan) -> bool:
 
 
 def claims_alike(plan: TablePlan, column: Column) -> bool:
-    """Say whether one ε in a column is of several published mechanisms, or places."""
+    """Say whether one ε in a column is of several published mechanisms, or places.
+
+    Or of models of which one was tuned without noise afterwards, and has no proof.
+    """
     rows = [row for row, one in plan.cells if one == column]
     settings = [settings_of(plan, row, column) for row in rows]
     claims = {one.get("epsilon") for one in settings if "epsilon" in one}
@@ -167,7 +170,9 @@ def claims_alike(plan: TablePlan, column: Column) -> bool:
         for row, mode in zip(rows, modes, strict=True)
     }
     places = {one.get("noise_by") for one in settings if "epsilon" in one}
+    tunes_after = {row.trainer == "dp-pfedmoap" for row in rows}  # without noise
     differ = (published and len(mechanisms) > 1) or len(places) > 1
+    differ |= len(tunes_after) > 1
     return differ and len(claims) == 1 and None not in claims
 
 
