@@ -237,8 +237,7 @@ def _few(
 def _refuse_shares(
     clients: int, test: float, public: float, shares: SplitSizes
 ) -> None:
-    if shares.public == 0:
-        refuse_no_public(shares.members)
+    refuse_no_public(shares.public, shares.members)
     given = [
         share for share in (shares.test, shares.public or None) if share is not None
     ]
@@ -250,13 +249,14 @@ def _refuse_shares(
         )
 
 
-def refuse_no_public(members: MembershipSampling) -> None:
+def refuse_no_public(public: float | None, members: MembershipSampling) -> None:
     """Refuse to leave an adversary without records where there is one.
 
     Raises:
-        TooFewRecordsError: Not all candidates are members, so runs can be attacked.
+        TooFewRecordsError: The public share is 0, and not all candidates are members,
+            so that runs can be attacked.
     """
-    if members != "all":
+    if public == 0 and members != "all":
         raise TooFewRecordsError(
             f"public_share = 0 was requested with members = {members!r}. Attacks need "
             "reference records that no client has: give a share above 0, or take "

@@ -10,6 +10,45 @@ from privaudit.cli import options
 from privaudit.core.errors import ConfigError
 from privaudit.core.parameters import parse_pairs
 
+Fields = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Run setting, as NAME=VALUE, such as clients=3, or elsewhere.NAME=VALUE, "
+        "of the data set that the plan measures on elsewhere; repeatable."
+    ),
+]
+Seeds = Annotated[
+    str | None,
+    typer.Option(
+        help="Seeds, as 1,2,3: of the plan's, a piece; others stand in their place."
+    ),
+]
+Rows = Annotated[
+    str,
+    typer.Option(
+        help="A piece: only rows whose label has this regular expression. The rest "
+        "is taken from what --out holds."
+    ),
+]
+Columns = Annotated[
+    str, typer.Option(help='A piece: only columns, "GROUP: LABEL", likewise.')
+]
+Matrix = Annotated[
+    bool,
+    typer.Option(
+        "--matrix",
+        help="PLAN is a folder of plans and results: print which published tables "
+        "and figures were run, and whether their shape agrees.",
+    ),
+]
+Into = Annotated[
+    Path | None,
+    typer.Option(
+        help="Page between whose markers --matrix writes it, and the stored tables "
+        "that it names."
+    ),
+]
+
 
 def table(
     plan: options.PlanFile,
@@ -18,44 +57,12 @@ def table(
     on: options.On = "local",
     check: options.Check = False,
     setting: options.Settings = None,
-    field: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Run setting, as NAME=VALUE, such as clients=3, or elsewhere.NAME=VALUE, "
-            "of the data set that the plan measures on elsewhere; repeatable."
-        ),
-    ] = None,
-    seeds: Annotated[
-        str | None,
-        typer.Option(
-            help="Seeds, as 1,2,3: of the plan's, a piece; others stand in their place."
-        ),
-    ] = None,
-    rows: Annotated[
-        str,
-        typer.Option(
-            help="A piece: only rows whose label has this regular expression. The rest "
-            "is taken from what --out holds."
-        ),
-    ] = "",
-    columns: Annotated[
-        str, typer.Option(help='A piece: only columns, "GROUP: LABEL", likewise.')
-    ] = "",
-    matrix: Annotated[
-        bool,
-        typer.Option(
-            "--matrix",
-            help="PLAN is a folder of plans and results: print which published tables "
-            "and figures were run, and whether their shape agrees.",
-        ),
-    ] = False,
-    into: Annotated[
-        Path | None,
-        typer.Option(
-            help="Page between whose markers --matrix writes it, and the stored tables "
-            "that it names."
-        ),
-    ] = None,
+    field: Fields = None,
+    seeds: Seeds = None,
+    rows: Rows = "",
+    columns: Columns = "",
+    matrix: Matrix = False,
+    into: Into = None,
 ) -> None:
     """Reproduce a paper's table: train all cells of a plan over its seeds."""
     if matrix:

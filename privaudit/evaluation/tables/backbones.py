@@ -30,7 +30,7 @@ def ran_on(plan: TablePlan, fewest: int | None = None) -> str:
 def backbones(plan: TablePlan) -> str:
     """Return the models of a plan's cells, and their data sets."""
     kinds = [
-        {**_usual(row.trainer), **plan.fields, **row.fields, **column.fields}
+        {**_usual(row.trainer), **plan.fields_of(row, column)}
         for row, column in plan.cells
     ]
     models = dict.fromkeys(_named(k["model"], k.get("checkpoint")) for k in kinds)

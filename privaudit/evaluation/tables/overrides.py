@@ -31,13 +31,7 @@ def overridden(
     """
     content = plan.model_dump(exclude={"paper"}, exclude_defaults=True)
     content |= {"title": plan.title, "rows": list(content["rows"])}
-    away = {n.removeprefix(AWAY): v for n, v in fields.items() if n.startswith(AWAY)}
-    if away and plan.elsewhere is None:
-        raise ConfigError(
-            f"{AWAY}{next(iter(away))} was given, and the plan has no [elsewhere] that it "
-            "could be a field of. Leave it out."
-        )
-    if away:
+    if away := _fields_elsewhere(plan, fields):
         content["elsewhere"] = {**content["elsewhere"], **away}
         fields = {n: v for n, v in fields.items() if not n.startswith(AWAY)}
     if "columns" in content:
@@ -45,10 +39,10 @@ def overridden(
     for kind, given in (("settings", settings), ("fields", fields)):
         for part in (*content["rows"], *content.get("columns", ())):
             part[kind] = _without(part.get(kind, {}), given)
-            if kind == "settings":
-                for name, own in part.get("settings_for", {}).items():
-                    part["settings_for"][name] = _without(own, given)
         content[kind] = {**content.get(kind, {}), **given}
+    for part in content.get("columns", ()):
+        for label, own in part.get("settings_for", {}).items():
+            part["settings_for"][label] = _without(own, settings)
     if seeds:
         content["seeds"] = tuple(seeds)
     try:
@@ -58,6 +52,16 @@ def overridden(
             f"The plan cannot be changed so: {readable(error)}."
         ) from None
     return changed.model_copy(update={"paper": plan.paper})
+
+
+def _fields_elsewhere(plan: TablePlan, fields: Mapping[str, Any]) -> dict[str, Any]:
+    away = {n.removeprefix(AWAY): v for n, v in fields.items() if n.startswith(AWAY)}
+    if away and plan.elsewhere is None:
+        raise ConfigError(
+            f"{AWAY}{next(iter(away))} was given, and the plan has no [elsewhere] that it "
+            "could be a field of. Leave it out."
+        )
+    return away
 
 
 def _without(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -161,6 +161,11 @@ class TableRecords(BaseModel):
                 )
         return self
 
+    @property
+    def finished(self) -> list[RunRecord]:
+        """Return the runs without those that failed."""
+        return [run for run in self.runs if not run.error]
+
     def by_seed(self, cell: CellRecord) -> dict[int, float]:
         """Return each seed's number of a cell."""
         (row,) = (row for row in self.plan.rows if row.label == cell.row)
@@ -174,9 +179,8 @@ class TableRecords(BaseModel):
     @cached_property
     def _runs_by_place(self) -> dict[tuple[str, str], list[RunRecord]]:
         found: dict[tuple[str, str], list[RunRecord]] = {}
-        for run in self.runs:
-            if not run.error:
-                found.setdefault((run.row, run.column), []).append(run)
+        for run in self.finished:
+            found.setdefault((run.row, run.column), []).append(run)
         return found
 
 
@@ -225,9 +229,8 @@ def stored_outcomes(
     old = records.plan.model_copy(update={"seeds": plan.seeds})
     return {
         digest: _outcome(plan, digest, run)
-        for run in records.runs
+        for run in records.finished
         if (digest := planned.places.get((run.row, run.column, run.seed)))
-        and not run.error
         and is_same(old, plan, (run.row, run.column))
     }
 

@@ -167,6 +167,10 @@ class TablePlan(BaseModel):
                 '[elsewhere] with dataset = "…"'
             )
 
+    def fields_of(self, row: TableRow, column: Column) -> dict[str, Any]:
+        """Return a cell's fields: a column's stand over a row's, and those over all."""
+        return {**self.fields, **row.fields, **column.fields}
+
     @property
     def measured(self) -> tuple[Metric, ...]:
         """Return every metric that is printed."""

@@ -59,5 +59,4 @@ def _found(plan: TablePlan, spot: Spot) -> tuple[TableRow, Column] | None:
 
 
 def _trained(plan: TablePlan, row: TableRow, column: Column) -> tuple[object, ...]:
-    fields = {**plan.fields, **row.fields, **column.fields}
-    return settings_of(plan, row, column), fields, row.whose
+    return settings_of(plan, row, column), plan.fields_of(row, column), row.whose

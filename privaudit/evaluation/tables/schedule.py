@@ -88,8 +88,7 @@ def schedule(plan: TablePlan) -> Schedule:
 
 def names_by_seed(plan: TablePlan) -> bool:
     """Say whether a field of a cell holds the run's seed, as ``{seed}``."""
-    cells = [{**plan.fields, **r.fields, **c.fields} for r, c in plan.cells]
-    values = [value for cell in cells for value in cell.values()]
+    values = [v for cell in plan.cells for v in plan.fields_of(*cell).values()]
     return any(isinstance(value, str) and _SEED.search(value) for value in values)
 
 
@@ -124,7 +123,7 @@ def _planned(
     label = f"{row.label}, {column.name}, seed {seed}"
     settings = settings_of(plan, row, column)
     try:
-        fields = _expanded({**plan.fields, **row.fields, **column.fields}, seed)
+        fields = _expanded(plan.fields_of(row, column), seed)
         config = make_config(row.trainer, settings, **fields, seed=seed)
         DATASETS.find(config.dataset)
         _check_afterwards(config, afterwards)

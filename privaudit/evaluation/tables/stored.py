@@ -146,12 +146,11 @@ def read_stored(path: Path) -> StoredTable:
             f"{path} is not what `privaudit table` writes ({one_line(str(error))[:200]})."
             " Run the plan again, and put its .json there."
         ) from None
-    ran = [run for run in records.runs if not run.error]
     return StoredTable(
         plan.model_copy(update={"paper": _paper(found)}),
         found,
-        frozenset(run.rounds for run in ran),
-        max((run.averaged_rounds for run in ran), default=0),
+        frozenset(run.rounds for run in records.finished),
+        max((run.averaged_rounds for run in records.finished), default=0),
     )
 
 

@@ -214,8 +214,7 @@ def make_config(
     except ValidationError as error:
         raise ConfigError(readable(error, "run")) from None
     refuse_truths("run", fields, config)
-    if config.public_share == 0:
-        refuse_no_public(config.members)
+    refuse_no_public(config.public_share, config.members)
     _check_partition(config)
     _check_groups(config)
     _check_masking(config, built)

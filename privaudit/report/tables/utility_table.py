@@ -283,15 +283,16 @@ def _remarks(table: UtilityTable, whole: UtilityTable) -> str:
     plan, count = table.plan, len(table.plan.seeds)
     seeds = ", ".join(map(str, plan.seeds))
     what = "mean ± standard deviation over" if count > 1 else "from"
+    by_seed = names_by_seed(plan)
     remarks = [
         f"Per cent, {what} {count} seed{'s' * (count > 1)} ({seeds})"
         + ("; in brackets: the paper's." if plan.paper else ".")
         + " Bars in the picture are standard deviations, too." * (count > 1),
         "A seed moves the partition, which of its records a client trains on where it "
         "does not train on all, the start, the batches and the noise"
-        + (", and what the plan names by {seed}" if names_by_seed(plan) else "")
+        + (", and what the plan names by {seed}" if by_seed else "")
         + ". The data, the backbone and its pretraining stay"
-        + (" otherwise" if names_by_seed(plan) else "")
+        + (" otherwise" if by_seed else "")
         + ": ± does not cover another backbone.",
         *about_units(plan),
         *_about_pieces(table, whole),
