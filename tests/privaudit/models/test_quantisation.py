@@ -69,7 +69,7 @@ ROWS, LENGTH = 3, 7
 def data_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     DATASETS.names()
     monkeypatch.setitem(DATASETS._entries, "some-texts", text_data)
-    monkeypatch.setitem(DATASETS._entries, "some-pictures", lambda: ragged_data(24))
+    monkeypatch.setitem(DATASETS._entries, "ragged-pictures", lambda: ragged_data(24))
 
 
 def some_words(models: int, vocabulary: int) -> TokenSequences:
@@ -156,7 +156,7 @@ def bits(request: Any) -> Bits:
 def test_a_packed_model_is_trained_and_attacked(
     trainer: str, bits: Bits, llava: str, tmp_path: Path
 ) -> None:
-    some = {"model": llava, "dataset": "some-pictures", "settings": {"rank": 2}, **TINY}
+    some = {"model": llava, "dataset": "ragged-pictures", "settings": {"rank": 2}, **TINY}
     run = train(trainer, folder=tmp_path, quantise=bits, **some)
     plain = train(trainer, folder=tmp_path, **some)
     assert run.config.digest != plain.config.digest

@@ -21,7 +21,7 @@ from tests.small_records import ragged_data
 from tests.small_vlms import FAMILIES, save_vlm
 
 TINY: dict[str, Any] = {
-    "dataset": "some-pictures",
+    "dataset": "ragged-pictures",
     "clients": 2,
     "rounds": 1,
     "participation": 1.0,
@@ -39,7 +39,7 @@ TINY: dict[str, Any] = {
 def data_sets() -> Iterator[None]:
     DATASETS.names()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(DATASETS._entries, "some-pictures", lambda: ragged_data(24))
+        patch.setitem(DATASETS._entries, "ragged-pictures", lambda: ragged_data(24))
         patch.setattr("privaudit.federated.runs.population.load_frozen", _loaded)
         yield
 
