@@ -156,7 +156,12 @@ def bits(request: Any) -> Bits:
 def test_a_packed_model_is_trained_and_attacked(
     trainer: str, bits: Bits, llava: str, tmp_path: Path
 ) -> None:
-    some = {"model": llava, "dataset": "ragged-pictures", "settings": {"rank": 2}, **TINY}
+    some = {
+        "model": llava,
+        "dataset": "ragged-pictures",
+        "settings": {"rank": 2},
+        **TINY,
+    }
     run = train(trainer, folder=tmp_path, quantise=bits, **some)
     plain = train(trainer, folder=tmp_path, **some)
     assert run.config.digest != plain.config.digest
