@@ -20,6 +20,7 @@ from privaudit.auditing.active.amplified import (
     Amplifier,
     amplify,
 )
+from privaudit.auditing.named_attacks import refuse_all_members
 from privaudit.auditing.repetition.audit_log import (
     LoggedAttack,
     check_log,
@@ -122,7 +123,8 @@ def attack_actively(
     Raises:
         ConfigError: Uploads are masked, a client is named twice, or there are too few
             records.
-        AttackError: The trainer's clients keep a state, or its model writes.
+        AttackError: The trainer's clients keep a state, its model writes, or all
+            candidates are members.
         UnknownNameError: There is no such client.
         MissingFileError: The run's log of audits, to which this adds a line, is gone.
         TranscriptError: It was cut or altered.
@@ -168,6 +170,7 @@ def _check_run(run: Run) -> None:
             f"An active server was asked for, and the uploads of {run.name} are masked, "
             "so that it sees no answer. Use a run without --secure-aggregation masked."
         )
+    refuse_all_members(run.config, f"{run.name} is trained")
     check_log(run)  # before anything is trained
     if run.population.task.kind != "classification":
         raise AttackError(

@@ -166,6 +166,11 @@ class TablePlan(BaseModel):
                 "a metric is measured elsewhere, and the plan does not say where: add "
                 '[elsewhere] with dataset = "…"'
             )
+        if self.elsewhere and not self.goes_elsewhere:
+            raise ValueError(
+                f"[elsewhere] names {self.elsewhere.dataset}, and no metric is measured "
+                f'there: add one such as "{ELSEWHERE} BLEU-1", or leave it out'
+            )
 
     def fields_of(self, row: TableRow, column: Column) -> dict[str, Any]:
         """Return a cell's fields: a column's stand over a row's, and those over all."""

@@ -108,7 +108,7 @@ def _check_shared(plan: TablePlan) -> None:
 
 def _afterwards(plan: TablePlan) -> Afterwards:
     """Return what every run of the plan is measured for, with paths expanded."""
-    place = plan.elsewhere if plan.goes_elsewhere else None
+    place = plan.elsewhere
     if place:
         DATASETS.find(place.dataset)
         data = _expanded({"data": place.data})["data"]

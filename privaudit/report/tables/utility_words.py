@@ -125,7 +125,7 @@ def about_units(plan: TablePlan) -> list[str]:
             "Megabytes (10⁶ bytes), up plus down: sum over the clients of a round, "
             "mean over rounds."
         )
-    if plan.goes_elsewhere and plan.elsewhere:
+    if plan.elsewhere:
         sentences.append(
             f"On {plan.elsewhere.dataset}, which no client trains on, the final server "
             "model is evaluated, on the same records in all runs."

@@ -89,6 +89,11 @@ def test_what_would_say_nothing_is_refused(
         patched.setattr(Run, "population", writes)
         with pytest.raises(AttackError, match="generates text"):
             attack_actively(Run(whole))
+    everyone = Run(whole).config.model_copy(update={"members": "all"})
+    with monkeypatch.context() as patched:
+        patched.setattr(Run, "config", everyone)
+        with pytest.raises(AttackError, match="is trained on all candidates"):
+            attack_actively(Run(whole))
     code, _, error = cli("active", "whole", "--output", whole)
     assert code == 2
     assert "Name a new folder" in error

@@ -217,7 +217,7 @@ def test_unknown_scenarios_and_data_sets_are_refused_before_anything_is_trained(
 
 
 def test_only_what_is_printed_is_asked() -> None:
-    plain = plan_of(metrics=["local"], elsewhere={"dataset": "scenes-far"})
+    plain = plan_of(metrics=["local"])
     assert schedule(plain).runs[0].afterwards == Afterwards(("local",))
     both = plan_of(
         metrics=["elsewhere BLEU-1", "token-loss"],

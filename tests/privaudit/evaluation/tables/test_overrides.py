@@ -29,6 +29,9 @@ def plan_of(**changes: Any) -> TablePlan:
     return TablePlan.model_validate(asked | changes)
 
 
+FAR = ["local", "elsewhere BLEU-1"]
+
+
 def test_what_is_given_stands_over_rows_and_columns() -> None:
     changed = overridden(plan_of(), {"epochs": 1}, {"rounds": 2, "clients": 3}, [7])
     runs = schedule(changed).runs
@@ -58,13 +61,20 @@ def test_seeds_and_trainers_are_no_fields() -> None:
 
 def test_fields_of_a_data_set_elsewhere_are_changed_alone() -> None:
     away = {"dataset": "nocaps", "data": "nowhere"}
-    plan = plan_of(elsewhere=away, fields={"dataset": "digits"})
+    plan = plan_of(metrics=FAR, elsewhere=away, fields={"dataset": "digits"})
     near = {"clients": 3, "elsewhere.dataset": "scenes-far", "elsewhere.data": None}
     changed = overridden(plan, {}, near)
     assert changed.elsewhere == Elsewhere(dataset="scenes-far")
     assert changed.fields == {"dataset": "digits", "clients": 3}
     kept = overridden(plan, {}, {"elsewhere.dataset": "scenes-far"}).elsewhere
     assert kept == Elsewhere(dataset="scenes-far", data="nowhere")
+
+
+def test_a_data_set_elsewhere_that_no_metric_reads_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match="names nocaps, and no metric is measured there"
+    ):
+        plan_of(elsewhere={"dataset": "nocaps"})
 
 
 @pytest.mark.parametrize(
@@ -78,6 +88,7 @@ def test_fields_of_a_data_set_elsewhere_are_changed_alone() -> None:
 def test_fields_elsewhere_that_there_are_not_are_refused(
     elsewhere: str | None, field: str, says: str
 ) -> None:
-    plan = plan_of(elsewhere=elsewhere and {"dataset": elsewhere})
+    away = {"metrics": FAR, "elsewhere": {"dataset": elsewhere}} if elsewhere else {}
+    plan = plan_of(**away)
     with pytest.raises(ConfigError, match=says):
         overridden(plan, {}, {f"elsewhere.{field}": None})

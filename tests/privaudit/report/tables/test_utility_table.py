@@ -275,7 +275,7 @@ def test_rows_of_one_run_show_the_model_that_they_say() -> None:
     ]
     name = "max-renyi image 10 % order 2"
     panels = [{"metrics": [name, "token-loss"]}]
-    table = panels_of(rows=rows, panels=panels, paper={})
+    table = panels_of(rows=rows, panels=panels, paper={}, elsewhere=None)
     assert len(table.schedule.runs) == 3
     text = as_markdown(table)
     assert f"|  | {name} | token-loss |" in text
@@ -296,7 +296,9 @@ def test_a_metric_can_have_a_table_of_its_own_over_columns() -> None:
 
 def test_a_success_is_none_of_an_auroc_and_only_the_last_model_is_attacked() -> None:
     metrics = ["server token-loss success", "megabytes per round"]
-    table = panels_of(panels=[], metrics=metrics, paper={}, over="last10")
+    table = panels_of(
+        panels=[], metrics=metrics, paper={}, over="last10", elsewhere=None
+    )
     text = as_markdown(table)
     assert "## Success of token-loss on the server's model, last round\n" in text
     assert "|  | Success |" in text
