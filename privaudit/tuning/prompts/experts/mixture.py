@@ -51,7 +51,7 @@ class ExpertMixture(PromptTrainer):
             published code, or "sqrt" for 1 / sqrt(size of a head).
         mixing: The paper's lambda, at least 0: weight of the local prompt's own logits
             beside the mixture's.
-        gate_learning_rate: Step size of the gate, above 0.
+        gate_learning_rate: Step size of the gate, above 0; published 0.01.
     """
 
     experts: Annotated[int, Field(ge=0)] = 9
