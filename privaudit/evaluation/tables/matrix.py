@@ -208,8 +208,8 @@ def _steps(one: Judgement) -> str:
         return f"none of {one.steps} run"
     against = f", {one.reversed} reversed" if one.reversed else ""
     part = f"; {one.ran} of {one.steps} run" if one.ran < one.steps else ""
-    held = f"{one.held} of {one.ran} beyond chance{against}"
-    return f"{held}, {one.by_means} by means{part}"
+    held = f"{one.held} of {one.ran} significant{against}"
+    return f"{held}, {one.by_means} in the means{part}"
 
 
 def write_between(page: Path, text: str) -> bool:

@@ -106,11 +106,11 @@ class Judgement:
     """Whether stored numbers are as an expectation says.
 
     Attributes:
-        answer: "yes": every step holds beyond chance; "no": one is reversed beyond it;
+        answer: "yes": every step is significant; "no": one is significantly reversed;
             otherwise, or of numbers of another plan, it is unknown.
-        held: Steps that hold beyond chance.
-        by_means: Steps that hold by means alone.
-        reversed: Steps that are the other way round beyond it.
+        held: Significant steps.
+        by_means: Steps that hold in the means, significant or not.
+        reversed: Steps that are significantly the other way round.
         steps: All of them.
         ran: Steps both of whose cells were run.
     """
@@ -219,7 +219,7 @@ class _Gap:
 def _signs(
     expected: Expectation, gaps: Sequence[_Gap | None], among: int | None
 ) -> list[int]:
-    """Return each step's sign at a level for so many steps; None is by means alone."""
+    """Return each step's sign at a level for so many steps; None is of the means alone."""
     if among is None:
         return [_sign(expected, gap, 0.0) for gap in gaps]
     level = 1 - (1 - CONFIDENCE) / max(among, 1)

@@ -222,9 +222,7 @@ def _pairs(counts: Sequence[tuple[str, int, int]]) -> str:
     ]
     if not agreements:
         return ""
-    return (
-        f"Pairs of rows in the paper's order, by means alone: {', '.join(agreements)}."
-    )
+    return f"Pairs of rows in the paper's order, in the means alone: {', '.join(agreements)}."
 
 
 def _privacy(table: UtilityTable) -> str:

@@ -97,7 +97,7 @@ def test_what_a_table_writes_is_what_the_matrix_reads(tmp_path: Path) -> None:
     cell = row.stored.cells["a", "accuracy", "local", "last"]
     assert sorted(cell.by_seed) == [1, 2, 3]
     after = as_markdown([row], "tables")
-    assert "| 3 | yes | a is b (1 of 1 beyond chance, 1 by means) |" in after
+    assert "| 3 | yes | a is b (1 of 1 significant, 1 in the means) |" in after
     path = folder / "some.toml"
     path.write_text(path.read_text().replace("shots = 4", "shots = 5"))
     (row, _) = matrix_rows(folder)

@@ -148,7 +148,7 @@ def test_a_column_that_did_not_run_does_not_hold() -> None:
     row = MatrixRow(
         Published(paper="p", name="t", shows="s"), (), stored, [("x", found)]
     )
-    assert "x (0 of 1 beyond chance, 1 reversed, 0 by means; 1 of 2 run)" in (
+    assert "x (0 of 1 significant, 1 reversed, 0 in the means; 1 of 2 run)" in (
         as_markdown([row], "tables")
     )
 

@@ -71,7 +71,7 @@ def test_cells_hold_mean_spread_and_the_papers_number() -> None:
     assert "mean ± standard deviation over 3 seeds (1, 2, 3); in brackets" in text
     assert "differ by at most 0.50" in text
     assert "- The model has seen the class names." in text
-    assert "rows in the paper's order, by means alone: 0 of 1 (none)." in text
+    assert "rows in the paper's order, in the means alone: 0 of 1 (none)." in text
 
 
 def test_what_a_seed_moves_is_said() -> None:
@@ -248,10 +248,10 @@ def test_panels_have_metrics_as_columns_and_units_of_their_own() -> None:
     text = as_markdown(panels_of())
     assert "## Server, last round\n\n|  | BLEU-1 | CIDEr-D |" in text
     assert "| FedAvg | 75.00 ± 0.00 | 110.00 ± 0.00 (111.08±0.76) |" in text
-    assert "in the paper's order, by means alone: 0 of 1 (CIDEr-D)." in text
+    assert "in the paper's order, in the means alone: 0 of 1 (CIDEr-D)." in text
     assert "|  | image | loss |" in text
     assert "| FedRand | 49.50 ± 0.00 | 63.00 ± 0.00 (60) |" in text
-    assert "by means alone: 1 of 1 (loss)." in text
+    assert "in the means alone: 1 of 1 (loss)." in text
     assert "## Last round\n\n|  | elsewhere BLEU-1 | megabytes per round |" in text
     assert "| FedRand | 45.00 ± 0.00 | 2.88 ± 0.00 |" in text
 
