@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from privaudit.cli.main import run
-from tests.benchmarks.table_numbers import Cell, paired
+from tests.benchmarks.table_numbers import MARKED, Cell, paired, with_differences
 from tests.places import ROOT
 
 TEXT = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
@@ -97,6 +97,12 @@ def test_a_paired_difference_of_the_page_is_its_tables(
     found = paired(table, upper, lower, "less")
     numbers = [float(number) for number in re.findall(r"[\d.-]+", said)]
     assert [found.value, found.low, found.high] == pytest.approx(numbers, abs=0.0501)
+
+
+def test_the_tables_of_differences_are_current() -> None:
+    """Else: ``python -m tests.benchmarks.table_numbers differences docs/results.md``."""
+    assert len(MARKED.findall(TEXT)) > 3
+    assert with_differences(TEXT) == TEXT
 
 
 LOOP = re.compile(r"for (\w+) in ([^;$]+); do (.*?); done", re.S)
