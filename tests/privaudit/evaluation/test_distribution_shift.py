@@ -220,12 +220,12 @@ def test_an_attack_that_does_not_ask_the_model_is_refused(
     plan = Scenario("deaf", "?", "server", {"deaf": Deaf()})
     module = import_module("privaudit.evaluation.distribution_shift")
     monkeypatch.setattr(module, "find_scenario", lambda *_: plan)
-    with pytest.raises(ConfigError, match="deaf does not ask its target's model"):
+    with pytest.raises(ConfigError, match="deaf does not query its target's model"):
         measure_shift(Run(whole), "drawn-digits")
 
 
 def test_attacks_on_uploads_are_refused_in_plain_words(whole: Path) -> None:
-    with pytest.raises(ConfigError, match="update-alignment does not ask its target"):
+    with pytest.raises(ConfigError, match="update-alignment does not query its target"):
         measure_shift(Run(whole), scenario="update-watch", attacks=["update-alignment"])
 
 
