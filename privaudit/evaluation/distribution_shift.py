@@ -173,18 +173,18 @@ def _units(run: Run, target: Target) -> tuple[CoinUnits, Bool[np.ndarray, " unit
 def _strangers(
     run: Run, dataset: str, data: str | None, clients: int, most: int, seed: int
 ) -> list[Records]:
-    """Deal foreign records to clients."""
+    """Split foreign records among clients."""
     foreign = records_elsewhere(run.config, dataset, data)
     if min(len(foreign), most) < clients:
         raise TooFewRecordsError(
             f"{dataset} has {len(foreign)} records, of which {most} are taken at most, "
             f"and {clients} clients need one each at least. Use more."
         )
-    parts = _deal(len(foreign), most, clients, seed)
+    parts = _split(len(foreign), most, clients, seed)
     return [foreign.pick(torch.from_numpy(part)) for part in parts]
 
 
-def _deal(
+def _split(
     records: int, most: int, clients: int, seed: int
 ) -> list[Int[np.ndarray, " _"]]:
     order = Seeds(seed).stream("foreign records").permutation(records)[:most]

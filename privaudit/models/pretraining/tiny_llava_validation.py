@@ -141,7 +141,7 @@ def judge(text: str, scene: Scene) -> dict[str, list[bool]]:
         scene; "orders": whether shapes come in one of the two true orders; "captions":
         whether all is right.
     """
-    by_shape = _told(text)
+    by_shape = _words_by_shape(text)
     result: dict[str, list[bool]] = {
         name: [] for name in ("shapes", "counts", "colours", "textures")
     }
@@ -155,7 +155,7 @@ def judge(text: str, scene: Scene) -> dict[str, list[bool]]:
     return result | {"captions": [all(all(values) for values in result.values())]}
 
 
-def _told(text: str) -> dict[int, list[str]]:
+def _words_by_shape(text: str) -> dict[int, list[str]]:
     """Return the words in front of each shape's name, by shape, as they come."""
     by_shape: dict[int, list[str]] = {}
     words: list[str] = []

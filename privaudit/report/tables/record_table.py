@@ -164,12 +164,12 @@ def _common(found: RecordExposure) -> list[str]:
     )
     if not clear:
         return [f"No property goes with exposure, {over}."]
-    told = ", ".join(_told(one) for one in clear[:5])
+    told = ", ".join(_property_text(one) for one in clear[:5])
     more = f" and {len(clear) - 5} more" if len(clear) > 5 else ""
     return [f"Exposure goes with, {over}: {told}{more} (below 0.5: less exposed)."]
 
 
-def _told(one: PropertyExposure) -> str:
+def _property_text(one: PropertyExposure) -> str:
     assert one.auroc is not None
     return f"{one.name} {point(one.auroc)} {interval(one.auroc)}"
 

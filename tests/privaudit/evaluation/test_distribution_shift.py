@@ -16,7 +16,7 @@ from privaudit.auditing.scenario import Scenario, find_scenario
 from privaudit.cli.main import app
 from privaudit.core.errors import ConfigError, UnknownNameError
 from privaudit.core.seeds import Seeds
-from privaudit.evaluation.distribution_shift import _deal, _untuned, measure_shift
+from privaudit.evaluation.distribution_shift import _split, _untuned, measure_shift
 from privaudit.evaluation.distribution_shift_verdict import Shift
 from privaudit.federated.federation import Federation, run_round
 from privaudit.federated.transcripts.transcript import Message
@@ -71,11 +71,11 @@ def test_the_sentence_says_no_more_than_the_controls_allow(
 
 
 def test_foreign_records_are_dealt_to_one_client_each() -> None:
-    parts = _deal(records=100, most=70, clients=8, seed=3)
+    parts = _split(records=100, most=70, clients=8, seed=3)
     together = np.concatenate(parts)
     assert len(np.unique(together)) == len(together) == 70
     assert {len(part) for part in parts} == {8, 9}
-    for part, again in zip(parts, _deal(100, 70, 8, 3), strict=True):
+    for part, again in zip(parts, _split(100, 70, 8, 3), strict=True):
         np.testing.assert_array_equal(part, again)
 
 
@@ -137,7 +137,7 @@ def test_the_foreign_number_is_the_mean_of_clients_by_pairs(
     task, ledger = population.task, untrained.ledger
     foreign = records_elsewhere(untrained.config, "drawn-digits")
     groups = []
-    parts = _deal(len(foreign), 300, len(task.clients), 0)
+    parts = _split(len(foreign), 300, len(task.clients), 0)
     for client, part in zip(task.clients, parts, strict=True):
         mine = population.indices(client)
         known = population.records.pick(torch.from_numpy(mine[ledger.is_member[mine]]))

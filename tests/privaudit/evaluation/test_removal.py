@@ -28,7 +28,7 @@ from privaudit.evaluation.removal import (
     retrain_without,
 )
 from privaudit.evaluation.removal_over_runs import over_runs
-from privaudit.federated.runs import dealing
+from privaudit.federated.runs import dataset_split
 from privaudit.federated.runs.folder.run_names import load_run
 from tests.conftest import Cli, common_cache
 
@@ -93,7 +93,7 @@ def pairs_of_a_class(dataset: Dataset, wanted: str) -> Int[np.ndarray, " n"]:
 def test_records_that_share_a_coin_go_together_and_count_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dealing, "group_records", pairs_of_a_class)
+    monkeypatch.setattr(dataset_split, "group_records", pairs_of_a_class)
     run = train(
         folder=tmp_path, rounds=1, epochs=5, shots=6, clients=1, groups="contents"
     )
