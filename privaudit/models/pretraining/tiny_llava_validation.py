@@ -63,7 +63,7 @@ class TinyLlavaValidation:
 
         Returns:
             For captions the share of groups whose shape, number, colour and texture
-            are told right (a number, colour or texture only with its shape), of
+            are named correctly (a number, colour or texture only with its shape), of
             captions that tell all shapes in one of the two true orders with the right
             word between them, and of those in which all of that is right; for
             questions the share of right answers, by topic (none for a topic that
@@ -182,13 +182,13 @@ def _texture_is(words: list[str], group: Group) -> bool:
     return said == [TEXTURES[group.texture]]
 
 
-def _in_order(text: str, told: dict[int, list[str]], scene: Scene) -> bool:
+def _in_order(text: str, by_shape: dict[int, list[str]], scene: Scene) -> bool:
     """Check order and relation: forwards with one word, backwards with the other."""
     shapes = [group.shape for group in scene.groups]
     relation, reverse = scene.relations
-    if list(told) not in (shapes, shapes[::-1]):
+    if list(by_shape) not in (shapes, shapes[::-1]):
         return False
-    said = relation if list(told) == shapes else reverse
+    said = relation if list(by_shape) == shapes else reverse
     return len(shapes) == 1 or text.count(f" {said} ") == len(shapes) - 1
 
 

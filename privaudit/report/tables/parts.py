@@ -30,7 +30,9 @@ from privaudit.statistics.comparisons import (
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.verdict import Sampling
 
-TOLD = tuple(shown(50.0, how) for how in ("greedy", "n = 1", "n = 100", "n = 10,000"))
+SHOWN_DRAWS = tuple(
+    shown(50.0, how) for how in ("greedy", "n = 1", "n = 100", "n = 10,000")
+)
 
 
 def card_paragraphs(audit: Audit) -> list[tuple[str, str]]:
@@ -299,7 +301,7 @@ def extraction_sentences(audit: Audit) -> list[str]:
         f"{name}: {rate(share.members)} of members, {rate(share.others)} of others, "
         f"difference {point(share.beyond, signed=True)} {interval(share.beyond)}"
         for name, share in {**found.shares, **found.drawn}.items()
-        if name in (*TOLD, *found.drawn)
+        if name in (*SHOWN_DRAWS, *found.drawn)
     ]
     return [
         f"Extracted with probability {found.p:g} within n draws of the rest of an "
