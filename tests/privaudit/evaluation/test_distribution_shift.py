@@ -36,7 +36,7 @@ def about(value: float) -> Estimate:
 
 
 @pytest.mark.parametrize(
-    ("inside", "foreign", "untuned", "blind", "told"),
+    ("inside", "foreign", "untuned", "blind", "sentence"),
     [
         (0.7, 0.8, 0.6, 0.5, MEMBERSHIP),
         (0.7, 0.8, 0.6, 0.6, MEMBERSHIP),
@@ -56,7 +56,7 @@ def about(value: float) -> Estimate:
     ],
 )  # fmt: skip
 def test_the_sentence_says_no_more_than_the_controls_allow(
-    inside: float, foreign: float, untuned: float, blind: float, told: str
+    inside: float, foreign: float, untuned: float, blind: float, sentence: str
 ) -> None:
     found = Shift(
         "token-loss",
@@ -67,10 +67,10 @@ def test_the_sentence_says_no_more_than_the_controls_allow(
         about(blind),
         Comparison(about(foreign - blind), 0.5),
     )
-    assert found.sentence == told
+    assert found.sentence == sentence
 
 
-def test_foreign_records_are_dealt_to_one_client_each() -> None:
+def test_foreign_records_go_to_one_client_each() -> None:
     parts = _split(records=100, most=70, clients=8, seed=3)
     together = np.concatenate(parts)
     assert len(np.unique(together)) == len(together) == 70

@@ -163,15 +163,15 @@ def test_the_command_needs_losses(cli: Cli, whole: Path) -> None:
 def test_the_command_says_who_pays(cli: Cli, audit: Audit) -> None:
     runs = audit.run.path.parent
     words = ("retrain", "before", "--share", "0.2", "--runs", runs, "--quiet")
-    code, told, error = cli(*words)  # of the runs that are there
+    code, out, error = cli(*words)  # of the runs that are there
     assert (code, error) == (0, "")
-    assert "19 records that lose" in told
+    assert "19 records that lose" in out
     for said in (
         "in these trainings: AUROC",
         "for these three trainings alone",
         "a claim about removal takes several seeds",
     ):
-        assert said in told
+        assert said in out
 
 
 def test_several_runs_give_means_over_trainings(audit: Audit) -> None:
