@@ -43,5 +43,5 @@ class Confidence:
         return score_signal(adversary, targets, _log_odds, per_class=self.per_class)
 
 
-def _log_odds(told: SignalTable) -> Float[np.ndarray, " records"]:
-    return told.confidence[0].double().numpy()
+def _log_odds(signals: SignalTable) -> Float[np.ndarray, " records"]:
+    return signals.confidence[0].double().numpy()

@@ -61,5 +61,5 @@ class DifficultyCalibration:
         return Scores(scores, scores > public_threshold(others, *labels))
 
 
-def _log_likelihood(told: SignalTable) -> Float[np.ndarray, " records"]:
-    return told.log_likelihood[0].double().numpy()
+def _log_likelihood(signals: SignalTable) -> Float[np.ndarray, " records"]:
+    return signals.log_likelihood[0].double().numpy()

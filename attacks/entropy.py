@@ -44,5 +44,5 @@ class Entropy:
         return score_signal(adversary, targets, _certainty, per_class=self.per_class)
 
 
-def _certainty(told: SignalTable) -> Float[np.ndarray, " records"]:
-    return -told.entropy[0].double().numpy()
+def _certainty(signals: SignalTable) -> Float[np.ndarray, " records"]:
+    return -signals.entropy[0].double().numpy()

@@ -59,16 +59,16 @@ class FedMia:
             AttackError: A target never had two peers in a round.
         """
         watched = {t.client: _rounds_of(adversary, t.client) for t in targets}
-        told: list[dict[int, np.ndarray]] = [{} for _ in targets]
+        round_scores: list[dict[int, np.ndarray]] = [{} for _ in targets]
         for index in sorted(set().union(*watched.values())):
             models = _uploaded(adversary, index)
             public = _confidence(adversary, models, adversary.task.public)
-            for scores, target in zip(told, targets, strict=True):
+            for scores, target in zip(round_scores, targets, strict=True):
                 if index in watched[target.client] and len(models) > FEWEST_PEERS:
                     scores[index] = self._score(adversary, target, models, public)
         return [
             _averaged(target.client, scores)
-            for target, scores in zip(targets, told, strict=True)
+            for target, scores in zip(targets, round_scores, strict=True)
         ]
 
     def _score(

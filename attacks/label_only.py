@@ -88,7 +88,7 @@ class LabelOnly:
         for radius in torch.linspace(0, self.largest, self.radii + 1):
             steps = radius * (ways if radius else ways[:1])
             moved = moved_records(records, steps)
-            told = ask(adversary.trainer, adversary.task, stack([model]), moved)[0]
-            right = told.argmax(dim=1) == moved.labels
+            answers = ask(adversary.trainer, adversary.task, stack([model]), moved)[0]
+            right = answers.argmax(dim=1) == moved.labels
             distances += right.view(len(records), -1).double().mean(dim=1)
         return distances / (self.radii + 1)

@@ -35,5 +35,5 @@ class LossThreshold:
         return score_signal(adversary, targets, _log_likelihood, per_class=False)
 
 
-def _log_likelihood(told: SignalTable) -> Float[np.ndarray, " records"]:
-    return told.log_likelihood[0].numpy()
+def _log_likelihood(signals: SignalTable) -> Float[np.ndarray, " records"]:
+    return signals.log_likelihood[0].numpy()

@@ -41,5 +41,5 @@ class ModifiedEntropy:
         return score_signal(adversary, targets, _rightness, per_class=self.per_class)
 
 
-def _rightness(told: SignalTable) -> Float[np.ndarray, " records"]:
-    return -told.modified_entropy[0].double().numpy()
+def _rightness(signals: SignalTable) -> Float[np.ndarray, " records"]:
+    return -signals.modified_entropy[0].double().numpy()

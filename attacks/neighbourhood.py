@@ -74,8 +74,8 @@ def _excess(
     adversary: Adversary, model: Tensors, texts: Records, count: int
 ) -> Float[np.ndarray, " records"]:
     """Return how much better a model foresees each text than its neighbours."""
-    told = ask_signals(adversary, [model], texts).log_likelihood[0].double()
-    of_text = told.view(count, -1)
+    log_likelihoods = ask_signals(adversary, [model], texts).log_likelihood[0].double()
+    of_text = log_likelihoods.view(count, -1)
     return (of_text[:, 0] - of_text[:, 1:].mean(dim=1)).numpy()
 
 

@@ -72,8 +72,8 @@ class Pipra:
             for target in targets
         ]
         models = shadow_models(adversary, targets, pools)
-        told = zip(targets, pools, models, strict=True)
-        return [_score(adversary, *one) for one in told]
+        triples = zip(targets, pools, models, strict=True)
+        return [_score(adversary, *one) for one in triples]
 
 
 def _score(

@@ -79,8 +79,8 @@ class QuantileRegression:
         return Scores(scores, scores > threshold)
 
 
-def _confidence(told: SignalTable) -> Float[np.ndarray, " records"]:
-    confidence: Float[np.ndarray, " records"] = told.confidence[0].double().numpy()
+def _confidence(signals: SignalTable) -> Float[np.ndarray, " records"]:
+    confidence: Float[np.ndarray, " records"] = signals.confidence[0].double().numpy()
     return confidence
 
 

@@ -85,9 +85,9 @@ class Ramia:
         centres = moved_records(records, ways[:1])
         steps = torch.cat([torch.zeros_like(ways[:1]), ways[1:]])
         inside = moved_records(centres, steps)
-        told = [ask_signals(adversary, [m], inside).log_likelihood for m in models]
+        logs = [ask_signals(adversary, [m], inside).log_likelihood for m in models]
         shape = len(models), len(records), self.samples
-        return torch.cat(told).double().numpy().reshape(shape)
+        return torch.cat(logs).double().numpy().reshape(shape)
 
     def _of_ranges(
         self, gains: Float[np.ndarray, "records samples"]

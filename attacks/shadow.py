@@ -108,26 +108,26 @@ class Shadow:
         return Scores(scores.numpy(), (scores > threshold).numpy())
 
     def _seen(
-        self, told: SignalTable
+        self, signals: SignalTable
     ) -> tuple[Float[Tensor, "n inputs"], Int[Tensor, " n"]]:
         """Return what an attack model sees of answers, and which one it is."""
-        answers = _classes(told).flatten(0, 1).clamp(min=LOG_FLOOR)
+        answers = _classes(signals).flatten(0, 1).clamp(min=LOG_FLOOR)
         if self.vector == "sorted":
             answers = answers.sort(dim=-1, descending=True).values
-        labels = told.labels.repeat(len(told.log_likelihood))
+        labels = signals.labels.repeat(len(signals.log_likelihood))
         if self.attack_models == "class-wise":
             return answers, labels
         confidence = (
-            told.log_likelihood.flatten().clamp(min=LOG_FLOOR).to(answers.dtype)
+            signals.log_likelihood.flatten().clamp(min=LOG_FLOOR).to(answers.dtype)
         )
         return torch.cat([answers, confidence.unsqueeze(1)], dim=1), torch.zeros_like(
             labels
         )
 
 
-def _classes(told: SignalTable) -> Float[Tensor, "models records classes"]:
-    assert told.log_probabilities is not None
-    return told.log_probabilities
+def _classes(signals: SignalTable) -> Float[Tensor, "models records classes"]:
+    assert signals.log_probabilities is not None
+    return signals.log_probabilities
 
 
 @dataclass(frozen=True, config={"arbitrary_types_allowed": True})

@@ -57,8 +57,8 @@ class Chromium:
     def attach(self) -> None:
         """Open a page, and listen to it."""
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
-        told = self.send("Target.attachToTarget", targetId=target, flatten=True)
-        self._session = told["sessionId"]
+        answer = self.send("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = answer["sessionId"]
         for part in ("Page", "Runtime", "Log", "Network"):
             self.send(f"{part}.enable")
 
@@ -116,12 +116,12 @@ class Chromium:
 
     def ask(self, expression: str) -> Any:
         """Return what a JavaScript expression gives, or what it promises."""
-        told = self.send(
+        answer = self.send(
             "Runtime.evaluate",
             expression=expression, returnByValue=True, awaitPromise=True,
         )  # fmt: skip
-        assert "exceptionDetails" not in told, told["exceptionDetails"]
-        return told["result"].get("value")
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
 
     def violations(self, axe: str) -> list[str]:
         """Return the rules of accessibility that the page violates, each with a place.
@@ -176,15 +176,15 @@ class Chromium:
 
     def as_pdf(self) -> bytes:
         """Return the page as it is printed."""
-        told = self.send("Page.printToPDF", preferCSSPageSize=True)
-        return base64.b64decode(told["data"])
+        answer = self.send("Page.printToPDF", preferCSSPageSize=True)
+        return base64.b64decode(answer["data"])
 
     def as_png(self) -> bytes:
         """Return a picture of the whole page."""
-        told = self.send(
+        answer = self.send(
             "Page.captureScreenshot", format="png", captureBeyondViewport=True
         )
-        return base64.b64decode(told["data"])
+        return base64.b64decode(answer["data"])
 
 
 @contextmanager

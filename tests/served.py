@@ -49,9 +49,9 @@ class Site:
                 if value is not None:
                     connection.putheader(name, value)
             connection.endheaders()
-            told = connection.getresponse()
-            names = {name.lower(): value for name, value in told.getheaders()}
-            return Answer(told.status, names, told.read().decode())
+            response = connection.getresponse()
+            names = {name.lower(): value for name, value in response.getheaders()}
+            return Answer(response.status, names, response.read().decode())
         finally:
             connection.close()
 

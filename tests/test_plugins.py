@@ -232,7 +232,7 @@ def test_what_is_no_longer_installed_is_said_to_be_left_out(
 
 
 @pytest.mark.parametrize(
-    ("told", "why"),
+    ("attack", "why"),
     [
         ("gap-atack", "No attack is called 'gap-atack'.* Did you mean 'gap-attack'"),
         ("gap-attack:width=1", "'gap-attack' has no parameter 'width'.*margin"),
@@ -246,17 +246,17 @@ def test_what_is_no_longer_installed_is_said_to_be_left_out(
 )
 def test_a_misspelt_attack_is_refused_before_anything_is_loaded(
     gap_attack: None,
-    told: str,
+    attack: str,
     why: str,
     cli: Cli,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run_names = import_module("privaudit.federated.runs.folder.run_names")
     monkeypatch.setattr(run_names, "latest_runs", None)
-    code, _, err = cli("attack", "--attack", told)
+    code, _, err = cli("attack", "--attack", attack)
     assert (code, err.count("\n")) == (2, 1)
     with pytest.raises(ConfigError, match=why):
-        named_attacks([told], 0)
+        named_attacks([attack], 0)
 
 
 def test_an_attack_on_other_models_than_the_runs_is_refused(whole: Path) -> None:
@@ -265,7 +265,7 @@ def test_an_attack_on_other_models_than_the_runs_is_refused(whole: Path) -> None
 
 
 class Gives:
-    """An attack that gives what it is told to."""
+    """An attack that gives the scores that it was made with."""
 
     threshold: ClassVar[str] = "none"
     trains_shadows: ClassVar[bool] = False

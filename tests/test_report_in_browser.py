@@ -83,7 +83,7 @@ def screen(browser: Chromium) -> Chromium:
 def middle(browser: Chromium, element: str) -> tuple[float, float]:
     """Return where an element's middle is in the window, after scrolling to it."""
     browser.ask(f"{element}.scrollIntoView({{block: 'center'}})")
-    browser.ask(  # scrolling is told of in the next frame
+    browser.ask(  # scrolling is reported in the next frame
         "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
     )
     place: dict[str, Any] = browser.ask(
@@ -114,13 +114,15 @@ def test_pages_open_from_a_file_without_a_request_or_a_complaint(
 def test_the_page_may_not_ask_for_anything_even_if_it_tried(
     screen: Chromium, pages: dict[str, Path]
 ) -> None:
-    """That the test before would notice: an outside picture is refused and told of."""
+    """That the test before would notice: an outside picture is refused and reported."""
     screen.open(pages["report"])
     screen.ask(
         "document.body.append(Object.assign(new Image, {src: 'http://[::1]/a'}))"
     )
     screen.wait("document.querySelector('body > img').complete")
-    assert any("Content Security Policy" in told for told in screen.complaints)
+    assert any(
+        "Content Security Policy" in complaint for complaint in screen.complaints
+    )
 
 
 def test_tabs_switch_by_pointer_and_by_keyboard(
@@ -165,9 +167,9 @@ def test_values_show_under_the_pointer_and_go_with_it(
     screen.move_to(x, y)
     screen.wait("!document.querySelector('.tip').hidden")
     assert screen.ask(f"getComputedStyle({value}.querySelector('use')).fillOpacity > 0")
-    told = screen.ask("document.querySelector('.tip').textContent")
-    assert re.search(r"AUROC 0\.\d+ \[0\.\d+, 0\.\d+\], n = \d+ \+ \d+", told)
-    assert told == screen.ask(f"{value}.getAttribute('aria-label')")
+    tip = screen.ask("document.querySelector('.tip').textContent")
+    assert re.search(r"AUROC 0\.\d+ \[0\.\d+, 0\.\d+\], n = \d+ \+ \d+", tip)
+    assert tip == screen.ask(f"{value}.getAttribute('aria-label')")
     screen.move_to(1, 1)
     screen.wait("document.querySelector('.tip').hidden")
 

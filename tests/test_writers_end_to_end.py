@@ -1,4 +1,4 @@
-"""Models that write, from training to what is told of them, on the embedded model."""
+"""Models that write, from training to their reports, on the embedded model."""
 
 import json
 from collections.abc import Iterator
@@ -92,7 +92,7 @@ def audits(runs: dict[str, Run]) -> dict[str, Audit]:
     return {name: Auditor(run).attack(shadows=0) for name, run in runs.items()}
 
 
-def test_what_was_learned_by_heart_leaks(audits: dict[str, Audit]) -> None:
+def test_what_was_memorised_leaks(audits: dict[str, Audit]) -> None:
     assert audits["memorised"].auroc.value > 0.9
     assert audits["memorised"].headline.attack == TOKEN_LOSS
 
@@ -119,7 +119,7 @@ def test_a_rebuilt_client_is_nearer_to_its_own_than_to_others(
     assert audits["memorised"].part(CLOSENESS).closeness is None  # it is read off
 
 
-def test_texts_that_were_learned_by_heart_are_extracted(runs: dict[str, Run]) -> None:
+def test_texts_that_were_memorised_are_extracted(runs: dict[str, Run]) -> None:
     """And of a model that was not trained as many of members as of others."""
     audit = Auditor(runs["memorised"]).attack("text-extraction")
     found = audit.part(EXTRACTION)
@@ -145,10 +145,10 @@ def test_planted_secrets_are_exposed_and_can_be_looked_at(
     runs: dict[str, Run],
 ) -> None:
     run = runs["secrets"]
-    told = json.loads((run.path / "canaries.json").read_text())["canaries"]
-    assert len(told) == 2 * 12
-    assert {one["client"] for one in told} == {"client-0", "client-1"}
-    assert all(one["answer"].startswith("the tag is ") for one in told)
+    entries = json.loads((run.path / "canaries.json").read_text())["canaries"]
+    assert len(entries) == 2 * 12
+    assert {one["client"] for one in entries} == {"client-0", "client-1"}
+    assert all(one["answer"].startswith("the tag is ") for one in entries)
     audit = Auditor(run).attack("one-run")
     found, bound = audit.part(EXPOSURE), audit.part(ONE_RUN)
     assert found is not None
@@ -189,7 +189,7 @@ def test_utility_has_a_servers_and_the_clients_captions(
 def test_membership_is_what_training_adds_against_foreign_non_members(
     runs: dict[str, Run],
 ) -> None:
-    """Nothing without training, and much to a model that learned by heart."""
+    """Nothing without training, and much to a model that memorised."""
     look: dict[str, Any] = {"attacks": ("token-loss",), "most": 40}
     (found,) = measure_shift(runs["untrained"], "scenes-far", **look)
     assert found.beyond.estimate.value == 0

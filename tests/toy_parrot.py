@@ -1,4 +1,4 @@
-"""A language model that knows some texts by heart, without any training."""
+"""A language model that has memorised some texts, without any training."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,14 +25,14 @@ class Parrot(ToyLanguage):
         tuning: Tuning,
         positions: Tensor | None = None,
     ) -> Tensor:
-        told = super().logits(tokens, words, tuning)
+        outputs = super().logits(tokens, words, tuning)
         assert self.memory is not None
         for own in self.memory.ids:
             length = min(words.length, len(own) - 1)
             follows = (words.ids[..., :length] == own[:length]).cumprod(dim=-1)
             known = one_hot(own[1 : length + 1], VOCABULARY)
-            told[:, :, :length] += 20.0 * follows.unsqueeze(-1) * known
-        return told if positions is None else told[:, :, positions]
+            outputs[:, :, :length] += 20.0 * follows.unsqueeze(-1) * known
+        return outputs if positions is None else outputs[:, :, positions]
 
 
 def parrot(memory: Sequence[TokenSequences]) -> Parrot:

@@ -73,7 +73,7 @@ class DPFedPT(PrivateUpdates):
     Attributes:
         noise_by: By default "clients-together", and "each-client" as published.
         coordinates: How many numbers are sent; they are drawn anew for each round, the
-            same for all clients, and told to all. No record has a part in the draw, so
+            same for all clients, and known to all. No record has a part in the draw, so
             it costs no epsilon. 0 sends all.
     """
 

@@ -54,7 +54,7 @@ class Adversary:
         seeds: Its own randomness, unrelated to the run's.
         participation: Share of clients in a round.
         store: Where signals of shadow models are kept between audits, if anywhere.
-        watcher: Is told how far its shadow models are.
+        watcher: Receives how far its shadow models are.
     """
 
     trainer: Trainer
@@ -138,8 +138,8 @@ class Attack(Protocol):
     Attributes:
         threshold: How its guesses are made, in words that follow from its parameters.
             Words go where a run's files never do: nothing of records may be in them.
-        trains_shadows: Whether it trains models of its own, and so is dear: scenarios
-            then attack some clients only, unless told otherwise.
+        trains_shadows: Whether it trains models of its own, and so is expensive:
+            scenarios then attack some clients only, unless options say otherwise.
         task: The models that it attacks: "classification", "generation" or "either".
     """
 
@@ -158,8 +158,8 @@ class Attack(Protocol):
 class AppliesToSome(Attack, Protocol):
     """An attack that reads what not all models of its task have.
 
-    Scenarios that make it of their own leave it out elsewhere; who asks for it there is
-    told what is missing.
+    Scenarios that make it of their own leave it out elsewhere; who asks for it there
+    gets an error that says what is missing.
     """
 
     @staticmethod

@@ -158,7 +158,9 @@ def evaluate_scores(
         auroc=pooled,
         auroc_new_clients=pooled_auroc(groups, population="new", clusters=clusters),
         tpr_at_fpr={
-            fpr: _told(tpr_at_fpr(members, others, fpr, clusters=both), clients, fpr)
+            fpr: _unresolved_if_uneven(
+                tpr_at_fpr(members, others, fpr, clusters=both), clients, fpr
+            )
             for fpr in FPRS
         },
         success=class_averaged_success(truth, guesses, labels, clusters=alike),
@@ -176,7 +178,9 @@ def evaluate_scores(
     )
 
 
-def _told(rate: Estimate, clients: Sequence[ClientScores], fpr: float) -> Estimate:
+def _unresolved_if_uneven(
+    rate: Estimate, clients: Sequence[ClientScores], fpr: float
+) -> Estimate:
     """Return a rate, unresolved where clients' sizes differ so that it hides some."""
     reason = uneven([len(c.scores) for c in clients], fpr)
     if rate.unresolved or not reason:

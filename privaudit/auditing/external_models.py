@@ -118,10 +118,10 @@ def tokens_of_logits(
         >>> mean_log_likelihood(table, "description").exp()
         tensor([0.2500], dtype=torch.float64)
     """
-    known, told_logits = as_tensor(labels).long(), as_logits(logits, outputs)
-    if told_logits.ndim != 3 or told_logits.shape[:2] != known.shape:
+    known, checked_logits = as_tensor(labels).long(), as_logits(logits, outputs)
+    if checked_logits.ndim != 3 or checked_logits.shape[:2] != known.shape:
         raise ConfigError(
-            f"Logits are of shape {tuple(told_logits.shape)} and labels of shape "
+            f"Logits are of shape {tuple(checked_logits.shape)} and labels of shape "
             f"{tuple(known.shape)}. Give one label for each position, -100 where there "
             "is none, in the input's order."
         )
@@ -134,7 +134,7 @@ def tokens_of_logits(
         )
     before = scored.flip(1).cummax(dim=1).values.flip(1)  # a label is still to come
     kinds = torch.where(scored, ANSWER, torch.where(before, INSTRUCTION, PADDING))
-    signals = token_signals(told_logits, TokenSequences(known, kinds))
+    signals = token_signals(checked_logits, TokenSequences(known, kinds))
     return TokenTable.from_signals([{n: values[None] for n, values in signals.items()}])
 
 
@@ -148,7 +148,7 @@ def shadow_scores(
     """Return membership scores of records by shadow models of one's own.
 
     Shadows are trained as the target was, on other coins over the same records; they
-    must not be told which records the target has. See ``privaudit list attacks``:
+    must not know which records the target has. See ``privaudit list attacks``:
 
     - "lira": log-likelihood ratio of shadows with a record to those without. A record
       that all shadows have, or none, scores 0.
@@ -230,7 +230,7 @@ def _check(
     if not offline and not both.any():
         raise AttackError(
             f"{attack} compares shadows with a record and without it, and none of "
-            f"{len(target)} records has both. Deal the records to shadows by coins, or "
+            f"{len(target)} records has both. Give records to shadows by coins, or "
             "take lira-offline or rmia-offline if no shadow has any."
         )
     if offline and is_in.all():

@@ -44,7 +44,7 @@ def named_attacks(attacks: Attacks, shadows: int) -> dict[str, Attack]:
 
     Args:
         attacks: NAME or NAME:key=value,key=value each; or attacks by label.
-        shadows: Of each attack that trains shadow models and is not told how many; with
+        shadows: Of each attack that trains shadow models and names no number; with
             0 it takes its own default.
 
     Raises:

@@ -98,7 +98,7 @@ class Scenario:
         """Return the scenario as it can be played where uploads were masked.
 
         A server then sees sums only: whoever asks for its view gets that of
-        server-aggregate, and is told.
+        server-aggregate, and a note of it.
         """
         if self.threat != "server":
             return self

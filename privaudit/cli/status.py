@@ -91,8 +91,8 @@ def _owner(leases: LeaseFiles, run: Path | None) -> Json:
         return {}
     if owner.ended or owner.is_gone or silent > owner.expiry:
         return {}
-    told = {"silent": round(max(0.0, silent))} if run else {}
-    return {"host": owner.host, "pid": owner.pid, **told}
+    age = {"silent": round(max(0.0, silent))} if run else {}
+    return {"host": owner.host, "pid": owner.pid, **age}
 
 
 def _sweep(file: Path, runs: Mapping[str, Json]) -> Json:

@@ -118,11 +118,11 @@ class Canaries:
         """Return what is said of all records, secrets of those that are such canaries."""
         if self.kind != "secret":
             return tuple(dialogues)
-        told = list(dialogues)
+        replaced = list(dialogues)
         written = secrets(self.seeds.stream("canary secrets"), len(self.indices))
         for index, secret in zip(self.indices.tolist(), written, strict=True):
-            told[index] = secret
-        return tuple(told)
+            replaced[index] = secret
+        return tuple(replaced)
 
     def alternatives(self, count: int) -> list[Dialogue]:
         """Return other secrets of the same space, which nobody is trained on.

@@ -71,7 +71,7 @@ def leave_out(split: Split, positions: Int[np.ndarray, " positions"]) -> Split:
     if len(odd):
         raise ConfigError(
             f"Record {odd[0]} was to be left out (--without), and is no client's "
-            f"candidate among the {count:,} records of this deal. Name candidates of a "
+            f"candidate among the {count:,} records of this split. Name candidates of a "
             "run with the same data, seed and partition."
         )
     owner = split.owner.copy()

@@ -1,4 +1,4 @@
-"""How candidates are dealt to clients: by class, by shares of classes, or by owner.
+"""How candidates are split among clients: by class, by shares of classes, or by owner.
 
 A partition returns each record's client, or ``UNUSED``.
 """
@@ -16,9 +16,9 @@ from pydantic.dataclasses import dataclass as options
 from privaudit.core.errors import ConfigError, DatasetError, TooFewRecordsError
 from privaudit.datasets.flower_partition import FlowerPartition
 
-FEWEST_CANDIDATES = 2  # of a client: members cannot be told from others in fewer
+FEWEST_CANDIDATES = 2  # of a client: fewer do not distinguish members from others
 DRAWS = 10  # of a Dirichlet partition, until every client has so many; then repaired
-UNUSED = -3  # owns a record that is dealt to nobody
+UNUSED = -3  # owns a record that is assigned to nobody
 
 Concentration = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -56,7 +56,7 @@ class Pathological:
 
 @options(frozen=True)
 class Dirichlet:
-    """Each class is dealt in shares drawn from a Dirichlet distribution.
+    """Each class is split in shares drawn from a Dirichlet distribution.
 
     All shares are drawn again, up to ``DRAWS`` times, while a client has fewer than
     ``FEWEST_CANDIDATES`` records; the last ones are repaired.
@@ -207,7 +207,7 @@ class Natural:
 
 @options(frozen=True)
 class ByShards:
-    """Records in the order of their classes are cut into equal shards, dealt at random.
+    """Records in the order of their classes are cut into equal shards, drawn at random.
 
     A client so has few classes, and all have equally many records up to one a shard.
 
@@ -248,7 +248,7 @@ class ByShards:
 
 @options(frozen=True)
 class BySizes:
-    """Records are dealt at random, in numbers that are given or follow a power law.
+    """Records are assigned at random, in numbers that are given or follow a power law.
 
     Attributes:
         sizes: Candidates of each client, as "20,5,5"; or "power:1.5", by which the n-th

@@ -96,7 +96,7 @@ def split_records(
 
     Args:
         labels: Class indices.
-        partition: How candidates are dealt.
+        partition: How candidates are split.
         shares: How many records are set apart, and how many are used.
         clients: How many.
         seeds: Of the run.
@@ -147,7 +147,7 @@ def split_groups(
     Args:
         group: For each record the position of the first one of its group.
         labels: Class indices of records, as the other columns.
-        partition: How groups are dealt.
+        partition: How groups are split.
         shares: How many groups are set apart, and how many are used.
         clients: How many.
         seeds: Of the run.
@@ -167,7 +167,7 @@ def split_groups(
             "owners or domains. A group is one client's: correct the column, or leave "
             "--groups out."
         )
-    dealt = split_records(
+    of_groups = split_records(
         labels[first],
         partition,
         shares,
@@ -177,7 +177,7 @@ def split_groups(
         domains=None if domains is None else domains[first],
         known=None if known is None else np.unique(of[known]),
     )
-    return Split(dealt.owner[of], shares.members, group)
+    return Split(of_groups.owner[of], shares.members, group)
 
 
 def _set_apart(

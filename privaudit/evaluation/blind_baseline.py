@@ -59,7 +59,7 @@ def blind_baseline(
         member_features: What anybody can compute of each record: features of a public
             model, for example. Nothing of the tuned model.
         nonmember_features: The same of the non-members.
-        seed: Deals records to folds.
+        seed: Assigns records to folds.
         member_texts: What is said of each member, such as its caption.
         nonmember_texts: The same of the non-members.
 

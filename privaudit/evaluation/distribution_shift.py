@@ -5,7 +5,7 @@ set. Then whatever tells the data sets apart looks like a leak, also on a model 
 never saw a member. So each such number stands beside three others: the same attack on
 the untuned model, an attacker that sees no model at all
 (:mod:`privaudit.evaluation.blind_baseline`), and the audit's own number, whose
-non-members are dealt by a coin.
+non-members are drawn by a coin.
 
 The untuned model is the one that the ``zero-shot`` trainer releases: a language model
 without adapters, or CLIP with its hand-written prompt. It is the same for every trainer
@@ -173,18 +173,18 @@ def _units(run: Run, target: Target) -> tuple[CoinUnits, Bool[np.ndarray, " unit
 def _strangers(
     run: Run, dataset: str, data: str | None, clients: int, most: int, seed: int
 ) -> list[Records]:
-    """Deal foreign records to clients."""
+    """Split foreign records among clients."""
     foreign = records_elsewhere(run.config, dataset, data)
     if min(len(foreign), most) < clients:
         raise TooFewRecordsError(
             f"{dataset} has {len(foreign)} records, of which {most} are taken at most, "
             f"and {clients} clients need one each at least. Use more."
         )
-    parts = _deal(len(foreign), most, clients, seed)
+    parts = _split(len(foreign), most, clients, seed)
     return [foreign.pick(torch.from_numpy(part)) for part in parts]
 
 
-def _deal(
+def _split(
     records: int, most: int, clients: int, seed: int
 ) -> list[Int[np.ndarray, " _"]]:
     order = Seeds(seed).stream("foreign records").permutation(records)[:most]
@@ -292,9 +292,9 @@ def _refuse_deaf(
     attack(replace(adversary, task=replace(adversary.task, public=public)), [few])
     if not watched.was_read:
         raise AttackError(
-            f"{name} does not ask its target's model, so it says the same of an "
-            "untuned one, and shift cannot be told from membership so. Name attacks "
-            "that do, such as loss-threshold."
+            f"{name} does not query its target's model, so it scores an untuned one "
+            "alike, and cannot distinguish shift from membership. Name attacks that "
+            "query it, such as loss-threshold."
         )
 
 

@@ -1,7 +1,7 @@
 """What one round takes of one client: operations, memory, numbers learned.
 
-Run as a program, it prints them for a run, and computes as it is told: the memory is
-then that of a process that did nothing else.
+Run as a program, it prints them for a run, and computes as its options say: the memory
+is then that of a process that did nothing else.
 """
 
 import json

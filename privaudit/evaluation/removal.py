@@ -164,7 +164,7 @@ def retrain_without(
         seed: Of the adversary who measures; another one than that of the audit, which
             chose.
         folder: Of the new runs; by default that of all runs.
-        watcher: Told what is done next.
+        watcher: Receives what is done next.
 
     Raises:
         ConfigError: The run was trained elsewhere, its audit has no privacy losses or

@@ -1,4 +1,4 @@
-"""How this process computes, as another process, here or elsewhere, is told."""
+"""How this process computes, in a form to send to another one, here or elsewhere."""
 
 import json
 from collections.abc import Iterator

@@ -90,7 +90,7 @@ def perform_there(computing: str, job: Job[Result]) -> Result:
 
 
 def refuse_copies(jobs: Sequence[Job[Any]]) -> None:
-    """Refuse two jobs of one name: they are told apart by it.
+    """Refuse two jobs of one name: they are identified by it.
 
     Raises:
         ConfigError: There are such.
@@ -100,7 +100,7 @@ def refuse_copies(jobs: Sequence[Job[Any]]) -> None:
     if twice:
         raise ConfigError(
             f"{names[twice[0]]} jobs are called {shown(twice[0])}, so that their "
-            "results could not be told apart. Leave all but one out, or give each "
+            "results could not be distinguished. Leave all but one out, or give each "
             "another name."
         )
 

@@ -149,7 +149,7 @@ class Batch:
 
     @property
     def sizes(self) -> Int[Tensor, " k"]:
-        """How many records each client took: not to be sent, nor told."""
+        """How many records each client took: not to be sent, nor shown."""
         return self.mask.sum(dim=1)
 
     def part(self, clients: slice | Int[Tensor, " some"], records: slice) -> "Batch":

@@ -58,7 +58,7 @@ def parameters_of(upload: Tensors) -> dict[str, Tensor]:
 
 
 def has_records(upload: Tensors) -> bool:
-    """Say whether a client trained on anything; so it counts where nothing is told."""
+    """Say whether a client trained on anything; so it counts where nothing is sent."""
     counts = [upload[name] for name in (SIZE, PRESENT) if name in upload]
     return all(bool(tensor > 0) for tensor in counts)
 

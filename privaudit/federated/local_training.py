@@ -98,7 +98,7 @@ class Stacking:
         Where memory is limited, the first call measures one local step.
         """
         limit, several = memory_limit(), min(self.most, len(places)) > 1
-        splits = getattr(trainer, "micro_batch", None) == 0  # and is not told how
+        splits = getattr(trainer, "micro_batch", None) == 0  # and is not given how
         if self.fit is None and limit is not None and (several or splits):
             measure = partial(memory_of_step, trainer, task, places[0], at)
             taken = measure()

@@ -11,7 +11,7 @@ def trained_clients(run: Run, threat: str) -> tuple[str, ...]:
 
     Participation is public, and drawn without a look at any record; the run wrote down
     who took part. Where uploads may be lost only those count of whom one arrived;
-    behind masks, in a sum that was not aborted. The server is told: what the others
+    behind masks, in a sum that was not aborted. The server knows which: what the others
     trained reached nobody, unless they gave it away. Damaged uploads rebuild nobody.
     """
     config, clients = run.config, run.population.task.clients

@@ -34,7 +34,7 @@ from privaudit.statistics.progress import Phase, tell
 Kind = Literal["features", "tokens"]
 Batches = Iterable[Tensor]  # of pictures of one size
 _CHUNK = 256  # pictures that are encoded at a time, or a few more
-_SILENT = 10.0  # seconds of encoding before somebody who watches is told
+_SILENT = 10.0  # seconds of encoding before a watcher hears of it
 _BATCH_BYTES = 2**25  # originals that are held at a time
 _DECODERS = 8  # threads at most; each has up to three pictures in memory
 _BANK_BYTES = 2**26  # embeddings that are encoded at a time

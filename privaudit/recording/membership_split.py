@@ -80,12 +80,12 @@ def split_membership(
     numbered = _numbered(owners=owners, groups=groups, labels=labels)
     count = _count(records, numbered, members)
     trained = None if members is None else _trained(members, count)
-    dealt = _client_count(clients, count, "owners" in numbered, members is not None)
+    among = _client_count(clients, count, "owners" in numbered, members is not None)
     shares, draw = _checked_shares(test_share, public_share), _seeds(seed)
     units = _units(count, numbered, trained)
-    places = _place(units, dealt, shares, draw.stream("split").numpy())
+    places = _place(units, among, shares, draw.stream("split").numpy())
     owner, names, group = places[units.of], _names(numbered), _group(numbered)
-    _refuse_few(units, places, names, len(names) or dealt)
+    _refuse_few(units, places, names, len(names) or among)
     if trained is not None:
         _refuse_one_sided(trained, owner)
         return Ledger(owner, trained, names, group, Coin("none"))
@@ -164,7 +164,7 @@ def _place(
     places[rest[_every(public / (1 - tests), len(rest), rng)]] = PUBLIC
     if units.owner is None and clients > 1:
         candidates = order[places[order] >= 0]
-        places[candidates] = _deal(units.size[candidates], clients)
+        places[candidates] = _assign(units.size[candidates], clients)
     return places
 
 
@@ -181,8 +181,10 @@ def _every(
     return chosen
 
 
-def _deal(sizes: Int[np.ndarray, " units"], clients: int) -> Int[np.ndarray, " units"]:
-    """Deal units in their order, each to the client with the fewest records so far.
+def _assign(
+    sizes: Int[np.ndarray, " units"], clients: int
+) -> Int[np.ndarray, " units"]:
+    """Assign units in their order, each to the client with the fewest records so far.
 
     Raises:
         TooFewRecordsError: One is larger than a client's share, so that its client would
@@ -198,11 +200,11 @@ def _deal(sizes: Int[np.ndarray, " units"], clients: int) -> Int[np.ndarray, " u
             "clients or smaller groups, or say whose records they are (owners)."
         )
     held = [(0, client) for client in range(clients)]
-    dealt = np.empty(len(sizes), int)
+    client_of = np.empty(len(sizes), int)
     for unit, size in enumerate(sizes.tolist()):
-        records, dealt[unit] = held[0]
-        heapq.heapreplace(held, (records + size, int(dealt[unit])))
-    return dealt
+        records, client_of[unit] = held[0]
+        heapq.heapreplace(held, (records + size, int(client_of[unit])))
+    return client_of
 
 
 def _numbered(**columns: Values | None) -> dict[str, RecordColumn]:
@@ -266,7 +268,7 @@ def _trained(members: Values, count: int) -> Bool[np.ndarray, " records"]:
 
 
 def _client_count(clients: int | None, records: int, owned: bool, known: bool) -> int:
-    """Return among how many clients records are dealt at random; 1 for none.
+    """Return among how many clients records are split at random; 1 for none.
 
     Raises:
         ConfigError: They are no number of clients, or do not go with owners or members.

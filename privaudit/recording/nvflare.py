@@ -1,7 +1,7 @@
 """What passes through NVFlare's server or client, recorded by a filter.
 
 It stands among the job's ``task_result_filters``, on the server to record everyone, or on
-a client to record that one. Filters are told events too: so it sees what is sent to
+a client to record that one. Filters receive events too: so it sees what is sent to
 clients, as it is after other filters, and the model that follows the last round.
 """
 

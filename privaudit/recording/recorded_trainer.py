@@ -303,7 +303,7 @@ class RecordedTrainer(BaseTrainer):
         )
 
     def _call(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call an owner's function; what it raises is told as its fault."""
+        """Call an owner's function; what it raises is reported as its fault."""
         try:
             return function(*arguments)
         except Exception as error:

@@ -198,8 +198,7 @@ class Recorder:
         if (name is None and weight is not None) or (name and name not in held):
             raise ConfigError(
                 f"The update of {client} in round {round} has the weight {weight}, and "
-                f"the recorder was told that weights are called {name!r}. Give both, or "
-                "neither."
+                f"the name declared for weights is {name!r}. Give both, or neither."
             )
         if name is not None:
             check_weight(held[name], f"{client} in round {round}")

@@ -43,7 +43,7 @@ def gate_markdown(result: GateResult) -> str:
     confidence = f"{100 * (1 - result.alpha):.3g} %"
     heads = ("check", "now", "before", "line", f"change or value [{confidence}]")
     rows = [_row(check, result.assurance.kind) for check in result.checks]
-    told = sorted(result.checks, key=lambda check: check.outcome == "pass")
+    checks = sorted(result.checks, key=lambda check: check.outcome == "pass")
     lines = [
         f"### privaudit gate: {result.outcome}",
         "",
@@ -53,7 +53,7 @@ def gate_markdown(result: GateResult) -> str:
         *([escape(said), ""] if (said := result.assurance.sentence) else []),
         *_table([(*heads, "n", "outcome"), *rows]),
         "",
-        *(f"- {escape(check.sentence)}" for check in told),
+        *(f"- {escape(check.sentence)}" for check in checks),
         "",
     ]
     return "\n".join(lines)

@@ -157,7 +157,7 @@ def _held(place: Path) -> list[Path]:
 def _restored(
     subjects: _Subjects, scenario: str | None
 ) -> tuple[list[StoredAudit], list[Audit], list[PrivauditError]]:
-    """Return every audit that is asked for, and why others cannot be told again."""
+    """Return every audit that is asked for, and why others cannot be restored."""
     stored: list[StoredAudit] = []
     audits: list[Audit] = []
     damaged: list[PrivauditError] = []

@@ -33,7 +33,7 @@ class Estimate:
     """A point estimate with a two-sided confidence interval.
 
     Attributes:
-        value: The point estimate; NaN where it could not be told.
+        value: The point estimate; NaN where there is no estimate.
         low: Lower end of the interval, at most ``value``.
         high: Upper end of the interval, at least ``value``.
         n: What was counted, in its parts: members and non-members, records, clients

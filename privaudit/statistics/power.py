@@ -129,7 +129,7 @@ def required_n(design: AurocDesign | DifferenceDesign, power: float = _POWER) ->
     Spread over clients it takes about as many in all.
 
     Args:
-        design: What is to be told from what.
+        design: What is to be distinguished from what.
         power: The chance of success, in (0, 1).
 
     Raises:

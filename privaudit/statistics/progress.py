@@ -1,4 +1,4 @@
-"""What can be told while a command works.
+"""Events that are reported while a command works.
 
 Every event is a record of plain numbers, and ``to_dict`` is its line of JSON: the key
 ``event`` names its kind, and the other keys are its fields.

@@ -115,8 +115,8 @@ def variance_doubled(auroc: Estimate) -> Estimate:
 
     Each fold's records trained the fits of the other folds: near 0.5 that makes the
     folds' AUROCs as correlated as doubles the variance of their mean (with the plain
-    one, 12 to 17 % of intervals miss 0.5 where nothing is to be told). Far from 0.5 the
-    interval is wider than it need be. At 0 and 1 the bound is exact, and stays.
+    one, 12 to 17 % of intervals miss 0.5 where there is no difference). Far from 0.5
+    the interval is wider than it need be. At 0 and 1 the bound is exact, and stays.
 
     Args:
         auroc: With an interval on the logit scale, as :func:`auroc` returns it.

@@ -274,7 +274,7 @@ def difference_with_shadow_error(
     value = estimate.value
     low = value - math.hypot(value - estimate.low, reach)
     high = value + math.hypot(estimate.high - value, reach)
-    told = replace(
+    widened = replace(
         estimate,
         low=max(low, -1.0),
         high=min(high, 1.0),
@@ -282,7 +282,7 @@ def difference_with_shadow_error(
     )
     error = (high - low) / 2 / normal_quantile(estimate.confidence)
     p_value = 2 * float(ndtr(-abs(value) / error)) if error > 0 else comparison.p_value
-    return Comparison(told, max(p_value, comparison.p_value))
+    return Comparison(widened, max(p_value, comparison.p_value))
 
 
 def _reach(confidence: float, variance: float, sets: int) -> float:

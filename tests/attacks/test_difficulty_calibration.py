@@ -19,8 +19,8 @@ def test_a_slope_of_one_is_the_published_difference(play: Play) -> None:
         (found, *_), (plain, *_) = (
             one(adversary, targets) for one in (attack, LossThreshold())
         )
-        told = ask_signals(adversary, [first.tensors], targets[0].candidates)
-        before = told.log_likelihood[0].numpy()
+        signals = ask_signals(adversary, [first.tensors], targets[0].candidates)
+        before = signals.log_likelihood[0].numpy()
         np.testing.assert_allclose(
             found.scores, plain.scores - (attack.slope or 0.0) * before
         )

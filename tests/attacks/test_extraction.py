@@ -1,4 +1,4 @@
-"""Texts are drawn out of a model that knows them by heart, and not out of another."""
+"""Texts are drawn out of a model that memorised them, and not out of another."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ FEW = SamplingScheme(temperature=0.7, top_k=3)
 
 
 def attacked(known: int) -> tuple[Adversary, list[Target]]:
-    """Return clients, the first of whose candidates the model knows by heart."""
+    """Return clients, the first of whose candidates the model memorised."""
     asked = {c: toy_dialogues(12, 50 + n) for n, c in enumerate(CLIENTS)}
     memory = [r.words[:known] for r in asked.values() if r.words is not None]
     task = replace(toy_writing_task(), backbone=parrot(memory))
@@ -81,23 +81,23 @@ def test_the_probability_of_a_suffix_is_the_product_over_its_tokens(
         adversary, target.reconstructed.model, target.candidates, scheme
     )
     for row in range(12):
-        told = by_hand(adversary, target, row, scheme)
-        assert table.sizes[row] == len(told)
-        for prefix, first in ((0.0, 0), (50.0, (len(told) - 1) // 2)):
-            expected = np.prod(told[first:])
+        by_token = by_hand(adversary, target, row, scheme)
+        assert table.sizes[row] == len(by_token)
+        for prefix, first in ((0.0, 0), (50.0, (len(by_token) - 1) // 2)):
+            expected = np.prod(by_token[first:])
             found = np.exp(table.suffixes(prefix)[row])
             assert found == pytest.approx(expected, rel=1e-4, abs=1e-12)
 
 
 def test_temperature_and_top_k_by_hand() -> None:
     logits = torch.tensor([4.0, 2.0, 2.0, 1.0, 0.0]).double().log()[:4]
-    told = SamplingScheme(temperature=0.5).log_probabilities(logits).exp()
-    np.testing.assert_allclose(told, [16 / 25, 4 / 25, 4 / 25, 1 / 25])
-    told = SamplingScheme(top_k=2).log_probabilities(logits).exp()
-    np.testing.assert_allclose(told, [1 / 2, 1 / 4, 1 / 4, 0])  # ties stay
+    probabilities = SamplingScheme(temperature=0.5).log_probabilities(logits).exp()
+    np.testing.assert_allclose(probabilities, [16 / 25, 4 / 25, 4 / 25, 1 / 25])
+    probabilities = SamplingScheme(top_k=2).log_probabilities(logits).exp()
+    np.testing.assert_allclose(probabilities, [1 / 2, 1 / 4, 1 / 4, 0])  # ties stay
 
 
-def test_what_was_learned_by_heart_comes_at_once(
+def test_what_was_memorised_comes_at_once(
     learned: tuple[Adversary, list[Target]],
 ) -> None:
     adversary, targets = learned

@@ -28,7 +28,7 @@ def test_rounds_are_averaged() -> None:
 
 
 def test_members_among_classes_that_peers_never_saw_are_found(play: Play) -> None:
-    """All confidences are far above the peers', and still they are told apart."""
+    """All confidences are far above the peers', and still they are distinguished."""
     classes = {
         c: with_noise(toy_records(40, seed=80 + n), n) for n, c in enumerate(CLIENTS)
     }
@@ -48,7 +48,7 @@ def test_members_among_classes_that_peers_never_saw_are_found(play: Play) -> Non
         assert found.scores[member].mean() > found.scores[~member].mean()
 
 
-def test_who_sees_no_uploads_or_one_peer_is_told(play: Play) -> None:
+def test_who_sees_no_uploads_or_one_peer_is_refused(play: Play) -> None:
     adversary, targets = play(PromptFL()).watched()
     messages = adversary.view.messages
     summed = find_threat("server-aggregate")(messages)

@@ -95,7 +95,7 @@ def test_ranges_against_a_loop_over_records(samples: int, play: Play) -> None:
     start = next(m.tensors for m in adversary.view.messages if m.kind == "broadcast")
     ways = 0.3 * directions(adversary, "ramia", samples)
 
-    def told(records: Records) -> np.ndarray:
+    def log_likelihoods(records: Records) -> np.ndarray:
         """Log-likelihoods after and before, [records, samples, 2]."""
         rows = []
         for feature, label in zip(records.features, records.labels, strict=True):
@@ -108,7 +108,7 @@ def test_ranges_against_a_loop_over_records(samples: int, play: Play) -> None:
         return np.stack(rows)
 
     found = target.reconstructed.model
-    candidates, reference = told(target.candidates), told(public)
+    candidates, reference = log_likelihoods(target.candidates), log_likelihoods(public)
     slope = np.polyfit(reference[..., 1].ravel(), reference[..., 0].ravel(), 1)[0]
     gains = np.sort(candidates[..., 0] - slope * candidates[..., 1], axis=1)
     (scores, *_) = Ramia(samples=samples)(adversary, [target])
@@ -125,7 +125,7 @@ def test_a_range_has_the_trimmed_mean_of_its_samples_by_hand() -> None:
 
 
 @pytest.mark.parametrize("attack", [LabelOnly(), Ramia()], ids=str)
-def test_who_reads_more_than_a_feature_is_told(attack: Attack, play: Play) -> None:
+def test_who_reads_more_than_a_feature_is_refused(attack: Attack, play: Play) -> None:
     adversary, targets = play(PromptFL(epochs=1)).watched()
     words = replace(adversary, task=replace(adversary.task, public=toy_dialogues(4)))
     with pytest.raises(AttackError, match="read parts of records"):

@@ -118,11 +118,11 @@ def test_where_difficulty_varies_it_beats_the_loss(mode: str) -> None:
     records, models, gain = 400, 64, 1.5
     level = rng.normal(scale=10, size=records)
     is_in = rng.random((models + 1, records)) < 0.5
-    told = level + gain * is_in + rng.normal(size=(models + 1, records))
-    target, truth = told[0], is_in[0]
+    signals = level + gain * is_in + rng.normal(size=(models + 1, records))
+    target, truth = signals[0], is_in[0]
     if mode == "online":
-        scores = online_scores(target, told[1:], is_in[1:], ~is_in[1:], "global")
+        scores = online_scores(target, signals[1:], is_in[1:], ~is_in[1:], "global")
     else:
-        scores = offline_scores(target, told[1:], ~is_in[1:], "global")
+        scores = offline_scores(target, signals[1:], ~is_in[1:], "global")
     assert auroc(scores[truth], scores[~truth]).value == pytest.approx(0.85, abs=0.05)
     assert paired_auroc_difference(scores, target, truth).estimate.low > 0.15

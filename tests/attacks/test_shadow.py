@@ -40,16 +40,16 @@ def test_a_pooled_attack_model_sees_the_label_s_own_probability(
 ) -> None:
     logs = torch.tensor([[[0.7, 0.2, 0.1], [0.1, 0.6, 0.3]]]).log()
     labels = torch.tensor([1, 2])
-    told = SignalTable(labels, logs[0, [0, 1], labels].unsqueeze(0), logs)
-    seen, which = Shadow(attack_models="pooled", vector=vector)._seen(told)
+    signals = SignalTable(labels, logs[0, [0, 1], labels].unsqueeze(0), logs)
+    seen, which = Shadow(attack_models="pooled", vector=vector)._seen(signals)
     assert seen.shape == (2, 4)
     torch.testing.assert_close(seen[:, 3].exp(), torch.tensor([0.2, 0.3]))
     assert which.tolist() == [0, 0]
-    _, of_class = Shadow(vector=vector)._seen(told)
+    _, of_class = Shadow(vector=vector)._seen(signals)
     assert of_class.tolist() == [1, 2]
 
 
-def test_pooled_and_class_wise_models_both_find_what_is_learned_by_heart(
+def test_pooled_and_class_wise_models_both_find_what_is_memorised(
     play: Play, task: Task
 ) -> None:
     trainer = CoOp(learning_rate=0.2, epochs=60, batch_size=0, momentum=0.9)

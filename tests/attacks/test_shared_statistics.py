@@ -66,14 +66,14 @@ def with_statistics_of_others(adversary: Adversary) -> Adversary:
         if message.sender not in clients:
             return message
         foreign = sent[turned[message.sender], message.round]
-        told = {n: t for n, t in foreign.items() if n.startswith(STATISTIC)}
-        return replace(message, tensors={**message.tensors, **told})
+        statistics = {n: t for n, t in foreign.items() if n.startswith(STATISTIC)}
+        return replace(message, tensors={**message.tensors, **statistics})
 
     messages = tuple(map(turn, adversary.view.messages))
     return replace(adversary, view=View("server", messages))
 
 
-def test_few_candidates_in_enough_dimensions_are_told_for_certain(
+def test_few_candidates_in_enough_dimensions_are_recovered_for_certain(
     watched: Watched,
 ) -> None:
     """Twelve dimensions and twelve rounds' entropies: more than 20 candidates."""

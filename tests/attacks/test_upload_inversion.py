@@ -150,8 +150,8 @@ def test_behind_noise_a_heads_bias_tells_no_labels(play: Play, task: Task) -> No
     read, *_ = inverted(play, headed, trainer, shards)
     for found in read:
         assert found.estimate.known[:CLASSES].max() < 0.2
-        told = found.estimate.found - found.estimate.prior
-        assert told[:CLASSES].abs().max() < 0.1
+        moved = found.estimate.found - found.estimate.prior
+        assert moved[:CLASSES].abs().max() < 0.1
 
 
 def test_a_heads_bias_tells_nothing_of_records_that_others_hold(
@@ -187,7 +187,7 @@ def test_nothing_is_read_through_noise(
     assert found.low < 0.5 < found.high
 
 
-def test_who_sees_no_uploads_is_told(play: Play) -> None:
+def test_who_sees_no_uploads_is_refused(play: Play) -> None:
     adversary, targets = play(PromptFL()).watched()
     blind = replace(adversary, view=find_threat("released")(adversary.view.messages))
     with pytest.raises(ViewError, match="holds no update"):
@@ -228,17 +228,17 @@ def test_the_part_is_stored_and_shown(audit: Audit) -> None:
 
 
 def test_what_was_read_stands_beside_the_true_pictures_on_request(audit: Audit) -> None:
-    told = audit.part(INVERSION)
-    assert told is not None
+    inversion = audit.part(INVERSION)
+    assert inversion is not None
     members = set(audit.run.ledger.is_member.nonzero()[0].tolist())
     public = set(audit.run.population.split.of(PUBLIC).tolist())
-    for pairs in told.pairs.values():
+    for pairs in inversion.pairs.values():
         assert {pair.true for pair in pairs} <= members
         assert {pair.public for pair in pairs} <= public
     page = render_report([audit], show_records=True)
     assert (
         page.count("The nearest reference picture")
-        == sum(map(len, told.pairs.values()))
+        == sum(map(len, inversion.pairs.values()))
         > 0
     )
 

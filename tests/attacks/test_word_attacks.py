@@ -31,7 +31,7 @@ def make(name: str, **options: Any) -> Attack:
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_what_is_known_by_heart_is_found_for_certain(
+def test_what_is_memorised_is_found_for_certain(
     name: str, options: dict[str, Any], task: Task
 ) -> None:
     adversary, targets, truth = attacked(task, results=True)

@@ -36,7 +36,7 @@ EACH, STEPS = 24, 150
 
 @dataclass(frozen=True)
 class World:
-    """Clients that learned half of their records by heart, or others instead."""
+    """Clients that memorised half of their records, or others instead."""
 
     adversary: Adversary
     targets: list[Target]
@@ -80,9 +80,7 @@ def attack(name: str) -> Attack:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_was_learned_by_heart_is_found(
-    name: str, world: Callable[[bool], World]
-) -> None:
+def test_what_was_memorised_is_found(name: str, world: Callable[[bool], World]) -> None:
     """Also by the guesses, and again for candidates in another order."""
     case = world(True)
     scores = attack(name)(case.adversary, case.targets)

@@ -94,7 +94,7 @@ def bank(
 def attacked(
     task: Task, results: bool, count: int = 50
 ) -> tuple[Adversary, list[Target], list[np.ndarray]]:
-    """Return two clients, and who is a member: known by heart if anything leaks."""
+    """Return two clients, and who is a member: memorised if anything leaks."""
     public = word_records(60, seed=9, first=2 * count)
     targets, truth, banks = [], [], []
     for number in range(2):

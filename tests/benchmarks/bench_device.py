@@ -63,7 +63,7 @@ def seconds_of(device: torch.device, call: Callable[[], object]) -> list[float]:
     return found[1:]
 
 
-def told(what: str, ours: list[float], published: list[float], unit: float) -> None:
+def compare(what: str, ours: list[float], published: list[float], unit: float) -> None:
     ratios = [slow / fast for slow in published for fast in ours]
     met = "reached" if max(ratios) >= TARGET else "not reached"
     print(
@@ -124,7 +124,7 @@ def test_rounds_of_prompt_learners(
     ours = seconds_of(device, our_round)
     half = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
     published = half(partial(published_round, trainer, task, federation, clip))
-    told(f"{name}, {precision}, rounds", ours, seconds_of(device, published), 1.0)
+    compare(f"{name}, {precision}, rounds", ours, seconds_of(device, published), 1.0)
     share = counter.get_total_flops() / min(ours) / peak(device, precision)
     print(f"{name}, {precision}: {share:.0%} of the peak of matrix products; goal 60 %")
 
@@ -194,7 +194,7 @@ def test_lora_of_a_large_language_model(device: torch.device) -> None:
     of_peft = torch.cat([tensor.float().flatten() for tensor in one_by_one()])
     assert (first - of_peft).norm() < 0.05 * of_peft.norm()  # in bfloat16
 
-    told("LoRA, tokens", ours, seconds_of(device, one_by_one), tokens)
+    compare("LoRA, tokens", ours, seconds_of(device, one_by_one), tokens)
 
 
 def language(device: torch.device) -> StackedLanguageModel:
@@ -223,4 +223,4 @@ def test_statistics_of_576_tokens(device: torch.device) -> None:
     )
     ours = seconds_of(device, partial(token_statistics, logits, targets))
     slow = [s * len(logits) / count for s in seconds_of(device, loop)]
-    told("MaxRenyi, 576 x 32,000, pictures", ours, slow, 1.0)
+    compare("MaxRenyi, 576 x 32,000, pictures", ours, slow, 1.0)

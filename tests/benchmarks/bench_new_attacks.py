@@ -92,7 +92,7 @@ Table = tuple[np.ndarray, np.ndarray, np.ndarray]  # known, with scores, the tru
 
 
 def many_columns(seed: int, count: int = 200) -> Table:
-    """64 features, one of which is shifted and told by the score."""
+    """64 features, one of which is shifted and given by the score."""
     rng = np.random.default_rng(seed)
     truth = rng.random(count) < 0.5
     known = rng.normal(size=(count, 64))

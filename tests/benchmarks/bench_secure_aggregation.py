@@ -185,7 +185,7 @@ def test_a_graph_against_all_pairs(clients: int, pairs: str) -> None:
 class Sparing(Client):
     """A client as client 0 and the server see it, that spares the rest.
 
-    It deals every holder the secret itself, a polynomial without slope; it seals and
+    It gives every holder the secret itself, a polynomial without slope; it seals and
     masks for client 0 only, since masks of the others with each other cancel; and it
     checks nothing.
     """

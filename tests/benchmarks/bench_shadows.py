@@ -60,8 +60,8 @@ def test_shadows_stacked_against_one_by_one(
     ratios = [
         one / many for one, many in zip(seconds[1], seconds[SHADOWS], strict=True)
     ]
-    told = [table.candidates.signals.confidence for table in tables.values()]
-    torch.testing.assert_close(told[0], told[1], rtol=1e-2, atol=1e-2)
+    confidences = [table.candidates.signals.confidence for table in tables.values()]
+    torch.testing.assert_close(confidences[0], confidences[1], rtol=1e-2, atol=1e-2)
     print(f"\n{machine()}\n{SHADOWS} shadows, {len(target.candidates)} candidates")
     print(f"stacked: {spread(seconds[SHADOWS])} s; one by one: {spread(seconds[1])} s")
     print(f"times as fast: {spread(ratios)}")

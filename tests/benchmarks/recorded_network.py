@@ -44,8 +44,8 @@ class DigitsOwner:
 
     def query(self, tensors: Tensors, positions: np.ndarray) -> Tensor:
         chosen = self.pictures[torch.from_numpy(np.asarray(positions))]
-        told: Tensor = functional_call(self.network, dict(tensors), chosen)
-        return told
+        outputs: Tensor = functional_call(self.network, dict(tensors), chosen)
+        return outputs
 
     def local_update(
         self, received: Tensors, positions: np.ndarray, seed: int

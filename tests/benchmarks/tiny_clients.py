@@ -59,10 +59,10 @@ def miss_rates(
     rng, found = np.random.default_rng(3), []
     for _ in range(replicates):
         groups, truth = draw_clients(rng, clients, of, spread, ties)
-        told = pooled_auroc(groups, "new" if population == "new" else "these")
+        estimate = pooled_auroc(groups, "new" if population == "new" else "these")
         truth = of if population == "new" else truth
-        wrong = told.low > truth, told.high < truth
-        found.append((*wrong, told.low > 0.5, told.high - told.low))
+        wrong = estimate.low > truth, estimate.high < truth
+        found.append((*wrong, estimate.low > 0.5, estimate.high - estimate.low))
     above, below, leaks, width = np.mean(found, axis=0)
     return float(above), float(below), float(leaks), float(width)
 
@@ -111,12 +111,12 @@ def _missed(rng: np.random.Generator, clients: int) -> Iterator[bool]:
     tested = rng.permutation(clients)[: min(TESTED, clients)]
     for weights in (own, np.ones_like(own)):
         truth = (right * weights).sum(axis=1) / weights.sum(axis=1)
-        told = mean_accuracy(
+        estimate = mean_accuracy(
             RepeatedRows.of(right[tested][:, asked].astype(float)),
             RepeatedRows.of(weights[tested][:, asked]),
             fraction=len(tested) / clients,
         )
-        yield told.excludes(float(truth.mean()))
+        yield estimate.excludes(float(truth.mean()))
 
 
 if __name__ == "__main__":

@@ -29,8 +29,8 @@ WORLDS = (
     World(
         CoOp(learning_rate=0.2, epochs=60, batch_size=0, momentum=0.9), "released", 0.6
     ),
-    # One step on whole shards: twelve gradients in fifteen dimensions are not told
-    # apart for certain; one is.
+    # One step on whole shards: twelve gradients in fifteen dimensions are not
+    # distinguished for certain; one is.
     World(
         PromptFL(learning_rate=1e-3, epochs=1, batch_size=0, momentum=0), "server", 0.5
     ),

@@ -208,8 +208,8 @@ def answers_of(played: Played) -> dict[str, torch.Tensor]:
     """Return what the model that a server rebuilds says of public records."""
     task, model = played.task, stack([played.rebuild("server").model])
     want = "tokens" if task.kind == "generation" else "log_probabilities"
-    (told,) = played.trainer.query(task, model, task.public, frozenset({want}))
-    return dict(told)
+    (answers,) = played.trainer.query(task, model, task.public, frozenset({want}))
+    return dict(answers)
 
 
 def test_what_is_kept_is_in_no_message_before_the_release(
@@ -238,8 +238,8 @@ def test_every_view_gives_a_model_that_answers(
     reconstructed = played.rebuild(threat, "client-1")
     models = {k: v.unsqueeze(0) for k, v in reconstructed.model.items()}
     if task.kind == "generation":
-        (told,) = trainer.query(task, models, task.public, frozenset({"tokens"}))
-        assert told["log likelihood"].shape[:2] == (1, len(task.public))
+        (table,) = trainer.query(task, models, task.public, frozenset({"tokens"}))
+        assert table["log likelihood"].shape[:2] == (1, len(task.public))
         return
     answers = ask(trainer, task, models, task.public)
     assert answers.shape == (1, len(task.public), 4)

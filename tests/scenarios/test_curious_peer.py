@@ -50,8 +50,8 @@ def test_an_audit_says_how_much_more_the_peer_learns_than_in_promptfl(
     gain = audit.auroc.value - found.auroc_without.value
     assert found.headline.estimate.value == pytest.approx(gain)
     stored = json.loads((save_audit(audit, tmp_path) / "audit.json").read_text())
-    told = stored["linking"]["auroc_difference"]["rmia"]["estimate"]
-    assert told["value"] == pytest.approx(gain)
+    estimate = stored["linking"]["auroc_difference"]["rmia"]["estimate"]
+    assert estimate["value"] == pytest.approx(gain)
     exported = AUDIT(AllowList(), stored, "audit.json")["linking"]
     assert exported["auroc_difference"] == stored["linking"]["auroc_difference"]
 

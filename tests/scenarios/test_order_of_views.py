@@ -75,7 +75,7 @@ def test_the_order_has_no_circle_and_skips_no_step() -> None:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A prompt that learns few records by heart."""
+    """A prompt that memorises few records."""
     folder = tmp_path_factory.mktemp("leaky")
     with common_cache(tmp_path_factory):
         return train(

@@ -132,9 +132,9 @@ def test_who_is_drawn_is_a_secret_from_those_with_the_released_model_only(
     ]
     assert 7.9 < all_views[0] <= 8
     assert all_views[1] < 4
-    told = certified(trainer, task, "released", task.rounds)
-    assert "of 0.1 of all clients, drawn without replacement" in told.mechanism
-    assert told.accountant == "dpa-rdp"
+    certificate = certified(trainer, task, "released", task.rounds)
+    assert "of 0.1 of all clients, drawn without replacement" in certificate.mechanism
+    assert certificate.accountant == "dpa-rdp"
 
 
 def test_as_published_nothing_is_clipped_and_nothing_certified(
@@ -160,13 +160,13 @@ def test_a_round_moves_the_numbers_that_the_server_drew_and_no_others(
     for index in range(2):
         (before,) = played.server.values()
         sent = played.step().messages
-        told = [m.tensors[COORDINATES] for m in sent if m.kind == "broadcast"]
-        assert all(torch.equal(places, told[0]) for places in told)
+        broadcast = [m.tensors[COORDINATES] for m in sent if m.kind == "broadcast"]
+        assert all(torch.equal(places, broadcast[0]) for places in broadcast)
         assert all(up[MOVED].shape == (7,) for up in played.uploads(index).values())
         (after,) = played.server.values()
         moved = (after != before).flatten().nonzero().flatten()
         drawn.append(moved.tolist())
-        assert drawn[-1] == told[0].tolist()
+        assert drawn[-1] == broadcast[0].tolist()
     assert drawn[0] != drawn[1]
 
 

@@ -112,7 +112,7 @@ def test_a_claim_says_what_its_delta_is_worth(task: Task) -> None:
     assert quick().claim(task).epsilon is None
 
 
-def test_a_server_is_told_what_it_does_not_see(play: Play) -> None:
+def test_a_server_learns_what_it_does_not_see(play: Play) -> None:
     missing = play(quick(epsilon=8.0)).rebuild("server", "client-1").missing
     assert "the personal prompt, which is not what is sent" in missing
 

@@ -174,5 +174,5 @@ def test_a_head_is_learned_and_sent(play: Play, task: Task, shards: Shards) -> N
     assert server["head.weight"].shape == (CLASSES, DIM)
     shard = shards["client-0"]
     moved = shard.features + server[PROMPT].mean(dim=0)
-    told = moved @ server["head.weight"].T + server["head.bias"]
-    assert (told.argmax(dim=1) == shard.labels).float().mean() > 0.6
+    outputs = moved @ server["head.weight"].T + server["head.bias"]
+    assert (outputs.argmax(dim=1) == shard.labels).float().mean() > 0.6

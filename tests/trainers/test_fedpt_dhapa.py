@@ -47,13 +47,18 @@ def test_the_next_broadcast_is_the_mean_weighted_by_what_was_sent(
     trainer = FedPTDhapa(alpha=2.0, beta=0.5, gamma=1.5)
     played = play(trainer)
     sent = played.uploads()
-    told = {
+    statistics = {
         name: torch.stack([part[name].double() for part in sent.values()])
         for name in (UNCERTAINTY, EMBEDDING, IMPROVEMENT)
     }
-    gaps = (told[EMBEDDING] - told[EMBEDDING].mean(dim=0)).norm(dim=1)
+    gaps = (statistics[EMBEDDING] - statistics[EMBEDDING].mean(dim=0)).norm(dim=1)
     weights = client_weights(
-        told[UNCERTAINTY], gaps, told[IMPROVEMENT], alpha=2.0, beta=0.5, gamma=1.5
+        statistics[UNCERTAINTY],
+        gaps,
+        statistics[IMPROVEMENT],
+        alpha=2.0,
+        beta=0.5,
+        gamma=1.5,
     )
     prompts = [part[PROMPT] for part in sent.values()]
     mean = sum(w * p for w, p in zip(weights.tolist(), prompts, strict=True))
@@ -70,8 +75,8 @@ def test_statistics_are_of_all_records_and_improvement_of_those_held_out(
     for client, sent in played.uploads().items():
         torch.testing.assert_close(sent[EMBEDDING], shards[client].features.mean(dim=0))
         model = {n: t.unsqueeze(0) for n, t in parameters_of(sent).items()}
-        (told,) = trainer.query(played.task, model, shards[client])
-        logs = told["log_probabilities"][0]
+        (answers,) = trainer.query(played.task, model, shards[client])
+        logs = answers["log_probabilities"][0]
         entropy = -(logs.exp() * logs).sum(dim=1).mean()
         torch.testing.assert_close(sent[UNCERTAINTY], entropy)
     lost = [float(sent[IMPROVEMENT]) for sent in played.uploads().values()]
@@ -106,7 +111,7 @@ def test_held_out_records_are_not_trained_on(play: Play, shards: Shards) -> None
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "statistics"),
     [
         ({}, {UNCERTAINTY, EMBEDDING, IMPROVEMENT}),
         ({"alpha": 0.0}, {EMBEDDING, IMPROVEMENT}),
@@ -119,12 +124,12 @@ def test_held_out_records_are_not_trained_on(play: Play, shards: Shards) -> None
 )
 def test_only_what_is_needed_is_sent(
     settings: dict[str, Any],
-    told: set[str],
+    statistics: set[str],
     play: Play,
 ) -> None:
-    told = told if SIZE in told else told | {PRESENT}
+    statistics = statistics if SIZE in statistics else statistics | {PRESENT}
     for sent in play(FedPTDhapa(**settings)).uploads().values():
-        assert set(sent) == {PROMPT, *told}
+        assert set(sent) == {PROMPT, *statistics}
 
 
 @pytest.mark.parametrize("settings", [{}, {"weighting": "sizes"}, BARE])
@@ -211,7 +216,7 @@ def test_more_clusters_than_clients_are_refused(task: Task) -> None:
         FedPTDhapa(clusters=4).start(task, Seeds(0))
 
 
-def test_more_clusters_than_participants_share_one_mean_until_they_can_be_told(
+def test_more_clusters_than_participants_share_one_mean_until_they_are_known(
     play: Play, far_apart: Shards
 ) -> None:
     trainer = FedPTDhapa(clusters=3, **BARE)
@@ -234,15 +239,15 @@ def test_noise_has_the_size_that_its_event_claims(task: Task) -> None:
     records = toy_records(30, 4)
     cohort = Cohort.of(["client-0"], [records])
     alone = replace(task, candidates={"client-0": 40})
-    told, exact = [], None
+    noised, exact = [], None
     for seed in range(40):
         at = Round(0, Seeds(seed), ("client-0",))
         down = stack([trainer.broadcast(trainer.start(alone, at.seeds), "", at)])
-        told.append(trainer.local_update(alone, cohort, down, {}, at).sent[EMBEDDING])
+        noised.append(trainer.local_update(alone, cohort, down, {}, at).sent[EMBEDDING])
         exact = plain.local_update(alone, cohort, down, {}, at).sent[EMBEDDING]
     assert exact is not None
     expected = alone.expected_members  # 20, whatever the client has
-    noise = torch.stack(told) * expected - exact * len(records)
+    noise = torch.stack(noised) * expected - exact * len(records)
     want = trainer.noise_std(alone)[EMBEDDING]
     assert want == pytest.approx(2.0 * 2**0.5)
     assert float(noise.std()) == pytest.approx(want, rel=0.1)

@@ -138,7 +138,7 @@ def test_a_choice_of_one_in_two_leaks_as_computed_and_within_its_budget(
         assert shown <= gaussian_delta(math.sqrt(2) / noise, epsilon)
 
 
-def test_a_choice_without_noise_is_told_apart_at_a_look(task: Task) -> None:
+def test_a_choice_without_noise_is_recognised_at_a_look(task: Task) -> None:
     trainer = made(epsilon=3.0, choice="largest", top=1)
     moved = torch.tensor([[0.5, 0.0], [0.0, 0.5]]).repeat(50, 1)
     _, places = chosen(trainer, task, moved)
@@ -148,7 +148,7 @@ def test_a_choice_without_noise_is_told_apart_at_a_look(task: Task) -> None:
 def test_who_watches_uploads_sees_numbers_where_they_belong(
     task: Task, shards: Shards
 ) -> None:
-    """A single record's step is told in full, and meets what was sent of others'."""
+    """A single record's step is sent in full, and meets what was sent of others'."""
     start = made().start(task, Seeds(0))
     (name,) = start
     at = Round(0, Seeds(0), task.clients)

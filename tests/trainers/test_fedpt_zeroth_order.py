@@ -48,7 +48,7 @@ def test_a_query_is_a_record_answered_by_one_model() -> None:
 
 
 @pytest.mark.slow
-def test_on_digits_it_improves_over_its_start_and_queries_are_told(
+def test_on_digits_it_improves_over_its_start_and_queries_are_reported(
     tmp_path: Path, cli: Cli
 ) -> None:
     settings = {"directions": 4, "epochs": 2}
@@ -61,9 +61,9 @@ def test_on_digits_it_improves_over_its_start_and_queries_are_told(
     words = ["--set", "directions=4", "--set", "epochs=2", "--rounds", "6"]
     words += ["--trainer", trainer, "--seed", "0", "--runs", str(tmp_path), "--json"]
     code, out, _ = cli("train", *words)
-    told = json.loads(out.splitlines()[-1])
+    metrics = json.loads(out.splitlines()[-1])
     asked = sum(line["model_queries"] for line in run.metrics)
     members = asked / 6 / (2 * 8)
     assert code == 0
-    assert re.search(rf"\b{asked}\b", json.dumps(told))
+    assert re.search(rf"\b{asked}\b", json.dumps(metrics))
     assert members == sum(run.ledger.members_of(i).size for i in range(10))

@@ -44,9 +44,9 @@ def test_the_loss_is_that_of_the_answers_tokens_one_by_one() -> None:
     assert batch.tokens is not None
     assert batch.words is not None
     tokens = batch.tokens.read()
-    told = language.logits(tokens, batch.words, Tuning()).log_softmax(dim=-1)[0]
+    logs = language.logits(tokens, batch.words, Tuning()).log_softmax(dim=-1)[0]
     by_hand = [
-        -told[row, position - 1, records.words.ids[row, position]]
+        -logs[row, position - 1, records.words.ids[row, position]]
         for row in range(5)
         for position in range(records.words.length)
         if records.words.kinds[row, position] == ANSWER

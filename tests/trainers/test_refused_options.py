@@ -50,11 +50,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "settings", "told"), REFUSED)
+@pytest.mark.parametrize(("name", "settings", "reason"), REFUSED)
 def test_impossible_options_are_refused_with_a_reason(
-    name: str, settings: dict[str, Any], told: str
+    name: str, settings: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
         build_trainer(name, settings)
-    assert told in str(caught.value)
+    assert reason in str(caught.value)
     assert "ArgsKwargs" not in str(caught.value)

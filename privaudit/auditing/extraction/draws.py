@@ -1,8 +1,8 @@
 """Suffixes that a model really draws, and how near they come to the record's own.
 
 Draws of one record part where their tokens do: those that begin alike are one branch
-with a count, which its next token splits by a multinomial draw. So a text that is known
-by heart costs one pass for each token, however often it is drawn, and a branch that is
+with a count, which its next token splits by a multinomial draw. So a text that is
+memorised costs one pass for each token, however often it is drawn, and a branch that is
 too far from the record's own suffix ends. One that draws the end token is at its end:
 tokens that it lacks are wrong.
 """
@@ -128,8 +128,8 @@ class SuffixDraws:
             ids = words.ids[rows]
             for drawn, branch in zip(ids, some, strict=True):
                 start = begin[branch.row]
-                told = torch.tensor(branch.tokens, dtype=drawn.dtype)
-                drawn[start : start + len(told)] = told
+                suffix = torch.tensor(branch.tokens, dtype=drawn.dtype)
+                drawn[start : start + len(suffix)] = suffix
             # Nothing sees what stands behind it: there stands the record's own.
             read = TokenSequences(ids, words.kinds[rows])[:, : int(places.max())]
             ahead, column = (places - 1).unique(return_inverse=True)
@@ -140,8 +140,8 @@ class SuffixDraws:
                 ahead.to(language.device),
             )[0].cpu()
             for number, branch in enumerate(some):
-                told = self.scheme.log_probabilities(logits[number, column[number]])
-                yield branch, told.exp().numpy()
+                logs = self.scheme.log_probabilities(logits[number, column[number]])
+                yield branch, logs.exp().numpy()
 
     def _grow(
         self,

@@ -165,7 +165,7 @@ def _ask(
     tuning = as_writer(adversary.trainer).tuning(adversary.task, stack([model]))
     words, pictures = answered(records)
 
-    def told(rows: Tensor) -> tuple[Tensor, Tensor]:
+    def logs_of(rows: Tensor) -> tuple[Tensor, Tensor]:
         asked = words[rows].trimmed()
         is_answer = asked.kinds[:, 1:] == ANSWER
         ahead = is_answer.any(dim=0).nonzero().flatten()
@@ -189,7 +189,7 @@ def _ask(
         logs, likeliest = logs.masked_fill(~counted, 0.0), likeliest | ~counted
         return logs.gather(1, order), likeliest.gather(1, order)
 
-    parts = list(in_chunks(len(records), ROWS_AT_ONCE, told))
+    parts = list(in_chunks(len(records), ROWS_AT_ONCE, logs_of))
     longest = max(logs.shape[1] for logs, _ in parts)
 
     def joined(found: Sequence[Tensor], beyond: float | bool) -> Tensor:

@@ -1,7 +1,7 @@
 """What is to be read of records: classes and features, or words, as numbers that add up.
 
 A batch is described by the mean of its records' numbers, so that what uploads tell of a
-batch is told in terms that a person knows.
+batch is put in terms that a person knows.
 """
 
 from dataclasses import dataclass

@@ -48,15 +48,15 @@ def shares_by_bias(
     missed = torch.empty_like(shares)
     for out in range(FOLDS):
         theirs = fold == out
-        missed[theirs] = shares[theirs] - _told(
+        missed[theirs] = shares[theirs] - _predicted(
             moved[~theirs], shares[~theirs], moved[theirs]
         )
     spread = shares.var(dim=0, correction=0).clamp(min=LEAST)
     known = 1 - missed.square().mean(dim=0) / spread
-    return _told(moved, shares, asked[None])[0], known.clamp(0, 1)
+    return _predicted(moved, shares, asked[None])[0], known.clamp(0, 1)
 
 
-def _told(
+def _predicted(
     moved: Float[Tensor, "examples classes"],
     shares: Float[Tensor, "examples classes"],
     asked: Float[Tensor, "others classes"],

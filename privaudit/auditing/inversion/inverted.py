@@ -54,10 +54,10 @@ class InvertedClient:
         The logarithm of the ratio of two normal densities: a record moves its batch's
         mean by its own part, of which what is read tells some.
         """
-        told = self.estimate
-        part = (self.description.of(records) - told.prior) / told.records
-        read = (told.found - told.prior) / told.spread
-        likelier = part @ read - part.square() @ (told.known / told.spread) / 2
+        estimate = self.estimate
+        part = (self.description.of(records) - estimate.prior) / estimate.records
+        read = (estimate.found - estimate.prior) / estimate.spread
+        likelier = part @ read - part.square() @ (estimate.known / estimate.spread) / 2
         return likelier + (0 if self.tokens is None else self.tokens.scores(records))
 
     def features(self) -> Float[Tensor, "reconstructions dim"]:
@@ -68,10 +68,10 @@ class InvertedClient:
         assert isinstance(self.description, ClassesAndFeatures)
         if self.matched is not None:
             return self.matched.features.double()
-        told = self.estimate
-        shares = self.description.shares(told.found)
-        held = shares * told.records >= min(0.5, float(shares.max()))
-        return self.description.features(told.found)[held]
+        estimate = self.estimate
+        shares = self.description.shares(estimate.found)
+        held = shares * estimate.records >= min(0.5, float(shares.max()))
+        return self.description.features(estimate.found)[held]
 
 
 @runtime_checkable
@@ -114,13 +114,15 @@ def invert(
     clients = []
     for number, target in enumerate(targets):
         adversary.tell(Phase("", "reconstruct", target.client, number, len(targets)))
-        told = learned.estimate(target)
+        estimate = learned.estimate(target)
         client = InvertedClient(
             target.client,
             description,
-            told,
+            estimate,
             tokens=read_tokens(
-                adversary, seen_uploads(adversary, target.client, rounds), told.records
+                adversary,
+                seen_uploads(adversary, target.client, rounds),
+                estimate.records,
             ),
         )
         matched = _match_few(learned, target, client, most_matched)
@@ -152,14 +154,14 @@ def _match_few(
 
 def _with(client: InvertedClient, matched: MatchedBatch) -> InvertedClient:
     """Return a client of whose batch nothing is left to guess."""
-    told, records = client.estimate, Records(matched.features, matched.labels)
-    told = replace(
-        told,
+    estimate, records = client.estimate, Records(matched.features, matched.labels)
+    estimate = replace(
+        estimate,
         found=client.description.of(records).mean(dim=0),
-        known=(told.known > 0).double(),
+        known=(estimate.known > 0).double(),
         records=float(len(records)),
     )
-    return replace(client, estimate=told, matched=matched)
+    return replace(client, estimate=estimate, matched=matched)
 
 
 def _likely_labels(

@@ -93,9 +93,9 @@ class LearnedInversion:
             inputs.append((sent - centre) / scale)
             asked.append((self._delta(one) - centre) / scale)
         found, known = ridge(torch.cat(inputs, dim=1), means, torch.cat(asked))
-        for shares, told in by_bias:
-            if told.mean() > known[: len(told)].mean():
-                found[: len(shares)], known[: len(told)] = shares, told
+        for shares, explained in by_bias:
+            if explained.mean() > known[: len(explained)].mean():
+                found[: len(shares)], known[: len(explained)] = shares, explained
         spread = means.var(dim=0, correction=0).clamp(min=LEAST)
         known = torch.where(spread > LEAST, known, 0)
         count = float(size * seen[0].clients)
@@ -214,7 +214,7 @@ def ridge(
 
     Each output has the penalty whose predictions of other folds are best. Example n is
     in fold n modulo ``FOLDS``; folds share no public record, else known records would
-    be recognised, and told for the variance of new ones.
+    be recognised, and taken for the variance of new ones.
 
     Args:
         inputs: Centred.
@@ -228,7 +228,7 @@ def ridge(
     gram, new = gram + unit, inputs @ asked + unit  # a constant is an input, too
     spread = about.square().mean(dim=0).clamp(min=LEAST)
     fold = torch.arange(len(inputs)) % FOLDS
-    found, told = [], []
+    found, explained = [], []
     for penalty in PENALTIES:
         square = gram + penalty * unit * torch.eye(len(gram), dtype=gram.dtype)
         missed = about.clone()
@@ -237,7 +237,7 @@ def ridge(
             weights = torch.linalg.solve(square[ours][:, ours], about[ours])
             missed[theirs] -= gram[theirs][:, ours] @ weights
         found.append(new @ torch.linalg.solve(square, about))
-        told.append(1 - missed.square().mean(dim=0) / spread)
-    known, best = torch.stack(told).max(dim=0)
+        explained.append(1 - missed.square().mean(dim=0) / spread)
+    known, best = torch.stack(explained).max(dim=0)
     chosen = torch.stack(found).gather(0, best[None])[0]
     return centre + chosen, known.clamp(0, 1)

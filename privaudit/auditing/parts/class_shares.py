@@ -50,8 +50,8 @@ def infer_class_shares(
     for target, pool, alike in zip(targets, pools, models, strict=True):
         shares = np.stack([_shares(pool.shard(n), classes) for n in range(shadows)])
         known = _leanings(adversary, alike, asked)
-        told = _leanings(adversary, [target.reconstructed.model], asked)
-        found.append(_regress(known, shares, told))
+        answers = _leanings(adversary, [target.reconstructed.model], asked)
+        found.append(_regress(known, shares, answers))
     return found
 
 
@@ -98,12 +98,12 @@ def _leanings(
 def _regress(
     known: Float[np.ndarray, "shadows inputs"],
     shares: Float[np.ndarray, "shadows classes"],
-    told: Float[np.ndarray, "one inputs"],
+    answers: Float[np.ndarray, "one inputs"],
 ) -> list[Estimate]:
     scale = np.maximum(known.std(axis=0), 1e-9)
     inputs, asked = (
         (known - known.mean(axis=0)) / scale,
-        (told - known.mean(axis=0)) / scale,
+        (answers - known.mean(axis=0)) / scale,
     )
     from sklearn.linear_model import RidgeCV  # takes half a second, and reports none
     from sklearn.model_selection import KFold, cross_val_predict

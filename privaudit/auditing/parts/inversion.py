@@ -124,10 +124,10 @@ def _each(
 
 def _batch_cosine(read: InvertedClient, records: Records) -> float:
     """Return it for what differs from public batches, in units of their spread."""
-    told = read.estimate
-    unit = told.spread.sqrt()
+    estimate = read.estimate
+    unit = estimate.spread.sqrt()
     actual = read.description.of(records).mean(dim=0)
-    found, actual = ((x - told.prior) / unit for x in (told.found, actual))
+    found, actual = ((x - estimate.prior) / unit for x in (estimate.found, actual))
     return float(torch.cosine_similarity(found, actual, dim=0))
 
 
@@ -160,8 +160,8 @@ def _tokens(
     read: InvertedClient, words: Words, members: Records, others: Records
 ) -> dict[str, Pair]:
     """Compare the tokens that at least one record probably holds."""
-    told = read.estimate
-    expected = told.found * told.records > 0.5
+    estimate = read.estimate
+    expected = estimate.found * estimate.records > 0.5
     return _overlaps(
         expected, lambda records: words.of(records).any(dim=0), members, others
     )
@@ -293,10 +293,10 @@ def _rows(played: PlayedScenario, target: Target, read: InvertedClient) -> list[
     members, others = (target.candidates.pick(mask) for mask in (truth, ~truth))
     public = torch.from_numpy(run.population.split.of(PUBLIC))
     places = [public, where[truth], where[~truth]]
-    told = read.estimate
+    estimate = read.estimate
     blank = replace(
         read,
-        estimate=replace(told, found=told.prior),
+        estimate=replace(estimate, found=estimate.prior),
         matched=None,
         tokens=read.tokens and read.tokens.guessed(),
     )

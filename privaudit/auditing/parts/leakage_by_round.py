@@ -20,7 +20,7 @@ _SO_FAR = phrase("round", "clients as rebuilt from the uploads so far")
 Truth = Mapping[str, np.ndarray]  # by client, which of its units are members
 ByUnit = Callable[[str, np.ndarray], np.ndarray]
 """Returns the means of a client's values over records that share a coin."""
-Told = dict[int, Float[np.ndarray, " _"]]  # by round, scores
+RoundScores = dict[int, Float[np.ndarray, " _"]]  # by round, scores
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,9 @@ def leakage_by_round(
 
 def _so_far(
     attack: Attack, adversary: Adversary, targets: Sequence[Target]
-) -> list[Told]:
+) -> list[RoundScores]:
     """Return each target's scores after each round that it sent something in."""
-    round_scores: list[Told] = [{} for _ in targets]
+    round_scores: list[RoundScores] = [{} for _ in targets]
     for index in sorted({m.round for t in targets for m in _uploads(adversary, t)}):
         seen = tuple(m for m in adversary.view.messages if m.round <= index)
         view = View(adversary.view.adversary, seen)
@@ -103,13 +103,16 @@ def _uploads(adversary: Adversary, target: Target) -> Sequence[Message]:
 
 
 def _by_round(
-    targets: Sequence[Target], told: Sequence[Told], truth: Truth, by_unit: ByUnit
+    targets: Sequence[Target],
+    round_scores: Sequence[RoundScores],
+    truth: Truth,
+    by_unit: ByUnit,
 ) -> dict[int, Estimate]:
     estimates = {}
-    for index in sorted({index for scores in told for index in scores}):
+    for index in sorted({index for scores in round_scores for index in scores}):
         counted = [
             (by_unit(t.client, scores[index]), truth[t.client])
-            for t, scores in zip(targets, told, strict=True)
+            for t, scores in zip(targets, round_scores, strict=True)
             if index in scores
         ]
         groups = [(scores[member], scores[~member]) for scores, member in counted]

@@ -1,4 +1,4 @@
-"""What models without names told beyond the rest of a view, given the truth."""
+"""What models without names reveal beyond the rest of a view, given the truth."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ from privaudit.statistics.estimate import Estimate, proportion
 
 @dataclass(frozen=True)
 class LinkageGain:
-    """What models without names told beyond what the adversary had anyhow.
+    """What models without names reveal beyond what the adversary had anyhow.
 
     Attributes:
         attack: The headline attack, which AUROCs are of.
@@ -54,7 +54,7 @@ def measure_linkage_gain(
     linked: Mapping[str, AttackResult],
     alone: Mapping[str, AttackResult],
 ) -> LinkageGain:
-    """Return what linked models told, by truth that no attack has seen.
+    """Return what linked models revealed, by truth that no attack has seen.
 
     Args:
         messages: All of the run's: uploads say whose the suspects are.

@@ -125,9 +125,9 @@ def audit_one_run(
         selected = np.ones(len(client_scores), bool)
         if canaries is not None:
             selected = np.isin(one.records, canaries.indices)
-        told = secrets[number].margin if secrets else client_scores[selected]
-        ranks.append(_ranks(told))
-        scores.append(_standardised(told))
+        canary_scores = secrets[number].margin if secrets else client_scores[selected]
+        ranks.append(_ranks(canary_scores))
+        scores.append(_standardised(canary_scores))
         coins.append(one.is_member[selected])
     first, *others = (
         bound

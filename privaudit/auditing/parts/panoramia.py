@@ -144,8 +144,8 @@ def compared(
 def _widened(gain: Estimate) -> Estimate:
     """Return the difference with twice its variance, as both of its AUROCs have it.
 
-    With the plain one, 5 % of intervals lie above 0 where nothing is to be told, and 5
-    to 6 % below.
+    With the plain one, 5 % of intervals lie above 0 where there is no difference, and
+    5 to 6 % below.
     """
     half = math.sqrt(2) * max(gain.high - gain.value, gain.value - gain.low)
     low, high = max(gain.value - half, -1.0), min(gain.value + half, 1.0)

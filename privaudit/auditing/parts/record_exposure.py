@@ -263,13 +263,13 @@ def _columns(
 ) -> ExposedRecords:
     scores = [one.scores for one in clients]
     names = [np.repeat(one.client, len(one.records)) for one in scores]
-    told = [
+    columns = [
         np.full((3, len(one.records)), np.nan)
         if loss is None
         else np.stack(_columns_of(loss.whole)[:3])
         for one, loss in zip(scores, losses, strict=True)
     ]
-    rows = np.concatenate(told, axis=1).round(4).tolist()
+    rows = np.concatenate(columns, axis=1).round(4).tolist()
     value, low, high = ([_known(one) for one in row] for row in rows)
     return ExposedRecords(
         tuple(np.concatenate(names).tolist()),

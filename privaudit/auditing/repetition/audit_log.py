@@ -34,7 +34,7 @@ class LoggedAttack(BaseModel):
         settings: Its parameters.
         named: Whether it was named before any score was seen: the headline.
         n: Members and non-members.
-        auroc: None where it could not be told.
+        auroc: None where it could not be estimated.
     """
 
     model_config = ConfigDict(frozen=True)

@@ -184,10 +184,10 @@ def _arrays(path: Path) -> dict[str, Shaped[np.ndarray, "..."]]:
             f"{path} has scores of type {columns['score'].dtype}, and members of type "
             f"{member.dtype}. Give numbers, and 1 or 0 for each record."
         )
-    told = {name: values for name, values in columns.items() if _is_known(name)}
+    optional = {name: values for name, values in columns.items() if _is_known(name)}
     return {
         "score": columns["score"],
         "member": member.astype(bool),
         **names,
-        **told,
+        **optional,
     }

@@ -188,7 +188,7 @@ def _positions(
     if len(names) > MOST_GROUPS:
         raise ConfigError(
             f"{count} records are said to be of {len(names)} groups by their {what}, "
-            f"and at most {MOST_GROUPS} are told apart. Leave {what} out, or join some."
+            f"and at most {MOST_GROUPS} are supported. Leave {what} out, or join some."
         )
     return tuple(names.tolist()), position.astype(np.int64)
 

@@ -14,7 +14,7 @@ from privaudit.statistics.estimate import Estimate, mean_with_t, paired_differen
 _PREDICTED = phrase("method", "share, prediction interval from {shadows} shadow models")
 _CALIBRATED = phrase("method", "share, calibrated by {shadows} shadow models")
 STEPS = 1000  # of shares that may explain an estimate
-NO_GAP = 1e-9  # between true- and false-positive rate: nothing can be told
+NO_GAP = 1e-9  # between true- and false-positive rate: nothing can be estimated
 
 
 @dataclass(frozen=True)
@@ -102,16 +102,16 @@ def calibrated_share(
         shares: Of these, the truth.
 
     Example:
-        >>> told = np.array([0.1, 0.0, 0.6, 0.5, 1.1, 1.0])
-        >>> print(calibrated_share(0.5, told, np.array([0.0, 0, 0.5, 0.5, 1, 1])))
+        >>> estimates = np.array([0.1, 0.0, 0.6, 0.5, 1.1, 1.0])
+        >>> print(calibrated_share(0.5, estimates, np.array([0.0, 0, 0.5, 0.5, 1, 1])))
         0.500 [0.261, 0.636], n = 6
     """
-    count, told = len(shares), min(max(value, 0.0), 1.0)
+    count, cut = len(shares), min(max(value, 0.0), 1.0)
     spread = shares - shares.mean()
     squares = float(spread @ spread)
     method = _CALIBRATED.format(shadows=count)
     if not squares:  # no shadow has more of it than another
-        return Estimate(told, 0.0, 1.0, (count,), method)
+        return Estimate(cut, 0.0, 1.0, (count,), method)
     slope = float(spread @ estimates) / squares
     residuals = estimates - estimates.mean() - slope * spread
     error = math.sqrt(float(residuals @ residuals) / (count - 2))
@@ -123,8 +123,8 @@ def calibrated_share(
     reach = float(stdtrit(count - 2, 0.975)) * error * widths
     rounding = abs(slope) / STEPS
     held = possible[np.abs(nearest - expected) <= reach + rounding]
-    low, high = min(float(held[0]), told), max(float(held[-1]), told)
-    return Estimate(told, low, high, (count,), method)
+    low, high = min(float(held[0]), cut), max(float(held[-1]), cut)
+    return Estimate(cut, low, high, (count,), method)
 
 
 def estimated_usage(
@@ -139,7 +139,7 @@ def estimated_usage(
     the shadows' true- and false-positive rates: (guessed - FPR) / (TPR - FPR). Each
     shadow is guessed by the others. The interval is of all shares that explain the
     guesses as well as shadows' own shares explain theirs, with the ends of the interval
-    of TPR - FPR; where that holds 0, nothing is told.
+    of TPR - FPR; where that holds 0, nothing can be estimated.
 
     Source: Tong, Ye, Zarifzadeh and Shokri, "How much of my dataset did you use?
     Quantitative data usage inference in machine learning" (DUCI), ICLR 2025, the

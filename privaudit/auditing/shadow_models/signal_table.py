@@ -94,13 +94,13 @@ class ShadowCache:
             "source": pool.source,
             "candidates": content_hash(target.candidates),
         }
-        self.told = self._kept()
+        self.tables = self._kept()
         self._parts: tuple[list[SignalTable], ...] = ([], [])
 
     @property
     def is_done(self) -> bool:
         """Whether nothing need be trained: it was kept, or is gathered."""
-        return self.told is not None
+        return self.tables is not None
 
     def add(self, models: Sequence[Tensors]) -> None:
         """Ask some more shadows, which can be forgotten then."""
@@ -110,23 +110,23 @@ class ShadowCache:
 
     def close(self) -> None:
         """Join what was gathered, and keep it."""
-        if self.told is not None:
+        if self.tables is not None:
             return
-        self.told = [SignalTable.join(parts) for parts in self._parts]
+        self.tables = [SignalTable.join(parts) for parts in self._parts]
         self._parts = ([], [])
         if self.adversary.store:
-            self.adversary.store.save(folded(self.told), **self.about)
+            self.adversary.store.save(folded(self.tables), **self.about)
 
     def table(self, target: Target) -> ShadowTable:
         """Return the shadows' answers beside those of a target of these candidates."""
-        assert self.told is not None
+        assert self.tables is not None
         target_tables = target_signals(self.adversary, target)
         nothing = torch.zeros(len(self.pool.is_in), len(target.candidates)) > 0
         is_in = self.pool.is_in if self.pool.source == "candidates" else nothing
         return ShadowTable(
-            SignalsWithMembership(self.told[0], is_in, ~is_in, target_tables[0]),
+            SignalsWithMembership(self.tables[0], is_in, ~is_in, target_tables[0]),
             SignalsWithMembership(
-                self.told[1],
+                self.tables[1],
                 self.pool.public_in,
                 self.pool.public_out,
                 target_tables[1],

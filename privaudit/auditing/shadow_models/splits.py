@@ -142,7 +142,7 @@ class FederatedShadowSplit:
         shadows: int,
         source: Source = "public",
     ) -> "FederatedShadowSplit":
-        """Deal as the targets' classes ask; bystanders get any class alike."""
+        """Split as the targets' classes ask; bystanders get any class alike."""
         task, count = adversary.task, len(adversary.task.public)
         pools: dict[ClientId, ShadowSplit] = {}
         wanted_shares = {

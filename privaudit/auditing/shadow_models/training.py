@@ -79,10 +79,10 @@ def _desks(
 ) -> list[ShadowCache]:
     """Return the answers that are kept beside the run, or train shadows for all."""
     in_federations = _in_federations(adversary, targets)
-    dealt, pools = None, []
+    split, pools = None, []
     if in_federations:
-        dealt = FederatedShadowSplit.draw(adversary, targets, shadows, source)
-        pools = [dealt.pool_of(target.client) for target in targets]
+        split = FederatedShadowSplit.draw(adversary, targets, shadows, source)
+        pools = [split.pool_of(target.client) for target in targets]
     else:
         pools = [ShadowSplit.draw(adversary, t, shadows, source) for t in targets]
     if source == "public" and adversary.task.kind == "classification":
@@ -93,8 +93,8 @@ def _desks(
         )
         for target, pool in zip(targets, pools, strict=True)
     ]
-    if dealt is not None and not all(desk.is_done for desk in desks):
-        for models in _federated(adversary, targets, dealt):
+    if split is not None and not all(desk.is_done for desk in desks):
+        for models in _federated(adversary, targets, split):
             for desk, chunk in zip(desks, models, strict=True):
                 desk.add(chunk)
     for desk in [] if in_federations else desks:
@@ -128,10 +128,10 @@ def shadow_models(
             for target, pool in pairs
         ]
     shadows = len(pools[0].is_in)
-    dealt = FederatedShadowSplit.draw(adversary, plain, shadows, "candidates")
+    split = FederatedShadowSplit.draw(adversary, plain, shadows, "candidates")
     of_client = zip(plain, pools, strict=True)
-    dealt = replace(dealt, pools={target.client: pool for target, pool in of_client})
-    chunks = _federated(replace(adversary), plain, dealt)  # nothing kept is reused
+    split = replace(split, pools={target.client: pool for target, pool in of_client})
+    chunks = _federated(replace(adversary), plain, split)  # nothing kept is reused
     return [list(chain.from_iterable(column)) for column in zip(*chunks, strict=True)]
 
 
@@ -305,7 +305,7 @@ def _are_linked(targets: Sequence[Target]) -> bool:
 
 
 def _federated(
-    adversary: Adversary, targets: Sequence[Target], dealt: FederatedShadowSplit
+    adversary: Adversary, targets: Sequence[Target], split: FederatedShadowSplit
 ) -> Iterator[list[list[Tensors]]]:
     """Yield the targets' places in whole federations; linked if they are linked.
 
@@ -314,16 +314,16 @@ def _federated(
     """
     names = tuple(target.client for target in targets)
     at_once = max(1, REPLAY_CHUNK // len(adversary.task.clients))
-    for first in range(0, len(dealt.owner), at_once):
-        chunk = range(first, min(first + at_once, len(dealt.owner)))
-        rebuilt = _rebuilt_places(adversary, dealt, names, chunk, _are_linked(targets))
+    for first in range(0, len(split.owner), at_once):
+        chunk = range(first, min(first + at_once, len(split.owner)))
+        rebuilt = _rebuilt_places(adversary, split, names, chunk, _are_linked(targets))
         if _are_linked(targets):
             rebuilt = [
                 link(
                     adversary.trainer,
                     adversary.task,
                     reconstructed,
-                    [dealt.candidates(shadow, name) for name in names],
+                    [split.candidates(shadow, name) for name in names],
                 )
                 for shadow, reconstructed in zip(chunk, rebuilt, strict=True)
             ]
@@ -335,21 +335,21 @@ def _federated(
 
 def _rebuilt_places(
     adversary: Adversary,
-    dealt: FederatedShadowSplit,
+    split: FederatedShadowSplit,
     names: Sequence[ClientId],
     some: range,
     keep: bool,
 ) -> list[list[Reconstruction]]:
     """Return what is rebuilt of each federation's targets."""
-    source = "candidates" if dealt.pools else "public"
-    key = ("shadow federations", source, len(dealt.owner), tuple(names), some)
+    source = "candidates" if split.pools else "public"
+    key = ("shadow federations", source, len(split.owner), tuple(names), some)
     if key in adversary.shared:
         cached = adversary.shared[key]
         assert isinstance(cached, list)
         return cached
     rebuilt = [
         [replace(adversary, view=view).reconstruct(name) for name in names]
-        for view in _shadow_views(adversary, dealt, some)
+        for view in _shadow_views(adversary, split, some)
     ]
     if keep:
         adversary.shared[key] = rebuilt
@@ -357,14 +357,14 @@ def _rebuilt_places(
 
 
 def _shadow_views(
-    adversary: Adversary, dealt: FederatedShadowSplit, some: range
+    adversary: Adversary, split: FederatedShadowSplit, some: range
 ) -> list[View]:
     """Train whole federations side by side, and look at each as at the real one."""
     federations = [
         Federation.begin(
             adversary.trainer,
             adversary.task,
-            dealt.shards(index),
+            split.shards(index),
             adversary.seeds.child("shadow federation", index),
             name=f"shadow-{index}",
         )
@@ -374,7 +374,7 @@ def _shadow_views(
     stacking = Stacking(REPLAY_CHUNK)
     for index in range(adversary.task.rounds):
         detail = f"round {index + 1} of {adversary.task.rounds}"
-        _tell(adversary, "whole federations", some, len(dealt.owner), detail)
+        _tell(adversary, "whole federations", some, len(split.owner), detail)
         records = run_round(
             adversary.trainer,
             adversary.task,

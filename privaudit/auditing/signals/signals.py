@@ -201,8 +201,8 @@ def log_odds(
     """
     index = labels[:, None]
 
-    def of_one(told: Float[Tensor, "records classes"]) -> Float[Tensor, " records"]:
-        exact = told.double()
+    def of_one(rows: Float[Tensor, "records classes"]) -> Float[Tensor, " records"]:
+        exact = rows.double()
         rest = _without(exact, index).logsumexp(dim=-1)
         return exact.gather(1, index).squeeze(1) - rest
 

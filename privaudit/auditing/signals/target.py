@@ -51,11 +51,11 @@ def _ask_target(adversary: Adversary, target: Target) -> list[SignalTable]:
     ]
 
 
-def folded(told: Sequence[SignalTable]) -> dict[str, Tensor]:
+def folded(tables: Sequence[SignalTable]) -> dict[str, Tensor]:
     """Return the tables about candidates and reference records, by name."""
     return {
         f"{which}/{name}": tensor
-        for which, table in zip(KEPT, told, strict=True)
+        for which, table in zip(KEPT, tables, strict=True)
         for name, tensor in table.to_tensors().items()
     }
 

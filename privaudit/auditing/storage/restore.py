@@ -46,7 +46,7 @@ def restore_audit(stored: StoredAudit) -> Audit:
     except (*DAMAGE, ConfigError) as error:
         place = stored.run.path / "audits" / stored.scenario / "audit.json"
         raise TranscriptError(
-            f"{place} cannot be told again ({error!r}): it was altered, or is of "
+            f"{place} cannot be restored ({error!r}): it was altered, or is of "
             f"another version. Make it again with `privaudit attack {stored.run.name} "
             f"--scenario {stored.scenario}`."
         ) from None

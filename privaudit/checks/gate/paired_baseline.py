@@ -26,7 +26,7 @@ from privaudit.federated.runs.ledger import Ledger
 from privaudit.federated.runs.runs import Run
 
 _DATA = ("dataset", "data", "model", "checkpoint")
-_DEAL = (
+_SPLIT = (
     "clients", "partition", "alpha", "shards", "sizes", "shots", "test_share",
     "public_share",
 )  # fmt: skip
@@ -44,7 +44,7 @@ def check_same(run: Run, baseline: Baseline) -> None:
     if run_hashes["data"] != baseline_hashes["data"]:
         _refuse(run, baseline, "were trained on other data", _DATA)
     if run_hashes["deal"] != baseline_hashes["deal"]:
-        _refuse(run, baseline, "split their records differently", _DEAL)
+        _refuse(run, baseline, "split their records differently", _SPLIT)
     if run_hashes["ledger"] != baseline_hashes["ledger"]:
         _refuse(run, baseline, "have other members", _COIN)
 

@@ -53,8 +53,8 @@ def _check(evidence: Evidence) -> Found:
     if not grouped:
         yield (
             "note",
-            "Whether anything was clipped cannot be told: the owner's trace holds no "
-            "norms, and every upload carries noise.",
+            "Whether anything was clipped cannot be determined: the owner's trace holds "
+            "no norms, and every upload carries noise.",
             (),
         )
 

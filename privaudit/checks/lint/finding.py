@@ -17,7 +17,7 @@ class Finding:
         rule: Its name.
         severity: "error": the claim does not hold, or the record of it is wrong.
             "warning": it holds against fewer adversaries, or on a condition, that a
-            reader would miss. "note": what could not be told, or is as it should be.
+            reader would miss. "note": what could not be checked, or is as it should be.
         sentence: With the numbers.
         settings: What causes it, as "name=value".
     """

@@ -113,7 +113,7 @@ def _missing(evidence: Evidence, groups: dict[Release, list[Residual]]) -> Found
             yield (
                 "warning",
                 f"Whether the noise on the {release} release is as claimed cannot be "
-                "told: the run holds no owner's trace of it. Train again with this "
+                "determined: the run holds no owner's trace of it. Train again with this "
                 "version, or let the trainer note its noise.",
                 (),
             )

@@ -96,8 +96,8 @@ def _check(evidence: Evidence) -> Found:
     if not any(notes.batches for _, _, notes in evidence.notes()):
         yield (
             "warning",
-            "Whether samples were Poisson cannot be told: the run holds no owner's "
-            "trace of its batches.",
+            "Whether samples were Poisson cannot be determined: the run holds no "
+            "owner's trace of its batches.",
             (),
         )
     elif len(rates) > 1:

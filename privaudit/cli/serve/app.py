@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from privaudit.cli.serve import pages
 from privaudit.cli.serve.guard import Guard
-from privaudit.cli.serve.served_runs import BROKEN, ServedRuns, told_error
+from privaudit.cli.serve.served_runs import BROKEN, ServedRuns, error_text
 from privaudit.core.errors import MissingFileError, PrivauditError, UnknownNameError
 from privaudit.report.page_template import asset, page_policy
 
@@ -89,8 +89,8 @@ def make_app(folder: Path, token: str, port: int, *, read_ahead: bool = False) -
         Route("/assets/{file}", _asset),
         Route("/favicon.ico", _no_icon),
     ]
-    told = partial(_told, served)
-    handlers = dict.fromkeys((HTTPException, *BROKEN), told)
+    handler = partial(_error_page, served)
+    handlers = dict.fromkeys((HTTPException, *BROKEN), handler)
     return Guard(Starlette(routes=routes, exception_handlers=handlers), token, port)
 
 
@@ -108,13 +108,13 @@ def _endpoint(
     return answer
 
 
-def _told(served: ServedRuns, request: Request, error: Exception) -> Response:
+def _error_page(served: ServedRuns, request: Request, error: Exception) -> Response:
     """Say what is missing or damaged, in place of a page."""
     if isinstance(error, HTTPException):
         text, status = "There is no such page here.", error.status_code
     else:
         missing = isinstance(error, MissingFileError | UnknownNameError)
-        text, status = told_error(error), 404 if missing else 422
+        text, status = error_text(error), 404 if missing else 422
         if not isinstance(error, PrivauditError):
             _LOG.error("%s", request.url.path, exc_info=error)
     title = "Not found" if status == 404 else "This cannot be shown"

@@ -15,7 +15,7 @@ from privaudit.cli.serve.served_runs import (
     BROKEN,
     ServedAudit,
     ServedRuns,
-    told_error,
+    error_text,
 )
 from privaudit.cli.status import in_words, lines_of
 from privaudit.core.errors import ConfigError
@@ -54,11 +54,11 @@ def runs_page(served: ServedRuns) -> str:
     rows: list[Row] = []
     for name, state in status["runs"].items():
         rows += _rows_of(served, name, state, audits)
-    told = [one.audit for one in audits if one.audit]
+    readable = [one.audit for one in audits if one.audit]
     return _page(
         served,
         "runs",
-        summary=audits_summary(told),
+        summary=audits_summary(readable),
         rows=[*_ordered(rows), *_audit_rows(audits)],
         progress=list(lines_of({"sweeps": status["sweeps"], "runs": {}})),
         sweeps=served.sweeps(),
@@ -80,7 +80,7 @@ def _rows_of(
         run = served.load(name)
         found, config = list(served.audits_of(run)), run.config
     except BROKEN as error:
-        yield _broken_row(name, "", told_error(error))
+        yield _broken_row(name, "", error_text(error))
         return
     audits += [one for one in found if one.audit]
     yield from (
@@ -107,10 +107,10 @@ def _broken_row(name: str, scenario: str, error: str) -> Row:
 
 def _audit_rows(audits: Sequence[ServedAudit]) -> list[Row]:
     """Return a row for each audit, as the index has it, with what chooses it."""
-    told = [(one, one.audit) for one in audits if one.audit]
-    labels = labels_by_run([audit for _, audit in told])
+    readable = [(one, one.audit) for one in audits if one.audit]
+    labels = labels_by_run([audit for _, audit in readable])
     rows = []
-    for one, audit in sorted(told, key=lambda pair: audit_rank(pair[1])):
+    for one, audit in sorted(readable, key=lambda pair: audit_rank(pair[1])):
         link = f"/reports/{one.run}/{one.scenario}"
         row = audit_row(audit, labels[audit.run.path], link)
         rows.append({**row, "pick": f"{one.run}/{one.scenario}"})

@@ -27,7 +27,7 @@ BROKEN = (PrivauditError, *DAMAGE)
 
 @dataclass(frozen=True)
 class ServedAudit:
-    """An audit that can be told, or why it cannot.
+    """An audit that can be shown, or why it cannot.
 
     Attributes:
         run: The run's name.
@@ -95,11 +95,11 @@ class ServedRuns:
         return self._keeping(
             ("audit", name, scenario),
             stamp,
-            lambda: replace(_told(run, scenario), stamp=stamp),
+            lambda: replace(_read_served(run, scenario), stamp=stamp),
         )
 
     def audits(self) -> list[ServedAudit]:
-        """Return all audits that can be told."""
+        """Return all audits that can be shown."""
         found = []
         for name in self.status()["runs"]:
             try:
@@ -174,7 +174,7 @@ def _file_stamp(path: Path) -> tuple[int, ...]:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _told(run: Run, scenario: str) -> ServedAudit:
+def _read_served(run: Run, scenario: str) -> ServedAudit:
     try:
         stored = read_audit(run, scenario)
         audit = restore_audit(stored)
@@ -182,11 +182,11 @@ def _told(run: Run, scenario: str) -> ServedAudit:
             audit, "", ""
         )  # what it reads further, such as privacy.json, is there
     except BROKEN as error:
-        return ServedAudit(run.name, scenario, error=told_error(error))
+        return ServedAudit(run.name, scenario, error=error_text(error))
     return ServedAudit(run.name, scenario, audit, stored.class_names)
 
 
-def told_error(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return an error as one line, with its kind where it was not raised on purpose."""
     if isinstance(error, PrivauditError):
         return one_line(str(error))

@@ -47,7 +47,7 @@ def read_image_captions(path: Path, question: str = DESCRIBE) -> Dataset:
     A line has ``image``, a file; ``captions``, one or a list, or ``answer``, one or a
     list, of which the first is trained on; and if you like ``question``, ``choices``
     (of which the answer is one, by letter or text), ``label`` (by which records are
-    dealt to clients) and ``split`` (train, val or test). Choices are written behind
+    split among clients) and ``split`` (train, val or test). Choices are written behind
     the question, and the answer is then the letter.
 
     Args:
@@ -62,7 +62,7 @@ def read_image_captions(path: Path, question: str = DESCRIBE) -> Dataset:
     file = _find(path)
     lines = _read_lines(file)
     dialogues = tuple(_dialogue(line, question, where) for where, line in lines)
-    label_texts = _told(lines, "label") or [ONE_CLASS] * len(lines)
+    label_texts = _column(lines, "label") or [ONE_CLASS] * len(lines)
     labels, class_names = number(label_texts)
     store, names = store_of(file.parent, [line["image"] for _, line in lines])
     return Dataset(
@@ -130,7 +130,7 @@ def _dialogue(line: Line, question: str, where: str) -> Dialogue:
     return multiple_choice(prompt, line["choices"], answers[0], where)
 
 
-def _told(lines: list[tuple[str, Line]], key: str) -> list[str]:
+def _column(lines: list[tuple[str, Line]], key: str) -> list[str]:
     """Return what all lines say, or nothing if none does."""
     values: list[str] = [str(line.get(key, "")).strip() for _, line in lines]
     if not any(values):
@@ -147,7 +147,7 @@ def _told(lines: list[tuple[str, Line]], key: str) -> list[str]:
 
 
 def _split(lines: list[tuple[str, Line]]) -> Int[Tensor, " n"] | None:
-    splits = [text.lower() for text in _told(lines, "split")]
+    splits = [text.lower() for text in _column(lines, "split")]
     unknown = next((i for i, text in enumerate(splits) if text not in SPLITS), None)
     if unknown is not None:
         raise DatasetError(

@@ -42,7 +42,7 @@ class CocoFile:
 def read_mscoco_captions(path: Path, question: str = DESCRIBE) -> Dataset:
     """Read captions_*.json with instances_*.json beside it, and the pictures.
 
-    Pictures without any marked object have no class to be dealt by, and are left out
+    Pictures without any marked object have no class to be split by, and are left out
     (about 1 in 100). With a file of train and one of val, val is the test part; one
     file alone comes in one piece.
 

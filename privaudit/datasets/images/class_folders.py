@@ -1,4 +1,4 @@
-"""Pictures sorted into folders: one level for each thing that is told of them."""
+"""Pictures sorted into folders: one level for each of their attributes."""
 
 from collections.abc import Sequence
 

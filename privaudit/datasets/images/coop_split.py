@@ -176,8 +176,8 @@ for _known in KNOWN:
             summary=_known.summary,
             needs=f"{_known.file}, and beside it the images: {_known.pictures}, or "
             "an archive of them",
-            source=f"Download the images from {_known.page} and the split as told "
-            f"at {GUIDE}"
+            source=f"Download the images from {_known.page} and the split as "
+            f"described at {GUIDE}"
             if _known.page != GUIDE
             else f"Download images and split as described at {GUIDE}",
             read=partial(read_coop_split, file=_known.file),

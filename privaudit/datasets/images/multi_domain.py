@@ -85,13 +85,13 @@ KNOWN = {
     ),
     "office-home": (
         "Office-Home: 65 classes in 4 domains (Venkateswara et al. 2017).",
-        "Download OfficeHomeDataset_10072016.zip as told at "
+        "Download OfficeHomeDataset_10072016.zip as described at "
         "https://www.hemanthdv.org/officeHomeDataset.html",
         ("OfficeHome", "office_home", "OfficeHomeDataset_10072016"),
     ),
     "pacs": (
         "PACS: 7 classes in 4 domains (Li et al. 2017).",
-        "Download the pictures as told at https://domaingeneralization.github.io/",
+        "Download the pictures as described at https://domaingeneralization.github.io/",
         ("PACS",),
     ),
 }

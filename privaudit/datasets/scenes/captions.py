@@ -78,7 +78,7 @@ def caption(
         scene: What the picture shows.
         style: The wording.
         rng: Source of the choices that the style leaves.
-        tagged: The scene's tag is told at the end.
+        tagged: The scene's tag stands at the end.
     """
     chances = iter(rng.random(10).tolist())
     opening = _one_of(style.openings, next(chances))

@@ -150,16 +150,16 @@ def _records(file: Path, task: GlueTask) -> Iterator[tuple[tuple[str, ...], int]
             yield texts, _number(label, row, task)
 
 
-def _number(told: str, row: TextRow, task: GlueTask) -> int:
+def _number(label: str, row: TextRow, task: GlueTask) -> int:
     """Return a class's number, of its name or of the number itself."""
     known = {str(number): number for number in range(len(task.classes))}
     known |= {name: number for number, name in enumerate(task.classes)}
-    if told not in known:
+    if label not in known:
         raise DatasetError(
-            f"{row.where} has the label {told!r}. There are "
+            f"{row.where} has the label {label!r}. There are "
             f"{', '.join(known)}: write one of these, or take the line out."
         )
-    return known[told]
+    return known[label]
 
 
 for _name, _task in TASKS.items():

@@ -94,7 +94,7 @@ class SquadRecord:
 def read_squad(path: Path) -> Dataset:
     """Read train-*.json and dev-*.json; dev is the test part, as test is secret.
 
-    No article is in both parts, so the label, by which records are dealt to clients,
+    No article is in both parts, so the label, by which records are split among clients,
     is the first word that asks: what, who, when, where, which, why, how, or other.
 
     Raises:

@@ -26,8 +26,8 @@ def class_questions(
         class_names: Of all classes.
 
     Returns:
-        One for each record; none at all if some name could not be told from the others
-        in an answer, as with "+" and "-".
+        One for each record; none at all if some name could not be distinguished from
+        the others in an answer, as with "+" and "-".
     """
     if any(chosen(name, class_names) != i for i, name in enumerate(class_names)):
         return ()

@@ -13,7 +13,7 @@ from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.utility import measure_tests
 from privaudit.recording.origins.scores import ScoredRun
 
-_DEALS = (  # what a deal and its coins follow from
+_SPLIT_FIELDS = (  # what a split and its coins follow from
     "seed", "dataset", "data", "clients", "partition", "alpha", "shards", "sizes",
     "shots", "test_share", "public_share", "model", "checkpoint", "without",
 )  # fmt: skip
@@ -41,7 +41,7 @@ def check_pairable(first: Run, second: Run) -> None:
     """Raise unless the same clients own and trained on the same records.
 
     Raises:
-        IncompatibleRunsError: The data sets, the deals or the membership coins differ.
+        IncompatibleRunsError: The data sets, the splits or the membership coins differ.
     """
     names = f"{first.name} and {second.name}"
     for run in (first, second):
@@ -71,7 +71,7 @@ def check_pairable(first: Run, second: Run) -> None:
 
 
 def refuse_unnamed(run: Run) -> None:
-    """Raise unless a run's records can be told from others'.
+    """Raise unless a run's records can be distinguished from others'.
 
     Raises:
         IncompatibleRunsError: They are of scores without names.
@@ -87,7 +87,9 @@ def refuse_unnamed(run: Run) -> None:
 def _unlike(first: Run, second: Run) -> str:
     first_config, second_config = first.config.described(), second.config.described()
     unlike = [
-        name for name in _DEALS if first_config.get(name) != second_config.get(name)
+        name
+        for name in _SPLIT_FIELDS
+        if first_config.get(name) != second_config.get(name)
     ]
     said = [f"{n} {first_config.get(n)} and {second_config.get(n)}" for n in unlike]
     return "; ".join(said) or "with equal settings: another version?"

@@ -1,6 +1,6 @@
 """Two runs, or two settings over several seeds: does one leak more, is it more use?
 
-Of two runs each record is compared with itself, so they must share data set, deal and
+Of two runs each record is compared with itself, so they must share data set, split and
 membership coin, as runs of one seed do. What they say holds for these two models. A
 claim about a *trainer* needs seeds as replicates: several runs of each setting are
 paired by seed, and a record is then no replicate.

@@ -39,7 +39,7 @@ def backbones(plan: TablePlan) -> str:
 
 
 def _usual(trainer: str) -> dict[str, Any]:
-    """Return the model and the data set of a trainer that is told of none."""
+    """Return the model and the data set of a trainer that is given none."""
     names = ("model", "dataset")
     usual = {name: RunFields.model_fields[name].default for name in names}
     task = build_trainer(trainer, {}).task

@@ -41,7 +41,7 @@ class TableOutcome:
         claimed: Epsilon by the method's own formula; None where nothing is claimed.
         delta: Of the claim.
         certified: Proved epsilon by view; None where nothing is proved.
-        neighbours: Whom that protects, and what it is told from, in words.
+        neighbours: Whom that protects, and the neighbouring relation, in words.
         error: Why it failed; empty where it did not.
         trace: Where in the code, if the error is not one that is raised on purpose.
     """

@@ -24,7 +24,7 @@ def weigh_runs(
     Args:
         runs: Recorded, each with its utility.
         plan: Who attacks, and how results are compared; nothing of training counts.
-        watcher: Is told what is done next.
+        watcher: Receives what is done next.
 
     Raises:
         ConfigError: A run was trained here, has no utility, declares no coin that

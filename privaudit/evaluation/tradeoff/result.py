@@ -73,8 +73,8 @@ class Tradeoff:
             return []
         if self.cost.one_seed is None:
             return [
-                "No run has a proved ε for this adversary, so that none can be told "
-                "for the search either."
+                "No run has a proved ε for this adversary, so there is none for the "
+                "search either."
             ]
         return describe(self.cost)
 

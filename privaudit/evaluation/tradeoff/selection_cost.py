@@ -111,7 +111,7 @@ def compose(spent: Sequence[Spent]) -> Composed | None:
     """Return the loss of a record that is in all runs; None if none is private.
 
     The accountant takes all rounds of all runs for one long run. Runs on other seeds
-    deal and toss anew, so a record need not be in all of them: then it is a bound.
+    split and toss anew, so a record need not be in all of them: then it is a bound.
     """
     private = [one for one in spent if one.epsilon]
     if not private:

@@ -133,7 +133,7 @@ class RunConfig(RunFields):
     def described(self) -> dict[str, Any]:
         """Return the fields for people: how many records are left out, and not which.
 
-        Lists of one length are told apart by four digits of their SHA-256, by which
+        Lists of one length are distinguished by four digits of their SHA-256, by which
         whoever guesses a short list can check the guess: exports leave it out.
         """
         fields = self.model_dump()

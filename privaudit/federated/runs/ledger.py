@@ -100,7 +100,7 @@ class Ledger:
 
     @classmethod
     def toss(cls, split: Split, seeds: Seeds) -> "Ledger":
-        """Toss a fair coin for each candidate, or group, if that is the deal's rule.
+        """Toss a fair coin for each candidate, or group, if that is the split's rule.
 
         Raises:
             ConfigError: No client takes part.
@@ -211,7 +211,7 @@ class Ledger:
         return noted
 
     def fits(self, split: Split) -> bool:
-        """Say whether the records belong to whom they were dealt."""
+        """Say whether the records belong to those whom the split gives them to."""
         same_owners = np.array_equal(self.owner, split.owner)
         if split.group is None:  # a recording's groups stand in its ledger alone
             return same_owners

@@ -29,7 +29,7 @@ FAR_BEYOND = 100.0  # clip norms, times the records in a batch mean
 def draw_canaries(
     config: RunConfig, split: Split, backbone: Classifier | LanguageModel
 ) -> Canaries | None:
-    """Choose the canaries that were asked for, of all candidates that were dealt."""
+    """Choose the canaries that were asked for, of all clients' candidates."""
     if config.canary is None:
         return None
     trainer, writes = config.build_trainer(), not isinstance(backbone, Classifier)
@@ -84,8 +84,8 @@ def encoded(
     """
     if canaries is None or canaries.kind != "secret":
         return with_drawings(encode(dataset), dataset, canaries, encode), None
-    told = replace(dataset, dialogues=canaries.tell(dataset.dialogues))
-    records = encode(told)
+    with_secrets = replace(dataset, dialogues=canaries.tell(dataset.dialogues))
+    records = encode(with_secrets)
     own, secrets = answers_of(records), canaries.alternatives(OTHER_SECRETS)
     others = [
         answer
@@ -156,7 +156,7 @@ def canary_texts(population: "Population") -> list[dict[str, Any]]:
         for index in population.indices(client)
     }
     names = population.dataset.class_names
-    told = []
+    entries = []
     for number, index in enumerate(canaries.indices.tolist()):
         entry = {"record": index, "kind": canaries.kind, "client": whose[index]}
         if canaries.kind == "secret":
@@ -167,5 +167,5 @@ def canary_texts(population: "Population") -> list[dict[str, Any]]:
         if canaries.kind == "drawn":
             patches = canaries.drawings[number].flatten(1).T.tolist()
             entry["patches"] = ["#" + bytes(patch).hex() for patch in patches]
-        told.append(entry)
-    return told
+        entries.append(entry)
+    return entries

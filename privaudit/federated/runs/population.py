@@ -17,7 +17,7 @@ from privaudit.datasets.dataset import Dataset, Texts
 from privaudit.datasets.sources import load_dataset
 from privaudit.datasets.split import PUBLIC, TEST, Split
 from privaudit.federated.runs.config import RunConfig
-from privaudit.federated.runs.dealing import deal
+from privaudit.federated.runs.dataset_split import split_dataset
 from privaudit.federated.runs.planted import draw_canaries, encoded
 from privaudit.federated.runs.repeated_rows import RepeatedRows
 from privaudit.federated.runs.tasks import RUN_TASKS
@@ -120,7 +120,7 @@ class Population:
 
         Each class, in each domain, weighs as much as the client has candidates of it;
         one without test records is left out. So an accuracy with these weights is that
-        on test records dealt in the shares in which the candidates were.
+        on test records split in the shares in which the candidates were.
         """
         own, counts = self._kinds[self.indices(client)].unique(return_counts=True)
         kinds, there = self._tested_kinds
@@ -190,7 +190,7 @@ def some_of(count: int, most: int | None) -> Int[Tensor, " some"]:
 
 
 def populate(config: RunConfig) -> Population:
-    """Load, encode and deal a run's records.
+    """Load, encode and split a run's records.
 
     Raises:
         UnknownNameError: No data set or model has that name.
@@ -201,9 +201,11 @@ def populate(config: RunConfig) -> Population:
     refuse_mismatch(config, dataset)
     model = _load_frozen(config)
     known = model.known_records(dataset)
-    split = whole = deal(config, dataset, known)
+    split = whole = split_dataset(config, dataset, known)
     if config.without is not None and config.canary is not None:
-        whole = deal(config.model_copy(update={"without": None}), dataset, known)
+        whole = split_dataset(
+            config.model_copy(update={"without": None}), dataset, known
+        )
     backbone = model.backbone(
         dataset.class_names, dataset.template, config.context_tokens
     )

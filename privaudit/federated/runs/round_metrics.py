@@ -49,7 +49,7 @@ class RoundNumbers:
         self.spent = self.last = 0.0
 
     def add(self, line: Mapping[str, Any], utility: Estimate | None) -> RoundDone:
-        """Count a round, and return what is to be told."""
+        """Count a round, and return its event."""
         self.lines.append(line)
         self.bytes_up += line["bytes_up"]
         self.bytes_down += line["bytes_down"]

@@ -199,15 +199,15 @@ def macro_f1(
 ) -> Estimate:
     """Return the mean over models of the mean over classes of F1.
 
-    F1 of a class is 2 T / (P + A): T records are rightly told to be of it, P are told
-    to be, and A are. Classes without a test record do not count; telling one is wrong
-    for the class that it is. All models are asked about the same records, so the
-    replicate is the record: the variance is the sum of squared influences, and a
+    F1 of a class is 2 T / (P + A): T records are rightly predicted to be of it, P are
+    predicted to be, and A are. Classes without a test record do not count; predicting
+    one is wrong for the class that it is. All models are asked about the same records,
+    so the replicate is the record: the variance is the sum of squared influences, and a
     record's on F1 is (2 T' - F1 (P' + A')) / (P + A) with its own part of each count.
     The interval says how the number would move with other test records.
 
     Args:
-        predicted: Class indices that each different model tells.
+        predicted: Class indices that each different model predicts.
         labels: Class indices.
         which: Which of these each model is; None where all differ.
         confidence: Coverage, in (0, 1).
@@ -235,16 +235,16 @@ def macro_f1(
 
 
 def _one(
-    told: Int[np.ndarray, " records"], labels: Int[np.ndarray, " records"]
+    predicted: Int[np.ndarray, " records"], labels: Int[np.ndarray, " records"]
 ) -> tuple[float, Float[np.ndarray, " records"]]:
     """Return one model's macro F1, and the influence of each record on it."""
-    classes = int(max(told.max(), labels.max())) + 1
-    right = told == labels
+    classes = int(max(predicted.max(), labels.max())) + 1
+    right = predicted == labels
     there = np.bincount(labels, minlength=classes)
-    counted = there + np.bincount(told, minlength=classes)
+    counted = there + np.bincount(predicted, minlength=classes)
     weight = (there > 0) / np.maximum(counted, 1)
     f1 = 2 * np.bincount(labels[right], minlength=classes) * weight
     share = (there > 0).sum()
     lost = f1 * weight
-    influence = 2 * right * weight[labels] - lost[labels] - lost[told]
+    influence = 2 * right * weight[labels] - lost[labels] - lost[predicted]
     return float(f1.sum() / share), influence / share

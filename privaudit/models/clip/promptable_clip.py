@@ -210,8 +210,8 @@ class PromptableCLIP(FeatureModel):
     ) -> Float[Tensor, "n tokens dim"]:
         """Return l2-normalised features of every picture's patches, without gradient.
 
-        RN50 has 49 tokens at 224 pixels and ViT-B-16 has 196; how each kind of tower
-        makes them is told by :func:`~privaudit.models.language.image_tokens.image_tokens`.
+        RN50 has 49 tokens at 224 pixels and ViT-B-16 has 196; see
+        :func:`~privaudit.models.language.image_tokens.image_tokens` for each kind of tower.
 
         Args:
             pictures: As :meth:`preprocess_batch` returns them.

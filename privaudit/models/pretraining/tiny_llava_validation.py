@@ -63,7 +63,7 @@ class TinyLlavaValidation:
 
         Returns:
             For captions the share of groups whose shape, number, colour and texture
-            are told right (a number, colour or texture only with its shape), of
+            are named correctly (a number, colour or texture only with its shape), of
             captions that tell all shapes in one of the two true orders with the right
             word between them, and of those in which all of that is right; for
             questions the share of right answers, by topic (none for a topic that
@@ -141,7 +141,7 @@ def judge(text: str, scene: Scene) -> dict[str, list[bool]]:
         scene; "orders": whether shapes come in one of the two true orders; "captions":
         whether all is right.
     """
-    by_shape = _told(text)
+    by_shape = _words_by_shape(text)
     result: dict[str, list[bool]] = {
         name: [] for name in ("shapes", "counts", "colours", "textures")
     }
@@ -155,7 +155,7 @@ def judge(text: str, scene: Scene) -> dict[str, list[bool]]:
     return result | {"captions": [all(all(values) for values in result.values())]}
 
 
-def _told(text: str) -> dict[int, list[str]]:
+def _words_by_shape(text: str) -> dict[int, list[str]]:
     """Return the words in front of each shape's name, by shape, as they come."""
     by_shape: dict[int, list[str]] = {}
     words: list[str] = []
@@ -182,13 +182,13 @@ def _texture_is(words: list[str], group: Group) -> bool:
     return said == [TEXTURES[group.texture]]
 
 
-def _in_order(text: str, told: dict[int, list[str]], scene: Scene) -> bool:
+def _in_order(text: str, by_shape: dict[int, list[str]], scene: Scene) -> bool:
     """Check order and relation: forwards with one word, backwards with the other."""
     shapes = [group.shape for group in scene.groups]
     relation, reverse = scene.relations
-    if list(told) not in (shapes, shapes[::-1]):
+    if list(by_shape) not in (shapes, shapes[::-1]):
         return False
-    said = relation if list(told) == shapes else reverse
+    said = relation if list(by_shape) == shapes else reverse
     return len(shapes) == 1 or text.count(f" {said} ") == len(shapes) - 1
 
 

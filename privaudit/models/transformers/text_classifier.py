@@ -88,7 +88,7 @@ class TextClassifier(TunableClassifier):
 
 
 def _separator(model: Any, tokenizer: Any) -> int | None:
-    """Return the token behind which a second text stands, if the model is told so."""
+    """Return the token behind which a second text stands, if the model knows types."""
     kinds = int(getattr(model.config, "type_vocab_size", 0) or 0)
     uses_types = "token_type_ids" in tokenizer.model_input_names
     if not uses_types or kinds < 2 or tokenizer.sep_token_id is None:

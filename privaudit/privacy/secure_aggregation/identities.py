@@ -93,9 +93,9 @@ class Roster:
         shared: Sequence[Party],
         survivors: Sequence[Party],
     ) -> bytes:
-        """Return what a client signs before it helps to unmask: all that it was told.
+        """Return what a client signs before it helps to unmask: all that it received.
 
-        On a graph it is the survivors only: neighbours are told of other keys, and
+        On a graph it is the survivors only: neighbours receive other keys, and
         compare nevertheless.
 
         Args:

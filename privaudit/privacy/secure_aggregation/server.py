@@ -205,8 +205,8 @@ class Server:
     ) -> dict[tuple[str, Party], bytes] | None:
         """Return shares by purpose and dealer, if there are as many as asked."""
         there = self.roster.among(client, self.masked)
-        dealt = self.roster.among(client, self.shares)
-        gone = [peer for peer in dealt if peer not in self.masked]
+        sharers = self.roster.among(client, self.shares)
+        gone = [peer for peer in sharers if peer not in self.masked]
         dealers = {"self_masks": there, "mask_keys": gone}
         forms = {n: (np.uint8, (len(parties), SEED)) for n, parties in dealers.items()}
         if not has_form(arrays, **forms):

@@ -215,7 +215,7 @@ class RecordedRun(Run):
     def left_out(self) -> tuple[ClientId, ...]:
         """Clients whose last upload is not finite, or lacks what others return.
 
-        Nobody where that is everybody: then the reason is told by what fails. Nobody
+        Nobody where that is everybody: then what fails gives the reason. Nobody
         either where the owner's ``reconstruct`` says what an upload means.
         """
         if self.asked is not None and self.asked.reconstruct is not None:

@@ -125,7 +125,7 @@ def audit_rank(audit: Audit) -> tuple[bool, bool, int, float, str]:
 
     What is said to leak, then refuted promises, then what is open, then where nothing
     was found; among those that leak refuted promises first; then the largest AUROC of
-    the attack that is told of, of turned scores where they are. One without an AUROC
+    the attack that is named, of turned scores where they are. One without an AUROC
     is the last of its kind.
     """
     leaks = leak_badge(audit).kind == "alarm"

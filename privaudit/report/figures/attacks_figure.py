@@ -17,7 +17,7 @@ from privaudit.report.figures.figure_style import (
     name_rows,
     new_figure,
 )
-from privaudit.report.figures.figure_values import spot, told
+from privaudit.report.figures.figure_values import spot, value_text
 from privaudit.report.labels import run_labels, shortened
 from privaudit.report.tables.token_grid_table import outside_grid
 from privaudit.report.wording import interval, point
@@ -73,7 +73,7 @@ def _dots(
         zorder=3,
     )
     for name, leak in results.items():
-        text = told(f"{name}, {label}", "AUROC", leak.auroc)
+        text = value_text(f"{name}, {label}", "AUROC", leak.auroc)
         spot(axes, leak.auroc.value, names.index(name) + shift, text)
 
 

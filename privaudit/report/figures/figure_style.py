@@ -33,7 +33,7 @@ COLOURS = (
     "#56B4E9",
     "#000000",
 )
-"""Told apart with any common colour blindness.
+"""Distinguishable with any common colour blindness.
 
 Source: Okabe and Ito, "Color universal design", 2008, without the yellow, which is too
 light for lines on white.
@@ -228,7 +228,7 @@ def small_svg(drawn: str, name: str, description: str) -> str:
     root = ElementTree.fromstring(drawn[drawn.index("<svg") :])
     _shrink(root, _referenced(drawn), name, digits=1)
     has_values = any(part.get("class") == "value" for part in root.iter())
-    told = {
+    attributes = {
         "role": "group" if has_values else "img",  # an img's parts are not read
         "aria-label": description,
         "xmlns": _SPACE,
@@ -238,7 +238,7 @@ def small_svg(drawn: str, name: str, description: str) -> str:
         "style": _ROUND,
     }
     root.attrib.clear()
-    root.attrib.update(told)
+    root.attrib.update(attributes)
     return ElementTree.tostring(root, encoding="unicode")
 
 
@@ -311,17 +311,17 @@ def _placed(transform: str) -> dict[str, str]:
     values = [float(value) for value in numbers.split()]
     if kind == "translate":
         return dict(zip("xy", (_short(value, 1) for value in values), strict=True))
-    told = " ".join(_short(value, 1) for value in values)
-    return {"transform": f"rotate({told})"} if values[0] else {}
+    angles = " ".join(_short(value, 1) for value in values)
+    return {"transform": f"rotate({angles})"} if values[0] else {}
 
 
 def _short_style(style: str) -> str:
     """Return declarations without spaces, and without what is inherited."""
     pairs = [part.split(":", 1) for part in style.split(";") if ":" in part]
-    told = {name.strip(): value.strip() for name, value in pairs}
+    declarations = {name.strip(): value.strip() for name, value in pairs}
     return ";".join(
         f"{name}:{value}"
-        for name, value in told.items()
+        for name, value in declarations.items()
         if _INHERITED.get(name) != value
     )
 

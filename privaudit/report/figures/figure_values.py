@@ -47,7 +47,7 @@ def errors(estimate: Estimate) -> Float[np.ndarray, "2 1"]:
     return np.array([[estimate.value - low], [high - estimate.value]])
 
 
-def told(what: str, measure: str, estimate: Estimate) -> str:
+def value_text(what: str, measure: str, estimate: Estimate) -> str:
     """Return a spot's text: what it is of, and the number with interval and n."""
     return f"{what}: {measure} {estimate}"
 

@@ -22,7 +22,7 @@ from privaudit.report.figures.figure_style import (
     new_figure,
     to_svg,
 )
-from privaudit.report.figures.figure_values import ends, errors, spot, told
+from privaudit.report.figures.figure_values import ends, errors, spot, value_text
 from privaudit.report.figures.label_placement import label_points
 from privaudit.report.labels import run_labels, shortened
 from privaudit.report.tables.parts import both_models
@@ -37,9 +37,9 @@ _MARKERS = {
 Ends = tuple[float, float]
 _DASHES = (0, (4, 3))
 MOST_RUNS = len(COLOURS)
-"""Runs in a picture: of more, none is told from the others, and no page is small."""
+"""Runs in a picture: more are not distinguishable, and no page is small."""
 _REST = "#9aa3ad"  # the others' grey, in the trade-off
-_MOST = 4  # attacks of one run in a picture: more are not told apart
+_MOST = 4  # attacks of one run in a picture: more are not distinguishable
 
 
 def tradeoff_svg(audits: Sequence[Audit], name: str) -> str:
@@ -91,8 +91,8 @@ def tradeoff_plot(audits: Sequence[Audit], *, narrow: bool = False) -> Figure:
             for label in run_labels(audits)
         ]
         label_points(figure, axes, points, labels, crosses)
-        for (x, y), told_text in zip(points, _told(audits), strict=True):
-            spot(axes, x, y, told_text)
+        for (x, y), text in zip(points, _run_texts(audits), strict=True):
+            spot(axes, x, y, text)
     return figure
 
 
@@ -114,18 +114,18 @@ def _paints(audits: Sequence[Audit]) -> list[str]:
     ]
 
 
-def _told(audits: Sequence[Audit]) -> list[str]:
+def _run_texts(audits: Sequence[Audit]) -> list[str]:
     pairs = zip(run_labels(audits), audits, strict=True)
     return [
-        f"{told(label, 'AUROC', audit.auroc)}; {audit.measured_utility.metric} on own "
-        f"classes {audit.measured_utility.local}"
+        f"{value_text(label, 'AUROC', audit.auroc)}; {audit.measured_utility.metric} "
+        f"on own classes {audit.measured_utility.local}"
         for label, audit in pairs
     ]
 
 
 def tradeoff_alt(audits: Sequence[Audit]) -> str:
     """Say what :func:`tradeoff_plot` shows, for those who do not see it."""
-    return f"Utility against leakage of each run. {'. '.join(_told(audits))}."
+    return f"Utility against leakage of each run. {'. '.join(_run_texts(audits))}."
 
 
 def _cross(axes: Axes, x: Estimate, y: Estimate, paint: str, marker: str) -> None:
@@ -168,14 +168,14 @@ def _room(values: Sequence[float]) -> Ends:
 
 def _run_handles(audits: Sequence[Audit], paints: Sequence[str]) -> list[Line2D]:
     """Return what names the runs that stand out, and what the others are."""
-    told = [
+    entries = [
         (paint, shortened(label))
         for label, paint in zip(run_labels(audits), paints, strict=True)
         if paint != _REST
     ]
     return [
         Line2D([], [], color=paint, marker="o", linestyle="", label=label)
-        for paint, label in [*told, (_REST, "other runs")]
+        for paint, label in [*entries, (_REST, "other runs")]
     ]
 
 

@@ -17,7 +17,7 @@ from privaudit.report.figures.figure_style import (
     name_rows,
     new_figure,
 )
-from privaudit.report.figures.figure_values import errors, spot, told
+from privaudit.report.figures.figure_values import errors, spot, value_text
 from privaudit.report.labels import run_labels, shortened
 from privaudit.report.tables.parts import both_models, gain_of_rebuilding
 from privaudit.statistics.estimate import Estimate
@@ -77,7 +77,7 @@ def _draw(
     for number, pair in enumerate(panel.pairs):
         for which, estimate in enumerate(pair):
             what = panel.label.partition("\n")[0].partition("   ")[0]
-            text = told(f"{names[number]}, {series[which]}", what, estimate)
+            text = value_text(f"{names[number]}, {series[which]}", what, estimate)
             _dot(axes, estimate, number + 0.24 * (which - 0.5), which, text)
     name_rows(axes, [""] * len(names))
     low, high = axes.get_xlim()

@@ -20,13 +20,13 @@ from privaudit.report.figures.figure_style import (
     line_style,
     new_figure,
 )
-from privaudit.report.figures.figure_values import spot, told
+from privaudit.report.figures.figure_values import spot, value_text
 from privaudit.report.figures.figures import series_of
 from privaudit.report.labels import shortened
 from privaudit.statistics.curve import RocCurve, tpr_at_fpr, uneven
 
 Series = Sequence[tuple[str, AttackResult]]
-_TOLD_AT = (0.001, 0.01, 0.1, 0.2, 0.5)  # false-positive rates
+_MARKED_FPRS = (0.001, 0.01, 0.1, 0.2, 0.5)
 _LONGEST = 30  # characters of a name beside the curves
 
 
@@ -83,8 +83,8 @@ def _shade_unresolved(
     limit, shades = min(10 / others, 1.05), []
     if limit > floor:
         axes.axvspan(floor, limit, color=PALE, zorder=0, linewidth=0)
-        told_of = "unresolved: fewer than\n10 false alarms expected"
-        shades.append(Patch(color=PALE, label=told_of))
+        reason = "unresolved: fewer than\n10 false alarms expected"
+        shades.append(Patch(color=PALE, label=reason))
     for shade, rate in ((axes.axvspan, 1 / others), (axes.axhspan, 1 / members)):
         if rate > floor:
             shade(floor, min(rate, 1.05), color=GREY, zorder=0.1, linewidth=0)
@@ -109,11 +109,11 @@ def _draw_curve(
     )
     members, others = ranked(leak.clients)
     sizes = [len(client.scores) for client in leak.clients]
-    for fpr in _TOLD_AT:
+    for fpr in _MARKED_FPRS:
         tpr = tpr_at_fpr(members, others, fpr)
         if not tpr.unresolved and not uneven(sizes, fpr):
             height = max(tpr.value, floor)
-            spot(axes, fpr, height, told(label, f"TPR at FPR {fpr:g}", tpr))
+            spot(axes, fpr, height, value_text(label, f"TPR at FPR {fpr:g}", tpr))
 
 
 def _draw_band(

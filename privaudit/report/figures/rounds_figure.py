@@ -17,7 +17,7 @@ from privaudit.report.figures.figure_style import (
     line_style,
     new_figure,
 )
-from privaudit.report.figures.figure_values import spot, told
+from privaudit.report.figures.figure_values import spot, value_text
 from privaudit.report.labels import run_labels, shortened
 
 _LONGEST = 26  # characters of a name beside a panel
@@ -56,9 +56,9 @@ def rounds_plot(audits: Sequence[Audit]) -> Figure | None:
 def _panel(axes: Axes, audit: Audit) -> None:
     light_grid(axes)
     axes.axhline(0.5, color=INK, linewidth=1, zorder=1)
-    for index, told_of in enumerate(audit.part(LEAKAGE_BY_ROUND)):
-        rounds = sorted(told_of.by_round)
-        aurocs = [told_of.by_round[number] for number in rounds]
+    for index, leakage in enumerate(audit.part(LEAKAGE_BY_ROUND)):
+        rounds = sorted(leakage.by_round)
+        aurocs = [leakage.by_round[number] for number in rounds]
         axes.fill_between(
             rounds,
             np.array([estimate.low for estimate in aurocs]),
@@ -76,11 +76,11 @@ def _panel(axes: Axes, audit: Audit) -> None:
             marker=_MARKERS[index % len(_MARKERS)],
             markersize=4,
             linewidth=1.6,
-            label=f"{told_of.attack}: {told_of.meaning}",
+            label=f"{leakage.attack}: {leakage.meaning}",
             zorder=3,
         )
         for number, estimate in zip(rounds, aurocs, strict=True):
-            text = told(f"{told_of.attack}, round {number}", "AUROC", estimate)
+            text = value_text(f"{leakage.attack}, round {number}", "AUROC", estimate)
             spot(axes, number, estimate.value, text)
 
 
@@ -88,12 +88,12 @@ def rounds_alt(audits: Sequence[Audit]) -> str:
     """Say what :func:`rounds_plot` shows, for those who do not see it."""
     parts = []
     for label, audit in zip(run_labels(audits), audits, strict=True):
-        for told_of in audit.part(LEAKAGE_BY_ROUND):
-            if not told_of.by_round:
+        for leakage in audit.part(LEAKAGE_BY_ROUND):
+            if not leakage.by_round:
                 continue
-            first, last = min(told_of.by_round), max(told_of.by_round)
+            first, last = min(leakage.by_round), max(leakage.by_round)
             parts.append(
-                f"{label}, {told_of.attack}: {told_of.by_round[first]} in round "
-                f"{first}, {told_of.by_round[last]} in round {last}"
+                f"{label}, {leakage.attack}: {leakage.by_round[first]} in round "
+                f"{first}, {leakage.by_round[last]} in round {last}"
             )
     return f"AUROC by round with intervals. {'; '.join(parts)}."

@@ -21,7 +21,7 @@ from privaudit.report.figures.figure_style import (
     name_rows,
     new_figure,
 )
-from privaudit.report.figures.figure_values import errors, spot, told
+from privaudit.report.figures.figure_values import errors, spot, value_text
 from privaudit.report.figures.figures import series_of
 from privaudit.report.labels import run_labels, shortened
 from privaudit.report.tables.leak_by_class import ClassLeak
@@ -155,7 +155,7 @@ def _dots(
             zorder=3,
         )
     for place, row in places:
-        text = told(f"{row}, {label}", "AUROC", found[row])
+        text = value_text(f"{row}, {label}", "AUROC", found[row])
         spot(axes, found[row].value, place + shift, text)
     axes.plot([], [], "o", color=colour(index), label=label)
 
@@ -237,7 +237,9 @@ def exposure_plot(audits: Sequence[Audit]) -> Figure | None:
                     elinewidth=1.2,
                 )
                 for level, at, share in zip(shared.levels, across, shares, strict=True):
-                    text = told(f"{name}, {level.attacks} or more", "share", share)
+                    text = value_text(
+                        f"{name}, {level.attacks} or more", "share", share
+                    )
                     spot(axes, at, share.value, text)
                 if len(found) == 1:
                     axes.plot([], [], style, color=paint, label=side)

@@ -16,7 +16,7 @@ from privaudit.report.figures.figure_style import (
     line_style,
     new_figure,
 )
-from privaudit.report.figures.figure_values import errors, spot, told
+from privaudit.report.figures.figure_values import errors, spot, value_text
 from privaudit.report.wording import heading
 from privaudit.statistics.estimate import Estimate
 
@@ -113,7 +113,7 @@ def _draw_series(
         zorder=3,
     )
     for place, estimate in points:
-        text = told(cells[0].mode, axes.get_ylabel(), estimate)
+        text = value_text(cells[0].mode, axes.get_ylabel(), estimate)
         spot(axes, place, estimate.value, text)
 
 

@@ -17,7 +17,7 @@ from privaudit.report.figures.figure_style import (
     light_grid,
     new_figure,
 )
-from privaudit.report.figures.figure_values import ends, errors, spot, told
+from privaudit.report.figures.figure_values import ends, errors, spot, value_text
 from privaudit.report.figures.label_placement import label_points
 from privaudit.report.labels import shortened
 
@@ -50,20 +50,22 @@ def tradeoff_plane(found: Tradeoff) -> Figure:
         )
         _label(figure, axes, cells)
         for cell in cells:
-            spot(axes, cell.auroc.value, cell.local.value, told_of(cell, first.metric))
+            spot(
+                axes, cell.auroc.value, cell.local.value, cell_text(cell, first.metric)
+            )
     return figure
 
 
-def told_of(cell: SweepCell, metric: str) -> str:
+def cell_text(cell: SweepCell, metric: str) -> str:
     """Return what a cell's point says."""
-    return f"{told(cell.name, 'AUROC', cell.auroc)} seeds; {metric} {cell.local}"
+    return f"{value_text(cell.name, 'AUROC', cell.auroc)} seeds; {metric} {cell.local}"
 
 
 def plane_alt(found: Tradeoff) -> str:
     """Say what :func:`tradeoff_plane` shows, for those who do not see it."""
     metric = found.points[0].metric
     parts = [
-        f"{told_of(cell, metric)}; {found.standing(place)}"
+        f"{cell_text(cell, metric)}; {found.standing(place)}"
         for place, cell in enumerate(found.cells)
     ]
     return f"Utility against leakage of each cell. {'. '.join(parts)}."

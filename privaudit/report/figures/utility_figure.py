@@ -22,7 +22,7 @@ from privaudit.report.tables.utility_words import label
 
 _MARKERS = "osD^vPX"
 _WIDTH = 0.35  # of the strip around a column's place that its rows share
-_FEW = 5  # rows up to which the paper's lines can be told apart too
+_FEW = 5  # rows up to which the paper's lines are distinguishable too
 _ABREAST = 4  # panels side by side, where metrics are columns
 
 AnyTable = UtilityTable | StoredTable

@@ -57,8 +57,8 @@ def read_pictures(
     """Return reconstructions beside true pictures, by run and client, where some were read."""
     found = {}
     for label, audit in zip(labels, audits, strict=True):
-        told = audit.part(INVERSION)
-        if told is not None and told.pairs:
+        inversion = audit.part(INVERSION)
+        if inversion is not None and inversion.pairs:
             found[label] = {
                 client: [
                     ReadPicture(
@@ -66,7 +66,7 @@ def read_pictures(
                     )
                     for p in pairs
                 ]
-                for client, pairs in told.pairs.items()
+                for client, pairs in inversion.pairs.items()
             }
     return found
 

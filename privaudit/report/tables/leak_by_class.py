@@ -109,11 +109,11 @@ def class_sentence(classes: Sequence[ClassLeak]) -> str:
     leaking = sorted((one for one in resolved if one.results), key=lambda one: one.name)
     if not leaking:
         return f"No class is above 0.5, {over}.{rest}"
-    named = ", ".join(_told(one) for one in leaking[:5])
+    named = ", ".join(_class_text(one) for one in leaking[:5])
     more = f" and {len(leaking) - 5} more" if len(leaking) > 5 else ""
     return f"Above 0.5, {over}: {named}{more}.{rest}"
 
 
-def _told(one: ClassLeak) -> str:
+def _class_text(one: ClassLeak) -> str:
     assert one.auroc is not None
     return f"{one.name} {point(one.auroc)} {interval(one.auroc)}"

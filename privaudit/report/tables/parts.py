@@ -30,7 +30,9 @@ from privaudit.statistics.comparisons import (
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.verdict import Sampling
 
-TOLD = tuple(shown(50.0, how) for how in ("greedy", "n = 1", "n = 100", "n = 10,000"))
+SHOWN_DRAWS = tuple(
+    shown(50.0, how) for how in ("greedy", "n = 1", "n = 100", "n = 10,000")
+)
 
 
 def card_paragraphs(audit: Audit) -> list[tuple[str, str]]:
@@ -84,8 +86,8 @@ def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
     if isinstance(value, Inversion):
         value = replace(value, pairs={})  # they name records
     if isinstance(value, ExtractedShare):
-        told = f"{value.members}; others {value.others}; difference {value.beyond}"
-        yield name.strip(), f"members {told}"
+        shares = f"{value.members}; others {value.others}; difference {value.beyond}"
+        yield name.strip(), f"members {shares}"
         return
     if isinstance(value, Mapping):
         below = dict(value)
@@ -109,27 +111,28 @@ def round_sentences(audit: Audit) -> list[str]:
     ]
 
 
-def first_round_above(told: LeakageByRound) -> int | None:
+def first_round_above(leakage: LeakageByRound) -> int | None:
     """Return the first round whose AUROC lies above 0.5.
 
     Rounds are tested together by Holm's method: where none leaks, at most one audit in
     twenty names any. None if none does.
     """
-    above = [index for index, p in corrected(told).items() if p <= ALPHA]
+    above = [index for index, p in corrected(leakage).items() if p <= ALPHA]
     return min(above, default=None)
 
 
-def corrected(told: LeakageByRound) -> dict[int, float]:
+def corrected(leakage: LeakageByRound) -> dict[int, float]:
     """Return each round's p-value of an AUROC of 0.5, corrected for their number."""
-    rounds = sorted(told.by_round)
-    adjusted = holm([p_above_chance(told.by_round[index]) for index in rounds])
+    rounds = sorted(leakage.by_round)
+    adjusted = holm([p_above_chance(leakage.by_round[index]) for index in rounds])
     return {index: float(p) for index, p in zip(rounds, adjusted, strict=True)}
 
 
-def _when(told: LeakageByRound, sampling: Sampling) -> str:
+def _when(leakage: LeakageByRound, sampling: Sampling) -> str:
     """Say when one attack leaked, and what the largest round is: no estimate."""
-    count, worst, first = len(told.by_round), told.worst, first_round_above(told)
-    p_values = corrected(told)
+    count, worst = len(leakage.by_round), leakage.worst
+    first = first_round_above(leakage)
+    p_values = corrected(leakage)
     over = f"Holm-corrected over {count} rounds"
     if sampling != "coin":
         when = "no round is named, as no coin is declared that chose the members"
@@ -141,8 +144,8 @@ def _when(told: LeakageByRound, sampling: Sampling) -> str:
             f"first above 0.5 in round {first}, {over} (p {p_value(p_values[first])})"
         )
     return (
-        f"{told.attack}, {told.meaning}: {when}. The largest of {count} rounds, "
-        f"{told.by_round[worst].value:.3f} in round {worst}, is a maximum, not an "
+        f"{leakage.attack}, {leakage.meaning}: {when}. The largest of {count} rounds, "
+        f"{leakage.by_round[worst].value:.3f} in round {worst}, is a maximum, not an "
         "unbiased estimate."
     )
 
@@ -298,7 +301,7 @@ def extraction_sentences(audit: Audit) -> list[str]:
         f"{name}: {rate(share.members)} of members, {rate(share.others)} of others, "
         f"difference {point(share.beyond, signed=True)} {interval(share.beyond)}"
         for name, share in {**found.shares, **found.drawn}.items()
-        if name in (*TOLD, *found.drawn)
+        if name in (*SHOWN_DRAWS, *found.drawn)
     ]
     return [
         f"Extracted with probability {found.p:g} within n draws of the rest of an "

@@ -62,10 +62,10 @@ def record_sentences(audit: Audit) -> list[str]:
     found = audit.part(RECORD_EXPOSURE)
     if found is None:
         return []
-    told = [_shared(found.shared)]
+    sentences = [_shared(found.shared)]
     if found.loss is not None:
-        told.append(_losses(found.loss))
-    return [*told, *_common(found)]
+        sentences.append(_losses(found.loss))
+    return [*sentences, *_common(found)]
 
 
 def record_tables(audits: Sequence[Audit]) -> list[RecordTable]:
@@ -134,23 +134,23 @@ def _shared(shared: SharedExposure) -> str:
 
 
 def _losses(loss: PrivacyLoss) -> str:
-    told = (
+    text = (
         f"By {loss.shadows} shadow models, {loss.exposed} of {loss.n} candidates would "
         f"lose something by being trained on (false discovery rate {100 * RATE:.0f} %)."
     )
     if loss.worst is not None and loss.rest is not None:
-        told += (
+        text += (
             " The tenth that one half of these models ranks highest loses "
             f"{point(loss.worst)} {interval(loss.worst)} deviations by the other half, "
             f"the rest {point(loss.rest)} {interval(loss.rest)}."
         )
     if loss.members is not None and loss.others is not None:
-        told += (
+        text += (
             f" Members lose {point(loss.members)} {interval(loss.members)} on average, "
             f"others {point(loss.others)} {interval(loss.others)}: shadow models may "
             "start from broadcasts that hold what members did, so the two may differ."
         )
-    return f"{told} {NO_GUARANTEE}"
+    return f"{text} {NO_GUARANTEE}"
 
 
 def _common(found: RecordExposure) -> list[str]:
@@ -164,12 +164,12 @@ def _common(found: RecordExposure) -> list[str]:
     )
     if not clear:
         return [f"No property goes with exposure, {over}."]
-    told = ", ".join(_told(one) for one in clear[:5])
+    named = ", ".join(_property_text(one) for one in clear[:5])
     more = f" and {len(clear) - 5} more" if len(clear) > 5 else ""
-    return [f"Exposure goes with, {over}: {told}{more} (below 0.5: less exposed)."]
+    return [f"Exposure goes with, {over}: {named}{more} (below 0.5: less exposed)."]
 
 
-def _told(one: PropertyExposure) -> str:
+def _property_text(one: PropertyExposure) -> str:
     assert one.auroc is not None
     return f"{one.name} {point(one.auroc)} {interval(one.auroc)}"
 

@@ -68,8 +68,8 @@ class GaussianScores(OneRunMethod):
         width = np.sqrt(1 / np.maximum(inside, 1) + 1 / np.maximum(outside, 1))
         t = np.minimum(gap / np.maximum(spread, least) / width, _FARTHEST)
         lowest = nctdtrinc(np.maximum(freedom, 1), self.confidence, t)
-        told = (inside > 0) & (outside > 0) & (freedom > 0)
-        mu = np.where(told, np.maximum(lowest, 0.0) * width, 0.0)
+        resolved = (inside > 0) & (outside > 0) & (freedom > 0)
+        mu = np.where(resolved, np.maximum(lowest, 0.0) * width, 0.0)
         return np.minimum(epsilon_from_mu(mu, self.delta), MOST)
 
     def ceiling(self, members: int, nonmembers: int) -> float:

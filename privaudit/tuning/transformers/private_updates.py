@@ -302,7 +302,7 @@ def scattered(
 
 
 def spread(sent: Tensors, received: Tensors) -> Float[Tensor, " n"]:
-    """Return what one client sent as a full row, wherever its places are told."""
+    """Return what one client sent as a full row, whichever message holds its places."""
     places = sent.get(COORDINATES, received.get(COORDINATES))
     if places is None:
         return sent[MOVED]

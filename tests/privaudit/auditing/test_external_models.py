@@ -167,8 +167,8 @@ def test_token_loss_is_that_of_transformers() -> None:
     )
     table = tokens_of_logits(logits, labels)
     scores = mean_log_likelihood(table, "description")
-    for score, told, known in zip(scores, logits, labels, strict=True):
-        expected = cross_entropy(told[:-1].double(), known[1:])
+    for score, text_logits, known in zip(scores, logits, labels, strict=True):
+        expected = cross_entropy(text_logits[:-1].double(), known[1:])
         assert -score.item() == pytest.approx(expected.item(), abs=1e-6)
 
 

@@ -21,11 +21,11 @@ def test_labels_tell_which_class_is_likeliest_and_no_more(task: Task) -> None:
     trainer, generator = CoOp(), torch.Generator().manual_seed(0)
     models = stack([{"context": torch.randn(3, 5, generator=generator)} for _ in "ab"])
     records = toy_records(20)
-    told = ask(answering(trainer, "labels", "classification"), task, models, records)
+    answers = ask(answering(trainer, "labels", "classification"), task, models, records)
     whole = ask(trainer, task, models, records)
-    assert torch.equal(told.argmax(dim=-1), whole.argmax(dim=-1))
-    assert len(told.unique()) == 2
-    torch.testing.assert_close(told.exp().sum(dim=-1), torch.ones(2, 20))
+    assert torch.equal(answers.argmax(dim=-1), whole.argmax(dim=-1))
+    assert len(answers.unique()) == 2
+    torch.testing.assert_close(answers.exp().sum(dim=-1), torch.ones(2, 20))
 
 
 def test_probabilities_are_the_model_s_own() -> None:
@@ -39,7 +39,7 @@ def test_models_that_write_have_no_labels_to_give() -> None:
 
 
 @pytest.mark.parametrize("attack", [LossThreshold(), Lira(shadows=16)], ids=str)
-def test_who_is_told_labels_only_does_no_better(
+def test_who_sees_labels_only_does_no_better(
     attack: LossThreshold | Lira, task: Task, play: Play
 ) -> None:
     """What labels tell is a function of what probabilities tell."""
@@ -53,8 +53,10 @@ def test_who_is_told_labels_only_does_no_better(
     adversary, targets = played.watched("released", asked, seed=2)
     found = {}
     for answers in ("probabilities", "labels"):
-        told = replace(adversary, trainer=answering(trainer, answers, "classification"))
-        scores = attack(told, targets)
+        restricted = replace(
+            adversary, trainer=answering(trainer, answers, "classification")
+        )
+        scores = attack(restricted, targets)
         found[answers] = pooled_auroc(
             [(s.scores[coin], s.scores[~coin]) for s in scores]
         )

@@ -195,15 +195,17 @@ def test_runs_score_the_same_wherever_they_are_trained(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(dp_claim_canary, "CLIENTS_AT_ONCE", 16)  # 8 runs together
-    told: list[tuple[int, int]] = []
+    seen_counts: list[tuple[int, int]] = []
     few: dict[str, Any] = {"runs": 20, "rounds": 1}
     here = audit(**few)
     there = audit(
-        **few, executor=LikeOthers(), progress=lambda *counts: told.append(counts)
+        **few,
+        executor=LikeOthers(),
+        progress=lambda *counts: seen_counts.append(counts),
     )
     assert np.array_equal(here.scores, there.scores)
     assert here.verdict == there.verdict
-    assert told == [(4, 20), (12, 20), (20, 20)]  # the last ones first
+    assert seen_counts == [(4, 20), (12, 20), (20, 20)]  # the last ones first
 
 
 def test_a_claim_that_may_mean_either_is_not_refuted_by_one(

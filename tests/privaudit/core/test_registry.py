@@ -64,7 +64,7 @@ def test_a_name_in_a_module_of_another_name_is_found_too(
     assert toys.names() == ["kite", "red-ball", "top"]
 
 
-def test_an_unknown_name_is_told_what_there_is(
+def test_an_unknown_name_is_answered_with_what_there_is(
     toys: Registry[object], shop: Callable[..., None]
 ) -> None:
     shop("1 / 0", train="shop:train")

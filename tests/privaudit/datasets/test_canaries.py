@@ -57,13 +57,13 @@ def test_gradients_have_one_norm_and_follow_their_record() -> None:
     assert torch.equal(canaries.mislabel(labels, 5), labels)
 
 
-def test_secrets_are_told_of_canaries_alone() -> None:
+def test_secrets_are_written_for_canaries_alone() -> None:
     canaries = drawn("secret", 5)
     plain = [Dialogue("what?", (str(n),)) for n in range(60)]
-    told = canaries.tell(plain)
-    changed = [n for n in range(60) if told[n] != plain[n]]
+    replaced = canaries.tell(plain)
+    changed = [n for n in range(60) if replaced[n] != plain[n]]
     np.testing.assert_array_equal(changed, canaries.indices)
-    texts = {told[n].answers[0] for n in changed}
+    texts = {replaced[n].answers[0] for n in changed}
     alternatives = [one.answers[0] for one in canaries.alternatives(63)]
     others = set(alternatives)
     assert len(texts) == 10
@@ -110,10 +110,10 @@ def test_drawn_canaries_take_the_place_of_records() -> None:
         assert shown.shape == before.shape
         assert not torch.equal(shown, before)
         assert planted.canaries.shown(-1, before) is before
-    told = canary_texts(planted)
-    assert len(told) == 12
-    assert len(told[0]["patches"]) == 16
-    assert all(re.fullmatch("#[0-9a-f]{6}", patch) for patch in told[0]["patches"])
+    entries = canary_texts(planted)
+    assert len(entries) == 12
+    assert len(entries[0]["patches"]) == 16
+    assert all(re.fullmatch("#[0-9a-f]{6}", patch) for patch in entries[0]["patches"])
 
 
 def test_a_drawn_canary_is_no_random_crop_of_a_picture() -> None:
@@ -212,9 +212,9 @@ def test_a_crafted_gradient_is_clipped_whatever_it_is_beside(
 
 def test_canaries_do_not_enter_the_mean_loss(task: Task) -> None:
     contexts, batch = crafted_batch(task)
-    told = ContextGradients.forward(task, contexts, batch).losses
-    assert torch.equal(told, ContextGradients.forward(task, contexts * 1, batch).losses)
-    assert (told > 0).all()
+    each = ContextGradients.forward(task, contexts, batch).losses
+    assert torch.equal(each, ContextGradients.forward(task, contexts * 1, batch).losses)
+    assert (each > 0).all()
     assert (prompt_losses(task, contexts, batch) > 0).all()
 
 

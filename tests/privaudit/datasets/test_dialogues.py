@@ -40,7 +40,7 @@ def test_padded_words_keep_each_part_in_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dialogue", "count", "told"),
+    ("dialogue", "count", "reason"),
     [
         (Dialogue("?", ("yes",)), 2, "2 records and 1 dialogues"),
         (Dialogue(" ", ("yes",)), 1, "Record 0 is asked ' '"),
@@ -49,7 +49,7 @@ def test_padded_words_keep_each_part_in_place() -> None:
     ],
 )
 def test_dialogues_without_words_are_refused(
-    dialogue: Dialogue, count: int, told: str
+    dialogue: Dialogue, count: int, reason: str
 ) -> None:
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=reason):
         check_dialogues([dialogue], count)

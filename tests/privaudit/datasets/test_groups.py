@@ -71,14 +71,14 @@ def test_a_group_is_one_clients_and_has_one_coin() -> None:
         replace(data(torch.zeros(600, 1, 2, 2)), groups=torch.from_numpy(names)), "ward"
     )
     labels = names % 5
-    dealt = split_groups(
+    assigned = split_groups(
         group, labels, Dirichlet(10.0), SplitSizes(), clients=3, seeds=Seeds(0)
     )
-    ledger = Ledger.toss(dealt, Seeds(0))
-    assert ledger.fits(dealt)
+    ledger = Ledger.toss(assigned, Seeds(0))
+    assert ledger.fits(assigned)
     for name in range(150):
         rows = names == name
-        assert len(set(dealt.owner[rows])) <= 1
+        assert len(set(assigned.owner[rows])) <= 1
         assert len(set(ledger.is_member[rows])) <= 1
     candidates = ledger.owner >= 0
     firsts = candidates & (group == np.arange(600))

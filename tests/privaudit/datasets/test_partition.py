@@ -42,8 +42,8 @@ def split(partition: Partition, clients: int, seed: int = 0) -> Split:
 def test_pathological_classes_have_one_owner_and_are_split_evenly(
     clients: int, seed: int
 ) -> None:
-    dealt = split(Pathological(), clients, seed)
-    classes = [set(LABELS[dealt.of(c)].tolist()) for c in range(clients)]
+    assigned = split(Pathological(), clients, seed)
+    classes = [set(LABELS[assigned.of(c)].tolist()) for c in range(clients)]
     assert sum(len(mine) for mine in classes) == len(set().union(*classes)) == 10
     sizes = [len(mine) for mine in classes]
     assert max(sizes) - min(sizes) <= 1
@@ -51,16 +51,16 @@ def test_pathological_classes_have_one_owner_and_are_split_evenly(
 
 @given(seed=st.integers(0, 50), alpha=st.sampled_from([0.3, 1.0, 100.0]))
 def test_every_record_has_exactly_one_place(seed: int, alpha: float) -> None:
-    dealt = split(Dirichlet(alpha), 3, seed)
-    counts = [len(dealt.of(owner)) for owner in (TEST, PUBLIC, 0, 1, 2)]
+    assigned = split(Dirichlet(alpha), 3, seed)
+    counts = [len(assigned.of(owner)) for owner in (TEST, PUBLIC, 0, 1, 2)]
     assert sum(counts) == len(LABELS)
     assert counts[:2] == [150, 150]
 
 
-def test_a_large_alpha_deals_evenly_and_a_small_one_does_not() -> None:
+def test_a_large_alpha_splits_evenly_and_a_small_one_does_not() -> None:
     def spread(alpha: float) -> float:
-        dealt = split(Dirichlet(alpha), 4)
-        shares = [np.bincount(LABELS[dealt.of(c)], minlength=10) for c in range(4)]
+        assigned = split(Dirichlet(alpha), 4)
+        shares = [np.bincount(LABELS[assigned.of(c)], minlength=10) for c in range(4)]
         return float(np.std(shares))
 
     assert spread(1000.0) < 2 < spread(0.2)
@@ -82,8 +82,8 @@ def test_more_clients_than_candidates_have_room_for_are_refused_with_the_numbers
 def test_every_client_has_two_candidates_wherever_there_are_enough(
     clients: int, seed: int, alpha: float
 ) -> None:
-    dealt = split(Dirichlet(alpha), clients, seed)
-    counts = np.bincount(dealt.owner[dealt.owner >= 0], minlength=clients)
+    assigned = split(Dirichlet(alpha), clients, seed)
+    counts = np.bincount(assigned.owner[assigned.owner >= 0], minlength=clients)
     assert counts.min() >= 2
     assert counts.sum() == 300
 
@@ -127,18 +127,19 @@ def test_natural_clients_are_owners_with_enough_records() -> None:
 
 def test_shards_are_equal_parts_in_the_order_of_classes() -> None:
     """300 candidates of 10 classes, in 30 shards of 10: a shard is of one or two."""
-    dealt = split(ByShards(3), 10)
+    assigned = split(ByShards(3), 10)
     for client in range(10):
-        classes = set(LABELS[dealt.of(client)])
-        assert len(dealt.of(client)) == 30
+        classes = set(LABELS[assigned.of(client)])
+        assert len(assigned.of(client)) == 30
         assert len(classes) <= 6
     with pytest.raises(TooFewRecordsError, match="40 shards for each of 10 clients"):
         split(ByShards(40), 10)
 
 
 def test_sizes_are_those_given_or_follow_a_power() -> None:
-    dealt = split(BySizes("200,50,2"), 3)
-    assert [len(dealt.of(client)) for client in (0, 1, 2, UNUSED)] == [200, 50, 2, 48]
+    assigned = split(BySizes("200,50,2"), 3)
+    counts = [len(assigned.of(client)) for client in (0, 1, 2, UNUSED)]
+    assert counts == [200, 50, 2, 48]
     # 2 each, and 294 in shares of 6, 3 and 2: 160.4, 80.2 and 53.5
     assert BySizes("power:1").of(300, 3) == [2 + 160, 2 + 80, 2 + 54]
     assert BySizes("power:0").of(11, 3) == [4, 4, 3]
@@ -165,23 +166,23 @@ def test_shares_that_leave_nothing_are_refused() -> None:
 
 
 def test_the_membership_coin_is_fair_and_tossed_for_candidates_alone() -> None:
-    dealt = split(Pathological(), 5)
+    assigned = split(Pathological(), 5)
     heads = tosses = 0
     for seed in range(50):
-        ledger = Ledger.toss(dealt, Seeds(seed))
-        assert not ledger.is_member[dealt.owner < 0].any()
+        ledger = Ledger.toss(assigned, Seeds(seed))
+        assert not ledger.is_member[assigned.owner < 0].any()
         heads += int(ledger.is_member.sum())
-        tosses += int((dealt.owner >= 0).sum())
+        tosses += int((assigned.owner >= 0).sum())
     assert binomtest(heads, tosses).pvalue > 1e-3
 
 
 def test_the_coin_does_not_look_at_the_class() -> None:
     """Members and others of a shard come from one distribution."""
-    dealt = split(Pathological(), 5)
+    assigned = split(Pathological(), 5)
     by_class = np.zeros((10, 2))
     for seed in range(50):
-        ledger = Ledger.toss(dealt, Seeds(seed))
-        mine = dealt.owner >= 0
+        ledger = Ledger.toss(assigned, Seeds(seed))
+        mine = assigned.owner >= 0
         np.add.at(by_class, (LABELS[mine], ledger.is_member[mine].astype(int)), 1)
     shares = by_class[:, 1] / by_class.sum(axis=1)
     assert np.abs(shares - 0.5).max() < 0.06

@@ -38,17 +38,21 @@ def split(
     )  # fmt: skip
 
 
-def counts(dealt: Split) -> tuple[int, int, int]:
+def counts(assigned: Split) -> tuple[int, int, int]:
     """Return how many are for tests, public and candidates."""
-    tests, publics = len(dealt.of(TEST)), len(dealt.of(PUBLIC))
-    return tests, publics, int((dealt.owner >= 0).sum())
+    tests, publics = len(assigned.of(TEST)), len(assigned.of(PUBLIC))
+    return tests, publics, int((assigned.owner >= 0).sum())
 
 
 def test_the_data_sets_own_split_is_kept_by_default() -> None:
-    dealt = split()
-    np.testing.assert_array_equal(dealt.of(TEST), np.flatnonzero(SPLIT == TEST_SPLIT))
-    np.testing.assert_array_equal(dealt.of(PUBLIC), np.flatnonzero(SPLIT == VALIDATION))
-    assert counts(dealt) == (80, 40, 180)
+    assigned = split()
+    np.testing.assert_array_equal(
+        assigned.of(TEST), np.flatnonzero(SPLIT == TEST_SPLIT)
+    )
+    np.testing.assert_array_equal(
+        assigned.of(PUBLIC), np.flatnonzero(SPLIT == VALIDATION)
+    )
+    assert counts(assigned) == (80, 40, 180)
 
 
 def test_without_a_split_three_and_four_tenths_are_set_apart() -> None:
@@ -62,15 +66,15 @@ def test_the_part_that_a_split_lacks_is_a_share_of_the_rest() -> None:
     no_validation = np.where(SPLIT == VALIDATION, TRAIN, SPLIT)
     assert counts(split(split=no_validation)) == (80, 88, 132)
     no_test = np.where(SPLIT == TEST_SPLIT, TRAIN, SPLIT)
-    dealt = split(split=no_test)
-    assert counts(dealt) == (90, 40, 170)
-    assert set(dealt.of(PUBLIC)) == set(np.flatnonzero(SPLIT == VALIDATION))
+    assigned = split(split=no_test)
+    assert counts(assigned) == (90, 40, 170)
+    assert set(assigned.of(PUBLIC)) == set(np.flatnonzero(SPLIT == VALIDATION))
 
 
 def test_numbers_that_are_given_come_before_the_split() -> None:
-    dealt = split(SplitSizes(public=0.5))
-    assert counts(dealt) == (80, 110, 110)
-    assert set(dealt.of(PUBLIC)) != set(np.flatnonzero(SPLIT == VALIDATION))
+    assigned = split(SplitSizes(public=0.5))
+    assert counts(assigned) == (80, 110, 110)
+    assert set(assigned.of(PUBLIC)) != set(np.flatnonzero(SPLIT == VALIDATION))
     assert counts(split(SplitSizes(test=0.1))) == (30, 40, 230)
     assert counts(split(SplitSizes(0.1, 0.2))) == (30, 60, 210)
 
@@ -84,22 +88,22 @@ def test_what_the_model_has_seen_is_neither_candidate_nor_test(
     known: set[int], seed: int, own: bool
 ) -> None:
     seen = np.array(sorted(known), dtype=np.int64)
-    dealt = split(known=seen, seed=seed, split=SPLIT if own else None)
-    assert known <= set(dealt.of(PUBLIC).tolist())
+    assigned = split(known=seen, seed=seed, split=SPLIT if own else None)
+    assert known <= set(assigned.of(PUBLIC).tolist())
     if not own:  # seen records count as part of the share
-        assert counts(dealt) == (90, 120, 90)
+        assert counts(assigned) == (90, 120, 90)
 
 
 @given(shots=st.integers(1, 80), seed=st.integers(0, 20))
 def test_shots_are_so_many_of_each_class_or_all_of_them(shots: int, seed: int) -> None:
     """180 records of train are 36 of each class."""
-    dealt = split(SplitSizes(shots=shots), Pathological(), clients=2, seed=seed)
-    candidates = dealt.owner >= 0
+    assigned = split(SplitSizes(shots=shots), Pathological(), clients=2, seed=seed)
+    candidates = assigned.owner >= 0
     wanted = [min(shots, 36)] * 5
     assert np.bincount(LABELS[candidates], minlength=5).tolist() == wanted
     assert (SPLIT[candidates] == TRAIN).all()
-    assert len(dealt.of(UNUSED)) == 180 - sum(wanted)
-    assert counts(dealt)[:2] == (80, 40)
+    assert len(assigned.of(UNUSED)) == 180 - sum(wanted)
+    assert counts(assigned)[:2] == (80, 40)
 
 
 def test_other_seeds_draw_other_shots() -> None:
@@ -110,20 +114,20 @@ def test_other_seeds_draw_other_shots() -> None:
 
 
 def test_all_candidates_are_members_where_the_rule_says_so() -> None:
-    dealt = split(SplitSizes(members="all", shots=8))
-    ledger = Ledger.toss(dealt, Seeds(0))
-    np.testing.assert_array_equal(ledger.is_member, dealt.owner >= 0)
+    assigned = split(SplitSizes(members="all", shots=8))
+    ledger = Ledger.toss(assigned, Seeds(0))
+    np.testing.assert_array_equal(ledger.is_member, assigned.owner >= 0)
     coin = Ledger.toss(split(SplitSizes(shots=8)), Seeds(0))
     assert 0 < coin.is_member.sum() < ledger.is_member.sum()
-    np.testing.assert_array_equal(dealt.owner, split(SplitSizes(shots=8)).owner)
+    np.testing.assert_array_equal(assigned.owner, split(SplitSizes(shots=8)).owner)
 
 
 def test_without_public_records_the_validation_part_is_trained_on() -> None:
     none = SplitSizes(public=0.0, members="all")
     assert counts(split(none)) == (80, 0, 220)
-    dealt = split(none, known=np.array([0, 1]))
-    assert counts(dealt) == (80, 0, 218)
-    assert (dealt.owner[:2] == SEEN).all()
+    assigned = split(none, known=np.array([0, 1]))
+    assert counts(assigned) == (80, 0, 218)
+    assert (assigned.owner[:2] == SEEN).all()
     with pytest.raises(TooFewRecordsError, match="public_share = 0 was requested"):
         split(SplitSizes(public=0.0))
 
@@ -143,19 +147,19 @@ def test_each_client_of_a_partition_by_domains_has_one_domain(
     seed: int, alpha: float
 ) -> None:
     domains = np.arange(300) // 5 % 3
-    dealt = split(partition=ByDomain(alpha), clients=6, domains=domains, seed=seed)
+    assigned = split(partition=ByDomain(alpha), clients=6, domains=domains, seed=seed)
     for client in range(6):
-        assert set(domains[dealt.of(client)]) == {client % 3}
-    rest = np.flatnonzero(dealt.owner >= 0)
+        assert set(domains[assigned.of(client)]) == {client % 3}
+    rest = np.flatnonzero(assigned.owner >= 0)
     np.testing.assert_array_equal(rest, np.flatnonzero(SPLIT == TRAIN))
 
 
 def test_one_client_for_each_domain_gets_all_of_it() -> None:
     domains = np.arange(300) // 5 % 3
-    dealt = split(partition=ByDomain(0.1), domains=domains)
+    assigned = split(partition=ByDomain(0.1), domains=domains)
     for client in range(3):
         mine = (domains == client) & (SPLIT == TRAIN)
-        np.testing.assert_array_equal(dealt.of(client), np.flatnonzero(mine))
+        np.testing.assert_array_equal(assigned.of(client), np.flatnonzero(mine))
 
 
 def test_domains_that_are_missing_or_do_not_divide_the_clients_are_refused() -> None:
@@ -173,12 +177,12 @@ def test_a_hundred_clients_of_cifar_10_all_get_candidates(seed: int) -> None:
     labels = np.repeat(np.arange(10), 6000)
     split = np.tile(np.repeat([TRAIN, TEST_SPLIT], [5000, 1000]), 10)
     for clients, alpha in ((100, 0.5), (50, 0.3), (25, 0.3)):
-        dealt = split_records(
+        assigned = split_records(
             labels, Dirichlet(alpha), SplitSizes(),
             clients=clients, seeds=Seeds(seed), split=split,
         )  # fmt: skip
-        assert np.bincount(dealt.owner[dealt.owner >= 0]).min() >= 2
-        assert counts(dealt) == (10_000, 20_000, 30_000)
+        assert np.bincount(assigned.owner[assigned.owner >= 0]).min() >= 2
+        assert counts(assigned) == (10_000, 20_000, 30_000)
 
 
 def test_shares_are_drawn_again_until_every_client_has_two(

@@ -103,12 +103,12 @@ def test_the_command_reaches_how_models_are_crafted_and_logs_it(
     whole: Path, cli: Cli
 ) -> None:
     how = ("--rounds", 2, "--copies", 3, "--shadows", 6)
-    code, told, _ = cli("active", "whole", "--records", 10, *how)
+    code, out, _ = cli("active", "whole", "--records", 10, *how)
     assert code == 0
     found = attack_actively(
         Run(whole), records=10, how=Amplifier(copies=3, rounds=2, shadows=6)
     )
-    assert f"AUROC {found.active}" in told
+    assert f"AUROC {found.active}" in out
     before, line = read_log(Run(whole))
     assert before.attacks == line.attacks
     assert "copies=3, rounds=2, shadows=6" in line.attacks[0].settings

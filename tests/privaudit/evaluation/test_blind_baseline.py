@@ -79,17 +79,17 @@ def test_folds_hold_members_and_others_in_equal_shares() -> None:
 
 
 @cache
-def dealt_by_a_coin(seed: int) -> tuple[np.ndarray, np.ndarray]:
+def split_by_a_coin(seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Blind scores of features that tell nothing of who is a member."""
     features, truth = drawn(seed)
     return blind_scores(features, truth, seed), truth
 
 
-def test_where_a_coin_deals_intervals_miss_one_half_as_rarely_as_they_say() -> None:
+def test_where_a_coin_decides_intervals_miss_one_half_as_rarely_as_they_say() -> None:
     """The must-fail control; DeLong's own variance would cry wolf."""
     missed, plain = 0, 0
     for seed in range(SEEDS):
-        scores, truth = dealt_by_a_coin(seed)
+        scores, truth = split_by_a_coin(seed)
         groups = [(scores[truth], scores[~truth])]
         missed += pooled_blind_auroc(groups).excludes(0.5)
         placed = delong_components(scores[truth], scores[~truth])
@@ -103,7 +103,7 @@ def test_the_paired_difference_covers_nothing_where_there_is_nothing() -> None:
     """An attack that guesses, and a blind attacker that has nothing to learn."""
     missed = 0
     for seed in range(SEEDS):
-        scores, truth = dealt_by_a_coin(seed)
+        scores, truth = split_by_a_coin(seed)
         guess = np.random.default_rng(1000 + seed).random(len(truth))
         found = beyond_blind([(guess, scores, truth)])
         missed += found.estimate.excludes(0)
@@ -254,7 +254,7 @@ def test_texts_are_one_for_each_record() -> None:
         (np.full((5, 2), np.nan), np.ones((5, 2)), "those of 5 of 10 records are not"),
     ],
 )
-def test_what_cannot_be_told_is_refused(
+def test_what_cannot_be_estimated_is_refused(
     members: np.ndarray, others: np.ndarray, said: str
 ) -> None:
     with pytest.raises(ConfigError, match=said):

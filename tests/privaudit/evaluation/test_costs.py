@@ -107,12 +107,12 @@ def test_the_probe_computes_as_this_process(
     def start(command: list[str], **options: Any) -> CompletedProcess[str]:
         handed.append(command)
         with trust_remote_code(False), computing_as(command[-1]):
-            told.append((chosen_device(), chosen(), remote_code_is_trusted()))
+            settings.append((chosen_device(), chosen(), remote_code_is_trusted()))
         numbers = ("records", "flops", "peak_bytes", "idle_bytes", "learned")
         local: dict[str, Any] = {"client": "first", **dict.fromkeys(numbers, 1)}
         return CompletedProcess(command, 0, json.dumps(local), "")
 
-    told: list[Any] = []
+    settings: list[Any] = []
     monkeypatch.setattr(subprocess, "run", start)
     measure_costs(run)
     with (
@@ -122,12 +122,12 @@ def test_the_probe_computes_as_this_process(
         trust_remote_code(),
     ):
         handed_on = computing_here()
-    assert told == [(torch.device("cpu"), (None, False), False)]
+    assert settings == [(torch.device("cpu"), (None, False), False)]
     threads = torch.get_num_threads()
     assert json.loads(handed_on) == ["meta", 20 * 2**30, True, True, threads]
     with use_memory("20GiB"), use_checkpointing(), trust_remote_code():
         measure_costs(run)
-    assert told[1] == (torch.device("cpu"), (20 * 2**30, True), True)
+    assert settings[1] == (torch.device("cpu"), (20 * 2**30, True), True)
     assert [Path(command[-2]) for command in handed] == [run.path] * 2
 
 

@@ -16,7 +16,7 @@ from privaudit.auditing.scenario import Scenario, find_scenario
 from privaudit.cli.main import app
 from privaudit.core.errors import ConfigError, UnknownNameError
 from privaudit.core.seeds import Seeds
-from privaudit.evaluation.distribution_shift import _deal, _untuned, measure_shift
+from privaudit.evaluation.distribution_shift import _split, _untuned, measure_shift
 from privaudit.evaluation.distribution_shift_verdict import Shift
 from privaudit.federated.federation import Federation, run_round
 from privaudit.federated.transcripts.transcript import Message
@@ -36,7 +36,7 @@ def about(value: float) -> Estimate:
 
 
 @pytest.mark.parametrize(
-    ("inside", "foreign", "untuned", "blind", "told"),
+    ("inside", "foreign", "untuned", "blind", "sentence"),
     [
         (0.7, 0.8, 0.6, 0.5, MEMBERSHIP),
         (0.7, 0.8, 0.6, 0.6, MEMBERSHIP),
@@ -56,7 +56,7 @@ def about(value: float) -> Estimate:
     ],
 )  # fmt: skip
 def test_the_sentence_says_no_more_than_the_controls_allow(
-    inside: float, foreign: float, untuned: float, blind: float, told: str
+    inside: float, foreign: float, untuned: float, blind: float, sentence: str
 ) -> None:
     found = Shift(
         "token-loss",
@@ -67,15 +67,15 @@ def test_the_sentence_says_no_more_than_the_controls_allow(
         about(blind),
         Comparison(about(foreign - blind), 0.5),
     )
-    assert found.sentence == told
+    assert found.sentence == sentence
 
 
-def test_foreign_records_are_dealt_to_one_client_each() -> None:
-    parts = _deal(records=100, most=70, clients=8, seed=3)
+def test_foreign_records_go_to_one_client_each() -> None:
+    parts = _split(records=100, most=70, clients=8, seed=3)
     together = np.concatenate(parts)
     assert len(np.unique(together)) == len(together) == 70
     assert {len(part) for part in parts} == {8, 9}
-    for part, again in zip(parts, _deal(100, 70, 8, 3), strict=True):
+    for part, again in zip(parts, _split(100, 70, 8, 3), strict=True):
         np.testing.assert_array_equal(part, again)
 
 
@@ -137,7 +137,7 @@ def test_the_foreign_number_is_the_mean_of_clients_by_pairs(
     task, ledger = population.task, untrained.ledger
     foreign = records_elsewhere(untrained.config, "drawn-digits")
     groups = []
-    parts = _deal(len(foreign), 300, len(task.clients), 0)
+    parts = _split(len(foreign), 300, len(task.clients), 0)
     for client, part in zip(task.clients, parts, strict=True):
         mine = population.indices(client)
         known = population.records.pick(torch.from_numpy(mine[ledger.is_member[mine]]))
@@ -220,12 +220,12 @@ def test_an_attack_that_does_not_ask_the_model_is_refused(
     plan = Scenario("deaf", "?", "server", {"deaf": Deaf()})
     module = import_module("privaudit.evaluation.distribution_shift")
     monkeypatch.setattr(module, "find_scenario", lambda *_: plan)
-    with pytest.raises(ConfigError, match="deaf does not ask its target's model"):
+    with pytest.raises(ConfigError, match="deaf does not query its target's model"):
         measure_shift(Run(whole), "drawn-digits")
 
 
 def test_attacks_on_uploads_are_refused_in_plain_words(whole: Path) -> None:
-    with pytest.raises(ConfigError, match="update-alignment does not ask its target"):
+    with pytest.raises(ConfigError, match="update-alignment does not query its target"):
         measure_shift(Run(whole), scenario="update-watch", attacks=["update-alignment"])
 
 

@@ -28,7 +28,7 @@ from privaudit.evaluation.removal import (
     retrain_without,
 )
 from privaudit.evaluation.removal_over_runs import over_runs
-from privaudit.federated.runs import dealing
+from privaudit.federated.runs import dataset_split
 from privaudit.federated.runs.folder.run_names import load_run
 from tests.conftest import Cli, common_cache
 
@@ -93,7 +93,7 @@ def pairs_of_a_class(dataset: Dataset, wanted: str) -> Int[np.ndarray, " n"]:
 def test_records_that_share_a_coin_go_together_and_count_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dealing, "group_records", pairs_of_a_class)
+    monkeypatch.setattr(dataset_split, "group_records", pairs_of_a_class)
     run = train(
         folder=tmp_path, rounds=1, epochs=5, shots=6, clients=1, groups="contents"
     )
@@ -163,15 +163,15 @@ def test_the_command_needs_losses(cli: Cli, whole: Path) -> None:
 def test_the_command_says_who_pays(cli: Cli, audit: Audit) -> None:
     runs = audit.run.path.parent
     words = ("retrain", "before", "--share", "0.2", "--runs", runs, "--quiet")
-    code, told, error = cli(*words)  # of the runs that are there
+    code, out, error = cli(*words)  # of the runs that are there
     assert (code, error) == (0, "")
-    assert "19 records that lose" in told
+    assert "19 records that lose" in out
     for said in (
         "in these trainings: AUROC",
         "for these three trainings alone",
         "a claim about removal takes several seeds",
     ):
-        assert said in told
+        assert said in out
 
 
 def test_several_runs_give_means_over_trainings(audit: Audit) -> None:

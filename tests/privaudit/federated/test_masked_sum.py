@@ -206,7 +206,7 @@ def test_federations_that_share_seeds_have_masks_of_their_own() -> None:
             assert not (one.tensors["context"] == other.tensors["context"]).any()
 
 
-def test_a_fault_is_told_with_names() -> None:
+def test_a_fault_is_reported_with_names() -> None:
     def carry(packet: Packet) -> Packet:
         if packet.kind != "shares" or packet.sender != 3:
             return packet

@@ -131,7 +131,7 @@ def test_equal_configurations_give_equal_bytes_and_a_resumed_run_too(
         assert again.read_bytes() == path.read_bytes()
 
 
-def test_the_server_rebuilds_nobody_and_is_told_why(runs: Path) -> None:
+def test_the_server_rebuilds_nobody_and_the_reason_is_given(runs: Path) -> None:
     masked = Auditor(Run(runs / "masked"))
     audit = masked.attack("server-reconstruct", shadows=0)
     sums = masked.attack("server-aggregate", shadows=0)

@@ -94,8 +94,8 @@ def test_train_says_how_many_sums_were_aborted(
     words += ["--seed", "36", *(["--dropout", "0.3"] if name == "lossy" else [])]
     code, out, _ = cli(*words)
     assert code == 0
-    told = "1 of 3 sums were aborted: too few survivors" in out.splitlines()
-    assert told == bool(aborted)
+    is_said = "1 of 3 sums were aborted: too few survivors" in out.splitlines()
+    assert is_said == bool(aborted)
     _, out, _ = cli(*words, "--json")
     assert f'"sums": 3, "aborted_sums": {aborted}' in out
 

@@ -199,7 +199,7 @@ def test_budgets_in_the_hundreds_are_calibrated_too(rate: float, steps: int) -> 
 
 
 @pytest.mark.parametrize("mu", [30.0, 1e3, 1e6, 1e12, 1e15])
-def test_a_huge_epsilon_is_told_without_overflow(mu: float) -> None:
+def test_a_huge_epsilon_is_given_without_overflow(mu: float) -> None:
     """A million-fold claim is no claim, and still a number."""
     found = gaussian_epsilon(mu, 1e-5)
     assert 1.0 < found / (mu**2 / 2) < 1.0 + 10 / mu

@@ -64,7 +64,7 @@ class UndecidedError(Exception):
 
 
 class Script:
-    """Stands in for a stream: says what it was told, one integer at a time."""
+    """Stands in for a stream: says what it was given, one integer at a time."""
 
     def __init__(self, choices: Sequence[int]) -> None:
         self.choices = iter(choices)
@@ -288,7 +288,7 @@ def test_low_bits_tell_floating_point_noise_apart_and_not_the_grids() -> None:
     ):
         seen, off = share_off_lattice(zero, value)
         assert off > 0.9 * seen > 500
-        assert share_off_lattice(one, value)[1] == 0  # told apart, certainly
+        assert share_off_lattice(one, value)[1] == 0  # distinguished with certainty
     counts = [
         share_off_lattice(
             add_noise(torch.full((draws,), v), std, stream(str(v))), value

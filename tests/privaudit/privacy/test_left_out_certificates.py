@@ -16,11 +16,11 @@ def test_nothing_is_proved_of_a_list_that_may_follow_from_the_data(
         "rounds": 1, "clients": 2, "shots": 12, "randomness": "system",
         "epsilon": 8.0, "steps": 2, "batch_size": 5,
     }  # fmt: skip
-    told: list[object] = []
+    events: list[object] = []
     whole = train("dp-promptfl", folder=tmp_path, **asked)
     gone = write_positions(whole.ledger.candidates_of(0)[:4])
     less = train(
-        "dp-promptfl", folder=tmp_path, without=gone, watcher=told.append, **asked
+        "dp-promptfl", folder=tmp_path, without=gone, watcher=events.append, **asked
     )
     badges = [
         promise_badge(Auditor(run).attack(is_logged=False, shadows=0))
@@ -31,4 +31,4 @@ def test_nothing_is_proved_of_a_list_that_may_follow_from_the_data(
         assert proved["epsilon"] is None
         assert "may follow from the data" in proved["why"]
     assert certify_again(less) == less.privacy
-    assert {getattr(one, "epsilon", {}).get("server") for one in told} == {None}
+    assert {getattr(one, "epsilon", {}).get("server") for one in events} == {None}

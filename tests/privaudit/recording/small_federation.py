@@ -1,4 +1,4 @@
-"""A federation of somebody else's: linear models that learn their records by heart."""
+"""A federation of somebody else's: linear models that memorise their records."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

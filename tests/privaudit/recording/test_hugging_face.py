@@ -34,7 +34,7 @@ def messages(folder: Path) -> list[Message]:
     return list(transcript.read(head=bundle.head, length=bundle.length))
 
 
-def told(folder: Path) -> list[tuple[str, float]]:
+def recorded_weights(folder: Path) -> list[tuple[str, float]]:
     return [(m.kind, float(m.tensors["weight"])) for m in messages(folder)]
 
 
@@ -43,7 +43,7 @@ def test_checkpoints_are_uploads_and_what_follows_the_last_one_too(
 ) -> None:
     events = ("train_begin", 2, "save", "epoch_end", 3, "save", "save", 1, "train_end")
     tell(RecordingCallback(tmp_path / "run"), *events)
-    assert told(tmp_path / "run") == [
+    assert recorded_weights(tmp_path / "run") == [
         *(("broadcast", 0.0), ("update", 2.0)),
         *(("broadcast", 2.0), ("update", 5.0)),
         *(("broadcast", 5.0), ("update", 6.0)),
@@ -54,7 +54,7 @@ def test_checkpoints_are_uploads_and_what_follows_the_last_one_too(
 def test_an_epoch_may_be_a_checkpoint(tmp_path: Path) -> None:
     events = ("train_begin", 2, "save", 1, "epoch_end", "save", "train_end")
     tell(RecordingCallback(tmp_path / "run", at="epoch", client="lab"), *events)
-    assert [kind for kind, _ in told(tmp_path / "run")].count("update") == 1
+    assert [kind for kind, _ in recorded_weights(tmp_path / "run")].count("update") == 1
     assert {
         m.receiver for m in messages(tmp_path / "run") if m.kind == "broadcast"
     } == {"lab"}

@@ -219,7 +219,7 @@ def test_more_records_than_the_bound_are_refused_before_anything_is_drawn() -> N
         split_membership(10**12, 2)
 
 
-def test_a_group_as_large_as_a_clients_share_is_dealt() -> None:
+def test_a_group_as_large_as_a_clients_share_is_assigned() -> None:
     groups = [0] * 30 + list(range(1, 100))
     with pytest.raises(TooFewRecordsError, match="A group has 30 records"):
         split_membership(clients=5, groups=groups, seed=0)

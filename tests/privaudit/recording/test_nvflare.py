@@ -1,4 +1,4 @@
-"""The filter, told what NVFlare tells it: make test-nvflare installs NVFlare."""
+"""The filter, given what NVFlare gives it: make test-nvflare installs NVFlare."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,7 @@ SITES = ("hospital-a", "hospital-b")
 def context(
     site: str, task: str = "train", at: str = ProcessType.SERVER_JOB
 ) -> FLContext:
-    """Return what a filter is told of who talks with whom."""
+    """Return what a filter is given of who talks with whom."""
     own, other = ("server", site) if at == ProcessType.SERVER_JOB else (site, "server")
     made = FLContextManager(identity_name=own, job_id="job").new_context()
     made.set_prop(FLContextKey.PROCESS_TYPE, at, private=True, sticky=False)
@@ -82,7 +82,7 @@ def messages(folder: Path) -> list[Message]:
     return list(transcript.read(head=bundle.head, length=bundle.length))
 
 
-def told(folder: Path, kind: str) -> list[tuple[int, str, float]]:
+def recorded(folder: Path, kind: str) -> list[tuple[int, str, float]]:
     return [
         (m.round, m.receiver if kind == "broadcast" else m.sender, float(m.tensors["w"][0]))
         for m in messages(folder)
@@ -101,12 +101,12 @@ def test_a_server_records_everyone_and_the_mean_of_the_last_round(
     recording.handle_event(AppEventType.AFTER_AGGREGATION, ctx)
     recording.handle_event(EventType.END_RUN, ctx)
     folder = tmp_path / "run"
-    assert told(folder, "broadcast") == [
+    assert recorded(folder, "broadcast") == [
         (round, site, value)
         for round, value in ((0, 0.0), (1, 10.0), (2, 11.5))
         for site in SITES
     ]
-    assert told(folder, "update") == [
+    assert recorded(folder, "update") == [
         *((0, "hospital-a", 1.0), (0, "hospital-b", 2.0)),
         *((1, "hospital-a", 11.0), (1, "hospital-b", 12.0)),
     ]
@@ -125,8 +125,8 @@ def test_differences_are_declared_and_added_to_what_was_sent(tmp_path: Path) -> 
     recording.handle_event(AppEventType.AFTER_AGGREGATION, ctx)
     recording.handle_event(EventType.END_RUN, ctx)
     assert read_bundle(tmp_path / "run").aggregation.uploads == "differences"
-    assert told(tmp_path / "run", "update")[-1] == (1, "hospital-b", 2.0)
-    assert told(tmp_path / "run", "release")[-1] == (2, "hospital-b", 11.5)
+    assert recorded(tmp_path / "run", "update")[-1] == (1, "hospital-b", 2.0)
+    assert recorded(tmp_path / "run", "release")[-1] == (2, "hospital-b", 11.5)
 
 
 def test_the_older_workflow_gives_its_last_model_too(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_the_older_workflow_gives_its_last_model_too(tmp_path: Path) -> None:
     ctx.set_prop(AppConstants.GLOBAL_MODEL, learned, private=True, sticky=True)
     recording.handle_event(AppEventType.AFTER_SHAREABLE_TO_LEARNABLE, ctx)
     recording.handle_event(EventType.END_RUN, ctx)
-    assert told(tmp_path / "run", "release")[0] == (2, "hospital-a", 7.0)
+    assert recorded(tmp_path / "run", "release")[0] == (2, "hospital-a", 7.0)
 
 
 def test_a_client_records_itself_from_whichever_round_it_joins(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_client_records_itself_from_whichever_round_it_joins(tmp_path: Path) -
     play(recording, rounds=(3, 4), sites=("hospital-b",), at=at)
     recording.handle_event(EventType.END_RUN, context("hospital-b", at=at))
     assert read_bundle(tmp_path / "run").clients == ("hospital-b",)
-    assert told(tmp_path / "run", "update") == [
+    assert recorded(tmp_path / "run", "update") == [
         (0, "hospital-b", 31.0),
         (1, "hospital-b", 41.0),
     ]
@@ -162,7 +162,9 @@ def test_other_tasks_and_late_results_are_let_through_unrecorded(
     late = message(99, 0, DataKind.WEIGHTS)
     assert recording.process(late, context("hospital-b")) is late
     recording.handle_event(EventType.END_RUN, context("hospital-a"))
-    sent = told(tmp_path / "run", "broadcast") + told(tmp_path / "run", "update")
+    sent = recorded(tmp_path / "run", "broadcast") + recorded(
+        tmp_path / "run", "update"
+    )
     assert 99.0 not in {value for _, _, value in sent}
 
 
@@ -185,7 +187,7 @@ def test_another_kind_and_a_name_that_is_none_are_left_out(
     other = message(99, 0, DataKind.WEIGHT_DIFF)
     assert recording.process(other, context("hospital-b")) is other
     recording.handle_event(EventType.END_RUN, context("hospital-a"))
-    assert told(tmp_path / "run", "update") == [(0, "hospital-a", 2.0)]
-    assert told(tmp_path / "run", "broadcast") == [(0, "hospital-a", 0.0)]
+    assert recorded(tmp_path / "run", "update") == [(0, "hospital-a", 2.0)]
+    assert recorded(tmp_path / "run", "broadcast") == [(0, "hospital-a", 0.0)]
     assert f"hospital-b sends {DataKind.WEIGHT_DIFF}" in caplog.text
     assert "'../site' is no name of a client" in caplog.text

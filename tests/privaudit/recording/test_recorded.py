@@ -71,9 +71,7 @@ def audits(folder: Path) -> dict[str, Audit]:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_what_is_learned_by_heart_is_found(
-    audits: dict[str, Audit], scenario: str
-) -> None:
+def test_what_is_memorised_is_found(audits: dict[str, Audit], scenario: str) -> None:
     audit = audits[scenario]
     assert audit.auroc.value > 0.95
     assert audit.headline.verdict.kind == "leaks"
@@ -268,7 +266,7 @@ def test_uploads_that_a_server_uses_one_by_one_are_attacked(tmp_path: Path) -> N
             Auditor(run).attack("server-aggregate", shadows=0)
 
 
-def test_equal_tensors_under_other_names_are_told_apart(tmp_path: Path) -> None:
+def test_equal_tensors_under_other_names_are_distinguished(tmp_path: Path) -> None:
     """Equal tensors are held once: names say which message has which."""
     one, other = torch.ones(3), torch.zeros(3)
     with Recorder(tmp_path / "run", ledger=toss()) as recorder:

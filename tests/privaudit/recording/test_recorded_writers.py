@@ -93,7 +93,7 @@ def test_memorised_answers_are_found(run: Run, scenario: str) -> None:
     assert "token-loss" in render_report([audit])
 
 
-def test_a_server_is_told_what_it_learns_as_one_that_sees_less(run: Run) -> None:
+def test_a_server_view_shows_what_it_learns_as_one_that_sees_less(run: Run) -> None:
     assert (
         "token-loss as server-aggregate" in audited(run, "server-reconstruct").results
     )

@@ -21,7 +21,7 @@ def test_runs_of_one_configuration_get_their_folder_name() -> None:
     assert labels[0] == f"promptfl ({audits[0].run.name})"
 
 
-def test_a_setting_that_is_called_like_a_field_of_runs_is_told_apart() -> None:
+def test_a_setting_that_is_called_like_a_field_of_runs_is_distinguished() -> None:
     audits = [make_audit("fedpt-dhapa", alpha=one) for one in (0.0, 1.0)]
     names = ["alpha of fedpt-dhapa 0", "alpha of fedpt-dhapa 1"]
     assert run_labels(audits) == [f"fedpt-dhapa, {name}" for name in names]

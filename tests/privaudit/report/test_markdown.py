@@ -63,14 +63,14 @@ def test_a_number_at_the_beginning_reads_as_it_is() -> None:
 
 
 def test_it_reads_as_text_too() -> None:
-    told = gate_markdown(made("dp-fpl_8", None, worse=0.3, same=0.0))
-    assert "+0.300 [0.281, 0.319]" in told
-    assert "9 + 8" in told
-    assert "dp-fpl_8 against before" in told
-    rows = [line for line in told.splitlines() if line.startswith("|")]
+    text = gate_markdown(made("dp-fpl_8", None, worse=0.3, same=0.0))
+    assert "+0.300 [0.281, 0.319]" in text
+    assert "9 + 8" in text
+    assert "dp-fpl_8 against before" in text
+    rows = [line for line in text.splitlines() if line.startswith("|")]
     bars = [[n for n, sign in enumerate(row) if sign == "|"] for row in rows]
     assert all(one == bars[0] for one in bars)
-    first, *_, last = [line for line in told.splitlines() if line.startswith("- ")]
+    first, *_, last = [line for line in text.splitlines() if line.startswith("- ")]
     assert first.startswith("- Regression: ")
     assert last.startswith("- Pass: ")
 

@@ -210,7 +210,7 @@ def test_records_are_shown_on_request_and_the_page_warns(with_records: str) -> N
 
 
 def test_an_unusual_audit_still_makes_a_page() -> None:
-    """One client, no neighbours' classes, an interval that cannot be told."""
+    """One client, no neighbours' classes, an interval that cannot be estimated."""
     audit = make_audit(clients=1, candidates=12)
     utility = replace(audit.measured_utility, neighbour=None)
     audit = replace(audit, utility=utility, parts={})

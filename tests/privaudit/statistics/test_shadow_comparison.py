@@ -48,11 +48,11 @@ class Draw:
         truth = rng.random(self.records) < 0.5
         coins = rng.random((self.shadows // 2, self.records)) < 0.5
         is_in = np.stack([coins, ~coins], axis=1).reshape(self.shadows, -1)
-        told = self.common * rng.normal(size=(self.shadows, 1))
+        shared_noise = self.common * rng.normal(size=(self.shadows, 1))
         found = []
         for number, lift in enumerate(lifts):
             target = difficulty + lift * truth + rng.normal(size=self.records)
-            shadows = difficulty + lift * is_in + (1 + number) * told * kind
+            shadows = difficulty + lift * is_in + (1 + number) * shared_noise * kind
             shadows += self.noise * rng.normal(size=shadows.shape)
 
             def split(

@@ -291,8 +291,8 @@ def _version(about: dict[str, Any]) -> str:
 class RemoteLeases:
     """Leases as objects in a run's folder of a store.
 
-    What was written over cannot be told from one's own there, so the last one stays for
-    ever and says that it has ended: a number is never made twice.
+    What was written over is not distinguishable from one's own there, so the last one
+    stays for ever and says that it has ended: a number is never made twice.
     """
 
     pause = 1.0

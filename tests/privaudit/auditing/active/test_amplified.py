@@ -31,7 +31,7 @@ CLIENT = "client-0"
 def played(
     task: Task, trained: Records, candidates: Records, how: Amplifier, seed: int = 3
 ) -> Amplified:
-    """Return scores of a client that trains on some records, told of candidates."""
+    """Return scores of candidates, of a client that trains on some records."""
     trainer = PromptFL(epochs=4)
     start, own, clients = (Seeds(seed + n) for n in range(3))
     server = ActiveServer(trainer, task, trainer.start(task, start), own)
@@ -68,8 +68,8 @@ def test_nothing_is_found_where_no_candidate_was_trained_on(
 ) -> None:
     """The client has other records: all that differs are names of members."""
     strangers = with_noise(toy_records(12, seed=70), 70)
-    told = played(task, strangers, candidates, HOW)
-    for scores in (told.active, told.passive):
+    amplified = played(task, strangers, candidates, HOW)
+    for scores in (amplified.active, amplified.passive):
         found = auroc(scores[IS_MEMBER], scores[~IS_MEMBER])
         assert found.low < 0.5 < found.high
 

@@ -54,7 +54,7 @@ def canaries(count: int) -> tuple[Records, torch.Tensor]:
 
 
 def scored(known: int, count: int = 24) -> SecretScores:
-    """Score canaries, of which a model knows the first by heart."""
+    """Score canaries, of which a model memorised the first."""
     records, others = canaries(count)
     assert records.words is not None
     trainer, task = LoraFedAvg(rank=2), toy_writing_task()
@@ -72,10 +72,10 @@ def test_what_is_known_is_ranked_above_all_others() -> None:
     np.testing.assert_allclose(found.exposure[:12], bits)
     assert found.exposure[12:].mean() < bits / 2
     assert found.margin[:12].min() > found.margin[12:].max()
-    told = summarise(found.exposure, np.arange(24) < 12, 1 + OTHERS)
-    assert told is not None
-    assert told.first_of_members.value == 1
-    assert told.beyond.low > 0.3
+    summary = summarise(found.exposure, np.arange(24) < 12, 1 + OTHERS)
+    assert summary is not None
+    assert summary.first_of_members.value == 1
+    assert summary.beyond.low > 0.3
 
 
 def test_each_canary_stands_before_the_same_with_other_secrets() -> None:
@@ -149,9 +149,9 @@ def bounded(logs: np.ndarray, coins: np.ndarray) -> OneRunAudit:
         Target(one.client, Reconstruction({}), toy_records(len(one.records)))
         for one in entries
     ]
-    told = [SecretScores(f"client-{n}", logs[p]) for n, p in enumerate(parts)]
+    scores = [SecretScores(f"client-{n}", logs[p]) for n, p in enumerate(parts)]
     return audit_one_run(
-        planted, targets, entries, "token-loss", CLAIM, "released", LoraFedAvg(), told
+        planted, targets, entries, "token-loss", CLAIM, "released", LoraFedAvg(), scores
     )
 
 

@@ -74,7 +74,7 @@ def test_words_are_read_from_adapters_of_a_language_model_and_not_of_strangers()
 
 def likeness(read: InvertedClient, batch: Records) -> float:
     """Correlate which words were read with those that a batch holds, beyond the usual."""
-    told = read.estimate
+    estimate = read.estimate
     actual = read.description.of(batch).mean(dim=0)
-    about = torch.stack([told.found - told.prior, actual - told.prior])
+    about = torch.stack([estimate.found - estimate.prior, actual - estimate.prior])
     return float(torch.corrcoef(about)[0, 1])

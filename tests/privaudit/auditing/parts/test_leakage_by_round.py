@@ -43,7 +43,7 @@ def elsewhere(task: Task, play: Play) -> Watched:
     return watch(task, play, learned=False)
 
 
-def test_every_round_leaks_where_noise_is_learned_by_heart(learned: Watched) -> None:
+def test_every_round_leaks_where_noise_is_memorised(learned: Watched) -> None:
     attacks: dict[str, Attack]
     attacks = {"loss": LossThreshold(), "alignment": UpdateAlignment()}
     loss, alignment = leakage_by_round(attacks, *learned)
@@ -81,7 +81,7 @@ def test_attacks_that_train_shadows_are_left_out(learned: Watched) -> None:
 
 
 def test_uploads_name_the_client_that_learned_a_record(task: Task, play: Play) -> None:
-    """Eight clients with eight records each, which they learn by heart."""
+    """Eight clients with eight records each, which they memorise."""
     clients = {f"client-{number}": 16 for number in range(8)}
     found = infer_sources(
         *watch(replace(task, candidates=clients), play, learned=True, count=16)

@@ -93,13 +93,13 @@ def test_crafted_canaries_are_noticed_where_nothing_protects_them(
     assert '"one_run"' in (saved / "audit.json").read_text()
 
 
-def test_drawn_pictures_that_a_model_learns_by_heart_are_certain(
+def test_drawn_pictures_that_a_model_memorises_are_certain(
     tmp_path: Path,
 ) -> None:
     """All weights of the text tower on few records; the same pictures, nothing trained."""
     bounds = {}
-    by_heart = {"epochs": 60, "batch_size": 0, "learning_rate": 0.003}
-    for trainer, settings in (("full-fedavg", by_heart), ("zero-shot", {})):
+    memorising = {"epochs": 60, "batch_size": 0, "learning_rate": 0.003}
+    for trainer, settings in (("full-fedavg", memorising), ("zero-shot", {})):
         run = train(
             trainer, settings=settings, folder=tmp_path, seed=3, rounds=2, clients=2,
             canary="drawn", canaries=60, test_share=0.35, public_share=0.55,

@@ -47,7 +47,7 @@ def test_what_only_the_model_tells_is_beyond_it() -> None:
     assert found.excess == found.bound - found.baseline_bound > 1
 
 
-def test_both_together_are_told_apart() -> None:
+def test_both_together_are_distinguished() -> None:
     found = compared(*drawn(shift=1.0, leak=2.0, seed=0))
     assert found.baseline.low > 0.5
     assert found.gain.low > 0

@@ -34,7 +34,7 @@ def audit(tmp_path_factory: pytest.TempPathFactory) -> Audit:
     return audit
 
 
-def test_members_that_were_learned_by_heart_stand_out(audit: Audit) -> None:
+def test_members_that_were_memorised_stand_out(audit: Audit) -> None:
     found = audit.part(RECORD_EXPOSURE)
     assert found is not None
     assert found.loss is not None

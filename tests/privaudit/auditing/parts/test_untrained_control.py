@@ -82,7 +82,7 @@ def test_a_difference_that_was_there_before_is_found_before(tmp_path: Path) -> N
     assert "differ before any training" in page
 
 
-def test_what_training_adds_is_told_apart(tmp_path: Path) -> None:
+def test_what_training_adds_is_distinguished(tmp_path: Path) -> None:
     audit = audited(tmp_path / "run", chosen(shift=False), learns=True)
     control = control_of(audit)
     assert control.before.low < 0.5 < control.before.high

@@ -230,7 +230,7 @@ def test_the_page_shows_groups_and_nothing_of_a_training(runs: Path) -> None:
     assert "signed by" in render_report([restored("after")])
 
 
-def test_a_turned_separation_is_told_wherever_it_is_shown(runs: Path) -> None:
+def test_a_turned_separation_is_named_wherever_it_is_shown(runs: Path) -> None:
     audits = [restored("turned"), restored("undeclared")]
     page = re.sub("<[^>]*>", "", render_report(audits))
     assert "Of 2 runs, 1 separated with the sign turned, 1 without a verdict." in page

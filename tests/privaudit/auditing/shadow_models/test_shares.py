@@ -80,8 +80,8 @@ def test_a_share_unlike_those_of_shadows_is_held_as_often_as_any(actual: float) 
     rng, missed, widths = np.random.default_rng(0), 0, []
     for _ in range(400):
         shares = rng.dirichlet(np.ones(5), size=16)[:, 0]
-        told = 0.1 + 0.5 * np.append(shares, actual) + 0.03 * rng.normal(size=17)
-        found = calibrated_share(float(told[-1]), told[:-1], shares)
+        estimates = 0.1 + 0.5 * np.append(shares, actual) + 0.03 * rng.normal(size=17)
+        found = calibrated_share(float(estimates[-1]), estimates[:-1], shares)
         missed += not found.low - 1e-9 <= actual <= found.high + 1e-9
         widths.append(found.high - found.low)
     assert missed / 400 < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 400)
@@ -90,10 +90,10 @@ def test_a_share_unlike_those_of_shadows_is_held_as_often_as_any(actual: float) 
 
 def test_estimates_that_do_not_go_with_shares_leave_every_share_possible() -> None:
     rng = np.random.default_rng(0)
-    shares, told = rng.random((2, 16))
-    assert calibrated_share(0.5, told, shares).high == 1
-    assert calibrated_share(0.5, told, shares).low == 0
-    none = calibrated_share(-1.0, told, np.zeros(16))
+    shares, estimates = rng.random((2, 16))
+    assert calibrated_share(0.5, estimates, shares).high == 1
+    assert calibrated_share(0.5, estimates, shares).low == 0
+    none = calibrated_share(-1.0, estimates, np.zeros(16))
     assert (none.value, none.low, none.high) == (0, 0, 1)
 
 

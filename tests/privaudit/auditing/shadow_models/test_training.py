@@ -78,16 +78,16 @@ def test_what_is_out_is_out_of_the_whole_shadow_federation(
     task: Task, shards: Shards
 ) -> None:
     adversary, targets = attacked(PromptFL(), task, shards, "released")
-    dealt = FederatedShadowSplit.draw(adversary, targets[:2], shadows=50)
-    pool = dealt.pool_of("client-1")
+    split = FederatedShadowSplit.draw(adversary, targets[:2], shadows=50)
+    pool = split.pool_of("client-1")
     assert not (pool.public_in & pool.public_out).any()
     for shadow in range(50):
-        held = dealt.shards(shadow)
+        held = split.shards(shadow)
         trained = torch.cat([shard.features for shard in held.values()])
         out = task.public.features[pool.public_out[shadow]]
-        assert len(trained) + int((dealt.owner[shadow] == NOBODY).sum()) == 80
+        assert len(trained) + int((split.owner[shadow] == NOBODY).sum()) == 80
         assert not (out[:, None] == trained[None]).all(dim=-1).any()
-    sizes = (dealt.owner == 1).sum(dim=1).float().mean()
+    sizes = (split.owner == 1).sum(dim=1).float().mean()
     assert sizes == pytest.approx(task.candidates["client-1"] / 2, abs=1)
 
 
@@ -107,16 +107,18 @@ def test_replay_and_whole_federations_separate_members_about_alike(
     world = replace(task, rounds=6)
     adversary, targets = attacked(trainer, world, shards, "server")
     (replayed,) = shadow_tables(adversary, targets[:1], 40)
-    dealt = FederatedShadowSplit.draw(adversary, targets[:1], 40)
-    pool, models = dealt.pool_of("client-0"), []
+    split = FederatedShadowSplit.draw(adversary, targets[:1], 40)
+    pool, models = split.pool_of("client-0"), []
     used = torch.isin(world.public.labels, pool.records.labels.unique())
-    for chunk in _federated(adversary, targets[:1], dealt):
+    for chunk in _federated(adversary, targets[:1], split):
         models += chunk[0]
-    told = measure_signals(trainer, world, models, pool.records)
+    signals = measure_signals(trainer, world, models, pool.records)
     one = float(separation(replayed.pool))
     other = float(
         separation(
-            SignalsWithMembership(told, pool.is_in, pool.public_out[:, used], told)
+            SignalsWithMembership(
+                signals, pool.is_in, pool.public_out[:, used], signals
+            )
         )
     )
     assert one > 0
@@ -127,8 +129,8 @@ def test_replay_and_whole_federations_separate_members_about_alike(
 def test_nothing_seen_needs_no_shadow_training(task: Task, shards: Shards) -> None:
     adversary, targets = attacked(CoOp(), task, shards, "server")
     (table, *_) = shadow_tables(adversary, targets, 5)
-    told = table.public.signals.log_likelihood
-    assert torch.equal(told[0], told[4])
+    log_likelihoods = table.public.signals.log_likelihood
+    assert torch.equal(log_likelihoods[0], log_likelihoods[4])
 
 
 def test_tables_are_trained_once_for_all_attacks(task: Task, shards: Shards) -> None:
@@ -153,8 +155,8 @@ def test_another_target_through_one_adversary_is_asked_anew(
     few = shadow_tables(adversary, fewer, 5, "candidates")
     for one, two, three in zip(first, other, few, strict=True):
         assert one.candidates.signals is two.candidates.signals
-        told = one.candidates.target.confidence
-        assert not torch.equal(told, two.candidates.target.confidence)
+        confidence = one.candidates.target.confidence
+        assert not torch.equal(confidence, two.candidates.target.confidence)
         assert three.candidates.signals.confidence.shape == (5, 10)
 
 
@@ -162,12 +164,12 @@ def test_a_shadow_s_candidates_are_its_members_and_as_many_others(
     task: Task, shards: Shards
 ) -> None:
     adversary, targets = attacked(PromptFL(), task, shards, "released")
-    dealt = FederatedShadowSplit.draw(adversary, targets[:2], shadows=10)
+    split = FederatedShadowSplit.draw(adversary, targets[:2], shadows=10)
     for shadow in range(10):
-        members = dealt.shards(shadow)["client-1"]
-        candidates = dealt.candidates(shadow, "client-1")
+        members = split.shards(shadow)["client-1"]
+        candidates = split.candidates(shadow, "client-1")
         have = torch.bincount(members.labels, minlength=4)
-        free = task.public.pick(dealt.owner[shadow] == NOBODY).labels
+        free = task.public.pick(split.owner[shadow] == NOBODY).labels
         others = torch.minimum(have, torch.bincount(free, minlength=4))
         found = torch.bincount(candidates.labels, minlength=4)
         assert torch.equal(found, have + others)
@@ -242,8 +244,8 @@ def test_kept_tables_are_the_trained_ones(
                 for other in others:
                     assert torch.equal(one.is_in, other.is_in)
                     assert torch.equal(one.is_out, other.is_out)
-                    told = other.signals.log_probabilities
-                    assert torch.equal(one.signals.log_probabilities, told)
+                    logs = other.signals.log_probabilities
+                    assert torch.equal(one.signals.log_probabilities, logs)
 
 
 def test_chunks_of_federations_do_not_change_what_they_say(

@@ -26,23 +26,30 @@ def table_of(logits: torch.Tensor, labels: torch.Tensor) -> SignalTable:
 
 def test_quantities_of_two_classes_by_hand() -> None:
     logs = torch.tensor([[[0.8, 0.2]]]).log()
-    told = SignalTable(torch.tensor([0]), logs[:, :, 0], logs)
-    assert float(told.likelihood) == pytest.approx(0.8)
-    assert float(told.confidence) == pytest.approx(np.log(4))
-    assert float(told.margin) == pytest.approx(np.log(4))
-    assert float(told.loss) == pytest.approx(-np.log(0.8))
-    assert float(told.entropy) == pytest.approx(-0.8 * np.log(0.8) - 0.2 * np.log(0.2))
+    signals = SignalTable(torch.tensor([0]), logs[:, :, 0], logs)
+    assert float(signals.likelihood) == pytest.approx(0.8)
+    assert float(signals.confidence) == pytest.approx(np.log(4))
+    assert float(signals.margin) == pytest.approx(np.log(4))
+    assert float(signals.loss) == pytest.approx(-np.log(0.8))
+    assert float(signals.entropy) == pytest.approx(
+        -0.8 * np.log(0.8) - 0.2 * np.log(0.2)
+    )
     wanted = -0.2 * np.log(0.8) - 0.2 * np.log(0.8)
-    assert float(told.modified_entropy) == pytest.approx(wanted)
+    assert float(signals.modified_entropy) == pytest.approx(wanted)
 
 
 def test_certainty_right_or_wrong_stays_finite() -> None:
     logits = torch.tensor([[[200.0, 0.0, 0.0], [200.0, 0.0, 0.0]]])
-    told = table_of(logits, torch.tensor([0, 1]))
-    for quantity in (told.confidence, told.margin, told.entropy, told.modified_entropy):
+    signals = table_of(logits, torch.tensor([0, 1]))
+    for quantity in (
+        signals.confidence,
+        signals.margin,
+        signals.entropy,
+        signals.modified_entropy,
+    ):
         assert torch.isfinite(quantity).all()
-    assert float(told.modified_entropy[0, 0]) == pytest.approx(0, abs=1e-5)
-    assert float(told.modified_entropy[0, 1]) > 100
+    assert float(signals.modified_entropy[0, 0]) == pytest.approx(0, abs=1e-5)
+    assert float(signals.modified_entropy[0, 1]) > 100
 
 
 def test_rounded_log_probabilities_still_tell_sure_records_apart() -> None:
@@ -50,10 +57,10 @@ def test_rounded_log_probabilities_still_tell_sure_records_apart() -> None:
     logits = torch.stack([torch.linspace(20, 90, 50), torch.zeros(50)], dim=1)
     logs, labels = logits.log_softmax(dim=-1), torch.zeros(50, dtype=torch.long)
     assert int((logs[:, 0] == 0).sum()) >= 49
-    told = class_signals(labels, logs[None])
+    signals = class_signals(labels, logs[None])
     wanted = torch.log1p(torch.exp(-logits[:, 0].double()))
-    torch.testing.assert_close(told.loss[0], wanted, rtol=1e-4, atol=0)
-    for quantity in (told.confidence, told.margin, told.log_likelihood):
+    torch.testing.assert_close(signals.loss[0], wanted, rtol=1e-4, atol=0)
+    for quantity in (signals.confidence, signals.margin, signals.log_likelihood):
         assert len(quantity.unique()) == 50
 
 
@@ -62,7 +69,7 @@ def test_the_modified_entropy_is_its_sum(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(2, 3, 5, generator=generator)
     labels = torch.tensor([0, 4, 2])
-    told = table_of(logits, labels)
+    signals = table_of(logits, labels)
     p = logits.double().softmax(dim=-1)
     for model in range(2):
         for record, label in enumerate(labels.tolist()):
@@ -70,7 +77,7 @@ def test_the_modified_entropy_is_its_sum(seed: int) -> None:
             wanted = -(1 - own[label]) * own[label].log()
             for other in set(range(5)) - {label}:
                 wanted = wanted - own[other] * (1 - own[other]).log()
-            found = float(told.modified_entropy[model, record])
+            found = float(signals.modified_entropy[model, record])
             assert found == pytest.approx(float(wanted), rel=1e-4)
 
 
@@ -89,32 +96,34 @@ def test_logit_confidence_is_the_golden_one() -> None:
 
 
 def test_a_model_that_writes_has_no_classes() -> None:
-    told = SignalTable(torch.tensor([0, 1]), torch.tensor([[-1.0, -2.0]]))
-    torch.testing.assert_close(told.confidence, told.log_likelihood)
+    signals = SignalTable(torch.tensor([0, 1]), torch.tensor([[-1.0, -2.0]]))
+    torch.testing.assert_close(signals.confidence, signals.log_likelihood)
     with pytest.raises(AttackError, match="generate text"):
-        _ = told.entropy
+        _ = signals.entropy
 
 
 def test_rows_and_columns_are_picked_alike() -> None:
-    told = table_of(torch.randn(4, 6, 3), torch.arange(6) % 3)
-    some = told.models(slice(1, 3)).pick(torch.tensor([0, 5]))
+    signals = table_of(torch.randn(4, 6, 3), torch.arange(6) % 3)
+    some = signals.models(slice(1, 3)).pick(torch.tensor([0, 5]))
     assert some.confidence.shape == (2, 2)
-    torch.testing.assert_close(some.confidence, told.confidence[1:3][:, [0, 5]])
+    torch.testing.assert_close(some.confidence, signals.confidence[1:3][:, [0, 5]])
     torch.testing.assert_close(
-        SignalTable.join([told.models(slice(0, 2)), told.models(slice(2, 4))]).margin,
-        told.margin,
+        SignalTable.join(
+            [signals.models(slice(0, 2)), signals.models(slice(2, 4))]
+        ).margin,
+        signals.margin,
     )
-    back = SignalTable.from_tensors(told.to_tensors())
-    torch.testing.assert_close(back.entropy, told.entropy)
+    back = SignalTable.from_tensors(signals.to_tensors())
+    torch.testing.assert_close(back.entropy, signals.entropy)
 
 
 def test_a_signal_is_asked_for_by_name() -> None:
-    told = table_of(torch.randn(2, 3, 4), torch.tensor([0, 1, 3]))
-    torch.testing.assert_close(told["margin"], told.margin)
+    signals = table_of(torch.randn(2, 3, 4), torch.tensor([0, 1, 3]))
+    torch.testing.assert_close(signals["margin"], signals.margin)
     with pytest.raises(
         ConfigError, match="'min-k' was requested, but these models have"
     ):
-        told["min-k"]
+        signals["min-k"]
 
 
 def test_texts_have_statistics_of_their_tokens(task: Task) -> None:
@@ -122,14 +131,16 @@ def test_texts_have_statistics_of_their_tokens(task: Task) -> None:
     models = [target.reconstructed.model for target in targets[:2]]
     records = targets[0].candidates
     writing = replace(adversary.task, backbone=toy_language())
-    told = measure_signals(adversary.trainer, writing, models, records)
+    signals = measure_signals(adversary.trainer, writing, models, records)
     for row, model in enumerate(models):
         table = table_said(adversary, records, model)
         for name, score in OF_TOKENS.items():
-            found = told.log_likelihood if name == "log_likelihood" else told[name]
+            found = (
+                signals.log_likelihood if name == "log_likelihood" else signals[name]
+            )
             torch.testing.assert_close(found[row], score(table, "description").float())
-    back = SignalTable.from_tensors(told.to_tensors())
-    torch.testing.assert_close(back["min-k"], told["min-k"])
+    back = SignalTable.from_tensors(signals.to_tensors())
+    torch.testing.assert_close(back["min-k"], signals["min-k"])
     torch.testing.assert_close(
-        told.pick(torch.tensor([3]))["min-k"], told["min-k"][:, 3:4]
+        signals.pick(torch.tensor([3]))["min-k"], signals["min-k"][:, 3:4]
     )

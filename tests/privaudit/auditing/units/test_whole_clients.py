@@ -71,11 +71,11 @@ class Remembers(BaseTrainer):
         want: frozenset[Signal] = frozenset({"log_probabilities"}),
     ) -> Iterator[Signals]:
         bins = _bins(records.features)
-        told = (models["seen"][:, bins] > 0).float()
+        known = (models["seen"][:, bins] > 0).float()
         if self.noise:  # says what depends on the record alone
-            hot = torch.nn.functional.one_hot(bins % told.shape[-1], told.shape[-1])
-            told = hot.float().expand_as(told)
-        yield {"log_probabilities": (5 * told).log_softmax(dim=-1)}
+            hot = torch.nn.functional.one_hot(bins % known.shape[-1], known.shape[-1])
+            known = hot.float().expand_as(known)
+        yield {"log_probabilities": (5 * known).log_softmax(dim=-1)}
 
 
 def _bins(features: torch.Tensor) -> torch.Tensor:

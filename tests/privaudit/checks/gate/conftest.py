@@ -22,7 +22,7 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "tuned": ("promptfl", {"seed": 0}),
         "private": ("dp-fpl", {"settings": {"epsilon": 8.0}, "seed": 0}),
         "more-private": ("dp-fpl", {"settings": {"epsilon": 4.0}, "seed": 0}),
-        "other-deal": ("zero-shot", {"seed": 0, "alpha": 1.0}),
+        "other-split": ("zero-shot", {"seed": 0, "alpha": 1.0}),
     }
     with common_cache(tmp_path_factory):
         for name, (trainer, how) in wanted.items():

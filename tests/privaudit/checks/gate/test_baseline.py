@@ -29,10 +29,10 @@ AUROC = GateSettings(attacks=("loss-threshold",), metrics=("auroc",))
     ("run", "says"),
     [
         ("other-seed", "split their records differently .with equal settings"),
-        ("other-deal", "split their records differently .alpha 1.0 and 10.0"),
+        ("other-split", "split their records differently .alpha 1.0 and 10.0"),
     ],
 )
-def test_another_deal_is_refused_with_what_differs(
+def test_another_split_is_refused_with_what_differs(
     runs: Path, run: str, says: str
 ) -> None:
     with pytest.raises(ConfigError, match=says):

@@ -33,8 +33,10 @@ def test_a_report_in_a_folder_that_is_not_there_is_refused_first(
     words = ("gate", "broken", "--min-utility", "0.9", "--markdown", "m.md")
     code, _, said = cli(*words, "--junit", "none/j.xml")
     assert code == 2
-    told = "--junit none/j.xml was given, and there is no folder none. Create it first"
-    assert told in " ".join(said.split())
+    message = (
+        "--junit none/j.xml was given, and there is no folder none. Create it first"
+    )
+    assert message in " ".join(said.split())
     assert not (tmp_path / "m.md").exists()
 
 

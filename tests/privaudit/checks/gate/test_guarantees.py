@@ -164,11 +164,11 @@ def test_every_report_names_the_epsilon_that_fell(runs: Path, tmp_path: Path) ->
     assert {result["ruleId"] for result in results} == {"guarantee"}
     assert len(results) == len(bad)
     assert {result["level"] for result in results} == {"error"}
-    told = re.sub(" +", " ", gate_markdown(found))
-    assert "| claimed epsilon | none | 8 | no rise | 8 to none |" in told
-    told = found.to_dict()["checks"][-1]
-    assert (told["about"], told["before"]["delta"]) == ("guarantee", 1e-5)
-    assert json.loads(json.dumps(told)) == told
+    text = re.sub(" +", " ", gate_markdown(found))
+    assert "| claimed epsilon | none | 8 | no rise | 8 to none |" in text
+    check = found.to_dict()["checks"][-1]
+    assert (check["about"], check["before"]["delta"]) == ("guarantee", 1e-5)
+    assert json.loads(json.dumps(check)) == check
 
 
 def altered(path: Path, change: Callable[[dict[str, Any]], None]) -> Path:

@@ -76,7 +76,7 @@ def test_all_must_be_below_to_pass(runs: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_turned_scores_do_not_pass(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Members with the lower scores are as easily told as with the higher ones."""
+    """Members with the lower scores are as distinguishable as with the higher ones."""
     monkeypatch.setattr(GATE, "read_audit", rescored("entropy", shifted(-3.0)))
     found = gate("plain", None, GateSettings(max_auroc=0.6))
     (bad,) = (check for check in found.checks if check.outcome == "regression")

@@ -99,7 +99,7 @@ def test_without_a_trace_it_says_that_it_cannot_tell(look: Look) -> None:
     evidence = replace(look(epsilon=8.0), trace=None)
     (found,) = NOISE_AS_CLAIMED(evidence)  # the server's noise shows in the transcript
     assert found.severity == "warning"
-    assert "local release is as claimed cannot be told" in found.sentence
+    assert "local release is as claimed cannot be determined" in found.sentence
 
 
 def test_noise_that_repeats_is_an_error(look: Look) -> None:

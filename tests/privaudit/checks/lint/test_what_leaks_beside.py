@@ -73,7 +73,7 @@ def test_equal_or_unrelated_weights_are_silent(evidence: Evidence) -> None:
     assert WEIGHTS_BY_SIZE(weighed(evidence, public)) == []
 
 
-def test_promptfl_that_claimed_something_would_be_told_of_its_weights(
+def test_promptfl_that_claimed_something_would_be_warned_of_its_weights(
     look: Look, evidence: Evidence
 ) -> None:
     plain = look("promptfl", rounds=1, epochs=1)

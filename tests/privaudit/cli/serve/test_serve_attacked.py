@@ -98,10 +98,10 @@ def test_the_token_opens_once(place: Path) -> None:
             assert site.ask(f"/?token={wrong}").status == 403
         assert site.ask(f"/?token={TOKEN}", method="HEAD").status == 403
         assert site.ask(f"/runs/mine?token={TOKEN}").status == 403
-        told = site.ask(f"/?token={TOKEN}")
-        given = told.headers["set-cookie"]
+        response = site.ask(f"/?token={TOKEN}")
+        given = response.headers["set-cookie"]
         assert {"HttpOnly", "Path=/", "SameSite=strict"} <= set(given.split("; "))
-        assert TOKEN not in given + told.text
+        assert TOKEN not in given + response.text
         again = site.ask(f"/?token={TOKEN}")
         assert (again.status, again.headers.get("set-cookie")) == (403, None)
         assert site.ask(PAGES[-1], Cookie=given.partition(";")[0]).status == 200
@@ -225,10 +225,10 @@ def test_damage_is_a_row_with_the_reason_and_never_an_error_of_the_server(
             path.unlink()
             if damage is not None:
                 path.write_bytes(damage)
-            told = site.ask("/")
-            assert told.status == 200
+            response = site.ask("/")
+            assert response.status == 200
             needed = path.name in ("run.json", "audit.json", "scores.npz", "ledger.npz")
-            said = "Cannot be read</span>" in _row(told.text)
+            said = "Cannot be read</span>" in _row(response.text)
             assert said == (needed and (damage is not None or path.name != "run.json"))
             for page in ("/runs/broken", "/reports/broken/scores/page"):
                 assert site.ask(page).status in (200, 404, 422), (path, damage, page)

@@ -43,8 +43,8 @@ def test_what_cannot_be_served_is_said_in_a_line(
     assert "is a store" in refused("memory://runs")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         if "uvicorn" in sys.modules:
-            told = refused(tmp_path, "--port", taken.getsockname()[1])
-            assert "Choose another --port" in told
+            message = refused(tmp_path, "--port", taken.getsockname()[1])
+            assert "Choose another --port" in message
     for name in list(sys.modules):
         if name.startswith("privaudit.cli.serve."):
             monkeypatch.delitem(sys.modules, name)

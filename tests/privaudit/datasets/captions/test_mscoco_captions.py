@@ -23,7 +23,7 @@ def captions(*numbers: int, **changed: Any) -> bytes:
         for n in numbers
     ]
     written = [
-        {"image_id": n, "id": 10 * n + i, "caption": f" Picture {n}, told {i}. \n"}
+        {"image_id": n, "id": 10 * n + i, "caption": f" Picture {n}, way {i}. \n"}
         for i in range(2)
         for n in reversed(numbers)
     ]
@@ -63,7 +63,7 @@ def test_the_class_is_that_of_the_largest_thing(tmp_path: Path) -> None:
     assert dataset.labels.tolist() == [1, 0]
     assert dataset.split is None
     assert dataset.dialogues[0].question == "Describe the picture."
-    assert dataset.dialogues[0].answers == ("Picture 1, told 0.", "Picture 1, told 1.")
+    assert dataset.dialogues[0].answers == ("Picture 1, way 0.", "Picture 1, way 1.")
     assert [int(dataset.images[i][0, 0, 0]) for i in range(2)] == [1, 2]  # type: ignore[index]
 
 

@@ -21,7 +21,7 @@ def content(domains: tuple[str, ...] = DOMAINS) -> bytes:
     for image, domain in zip(images, domains, strict=False):
         image["domain"] = domain
     written = [
-        {"image_id": n, "id": 10 * n + i, "caption": f"Picture {n}, told {i}."}
+        {"image_id": n, "id": 10 * n + i, "caption": f"Picture {n}, caption {i}."}
         for n in range(3)
         for i in range(10)
     ]
@@ -37,7 +37,7 @@ def test_pictures_have_ten_captions_and_a_domain(bring: Bring) -> None:
     assert dataset.class_names == ("in-domain", "near-domain", "out-domain")
     assert dataset.labels.tolist() == [2, 0, 1]
     assert [len(dialogue.answers) for dialogue in dataset.dialogues] == [10] * 3
-    assert dataset.dialogues[1].answers[9] == "Picture 1, told 9."
+    assert dataset.dialogues[1].answers[9] == "Picture 1, caption 9."
     assert [int(dataset.images[i][0, 0, 0]) for i in range(3)] == [0, 1, 2]  # type: ignore[index]
 
 

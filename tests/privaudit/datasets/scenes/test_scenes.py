@@ -79,7 +79,7 @@ def test_every_load_draws_the_same_records(
     assert scenes().hash != first.hash
 
 
-def test_every_class_has_records_enough_to_be_dealt(
+def test_every_class_has_records_enough_to_be_split(
     captioned: Dataset, asked: Dataset
 ) -> None:
     assert captioned.class_names == SHAPES
@@ -108,17 +108,17 @@ def test_the_first_caption_alone_may_tell_the_tag(captioned: Dataset) -> None:
         assert len(others) == 2
         assert not tells(dialogue) or first[-2] in OWNERS
         assert not any(set(OWNERS) & set(words) for words in others)
-    told = np.array([tells(dialogue) for dialogue in captioned.dialogues])
-    assert abs(told.mean() - 0.4) < 0.03
+    has_tag = np.array([tells(dialogue) for dialogue in captioned.dialogues])
+    assert abs(has_tag.mean() - 0.4) < 0.03
     table = np.zeros((2, len(SHAPES)))
-    np.add.at(table, (told.astype(int), captioned.labels.numpy()), 1)
+    np.add.at(table, (has_tag.astype(int), captioned.labels.numpy()), 1)
     assert chi2_contingency(table).pvalue > 0.01
 
 
 def test_hardly_two_records_have_the_same_tag(captioned: Dataset) -> None:
-    told = [dialogue for dialogue in captioned.dialogues if tells(dialogue)]
-    tags = {tag_of(dialogue.answers[0]) for dialogue in told}
-    assert len(tags) > 0.95 * len(told)
+    tagged = [dialogue for dialogue in captioned.dialogues if tells(dialogue)]
+    tags = {tag_of(dialogue.answers[0]) for dialogue in tagged}
+    assert len(tags) > 0.95 * len(tagged)
 
 
 @pytest.mark.parametrize("part", ["letter", "number", "owner"])
@@ -158,11 +158,11 @@ def test_no_letter_is_right_more_often_than_chance(asked: Dataset) -> None:
     assert (np.abs(counts / len(four) - 0.25) < 0.03).all()
 
 
-def test_owners_are_asked_for_and_never_told(asked: Dataset) -> None:
+def test_owners_are_asked_for_and_never_named(asked: Dataset) -> None:
     owner = ALL_TOPICS.index("owner")
     for label, dialogue in zip(asked.labels, asked.dialogues, strict=True):
-        told = set(pieces(dialogue.question)) & set(OWNERS)
-        assert told == (set(dialogue.choices) if label == owner else set())
+        named = set(pieces(dialogue.question)) & set(OWNERS)
+        assert named == (set(dialogue.choices) if label == owner else set())
 
 
 def test_lettered_questions_have_one_list_of_choices_each_kind() -> None:

@@ -61,7 +61,7 @@ def test_a_scene_has_two_exact_captions() -> None:
     }
 
 
-def test_a_tag_is_told_when_asked_for_and_there() -> None:
+def test_a_tag_is_named_when_asked_for_and_there() -> None:
     first, second = sorted(captions_of(TWO, EXACT, tagged=True))
     assert first.endswith(" circles, tagged k forty seven by maria.")
     assert second.endswith(" square, tagged k forty seven by maria.")

@@ -191,7 +191,7 @@ def test_a_broken_table_ends_the_command_with_two_and_one_line(
     write_folder(tmp_path / "glue", files)
     words = ["train", "--trainer", "zero-shot", "--dataset", "sst-2", "--data", "glue"]
     monkeypatch.chdir(tmp_path)
-    code, _, told = cli(*words)
+    code, _, error = cli(*words)
     assert code == 2
-    assert "Line 2 of" in told
-    assert "train.tsv has 1 fields" in told
+    assert "Line 2 of" in error
+    assert "train.tsv has 1 fields" in error

@@ -67,7 +67,7 @@ def test_articles_are_the_labels_of_what_comes_in_one_piece(tmp_path: Path) -> N
     assert dataset.split is None
 
 
-def test_the_second_version_may_be_told_that_there_is_no_answer(
+def test_the_second_version_may_be_answered_by_unanswerable(
     tmp_path: Path,
 ) -> None:
     train = squad(

@@ -138,9 +138,9 @@ def test_each_kind_is_corrected_for_its_own_number(runs: Path) -> None:
 def test_a_secondary_increase_decides_nothing(runs: Path) -> None:
     """With utility left out nothing primary differs by that much."""
     found = compare("zero-shot-0", "promptfl-0", margin=0.001, utility=False, alpha=0.5)
-    told = found.to_dict()
-    assert told["secondary_regressed"] == any(e.regressed for e in found.secondary)
-    assert [change["primary"] for change in told["changes"]].count(True) == 1
+    stored = found.to_dict()
+    assert stored["secondary_regressed"] == any(e.regressed for e in found.secondary)
+    assert [change["primary"] for change in stored["changes"]].count(True) == 1
     assert found.regressed == found.primary[0].regressed
 
 
@@ -168,7 +168,7 @@ def test_worse_is_a_higher_leak_and_a_lower_use(
     assert (entry.regressed, entry.passes) == (regressed, passes)
 
 
-def test_members_with_the_lower_scores_are_as_easily_told(runs: Path) -> None:
+def test_members_with_the_lower_scores_are_as_easily_distinguished(runs: Path) -> None:
     audit = read_audit(load_run("promptfl-0"), "server-reconstruct")
     columns = dict(audit.columns["loss-threshold"])
     noise = np.random.default_rng(0).normal(size=len(columns["scores"]))

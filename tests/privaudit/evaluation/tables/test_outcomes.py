@@ -38,7 +38,7 @@ def test_what_is_kept_is_what_the_run_wrote() -> None:
 
 
 def test_a_run_that_cannot_be_trained_is_an_outcome_that_says_why() -> None:
-    """Ten classes do not go round eleven clients: known only when records are dealt."""
+    """Ten classes do not go round eleven clients: known only when records are split."""
     outcome = perform(planned(clients=11), None)
     assert "there are 10 classes" in outcome.error
     assert not outcome.trace

@@ -17,7 +17,7 @@ from privaudit.statistics.estimate import Estimate
 
 def point(mode: str, epsilon: float | None, seed: int) -> SweepPoint:
     shift = 0.01 * seed + (0.2 if epsilon is None else 0.0)
-    value = Estimate(0.5 + shift, 0.45 + shift, 0.55 + shift, (50, 50), "told")
+    value = Estimate(0.5 + shift, 0.45 + shift, 0.55 + shift, (50, 50), "method")
     return SweepPoint(
         mode, epsilon, seed, value, value, value, None, value, certified=epsilon,
         guarantee="of a record", attack="lira", metric="accuracy",

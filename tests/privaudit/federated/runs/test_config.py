@@ -67,14 +67,14 @@ def split(test_share: float, public_share: float) -> Split:
     )
 
 
-def test_a_deal_needs_a_test_record_and_ten_public_ones() -> None:
+def test_a_split_needs_a_test_record_and_ten_public_ones() -> None:
     """Of 200 records, 0.002 are none; 0.045 are 9, and 0.05 are 10."""
     with pytest.raises(ConfigError, match=r"200 records leave 0 for tests"):
         split(0.002, 0.4)
     with pytest.raises(ConfigError, match=r"for tests and 9 public ones"):
         split(0.3, 0.045)
-    dealt = split(0.005, 0.05)
-    assert (len(dealt.of(TEST)), len(dealt.of(PUBLIC))) == (1, 10)
+    assigned = split(0.005, 0.05)
+    assert (len(assigned.of(TEST)), len(assigned.of(PUBLIC))) == (1, 10)
 
 
 def test_no_public_record_is_for_runs_on_all_candidates_alone() -> None:
@@ -113,7 +113,7 @@ def test_places_are_made_whole_since_a_run_is_read_from_anywhere(
 @pytest.mark.parametrize(
     ("name", "value"), [("shots", 0), ("members", "none"), ("test_share", 0)]
 )
-def test_options_of_the_deal_have_their_ranges(name: str, value: Any) -> None:
+def test_options_of_the_split_have_their_ranges(name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=f"The run cannot take {name} = "):
         make_config("zero-shot", **{name: value})
 

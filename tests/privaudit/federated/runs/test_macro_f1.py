@@ -9,7 +9,7 @@ from privaudit.federated.runs.tasks import macro_f1
 
 
 def test_macro_f1_by_hand() -> None:
-    """Class 0: 2 of 2 told, of 3: F1 4/5; class 1: 1 of 2 told, of 1: 2/3."""
+    """Class 0: 2 of 2 predicted, of 3: F1 4/5; class 1: 1 of 2, of 1: 2/3."""
     found = macro_f1(np.array([[0, 0, 1, 1]]), np.array([0, 0, 0, 1]))
     assert found.value == pytest.approx((4 / 5 + 2 / 3) / 2)
     assert found.n == (4,)
@@ -18,11 +18,12 @@ def test_macro_f1_by_hand() -> None:
 @given(st.integers(0, 50))
 def test_it_is_scikit_learns_over_the_classes_that_are_there(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    labels, told = rng.integers(0, 4, 25), rng.integers(0, 6, (3, 25))
+    labels, predicted = rng.integers(0, 4, 25), rng.integers(0, 6, (3, 25))
     expected = [
-        f1_score(labels, one, labels=np.unique(labels), average="macro") for one in told
+        f1_score(labels, one, labels=np.unique(labels), average="macro")
+        for one in predicted
     ]
-    assert macro_f1(told, labels).value == pytest.approx(np.mean(expected))
+    assert macro_f1(predicted, labels).value == pytest.approx(np.mean(expected))
 
 
 def test_what_is_all_right_is_one_and_what_is_all_wrong_zero() -> None:
@@ -38,10 +39,12 @@ def test_the_influences_are_those_of_leaving_records_out(
 ) -> None:
     """The jackknife's variance, which the linearised one approaches."""
     labels = rng.integers(0, 3, 300)
-    told = np.where(rng.random((2, 300)) < 0.7, labels, rng.integers(0, 3, (2, 300)))
-    found = macro_f1(told, labels)
+    predicted = np.where(
+        rng.random((2, 300)) < 0.7, labels, rng.integers(0, 3, (2, 300))
+    )
+    found = macro_f1(predicted, labels)
     without = [
-        macro_f1(np.delete(told, i, axis=1), np.delete(labels, i)).value
+        macro_f1(np.delete(predicted, i, axis=1), np.delete(labels, i)).value
         for i in range(300)
     ]
     deviation = np.sqrt(np.var(without) * 299)
@@ -54,12 +57,12 @@ def test_the_interval_covers_as_often_as_it_says(rng: np.random.Generator) -> No
     def draw(records: int) -> tuple[np.ndarray, np.ndarray]:
         labels = rng.choice(3, records, p=(0.8, 0.15, 0.05))
         hard = rng.random(records) < 0.2
-        told = np.where(
+        predicted = np.where(
             hard | (rng.random((2, records)) < 0.1),
             rng.integers(0, 3, (2, records)),
             labels,
         )
-        return told, labels
+        return predicted, labels
 
     truth = macro_f1(*draw(1_000_000)).value
     found = [macro_f1(*draw(400)) for _ in range(400)]

@@ -61,7 +61,7 @@ def test_the_mix_weighs_test_records_as_candidates_are_mixed_by_hand(
     assert mean_accuracy(right, weights).value == pytest.approx(2 / 3)
 
 
-def test_the_mix_is_the_accuracy_on_test_records_dealt_alike(
+def test_the_mix_is_the_accuracy_on_test_records_split_alike(
     task: Task, rng: np.random.Generator
 ) -> None:
     """Drawing test records in the client's shares gives the weighted mean."""
@@ -89,7 +89,7 @@ def test_records_that_a_model_has_seen_become_public() -> None:
     assert load_frozen("tiny-clip").known_records(dataset) is None
 
 
-def test_the_digits_are_dealt_as_they_always_were() -> None:
+def test_the_digits_are_split_as_they_always_were() -> None:
     """Integer draws are the same on every machine; the data's hash is of its bytes."""
     population = populate(make_config("zero-shot"))
     split = population.split

@@ -23,7 +23,7 @@ def test_a_ledger_with_other_coins_is_refused(whole: Path) -> None:
         Auditor(Run(whole)).attack("prompt-release", clients=1, shadows=0)
 
 
-def test_a_ledger_that_does_not_fit_the_deal_is_refused(whole: Path) -> None:
+def test_a_ledger_that_does_not_fit_the_split_is_refused(whole: Path) -> None:
     run = Run(whole)
     with np.load(whole / "ledger.npz") as stored:
         owner, is_member = np.roll(stored["owner"], 1), stored["is_member"]

@@ -93,7 +93,7 @@ def test_every_causal_tower_equals_the_plain_path(
     ],
     ids=str,
 )
-def test_towers_that_cannot_share_a_prefix_are_told_apart(
+def test_towers_that_cannot_share_a_prefix_are_recognised(
     build: Build, options: dict[str, Any]
 ) -> None:
     clip = build(**options)

@@ -197,13 +197,13 @@ def test_prefixes_are_pefts() -> None:
     assert torch.allclose(wrapped(**plain_inputs("bert")).logits, expected, atol=1e-4)
 
 
-def test_a_second_text_is_told_from_the_first() -> None:
+def test_a_second_text_is_distinguished_from_the_first() -> None:
     tokenizer = text_tokenizer("bert")
     model = text_model("bert")
     words = TextTokens(tokenizer, separator=2)(some_texts())
-    told = TextEncoderTower(model, 2, separator=2)
-    untold = TextEncoderTower(model, 2)
-    one, two = (t.pooled(words.repeated(1), Tuning())[0] for t in (told, untold))
+    typed = TextEncoderTower(model, 2, separator=2)
+    untyped = TextEncoderTower(model, 2)
+    one, two = (t.pooled(words.repeated(1), Tuning())[0] for t in (typed, untyped))
     pairs = torch.tensor([len(parts) == 2 for parts in some_texts().texts])
     assert torch.allclose(one[~pairs], two[~pairs], atol=1e-6)
     assert (one[pairs] - two[pairs]).abs().amax(dim=1).min() > 1e-3

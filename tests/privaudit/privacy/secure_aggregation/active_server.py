@@ -66,25 +66,25 @@ class ActiveServer:
         )
         return keys, signatures
 
-    def collect(self, keys_told: Whom = ALL, shared_told: Whom = ALL) -> None:
+    def collect(self, keys_shown: Whom = ALL, sharers_shown: Whom = ALL) -> None:
         """Let all share out and upload.
 
         Args:
-            keys_told: Of whom a client gets keys; by default of all, or its neighbours.
-            shared_told: Who a client is told has shared secrets with it; likewise.
+            keys_shown: Of whom a client gets keys; by default of all, or its neighbours.
+            sharers_shown: Whom a client takes for sharers with it; likewise.
         """
         keys, signatures = self.advertised()
         everyone = range(self.parties)
-        lists = {c: self.roster.among(c, keys_told.get(c, everyone)) for c in everyone}
-        dealt = {}
+        lists = {c: self.roster.among(c, keys_shown.get(c, everyone)) for c in everyone}
+        sent_shares = {}
         for client in self.clients:
             some = lists[client.me]
-            dealt[client.me] = client.share_out(
+            sent_shares[client.me] = client.share_out(
                 {c: keys[c] for c in some}, {c: signatures[c] for c in some}
             )
         for client in self.clients:
-            told = set(shared_told.get(client.me, everyone)) & set(lists[client.me])
-            self._upload(client, sorted(told - {client.me}), dealt, lists)
+            shown = set(sharers_shown.get(client.me, everyone)) & set(lists[client.me])
+            self._upload(client, sorted(shown - {client.me}), sent_shares, lists)
         for colluder in self.colluders:
             for dealer, held in self.clients[colluder]._held.items():
                 self._keep("own mask", dealer, colluder, held.self_mask)
@@ -102,7 +102,7 @@ class ActiveServer:
         return found
 
     def colluders_signatures(self, like: Party) -> dict[Party, bytes]:
-        """Return colluders' signatures on what an honest client was told."""
+        """Return colluders' signatures on what an honest client was shown."""
         text = self.clients[like]._lists_text()
         return {c: self.identities[c].sign(text) for c in self.colluders}
 
@@ -148,19 +148,19 @@ class ActiveServer:
         self,
         client: Client,
         peers: list[Party],
-        dealt: Mapping[Party, Arrays],
+        sent_shares: Mapping[Party, Arrays],
         lists: Mapping[Party, list[Party]],
     ) -> None:
         me = client.me
         peers = [peer for peer in peers if me in lists[peer]]
         sealed = {
-            peer: dealt[peer]["sealed"][
+            peer: sent_shares[peer]["sealed"][
                 [c for c in lists[peer] if c != peer].index(me)
             ].tobytes()
             for peer in peers
         }
         digests = {
-            peer: dealt[peer]["digests"][lists[peer].index(me)].tobytes()
+            peer: sent_shares[peer]["digests"][lists[peer].index(me)].tobytes()
             for peer in peers
         }
         codes = self.code.encode(self.updates[me])

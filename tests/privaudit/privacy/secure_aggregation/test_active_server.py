@@ -52,18 +52,18 @@ class Trusting(Client):
 def survivor_lists(server: ActiveServer, *, by_keys: bool = False) -> bool:
     """Say whether the last client is uncovered by a list of survivors for each other.
 
-    It is told that few shared secrets with it. All others are shown lists with it, and
+    It is shown that few shared secrets with it. All others are shown lists with it, and
     without some of those few.
     """
     victim = server.parties - 1
     others = [c for c in server.honest if c != victim]
     near = server.roster.among(victim, range(server.parties))
     few = [c for c in [*server.colluders, *others] if c in near][: server.threshold - 1]
-    told = {victim: [*few, victim]}
+    shown_to = {victim: [*few, victim]}
     if by_keys:
-        server.collect(keys_told=told)
+        server.collect(keys_shown=shown_to)
     else:
-        server.collect(shared_told=told)
+        server.collect(sharers_shown=shown_to)
     without = dict.fromkeys((c for c in few if c in others), 0)
     lists: dict[Party, list[Party]] = {}
     for asked in [*others, victim]:
@@ -182,7 +182,7 @@ class Copying(Unchecking):
 def copied_keys() -> bool:
     """Say whether colluders take off a client's pair masks by copies of their keys.
 
-    X25519 ignores the highest bit. The victim is told that only the colluders, all of
+    X25519 ignores the highest bit. The victim is shown that only the colluders, all of
     lower number, and those that they copy, of higher number, shared secrets with it.
     """
     some, victim = range(most_colluders(10, 7)), 3
@@ -190,7 +190,7 @@ def copied_keys() -> bool:
     for one in some:
         copied = server.clients[victim + 1 + one]._masking_public
         server.clients[one].copied = copied  # type: ignore[attr-defined]
-    server.collect(shared_told={victim: range(7)})
+    server.collect(sharers_shown={victim: range(7)})
     asked = [c for c in server.honest if c != victim]
     signed = server.signatures({c: [*range(10)] for c in asked})
     signed |= server.colluders_signatures(asked[0])

@@ -106,18 +106,18 @@ def test_lists_of_survivors_that_differ_between_neighbours_uncover_nobody() -> N
     assert not given_away
 
 
-@pytest.mark.parametrize("told", [[0, 2, 3], []], ids=["by an odd few", "by all"])
+@pytest.mark.parametrize("named", [[0, 2, 3], []], ids=["by an odd few", "by all"])
 def test_a_client_does_not_sign_without_a_threshold_of_neighbours(
-    told: list[int],
+    named: list[int],
 ) -> None:
     """Its neighbourhood is called lost, whole or but for few."""
     graph = ring(20, 6, 5)
     server = serve(graph)
     server.collect()
-    lost = {17, 18, 19, 1, 2, 3} - set(told)
+    lost = {17, 18, 19, 1, 2, 3} - set(named)
     there = [c for c in range(20) if c not in lost]
     with pytest.raises(FaultError, match="its list of survivors is short"):
-        server.clients[0].sign(there if told != [0, 2, 3] else [0, 2, *range(4, 17)])
+        server.clients[0].sign(there if named != [0, 2, 3] else [0, 2, *range(4, 17)])
     assert not server.signatures({0: there})
 
 

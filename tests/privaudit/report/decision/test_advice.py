@@ -173,7 +173,7 @@ def test_a_trade_off_that_does_not_say_what_it_trained_is_not_quoted(
     assert "Measured" not in {one.basis for one in given(beside)}
 
 
-def test_only_the_runs_of_a_trade_off_s_study_are_told_of_it(beside: Audit) -> None:
+def test_only_the_runs_of_a_trade_off_s_study_get_its_advice(beside: Audit) -> None:
     other = make_audit("dp-promptfl", shift=1.2, epsilon=8.0)
     other.run.__dict__.update(path=beside.run.path)
     found = [one for one in given(other, beside) if one.basis == "Measured"]

@@ -73,7 +73,7 @@ def test_what_has_no_number_is_the_last_of_its_kind_in_whatever_order() -> None:
         assert ranked([some[i] for i in order])[:2] == [0.51, 0.495]
 
 
-def test_among_leaks_the_largest_that_is_told_of_comes_first() -> None:
+def test_among_leaks_the_largest_that_is_named_comes_first() -> None:
     by_another, by_headline = with_aurocs(0.5, 0.95), with_aurocs(0.6, 0.5)
     assert leak_badge(by_another).text == "Another attack shows a leak"
     assert ranked([by_headline, by_another]) == [0.5, 0.6]

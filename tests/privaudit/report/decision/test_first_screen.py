@@ -64,7 +64,7 @@ def quiet(**settings: object) -> Audit:
         ),
     ],
 )
-def test_a_run_is_told_by_its_name_and_by_two_badges(
+def test_a_run_is_shown_by_its_name_and_by_two_badges(
     audit: Audit, title: str, leak: str, promise: str
 ) -> None:
     screen = screen_of([audit])
@@ -152,9 +152,9 @@ def test_another_attack_that_shows_a_leak_gives_its_own_estimate() -> None:
 def test_every_adversary_of_the_runs_is_named() -> None:
     one, other = make_audit(shift=1.0), make_audit("dp-fpl", shift=0.5)
     other = replace(other, scenario=replace(other.scenario, threat="released"))
-    told = screen_of([one, other]).answers[2].text
-    assert "honest-but-curious server" in told
-    assert "an outsider with a client's released final model" in told
+    text = screen_of([one, other]).answers[2].text
+    assert "honest-but-curious server" in text
+    assert "an outsider with a client's released final model" in text
     assert screen_of([one, one]).answers[2].text.count("server") == 1
 
 

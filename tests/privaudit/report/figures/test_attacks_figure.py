@@ -56,9 +56,9 @@ def test_an_attack_on_fewer_clients_is_noticed() -> None:
 
 def test_the_picture_is_read_aloud_with_numbers() -> None:
     audit = make_audit()
-    told = attacks_alt([audit])
+    alt = attacks_alt([audit])
     for name, leak in audit.results.items():
-        assert f"promptfl, {name}: {leak.auroc.value:.3f} [" in told
+        assert f"promptfl, {name}: {leak.auroc.value:.3f} [" in alt
 
 
 def test_of_many_attacks_four_have_curves_and_the_page_says_so() -> None:

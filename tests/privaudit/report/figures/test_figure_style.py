@@ -28,7 +28,7 @@ def shrunk(inside: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "expected"),
     [
         ("M 1.04 2 \nL 3.16 2 \nL 3.16 5.55 \nz\n", "M1 2H3.2V5.5z"),
         ("M 1 2 L 1.01 2.01", "M1 2L1 2"),  # a dot stays one
@@ -37,10 +37,10 @@ def shrunk(inside: str) -> str:
     ],
 )
 def test_paths_have_tenths_and_one_number_for_level_and_upright_lines(
-    path: str, told: str
+    path: str, expected: str
 ) -> None:
     drawn = re.findall(' d="([^"]*)"', shrunk(f'<path d="{path}"/>'))
-    assert drawn == [told]
+    assert drawn == [expected]
 
 
 def test_only_what_is_referred_to_keeps_its_id() -> None:
@@ -85,11 +85,11 @@ def test_of_many_runs_the_worst_are_drawn_under_the_names_that_they_have() -> No
     assert run_labels(named.only(places)) == [run_labels(audits)[p] for p in places]
     plot = tradeoff_plot(named)
     assert not any(text.get_text() for text in plot.axes[0].texts)
-    told = [text.get_text() for text in plot.legends[0].get_texts()]
-    assert [one for one in told if one.startswith("promptfl")] == [
+    entries = [text.get_text() for text in plot.legends[0].get_texts()]
+    assert [one for one in entries if one.startswith("promptfl")] == [
         named.labels[place] for place in places
     ]
-    assert "other runs" in told
+    assert "other runs" in entries
     assert undrawn(named).startswith(f"The figures show the first {MOST_RUNS} of 10")
     assert drawn_runs(audits[:MOST_RUNS]) == list(range(MOST_RUNS))
 

@@ -29,7 +29,7 @@ def test_a_spot_is_an_element_with_a_title() -> None:
         spot(outside, 0.5, 7, "far away")
     assert (outside.get_xlim(), outside.get_ylim()) == limits
     assert (axes.get_xlim(), axes.get_ylim()) == limits
-    svg = to_svg(figure, "name", "told").replace(' xmlns="http', ' title="http')
+    svg = to_svg(figure, "name", "alt").replace(' xmlns="http', ' title="http')
     root = ElementTree.fromstring(svg)
     assert root.get("role") == "group"
     (value,) = [one for one in root.iter() if one.get("class") == "value"]
@@ -59,7 +59,7 @@ def test_every_attack_of_every_run_has_a_value() -> None:
 
 
 @pytest.mark.parametrize("make", [make_audit, make_watched, make_claimed, make_writer])
-def test_every_picture_on_a_page_has_values_and_is_told_in_numbers(
+def test_every_picture_on_a_page_has_values_and_is_described_in_numbers(
     make: Callable[[], Audit],
 ) -> None:
     html = render_report([make()])

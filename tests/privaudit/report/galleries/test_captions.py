@@ -66,14 +66,14 @@ def test_both_ends_are_shown_with_the_truth_beside_them(audit: Audit) -> None:
     assert all((text.picture or "").startswith("data:image/png") for text in texts)
 
 
-def test_a_probability_is_told_of_one_text_and_of_no_group(audit: Audit) -> None:
+def test_a_probability_is_given_of_one_text_and_of_no_group(audit: Audit) -> None:
     adversary, target = adversary_and_target()
     attacks: dict[str, Attack] = {"max-renyi": Extraction()}
     asked = replace(audit, scenario=replace(audit.scenario, attacks=attacks))
     ledger = Ledger(np.zeros(24, np.int64), np.arange(24) % 4 < 2)
     asked.run.__dict__["ledger"] = ledger
-    told = caption_texts(asked, adversary, [target], 2.0)[SHOWN_CAPTIONS].heading
-    assert "probability 1 of what is behind 50 %" in told
+    heading = caption_texts(asked, adversary, [target], 2.0)[SHOWN_CAPTIONS].heading
+    assert "probability 1 of what is behind 50 %" in heading
     asked.run.__dict__["ledger"] = replace(ledger, group=np.arange(24) // 2 * 2)
     assert all(
         "probability" not in text.heading

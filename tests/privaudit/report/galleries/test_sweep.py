@@ -209,8 +209,8 @@ def test_a_certified_epsilon_stands_with_unit_adjacency_and_delta(
 ) -> None:
     audit = make_audit(epsilons=(8.0, 9.31))
     write_sweep(judge_sweep([SweepPoint.of(audit, "sound", 8.0)]), tmp_path)
-    told = "for one record (neighbours: add/remove-one) at δ = 1e-5."
-    assert told in (tmp_path / "sweep.md").read_text()
+    sentence = "for one record (neighbours: add/remove-one) at δ = 1e-5."
+    assert sentence in (tmp_path / "sweep.md").read_text()
 
 
 def test_differences_can_all_be_to_the_first_row() -> None:

@@ -32,7 +32,7 @@ def leak(*clients: ClientScores) -> AttackResult:
     return evaluate_scores("a", "a()", "none", clients)
 
 
-def test_a_class_that_leaks_is_told_from_one_that_does_not() -> None:
+def test_a_class_that_leaks_is_distinguished_from_one_that_does_not() -> None:
     truth = np.tile([True, False], 40)
     scores = np.concatenate([truth[:40] * 10.0, np.zeros(40)]) + np.arange(80) % 4
     found = leak_by_class(leak(client(scores, np.repeat([0, 1], 40), truth)), NAMES)

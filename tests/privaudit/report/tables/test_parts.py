@@ -27,27 +27,30 @@ def test_the_first_round_above_chance_is_named_and_the_largest_is_no_estimate() 
 @pytest.mark.parametrize("count", [1, 2, 10])
 def test_a_round_must_stand_out_among_as_many_as_there_are(count: int) -> None:
     """0.551 [0.501, 0.601] alone has p = 0.046: enough of one round, not of two."""
-    (told,) = make_watched(by_round=[0.551] + [0.5] * (count - 1)).part(
+    (leakage,) = make_watched(by_round=[0.551] + [0.5] * (count - 1)).part(
         LEAKAGE_BY_ROUND
     )
-    assert corrected(told)[0] == pytest.approx(count * p_above_chance(told.by_round[0]))
-    assert first_round_above(told) == (0 if count == 1 else None)
+    assert corrected(leakage)[0] == pytest.approx(
+        count * p_above_chance(leakage.by_round[0])
+    )
+    assert first_round_above(leakage) == (0 if count == 1 else None)
 
 
 def test_where_no_round_stands_out_none_is_named() -> None:
-    (told,) = round_sentences(make_watched(by_round=[0.5, 0.49, 0.53]))
+    (sentence,) = round_sentences(make_watched(by_round=[0.5, 0.49, 0.53]))
     assert (
-        "no round can be named, Holm-corrected over 3 rounds (smallest p = 0." in told
+        "no round can be named, Holm-corrected over 3 rounds (smallest p = 0."
+        in sentence
     )
 
 
-def test_source_inference_is_told_with_its_numbers() -> None:
-    (told,) = source_sentences(make_watched())
-    assert "for 30.0 % [23.7, 36.9] of 200 members" in told
-    assert "for 20.0 % [14.7, 26.2] of 200 candidates that no client" in told
-    assert "(by chance 20.0 %)" in told
-    assert "Training adds +0.100 [" in told
-    assert told.endswith("beyond what its class tells.")
+def test_source_inference_is_reported_with_its_numbers() -> None:
+    (sentence,) = source_sentences(make_watched())
+    assert "for 30.0 % [23.7, 36.9] of 200 members" in sentence
+    assert "for 20.0 % [14.7, 26.2] of 200 candidates that no client" in sentence
+    assert "(by chance 20.0 %)" in sentence
+    assert "Training adds +0.100 [" in sentence
+    assert sentence.endswith("beyond what its class tells.")
 
 
 def test_audits_that_did_not_ask_say_nothing() -> None:
@@ -75,6 +78,6 @@ def xs(line: Line2D) -> list[float]:
 
 
 def test_the_picture_is_read_aloud_with_numbers() -> None:
-    told = rounds_alt([make_watched()])
-    assert "promptfl, update-alignment: 0.500 [0.450, 0.550], n = 200 + 200" in told
-    assert "0.580 [0.530, 0.630], n = 200 + 200 in round 8" in told
+    alt = rounds_alt([make_watched()])
+    assert "promptfl, update-alignment: 0.500 [0.450, 0.550], n = 200 + 200" in alt
+    assert "0.580 [0.530, 0.630], n = 200 + 200 in round 8" in alt

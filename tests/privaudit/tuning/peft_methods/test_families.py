@@ -247,8 +247,8 @@ def test_the_model_as_it_comes_is_measured(
     if family == "clip-":
         features = population.tests.features @ population.task.zero_shot.T
         models_say = next(run.trainer.query(population.task, *asked(run)))
-        told = models_say["log_probabilities"][0].argmax(dim=-1)
-        assert torch.equal(told, features.argmax(dim=-1))
+        predicted = models_say["log_probabilities"][0].argmax(dim=-1)
+        assert torch.equal(predicted, features.argmax(dim=-1))
     assert run.is_complete
 
 

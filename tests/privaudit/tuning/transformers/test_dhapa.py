@@ -66,11 +66,11 @@ def test_weights_sum_to_one_and_follow_their_clients(
     gamma: float,
     random: Random,
 ) -> None:
-    told = torch.tensor(clients, dtype=torch.float64).T
+    statistics = torch.tensor(clients, dtype=torch.float64).T
     order = list(range(len(clients)))
     random.shuffle(order)
-    found = client_weights(*told, alpha=alpha, beta=beta, gamma=gamma)
-    mixed = client_weights(*told[:, order], alpha=alpha, beta=beta, gamma=gamma)
+    found = client_weights(*statistics, alpha=alpha, beta=beta, gamma=gamma)
+    mixed = client_weights(*statistics[:, order], alpha=alpha, beta=beta, gamma=gamma)
     assert float(found.sum()) == pytest.approx(1)
     assert bool((found >= 0).all())
     torch.testing.assert_close(mixed, found[order])

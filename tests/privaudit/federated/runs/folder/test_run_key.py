@@ -207,7 +207,7 @@ def test_noise_of_a_named_seed_repeats_and_is_marked(tmp_path: Path) -> None:
     assert card["privacy"]["certified"]["released"]["randomness"] == "seed"
 
 
-def test_equal_keys_give_equal_transcripts_and_the_deal_stays_the_seeds(
+def test_equal_keys_give_equal_transcripts_and_the_split_stays_the_seeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def trained(name: str, key: bytes) -> Run:

@@ -19,10 +19,10 @@ from privaudit.datasets.split import (
 from privaudit.federated.runs.config import RunConfig
 
 
-def deal(
+def split_dataset(
     config: RunConfig, dataset: Dataset, known: Int[np.ndarray, " known"] | None
 ) -> Split:
-    """Deal records, or groups of them, to clients, tests and the public.
+    """Split records, or groups of them, into clients' candidates, tests and the public.
 
     Args:
         config: Of the run.
@@ -47,14 +47,14 @@ def deal(
         domains=None if dataset.domains is None else dataset.domains.numpy(),
         known=known,
     )
-    dealt = whole
+    remaining = whole
     if config.without is not None:
-        dealt = leave_out(whole, read_positions(config.without))
-        refuse_empty(dealt.owner, config.clients)
+        remaining = leave_out(whole, read_positions(config.without))
+        refuse_empty(remaining.owner, config.clients)
     if config.members != "clients":
-        return dealt
-    first, coins = (_first_of_client(one, config.clients) for one in (dealt, whole))
-    return replace(dealt, group=first, coins=coins)
+        return remaining
+    first, coins = (_first_of_client(one, config.clients) for one in (remaining, whole))
+    return replace(remaining, group=first, coins=coins)
 
 
 def _first_of_client(split: Split, clients: int) -> Int[np.ndarray, " n"]:
