@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from privaudit.auditing.named_attacks import refuse_all_members
 from privaudit.auditing.scenario import find_scenario
 from privaudit.core.errors import AttackError, ConfigError, MissingFileError
 from privaudit.datasets.dataset import DATASETS
-from privaudit.datasets.named_places import is_named, located
+from privaudit.datasets.named_places import is_named, located, search_path
 from privaudit.evaluation.tables.afterwards import Afterwards
 from privaudit.evaluation.tables.metrics import CAPTIONS, attack_of
 from privaudit.evaluation.tables.parts import Column, Elsewhere, TableRow
@@ -63,26 +63,20 @@ def schedule(plan: TablePlan) -> Schedule:
     """Return every run of a plan, with all configurations checked.
 
     Raises:
-        ConfigError: A run cannot be configured, or a variable is not set; the text
-            names the cell.
-        MissingFileError: A data file or a model's folder is not there; one is named
-            for each cell.
+        ConfigError: A run cannot be configured, and the text names the cell; or
+            variables are not set, and it names them all.
+        MissingFileError: Data, models' folders or checkpoints are not there; the text
+            names them all.
     """
     _check_shared(plan)
+    _require_places(plan)
     runs: dict[str, PlannedRun] = {}
-    missing: dict[str, None] = {}
     afterwards, places = _afterwards(plan), {}
     for seed in plan.seeds:
         for row, column in plan.cells:
-            try:
-                run = _planned(plan, row, column, seed, afterwards)
-            except MissingFileError as error:
-                missing[str(error)] = None
-                continue
+            run = _planned(plan, row, column, seed, afterwards)
             runs.setdefault(run.digest, run)
             places[row.label, column.name, seed] = run.digest
-    if missing:
-        raise MissingFileError(" ".join(missing))
     return Schedule(tuple(runs.values()), places)
 
 
@@ -106,12 +100,55 @@ def _check_shared(plan: TablePlan) -> None:
                 )
 
 
+def _require_places(plan: TablePlan) -> None:
+    """Refuse variables and paths that are not there, before hours of failing runs."""
+    asked: dict[tuple[str, str], None] = {}
+    for seed in plan.seeds:
+        for cell in plan.cells:
+            for name, value in plan.fields_of(*cell).items():
+                if isinstance(value, str):
+                    asked[name, _SEED.sub(str(seed), value)] = None
+    if plan.elsewhere and plan.elsewhere.data:
+        asked["data", plan.elsewhere.data] = None
+    _require_variables(text for _, text in asked)
+    missing = [(n, t) for n, t in asked if n in _PATHS and not _is_there(n, _expand(t))]
+    if missing:
+        paths = ", ".join(f"{_split(_expand(t))[1]} ({n})" for n, t in missing)
+        held = {v for _, text in missing for v in _variables(text)}
+        instead = f"set {', '.join(sorted(held))} anew" if held else "change --field"
+        raise MissingFileError(
+            f"The plan needs what is not there: {paths}. Put it there, or {instead}."
+        )
+
+
+def _require_variables(texts: Iterable[str]) -> None:
+    unset: dict[str, list[str]] = {}
+    for text in texts:
+        for variable, rest in _variables(text).items():
+            if not os.environ.get(variable):
+                unset.setdefault(variable, []).append(rest)
+    if unset:
+        which = ", ".join(f"{v} ({', '.join(held)})" for v, held in unset.items())
+        raise ConfigError(
+            f"The plan needs environment variables that are not set: {which}. Set each "
+            "to the folder that has what stands behind it in brackets."
+        )
+
+
+def _variables(text: str) -> dict[str, str]:
+    """Return the variables in a text, each with what stands behind it."""
+    return {
+        found[1] or found[2]: text[found.end() :].lstrip("/")
+        for found in _VARIABLE.finditer(text)
+    }
+
+
 def _afterwards(plan: TablePlan) -> Afterwards:
     """Return what every run of the plan is measured for, with paths expanded."""
     place = plan.elsewhere
     if place:
         DATASETS.find(place.dataset)
-        data = _expanded({"data": place.data})["data"]
+        data = place.data and _expand(place.data)
         place = Elsewhere(dataset=place.dataset, data=data)
     scenario = plan.scenario if plan.results else ""
     return Afterwards(plan.wanted, scenario, place, plan.shadows, plan.attacked)
@@ -172,33 +209,25 @@ def _check_afterwards(config: RunConfig, afterwards: Afterwards) -> None:
             )
 
 
-def _expanded(fields: Mapping[str, Any], seed: int | None = None) -> dict[str, Any]:
-    """Return the fields with variables and ~ replaced, and paths known to exist.
-
-    ``{seed}`` is replaced where a seed is given.
-    """
-    full = {name: _expand(name, value, seed) for name, value in fields.items()}
-    for name in _PATHS:
-        _require(name, fields.get(name), full.get(name))
-    return full
+def _expanded(fields: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Return the fields with ``{seed}``, variables and ~ replaced."""
+    return {
+        name: _expand(_SEED.sub(str(seed), value)) if isinstance(value, str) else value
+        for name, value in fields.items()
+    }
 
 
-def _expand(name: str, value: Any, seed: int | None) -> Any:
-    if not isinstance(value, str):
-        return value
-    if seed is not None:
-        value = _SEED.sub(str(seed), value)
-
+def _expand(text: str) -> str:
     def replace(found: re.Match[str]) -> str:
         variable = found[1] or found[2]
-        if not os.environ.get(variable):
-            raise ConfigError(
-                f"{name} = {value!r} needs the environment variable {variable}, which "
-                "is not set. Set it to the folder that is meant."
-            )
+        if variable == "PRIVAUDIT_DATA":  # several folders, with colons between them
+            rest = text[found.end() :].lstrip("/")
+            folders = list(search_path())
+            there = (folder for folder in folders if (folder / rest).exists())
+            return str(next(there, folders[0]))
         return os.environ[variable]
 
-    kind, path = _split(_VARIABLE.sub(replace, value))
+    kind, path = _split(_VARIABLE.sub(replace, text))
     return kind + str(Path(path).expanduser()) if path.startswith("~") else kind + path
 
 
@@ -208,17 +237,14 @@ def _split(text: str) -> tuple[str, str]:
     return (kind + colon, path) if colon else ("", text)
 
 
-def _require(name: str, given: Any, full: Any) -> None:
-    """Refuse a path that is not there, before hours of runs that all fail."""
-    if not isinstance(full, str):
-        return
-    path = full if is_named(full) else _split(full)[1]
+def _is_there(name: str, text: str) -> bool:
+    """Say whether a path is there; what is no path, as a model's name, always is.
+
+    Raises:
+        MissingFileError: A name of the search path is not there.
+    """
+    path = text if is_named(text) else _split(text)[1]
     if is_named(path):
         located(path)
-        return
-    is_path = name != "model" or path.startswith(("/", "."))
-    if is_path and not Path(path).exists():
-        raise MissingFileError(
-            f"There is no {path}, which the plan's {name} = {given!r} stands for. Put "
-            "it there, or say where it is."
-        )
+        return True
+    return (name == "model" and not path.startswith(("/", "."))) or Path(path).exists()
