@@ -2,16 +2,22 @@
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from privaudit.auditing.named_attacks import refuse_all_members
 from privaudit.auditing.scenario import find_scenario
-from privaudit.core.errors import AttackError, ConfigError, MissingFileError
+from privaudit.core.errors import (
+    AttackError,
+    ConfigError,
+    DatasetError,
+    MissingFileError,
+)
 from privaudit.datasets.dataset import DATASETS
 from privaudit.datasets.named_places import is_named, located, search_path
+from privaudit.datasets.sources import OnDisk, load_dataset
 from privaudit.evaluation.tables.afterwards import Afterwards
 from privaudit.evaluation.tables.metrics import CAPTIONS, attack_of
 from privaudit.evaluation.tables.parts import Column, Elsewhere, TableRow
@@ -59,8 +65,15 @@ class Schedule:
     places: Mapping[tuple[str, str, int], str]
 
 
-def schedule(plan: TablePlan) -> Schedule:
+def schedule(
+    plan: TablePlan, trained: Callable[[str, str, int], bool] = lambda *_: True
+) -> Schedule:
     """Return every run of a plan, with all configurations checked.
+
+    Args:
+        plan: The table's.
+        trained: Whether a cell is, by row label, column name and seed: what the others
+            need may be missing. By default all are.
 
     Raises:
         ConfigError: A run cannot be configured, and the text names the cell; or
@@ -69,15 +82,43 @@ def schedule(plan: TablePlan) -> Schedule:
             names them all.
     """
     _check_shared(plan)
-    _require_places(plan)
+    _require_places(plan, trained)
     runs: dict[str, PlannedRun] = {}
     afterwards, places = _afterwards(plan), {}
     for seed in plan.seeds:
         for row, column in plan.cells:
-            run = _planned(plan, row, column, seed, afterwards)
+            try:
+                run = _planned(plan, row, column, seed, afterwards)
+            except MissingFileError:
+                if trained(row.label, column.name, seed):
+                    raise
+                continue
             runs.setdefault(run.digest, run)
             places[row.label, column.name, seed] = run.digest
     return Schedule(tuple(runs.values()), places)
+
+
+def require_data(planned: Schedule) -> None:
+    """Read every data set that lies on a disk, once.
+
+    Raises:
+        DatasetError: Some cannot be used, or are incomplete; the text names all.
+    """
+    asked: dict[tuple[Any, ...], None] = {}
+    for run in planned.runs:
+        config = make_config(run.trainer, run.settings, **run.fields)
+        asked[config.dataset, config.data, config.columns, config.classes] = None
+        if away := run.afterwards.elsewhere:
+            asked[away.dataset, away.data] = None
+    wrong: dict[str, None] = {}
+    for dataset in asked:
+        if isinstance(entry := DATASETS.find(dataset[0]), OnDisk) and not entry.fetch:
+            try:
+                load_dataset(*dataset)
+            except (ConfigError, MissingFileError) as error:
+                wrong[str(error)] = None
+    if wrong:
+        raise DatasetError(" ".join(wrong))
 
 
 def names_by_seed(plan: TablePlan) -> bool:
@@ -100,14 +141,16 @@ def _check_shared(plan: TablePlan) -> None:
                 )
 
 
-def _require_places(plan: TablePlan) -> None:
+def _require_places(plan: TablePlan, trained: Callable[[str, str, int], bool]) -> None:
     """Refuse variables and paths that are not there, before hours of failing runs."""
-    asked: dict[tuple[str, str], None] = {}
-    for seed in plan.seeds:
-        for cell in plan.cells:
-            for name, value in plan.fields_of(*cell).items():
-                if isinstance(value, str):
-                    asked[name, _SEED.sub(str(seed), value)] = None
+    asked = {
+        (name, _SEED.sub(str(seed), value)): None
+        for seed in plan.seeds
+        for row, column in plan.cells
+        if trained(row.label, column.name, seed)
+        for name, value in plan.fields_of(row, column).items()
+        if isinstance(value, str)
+    }
     if plan.elsewhere and plan.elsewhere.data:
         asked["data", plan.elsewhere.data] = None
     _require_variables(text for _, text in asked)
@@ -225,7 +268,8 @@ def _expand(text: str) -> str:
             folders = list(search_path())
             there = (folder for folder in folders if (folder / rest).exists())
             return str(next(there, folders[0]))
-        return os.environ[variable]
+        # What a cell needs that is not trained may be missing, and stays as it is.
+        return os.environ.get(variable, found[0])
 
     kind, path = _split(_VARIABLE.sub(replace, text))
     return kind + str(Path(path).expanduser()) if path.startswith("~") else kind + path

@@ -4,9 +4,14 @@ from typing import Any
 
 import pytest
 
-from privaudit.core.errors import ConfigError, MissingFileError, UnknownNameError
+from privaudit.core.errors import (
+    ConfigError,
+    DatasetError,
+    MissingFileError,
+    UnknownNameError,
+)
 from privaudit.evaluation.tables.plan import TablePlan
-from privaudit.evaluation.tables.schedule import schedule
+from privaudit.evaluation.tables.schedule import require_data, schedule
 from privaudit.federated.runs.config import make_config
 
 
@@ -165,6 +170,39 @@ def test_data_lie_in_any_folder_of_the_search_path(
     fields["data"] = "$PRIVAUDIT_DATA/dogs"
     with pytest.raises(MissingFileError, match=r"/a/dogs \(data\)"):
         schedule(plan_of(fields=fields))
+
+
+def test_what_is_not_trained_may_lack_its_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pets").mkdir()
+    monkeypatch.setenv("SETS", str(tmp_path))
+    monkeypatch.delenv("OTHERS", raising=False)
+    columns = [
+        {"label": data, "fields": {"dataset": "oxford-pets", "data": data}}
+        for data in ("$SETS/pets", "$SETS/dogs", "$OTHERS/cats", "data://gone")
+    ]
+    plan = plan_of(columns=columns)
+    planned = schedule(plan, lambda row, column, seed: column == "$SETS/pets")
+    assert ("DP-FPL", "$SETS/dogs", 4) in planned.places
+    for missing in ("$SETS/dogs", "$OTHERS/cats", "data://gone"):
+        with pytest.raises((ConfigError, MissingFileError)):
+            schedule(plan, lambda row, column, seed, m=missing: column == m)
+
+
+def test_every_incomplete_data_set_is_named(tmp_path: Path) -> None:
+    columns: list[dict[str, Any]] = [{"label": "digits"}]
+    for name in ("oxford-pets", "dtd"):
+        (tmp_path / name).mkdir()
+        fields = {"dataset": name, "data": str(tmp_path / name)}
+        columns.append({"label": name, "fields": fields})
+    planned = schedule(plan_of(columns=columns))
+    with pytest.raises(DatasetError) as caught:
+        require_data(planned)
+    said = str(caught.value)
+    for file in ("split_zhou_OxfordPets.json", "split_zhou_DescribableTextures.json"):
+        assert said.count(f"There is no {file}") == 1
+    require_data(schedule(plan_of(columns=columns[:1])))
 
 
 SPLITS = "$SOMEWHERE/split_fewshot/shot_16-seed_{seed}.pkl"
