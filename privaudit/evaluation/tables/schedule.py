@@ -14,6 +14,7 @@ from privaudit.core.errors import (
     ConfigError,
     DatasetError,
     MissingFileError,
+    nearest,
 )
 from privaudit.datasets.dataset import DATASETS
 from privaudit.datasets.named_places import is_named, located, search_path
@@ -130,14 +131,14 @@ def names_by_seed(plan: TablePlan) -> bool:
 def _check_shared(plan: TablePlan) -> None:
     """Refuse a parameter for all trainers that none of them has: a slip of the pen."""
     known = {name for row in plan.rows for name in parameters_of(row.trainer)}
-    shared = [("The plan's settings", plan.settings)]
+    shared = [("The plan's settings, or --set,", plan.settings)]
     shared += [(f"The settings of column {c.name!r}", c.settings) for c in plan.columns]
     for where, settings in shared:
         for name in settings:
             if name not in known:
                 raise ConfigError(
-                    f"{where} hold {name!r}, and no row's trainer has that parameter. "
-                    f"They have: {', '.join(sorted(known)) or 'none'}."
+                    f"{where} hold {name!r}, and no row's trainer has that parameter."
+                    f"{nearest(name, known)} They have: {', '.join(sorted(known)) or 'none'}."
                 )
 
 

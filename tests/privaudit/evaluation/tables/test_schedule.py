@@ -1,4 +1,5 @@
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,10 @@ def test_a_run_that_two_cells_show_is_trained_once() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"settings": {"epoch": 3}}, "'epoch', and no row's trainer has that"),
+        (
+            {"settings": {"epoch": 3}},
+            "'epoch', and no row's trainer has that.*Did you mean 'epochs'",
+        ),
         ({"fields": {"client": 3}}, "PromptFL, 3, seed 4: The run cannot take client"),
         ({"columns": [{"label": "c", "settings": {"rank": 1}}]}, "no parameter 'rank'"),
         (
@@ -183,11 +187,15 @@ def test_what_is_not_trained_may_lack_its_data(
         for data in ("$SETS/pets", "$SETS/dogs", "$OTHERS/cats", "data://gone")
     ]
     plan = plan_of(columns=columns)
-    planned = schedule(plan, lambda row, column, seed: column == "$SETS/pets")
+
+    def only(wanted: str) -> Callable[[str, str, int], bool]:
+        return lambda row, column, seed: column == wanted
+
+    planned = schedule(plan, only("$SETS/pets"))
     assert ("DP-FPL", "$SETS/dogs", 4) in planned.places
     for missing in ("$SETS/dogs", "$OTHERS/cats", "data://gone"):
         with pytest.raises((ConfigError, MissingFileError)):
-            schedule(plan, lambda row, column, seed, m=missing: column == m)
+            schedule(plan, only(missing))
 
 
 def test_every_incomplete_data_set_is_named(tmp_path: Path) -> None:
