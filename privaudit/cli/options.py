@@ -201,7 +201,10 @@ On = Annotated[
     ),
 ]
 Check = Annotated[
-    bool, typer.Option("--check", help="Only validate the plan and count its runs.")
+    bool,
+    typer.Option(
+        "--check", help="Only validate the plan, read its data and count its runs."
+    ),
 ]
 
 

@@ -74,7 +74,7 @@ def table(
     from privaudit.evaluation.tables.overrides import overridden
     from privaudit.evaluation.tables.pieces import Piece
     from privaudit.evaluation.tables.plan import read_plan
-    from privaudit.evaluation.tables.schedule import schedule
+    from privaudit.evaluation.tables.schedule import require_data, schedule
     from privaudit.evaluation.tables.table import make_table
     from privaudit.execution.places import find_executor
     from privaudit.federated.runs.folder.run_names import runs_folder
@@ -92,8 +92,9 @@ def table(
     piece = Piece(rows, columns, tuple(chosen) if are_own else ())
     executor = find_executor(on)
     if check:
-        count = len(piece.of(wanted, schedule(wanted)).runs)
-        typer.echo(f"{plan}: {count} runs, all of them valid.")
+        planned = piece.of(wanted, schedule(wanted, piece.holds))
+        require_data(planned)
+        typer.echo(f"{plan}: {len(planned.runs)} runs, all of them valid.")
         return
     options.check_kept(runs)
     folder = out or runs_folder(runs) / "tables"

@@ -19,6 +19,8 @@ def overridden(
 ) -> TablePlan:
     """Return a plan whose cells all have what is given, whatever rows and columns say.
 
+    Its first note says what was changed; the others are of the plan as it was.
+
     Args:
         plan: As its file says.
         settings: Parameters, of those trainers that have them; None is "none".
@@ -31,6 +33,8 @@ def overridden(
     """
     content = plan.model_dump(exclude={"paper"}, exclude_defaults=True)
     content |= {"title": plan.title, "rows": list(content["rows"])}
+    if settings or fields:
+        content["notes"] = (_said({**settings, **fields}), *plan.notes)
     if away := _fields_elsewhere(plan, fields):
         content["elsewhere"] = {**content["elsewhere"], **away}
         fields = {n: v for n, v in fields.items() if not n.startswith(AWAY)}
@@ -52,6 +56,18 @@ def overridden(
             f"The plan cannot be changed so: {readable(error)}."
         ) from None
     return changed.model_copy(update={"paper": plan.paper})
+
+
+def _said(given: Mapping[str, Any]) -> str:
+    """Return a note of what stands over the plan, with the last parts of paths alone."""
+    shown = (
+        f"{name} = {'none' if value is None else str(value).rpartition('/')[2]}"
+        for name, value in given.items()
+    )
+    return (
+        "Not as the plan has it, whatever the notes below say (--set, --field): "
+        f"{', '.join(shown)}."
+    )
 
 
 def _fields_elsewhere(plan: TablePlan, fields: Mapping[str, Any]) -> dict[str, Any]:

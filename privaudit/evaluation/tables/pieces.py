@@ -44,22 +44,25 @@ class Piece:
     columns: str = ""
     seeds: tuple[int, ...] = ()
 
+    def holds(self, row: str, column: str, seed: int) -> bool:
+        """Say whether a cell, by its label and its full name, is in it with a seed.
+
+        Raises:
+            ConfigError: It is no regular expression.
+        """
+        return bool(
+            _compiled("--rows", self.rows).search(row)
+            and _compiled("--columns", self.columns).search(column)
+            and (not self.seeds or seed in self.seeds)
+        )
+
     def of(self, plan: TablePlan, planned: Schedule) -> Schedule:
         """Return the schedule with this piece's runs alone, and all places.
 
         Raises:
             ConfigError: It holds no cell, or is no regular expression.
         """
-        row, column = (
-            _compiled("--rows", self.rows),
-            _compiled("--columns", self.columns),
-        )
-        wanted = {
-            digest
-            for (label, name, seed), digest in planned.places.items()
-            if row.search(label) and column.search(name)
-            and (not self.seeds or seed in self.seeds)
-        }  # fmt: skip
+        wanted = {d for place, d in planned.places.items() if self.holds(*place)}
         if not wanted:
             rows = ", ".join(row.label for row in plan.rows)
             columns = ", ".join(column.name for column in plan.columns)

@@ -2,16 +2,23 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from privaudit.auditing.named_attacks import refuse_all_members
 from privaudit.auditing.scenario import find_scenario
-from privaudit.core.errors import AttackError, ConfigError, MissingFileError
+from privaudit.core.errors import (
+    AttackError,
+    ConfigError,
+    DatasetError,
+    MissingFileError,
+    nearest,
+)
 from privaudit.datasets.dataset import DATASETS
-from privaudit.datasets.named_places import is_named, located
+from privaudit.datasets.named_places import is_named, located, search_path
+from privaudit.datasets.sources import OnDisk, load_dataset
 from privaudit.evaluation.tables.afterwards import Afterwards
 from privaudit.evaluation.tables.metrics import CAPTIONS, attack_of
 from privaudit.evaluation.tables.parts import Column, Elsewhere, TableRow
@@ -59,31 +66,60 @@ class Schedule:
     places: Mapping[tuple[str, str, int], str]
 
 
-def schedule(plan: TablePlan) -> Schedule:
+def schedule(
+    plan: TablePlan, trained: Callable[[str, str, int], bool] = lambda *_: True
+) -> Schedule:
     """Return every run of a plan, with all configurations checked.
 
+    Args:
+        plan: The table's.
+        trained: Whether a cell is, by row label, column name and seed: what the others
+            need may be missing. By default all are.
+
     Raises:
-        ConfigError: A run cannot be configured, or a variable is not set; the text
-            names the cell.
-        MissingFileError: A data file or a model's folder is not there; one is named
-            for each cell.
+        ConfigError: A run cannot be configured, and the text names the cell; or
+            variables are not set, and it names them all.
+        MissingFileError: Data, models' folders or checkpoints are not there; the text
+            names them all.
     """
     _check_shared(plan)
+    _require_places(plan, trained)
     runs: dict[str, PlannedRun] = {}
-    missing: dict[str, None] = {}
     afterwards, places = _afterwards(plan), {}
     for seed in plan.seeds:
         for row, column in plan.cells:
             try:
                 run = _planned(plan, row, column, seed, afterwards)
-            except MissingFileError as error:
-                missing[str(error)] = None
+            except MissingFileError:
+                if trained(row.label, column.name, seed):
+                    raise
                 continue
             runs.setdefault(run.digest, run)
             places[row.label, column.name, seed] = run.digest
-    if missing:
-        raise MissingFileError(" ".join(missing))
     return Schedule(tuple(runs.values()), places)
+
+
+def require_data(planned: Schedule) -> None:
+    """Read every data set that lies on a disk, once.
+
+    Raises:
+        DatasetError: Some cannot be used, or are incomplete; the text names all.
+    """
+    asked: dict[tuple[Any, ...], None] = {}
+    for run in planned.runs:
+        config = make_config(run.trainer, run.settings, **run.fields)
+        asked[config.dataset, config.data, config.columns, config.classes] = None
+        if away := run.afterwards.elsewhere:
+            asked[away.dataset, away.data] = None
+    wrong: dict[str, None] = {}
+    for dataset in asked:
+        if isinstance(entry := DATASETS.find(dataset[0]), OnDisk) and not entry.fetch:
+            try:
+                load_dataset(*dataset)
+            except (ConfigError, MissingFileError) as error:
+                wrong[str(error)] = None
+    if wrong:
+        raise DatasetError(" ".join(wrong))
 
 
 def names_by_seed(plan: TablePlan) -> bool:
@@ -95,15 +131,60 @@ def names_by_seed(plan: TablePlan) -> bool:
 def _check_shared(plan: TablePlan) -> None:
     """Refuse a parameter for all trainers that none of them has: a slip of the pen."""
     known = {name for row in plan.rows for name in parameters_of(row.trainer)}
-    shared = [("The plan's settings", plan.settings)]
+    shared = [("The plan's settings, or --set,", plan.settings)]
     shared += [(f"The settings of column {c.name!r}", c.settings) for c in plan.columns]
     for where, settings in shared:
         for name in settings:
             if name not in known:
                 raise ConfigError(
-                    f"{where} hold {name!r}, and no row's trainer has that parameter. "
-                    f"They have: {', '.join(sorted(known)) or 'none'}."
+                    f"{where} hold {name!r}, and no row's trainer has that parameter."
+                    f"{nearest(name, known)} They have: {', '.join(sorted(known)) or 'none'}."
                 )
+
+
+def _require_places(plan: TablePlan, trained: Callable[[str, str, int], bool]) -> None:
+    """Refuse variables and paths that are not there, before hours of failing runs."""
+    asked = {
+        (name, _SEED.sub(str(seed), value)): None
+        for seed in plan.seeds
+        for row, column in plan.cells
+        if trained(row.label, column.name, seed)
+        for name, value in plan.fields_of(row, column).items()
+        if isinstance(value, str)
+    }
+    if plan.elsewhere and plan.elsewhere.data:
+        asked["data", plan.elsewhere.data] = None
+    _require_variables(text for _, text in asked)
+    missing = [(n, t) for n, t in asked if n in _PATHS and not _is_there(n, _expand(t))]
+    if missing:
+        paths = ", ".join(f"{_split(_expand(t))[1]} ({n})" for n, t in missing)
+        held = {v for _, text in missing for v in _variables(text)}
+        instead = f"set {', '.join(sorted(held))} anew" if held else "change --field"
+        raise MissingFileError(
+            f"The plan needs what is not there: {paths}. Put it there, or {instead}."
+        )
+
+
+def _require_variables(texts: Iterable[str]) -> None:
+    unset: dict[str, list[str]] = {}
+    for text in texts:
+        for variable, rest in _variables(text).items():
+            if not os.environ.get(variable):
+                unset.setdefault(variable, []).append(rest)
+    if unset:
+        which = ", ".join(f"{v} ({', '.join(held)})" for v, held in unset.items())
+        raise ConfigError(
+            f"The plan needs environment variables that are not set: {which}. Set each "
+            "to the folder that has what stands behind it in brackets."
+        )
+
+
+def _variables(text: str) -> dict[str, str]:
+    """Return the variables in a text, each with what stands behind it."""
+    return {
+        found[1] or found[2]: text[found.end() :].lstrip("/")
+        for found in _VARIABLE.finditer(text)
+    }
 
 
 def _afterwards(plan: TablePlan) -> Afterwards:
@@ -111,7 +192,7 @@ def _afterwards(plan: TablePlan) -> Afterwards:
     place = plan.elsewhere
     if place:
         DATASETS.find(place.dataset)
-        data = _expanded({"data": place.data})["data"]
+        data = place.data and _expand(place.data)
         place = Elsewhere(dataset=place.dataset, data=data)
     scenario = plan.scenario if plan.results else ""
     return Afterwards(plan.wanted, scenario, place, plan.shadows, plan.attacked)
@@ -172,33 +253,26 @@ def _check_afterwards(config: RunConfig, afterwards: Afterwards) -> None:
             )
 
 
-def _expanded(fields: Mapping[str, Any], seed: int | None = None) -> dict[str, Any]:
-    """Return the fields with variables and ~ replaced, and paths known to exist.
-
-    ``{seed}`` is replaced where a seed is given.
-    """
-    full = {name: _expand(name, value, seed) for name, value in fields.items()}
-    for name in _PATHS:
-        _require(name, fields.get(name), full.get(name))
-    return full
+def _expanded(fields: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Return the fields with ``{seed}``, variables and ~ replaced."""
+    return {
+        name: _expand(_SEED.sub(str(seed), value)) if isinstance(value, str) else value
+        for name, value in fields.items()
+    }
 
 
-def _expand(name: str, value: Any, seed: int | None) -> Any:
-    if not isinstance(value, str):
-        return value
-    if seed is not None:
-        value = _SEED.sub(str(seed), value)
-
+def _expand(text: str) -> str:
     def replace(found: re.Match[str]) -> str:
         variable = found[1] or found[2]
-        if not os.environ.get(variable):
-            raise ConfigError(
-                f"{name} = {value!r} needs the environment variable {variable}, which "
-                "is not set. Set it to the folder that is meant."
-            )
-        return os.environ[variable]
+        if variable == "PRIVAUDIT_DATA":  # several folders, with colons between them
+            rest = text[found.end() :].lstrip("/")
+            folders = list(search_path())
+            there = (folder for folder in folders if (folder / rest).exists())
+            return str(next(there, folders[0]))
+        # What a cell needs that is not trained may be missing, and stays as it is.
+        return os.environ.get(variable, found[0])
 
-    kind, path = _split(_VARIABLE.sub(replace, value))
+    kind, path = _split(_VARIABLE.sub(replace, text))
     return kind + str(Path(path).expanduser()) if path.startswith("~") else kind + path
 
 
@@ -208,17 +282,14 @@ def _split(text: str) -> tuple[str, str]:
     return (kind + colon, path) if colon else ("", text)
 
 
-def _require(name: str, given: Any, full: Any) -> None:
-    """Refuse a path that is not there, before hours of runs that all fail."""
-    if not isinstance(full, str):
-        return
-    path = full if is_named(full) else _split(full)[1]
+def _is_there(name: str, text: str) -> bool:
+    """Say whether a path is there; what is no path, as a model's name, always is.
+
+    Raises:
+        MissingFileError: A name of the search path is not there.
+    """
+    path = text if is_named(text) else _split(text)[1]
     if is_named(path):
         located(path)
-        return
-    is_path = name != "model" or path.startswith(("/", "."))
-    if is_path and not Path(path).exists():
-        raise MissingFileError(
-            f"There is no {path}, which the plan's {name} = {given!r} stands for. Put "
-            "it there, or say where it is."
-        )
+        return True
+    return (name == "model" and not path.startswith(("/", "."))) or Path(path).exists()

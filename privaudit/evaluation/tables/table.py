@@ -170,8 +170,8 @@ def make_table(
             is no table; nothing has run.
         MissingFileError: Data or a model is not there; nothing has run.
     """
-    planned, outcomes = schedule(plan), dict[str, TableOutcome]()
-    kept = {}
+    planned = schedule(plan, (piece or Piece()).holds)
+    kept, outcomes = dict[str, TableOutcome](), dict[str, TableOutcome]()
     if piece:
         kept = stored_outcomes(stored, plan, planned) if stored else {}
         planned = piece.of(plan, planned)

@@ -43,6 +43,18 @@ def test_what_is_given_stands_over_rows_and_columns() -> None:
     assert overridden(plan_of(), {}, {}) == plan_of()
 
 
+def test_a_note_says_what_was_changed() -> None:
+    plan = plan_of(notes=["Rates of 1e-4."])
+    fields = {"checkpoint": None, "data": "/home/someone/pets"}
+    changed = overridden(plan, {"epochs": 1}, fields, [7])
+    assert changed.notes == (
+        "Not as the plan has it, whatever the notes below say (--set, --field): "
+        "epochs = 1, checkpoint = none, data = pets.",
+        "Rates of 1e-4.",
+    )
+    assert overridden(plan, {}, {}, [7]).notes == plan.notes
+
+
 def test_what_is_given_stands_over_what_a_column_means_for_one_row() -> None:
     column = {"label": "x", "settings_for": {"a": {"epochs": 3, "batch_size": 8}}}
     plan = plan_of(columns=[column], paper={})

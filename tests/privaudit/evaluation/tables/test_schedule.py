@@ -1,11 +1,18 @@
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from privaudit.core.errors import ConfigError, MissingFileError, UnknownNameError
+from privaudit.core.errors import (
+    ConfigError,
+    DatasetError,
+    MissingFileError,
+    UnknownNameError,
+)
 from privaudit.evaluation.tables.plan import TablePlan
-from privaudit.evaluation.tables.schedule import schedule
+from privaudit.evaluation.tables.schedule import require_data, schedule
 from privaudit.federated.runs.config import make_config
 
 
@@ -74,7 +81,10 @@ def test_a_run_that_two_cells_show_is_trained_once() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"settings": {"epoch": 3}}, "'epoch', and no row's trainer has that"),
+        (
+            {"settings": {"epoch": 3}},
+            "'epoch', and no row's trainer has that.*Did you mean 'epochs'",
+        ),
         ({"fields": {"client": 3}}, "PromptFL, 3, seed 4: The run cannot take client"),
         ({"columns": [{"label": "c", "settings": {"rank": 1}}]}, "no parameter 'rank'"),
         (
@@ -83,7 +93,10 @@ def test_a_run_that_two_cells_show_is_trained_once() -> None:
         ),
         ({"columns": [{"label": "c", "fields": {"rounds": 0}}]}, "rounds = 0"),
         ({"rows": [{"label": "a", "trainer": "promptfll"}]}, "mean 'promptfl'"),
-        ({"fields": {"model": "x:$NOT_SET_ANYWHERE/y"}}, "variable NOT_SET_ANYWHERE"),
+        (
+            {"fields": {"model": "x:$NOT_SET_ANYWHERE/y"}},
+            r"not set: NOT_SET_ANYWHERE \(y\)",
+        ),
     ],
 )
 def test_a_run_that_cannot_be_configured_is_refused(
@@ -119,8 +132,85 @@ def test_a_path_that_is_not_there_is_refused_before_anything_runs(
     fields: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOMEWHERE", str(tmp_path))
-    with pytest.raises(MissingFileError, match=r"gone(\.npz)?, which"):
+    with pytest.raises(MissingFileError, match=r"gone(\.npz)? \("):
         schedule(plan_of(fields=fields))
+
+
+def test_all_that_is_missing_is_named_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "there").mkdir()
+    fields = {"model": "vlm:$MODELS/llava", "checkpoint": "$CLIP/RN50.pt"}
+    columns = [
+        {"label": name, "fields": {"dataset": "caltech101", "data": f"$SETS/{name}"}}
+        for name in ("there", "pets", "dtd")
+    ]
+    plan = plan_of(fields=fields, columns=columns)
+    for variable in ("MODELS", "CLIP", "SETS"):
+        monkeypatch.delenv(variable, raising=False)
+    named = r"MODELS \(llava\), CLIP \(RN50\.pt\), SETS \(there, pets, dtd\)\. Set each"
+    with pytest.raises(ConfigError, match=named):
+        schedule(plan)
+    for variable in ("MODELS", "CLIP", "SETS"):
+        monkeypatch.setenv(variable, str(tmp_path))
+    with pytest.raises(MissingFileError) as caught:
+        schedule(plan)
+    here = f"{tmp_path}/"
+    assert str(caught.value) == (
+        f"The plan needs what is not there: {here}llava (model), {here}RN50.pt "
+        f"(checkpoint), {here}pets (data), {here}dtd (data). Put it there, or set CLIP, "
+        "MODELS, SETS anew."
+    )
+
+
+def test_data_lie_in_any_folder_of_the_search_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "b" / "pets").mkdir(parents=True)
+    monkeypatch.setenv("PRIVAUDIT_DATA", f"{tmp_path}/a{os.pathsep}{tmp_path}/b")
+    fields = {"dataset": "oxford-pets", "data": "$PRIVAUDIT_DATA/pets"}
+    run = schedule(plan_of(fields=fields)).runs[0]
+    assert run.fields["data"] == str(tmp_path / "b" / "pets")
+    fields["data"] = "$PRIVAUDIT_DATA/dogs"
+    with pytest.raises(MissingFileError, match=r"/a/dogs \(data\)"):
+        schedule(plan_of(fields=fields))
+
+
+def test_what_is_not_trained_may_lack_its_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pets").mkdir()
+    monkeypatch.setenv("SETS", str(tmp_path))
+    monkeypatch.delenv("OTHERS", raising=False)
+    columns = [
+        {"label": data, "fields": {"dataset": "oxford-pets", "data": data}}
+        for data in ("$SETS/pets", "$SETS/dogs", "$OTHERS/cats", "data://gone")
+    ]
+    plan = plan_of(columns=columns)
+
+    def only(wanted: str) -> Callable[[str, str, int], bool]:
+        return lambda row, column, seed: column == wanted
+
+    planned = schedule(plan, only("$SETS/pets"))
+    assert ("DP-FPL", "$SETS/dogs", 4) in planned.places
+    for missing in ("$SETS/dogs", "$OTHERS/cats", "data://gone"):
+        with pytest.raises((ConfigError, MissingFileError)):
+            schedule(plan, only(missing))
+
+
+def test_every_incomplete_data_set_is_named(tmp_path: Path) -> None:
+    columns: list[dict[str, Any]] = [{"label": "digits"}]
+    for name in ("oxford-pets", "dtd"):
+        (tmp_path / name).mkdir()
+        fields = {"dataset": name, "data": str(tmp_path / name)}
+        columns.append({"label": name, "fields": fields})
+    planned = schedule(plan_of(columns=columns))
+    with pytest.raises(DatasetError) as caught:
+        require_data(planned)
+    said = str(caught.value)
+    for file in ("split_zhou_OxfordPets.json", "split_zhou_DescribableTextures.json"):
+        assert said.count(f"There is no {file}") == 1
+    require_data(schedule(plan_of(columns=columns[:1])))
 
 
 SPLITS = "$SOMEWHERE/split_fewshot/shot_16-seed_{seed}.pkl"
@@ -178,7 +268,7 @@ def test_each_missing_split_is_named_once() -> None:
     with pytest.raises(MissingFileError) as caught:
         schedule(plan_of(fields=fields, seeds=[4, 6, 5, 7]))
     said = str(caught.value)
-    assert [said.count(f"seed_{seed}.pkl, which") for seed in (4, 5, 6, 7)] == [
+    assert [said.count(f"seed_{seed}.pkl (data)") for seed in (4, 5, 6, 7)] == [
         0, 0, 1, 1,
     ]  # fmt: skip
 
