@@ -110,7 +110,7 @@ def with_views(
         raise ConfigError(
             f"{views} views of each picture were requested. They are for methods that "
             "learn from one feature of each picture, such as promptfl on a CLIP, and "
-            "this one reads embeddings, texts or parts of pictures. Leave --views out."
+            "this one reads embeddings, texts or parts of pictures. Leave --views out, or take 1."
         )
     features = [
         model.read(replace(dataset, images=RandomView(images, number, size))).features

@@ -168,8 +168,8 @@ def _read_torch_file(path: Path, most: int) -> Any:
     except (UnpicklingError, *DAMAGE, MemoryError, RecursionError, IndexError):
         raise ConfigError(
             f"{path} is no file of plain tensors that torch can read without running "
-            "code from it (pickled objects are not). Save the "
-            "state dict as .safetensors."
+            "code from it: it was cut or altered, or holds pickled objects. Download it "
+            "again, or save the state dict as .safetensors."
         ) from None
 
 

@@ -234,6 +234,15 @@ def test_the_code_in_an_archive_is_never_read(
     assert load_clip(quick, without).dim == 24
 
 
+def test_a_download_that_was_cut_is_to_be_made_again(
+    quick: str, build: Callable[..., nn.Module], tmp_path: Path
+) -> None:
+    path = script(tmp_path / "ViT-tiny.pt", build(quick_gelu=True), quick=True)
+    path.write_bytes(path.read_bytes()[:20_000])
+    with pytest.raises(ConfigError, match=r"it was cut or .* Download it again"):
+        load_clip(quick, path)
+
+
 def test_bytes_that_are_missing_or_too_few_are_one_line(
     quick: str, build: Callable[..., nn.Module], tmp_path: Path
 ) -> None:
