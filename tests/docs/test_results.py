@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from privaudit.cli.main import run
-from tests.benchmarks.table_numbers import MARKED, Cell, paired, with_differences
+from tests.benchmarks.table_differences import MARKED, with_differences
+from tests.benchmarks.table_numbers import Cell, paired
 from tests.places import ROOT
 
 TEXT = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
@@ -100,7 +101,7 @@ def test_a_paired_difference_of_the_page_is_its_tables(
 
 
 def test_the_tables_of_differences_are_current() -> None:
-    """Else: ``python -m tests.benchmarks.table_numbers differences docs/results.md``."""
+    """Else: ``python -m tests.benchmarks.table_differences docs/results.md``."""
     assert len(MARKED.findall(TEXT)) > 3
     assert with_differences(TEXT) == TEXT
 
