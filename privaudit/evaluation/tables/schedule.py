@@ -29,6 +29,7 @@ from privaudit.federated.runs.reuse import usual_name
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 # Not ${seed}, a variable, nor {{seed}}, a chat template's.
 _SEED = re.compile(r"(?<![${])\{seed\}(?!\})")
+Place = tuple[str, str, int]  # row label, column name, seed
 _PATHS = ("data", "model", "checkpoint")  # fields that may name a file or a folder
 
 
@@ -59,11 +60,12 @@ class Schedule:
     Attributes:
         runs: Each once, though several cells may show it; seed by seed, so that a table
             that was stopped has as many whole replicates as possible.
-        places: The run's digest by row label, column name and seed.
+        places: The run's digest; empty for a cell that is not trained and lacks the
+            data that it depends on.
     """
 
     runs: tuple[PlannedRun, ...]
-    places: Mapping[tuple[str, str, int], str]
+    places: Mapping[Place, str]
 
 
 def schedule(
@@ -85,17 +87,20 @@ def schedule(
     _check_shared(plan)
     _require_places(plan, trained)
     runs: dict[str, PlannedRun] = {}
-    afterwards, places = _afterwards(plan), {}
+    places: dict[Place, str] = {}
+    afterwards = _afterwards(plan)
     for seed in plan.seeds:
         for row, column in plan.cells:
+            place = row.label, column.name, seed
             try:
                 run = _planned(plan, row, column, seed, afterwards)
             except MissingFileError:
-                if trained(row.label, column.name, seed):
+                if trained(*place):
                     raise
+                places[place] = ""
                 continue
             runs.setdefault(run.digest, run)
-            places[row.label, column.name, seed] = run.digest
+            places[place] = run.digest
     return Schedule(tuple(runs.values()), places)
 
 
