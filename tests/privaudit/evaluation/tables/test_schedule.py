@@ -217,24 +217,31 @@ def test_variables_with_nothing_behind_them_have_no_brackets(
     bare = "not set: OTHERS. Set each to the folder that has it.$"
     with pytest.raises(ConfigError, match=bare):
         schedule(plan_of(fields=fields))
+    fields["checkpoint"] = "$OTHERS/a"
+    with pytest.raises(ConfigError, match=r"not set: OTHERS \(a\)\. "):
+        schedule(plan_of(fields=fields))
     fields["checkpoint"] = "$SETS/a"
     both = r"not set: OTHERS, SETS \(a\). Set each .* has what stands behind it in br"
     with pytest.raises(ConfigError, match=both):
         schedule(plan_of(fields=fields))
 
 
-def test_the_place_of_data_elsewhere_is_asked_for_too(tmp_path: Path) -> None:
-    gone = tmp_path / "gone"
-    plan = TablePlan.model_validate(
+def plan_elsewhere(dataset: str, data: str) -> TablePlan:
+    return TablePlan.model_validate(
         {
             "title": "t",
             "seeds": [1],
             "metrics": ["elsewhere BLEU-1"],
-            "elsewhere": {"dataset": "nocaps", "data": str(gone)},
+            "elsewhere": {"dataset": dataset, "data": data},
             "fields": {"model": "tiny-llava", "dataset": "scenes"},
             "rows": [{"label": "a", "trainer": "fedrand"}],
         }
     )
+
+
+def test_the_place_of_data_elsewhere_is_asked_for_too(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    plan = plan_elsewhere("nocaps", str(gone))
     says = rf"{gone} \(elsewhere.data\). Put it there, or .* --field elsewhere.data=…"
     with pytest.raises(MissingFileError, match=says):
         schedule(plan)
@@ -290,6 +297,9 @@ def test_a_table_that_lies_here_is_read_and_a_name_on_a_hub_is_not(
     with pytest.raises(DatasetError, match="owner/pets"):
         require_data(planned)
     require_data(schedule(plan_of(fields={"dataset": "hf:owner/dogs"})))
+    away = plan_elsewhere("hf", "owner/pets")
+    with pytest.raises(DatasetError, match="owner/pets"):
+        require_data(schedule(away))
 
 
 def test_classes_that_a_data_set_lacks_are_named(tmp_path: Path) -> None:
