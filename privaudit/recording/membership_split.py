@@ -80,12 +80,14 @@ def split_membership(
     numbered = _numbered(owners=owners, groups=groups, labels=labels)
     count = _count(records, numbered, members)
     trained = None if members is None else _trained(members, count)
-    among = _client_count(clients, count, "owners" in numbered, members is not None)
+    client_count = _client_count(
+        clients, count, "owners" in numbered, members is not None
+    )
     shares, draw = _checked_shares(test_share, public_share), _seeds(seed)
     units = _units(count, numbered, trained)
-    places = _place(units, among, shares, draw.stream("split").numpy())
+    places = _place(units, client_count, shares, draw.stream("split").numpy())
     owner, names, group = places[units.of], _names(numbered), _group(numbered)
-    _refuse_few(units, places, names, len(names) or among)
+    _refuse_few(units, places, names, len(names) or client_count)
     if trained is not None:
         _refuse_one_sided(trained, owner)
         return Ledger(owner, trained, names, group, Coin("none"))

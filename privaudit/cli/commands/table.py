@@ -71,6 +71,11 @@ def table(
         return
     if into:
         raise ConfigError("--into is where --matrix is written. Add --matrix.")
+    if plan.is_dir():
+        raise ConfigError(
+            f"{plan} is a folder, and a plan is a TOML file. Name one of its plans, or "
+            "add --matrix, which reads a folder of them."
+        )
     from privaudit.evaluation.tables.overrides import overridden
     from privaudit.evaluation.tables.pieces import Piece
     from privaudit.evaluation.tables.plan import read_plan

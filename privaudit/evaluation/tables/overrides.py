@@ -1,5 +1,6 @@
 """A plan with other settings, fields or seeds than its file says."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,9 @@ from privaudit.core.errors import ConfigError
 from privaudit.evaluation.tables.plan import TablePlan, readable
 
 AWAY = "elsewhere."  # before the names of fields of another data set
+_PLACES = ("data", "dataset", "model", "checkpoint", "classes", f"{AWAY}data")
+# KIND:PATH, as surrogate:/bank, and no data://NAME.
+_PATH = re.compile(r"(\w[\w-]*:(?!//))?([/~$.].*)", re.DOTALL)
 
 
 def overridden(
@@ -60,14 +64,20 @@ def overridden(
 
 def _said(given: Mapping[str, Any]) -> str:
     """Return a note of what stands over the plan, with the last parts of paths alone."""
-    shown = (
-        f"{name} = {'none' if value is None else str(value).rpartition('/')[2]}"
-        for name, value in given.items()
-    )
+    shown = (f"{name} = {_shortened(name, value)}" for name, value in given.items())
     return (
         "Not as the plan has it, whatever the notes below say (--set, --field): "
         f"{', '.join(shown)}."
     )
+
+
+def _shortened(name: str, value: object) -> str:
+    """Return a value as a note shows it; the folder above a path is of one machine."""
+    text = "none" if value is None else str(value)
+    if name not in _PLACES or not (found := _PATH.fullmatch(text)):
+        return text
+    kind, path = found[1] or "", found[2]
+    return kind + (path.rstrip("/").rpartition("/")[2] or path)
 
 
 def _fields_elsewhere(plan: TablePlan, fields: Mapping[str, Any]) -> dict[str, Any]:

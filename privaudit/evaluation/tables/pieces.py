@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +24,7 @@ from privaudit.evaluation.tables.metrics import scale
 from privaudit.evaluation.tables.outcomes import LAST, TableOutcome
 from privaudit.evaluation.tables.plan import Over, TablePlan
 from privaudit.evaluation.tables.same_cells import is_same
-from privaudit.evaluation.tables.schedule import Schedule
+from privaudit.evaluation.tables.schedule import Place, Schedule
 
 Number = FiniteFloat | None
 PROVED = "certified_"  # before a view's name, in a stored run
@@ -215,10 +215,8 @@ def read_records(path: Path) -> TableRecords:
         ) from None
 
 
-def stored_outcomes(
-    path: Path, plan: TablePlan, planned: Schedule
-) -> dict[str, TableOutcome]:
-    """Return finished runs that a table's JSON holds, by today's digest.
+def stored_outcomes(path: Path, plan: TablePlan) -> dict[Place, TableOutcome]:
+    """Return the finished runs that a table's JSON holds, each with its own digest.
 
     Those of cells that the plan trains or measures otherwise now are left out; without
     the file, there is none.
@@ -231,14 +229,33 @@ def stored_outcomes(
     records = read_records(path)
     old = records.plan.model_copy(update={"seeds": plan.seeds})
     return {
-        digest: _outcome(plan, digest, run)
+        (run.row, run.column, run.seed): _outcome(plan, run)
         for run in records.finished
-        if (digest := planned.places.get((run.row, run.column, run.seed)))
-        and is_same(old, plan, (run.row, run.column))
+        if is_same(old, plan, (run.row, run.column))
     }
 
 
-def _outcome(plan: TablePlan, digest: str, run: RunRecord) -> TableOutcome:
+def beside_stored(
+    planned: Schedule, stored: Mapping[Place, TableOutcome]
+) -> tuple[Schedule, dict[str, TableOutcome]]:
+    """Return a piece's schedule with the places of what is stored, and that by digest.
+
+    A stored digest stays, though today's is another: data that were moved or deleted
+    since change it, and not what was found.
+    """
+    trained = {run.digest for run in planned.runs}
+    places, outcomes = dict(planned.places), dict[str, TableOutcome]()
+    for place, outcome in stored.items():
+        if (today := places.get(place)) is None or today in trained:
+            continue
+        # The first tables had no digests.
+        key = outcome.digest or today or ", ".join(map(str, place))
+        places[place] = key
+        outcomes[key] = outcome
+    return replace(planned, places=places), outcomes
+
+
+def _outcome(plan: TablePlan, run: RunRecord) -> TableOutcome:
     values = {
         metric: {
             over: None if value is None else value / scale(metric)
@@ -253,7 +270,7 @@ def _outcome(plan: TablePlan, digest: str, run: RunRecord) -> TableOutcome:
         if name.startswith(PROVED)
     }
     return TableOutcome(
-        digest,
+        run.digest,
         run.run,
         run.rounds,
         run.averaged_rounds,

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from privaudit.core.errors import (
 )
 from privaudit.datasets.dataset import DATASETS
 from privaudit.datasets.named_places import is_named, located, search_path
-from privaudit.datasets.sources import OnDisk, load_dataset
+from privaudit.datasets.sources import OnDisk, is_hub_name, load_dataset
 from privaudit.evaluation.tables.afterwards import Afterwards
 from privaudit.evaluation.tables.metrics import CAPTIONS, attack_of
 from privaudit.evaluation.tables.parts import Column, Elsewhere, TableRow
@@ -29,7 +29,10 @@ from privaudit.federated.runs.reuse import usual_name
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 # Not ${seed}, a variable, nor {{seed}}, a chat template's.
 _SEED = re.compile(r"(?<![${])\{seed\}(?!\})")
-_PATHS = ("data", "model", "checkpoint")  # fields that may name a file or a folder
+Place = tuple[str, str, int]  # row label, column name, seed
+_SEARCHED = "PRIVAUDIT_DATA"  # several folders, with colons between them
+# Fields that may name a file or a folder.
+_PATHS = ("data", "model", "checkpoint", "elsewhere.data")
 
 
 @dataclass(frozen=True)
@@ -59,11 +62,12 @@ class Schedule:
     Attributes:
         runs: Each once, though several cells may show it; seed by seed, so that a table
             that was stopped has as many whole replicates as possible.
-        places: The run's digest by row label, column name and seed.
+        places: The run's digest; empty for a cell that is not trained and lacks the
+            data that it depends on.
     """
 
     runs: tuple[PlannedRun, ...]
-    places: Mapping[tuple[str, str, int], str]
+    places: Mapping[Place, str]
 
 
 def schedule(
@@ -85,22 +89,25 @@ def schedule(
     _check_shared(plan)
     _require_places(plan, trained)
     runs: dict[str, PlannedRun] = {}
-    afterwards, places = _afterwards(plan), {}
+    places: dict[Place, str] = {}
+    afterwards = _afterwards(plan)
     for seed in plan.seeds:
         for row, column in plan.cells:
+            place = row.label, column.name, seed
             try:
                 run = _planned(plan, row, column, seed, afterwards)
             except MissingFileError:
-                if trained(row.label, column.name, seed):
+                if trained(*place):
                     raise
+                places[place] = ""
                 continue
             runs.setdefault(run.digest, run)
-            places[row.label, column.name, seed] = run.digest
+            places[place] = run.digest
     return Schedule(tuple(runs.values()), places)
 
 
 def require_data(planned: Schedule) -> None:
-    """Read every data set that lies on a disk, once.
+    """Read every data set that lies on a disk, once; names on a hub are not looked up.
 
     Raises:
         DatasetError: Some cannot be used, or are incomplete; the text names all.
@@ -113,13 +120,20 @@ def require_data(planned: Schedule) -> None:
             asked[away.dataset, away.data] = None
     wrong: dict[str, None] = {}
     for dataset in asked:
-        if isinstance(entry := DATASETS.find(dataset[0]), OnDisk) and not entry.fetch:
+        entry = DATASETS.find(dataset[0])
+        if isinstance(entry, OnDisk) and not _is_fetched(entry, dataset[1]):
             try:
                 load_dataset(*dataset)
             except (ConfigError, MissingFileError) as error:
                 wrong[str(error)] = None
     if wrong:
         raise DatasetError(" ".join(wrong))
+
+
+def _is_fetched(entry: OnDisk, place: str | None) -> bool:
+    """Say whether a place is none here, and perhaps a name on a hub."""
+    may_be = entry.fetch is not None and place is not None and is_hub_name(place)
+    return may_be and not Path(str(place)).exists()
 
 
 def names_by_seed(plan: TablePlan) -> bool:
@@ -153,29 +167,52 @@ def _require_places(plan: TablePlan, trained: Callable[[str, str, int], bool]) -
         if isinstance(value, str)
     }
     if plan.elsewhere and plan.elsewhere.data:
-        asked["data", plan.elsewhere.data] = None
+        asked["elsewhere.data", plan.elsewhere.data] = None
     _require_variables(text for _, text in asked)
-    missing = [(n, t) for n, t in asked if n in _PATHS and not _is_there(n, _expand(t))]
-    if missing:
-        paths = ", ".join(f"{_split(_expand(t))[1]} ({n})" for n, t in missing)
-        held = {v for _, text in missing for v in _variables(text)}
-        instead = f"set {', '.join(sorted(held))} anew" if held else "change --field"
-        raise MissingFileError(
-            f"The plan needs what is not there: {paths}. Put it there, or {instead}."
-        )
+    missing: list[tuple[str, str]] = []
+    unnamed: dict[str, None] = {}
+    for name, text in asked:
+        try:
+            if name in _PATHS and not _is_there(name, _expand(text)):
+                missing.append((name, text))
+        except MissingFileError as error:  # of the search path
+            unnamed[str(error)] = None
+    if missing or unnamed:
+        raise MissingFileError(" ".join([*_missing_paths(missing), *unnamed]))
+
+
+def _missing_paths(missing: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """Yield a sentence that names all paths, and one that says what to do."""
+    if not missing:
+        return
+    paths = (
+        f"{' or '.join(_split(place)[1] for place in _sought(text))} ({name})"
+        for name, text in missing
+    )
+    yield f"The plan needs what is not there: {', '.join(paths)}."
+    advice = ["Put it there"]
+    if held := {v for _, text in missing for v in _variables(text)}:
+        advice.append(f"set {', '.join(sorted(held))} to where it is")
+    if bare := dict.fromkeys(name for name, text in missing if not _variables(text)):
+        fields = ", ".join(f"--field {name}=…" for name in bare)
+        advice.append(f"name another place with {fields}")
+    yield f"{', or '.join(advice)}."
 
 
 def _require_variables(texts: Iterable[str]) -> None:
     unset: dict[str, list[str]] = {}
     for text in texts:
         for variable, rest in _variables(text).items():
-            if not os.environ.get(variable):
+            # Without PRIVAUDIT_DATA the search path has a folder all the same.
+            if variable != _SEARCHED and not os.environ.get(variable):
                 unset.setdefault(variable, []).append(rest)
     if unset:
-        which = ", ".join(f"{v} ({', '.join(held)})" for v, held in unset.items())
+        behind = {v: ", ".join(filter(None, rests)) for v, rests in unset.items()}
+        which = ", ".join(f"{v} ({rest})" if rest else v for v, rest in behind.items())
+        what = "what stands behind it in brackets" if any(behind.values()) else "it"
         raise ConfigError(
             f"The plan needs environment variables that are not set: {which}. Set each "
-            "to the folder that has what stands behind it in brackets."
+            f"to the folder that has {what}."
         )
 
 
@@ -262,17 +299,23 @@ def _expanded(fields: Mapping[str, Any], seed: int) -> dict[str, Any]:
 
 
 def _expand(text: str) -> str:
-    def replace(found: re.Match[str]) -> str:
-        variable = found[1] or found[2]
-        if variable == "PRIVAUDIT_DATA":  # several folders, with colons between them
-            rest = text[found.end() :].lstrip("/")
-            folders = list(search_path())
-            there = (folder for folder in folders if (folder / rest).exists())
-            return str(next(there, folders[0]))
-        # What a cell needs that is not trained may be missing, and stays as it is.
-        return os.environ.get(variable, found[0])
+    """Return a text with variables and ~ replaced, where it is there if anywhere."""
+    places = _sought(text)
+    there = (place for place in places if Path(_split(place)[1]).exists())
+    return places[0] if len(places) == 1 else next(there, places[0])
 
-    kind, path = _split(_VARIABLE.sub(replace, text))
+
+def _sought(text: str) -> list[str]:
+    """Return a text with variables and ~ replaced, once for each folder searched."""
+    folders = list(map(str, search_path())) if _SEARCHED in _variables(text) else []
+    searched = [{_SEARCHED: folder} for folder in dict.fromkeys(folders)]
+    return [_filled(text, {**os.environ, **one}) for one in searched or [{}]]
+
+
+def _filled(text: str, variables: Mapping[str, str]) -> str:
+    # What a cell needs that is not trained may be missing, and stays as it is.
+    filled = _VARIABLE.sub(lambda at: variables.get(at[1] or at[2], at[0]), text)
+    kind, path = _split(filled)
     return kind + str(Path(path).expanduser()) if path.startswith("~") else kind + path
 
 

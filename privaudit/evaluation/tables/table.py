@@ -12,7 +12,7 @@ from privaudit.evaluation.tables.metrics import Metric, scale
 from privaudit.evaluation.tables.outcomes import TableOutcome, perform
 from privaudit.evaluation.tables.paper import PaperNumber
 from privaudit.evaluation.tables.parts import Column, TableRow
-from privaudit.evaluation.tables.pieces import Piece, stored_outcomes
+from privaudit.evaluation.tables.pieces import Piece, beside_stored, stored_outcomes
 from privaudit.evaluation.tables.plan import Over, TablePlan
 from privaudit.evaluation.tables.schedule import PlannedRun, Schedule, schedule
 from privaudit.execution.computing import use_threads
@@ -173,8 +173,8 @@ def make_table(
     planned = schedule(plan, (piece or Piece()).holds)
     kept, outcomes = dict[str, TableOutcome](), dict[str, TableOutcome]()
     if piece:
-        kept = stored_outcomes(stored, plan, planned) if stored else {}
-        planned = piece.of(plan, planned)
+        found = stored_outcomes(stored, plan) if stored else {}
+        planned, kept = beside_stored(piece.of(plan, planned), found)
     with (
         use_threads(1),
         closing(_outcomes(plan, planned, folder, executor)) as finished,
@@ -224,7 +224,7 @@ def agreeing_pairs(
 ) -> tuple[int, int]:
     """Return how many pairs of rows a column orders as the paper does, and of how many.
 
-    By means alone, whatever their spread. Pairs that the paper has as equal, or that
+    In the means alone, whatever their spread. Pairs that the paper has as equal, or that
     lack a number on either side, do not count; pairs that are equal here do not agree.
     """
     cells = [

@@ -117,14 +117,14 @@ class Client:
             shares = self._deal()
             self._held[self.me] = shares[self.me]
             sealed = [
-                seal(self._sealing_key(self.me, peer), held.mask_key + held.self_mask)
-                for peer, held in shares.items()
+                seal(self._sealing_key(self.me, peer), share.mask_key + share.self_mask)
+                for peer, share in shares.items()
                 if peer != self.me
             ]
             digests = [
-                digest_of("mask key", self.me, peer, held.mask_key)
-                + digest_of("own mask", self.me, peer, held.self_mask)
-                for peer, held in shares.items()
+                digest_of("mask key", self.me, peer, share.mask_key)
+                + digest_of("own mask", self.me, peer, share.self_mask)
+                for peer, share in shares.items()
             ]
             return {
                 "sealed": as_rows(sealed, 2 * SEED + TAG),

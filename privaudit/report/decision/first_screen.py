@@ -90,7 +90,7 @@ def first_screen(
             ScreenAnswer(
                 "How sure?",
                 named + (shown or worst.verdict.sentence),
-                drawn=_told_of(worst),
+                drawn=_auroc_of(worst),
             ),
             _adversary_answer(audits),
             _promise_answer(audits),
@@ -111,7 +111,7 @@ def _is_another(audit: Audit) -> bool:
     return leak_badge(audit) == ANOTHER
 
 
-def _told_of(audit: Audit) -> Estimate:
+def _auroc_of(audit: Audit) -> Estimate:
     """Return the AUROC of the attack that the badge is about."""
     other = strongest_other(audit) if _is_another(audit) else None
     return other.leak.auroc if other else audit.auroc

@@ -60,3 +60,62 @@ def test_the_matrix_trains_nothing_and_goes_into_a_page(
         run()
     assert left.value.code == 2
     assert "is no folder" in capsys.readouterr().err
+
+
+def test_a_folder_without_matrix_is_no_plan(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.argv", ["privaudit", "table", str(tmp_path)])
+    with pytest.raises(SystemExit) as left:
+        run()
+    assert left.value.code == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "is a folder, and a plan is a TOML file" in said
+    assert "or add --matrix, which reads a folder" in said
+
+
+TWO = """
+title = "Two data sets"
+seeds = [1]
+fields = { clients = 2, rounds = 1, shots = 4, tested = 40 }
+rows = [{ label = "PromptFL", trainer = "promptfl", settings = { epochs = 1 } }]
+
+[[columns]]
+label = "here"
+fields = { dataset = "digits" }
+
+[[columns]]
+label = "pets"
+fields = { dataset = "oxford-pets", data = "$SETS/pets" }
+"""
+
+
+def test_a_piece_needs_the_data_of_its_own_cells_alone(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = tmp_path / "two.toml"
+    plan.write_text(TWO)
+    monkeypatch.setenv("SETS", str(tmp_path))
+
+    def said(*arguments: str) -> str:
+        asked = ["privaudit", "table", str(plan), "--runs", str(tmp_path / "runs")]
+        monkeypatch.setattr("sys.argv", [*asked, *arguments])
+        with pytest.raises(SystemExit) as left:
+            run()
+        printed = capsys.readouterr()
+        return " ".join(f"{left.value.code} {printed.out}{printed.err}".split())
+
+    missing = f"2 privaudit: The plan needs what is not there: {tmp_path}/pets (data)."
+    for piece in ((), ("--columns", "pets")):
+        assert missing in said("--check", *piece)
+        assert missing in said(*piece)
+    here = "--columns", "here"
+    assert "1 runs, all of them valid." in said("--check", *here)
+    assert said(*here).startswith("0 # Two data sets")
+    (tmp_path / "pets").mkdir()
+    assert "There is no split_zhou_OxfordPets.json" in said("--check")
+    assert "1 runs, all of them valid." in said("--check", *here)

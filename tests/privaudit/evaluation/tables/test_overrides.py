@@ -53,6 +53,32 @@ def test_a_note_says_what_was_changed() -> None:
         "Rates of 1e-4.",
     )
     assert overridden(plan, {}, {}, [7]).notes == plan.notes
+    (said, _) = overridden(plan, {"epochs": 1}, {}).notes
+    assert said.endswith("(--set, --field): epochs = 1.")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "shown"),
+    [
+        ("data", "/home/x/pets/", "pets"),
+        ("data", "~/pets", "pets"),
+        ("data", "owner/pets", "owner/pets"),
+        ("data", "data://sets/pets", "data://sets/pets"),
+        ("data", "/", "/"),
+        ("dataset", "hf:/home/x/pets", "hf:pets"),
+        ("model", "surrogate:/home/x/caltech-bank", "surrogate:caltech-bank"),
+        ("model", "open_clip:hf-hub:laion/B-16", "open_clip:hf-hub:laion/B-16"),
+        ("checkpoint", "$CLIP/RN50.pt", "RN50.pt"),
+        ("template", "a photo of a/an X", "a photo of a/an X"),
+        ("elsewhere.data", "../far/nocaps", "nocaps"),
+    ],
+)
+def test_only_the_folder_above_a_path_is_left_out_of_the_note(
+    field: str, value: str, shown: str
+) -> None:
+    plan = plan_of(metrics=FAR, elsewhere={"dataset": "nocaps"})
+    (said, *_) = overridden(plan, {}, {field: value}).notes
+    assert said.endswith(f": {field} = {shown}.")
 
 
 def test_what_is_given_stands_over_what_a_column_means_for_one_row() -> None:

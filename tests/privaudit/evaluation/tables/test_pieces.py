@@ -13,7 +13,6 @@ from privaudit.evaluation.tables import table as module
 from privaudit.evaluation.tables.outcomes import TableOutcome
 from privaudit.evaluation.tables.pieces import Piece, read_records, stored_outcomes
 from privaudit.evaluation.tables.plan import TablePlan
-from privaudit.evaluation.tables.schedule import schedule
 from privaudit.evaluation.tables.stored import read_stored
 from privaudit.evaluation.tables.table import UtilityTable, make_table
 from privaudit.report.tables.utility_table import write_utility_table
@@ -87,6 +86,61 @@ def test_a_piece_is_trained_and_the_rest_is_taken_as_stored(
     assert content["plan"]["seeds"] == [1, 2]
 
 
+@pytest.mark.parametrize("place", ["data://pics", "$PRIVAUDIT_DATA/pics"])
+def test_what_is_stored_outlives_its_data(
+    tmp_path: Path,
+    trained: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+) -> None:
+    """A piece of other cells leaves it as it is, the digest too."""
+    monkeypatch.setenv("PRIVAUDIT_DATA", str(tmp_path / "sets"))
+    monkeypatch.setenv("PRIVAUDIT_CACHE", str(tmp_path / "cache"))
+    pics = tmp_path / "sets" / "pics"
+    pics.mkdir(parents=True)
+    (pics / "a.txt").write_text("a")
+    fields = {"dataset": "oxford-pets", "data": place}
+    columns = [{"label": "one"}, {"label": "two", "fields": fields}]
+    plan = PLAN | {"columns": columns}
+    made(plan, tmp_path, None)
+    before = runs_of(tmp_path, "two")
+    (pics / "a.txt").unlink()
+    pics.rmdir()
+    trained.clear()
+    table = made(plan, tmp_path, Piece(columns="one", seeds=(1,)))
+    assert trained == ["a, one, seed 1", "b (new), one, seed 1"]
+    assert runs_of(tmp_path, "two") == before
+    assert len(before) == 4
+    assert len(table.outcomes) == 8
+    content = json.loads((tmp_path / "t.json").read_text())
+    content["runs"] = [{**run, "digest": ""} for run in content["runs"]]
+    (tmp_path / "t.json").write_text(json.dumps(content))
+    made(plan, tmp_path, Piece(columns="one", seeds=(1,)))
+    numbers = [run["local_last10"] for run in before]
+    assert [run["local_last10"] for run in runs_of(tmp_path, "two")] == numbers
+
+
+def test_what_is_trained_again_takes_the_place_of_what_is_stored(
+    tmp_path: Path, trained: list[str]
+) -> None:
+    """Whatever its digest was, as that of an earlier version."""
+    made(PLAN, tmp_path, None)
+    content = json.loads((tmp_path / "t.json").read_text())
+    before = [{**r, "digest": f"old {n}"} for n, r in enumerate(content["runs"])]
+    (tmp_path / "t.json").write_text(json.dumps(content | {"runs": before}))
+    made(PLAN, tmp_path, Piece(columns="x"))
+    x, y = (runs_of(tmp_path, f"g: {column}") for column in "xy")
+    assert y == [run for run in before if run["column"] == "g: y"]
+    assert [run["local_last10"] for run in x] == [59.0, 60.0, 61.0, 62.0]
+    assert not any(run["digest"].startswith("old") for run in x)
+
+
+def runs_of(folder: Path, column: str) -> list[dict[str, Any]]:
+    """Return the stored runs of a column."""
+    runs = json.loads((folder / "t.json").read_text())["runs"]
+    return [run for run in runs if run["column"] == column]
+
+
 def test_the_whole_plan_takes_nothing_that_is_stored(
     tmp_path: Path, trained: list[str]
 ) -> None:
@@ -103,10 +157,8 @@ def test_stored_cells_that_the_plan_trains_otherwise_are_left_out(
     made(PLAN, tmp_path, None)
     rows = [PLAN["rows"][0], PLAN["rows"][1] | {"settings": {"epochs": 2}}]
     plan = TablePlan.model_validate(PLAN | {"rows": rows, "seeds": [1, 2, 3]})
-    kept = stored_outcomes(tmp_path / "t.json", plan, schedule(plan))
-    assert len(kept) == 4
-    labels = {run.label for run in schedule(plan).runs if run.digest in kept}
-    assert labels == {f"a, g: {column}, seed {s}" for column in "xy" for s in (1, 2)}
+    kept = stored_outcomes(tmp_path / "t.json", plan)
+    assert set(kept) == {("a", f"g: {column}", s) for column in "xy" for s in (1, 2)}
 
 
 @pytest.mark.parametrize(
@@ -201,7 +253,7 @@ def test_a_damaged_cell_or_run_is_one_clear_line(
     assert "\n" not in str(said.value)
     if key != "paper":  # which is not taken from there
         with pytest.raises(ConfigError, match=re.escape(str(said.value))):
-            stored_outcomes(path, plan, schedule(plan))
+            stored_outcomes(path, plan)
 
 
 @pytest.mark.parametrize("key", ["row", "run", "rounds", "claimed"])
@@ -215,4 +267,4 @@ def test_a_run_without_what_it_needs_is_one_clear_line(
     path.write_text(json.dumps(content))
     plan = TablePlan.model_validate(PLAN)
     with pytest.raises(ConfigError, match=rf"runs\.0\.{key}: Field required"):
-        stored_outcomes(path, plan, schedule(plan))
+        stored_outcomes(path, plan)

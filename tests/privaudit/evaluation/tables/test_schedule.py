@@ -3,6 +3,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from privaudit.core.errors import (
@@ -159,7 +160,7 @@ def test_all_that_is_missing_is_named_at_once(
     assert str(caught.value) == (
         f"The plan needs what is not there: {here}llava (model), {here}RN50.pt "
         f"(checkpoint), {here}pets (data), {here}dtd (data). Put it there, or set CLIP, "
-        "MODELS, SETS anew."
+        "MODELS, SETS to where it is."
     )
 
 
@@ -172,8 +173,82 @@ def test_data_lie_in_any_folder_of_the_search_path(
     run = schedule(plan_of(fields=fields)).runs[0]
     assert run.fields["data"] == str(tmp_path / "b" / "pets")
     fields["data"] = "$PRIVAUDIT_DATA/dogs"
-    with pytest.raises(MissingFileError, match=r"/a/dogs \(data\)"):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    sought = [tmp_path / f for f in ("a", "b", ".cache/privaudit/data")]
+    named = " or ".join(f"{folder}/dogs" for folder in sought)
+    with pytest.raises(MissingFileError, match=rf"{named} \(data\). Put it there, or "):
         schedule(plan_of(fields=fields))
+    monkeypatch.delenv("PRIVAUDIT_DATA")
+    (sought[-1] / "dogs").mkdir(parents=True)
+    (run, *_) = schedule(plan_of(fields=fields)).runs
+    assert run.fields["data"] == str(sought[-1] / "dogs")
+
+
+def test_what_the_search_path_lacks_is_named_with_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRIVAUDIT_DATA", str(tmp_path))
+    pets = {"dataset": "oxford-pets"}
+    columns = [
+        {"label": place, "fields": {**pets, "data": place}}
+        for place in ("data://dogs", "data://cats", "./gone", "$PRIVAUDIT_DATA/far")
+    ]
+    with pytest.raises(MissingFileError) as caught:
+        schedule(plan_of(columns=columns))
+    said = str(caught.value)
+    assert said.startswith("The plan needs what is not there: ./gone (data), ")
+    assert (
+        "or set PRIVAUDIT_DATA to where it is, or name another place with --field "
+        in said
+    )
+    assert "--field data=…. There is no data://dogs: " in said
+    assert said.count("There is no data://cats: ") == 1
+    with pytest.raises(MissingFileError) as caught:
+        schedule(plan_of(columns=columns[:1]))
+    assert str(caught.value).startswith("There is no data://dogs: nothing is at ")
+
+
+def test_variables_with_nothing_behind_them_have_no_brackets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for variable in ("OTHERS", "SETS"):
+        monkeypatch.delenv(variable, raising=False)
+    fields = {"dataset": "oxford-pets", "data": "$OTHERS"}
+    bare = "not set: OTHERS. Set each to the folder that has it.$"
+    with pytest.raises(ConfigError, match=bare):
+        schedule(plan_of(fields=fields))
+    fields["checkpoint"] = "$OTHERS/a"
+    with pytest.raises(ConfigError, match=r"not set: OTHERS \(a\)\. "):
+        schedule(plan_of(fields=fields))
+    fields["checkpoint"] = "$SETS/a"
+    both = r"not set: OTHERS, SETS \(a\). Set each .* has what stands behind it in br"
+    with pytest.raises(ConfigError, match=both):
+        schedule(plan_of(fields=fields))
+
+
+def plan_elsewhere(dataset: str, data: str) -> TablePlan:
+    return TablePlan.model_validate(
+        {
+            "title": "t",
+            "seeds": [1],
+            "metrics": ["elsewhere BLEU-1"],
+            "elsewhere": {"dataset": dataset, "data": data},
+            "fields": {"model": "tiny-llava", "dataset": "scenes"},
+            "rows": [{"label": "a", "trainer": "fedrand"}],
+        }
+    )
+
+
+def test_the_place_of_data_elsewhere_is_asked_for_too(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    plan = plan_elsewhere("nocaps", str(gone))
+    says = rf"{gone} \(elsewhere.data\). Put it there, or .* --field elsewhere.data=…"
+    with pytest.raises(MissingFileError, match=says):
+        schedule(plan)
+    gone.mkdir()
+    planned = schedule(plan)
+    with pytest.raises(DatasetError, match=f"There is no nocaps.* in {gone}"):
+        require_data(planned)
 
 
 def test_what_is_not_trained_may_lack_its_data(
@@ -211,6 +286,33 @@ def test_every_incomplete_data_set_is_named(tmp_path: Path) -> None:
     for file in ("split_zhou_OxfordPets.json", "split_zhou_DescribableTextures.json"):
         assert said.count(f"There is no {file}") == 1
     require_data(schedule(plan_of(columns=columns[:1])))
+
+
+def test_a_table_that_lies_here_is_read_and_a_name_on_a_hub_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "owner" / "pets").mkdir(parents=True)
+    planned = schedule(plan_of(fields={"dataset": "hf:owner/pets"}))
+    with pytest.raises(DatasetError, match="owner/pets"):
+        require_data(planned)
+    require_data(schedule(plan_of(fields={"dataset": "hf:owner/dogs"})))
+    away = plan_elsewhere("hf", "owner/pets")
+    with pytest.raises(DatasetError, match="owner/pets"):
+        require_data(schedule(away))
+
+
+def test_classes_that_a_data_set_lacks_are_named(tmp_path: Path) -> None:
+    np.savez(
+        tmp_path / "bank.npz",
+        embeddings=np.eye(4, dtype=np.float32),
+        labels=np.arange(4) % 2,
+        class_names=np.array(["cat", "dog"]),
+    )
+    fields = {"dataset": "feature-bank", "data": str(tmp_path / "bank.npz")}
+    require_data(schedule(plan_of(fields={**fields, "classes": "dog,cat"})))
+    with pytest.raises(DatasetError, match="1 of the 2 chosen classes are none of"):
+        require_data(schedule(plan_of(fields={**fields, "classes": "dog,cow"})))
 
 
 SPLITS = "$SOMEWHERE/split_fewshot/shot_16-seed_{seed}.pkl"
