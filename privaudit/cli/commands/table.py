@@ -99,7 +99,9 @@ def table(
     if check:
         planned = piece.of(wanted, schedule(wanted, piece.holds))
         require_data(planned)
-        typer.echo(f"{plan}: {len(planned.runs)} runs, all of them valid.")
+        count = len(planned.runs)
+        said = "1 run, which is" if count == 1 else f"{count} runs, all of them"
+        typer.echo(f"{plan}: {said} valid.")
         return
     options.check_kept(runs)
     folder = out or runs_folder(runs) / "tables"

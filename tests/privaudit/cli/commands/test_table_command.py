@@ -114,8 +114,8 @@ def test_a_piece_needs_the_data_of_its_own_cells_alone(
         assert missing in said("--check", *piece)
         assert missing in said(*piece)
     here = "--columns", "here"
-    assert "1 runs, all of them valid." in said("--check", *here)
+    assert "1 run, which is valid." in said("--check", *here)
     assert said(*here).startswith("0 # Two data sets")
     (tmp_path / "pets").mkdir()
     assert "There is no split_zhou_OxfordPets.json" in said("--check")
-    assert "1 runs, all of them valid." in said("--check", *here)
+    assert "1 run, which is valid." in said("--check", *here)
