@@ -12,11 +12,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from privaudit.core.formatting import markdown_table
+from privaudit.core.formatting import markdown_table, span
+from privaudit.core.storage import write_bytes
 from privaudit.evaluation.tables.parts import Column
 from privaudit.evaluation.tables.stored import StoredTable, read_stored
 from privaudit.report.tables.utility_words import PER_CENT, title, unit
 from privaudit.statistics.estimate import Estimate, mean_with_t
+from tests.benchmarks.table_numbers import by_seed
 from tests.places import ROOT
 
 MARKED = re.compile(
@@ -96,13 +98,9 @@ def _gaps(
     """Return the differences of two rows by column and seed, where both were run."""
     gaps: dict[str, Gaps] = {}
     for column in group:
-        places = [(row, column.name, metric, stored.plan.over) for row in rows]
-        a, b = (
-            stored.cells[place].by_seed if place in stored.cells else {}
-            for place in places
-        )
-        if shared := sorted(a.keys() & b.keys()):
-            gaps[column.label] = {seed: a[seed] - b[seed] for seed in shared}
+        upper, lower = ((metric, row, column.name) for row in rows)
+        if pairs := by_seed(stored, upper, lower):
+            gaps[column.label] = {seed: a - b for seed, (a, b) in pairs.items()}
     return gaps
 
 
@@ -115,7 +113,7 @@ def _cell(gap: Estimate) -> str:
     """Return a difference with its interval, in bold where 0 is outside."""
     text = f"{gap.value:.1f} [{gap.low:.1f}, {gap.high:.1f}]"
     text = text.replace("-", "\N{MINUS SIGN}")
-    return f"**{text}**" if gap.low > 0 or gap.high < 0 else text
+    return f"**{text}**" if gap.excludes(0) else text
 
 
 def _caption(
@@ -126,8 +124,7 @@ def _caption(
     counts: set[int],
     cells: int,
 ) -> str:
-    least, most = min(counts), max(counts)
-    seeds = str(most) if least == most else f"{least} to {most}"
+    seeds = span(min(counts), max(counts))
     less = f"{first} less {others[0]}" if len(others) == 1 else f"{first} less others"
     kind = "points" if unit(metric) == PER_CENT else unit(metric)
     return (
@@ -139,7 +136,7 @@ def _caption(
 
 def main(page: Path) -> None:
     """Write a page's tables of differences anew."""
-    page.write_text(with_differences(page.read_text("utf-8")), encoding="utf-8")
+    write_bytes(page, with_differences(page.read_text("utf-8")).encode())
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import torch
 
 from privaudit import load_run
 from privaudit.evaluation.tables.pieces import read_records
-from privaudit.evaluation.tables.stored import read_stored
+from privaudit.evaluation.tables.stored import StoredTable, read_stored
 from privaudit.federated.runs.runs import Run
 from privaudit.statistics.estimate import Estimate, mean_with_t
 
@@ -34,16 +34,22 @@ def paired(table: Path, upper: Cell, lower: Cell, how: str) -> Estimate:
     Raises:
         SystemExit: A cell is not stored by seed, or the two share none.
     """
-    stored = read_stored(table)
+    pairs = by_seed(read_stored(table), upper, lower).values()
+    if not pairs:
+        raise SystemExit(f"{table} has no seeds that {upper} and {lower} share.")
+    if how == "over":
+        return mean_with_t([a / b for a, b in pairs])
+    return mean_with_t([a - b for a, b in pairs])
+
+
+def by_seed(
+    stored: StoredTable, upper: Cell, lower: Cell
+) -> dict[int, tuple[float, float]]:
+    """Return two cells' numbers for each seed that both have; empty without any."""
     over = stored.plan.over
     cells = [stored.cells.get((r, c, m, over)) for m, r, c in (upper, lower)]
     a, b = (cell.by_seed if cell else {} for cell in cells)
-    shared = sorted(a.keys() & b.keys())
-    if not shared:
-        raise SystemExit(f"{table} has no seeds that {upper} and {lower} share.")
-    if how == "over":
-        return mean_with_t([a[seed] / b[seed] for seed in shared])
-    return mean_with_t([a[seed] - b[seed] for seed in shared])
+    return {seed: (a[seed], b[seed]) for seed in sorted(a.keys() & b.keys())}
 
 
 def lengths(run: Run) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from privaudit.core.formatting import span
 from privaudit.evaluation.tables.plan import TablePlan
 from privaudit.federated.runs.config import build_trainer
 from privaudit.federated.runs.fields import RunFields
@@ -22,7 +23,7 @@ def ran_on(plan: TablePlan, fewest: int | None = None) -> str:
         '**Ran on** `tiny-clip` with `digits`; 2 seeds (1, 2).'
     """
     count = len(plan.seeds)
-    counts = f"{fewest} to {count}" if fewest and fewest < count else f"{count}"
+    counts = span(fewest or count, count)
     seeds = f"{counts} seed{'s' * (count > 1)} ({', '.join(map(str, plan.seeds))})"
     return f"**Ran on** {backbones(plan)}; {seeds}."
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from privaudit.core.bounded_files import read_toml
 from privaudit.core.errors import ConfigError
-from privaudit.core.formatting import markdown_table
+from privaudit.core.formatting import markdown_table, span
 from privaudit.core.storage import read_bytes, write_bytes
 from privaudit.evaluation.tables.backbones import backbones
 from privaudit.evaluation.tables.expectations import Expectation
@@ -192,8 +192,7 @@ def _line(row: MatrixRow, where: str) -> list[str]:
         return [name, "none", ran, "", UNKNOWN, ""]
     if row.stored is None:
         return [name, plans, "not run here", "", UNKNOWN, ""]
-    few, many = row.stored.seeds
-    seeds = str(many) if few == many else f"{few} to {many}"
+    seeds = span(*row.stored.seeds)
     said = [f"{says} ({_steps(one)})" for says, one in row.judgements]
     expected = "<br>".join(said) or "nothing declared"
     ran_on = backbones(row.stored.plan) + ", by an earlier plan" * row.is_earlier

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from privaudit.core.formatting import epsilon, markdown_table, one_line, small
+from privaudit.core.formatting import epsilon, markdown_table, one_line, small, span
 from privaudit.core.storage import read_bytes, storage_errors, write_bytes, write_json
 from privaudit.evaluation.tables.backbones import ran_on
 from privaudit.evaluation.tables.matrix import RESULTS
@@ -307,7 +307,7 @@ def _about_pieces(table: UtilityTable, whole: UtilityTable) -> list[str]:
     if len(ran) == wanted and min(ran) == len(table.plan.seeds):
         return []
     few, many = min(ran), max(ran)
-    seeds = f"{few} seed{'s' * (few > 1)}" if few == many else f"{few} to {many} seeds"
+    seeds = f"{span(few, many)} seed{'s' * (many > 1)}"
     return [f"Run: {len(ran)} of the plan's {wanted} cells, with {seeds} each."]
 
 
