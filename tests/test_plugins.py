@@ -329,8 +329,12 @@ def test_an_attack_that_lacks_something_is_refused_when_it_is_named(
 
 
 def test_a_trainer_that_lacks_something_leaves_no_folder(
-    others: Callable[[str], None], cli: Cli
+    others: Callable[[str], None],
+    cli: Cli,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     others(
         "from pydantic.dataclasses import dataclass\n"
         "from privaudit.federated.base_trainer import BaseTrainer\n"
@@ -340,7 +344,7 @@ def test_a_trainer_that_lacks_something_leaves_no_folder(
     code, _, err = cli("train", "--trainer", "prompt-fedavgm")
     assert (code, err.count("\n")) == (2, 1)
     assert "(others.PromptFedAvgM) has no local_update. Inherit from BaseTrainer" in err
-    assert not list(Path("runs").glob("prompt*"))
+    assert [path.name for path in tmp_path.iterdir()] == ["site"]
 
 
 def test_words_with_a_place_in_them_stay_here_and_the_card_says_so(
