@@ -13,8 +13,13 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec, spec_from_loader
+from pathlib import Path
 from pkgutil import iter_modules
+from types import ModuleType
 from typing import Generic, TypeVar, cast
 
 from privaudit.core.errors import ConfigError, PluginError, UnknownNameError
@@ -152,6 +157,55 @@ class Registry(Generic[T]):
         return ConfigError(
             f"Two {self.kind}s are called {name!r}: {one} and {other}. Rename one."
         )
+
+
+def import_under_one_name(name: str) -> None:
+    """Make ``trainers``, imported in a clone, the same module as ``privaudit.trainers``.
+
+    So for all modules in it, in whichever order they are imported: of a second copy
+    every entry would be registered twice. An installation has no bare name.
+
+    Args:
+        name: ``__name__`` of the folder that calls this; nothing is done where it is
+            the full name.
+
+    Raises:
+        ImportError: The ``privaudit`` that is imported belongs to another folder.
+    """
+    if name.startswith("privaudit."):
+        return
+    here = sys.modules[name]
+    package = import_module(f"privaudit.{name}")
+    if Path(str(package.__file__)).resolve() != Path(str(here.__file__)).resolve():
+        raise ImportError(
+            f"{here.__file__} was imported as {name!r}, and the privaudit that is "
+            f"imported has its own in {package.__file__}. Import privaudit.{name}, or "
+            "put the folder that holds both first on sys.path."
+        )
+    sys.modules[name] = package
+    sys.meta_path.insert(0, _FullName(name))
+
+
+class _FullName(MetaPathFinder, Loader):
+    """Finds the modules of a folder's bare name by their full one."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def find_spec(self, fullname: str, *_: object) -> ModuleSpec | None:
+        full = f"privaudit.{fullname}"
+        is_ours = fullname.startswith(f"{self.folder}.") and find_spec(full)
+        return spec_from_loader(fullname, self) if is_ours else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = import_module(f"privaudit.{spec.name}")
+        spec.loader_state = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Give the module its own specification back: importing has replaced it."""
+        alias = module.__spec__
+        module.__spec__ = alias.loader_state if alias else None
 
 
 def first_line(entry: object) -> str:
