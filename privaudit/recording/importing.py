@@ -73,7 +73,7 @@ def finish_recording(folder: str | Path, ledger: Ledger | str | Path) -> Run:
         config = _config(bundle, truth, transcript, lines)
         content = "".join(f"{json.dumps(line)}\n" for line in lines).encode()
         write_bytes(path / "metrics.jsonl", content)
-        truth.save(path / "ledger.npz")
+        write_bytes(path / "ledger.npz", truth.to_bytes())
         write_json(path / "privacy.json", _privacy(bundle, lines, transcript))
         files = {name: file_hash(path / name) for name in (BUNDLE, "privacy.json")}
         save_header(

@@ -13,7 +13,8 @@ from pathlib import Path
 from privaudit.checks.gate.checks import GateCheck
 from privaudit.checks.gate.gate import GateResult
 from privaudit.checks.gate.guarantees import GuaranteeCheck
-from privaudit.core.storage import append_lines, write_bytes
+from privaudit.core.storage import append_lines
+from privaudit.federated.runs.folder.outputs import check_file, write_output
 from privaudit.report.tables.gate_rows import gate_row
 
 _MARKS = {"pass": "✅ pass", "regression": "❌ regression", "unproved": "pass"}
@@ -96,6 +97,7 @@ def write_summary(path: Path, text: str) -> None:
     """
     summary = os.environ.get(STEP_SUMMARY)
     if summary and Path(summary) == path:
+        check_file(path)
         append_lines(path, [text])
     else:
-        write_bytes(path, text.encode())
+        write_output(path, text.encode())

@@ -36,8 +36,9 @@ from privaudit.core.errors import (
     TranscriptError,
 )
 from privaudit.core.limits import check_json
-from privaudit.core.storage import read_bytes, write_json
+from privaudit.core.storage import read_bytes, to_json
 from privaudit.evaluation.compare.comparable import score_tests
+from privaudit.federated.runs.folder.outputs import write_output
 from privaudit.federated.runs.ledger import Ledger
 from privaudit.federated.runs.runs import Run
 
@@ -173,7 +174,7 @@ def save_baseline(baseline: Baseline, path: Path) -> Path:
     Raises:
         StorageError: The folder cannot be written.
     """
-    write_json(path, baseline.to_dict())
+    write_output(path, to_json(baseline.to_dict()))
     return path
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 import typer
 
-from privaudit.cli import options
+from privaudit.cli import options, outputs
 from privaudit.core.errors import ConfigError
 from privaudit.core.parameters import parse_pairs
 
@@ -59,7 +59,7 @@ def claim(
     on: options.On = "local",
     out: Annotated[
         Path | None,
-        typer.Option(help="Write the numbers to this JSON file."),
+        outputs.file_option("Write the numbers to this JSON file."),
     ] = None,
 ) -> None:
     """Audit a claimed epsilon: a lower bound from many runs with and without a canary.
@@ -116,8 +116,8 @@ def _present(found: "ClaimReadings", out: Path | None) -> None:
     typer.echo(f"Canary: {audit.canary}. Beside it: {audit.records} records a client.")
     typer.echo(f"Seen from: {audit.where}.")
     if out is not None:
-        from privaudit.core.storage import write_bytes
+        from privaudit.federated.runs.folder.outputs import write_output
 
         text = json.dumps(found.to_dict(), indent=2)
-        write_bytes(out, f"{text}\n".encode())
+        write_output(out, f"{text}\n".encode())
         typer.echo(f"Numbers: {out}")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from privaudit.cli import options
+from privaudit.cli import options, outputs
 
 if TYPE_CHECKING:
     from privaudit.report.export import Export, Verification
@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 def export(
     public: Annotated[
         Path,
-        typer.Option(
-            parser=options.here,
-            metavar="PATH",
-            help="Folder to create, such as for a CI artefact.",
-        ),
+        outputs.folder_option("Folder to create, such as for a CI artefact."),
     ],
     run: Annotated[str | None, typer.Argument(help="By default: the latest.")] = None,
     runs: options.RunsFolder = None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from privaudit.cli import options
+from privaudit.cli import options, outputs
 from privaudit.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,10 +23,9 @@ BaselineFile = Annotated[
 ]
 WriteBaseline = Annotated[
     Path | None,
-    typer.Option(
-        "--write-baseline",
-        help="Write the baseline for later runs, and check nothing. As sensitive as "
-        "the run itself.",
+    outputs.file_option(
+        "Write the baseline for later runs, and check nothing. As sensitive as the run "
+        "itself."
     ),
 ]
 ScenarioName = Annotated[str | None, typer.Option(help="Default: server-reconstruct.")]
@@ -54,14 +53,15 @@ MaxAuroc = Annotated[
     float | None, typer.Option(help="Limit on the AUROC of every attack.")
 ]
 MinUtility = Annotated[float | None, typer.Option(help="Lower limit on utility.")]
-Junit = Annotated[Path | None, typer.Option(help="Write JUnit XML.")]
-Sarif = Annotated[Path | None, typer.Option(help="Write SARIF 2.1.0.")]
+Junit = Annotated[Path | None, outputs.file_option("Write JUnit XML.")]
+Sarif = Annotated[Path | None, outputs.file_option("Write SARIF 2.1.0.")]
 Markdown = Annotated[
     Path | None,
-    typer.Option(help="Write Markdown; appended if it is $GITHUB_STEP_SUMMARY."),
+    outputs.file_option("Write Markdown; appended if it is $GITHUB_STEP_SUMMARY."),
 ]
 Badge = Annotated[
-    Path | None, typer.Option(help="Write a badge: JSON for an endpoint of shields.io.")
+    Path | None,
+    outputs.file_option("Write a badge: JSON for an endpoint of shields.io."),
 ]
 
 
@@ -111,7 +111,6 @@ def gate(
     from privaudit.checks.gate.gate import gate as run_gate
 
     wanted = {"junit": junit, "sarif": sarif, "markdown": markdown, "badge": badge}
-    _check_folders(wanted)
     result = run_gate(run, None, configured, folder=runs)
     _report(result, wanted)
     if as_json:
@@ -129,16 +128,6 @@ def _refuse_both(baseline: str | None) -> None:
         )
 
 
-def _check_folders(wanted: Mapping[str, Path | None]) -> None:
-    """Refuse a file in a folder that is not there, before anything is computed."""
-    for option, path in wanted.items():
-        if path is not None and not path.parent.is_dir():
-            raise ConfigError(
-                f"--{option} {path} was given, and there is no folder {path.parent}. "
-                "Create it first, or name another file."
-            )
-
-
 def _write(
     run: str | None, path: Path, configured: "Configured", runs: Path | None
 ) -> None:
@@ -153,20 +142,21 @@ def _write(
 
 
 def _report(result: "GateResult", wanted: Mapping[str, Path | None]) -> None:
-    from privaudit.core.storage import write_bytes, write_json
+    from privaudit.core.storage import to_json
+    from privaudit.federated.runs.folder.outputs import write_output
     from privaudit.report.badge import gate_badge
     from privaudit.report.junit import gate_junit
     from privaudit.report.markdown import gate_markdown, write_summary
     from privaudit.report.sarif import gate_sarif
 
     if (path := wanted["junit"]) is not None:
-        write_bytes(path, gate_junit(result).encode())
+        write_output(path, gate_junit(result).encode())
     if (path := wanted["sarif"]) is not None:
-        write_json(path, gate_sarif(result))
+        write_output(path, to_json(gate_sarif(result)))
     if (path := wanted["markdown"]) is not None:
         write_summary(path, gate_markdown(result))
     if (path := wanted["badge"]) is not None:
-        write_json(path, gate_badge(result))
+        write_output(path, to_json(gate_badge(result)))
 
 
 def _print(result: "GateResult") -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from privaudit.cli import options
+from privaudit.cli import options, outputs
 
 if TYPE_CHECKING:
     from privaudit.checks.lint import Finding
@@ -18,7 +18,7 @@ def lint(
         bool, typer.Option("--json", help="Print findings as JSON.")
     ] = False,
     sarif: Annotated[
-        Path | None, typer.Option(help="Write findings as SARIF 2.1.0.")
+        Path | None, outputs.file_option("Write findings as SARIF 2.1.0.")
     ] = None,
     runs: options.RunsFolder = None,
 ) -> None:
@@ -29,12 +29,12 @@ def lint(
     selected_runs = chosen_runs(run, runs)
     findings = {one.name: lint_run(one) for one in selected_runs}
     if sarif is not None:
-        from privaudit.core.storage import write_json
+        from privaudit.core.storage import to_json
+        from privaudit.federated.runs.folder.outputs import write_output
         from privaudit.report.sarif import lint_sarif
 
-        write_json(
-            sarif, lint_sarif({one: findings[one.name] for one in selected_runs})
-        )
+        by_run = {one: findings[one.name] for one in selected_runs}
+        write_output(sarif, to_json(lint_sarif(by_run)))
     if as_json:
         listed = {
             name: [f.to_json() for f in run_findings]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from privaudit.cli import options
+from privaudit.cli import options, outputs
 from privaudit.core.errors import StorageError
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ Seed = Annotated[
         "the system's, which is not kept.",
     ),
 ]
-Out = Annotated[Path, typer.Option(help="The file to write.")]
+Out = Annotated[Path, outputs.file_option("The file to write.")]
 FreshCoin = Annotated[
     bool, typer.Option("--fresh", help="Replace the file, and toss anew.")
 ]

@@ -189,7 +189,7 @@ def _begin(
     """Write an empty run in place of what is there."""
     clear_run(run.path, lease.check)
     ledger = Ledger.toss(population.split, Seeds(config.seed))
-    ledger.save(run.path / "ledger.npz")
+    write_bytes(run.path / "ledger.npz", ledger.to_bytes())
     if population.canaries is not None:
         write_json(run.path / CANARIES, {"canaries": canary_texts(population)})
     write_bytes(run.path / METRICS, b"", lease.check)

@@ -13,6 +13,7 @@ from typing import Any
 
 from privaudit.core.errors import ConfigError, PrivauditError, TranscriptError
 from privaudit.core.storage import UNFINISHED, read_bytes, storage_errors, write_bytes
+from privaudit.federated.runs.folder.outputs import check_folder
 from privaudit.federated.runs.folder.remote_store import local_path
 from privaudit.federated.runs.folder.run_names import load_run
 from privaudit.federated.runs.runs import Run
@@ -103,11 +104,7 @@ def _is_guessable(run: Run) -> bool:
 
 def _check_free(place: Path, run: Run) -> None:
     """Raise ConfigError unless a folder is free, or an earlier export of the run."""
-    if run.path.resolve() in [place.resolve(), *place.resolve().parents]:
-        raise ConfigError(
-            f"{place} lies in the run {run.path}, which stays private as a whole. Name "
-            "a folder elsewhere."
-        )
+    check_folder(place)
     if not place.exists():
         return
     names = {path.name for path in place.iterdir()} if place.is_dir() else {"a file"}

@@ -34,7 +34,7 @@ def test_a_report_in_a_folder_that_is_not_there_is_refused_first(
     code, _, said = cli(*words, "--junit", "none/j.xml")
     assert code == 2
     message = (
-        "--junit none/j.xml was given, and there is no folder none. Create it first"
+        "none/j.xml was to be written, and there is no folder none. Create it first"
     )
     assert message in " ".join(said.split())
     assert not (tmp_path / "m.md").exists()

@@ -76,7 +76,7 @@ def test_known_members_are_no_coin(table: Path, cli: Cli) -> None:
         (("--owners", "pictures.csv:hospital", "--clients", "2"), "is a client"),
         (("--records", "9", "--owners", "pictures.csv:hospital"), "owners 400"),
         (("--records", "100", "--clients", "2", "--test-share", "1"), "test share of 1"),
-        (("--records", "100", "--clients", "2", "--out", "no/x.npz"), "Cannot write"),
+        (("--records", "100", "--clients", "2", "--out", "no/x.npz"), "no folder no"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_split_is_one_line_and_exit_code_2(

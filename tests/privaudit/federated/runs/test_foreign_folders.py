@@ -9,7 +9,8 @@ import pytest
 from privaudit import train
 from privaudit.core.errors import ConfigError, PrivauditError
 from privaudit.core.storage import file_hash
-from privaudit.federated.runs.folder.run_folder import BEGUN, clear_run, foreign_files
+from privaudit.federated.runs.folder.own_files import BEGUN
+from privaudit.federated.runs.folder.run_folder import clear_run, foreign_files
 from privaudit.federated.runs.folder.run_names import runs_folder
 from privaudit.federated.runs.runs import Run
 from tests.conftest import Cli

@@ -230,9 +230,9 @@ def test_a_folder_with_anything_else_in_it_is_left_alone(
         export_public(run, out)
     assert (out / "mine.txt").read_text() == "mine"
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(ConfigError, match="no earlier export"):
+    with pytest.raises(StorageError, match="is no folder"):
         export_public(run, tmp_path / "file")
-    with pytest.raises(ConfigError, match="stays private"):
+    with pytest.raises(StorageError, match="lies in the run"):
         export_public(run, run.path / "out")
 
 
