@@ -1,6 +1,9 @@
 """Numbers as they are printed everywhere: in the terminal, on pages, in errors."""
 
+import re
 from collections.abc import Sequence
+from importlib.metadata import requires
+from shlex import quote
 
 
 def epsilon(value: float | int | None) -> str:
@@ -67,3 +70,23 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def one_line(text: str) -> str:
     """Return a text that ends neither a cell nor a line."""
     return text.replace("|", "\\|").replace("\n", " ")
+
+
+def install_line(extra: str) -> str:
+    """Return how to install what an extra of this package needs.
+
+    By the packages' own names: privaudit is on no index, and whoever registers its name
+    there could put anything behind it.
+
+    Example:
+        >>> install_line("hf")
+        "pip install 'pyarrow>=17'"
+    """
+    named = (line.partition(";") for line in requires("privaudit") or ())
+    of_it = re.compile(rf"extra == [\"']{extra}[\"']")
+    return " ".join(
+        [
+            "pip install",
+            *(quote(name.strip()) for name, _, of in named if of_it.search(of)),
+        ]
+    )
