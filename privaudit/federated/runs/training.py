@@ -92,7 +92,8 @@ def train(
 ) -> Run:
     """Train with federated learning, record every message, and return the run.
 
-    The same configuration again returns the finished run: equal seeds, equal bytes.
+    The same configuration again returns the finished run. Trained anew it has equal
+    bytes where processor, number of threads and libraries are the same.
 
     Args:
         trainer: A name from ``privaudit list trainers``.
