@@ -18,7 +18,7 @@ from privaudit.auditing.scenario import SCENARIOS
 from privaudit.cli import options
 from privaudit.cli.main import app
 from privaudit.core.errors import PrivauditError, StorageError
-from privaudit.datasets.sources import DATASETS
+from privaudit.datasets.dataset import DATASETS
 from privaudit.federated.runs.config import build_trainer
 from privaudit.federated.trainer import TRAINERS
 from tests.places import ROOT
@@ -43,6 +43,7 @@ BLANK = re.compile(
     r"\$\{?\w+(:\?)?\}?|\b[A-Z][A-Z_]+\b|<\w+>"
 )  # a name of the reader's
 UNLIKE = re.compile(r"[\[\]](?=--| |$)|\b2?>.*")  # [what may be left out], redirection
+COMMANDS: Any = typer.main.get_command(app)
 LACKS = "Missing"  # a page may name a command without all that it needs
 
 
@@ -81,7 +82,7 @@ def parse(words: list[str]) -> click.Context | None:
     Raises:
         Exception: There is no such command, option or value.
     """
-    found: Any = typer.main.get_command(app)
+    found: Any = COMMANDS
     context = click.Context(found)
     words = words[1:]
     while hasattr(found, "commands"):
