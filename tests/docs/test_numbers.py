@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from privaudit.core.limits import LIMITS
 from tests.places import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -101,6 +102,26 @@ def test_what_a_page_points_at_is_there() -> None:
         named = set(re.findall(r"\bbench_\w+\b", text))
         missing += [f"{page.name}: {name}" for name in named - benches - {"bench_"}]
     assert missing == []
+
+
+def test_the_page_of_limits_has_every_bound_as_it_is() -> None:
+    text = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
+    rows = [
+        line.split(" | ") for line in text.splitlines() if line.startswith("| `PRIV")
+    ]
+    found = {
+        name.strip("`…_| ").removeprefix("PRIVAUDIT_MAX_").lower(): most
+        for variables, numbers, *_ in rows
+        for name, most in zip(
+            variables.split(", "), re.split(r", (?=\S)", numbers), strict=True
+        )
+    }
+    sizes = {"MiB": 2**20, "GiB": 2**30, "levels": 1}
+    bounds = {}
+    for name, text in found.items():
+        number, _, unit = text.replace(",", "").partition(" ")
+        bounds[name] = int(float(number) * sizes.get(unit, 1))
+    assert bounds == {name: limit.most for name, limit in LIMITS.items()}
 
 
 @pytest.mark.parametrize(
