@@ -36,7 +36,12 @@ import numpy as np
 from jaxtyping import Float, Int, Shaped, UInt8
 from torch import Tensor
 
-from privaudit.core.errors import ConfigError, MissingFileError, shown
+from privaudit.core.errors import (
+    ConfigError,
+    MissingFileError,
+    shown,
+    without_exits,
+)
 from privaudit.core.tensors import Tensors
 from privaudit.federated.runs.folder.own_files import HEADER
 from privaudit.federated.transcripts.threat_models import View
@@ -239,6 +244,7 @@ def _is_own(file: Path, folder: Path) -> bool:
     return below and file.suffix == ".py" and file.is_file()
 
 
+@without_exits()
 def load_owner(place: str) -> Owner:
     """Import the module that an owner names, and check it.
 
@@ -249,6 +255,7 @@ def load_owner(place: str) -> Owner:
     Raises:
         MissingFileError: There is no such file or module.
         ConfigError: It cannot be imported, or lacks something.
+        PluginError: It ends the process.
     """
     path = Path(place)
     is_file = place.endswith(".py")
