@@ -42,6 +42,7 @@ from privaudit.core.errors import (
     shown,
     without_exits,
 )
+from privaudit.core.limits import most
 from privaudit.core.tensors import Tensors
 from privaudit.federated.runs.folder.own_files import HEADER
 from privaudit.federated.transcripts.threat_models import View
@@ -207,7 +208,13 @@ def _labels(given: Any, name: str, task: str) -> Int[np.ndarray, " n"] | None:
             f"{name} should have labels: the class of each record, whole numbers in a "
             f"row. There is {found}."
         )
-    return labels.astype(np.int64)
+    low, high = int(labels.min(initial=0)), int(labels.max(initial=0))
+    if low < 0 or high >= max(len(labels), most("classes")):
+        raise ConfigError(
+            f"{name} has labels from {low} to {high}, of {len(labels)} records. Number "
+            "the classes from 0 on, without gaps."
+        )
+    return labels.astype(np.int64, copy=False)
 
 
 def _contents(given: Any) -> UInt8[np.ndarray, "n bytes"] | None:
