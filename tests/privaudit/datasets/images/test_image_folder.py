@@ -149,7 +149,7 @@ def test_many_classes_are_refused_before_their_texts_take_the_memory(
     files = {f"class {n}/0.png": content for n in range(2001)}
     place = write_archive(tmp_path / "many.zip", files)
     with pytest.raises(
-        LimitError, match="2,001 classes, .* PRIVAUDIT_MAX_CLASSES=2001"
+        LimitError, match=r"2,001 classes, .* PRIVAUDIT_MAX_CLASSES=2001"
     ):
         load_dataset("image-folder", place)
     chosen = load_dataset("image-folder", place, classes="class 7,class 2000")
