@@ -6,6 +6,7 @@ package of other people.
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -210,6 +211,26 @@ def test_a_package_that_cannot_be_imported_stops_only_who_asks_for_it(
     assert cli("train", "--rounds", "1", "--clients", "2")[0] == 0
     with pytest.raises(PluginError):
         Auditor().attack(attacks=["gap-attack"])
+
+
+def test_a_plugin_that_ends_the_process_is_no_success(
+    others: Callable[[str], None], cli: Cli
+) -> None:
+    code = GAP_ATTACK + SERVER_MOMENTUM
+    for line in ("margins = [", "step = "):
+        assert code.count(f"        {line}") == 1
+        code = code.replace(f"        {line}", f"        exit()\n        {line}")
+    others(code)
+    says = r"others\.py ended the process \(sys\.exit\) in line .*, while it was called"
+    quick: dict[str, Any] = {"rounds": 1, "clients": 2, "epochs": 1}
+    with pytest.raises(PluginError, match=says):
+        train("prompt-fedavgm", **quick)
+    run = train("promptfl", name="sound", **quick)
+    with pytest.raises(PluginError, match=says):
+        Auditor(run).attack(attacks=["gap-attack"], shadows=0)
+    exit_code, out, err = cli("attack", "--attack", "gap-attack", "--shadows", "0")
+    assert (exit_code, out) == (2, "")
+    assert re.search(says, err)
 
 
 def test_what_is_no_longer_installed_is_said_to_be_left_out(

@@ -22,7 +22,13 @@ from pkgutil import iter_modules
 from types import ModuleType
 from typing import Generic, TypeVar, cast
 
-from privaudit.core.errors import ConfigError, PluginError, UnknownNameError
+from privaudit.core.errors import (
+    ConfigError,
+    PluginError,
+    PrivauditError,
+    UnknownNameError,
+    without_exits,
+)
 
 T = TypeVar("T")
 E = TypeVar("E")  # an entry as written: the contract tests check what it does
@@ -137,7 +143,8 @@ class Registry(Generic[T]):
         """Import a plugin, and enter what it names, if it did not do so itself."""
         other = self._entries.get(name)
         try:
-            loaded = plugin.load()
+            with without_exits():
+                loaded = plugin.load()
             if not plugin.attr:
                 raise TypeError("that is a module, and not MODULE:OBJECT")
         except Exception as error:  # whatever other people's code raises
@@ -221,7 +228,7 @@ def _entry_points(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
 
 def _fault(error: Exception) -> str:
     """Return why a package cannot be imported, and what to do about it."""
-    if isinstance(error, ConfigError):  # says both itself
+    if isinstance(error, PrivauditError):  # says both itself
         return str(error)
     reason = f"{type(error).__name__}: {str(error).rstrip('.')}"
     if isinstance(error, ModuleNotFoundError):

@@ -39,6 +39,7 @@ from privaudit.privacy.certificate import Claim
 from privaudit.privacy.events import MechanismEvent
 from privaudit.privacy.privacy_record import events_by_round, privacy_record
 from privaudit.recording.bundle import BUNDLE, PARTIES, Aggregation, Bundle, read_bundle
+from privaudit.recording.omissions import INCOMPLETE
 from privaudit.recording.recorded_config import ORIGIN, RecordedConfig
 
 
@@ -61,6 +62,11 @@ def finish_recording(folder: str | Path, ledger: Ledger | str | Path) -> Run:
     if (path / "run.json").exists():
         raise ConfigError(
             f"{path} is a run already. To join it with another ledger, record again."
+        )
+    if (path / INCOMPLETE).exists():
+        raise ConfigError(
+            f"{path} was not recorded whole: the recorder had to stop before the "
+            "federation did. A part of it says nothing about the rest: record again."
         )
     bundle = read_bundle(path)
     _check(path, bundle, truth)

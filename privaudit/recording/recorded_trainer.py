@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from privaudit.core.errors import AttackError
+from privaudit.core.errors import AttackError, PluginError, without_exits
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors, at_least_float32, stack, unstack
 from privaudit.datasets.dialogues import ANSWER, INSTRUCTION, PADDING, TokenSequences
@@ -305,7 +305,10 @@ class RecordedTrainer(BaseTrainer):
     def _call(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call an owner's function; what it raises is reported as its fault."""
         try:
-            return function(*arguments)
+            with without_exits():
+                return function(*arguments)
+        except PluginError:
+            raise
         except Exception as error:
             owner = self.owner.name if self.owner else "the owner's module"
             names = ", ".join(self.first) or "nothing"

@@ -15,6 +15,7 @@ from privaudit.checks.lint.small_rules import (
     WEIGHTS_BY_SIZE,
 )
 from privaudit.checks.lint.steps_counted import STEPS_COUNTED
+from privaudit.core.errors import without_exits
 from privaudit.federated.runs.runs import Run
 
 RULES: tuple[Rule, ...] = (
@@ -32,6 +33,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 
+@without_exits()
 def lint(run: Run | Evidence) -> list[Finding]:
     """Check a finished run against its DP claim; return the findings of all rules.
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 
 from privaudit.core.devices import chosen_device, use_device
+from privaudit.core.errors import without_exits
 from privaudit.core.seeds import Seeds
 from privaudit.core.signing import own_key
 from privaudit.core.storage import (
@@ -77,6 +78,7 @@ from privaudit.federated.transcripts.transcript import bytes_sent
 from privaudit.statistics.progress import Watcher, watching
 
 
+@without_exits()
 def train(
     trainer: str = "promptfl",
     *,

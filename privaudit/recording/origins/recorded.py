@@ -213,7 +213,7 @@ class RecordedRun(Run):
 
     @cached_property
     def left_out(self) -> tuple[ClientId, ...]:
-        """Clients whose last upload is not finite, or lacks what others return.
+        """Clients whose last upload is not finite, of another form, or not whole.
 
         Nobody where that is everybody: then what fails gives the reason. Nobody
         either where the owner's ``reconstruct`` says what an upload means.
@@ -222,13 +222,14 @@ class RecordedRun(Run):
             return ()
         last = {m.sender: m.tensors for m in self.transcript if m.is_update}
         downs = (m for m in self.transcript if m.kind == "broadcast")
-        received = {m.receiver: m.tensors.keys() for m in downs}
+        received: dict[ClientId, Tensors] = {m.receiver: m.tensors for m in downs}
         returned = set().union(*last.values())
         damaged = tuple(
             client
             for client, sent in last.items()
             if not all_finite(sent)
-            or returned & received.get(client, set()) - sent.keys()
+            or returned & received.get(client, {}).keys() - sent.keys()
+            or _are_of_other_shapes(sent, received.get(client, {}))
         )
         return damaged if len(damaged) < len(last) else ()
 
@@ -266,6 +267,12 @@ class RecordedRun(Run):
     def fingerprint(self) -> str:
         """What answers that are kept for later depend on besides the recording."""
         return self.asked.code if self.asked else ""
+
+
+def _are_of_other_shapes(sent: Tensors, received: Tensors) -> bool:
+    """Say whether an upload has a tensor of another shape than what was received."""
+    both = sent.keys() & received.keys()
+    return any(sent[name].shape != received[name].shape for name in both)
 
 
 def _renamed(tensors: Tensors, weight: str | None) -> dict[str, Tensor]:

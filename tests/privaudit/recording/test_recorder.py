@@ -130,10 +130,6 @@ def test_memory_does_not_grow_with_rounds(tmp_path: Path) -> None:
         (lambda r: r.broadcast(0, "a/b", {"w": torch.ones(1)}), "no name of a client"),
         (lambda r: r.broadcast(0, "server", {"w": torch.ones(1)}), "taken"),
         (lambda r: r.broadcast(0, "a", {"w": "text"}), "no tensor"),
-        (lambda r: r.update(0, "a", {"w": torch.ones(1)}), "Give both, or neither"),
-        (lambda r: r.update(0, "a", {"w": torch.ones(1)}, weight=-1), "weighs"),
-        (lambda r: r.update(0, "a", {"w": torch.ones(1)}, weight=np.nan), "weighs"),
-        (lambda r: r.update(0, "a", {"n": torch.ones(2)}), "weighs"),
         (lambda r: r.broadcast(10**9, "a", {"w": torch.ones(1)}), "Count rounds"),
         (lambda r: r.broadcast(-1, "a", {"w": torch.ones(1)}), "Count rounds"),
         (lambda r: r.declare(limit=float("inf")), "settings"),
@@ -144,14 +140,6 @@ def test_what_is_no_message_is_refused(tmp_path: Path, spoil: Any, says: str) ->
     recorder = Recorder(tmp_path / "run", weight="n")
     with pytest.raises(ConfigError, match=says):
         spoil(recorder)
-
-
-def test_a_client_sends_one_update_in_a_round(tmp_path: Path) -> None:
-    """Two nodes that claim one partition would hide one behind the other."""
-    recorder = Recorder(tmp_path / "run")
-    recorder.update(0, "a", {"w": torch.ones(1)})
-    with pytest.raises(ConfigError, match="two updates"):
-        recorder.update(0, "a", {"w": torch.zeros(1)})
 
 
 def test_the_last_model_is_everybodys_where_it_is_one(tmp_path: Path) -> None:
@@ -189,7 +177,7 @@ def test_without_a_last_model_a_server_knows_the_mean(tmp_path: Path) -> None:
 
 
 def test_a_weight_that_nobody_declared_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="None"):
+    with pytest.raises(ConfigError, match="no name is declared for weights"):
         Recorder(tmp_path / "run").update(0, "a", {"w": torch.ones(1)}, weight=3)
 
 
