@@ -1,7 +1,8 @@
 """The log of a run's audits: a line for each that was made, whatever it found.
 
 ``audits/log.jsonl`` only grows, and the signed header lists it by its hash: a line that
-was altered, or taken out, is an error. Whoever makes an audit in Python without saving
+was altered, or taken out, is an error, and so is a log that was longer here before
+(:mod:`privaudit.federated.runs.folder.witness`). Whoever makes an audit in Python without saving
 it is in the log, too: what counts is that somebody could have seen the result.
 """
 
@@ -18,7 +19,7 @@ from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.repetition.plan import Asked, AuditPlan, plan_of
 from privaudit.core.errors import MissingFileError, TranscriptError
 from privaudit.core.limits import check_json
-from privaudit.federated.runs.folder.run_header import counted_lines
+from privaudit.federated.runs.folder.run_header import grown_lines
 from privaudit.federated.runs.runs import AUDITS, Run
 from privaudit.statistics.estimate import Estimate
 
@@ -157,7 +158,7 @@ def read_log(run: Run) -> list[LoggedAudit]:
         TranscriptError: It was cut or altered.
     """
     try:
-        lines = counted_lines(run.path / LOG, run.files.get(LOG))
+        lines = grown_lines(run.path, run.latest(), LOG)
     except MissingFileError:
         raise MissingFileError(
             f"The log of {run.name}'s audits, {run.place}/{LOG}, is gone or cannot be "

@@ -186,8 +186,10 @@ def _unit(ledger: "Ledger") -> list[str]:
 
 
 def _randomness(ledger: "Ledger") -> str:
+    from privaudit.federated.runs.ledger import known_by
+
     if not ledger.tossed:
         return "Members and others may differ by more than training: no audit can tell."
     if ledger.coin is not None and ledger.coin.seed is not None:
-        return f"Tossed with seed {ledger.coin.seed}: who can guess it knows, too."
+        return known_by(ledger.coin.seed)
     return "Tossed with a key of the system's, which nobody kept."
