@@ -19,8 +19,9 @@ from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.repetition.plan import Asked, AuditPlan, plan_of
 from privaudit.core.errors import MissingFileError, TranscriptError
 from privaudit.core.limits import check_json
-from privaudit.federated.runs.folder.run_header import grown_lines
+from privaudit.federated.runs.folder.run_header import COUNTS, grown_lines
 from privaudit.federated.runs.runs import AUDITS, Run
+from privaudit.recording.origins.scores import SCORES
 from privaudit.statistics.estimate import Estimate
 
 LOG = f"{AUDITS}log.jsonl"
@@ -165,6 +166,8 @@ def read_log(run: Run) -> list[LoggedAudit]:
             "read, and the run lists it: restore it from a copy, or train anew with "
             "--fresh."
         ) from None
+    if not lines:
+        _refuse_uncounted(run)
     check_json(b"\n".join(lines), f"{run.place}/{LOG}")
     try:
         return [LoggedAudit.model_validate_json(line) for line in lines]
@@ -175,6 +178,19 @@ def read_log(run: Run) -> list[LoggedAudit]:
             f"({first['msg']} at {'.'.join(map(str, first['loc']))}): another version "
             "wrote it. Use that version."
         ) from None
+
+
+def _refuse_uncounted(run: Run) -> None:
+    """Refuse audits without a log: a line is written before an audit is kept."""
+    if not run.header.get(COUNTS) or run.origin == SCORES:
+        return
+    kept = (run.path / AUDITS).glob("*/audit.json")
+    names = {path.relative_to(run.path).as_posix() for path in kept}
+    if left := sorted(names - run.files.keys()):
+        raise TranscriptError(
+            f"{run.place} holds {left[0]}, and counts no audit: run.json was put back to "
+            "an earlier state. Restore the latest copy, or train anew with --fresh."
+        )
 
 
 def check_log(run: Run) -> None:
