@@ -22,9 +22,19 @@ LedgerFile = Annotated[
 ]
 
 
+Stopped = Annotated[
+    bool,
+    typer.Option(
+        "--stopped",
+        help="Make a run of the rounds of a recording that was stopped before its end.",
+    ),
+]
+
+
 def import_recording(
     folder: Recorded,
     ledger: LedgerFile,
+    stopped: Stopped = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Join a recorded federation with its ledger, check both, and sign the run."""
@@ -32,7 +42,7 @@ def import_recording(
 
     from privaudit.recording.importing import finish_recording
 
-    run = finish_recording(folder, ledger)
+    run = finish_recording(folder, ledger, stopped=stopped)
     config = run.config
     contents = {
         "run": run.name,

@@ -263,6 +263,7 @@ def test_a_run_by_a_stranger_is_read_once_the_key_is_trusted(
     monkeypatch.setenv("PRIVAUDIT_KEYS", str(tmp_path / "keys"))
     monkeypatch.setenv(TRUST, public_half(private(mine)))
     save_header(run, Run(run).header)
+    drop_audits(run)
     save_audit(Auditor(Run(run)).attack(shadows=0))
     monkeypatch.setenv(SECRET, mine)
     monkeypatch.delenv(TRUST)
