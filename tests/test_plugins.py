@@ -175,7 +175,7 @@ def test_another_packages_attack_and_trainer_are_used_like_ones_own(
     others(GAP_ATTACK + SERVER_MOMENTUM)
     quick = ("--rounds", "2", "--set", "epochs=1", "--clients", "3", "--quiet")
     made = ("--trainer", "prompt-fedavgm:beta=0.5", "--name", "theirs")
-    code, _, err = cli("train", *made, *quick)
+    code, _, err = cli("train", "--seed", 0, *made, *quick)
     assert (code, err) == (0, "")
     asked = ("attack", "theirs", "--shadows", "0", "--attack", "gap-attack")
     assert cli(*asked)[0] == 0
@@ -200,7 +200,7 @@ def test_a_package_that_cannot_be_imported_stops_only_who_asks_for_it(
     others: Callable[[str], None], cli: Cli
 ) -> None:
     others("import nothing_of_that_name")
-    code, _, err = cli("train", "--trainer", "prompt-fedavgm")
+    code, _, err = cli("train", "--seed", 0, "--trainer", "prompt-fedavgm")
     assert (code, err.count("\n")) == (2, 1)
     assert "'prompt-fedavgm' of the package others 1.2 cannot be used" in err
     assert "Install what provides nothing_of_that_name, or remove" in err
@@ -208,7 +208,7 @@ def test_a_package_that_cannot_be_imported_stops_only_who_asks_for_it(
         code, listed, _ = cli("list", what)
         assert code == 0
         assert "of the package others 1.2 cannot be used" in listed
-    assert cli("train", "--rounds", "1", "--clients", "2")[0] == 0
+    assert cli("train", "--seed", 0, "--rounds", "1", "--clients", "2")[0] == 0
     with pytest.raises(PluginError):
         Auditor().attack(attacks=["gap-attack"])
 
@@ -362,7 +362,7 @@ def test_a_trainer_that_lacks_something_leaves_no_folder(
         "@dataclass(frozen=True)\n"
         "class PromptFedAvgM(BaseTrainer):\n    def query(self): ...\n"
     )
-    code, _, err = cli("train", "--trainer", "prompt-fedavgm")
+    code, _, err = cli("train", "--seed", 0, "--trainer", "prompt-fedavgm")
     assert (code, err.count("\n")) == (2, 1)
     assert "(others.PromptFedAvgM) has no local_update. Inherit from BaseTrainer" in err
     assert [path.name for path in tmp_path.iterdir()] == ["site"]
@@ -373,7 +373,7 @@ def test_words_with_a_place_in_them_stay_here_and_the_card_says_so(
 ) -> None:
     path = tmp_path / "attacks" / "gap_attack.py"
     path.write_text(path.read_text().replace("nothing is", "/home/ann is"))
-    run = train(rounds=1, clients=3, epochs=1)
+    run = train(rounds=1, clients=3, epochs=1, seed=0)
     save_audit(Auditor(run).attack(attacks=["gap-attack"], shadows=0))
     found = export_public(run, tmp_path / "out")
     card = found.card["audits"]["server-reconstruct"]["leaks"]["gap-attack"]

@@ -248,7 +248,7 @@ def _single_out(
 
     def ask(index: int, received: Tensors) -> Tensors:
         shards = {client: MemberShards(population, run.ledger)[client]}
-        federation = Federation(shards, Seeds(run.config.seed), server=rule)
+        federation = Federation(shards, run.config.seeds, server=rule)
         crafted = {} if received is rule else {client: received}
         (done,) = run_round(
             trainer,

@@ -107,7 +107,7 @@ class RecordingFilter(DXOFilter):  # type: ignore[misc]
         return None
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Record what is sent to a client; at the end of the job end the run."""
+        """Record what is sent to a client; at the end of a whole job end the run."""
         recorder = self._recorder
         failing = recorder.omitted.stop_on_failure() if recorder else nullcontext()
         with self._lock, failing:
@@ -119,7 +119,7 @@ class RecordingFilter(DXOFilter):  # type: ignore[misc]
                 model = fl_ctx.get_prop(AppConstants.GLOBAL_MODEL) or {}
                 self._final = _copied(model.get("weights", {}))
             elif event_type == EventType.END_RUN:
-                self._end()
+                self._end(fl_ctx)
 
     def _record_task(self, fl_ctx: FLContext) -> None:
         task = fl_ctx.get_prop(FLContextKey.TASK_DATA)
@@ -163,8 +163,16 @@ class RecordingFilter(DXOFilter):  # type: ignore[misc]
                 for name, tensor in self._final.items()
             }
 
-    def _end(self) -> None:
+    def _end(self, fl_ctx: FLContext) -> None:
+        """End the run, but of a job that was aborted keep the rounds only."""
         if self._recorder is None:
+            return
+        signal = fl_ctx.get_run_abort_signal()
+        if signal is not None and signal.triggered:
+            self.log_warning(
+                fl_ctx, f"The job was aborted: {self.folder} is no run yet"
+            )
+            self._recorder.stop()
             return
         if self._final:
             for client in self._sent:

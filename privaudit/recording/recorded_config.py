@@ -32,6 +32,11 @@ class DeclaredConfig(RunConfig):
     def _refuse_control(cls, value: Any) -> Any:
         return refuse_control(value) if isinstance(value, str | dict) else value
 
+    @property
+    def coin_seed(self) -> None:
+        """None: a ledger says it where anybody knows."""
+        return None
+
 
 class RecordedConfig(DeclaredConfig):
     """A run's settings as its owner declared them; others are neither known nor stored.

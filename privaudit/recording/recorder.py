@@ -291,8 +291,8 @@ class Recorder:
             if not self._is_closed:
                 if self.publish and not self._has_released:
                     self._publish()
-                self._write_round()
                 self._is_closed = True
+                self._write_round()
                 if self.ledger is not None and not self.omitted.has_stopped:
                     with self.omitted.only_said(StorageError):
                         self.run = finish_recording(self.folder, self.ledger)
@@ -313,9 +313,13 @@ class Recorder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close; after an error only the rounds count that were written by then."""
+        """Close; after an error it was stopped."""
         if kind is None:
             self.close()
+        self.stop()
+
+    def stop(self) -> None:
+        """Record no more; ``privaudit import --stopped`` makes a run of what is there."""
         self._is_closed = True
 
     def _publish(self) -> None:
@@ -384,6 +388,7 @@ class Recorder:
     def _note(self) -> None:
         changed = {
             "rounds": self._uploads + 1,
+            "ended": self._is_closed,
             "clients": tuple(self._clients),
             "seconds": tuple(self._rounds.seconds[: self._uploads + 1]),
             "length": self._rounds.end.length,

@@ -22,9 +22,9 @@ from privaudit.scenarios.curious_peer import curious_peer
 def audits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Audit]:
     folder = tmp_path_factory.mktemp("runs")
     return {
-        name: Auditor(train(name, folder=folder, rounds=2, clients=4, epochs=2)).attack(
-            "curious-peer", shadows=5
-        )
+        name: Auditor(
+            train(name, folder=folder, rounds=2, clients=4, epochs=2, seed=0)
+        ).attack("curious-peer", shadows=5)
         for name in ("pfedmoap", "promptfl")
     }
 

@@ -57,10 +57,12 @@ def _refuse(run: Run, baseline: Baseline, what: str, names: tuple[str, ...]) -> 
         if run_settings.get(name) != baseline_settings.get(name)
     ]
     guess = "with equal settings, so the seeds or the versions differ"
+    if run.config.seed is None:
+        guess = "without a seed each run tosses coins of its own"
     raise IncompatibleRunsError(
         f"{run.name} and the baseline of {baseline.run} {what} "
         f"({'; '.join(unlike) or guess}), so that no record can be compared with "
-        "itself. Train both alike and with the same seed, write the baseline again, or "
+        "itself. Train both alike and with the same --seed, write the baseline again, or "
         "compare with public numbers (`privaudit export`), which takes more records."
     )
 

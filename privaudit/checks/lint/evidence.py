@@ -38,6 +38,7 @@ class Evidence:
         members: A fingerprint of every record that a client trains on.
         randomness: Where noise and secret samples come from.
         is_open: Whether others than its owner may enter the run's folder.
+        coin_seed: That tosses the membership coins again; None where none does.
     """
 
     trainer: Trainer
@@ -51,9 +52,10 @@ class Evidence:
     trace: Sequence[RoundTrace] | None
     members: Mapping[ClientId, Sequence[str]]
     dataset: str
-    seed: int
+    seed: int | None
     randomness: Randomness = "seed"
     is_open: bool = False
+    coin_seed: int | None = None
 
     @classmethod
     def of(cls, run: Run) -> "Evidence":
@@ -79,6 +81,7 @@ class Evidence:
             dataset=run.config.dataset,
             seed=run.config.seed,
             randomness=run.config.randomness,
+            coin_seed=run.coin_seed,
             is_open=os.name == "posix" and bool(run.path.stat().st_mode & 0o077),
         )
 

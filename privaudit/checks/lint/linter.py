@@ -1,5 +1,6 @@
 """All rules, and the run of them."""
 
+from privaudit.auditing.repetition.audit_log import check_log
 from privaudit.checks.lint.clip_per_record import CLIP_PER_RECORD
 from privaudit.checks.lint.clipped_norms import CLIPPED_NORMS
 from privaudit.checks.lint.evidence import Evidence
@@ -16,6 +17,7 @@ from privaudit.checks.lint.small_rules import (
 )
 from privaudit.checks.lint.steps_counted import STEPS_COUNTED
 from privaudit.core.errors import without_exits
+from privaudit.federated.runs.ledger import known_by
 from privaudit.federated.runs.runs import Run
 
 RULES: tuple[Rule, ...] = (
@@ -44,8 +46,11 @@ def lint(run: Run | Evidence) -> list[Finding]:
 
     Raises:
         ConfigError: The run was interrupted.
+        MissingFileError: The log of its audits is gone.
         TranscriptError: A part of it is damaged.
     """
+    if isinstance(run, Run):
+        check_log(run)
     evidence = run if isinstance(run, Evidence) else Evidence.of(run)
     if evidence.claim.epsilon is None:
         return [_nothing_claimed(evidence)]
@@ -54,6 +59,8 @@ def lint(run: Run | Evidence) -> list[Finding]:
 
 def _nothing_claimed(evidence: Evidence) -> Finding:
     sentence = f"{evidence.name} claims no epsilon: there is no promise to check."
+    if known := known_by(evidence.coin_seed):
+        sentence += f" {known}"
     if "epsilon" in evidence.settings:
         sentence += " Without epsilon no noise is added, whatever the mode."
         return Finding(

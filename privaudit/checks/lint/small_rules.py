@@ -4,6 +4,7 @@ from collections import defaultdict
 
 from privaudit.checks.lint.evidence import Evidence
 from privaudit.checks.lint.finding import Found, Rule
+from privaudit.federated.runs.ledger import known_by
 from privaudit.tuning.prompts.private_training import PrivateTrainer
 
 
@@ -104,6 +105,10 @@ DUPLICATE_RECORDS = Rule(
 
 
 def _check_seeds(evidence: Evidence) -> Found:
+    known = known_by(evidence.coin_seed)
+    repeats = evidence.is_noised and evidence.randomness == "seed"
+    if known and not repeats:
+        yield "warning", known, (f"seed={evidence.coin_seed}",)
     if not evidence.is_noised:
         return
     if evidence.is_open:
@@ -113,20 +118,22 @@ def _check_seeds(evidence: Evidence) -> Found:
             "the trace and private states. Take their rights away (chmod 700).",
             ("folder=open to others",),
         )
-    if evidence.randomness == "system":
+    if not repeats:
         return
     yield (
         "error",
         "Repeatable, not private: all noise follows from the seed in run.json, and "
         "whoever guesses it subtracts the noise from what was sent. Keep the run to "
         "yourself; train what others will see without --seed, or with --randomness "
-        "system.",
+        f"system. {known}".strip(),
         (f"seed={evidence.seed}", "randomness=seed"),
     )
 
 
 STORED_SEEDS = Rule(
-    "stored-seeds", "Does noise follow from a seed that can be guessed?", _check_seeds
+    "stored-seeds",
+    "Do noise or members follow from a seed that can be guessed?",
+    _check_seeds,
 )
 
 

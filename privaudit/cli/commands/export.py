@@ -47,7 +47,8 @@ def _say(found: "Export") -> None:
         typer.echo(
             "The run's seed is small enough to be guessed. Anyone with the data could "
             "train again with it, compare with the card, and identify all members. If "
-            "others have the data, train with a --seed of some 18 random digits.",
+            "others have the data, train without --seed, or with one of some 18 random "
+            "digits.",
             err=True,
         )
 

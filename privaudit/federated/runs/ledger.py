@@ -115,8 +115,8 @@ class Ledger:
         is_member = heads & (split.owner >= 0)
         if split.members == "clients" and not is_member.any():
             raise ConfigError(
-                "The coins of this seed leave no client to take part. Take another "
-                "--seed, or more clients."
+                "The coins leave no client to take part. Toss others: run the command "
+                "again without --seed or with another, or take more clients."
             )
         return cls(split.owner, is_member, group=split.group)
 
@@ -264,6 +264,16 @@ class Ledger:
 def toss_coins(records: int, seeds: Seeds) -> Bool[np.ndarray, " records"]:
     """Toss a fair coin for each record; who owns it makes no difference."""
     return seeds.stream("membership").coins(0.5, records)
+
+
+def known_by(seed: int | None) -> str:
+    """Say what a seed of coins gives away; empty without one."""
+    if seed is None:
+        return ""
+    return (
+        f"The coins that choose members follow from seed {seed}: anyone with the data "
+        "and this seed knows every member."
+    )
 
 
 def check_client_name(name: str) -> str:

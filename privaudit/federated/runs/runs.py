@@ -124,6 +124,12 @@ class Run:
         return "coin" if self.truth.tossed else "unknown"
 
     @property
+    def coin_seed(self) -> int | None:
+        """The seed that tosses the membership coins again; None where none does."""
+        coin = self.truth.coin
+        return self.config.coin_seed if coin is None else coin.seed
+
+    @property
     def class_names(self) -> Sequence[str]:
         """The names of the records' classes, by class index."""
         return self.population.dataset.class_names
@@ -266,12 +272,7 @@ class Run:
 
     @cached_property
     def secrets(self) -> Seeds:
-        """Where noise and secret samples come from.
-
-        Raises:
-            MissingFileError: The run's key is gone.
-            TranscriptError: It was altered.
-        """
+        """Where noise and secret samples come from; raises as ``masking`` does."""
         return secrets_of(self.config, lambda: self.read(RUN_KEY))
 
     @cached_property
@@ -293,19 +294,17 @@ class Run:
 
     @property
     def files(self) -> dict[str, str]:
-        """The SHA-256 of files that were written as a whole, by their path in the run.
-
-        Those that were added since the run was first read, such as audits, are there.
-        """
-        return self._latest().files
+        """The SHA-256 of whole files by their path, also of those that came later."""
+        return self.latest().files
 
     @cached_property
     def signers(self) -> tuple[Signer, Signer | None]:
         """Who vouches for the training, and who for what was added to it."""
-        latest = self._latest()
+        latest = self.latest()
         return latest.signer, latest.auditor
 
-    def _latest(self) -> SignedHeader:
+    def latest(self) -> SignedHeader:
+        """Return the header as it is now, with what was added meanwhile."""
         latest = self._read_header()
         if latest.seal != self._signed.seal:
             raise TranscriptError(

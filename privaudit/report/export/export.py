@@ -99,7 +99,8 @@ def export_public(
 
 def _is_guessable(run: Run) -> bool:
     """Say whether the run's seed is one that others may try."""
-    return not run.origin and run.config.seed < GUESSABLE
+    seed = run.config.seed
+    return not run.origin and seed is not None and seed < GUESSABLE
 
 
 def _check_free(place: Path, run: Run) -> None:
@@ -179,9 +180,9 @@ def _refuse_secrets(text: str, run: Run) -> None:
     paths = [run.path.resolve().parent, config.data, config.checkpoint]
     folder = config.model.partition(":")[2]
     secrets = [str(path) for path in paths if path] + [folder] * folder.startswith("/")
-    if str(config.seed) in run.name:
+    if config.seed is not None and str(config.seed) in run.name:
         secrets.append(run.name)
-    seeds = [str(config.seed)] if config.seed >= 10**6 else []
+    seeds = [str(config.seed)] if config.seed and config.seed >= 10**6 else []
     leaked = [secret for secret in secrets if len(secret) > 1 and secret in text]
     leaked += [s for s in seeds if re.search(rf"(?<![\d.]){s}(?!\d)", text)]
     if leaked:

@@ -194,6 +194,7 @@ HEADER = entries(
         "device": DEVICE,
         "earlier": withheld,
         "equal_bytes": flag,
+        "counts_audits": withheld,
         "stacked_clients": withheld,  # tells machines apart
         "records_at_once": withheld,
         "precision_seconds": withheld,

@@ -86,7 +86,7 @@ def test_a_run_is_named_by_what_a_partition_means_not_by_how_it_is_written() -> 
 def test_what_cannot_be_read_is_refused_before_anything_is_loaded(
     name: str, says: str, cli: Cli
 ) -> None:
-    code, _, err = cli("train", "--partition", name)
+    code, _, err = cli("train", "--seed", 0, "--partition", name)
     assert code == 2
     assert says in err
     assert err.count("\n") == 1

@@ -95,7 +95,13 @@ def test_records_that_share_a_coin_go_together_and_count_once(
 ) -> None:
     monkeypatch.setattr(dataset_split, "group_records", pairs_of_a_class)
     run = train(
-        folder=tmp_path, rounds=1, epochs=5, shots=6, clients=1, groups="contents"
+        folder=tmp_path,
+        rounds=1,
+        epochs=5,
+        shots=6,
+        clients=1,
+        groups="contents",
+        seed=0,
     )
     audit = Auditor(run).attack(attacks=["lira:mode=offline"], shadows=8)
     save_audit(audit)

@@ -52,6 +52,7 @@ by_bitsandbytes = pytest.mark.skipif(
     reason="bitsandbytes is not here: make test-quantised",
 )
 TINY: dict[str, Any] = {
+    "seed": 0,
     "clients": 2,
     "rounds": 1,
     "participation": 1.0,

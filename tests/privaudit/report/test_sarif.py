@@ -213,7 +213,7 @@ def test_lint_findings_point_at_the_line_of_run_json(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    run = train("zero-shot", folder="runs", name="linted", rounds=1, clients=2)
+    run = train("zero-shot", folder="runs", name="linted", rounds=1, clients=2, seed=0)
     findings = [
         Finding("stored-seeds", "warning", "All noise follows.", ("seed=0",)),
         Finding("not-a-rule", "note", "Nothing is claimed."),

@@ -35,7 +35,7 @@ from privaudit.report.export import verify_card
 from tests.conftest import Cli
 
 URL = "memory://bucket/runs"
-SMALL: dict[str, Any] = {"rounds": 2, "clients": 2, "epochs": 1, "shots": 8}
+SMALL: dict[str, Any] = {"seed": 0, "rounds": 2, "clients": 2, "epochs": 1, "shots": 8}
 
 
 class DiedError(Exception):
@@ -321,9 +321,9 @@ def test_a_place_that_is_none_is_one_line(cli: Cli, tmp_path: Path) -> None:
     assert (code, "memory://here/runs/NAME" in err) == (2, True)
     code, _, err = cli("lint", "run", "--runs", "simplecache::memory://here")
     assert (code, "Name one" in err) == (2, True)
-    code, _, err = cli("train", "--runs", "abfs://container/runs")
+    code, _, err = cli("train", "--seed", 0, "--runs", "abfs://container/runs")
     assert (code, "not installed: Install adlfs to" in err) == (2, True)
-    code, _, err = cli("train", "--runs", "https://host/runs")
+    code, _, err = cli("train", "--seed", 0, "--runs", "https://host/runs")
     assert (code, "https:// can only be read" in err) == (2, True)
     assert not list(tmp_path.joinpath("a", "runs").glob("*/*"))  # nor working copies
 
@@ -359,7 +359,7 @@ def test_a_command_trains_nothing_into_its_own_memory(
         code, _, err = cli(*words)
         assert (code, "would be lost when it ends" in err) == (2, True)
     monkeypatch.setenv("PRIVAUDIT_RUNS", URL)
-    assert "would be lost when it ends" in cli("train")[2]
+    assert "would be lost when it ends" in cli("train", "--seed", 0)[2]
     assert not MemoryFileSystem.store
 
 
