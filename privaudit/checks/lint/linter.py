@@ -1,10 +1,15 @@
 """All rules, and the run of them."""
 
-from privaudit.checks.lint.clip_per_record import CLIP_PER_RECORD
+from privaudit.checks.lint.clients_as_drawn import CLIENTS_AS_DRAWN
+from privaudit.checks.lint.clip_per_record import (
+    CLIP_PER_RECORD,
+    SENSITIVITY_COVERS_UNIT,
+)
 from privaudit.checks.lint.clipped_norms import CLIPPED_NORMS
 from privaudit.checks.lint.evidence import Evidence
 from privaudit.checks.lint.finding import Finding, Rule
 from privaudit.checks.lint.noise_as_claimed import NOISE_AS_CLAIMED
+from privaudit.checks.lint.noise_in_transcript import NOISE_IN_TRANSCRIPT
 from privaudit.checks.lint.poisson_sampling import POISSON_SAMPLING
 from privaudit.checks.lint.releases_composed import RELEASES_COMPOSED
 from privaudit.checks.lint.small_rules import (
@@ -14,15 +19,19 @@ from privaudit.checks.lint.small_rules import (
     STORED_SEEDS,
     WEIGHTS_BY_SIZE,
 )
-from privaudit.checks.lint.steps_counted import STEPS_COUNTED
+from privaudit.checks.lint.steps_counted import SECURE_SUM, STEPS_COUNTED
 from privaudit.federated.runs.runs import Run
 
 RULES: tuple[Rule, ...] = (
     CLIP_PER_RECORD,
+    SENSITIVITY_COVERS_UNIT,
     CLIPPED_NORMS,
     NOISE_AS_CLAIMED,
+    NOISE_IN_TRANSCRIPT,
     STEPS_COUNTED,
+    SECURE_SUM,
     POISSON_SAMPLING,
+    CLIENTS_AS_DRAWN,
     RELEASES_COMPOSED,
     DUPLICATE_RECORDS,
     WEIGHTS_BY_SIZE,
@@ -35,7 +44,7 @@ RULES: tuple[Rule, ...] = (
 def lint(run: Run | Evidence) -> list[Finding]:
     """Check a finished run against its DP claim; return the findings of all rules.
 
-    If the run claims no epsilon, the only finding is a note that says so.
+    If the run claims no epsilon and has no noise, the only finding is a note that says so.
 
     Args:
         run: A finished run, or the evidence read from one.
@@ -45,7 +54,7 @@ def lint(run: Run | Evidence) -> list[Finding]:
         TranscriptError: A part of it is damaged.
     """
     evidence = run if isinstance(run, Evidence) else Evidence.of(run)
-    if evidence.claim.epsilon is None:
+    if evidence.claim.epsilon is None and not evidence.is_noised:
         return [_nothing_claimed(evidence)]
     return [finding for rule in RULES for finding in rule(evidence)]
 
