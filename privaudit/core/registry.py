@@ -119,7 +119,9 @@ class Registry(Generic[T]):
         """
         folder = Path(str(import_module(self.package).__file__)).parent
         code = getattr(sys.modules.get(type(made).__module__), "__file__", None)
-        return code is not None and Path(code).resolve().is_relative_to(folder.resolve())
+        return code is not None and Path(code).resolve().is_relative_to(
+            folder.resolve()
+        )
 
     def _modules(self) -> Iterator[str]:
         """Yield the dotted paths of the folder's modules, without importing them."""

@@ -54,7 +54,9 @@ def _too_many(
     """Say where more took part than the rate lets in."""
     fixed = [i for i, e in events.items() if e.sampling == "without-replacement"]
     over = [
-        i for i in fixed if len(sets[i]) > clients * events[i].sampling_rate * (1 + 1e-6)
+        i
+        for i in fixed
+        if len(sets[i]) > clients * events[i].sampling_rate * (1 + 1e-6)
     ]
     if over:
         rate = events[over[0]].sampling_rate

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from scipy.stats import chi2
@@ -13,9 +13,7 @@ from privaudit.checks.lint.finding import Found, Rule
 from privaudit.checks.lint.recorded_uploads import (
     clips_later,
     is_recorded,
-    joint_move,
     recorded_uploads,
-    rounding_of,
 )
 from privaudit.checks.lint.small_rules import event_unit
 from privaudit.federated.transcripts.transcript import Message
@@ -84,7 +82,7 @@ def _sent(evidence: Evidence) -> Iterator[_Length]:
         if event is None or event.noise_at != "server" or clips_later(evidence):
             continue
         if is_recorded(evidence):
-            yield from _moved(evidence, messages, event.clip_norm)
+            yield from _moved(evidence, index, event.clip_norm)
             continue
         for message in messages:
             records = _records(evidence, index, message.sender)
@@ -95,15 +93,13 @@ def _sent(evidence: Evidence) -> Iterator[_Length]:
                 yield _Length(norm, bound, "uploads without noise", place)
 
 
-def _moved(
-    evidence: Evidence, messages: Sequence[Message], bound: float
-) -> Iterator[_Length]:
+def _moved(evidence: Evidence, index: int, bound: float) -> Iterator[_Length]:
     """Yield how far clients that others trained moved, all tensors together."""
-    for message in messages:
-        _, norm = joint_move(evidence, message)
-        place = f"{message.sender}, round {message.round}"
-        most = bound + rounding_of(evidence, message)
-        yield _Length(norm, most, "uploads without noise", place)
+    for upload in recorded_uploads(evidence):
+        if upload.index == index:
+            place = f"{upload.sender}, round {index}"
+            most = bound + upload.rounding
+            yield _Length(upload.norm, most, "uploads without noise", place)
 
 
 def _noised(evidence: Evidence) -> Iterator[_Length]:

@@ -181,7 +181,9 @@ class Evidence:
             index: [voice for _, voices in some for voice in voices]
             for index, some in self.sums.items()
         }
-        return summed | {i: [m.sender for m in some] for i, some in self.uploads.items()}
+        return summed | {
+            i: [m.sender for m in some] for i, some in self.uploads.items()
+        }
 
     @cached_property
     def broadcasts(self) -> dict[int, Tensors]:

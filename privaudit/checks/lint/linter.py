@@ -20,7 +20,9 @@ from privaudit.checks.lint.small_rules import (
     WEIGHTS_BY_SIZE,
 )
 from privaudit.checks.lint.steps_counted import SECURE_SUM, STEPS_COUNTED
+from privaudit.checks.plugin_trial import SECONDS, try_mechanisms
 from privaudit.federated.runs.runs import Run
+from privaudit.recording.recorded_trainer import RecordedTrainer
 
 RULES: tuple[Rule, ...] = (
     CLIP_PER_RECORD,
@@ -41,13 +43,19 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def lint(run: Run | Evidence) -> list[Finding]:
+TRIED = "mechanisms-tried"
+"""Of what a trial of another package's trainer finds; see :func:`try_mechanisms`."""
+
+
+def lint(run: Run | Evidence, *, trial: float = SECONDS) -> list[Finding]:
     """Check a finished run against its DP claim; return the findings of all rules.
 
     If the run claims no epsilon and has no noise, the only finding is a note that says so.
 
     Args:
         run: A finished run, or the evidence read from one.
+        trial: Seconds in which the mechanisms of another package's trainer are tried
+            out, with a record and without it; 0 leaves that out.
 
     Raises:
         ConfigError: The run was interrupted.
@@ -56,7 +64,36 @@ def lint(run: Run | Evidence) -> list[Finding]:
     evidence = run if isinstance(run, Evidence) else Evidence.of(run)
     if evidence.claim.epsilon is None and not evidence.is_noised:
         return [_nothing_claimed(evidence)]
-    return [finding for rule in RULES for finding in rule(evidence)]
+    found = [finding for rule in RULES for finding in rule(evidence)]
+    if evidence.is_declared and not isinstance(evidence.trainer, RecordedTrainer):
+        found.append(_tried(evidence, trial))
+    return found
+
+
+def _tried(evidence: Evidence, seconds: float) -> Finding:
+    """Return what a trial of another package's trainer says of its mechanisms."""
+    if not seconds:
+        return Finding(TRIED, "warning", "The trainer's mechanisms were not tried out.")
+    try:
+        found = try_mechanisms(evidence.trainer, evidence.task, seconds=seconds)
+    except Exception as error:  # whatever other people's code raises
+        reason = f"{type(error).__name__}: {error}"
+        said = f"The trainer's mechanisms could not be tried out ({reason})."
+        return Finding(TRIED, "warning", said)
+    for fault in found.faults:
+        return Finding(TRIED, "error", fault)
+    if not found.runs:
+        said = (
+            "No mechanism with noise counts in any view: there is nothing to try out."
+        )
+        return Finding(TRIED, "note", said)
+    return Finding(
+        TRIED,
+        "note",
+        f"{found.runs} rounds with a record and {found.runs} without it show no more "
+        f"than the mechanisms allow, to {', '.join(found.views)} ({found.seconds:.0f} s). "
+        "That proves nothing: epsilon stays declared.",
+    )
 
 
 def _nothing_claimed(evidence: Evidence) -> Finding:

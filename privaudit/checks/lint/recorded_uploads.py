@@ -53,12 +53,14 @@ class Upload:
         index: The round.
         sender: Of it, in words.
         moves: By tensor.
+        rounding: How far it may move by rounding alone: a step for each number.
         voices: How many clients are in it.
     """
 
     index: int
     sender: str
     moves: Mapping[str, Numbers]
+    rounding: float
     voices: int = 1
 
     @property
@@ -109,18 +111,12 @@ def joint_move(evidence: Evidence, message: Message) -> tuple[Moves, float]:
     received = evidence.broadcasts.get(message.round, {})
     weight = float(message.tensors[WEIGHT])
     moves = {
-        name: tensor.double() / (weight or 1.0) - (received[name].double() * bool(weight))
+        name: tensor.double() / (weight or 1.0)
+        - (received[name].double() * bool(weight))
         for name, tensor in message.tensors.items()
         if name in received and received[name].is_floating_point()
     }
     return moves, math.sqrt(sum(float(m.square().sum()) for m in moves.values()))
-
-
-def rounding_of(evidence: Evidence, message: Message) -> float:
-    """Return how long an upload's move may be by rounding alone: a step each."""
-    received = evidence.broadcasts.get(message.round, {})
-    known = [t for name, t in received.items() if name in message.tensors]
-    return math.sqrt(sum(float(steps_of(t).square().sum()) for t in known))
 
 
 def steps_of(tensor: Tensor) -> Tensor:
@@ -142,17 +138,20 @@ def _recorded_uploads(evidence: Evidence) -> Iterator[Upload]:
     if not isinstance(trainer, RecordedTrainer):
         return
     for index, messages in sorted(evidence.uploads.items()):
+        received = evidence.broadcasts.get(index, {})
+        steps = [float(steps_of(t).square().sum()) for t in received.values()]
         for message in messages:
             if float(message.tensors[WEIGHT]):
                 moves, _ = joint_move(evidence, message)
-                yield Upload(index, message.sender, _kept(moves))
+                kept, rounding = _kept(moves), math.sqrt(sum(steps))
+                yield Upload(index, message.sender, kept, rounding)
     for index, sums in sorted(evidence.sums.items()):
         received = evidence.broadcasts.get(index, {})
         for message, voices in sums:
             if WEIGHT not in message.tensors:
                 moves = _summed_moves(message.tensors, received, trainer, len(voices))
                 words = f"a sum of {len(voices)}"
-                yield Upload(index, words, _kept(moves), len(voices))
+                yield Upload(index, words, _kept(moves), 0.0, len(voices))
 
 
 def _kept(moves: Moves) -> dict[str, Numbers]:
@@ -201,7 +200,9 @@ def _servers_noise(evidence: Evidence) -> Iterator[ServersNoise]:
         for name in before:
             if after[name].is_floating_point():
                 mean = sum(
-                    w * m[name] for w, m in zip(weights, moves, strict=True) if name in m
+                    w * m[name]
+                    for w, m in zip(weights, moves, strict=True)
+                    if name in m
                 )
                 change = after[name].double() - before[name].double()
                 noise[name] = Numbers.of((change - mean / sum(weights)) * scale)

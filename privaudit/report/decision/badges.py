@@ -64,7 +64,11 @@ def leak_badge(audit: Audit) -> Badge:
     kind = audit.headline.verdict.kind
     if kind != "leaks" and others_sentence(audit):
         return ANOTHER
-    if kind == "no evidence" and audit.assurance.kind == "proved" and not is_large(audit):
+    if (
+        kind == "no evidence"
+        and audit.assurance.kind == "proved"
+        and not is_large(audit)
+    ):
         return Badge(NO_LEAK, "good", "○", _epsilon(audit))
     return _LEAKS[kind]
 
@@ -109,7 +113,9 @@ def leak_rank(audit: Audit) -> int:
 def promise_rank(audit: Audit) -> int:
     """Return how bad it is what became of the promise: the larger, the worse."""
     kept = (KEPT, KEPT_LOOSE)
-    return (*kept, NO_PROMISE, DECLARED, NOT_PROVED, REFUTED).index(promise_badge(audit))
+    return (*kept, NO_PROMISE, DECLARED, NOT_PROVED, REFUTED).index(
+        promise_badge(audit)
+    )
 
 
 def audit_rank(audit: Audit) -> tuple[bool, bool, int, float, str]:

@@ -89,8 +89,8 @@ class Loop:
     clip: float = 1.0
     clips: bool = True
     length: float = 3.0
-    rounds: int = 6
-    clients: int = 10
+    rounds: int = 4
+    clients: int = 5
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: dict(SHAPES))
     taking: Callable[..., Sequence[int]] = everybody
     weigh: Callable[[int], float] = lambda client: 1.0
@@ -266,7 +266,7 @@ def the_same(index: int, clients: int, rng: np.random.Generator) -> Sequence[int
 
 COUNT = MechanismEvent(
     release="global", noise_multiplier=2.0, sensitivity=1.0, clip_norm=1.0,
-    sampling_rate=1.0, sampling="without-replacement", noise_at="server", parties=10,
+    sampling_rate=1.0, sampling="without-replacement", noise_at="server", parties=5,
     per_record=False, unit="client", adjacency="replace-one",
 )  # fmt: skip
 LARGE = {"weight": (100, 200), "bias": (200,)}
@@ -328,11 +328,11 @@ WRONG: dict[str, tuple[Loop, set[str]]] = {
     ),
     "server noise of a small seed": (Loop(draw=seeded), {"noise-in-transcript"}),
     "round-robin, said to be drawn": (
-        Loop(taking=in_turn, rounds=30, declared={"sampling_rate": 0.2}),
+        Loop(taking=in_turn, clients=8, rounds=20, declared={"sampling_rate": 0.25}),
         {"clients-as-drawn"},
     ),
     "the same two clients, said to be drawn": (
-        Loop(taking=the_same, rounds=12, declared={"sampling_rate": 0.2}),
+        Loop(taking=the_same, clients=10, rounds=12, declared={"sampling_rate": 0.2}),
         {"clients-as-drawn"},
     ),
     "everybody, at a rate of 0.1": (
@@ -385,7 +385,7 @@ HONEST: dict[str, Loop] = {
     "server noise, small": Loop(noise=0.02),
     "server noise, large": Loop(noise=60.0),
     "server noise, large clip norm": Loop(clip=50.0, length=0.1),
-    "server noise, three numbers": Loop(shapes={"bias": (3,)}, rounds=20),
+    "server noise, three numbers": Loop(shapes={"bias": (3,)}, rounds=8),
     "server noise, a large model": Loop(shapes=LARGE, rounds=3, clients=4),
     "server noise, add or remove": Loop(declared=ADDED),
     "server noise, more sensitive than it need be": Loop(declared={"sensitivity": 3.0}),
@@ -394,13 +394,15 @@ HONEST: dict[str, Loop] = {
     "server noise, last model not sent": Loop(last=False),
     "server noise, idle client": Loop(weigh=lambda client: float(client > 0)),
     "server noise, halves": Loop(keep=torch.float16, start=1.0, noise=3.0),
-    "drawn clients": Loop(taking=drawn(2), rounds=30, declared={"sampling_rate": 0.2}),
+    "drawn clients": Loop(
+        taking=drawn(2), clients=8, rounds=20, declared={"sampling_rate": 0.25}
+    ),
     "drawn clients, three rounds": Loop(
-        taking=drawn(3), rounds=3, declared={"sampling_rate": 0.3}
+        taking=drawn(2), rounds=3, declared={"sampling_rate": 0.4}
     ),
     "clients by coins": Loop(
         taking=by_coins(0.3),
-        rounds=25,
+        rounds=12,
         declared={"sampling_rate": 0.3, "sampling": "poisson", **ADDED},
     ),
     "client noise": Loop(**MINE),
