@@ -81,6 +81,8 @@ def _sent(evidence: Evidence) -> Iterator[_Length]:
         event = evidence.event_of(index, "global")
         if event is None or event.noise_at != "server" or clips_later(evidence):
             continue
+        if evidence.is_declared and not is_recorded(evidence):
+            continue  # what its uploads mean is its trainer's to say: that is tried out
         if is_recorded(evidence):
             yield from _moved(evidence, index, event.clip_norm)
             continue

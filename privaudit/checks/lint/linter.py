@@ -80,20 +80,7 @@ def _tried(evidence: Evidence, seconds: float) -> Finding:
         reason = f"{type(error).__name__}: {error}"
         said = f"The trainer's mechanisms could not be tried out ({reason})."
         return Finding(TRIED, "warning", said)
-    for fault in found.faults:
-        return Finding(TRIED, "error", fault)
-    if not found.runs:
-        said = (
-            "No mechanism with noise counts in any view: there is nothing to try out."
-        )
-        return Finding(TRIED, "note", said)
-    return Finding(
-        TRIED,
-        "note",
-        f"{found.runs} rounds with a record and {found.runs} without it show no more "
-        f"than the mechanisms allow, to {', '.join(found.views)} ({found.seconds:.0f} s). "
-        "That proves nothing: epsilon stays declared.",
-    )
+    return Finding(TRIED, "error" if found.faults else "note", str(found))
 
 
 def _nothing_claimed(evidence: Evidence) -> Finding:

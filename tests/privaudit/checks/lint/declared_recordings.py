@@ -161,7 +161,10 @@ class Loop:
                     recorder.mechanism(index, event)
             if self.summed:
                 voices = list(self.voices(chosen))
-                total = {n: sum(sent[c][n] for c in voices) for n in server}
+                total = {
+                    n: torch.stack([sent[c][n] for c in voices]).sum(dim=0)
+                    for n in server
+                }
                 recorder.summed(index, [names[c] for c in voices], total)
             else:
                 for c in chosen:
@@ -205,7 +208,7 @@ class Loop:
         after = {}
         for name, before in server.items():
             step = sum(weights[c] * m[name] for c, m in moves.items()) / total
-            mean = before.double() + step
+            mean = np.asarray(before.double() + step)
             if self.noise_at == "server":
                 std = self.noise * self.clip * max(weights.values()) / total
                 shape = tuple(before.shape)
