@@ -101,14 +101,37 @@ class PromptFedAvgM(PromptFL):
         return {"context": old + step, "step": step}, events
 '''
 
+QUIET = """
+from pydantic.dataclasses import dataclass
+
+from privaudit.trainers.dp_promptfl import DPPromptFL
+from tests.privaudit.checks.lint.declared_trainers import HONEST, WRONG
+
+Silent, Honest = type(WRONG["noise is not added"]), type(HONEST["clients"])
+
+
+@dataclass(frozen=True)
+class Quiet(DPPromptFL):
+    'Declare what DP-PromptFL does, and leave the noise out.'
+
+    def noise(self, like, grid, streams):
+        return 0 * super().noise(like, grid, streams)
+"""
+NOISED = {
+    "quiet-promptfl": "quiet:Quiet",
+    "silent-means": "quiet:Silent",
+    "honest-means": "quiet:Honest",
+}
+
 
 @pytest.fixture
 def forgotten() -> Iterator[None]:
     """Forget after a test what it registered."""
     yield
     ATTACKS._entries.pop("gap-attack", None)
-    TRAINERS._entries.pop("prompt-fedavgm", None)
-    for module in ("privaudit.attacks.gap_attack", "others"):
+    for name in ("prompt-fedavgm", *NOISED):
+        TRAINERS._entries.pop(name, None)
+    for module in ("privaudit.attacks.gap_attack", "others", "quiet"):
         sys.modules.pop(module, None)
 
 
@@ -379,3 +402,64 @@ def test_words_with_a_place_in_them_stay_here_and_the_card_says_so(
     card = found.card["audits"]["server-reconstruct"]["leaks"]["gap-attack"]
     assert card["threshold"] == LEFT_OUT
     assert [place.rpartition("/")[2] for place in found.left.odd] == ["threshold"]
+
+
+@pytest.fixture
+def noised(
+    forgotten: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Run]:
+    """Install trainers that declare noise; train one of them."""
+    points = {"privaudit.trainers": NOISED}
+    install(tmp_path / "site", "quiet", points, QUIET)
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    return lambda name, **more: train(name, name=name, rounds=2, clients=3, **more)
+
+
+def test_what_another_packages_trainer_declares_is_certified_nowhere(
+    noised: Callable[..., Run], tmp_path: Path, cli: Cli
+) -> None:
+    run = noised("quiet-promptfl", epsilon=8)
+    proofs = run.privacy["certified"].values()
+    assert {proof["epsilon"] for proof in proofs} == {None}
+    assert all(7 < proof["declared"] <= 8 for proof in proofs)
+    audit = Auditor(run).attack(shadows=0)
+    assert (audit.claimed_epsilon, audit.certified_epsilon) == (8, None)
+    assert audit.declared_epsilon == pytest.approx(7.9, abs=0.1)
+    save_audit(audit)
+    page = tmp_path / "page.html"
+    write_report([audit], page)
+    found = export_public(run, tmp_path / "out")
+    card = found.card["privacy"]["certified"]["server"]
+    assert (card["epsilon"], card["declared"]) == (None, audit.declared_epsilon)
+    assert (found.left.odd, found.left.unknown) == ([], [])
+    assert verify_card(found.folder, run, again=True).matches
+    readme = (found.folder / "README.txt").read_text()
+    printed = cli("attack", "quiet-promptfl", "--shadows", "0")[1]
+    assert "8, declared 7." in page.read_text() or ">declared 7." in page.read_text()
+    for text in (page.read_text(), readme, str(audit.assurance), printed):
+        assert "declared" in text
+        assert not re.search(r"(certified|proved)[^.;]{0,12} (ε = )?\(?7\.", text)
+
+
+def test_lint_tries_another_packages_trainer_out_without_being_asked(
+    noised: Callable[..., Run], cli: Cli
+) -> None:
+    noised("quiet-promptfl", epsilon=8)
+    code, printed, _ = cli("lint", "quiet-promptfl")
+    assert code == 1
+    assert "error: mechanisms-tried: What the view server holds is the same" in printed
+    noised("honest-means")
+    code, printed, _ = cli("lint", "honest-means", "--trial", "1")
+    assert code == 0
+    assert "note: mechanisms-tried: 100 rounds with a record and 100 without" in printed
+    assert "not tried out" in cli("lint", "honest-means", "--trial", "0")[1]
+
+
+def test_claim_takes_another_packages_trainer_as_it_is(
+    noised: Callable[..., Run], cli: Cli, tmp_path: Path
+) -> None:
+    numbers = tmp_path / "numbers.json"
+    code, printed, _ = cli("claim", "--trainer", "silent-means", "--out", numbers)
+    assert code == 1
+    assert "the same under every secret key" in printed
+    assert json.loads(numbers.read_text())["faults"]

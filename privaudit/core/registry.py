@@ -121,6 +121,18 @@ class Registry(Generic[T]):
         """Return whose plugin an entry is, as "others 1.2"; empty for a built-in one."""
         return ", ".join(map(_package, self._plugins(name)))
 
+    def is_own(self, made: object) -> bool:
+        """Say whether the code of an object's class stands in the registry's folder.
+
+        A class of another package, of a script, or of a folder that was added to the
+        search path is somebody else's, also where it inherits from an entry.
+        """
+        folder = Path(str(import_module(self.package).__file__)).parent
+        code = getattr(sys.modules.get(type(made).__module__), "__file__", None)
+        return code is not None and Path(code).resolve().is_relative_to(
+            folder.resolve()
+        )
+
     def _modules(self) -> Iterator[str]:
         """Yield the dotted paths of the folder's modules, without importing them."""
         folders = [(self.package, list(import_module(self.package).__path__))]

@@ -8,7 +8,7 @@ noise sees what it hides. Claims by a method's own formula are another matter
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from privaudit.core.errors import ConfigError
@@ -16,6 +16,7 @@ from privaudit.core.formatting import small
 from privaudit.core.seeds import Randomness
 from privaudit.privacy.accountant import Sampling, SamplingPhase, tightest_epsilon
 from privaudit.privacy.certificate_phrases import (
+    DECLARED,
     DISCRETE,
     DRAWN,
     FLOATS,
@@ -65,6 +66,8 @@ class Certificate:
 
     Attributes:
         epsilon: None where nothing is proved; JSON and reports print "none".
+        declared: What the accountant gives for mechanisms that are somebody's word:
+            nothing here applied them, so that epsilon is None.
         delta: In (0, 1).
         view: The adversary.
         mechanism: What was accounted for, in one sentence.
@@ -86,20 +89,53 @@ class Certificate:
     unit: Unit = "record"
     adjacency: Adjacency = "add/remove-one"
     randomness: Randomness = "seed"
+    declared: float | None = None
 
     def __str__(self) -> str:
-        return "none" if self.epsilon is None else f"{self.epsilon:.3g}"
+        return epsilon_text(self.epsilon, self.declared)
+
+    @property
+    def stated(self) -> float | None:
+        """Epsilon, proved or declared: for who asks whether mechanisms give it."""
+        return self.epsilon if self.declared is None else self.declared
+
+    def as_declared(self) -> "Certificate":
+        """Return the same of mechanisms that nothing here applied: no proof."""
+        if self.epsilon is None:
+            return self
+        return replace(
+            self, epsilon=None, declared=self.epsilon, accountant="", why=DECLARED
+        )
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields; ``declared`` only where something is."""
+        fields = asdict(self)
+        if self.declared is None:
+            del fields["declared"]
+        return fields
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON's types, epsilon "none" where nothing is proved."""
         epsilon = "none" if self.epsilon is None else self.epsilon
-        return asdict(self) | {"epsilon": epsilon}
+        return self.fields() | {"epsilon": epsilon}
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> "Certificate":
         """Return the certificate that :meth:`to_json` wrote."""
         epsilon = None if fields["epsilon"] == "none" else fields["epsilon"]
         return cls(**(fields | {"epsilon": epsilon}))
+
+
+def epsilon_text(epsilon: float | None, declared: float | None = None) -> str:
+    """Return an epsilon as short text, marked where it is declared alone.
+
+    Example:
+        >>> epsilon_text(7.961), epsilon_text(None, 7.961), epsilon_text(None)
+        ('7.96', 'declared 7.96', 'none')
+    """
+    if declared is not None:
+        return f"declared {declared:.3g}"
+    return "none" if epsilon is None else f"{epsilon:.3g}"
 
 
 def certify(

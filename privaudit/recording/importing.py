@@ -252,6 +252,7 @@ def _privacy(
         [line["mechanisms"] for line in lines],
         sends_updates=any(m.kind in UPLOAD_KINDS | {"sum"} for m in transcript),
         randomness=bundle.randomness,
+        declared=True,
     )
 
 

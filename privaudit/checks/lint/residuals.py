@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from privaudit.checks.lint.evidence import Evidence
-from privaudit.checks.lint.recorded_uploads import is_recorded, server_noise
+from privaudit.checks.lint.recorded_uploads import is_recorded, servers_noise
 from privaudit.checks.lint.small_rules import event_unit
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
@@ -109,11 +109,12 @@ def _shown(evidence: Evidence, trainer: ShowsNoise) -> Iterator[Residual]:
 
 def _recorded(evidence: Evidence) -> Iterator[Residual]:
     """Yield what is left of a recorded broadcast without the mean of uploads."""
-    for index, event, noise in server_noise(evidence):
-        std = event.noise_multiplier * event.clip_norm
-        if std:
-            square = float((noise / std).square().sum())
-            yield Residual("global", f"round {index}, server", noise.numel(), square)
+    for noise in servers_noise(evidence):
+        for name, drawn in noise.tensors.items() if noise.std else ():
+            place = f"round {noise.index}, server"
+            place += f", {name}" * (len(noise.tensors) > 1)
+            square = drawn.square / noise.std**2
+            yield Residual("global", place, drawn.values, square)
 
 
 def _one_round(

@@ -5,6 +5,7 @@ from collections import defaultdict
 from privaudit.checks.lint.evidence import Evidence
 from privaudit.checks.lint.finding import Found, Rule
 from privaudit.federated.runs.ledger import known_by
+from privaudit.privacy.certificate import epsilon_text
 from privaudit.tuning.prompts.private_training import PrivateTrainer
 
 
@@ -12,24 +13,32 @@ def _check_claim(evidence: Evidence) -> Found:
     claimed, certified = evidence.claim.epsilon, evidence.certified
     if claimed is None:
         return
-    beyond = [v for v, c in certified.items() if c.epsilon and c.epsilon > claimed]
-    nothing = [v for v, c in certified.items() if c.epsilon is None]
-    table = ", ".join(f"{view} {proved}" for view, proved in certified.items())
+    beyond = [v for v, c in certified.items() if c.stated and c.stated > claimed]
+    nothing = [v for v, c in certified.items() if c.stated is None]
+    table = ", ".join(f"{v} {epsilon_text(c.stated)}" for v, c in certified.items())
     summary = (
-        f"Claimed is {claimed:g} at delta {evidence.claim.delta:g}; certified: {table}"
+        f"Claimed is {claimed:g} at delta {evidence.claim.delta:g}; "
+        f"{evidence.word}: {table}"
     )
     if not evidence.claim_holds:
         yield (
             "error",
-            f"{summary}. No epsilon as low as the claimed one is proved for "
+            f"{summary}. No epsilon as low as the claimed one is {evidence.given} for "
             f"{', '.join(beyond) or 'any view'}.",
             evidence.setting("mode", "clip"),
+        )
+    elif claimed == 0 and evidence.is_declared and evidence.sends:
+        yield (
+            "error",
+            f"{summary}. Clients sent what they trained, no mechanism is declared, and "
+            "nothing shows that no record has any influence on it.",
+            (),
         )
     elif beyond or nothing:
         more = [f"it does not hold for {', '.join(beyond)}"] if beyond else []
         if nothing:
             why = certified[nothing[0]].why.rstrip(".")
-            more.append(f"nothing is proved for {', '.join(nothing)} ({why})")
+            more.append(f"nothing is {evidence.given} for {', '.join(nothing)} ({why})")
         holds = [view for view in certified if view not in (*beyond, *nothing)]
         yield (
             "warning",
@@ -50,9 +59,10 @@ def _check_delta(evidence: Evidence) -> Found:
     if evidence.unit == "client":
         records, units = len(evidence.members), "clients"
     delta = evidence.claim.delta
-    if evidence.claim.epsilon and records * delta >= 1:
+    is_private = evidence.claim.epsilon or evidence.is_noised
+    if is_private and records * delta >= 1:
         yield (
-            "warning",
+            "error",
             f"Delta is {delta:g}, and there are {records} {units}: giving away "
             f"{records * delta:.1f} of them entirely, on average, would keep the "
             f"promise. Take a delta far below {1 / records:.2g}.",

@@ -20,6 +20,13 @@ def lint(
     sarif: Annotated[
         Path | None, outputs.file_option("Write findings as SARIF 2.1.0.")
     ] = None,
+    trial: Annotated[
+        float,
+        typer.Option(
+            help="Seconds to try out the mechanisms of another package's trainer, with "
+            "a record and without it; 0 leaves that out."
+        ),
+    ] = 30.0,
     runs: options.RunsFolder = None,
 ) -> None:
     """Check runs against their DP claims; exit code 1 if one does not hold."""
@@ -27,7 +34,7 @@ def lint(
     from privaudit.federated.runs.folder.run_names import chosen_runs
 
     selected_runs = chosen_runs(run, runs)
-    findings = {one.name: lint_run(one) for one in selected_runs}
+    findings = {one.name: lint_run(one, trial=trial) for one in selected_runs}
     if sarif is not None:
         from privaudit.core.storage import to_json
         from privaudit.federated.runs.folder.outputs import write_output

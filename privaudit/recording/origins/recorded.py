@@ -4,6 +4,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ from privaudit.federated.transcripts.transcript import (
 from privaudit.federated.weighted_mean import WEIGHT
 from privaudit.models.interfaces import OwnersModel
 from privaudit.privacy.certificate import Claim
+from privaudit.privacy.privacy_record import declared_only
 from privaudit.recording.bundle import BUNDLE, Bundle, bundle_of
 from privaudit.recording.owner import Owner, chosen_owner
 from privaudit.recording.recorded_config import ORIGIN, RecordedConfig
@@ -105,6 +107,11 @@ class RecordedRun(Run):
     def config(self) -> RecordedConfig:
         """What is known of how the federation was made."""
         return self._checked_config(RecordedConfig)
+
+    @cached_property
+    def privacy(self) -> dict[str, Any]:
+        """What is claimed, and declared: nothing of it is certified."""
+        return declared_only(super().privacy)
 
     @cached_property
     def trainer(self) -> RecordedTrainer:

@@ -71,11 +71,12 @@ def _proof(privacy: Mapping[str, Any], audit: Mapping[str, Any]) -> str:
     view = str(audit.get("threat")).partition(":")[0]
     claimed = privacy.get("claimed", {}).get("epsilon")
     certified = privacy.get("certified", {}).get(view, {})
-    proved = certified.get("epsilon")
+    proved, declared = certified.get("epsilon"), certified.get("declared")
     epsilons = ["none" if e is None else f"{e:.3g}" for e in (claimed, proved)]
     whom = f" for one {certified.get('unit', 'record')}" if proved is not None else ""
     return (
         f"epsilon: claimed {epsilons[0]}, proved against this view {epsilons[1]}{whom}"
+        + ("" if declared is None else f" (declared {declared:.3g}: nobody's proof)")
     )
 
 

@@ -235,6 +235,7 @@ PRIVACY = entries(
                     "unit": text("record|client"),
                     "adjacency": text("(add/remove|replace)-one"),
                     "randomness": text("seed|system"),
+                    "declared": number,
                 }
             ),
         ),

@@ -89,6 +89,42 @@ def test_what_is_no_guarantee_is_refused(changed: dict[str, Any]) -> None:
         replace(EIGHT, **changed)
 
 
+def declared(epsilon: float | None, word: float | None) -> dict[str, Stated]:
+    """What a run states whose mechanisms nothing here applied, or did."""
+    entry = {"epsilon": epsilon, "delta": 1e-5, "view": "peer", "randomness": "system"}
+    if word is not None:
+        entry["declared"] = word
+    claim = {"epsilon": 8.0, "delta": 1e-5}
+    return stated({"claimed": claim, "certified": {"peer": entry}})
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "outcome", "said"),
+    [
+        (
+            (None, 8.0),
+            (8.0, None),
+            "regression",
+            "is declared, and nothing here applied",
+        ),
+        ((None, 0.01), (8.0, None), "regression", "there is none any more"),
+        ((None, 8.0), (None, 8.0), "pass", "declared epsilon (peer)"),
+        ((None, 9.0), (None, 8.0), "regression", "it rose"),
+        ((None, None), (None, 8.0), "regression", "there is none any more"),
+        ((7.9, None), (None, 8.0), "pass", "declared epsilon (peer) was 8"),
+    ],
+)
+def test_what_is_declared_never_stands_in_for_what_was_certified(
+    now: tuple[float | None, float | None],
+    before: tuple[float | None, float | None],
+    outcome: str,
+    said: str,
+) -> None:
+    checks = list(compare_guarantees(declared(*now), declared(*before)))
+    (found,) = [check for check in checks if check.name != "claimed epsilon"]
+    assert (found.outcome, said in found.sentence) == (outcome, True)
+
+
 def test_a_run_states_a_claim_and_a_certificate_for_each_view(runs: Path) -> None:
     found = stated(load_run("private").privacy)
     assert found["claimed epsilon"].epsilon == 8
