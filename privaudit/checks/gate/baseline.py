@@ -307,7 +307,7 @@ def _strength(
 def _check(baseline: Baseline) -> None:
     """Raise ValueError, KeyError or TypeError unless the parts fit one another."""
     texts = [baseline.run, baseline.scenario, baseline.made]
-    texts += [baseline.tool or "", baseline.revision or ""]
+    texts += [one for one in (baseline.tool, baseline.revision) if one is not None]
     texts += [baseline.hashes[name] for name in ("data", "model", "deal", "ledger")]
     for one in baseline.attacks.values():
         texts += [one.settings or "", one.package, *one.clients]

@@ -44,35 +44,28 @@ class AttackStrength:
     @property
     def shadows(self) -> int | None:
         """How many shadow models it trained a client; None if it trains none."""
-        return self._number(SHADOWS)
-
-    def _number(self, name: str) -> int | None:
-        value = _parsed(self.settings).get(name, "")
-        return int(value) if re.fullmatch(r"[0-9]{1,9}", value, re.ASCII) else None
+        return _count(_parsed(self.settings).get(SHADOWS))
 
     def than(self, other: "AttackStrength") -> tuple[Relation, str]:
         """Return how this compares with another, and by what."""
         if other.settings is None:
             return "another", "nothing says how that was"
-        now, before = _parsed(self.settings), _parsed(other.settings)
-        unlike = [
-            name for name in {**now, **before} if now.get(name) != before.get(name)
-        ]
         if self.package != other.package:
-            ours, theirs = (one.package or "built in" for one in (self, other))
-            return "another", f"{ours} and not {theirs}"
-        if not {*unlike} <= {*MORE_IS_STRONGER}:
+            packages = [one.package or "built in" for one in (self, other)]
+            return "another", " and not ".join(packages)
+        now, before = _parsed(self.settings), _parsed(other.settings)
+        unlike = [n for n in {**now, **before} if now.get(n) != before.get(n)]
+        counts = {n: (_count(now.get(n)), _count(before.get(n))) for n in unlike}
+        if any(n not in MORE_IS_STRONGER or None in two for n, two in counts.items()):
             return "another", f"{self.settings} and not {other.settings}"
         fewer: list[str] = []
         more: list[str] = []
-        for name in unlike:
-            now, before = self._number(name), other._number(name)
-            if now is None or before is None:
-                return "another", f"{self.settings} and not {other.settings}"
-            words = f"{name} is {now} and not {before}"
-            (fewer if now < before else more).append(words)
+        for name, (ours, theirs) in counts.items():
+            is_less = (ours or 0) < (theirs or 0)
+            words = f"{name} is {ours} and not {theirs}"
+            (fewer if is_less else more).append(words)
         if lacking := [name for name in other.clients if name not in self.clients]:
-            fewer.append(f"{', '.join(lacking)} is not attacked")
+            fewer.append(f"not attacked: {', '.join(lacking)}")
         elif any(now < before for now, before in zip(self.n, other.n, strict=False)):
             fewer.append(
                 f"it has {_counts(self.n)} candidates and not {_counts(other.n)}"
@@ -96,6 +89,12 @@ def _parsed(settings: str | None) -> dict[str, str]:
     if found is None or not all(sign for name, sign, _ in pairs if name):
         return {"": settings}
     return {"": found[1], **{name: value for name, _, value in pairs if name}}
+
+
+def _count(value: str | None) -> int | None:
+    """Return a whole number of at most nine digits; None if it is something else."""
+    found = re.fullmatch(r"[0-9]{1,9}", value or "", re.ASCII)
+    return int(found[0]) if found else None
 
 
 def _counts(n: Iterable[int]) -> str:

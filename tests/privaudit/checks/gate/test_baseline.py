@@ -3,6 +3,7 @@ import io
 import json
 import shutil
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,18 @@ import numpy as np
 import pytest
 
 from privaudit import Run, load_run
-from privaudit.checks.gate.baseline import make_baseline, save_baseline
+from privaudit.checks.gate.baseline import Baseline, make_baseline, save_baseline
 from privaudit.checks.gate.gate import gate, write_baseline
 from privaudit.checks.gate.settings import GateSettings
 from privaudit.core.errors import (
     ConfigError,
     IncompatibleRunsError,
     MissingFileError,
+    PrivauditError,
     TranscriptError,
     UnknownNameError,
 )
+from privaudit.core.signing import sign
 from tests.owner_changes import sign_again
 
 AUROC = GateSettings(attacks=("loss-threshold",), metrics=("auroc",))
@@ -109,6 +112,22 @@ def test_a_damaged_baseline_is_refused(runs: Path, tmp_path: Path, damage: str) 
     path.write_text("[]" if damage == "list" else text)
     with pytest.raises((ConfigError, TranscriptError), match=r"bad\.json"):
         gate("broken", path)
+
+
+@pytest.mark.parametrize("field", [*Baseline.__dataclass_fields__])
+def test_a_wrong_value_that_is_signed_is_one_clear_line(
+    runs: Path, tmp_path: Path, field: str
+) -> None:
+    """Somebody who is trusted made a file that is none."""
+    path = tmp_path / "b.json"
+    for value in (None, -1, 1e308, "x", [], {}, True, [[1]], {"x": {"y": 1}}):
+        contents = json.loads((runs / "plain.json").read_text())
+        contents.pop("signature")
+        contents[field] = value
+        signed = {**contents, "signature": sign("baseline", contents)}
+        path.write_text(json.dumps(signed))
+        with suppress(PrivauditError):
+            assert gate("plain", path, AUROC).checks
 
 
 def test_a_missing_baseline_names_the_command(runs: Path) -> None:

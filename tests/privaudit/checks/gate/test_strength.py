@@ -40,7 +40,7 @@ BEFORE = AttackStrength(RMIA.format(8, "online"), "", ("a", "b"), (20, 21))
         ({"settings": "64 shadows, by hand"}, "another", "by hand"),
         ({"package": "others 1.2"}, "another", "others 1.2 and not built in"),
         ({"clients": ("a", "b", "c")}, "same", ""),
-        ({"clients": ("a", "c")}, "weaker", "b is not attacked"),
+        ({"clients": ("a", "c")}, "weaker", "not attacked: b"),
         ({"n": (20, 20)}, "weaker", "it has 20 + 20 candidates and not 20 + 21"),
         ({"n": (20, 22)}, "same", ""),
     ],
@@ -55,7 +55,7 @@ def test_an_attack_is_placed_beside_the_baselines(
 
 def test_more_shadows_do_not_make_up_for_a_client_that_is_missing() -> None:
     now = AttackStrength(RMIA.format(16, "online"), "", ("a",), (20, 21))
-    assert now.than(BEFORE) == ("weaker", "b is not attacked")
+    assert now.than(BEFORE) == ("weaker", "not attacked: b")
 
 
 def test_numbers_that_do_not_say_how_they_were_made_are_another_attacks() -> None:
