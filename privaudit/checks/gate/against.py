@@ -55,7 +55,9 @@ def load_against(
 
 def _lies_in_a_run(path: Path) -> bool:
     """Say whether it is a run's audit.json, which the run's signature covers."""
-    return path.name == AUDIT and (path.resolve().parents[2] / HEADER).exists()
+    return (
+        path.name == AUDIT and (path.resolve().parent.parent.parent / HEADER).exists()
+    )
 
 
 def demanded_by(against: Against, scenario: str) -> Made:

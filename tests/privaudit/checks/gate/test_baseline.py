@@ -53,6 +53,7 @@ def altered(runs: Path, to: Path, **changes: Any) -> Path:
     ("name", "says"),
     [
         ("data", "were trained on other data"),
+        ("model", "tune other models"),
         ("ledger", "have other members"),
     ],
 )
