@@ -125,8 +125,16 @@ def test_the_action_puts_no_input_into_a_script() -> None:
 def test_the_template_fails_by_default_and_takes_no_baseline_where_none_is() -> None:
     job = FILES[1][".privaudit-gate"]
     assert "allow_failure" not in job
-    (line,) = job["script"]
+    (line,) = (one for one in job["script"] if one.startswith("privaudit gate"))
     assert '${PRIVAUDIT_BASELINE:+--baseline "$PRIVAUDIT_BASELINE"}' in line
+
+
+def test_every_gate_of_a_change_holds_its_settings_to_the_target_branchs() -> None:
+    """Else a change could ask for less in its own pyproject.toml."""
+    gates = [line for line in SHELL if line.startswith("privaudit gate")]
+    held = [line for line in gates if "--settings-from" in line]
+    assert [line for line in gates if line not in held and "--write" not in line] == []
+    assert len(held) == 5
 
 
 def test_the_action_leaves_no_badge_of_an_earlier_run() -> None:

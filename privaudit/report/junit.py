@@ -7,9 +7,8 @@ Jenkins' readers share (testsuites, testsuite, testcase, failure, system-out).
 import re
 import xml.etree.ElementTree as ET
 
-from privaudit.checks.gate.checks import GateCheck
+from privaudit.checks.gate.checks import AnyCheck, GateCheck
 from privaudit.checks.gate.gate import GateResult
-from privaudit.checks.gate.guarantees import GuaranteeCheck
 
 # XML 1.0 has no way to write these, not even escaped.
 _FORBIDDEN = re.compile(
@@ -43,7 +42,7 @@ def gate_junit(result: GateResult) -> str:
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
 
 
-def _add(suite: ET.Element, check: GateCheck | GuaranteeCheck, scenario: str) -> None:
+def _add(suite: ET.Element, check: AnyCheck, scenario: str) -> None:
     names = {
         "classname": xml_text(f"privaudit.gate.{scenario}"),
         "name": xml_text(check.title),
@@ -58,9 +57,9 @@ def _add(suite: ET.Element, check: GateCheck | GuaranteeCheck, scenario: str) ->
     failure.text = xml_text(f"{check.sentence}\n{_number(check)}")
 
 
-def _number(check: GateCheck | GuaranteeCheck) -> str:
-    if isinstance(check, GuaranteeCheck):
-        return "guarantees; compared exactly, without a margin"
+def _number(check: AnyCheck) -> str:
+    if not isinstance(check, GateCheck):
+        return f"{check.setting}; compared exactly, without a margin"
     question = check.question
     return f"{question.setting} = {question.limit:g}; {check.estimate.method}"
 

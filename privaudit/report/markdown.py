@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from privaudit.checks.gate.checks import GateCheck
+from privaudit.checks.gate.checks import AnyCheck
 from privaudit.checks.gate.gate import GateResult
-from privaudit.checks.gate.guarantees import GuaranteeCheck
 from privaudit.core.storage import append_lines
 from privaudit.federated.runs.folder.outputs import check_file, write_output
 from privaudit.report.tables.gate_rows import gate_row
@@ -55,6 +54,7 @@ def gate_markdown(result: GateResult) -> str:
         *_table([(*heads, "n", "outcome"), *rows]),
         "",
         *(f"- {escape(check.sentence)}" for check in checks),
+        *(f"- {escape(note)}" for note in result.notes),
         "",
     ]
     return "\n".join(lines)
@@ -67,7 +67,7 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
     return [head, f"|{'|'.join('-' * (width + 2) for width in widths)}|", *body]
 
 
-def _row(check: GateCheck | GuaranteeCheck, assurance: str) -> tuple[str, ...]:
+def _row(check: AnyCheck, assurance: str) -> tuple[str, ...]:
     row = gate_row(check)
     if row.outcome == "pass" and assurance != "proved":
         row = replace(row, outcome="unproved")  # no green where nothing is proved

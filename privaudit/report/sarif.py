@@ -20,9 +20,8 @@ from privaudit.checks.gate.settings import TABLE, SettingLine
 from privaudit.core.storage import read_bytes
 
 if TYPE_CHECKING:
-    from privaudit.checks.gate.checks import GateCheck
+    from privaudit.checks.gate.checks import AnyCheck
     from privaudit.checks.gate.gate import GateResult
-    from privaudit.checks.gate.guarantees import GuaranteeCheck
     from privaudit.checks.lint import Finding
     from privaudit.federated.runs.runs import Run
 
@@ -35,6 +34,7 @@ _GATE_RULES: Mapping[str, str] = {
     "leak-limit": "Is an attack's AUROC above the limit?",
     "use-limit": "Is the utility below the limit?",
     "guarantee": "Is a claimed or certified epsilon weaker than the baseline's?",
+    "strength": "Was less checked, or asked, than there was to be?",
 }
 
 
@@ -49,9 +49,7 @@ def gate_sarif(result: "GateResult") -> Json:
     return _log(rules, results)
 
 
-def _of_check(
-    check: "GateCheck | GuaranteeCheck", result: "GateResult", index: int
-) -> Json:
+def _of_check(check: "AnyCheck", result: "GateResult", index: int) -> Json:
     decided = check.outcome == "regression"
     setting = check.setting
     place = result.places.get(setting) or result.places.get("")

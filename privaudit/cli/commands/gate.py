@@ -53,6 +53,33 @@ MaxAuroc = Annotated[
     float | None, typer.Option(help="Limit on the AUROC of every attack.")
 ]
 MinUtility = Annotated[float | None, typer.Option(help="Lower limit on utility.")]
+LeastShadows = Annotated[
+    int | None,
+    typer.Option(
+        help="Fewest shadow models that are enough; 0: attacks without any. By "
+        "default: as the baseline; without one the scenario's first attack is asked."
+    ),
+]
+LeastClients = Annotated[
+    str | None,
+    typer.Option(
+        help="Fewest attacked clients, or 'all'. By default: as the baseline."
+    ),
+]
+SettingsFrom = Annotated[
+    str | None,
+    typer.Option(
+        help="A TOML file, or a git revision such as origin/main: settings in "
+        "pyproject.toml that ask for less than there are a regression. By default: "
+        "those of the baseline."
+    ),
+]
+AcceptUnsigned = Annotated[
+    bool,
+    typer.Option(
+        "--accept-unsigned", help="Compare with numbers that nobody signed: an export."
+    ),
+]
 Junit = Annotated[Path | None, outputs.file_option("Write JUnit XML.")]
 Sarif = Annotated[Path | None, outputs.file_option("Write SARIF 2.1.0.")]
 Markdown = Annotated[
@@ -78,6 +105,10 @@ def gate(
     alpha: Alpha = None,
     max_auroc: MaxAuroc = None,
     min_utility: MinUtility = None,
+    shadows: LeastShadows = None,
+    clients: LeastClients = None,
+    settings_from: SettingsFrom = None,
+    accept_unsigned: AcceptUnsigned = False,
     junit: Junit = None,
     sarif: Sarif = None,
     markdown: Markdown = None,
@@ -88,11 +119,13 @@ def gate(
     """Check a run against a baseline and limits, for CI.
 
     Settings: table tool.privaudit.gate in pyproject.toml; flags override it. Exit code
-    0: pass. 1: regression. 3: underpowered, too few records. 2: bad input.
+    0: pass. 1: regression, or less was asked. 3: underpowered, too few records, or a
+    weaker attack. 2: bad input.
     """
     from privaudit.checks.gate.settings import configure
 
     configured = configure(
+        settings_from=settings_from,
         scenario=scenario,
         metrics=options.maybe_listed("--metrics", metrics),
         attacks=options.maybe_listed("--attacks", attacks),
@@ -102,6 +135,8 @@ def gate(
         alpha=alpha,
         max_auroc=max_auroc,
         min_utility=min_utility,
+        shadows=shadows,
+        clients=None if clients is None else options.attacked(clients),
         baseline=baseline,
     )
     if write_baseline is not None:
@@ -111,7 +146,9 @@ def gate(
     from privaudit.checks.gate.gate import gate as run_gate
 
     wanted = {"junit": junit, "sarif": sarif, "markdown": markdown, "badge": badge}
-    result = run_gate(run, None, configured, folder=runs)
+    result = run_gate(
+        run, None, configured, folder=runs, accept_unsigned=accept_unsigned
+    )
     _report(result, wanted)
     if as_json:
         typer.echo(json.dumps(result.to_dict(), indent=2, allow_nan=False))
@@ -136,7 +173,12 @@ def _write(
     settings = configured.settings
     utility = "utility" in settings.metrics
     written = write_baseline(
-        run, path, scenario=settings.scenario, utility=utility, folder=runs
+        run,
+        path,
+        scenario=settings.scenario,
+        utility=utility,
+        settings=configured.reference or settings,
+        folder=runs,
     )
     typer.echo(f"Baseline: {written} (as sensitive as the run: keep it private)")
 
@@ -177,6 +219,8 @@ def _print(result: "GateResult") -> None:
     console.print()
     for check in result.checks:
         console.print(Text(check.sentence))
+    for note in result.notes:
+        console.print(Text(note))
     console.print()
     console.print(Text(result.sentence, style="bold"))
     if result.plain:

@@ -238,6 +238,11 @@ class ScoredRun(Run):
         """None: see :meth:`_refuse`."""
         self._refuse("its trainer")
 
+    @property
+    def trains_shadows(self) -> bool:
+        """No: there is nothing to train."""
+        return False
+
     @cached_property
     def population(self) -> Population:
         """None: see :meth:`_refuse`."""

@@ -1,3 +1,4 @@
+import json
 import re
 import subprocess
 import sys
@@ -228,6 +229,28 @@ def test_epsilons_are_held_to_a_baseline(
     result = project.runpytest(*LOADED)
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["Regression: claimed epsilon was 0 at*and is none*"])
+
+
+def test_attacks_are_held_to_a_baseline(
+    pytester: pytest.Pytester, project: pytest.Pytester, run: Path
+) -> None:
+    """Weaker than the baseline's, of another model, or signed by nobody: no pass."""
+    save_audit(Auditor(Run(run)).attack(shadows=5))
+    path = write_baseline(Run(run), project.path / "b.json", utility=False)
+    weaker = f"baseline='{path}', below=0.99"
+    project.makepyfile(
+        marked(weaker, f"{weaker}, underpowered='xfail'", f"{weaker}, shadows=5")
+    )
+    result = project.runpytest(*LOADED)
+    result.assert_outcomes(passed=1, failed=1, xfailed=1)
+    result.stdout.fnmatch_lines(["Undecided: rmia was not made*--shadows 5`."])
+    contents = json.loads(path.read_text())
+    del contents["signature"]
+    path.write_text(json.dumps(contents))
+    project.makepyfile(marked(f"{weaker}, shadows=5"))
+    result = project.runpytest(*LOADED)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*is not signed*"])
 
 
 def test_without_a_run_it_says_how_to_name_one(pytester: pytest.Pytester) -> None:
