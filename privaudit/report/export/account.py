@@ -156,12 +156,14 @@ class Account:
         truth = np.zeros(len(records), bool)
         for one in noted:
             truth[np.searchsorted(records, one.records)] = one.is_member
+        scores = np.stack([one.coefficients for one in numbers])
         for name, reading in read_numbers(numbers, clients).items():
-            if reading.is_beyond_chance(truth):
+            if reading.is_beyond_chance(truth, scores):
                 raise ConfigError(
                     f"Nothing was exported: by {name}, a reader of this ledger's cards "
-                    f"would guess more of {len(truth)} memberships right than chance "
-                    "lets it. Name fewer audits with --scenario, or train with new coins."
+                    f"would learn more of {len(truth)} memberships than chance and the "
+                    "scores let it. Name fewer audits with --scenario, or train with new "
+                    "coins."
                 )
 
 

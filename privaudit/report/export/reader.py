@@ -5,9 +5,16 @@ memberships are fair coins to it. Two readers: the best linear one, and for clie
 few candidates a search of all their memberships that fit. An export tries both on its
 own card and all earlier ones of the ledger before it writes.
 
+That a run leaks is no fault of its card: who has the scores then knows memberships
+without it, and any reader who hears that they leak believes the scores. What counts is
+what a reader explains of the coins beyond the best linear rule in the scores, corrected
+for having been fitted to these coins. By chance that is at most a few times
+sqrt(2 k) / N for k rules and N coins; with a number by client it is nearly all.
+
 Source: Dinur and Nissim, "Revealing information while preserving privacy", PODS 2003
 (the linear reader); Horowitz and Sahni, "Computing partitions with applications to the
-knapsack problem", J. ACM 21 (1974) (the search by halves).
+knapsack problem", J. ACM 21 (1974) (the search by halves); Ezekiel, "Methods of
+correlation analysis", 1930 (the correction).
 """
 
 from collections.abc import Sequence
@@ -15,12 +22,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.special import bdtrc
 
 from privaudit.privacy.noised_auroc import RankQuery
 
 FEW = 30  # candidates of a client whose memberships are searched
-SURE = 1e-4  # chance of so many right guesses below which they are no chance
+MARGIN = 4.0  # standard deviations of what chance explains
 _MOST = 2**21  # halves that fit together; where more do, little is told
 _REACH = 4.0  # standard deviations within which a membership fits
 _EXACT = 1e-9  # of a number's range: what rounding leaves of an exact one
@@ -55,10 +61,29 @@ class Reading:
         """Return how many memberships it guesses right."""
         return int(((self.belief > 0.5) == is_member).sum())
 
-    def is_beyond_chance(self, is_member: Bool[np.ndarray, " candidates"]) -> bool:
-        """Say whether tossing coins guesses so many right once in 10,000 times."""
-        count = len(is_member)
-        return bool(bdtrc(self.right(is_member) - 1, count, 0.5) < SURE)
+    def explained(self, is_member: Bool[np.ndarray, " candidates"]) -> float:
+        """Return the share of the coins' variance that it explains: 1 if it knows all."""
+        return float(1 - 4 * ((is_member - self.belief) ** 2).mean())
+
+    def is_beyond_chance(
+        self,
+        is_member: Bool[np.ndarray, " candidates"],
+        scores: Float[np.ndarray, "rules candidates"],
+    ) -> bool:
+        """Say whether it knows more of single coins than who has the scores does.
+
+        Args:
+            is_member: The coins.
+            scores: Ranks of the candidates' scores about 0, for each attack.
+        """
+        rules, count = scores.shape
+        if rules >= count:
+            return True  # one more number than coins to hide
+        by_scores, *_ = np.linalg.lstsq(scores.T, is_member - 0.5, rcond=None)
+        left = Reading(0.5 + scores.T @ by_scores).explained(is_member)
+        corrected = 1 - (1 - left) * count / (count - rules)
+        gained = self.explained(is_member) - max(corrected, 0.0)
+        return gained > MARGIN * (2 * rules) ** 0.5 / count
 
 
 def read_numbers(
