@@ -8,7 +8,7 @@ makes interval and verdict again from the card.
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Final, Literal
 
 from pydantic import (
     BaseModel,
@@ -152,7 +152,7 @@ class NoisedAuroc(_Part):
     null_sd: Spread
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check(self) -> "NoisedAuroc":
         ends = interval(self.value, self.noise_sd, self.null_sd, self.confidence)
         off = max(abs(self.low - ends[0]), abs(self.high - ends[1]))
         if off > 2 * 10**-DIGITS:  # the last digit on another machine
@@ -203,7 +203,7 @@ class AuditShown(_Part):
     scores: Sha
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check(self) -> "AuditShown":
         kind = verdict_of(self.auroc).kind
         if self.verdict != kind:
             raise ValueError(f"its number says {kind!r}, and it says {self.verdict!r}")
@@ -227,7 +227,7 @@ class Spent(_Part):
     delta: Delta = DELTA
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check(self) -> "Spent":
         epsilon = round(epsilon_of(self.numbers), DIGITS)
         if self.delta != DELTA or abs(self.epsilon - epsilon) > 2 * 10**-DIGITS:
             raise ValueError(f"so many numbers have epsilon {epsilon} at {DELTA}")

@@ -19,12 +19,12 @@ at each of its ends).
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from privaudit.core.streams import Stream
 from privaudit.privacy.discrete_gaussian import discrete_gaussian
@@ -32,6 +32,7 @@ from privaudit.privacy.grid_accounting import discrete_epsilon
 from privaudit.statistics.epsilon.gaussian_mechanism import gaussian_epsilon
 from privaudit.statistics.intervals import normal_quantile
 
+Coins = Bool[np.ndarray, " candidates"]
 MU = 0.289  # sensitivity over standard deviation of each number
 DELTA = 1e-5
 DIGITS = 4  # of what is printed: the noise is larger from some 50 candidates up
@@ -112,11 +113,11 @@ class RankQuery:
         """Standard deviation of the noise, of an AUROC."""
         return self.scale / self.fine / self.pairs
 
-    def exact(self, is_member: Iterable[bool]) -> int:
+    def exact(self, is_member: Coins) -> int:
         """Return the sum over members: private."""
-        return int(self.ranks[np.fromiter(is_member, bool, len(self.ranks))].sum())
+        return int(self.ranks[is_member].sum())
 
-    def noised(self, is_member: Iterable[bool], stream: Stream) -> int:
+    def noised(self, is_member: Coins, stream: Stream) -> int:
         """Return the sum in steps with noise of a stream, which answers this query only."""
         noise = int(discrete_gaussian(1, self.scale, stream)[0])
         return self.exact(is_member) * self.fine + noise

@@ -23,9 +23,9 @@ from privaudit.core.storage import (
     write_json,
 )
 from privaudit.federated.runs.folder.run_lock import lock_run
-from privaudit.federated.runs.ledger import Ledger
 from privaudit.federated.runs.runs import Run
 from privaudit.privacy.noised_auroc import DELTA, RankQuery, epsilon_of
+from privaudit.recording.origins.scores import SCORES
 from privaudit.report.export.reader import card_numbers, read_numbers
 
 BUDGET = 2.0  # epsilon of all cards of a ledger
@@ -42,6 +42,8 @@ class NotedNumber(BaseModel):
     Attributes:
         account: The version of this form.
         ledger: Its hash.
+        data: The hash of the data set, or of what stands for it.
+        placed: Whether records are known by their place in a data set.
         scenario: Under which it was found.
         sizes: As in :class:`RankQuery`, and so the next two.
         records: Likewise.
@@ -54,6 +56,8 @@ class NotedNumber(BaseModel):
 
     account: Literal[1] = 1
     ledger: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    data: Annotated[str, Field(max_length=100)]
+    placed: bool
     scenario: Annotated[str, Field(max_length=100)]
     sizes: tuple[Annotated[int, Field(ge=1)], ...]
     records: tuple[Annotated[int, Field(ge=0)], ...]
@@ -63,12 +67,14 @@ class NotedNumber(BaseModel):
 
     @classmethod
     def of(
-        cls, query: RankQuery, ledger: Ledger, scenario: str, noised: int
+        cls, query: RankQuery, run: Run, scenario: str, noised: int
     ) -> "NotedNumber":
         """Return a number as it is noted."""
-        truth = ledger.is_member[query.records]
+        truth = run.truth.is_member[query.records]
         return cls(
-            ledger=ledger.hash,
+            ledger=run.truth.hash,
+            data=run.header["data_hash"],
+            placed=run.origin != SCORES,
             scenario=scenario,
             sizes=query.sizes,
             records=tuple(query.records.tolist()),
@@ -87,10 +93,13 @@ class NotedNumber(BaseModel):
         """The truth about its candidates."""
         return np.array([digit == "1" for digit in self.members])
 
-    def is_about(self, ledger: Ledger) -> bool:
-        """Say whether its coins are a ledger's: more agree than fair coins would."""
-        if self.ledger == ledger.hash:
+    def is_about(self, run: Run) -> bool:
+        """Say whether its coins are those of a run: more agree than fair coins would."""
+        ledger = run.truth
+        if (self.ledger, self.data) == (ledger.hash, run.header["data_hash"]):
             return True
+        if not self.placed or run.origin == SCORES:
+            return False
         there = np.array(self.records) < len(ledger.owner)
         records = np.array(self.records)[there]
         common = ledger.owner[records] >= 0
@@ -105,11 +114,9 @@ class Account:
     """What was noted about one ledger.
 
     Attributes:
-        ledger: The truth, of which the numbers are.
         noted: By the digest of what was asked.
     """
 
-    ledger: Ledger
     noted: Mapping[str, NotedNumber]
 
     @property
@@ -119,9 +126,7 @@ class Account:
 
     def with_numbers(self, numbers: Sequence[NotedNumber]) -> "Account":
         """Return the account with further numbers; those that are there are the same."""
-        return Account(
-            self.ledger, {**{n.query.digest: n for n in numbers}, **self.noted}
-        )
+        return Account({**{n.query.digest: n for n in numbers}, **self.noted})
 
     def check_budget(self, budget: float, before: "Account") -> None:
         """Refuse what tells more than it may.
@@ -189,8 +194,8 @@ def opened(run: Run) -> Iterator[tuple[Account, Callable[[NotedNumber], None]]]:
 
 def _read(folder: Path, run: Run) -> Account:
     everything = map(_load, sorted(folder.glob("*.json")))
-    ours = {n.query.digest: n for n in everything if n.is_about(run.truth)}
-    return Account(run.truth, ours)
+    ours = {n.query.digest: n for n in everything if n.is_about(run)}
+    return Account(ours)
 
 
 def _note(folder: Path, number: NotedNumber) -> None:

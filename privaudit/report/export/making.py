@@ -63,7 +63,7 @@ def number_of(run: Run, scenario: str, secret: RunSecret) -> NotedNumber | None:
     query = _asked(stored)
     truth = run.truth.is_member[query.records]
     noised = query.noised(truth, secret.noise(run.truth.hash, query.digest))
-    return NotedNumber.of(query, run.truth, scenario, noised)
+    return NotedNumber.of(query, run, scenario, noised)
 
 
 def make_card(

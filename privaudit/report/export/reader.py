@@ -27,7 +27,7 @@ from privaudit.privacy.noised_auroc import RankQuery
 
 FEW = 30  # candidates of a client whose memberships are searched
 MARGIN = 4.0  # standard deviations of what chance explains
-_MOST = 2**21  # halves that fit together; where more do, little is told
+_MOST = 2**18  # halves that fit together; where more do, little is told
 _REACH = 4.0  # standard deviations within which a membership fits
 _EXACT = 1e-9  # of a number's range: what rounding leaves of an exact one
 
@@ -151,14 +151,23 @@ def _search(
     noise = np.array([one.sd**2 for one in about]) + (rests**2).sum(1) / 4
     spread = np.maximum(np.sqrt(noise), _EXACT * np.abs(rows).sum(1))
     rows, values = rows / spread[:, None], values / spread
-    sharpest = np.argsort(-np.abs(rows).sum(1))
-    return _weigh(rows[sharpest], values[sharpest])
+    # A sum with weights of no common measure is hit where all numbers are at once.
+    weights = np.sqrt(2 + np.arange(len(rows)) + 1 / np.pi)
+    weights /= np.sqrt((weights**2).sum())
+    return _weigh(
+        np.vstack([weights @ rows, rows]), np.append(weights @ values, values)
+    )
 
 
 def _weigh(
     rows: Float[np.ndarray, "numbers few"], values: Float[np.ndarray, " numbers"]
 ) -> Float[np.ndarray, " few"] | None:
-    """Return the mean of the memberships that fit, by their likelihood."""
+    """Return the mean of the memberships that fit, by their likelihood.
+
+    Args:
+        rows: In units of their noise; the first one is of all others together.
+        values: Of the numbers.
+    """
     half = rows.shape[1] // 2
     left, right = _all_of(half), _all_of(rows.shape[1] - half)
     sums, others = left @ rows[:, :half].T, right @ rows[:, half:].T
@@ -173,7 +182,8 @@ def _weigh(
     begins = np.repeat(first - np.cumsum(count) + count, count)
     theirs = begins + np.arange(count.sum())
     missed = np.zeros(len(ours))
-    for ahead, behind, value in zip(sums.T, others.T, values, strict=True):
+    each = list(zip(sums.T, others.T, values, strict=True))
+    for ahead, behind, value in each[1:]:
         off = ahead[ours] + behind[theirs] - value
         fits = np.abs(off) <= _REACH
         ours, theirs, missed = ours[fits], theirs[fits], (missed + off**2)[fits]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from privaudit.report.export.allow_list import LEFT_OUT
 
 from privaudit import Run, train
 from privaudit.core.errors import ConfigError, StorageError, TranscriptError
@@ -15,7 +16,6 @@ from privaudit.core.storage import file_hash
 from privaudit.federated.runs.ledger import Ledger
 from privaudit.report.export import export as export_module
 from privaudit.report.export import export_public
-from privaudit.report.export.allow_list import LEFT_OUT
 from privaudit.report.export.verify import leaves
 from tests.owner_changes import sign_again
 from tests.privaudit.report.export.conftest import NAME, SEED, edit

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from privaudit.report.export.card import render, with_hash
 
 from privaudit import Auditor, Run, train
 from privaudit.auditing.storage.save import save_audit
 from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.report.export import Verification, export_public, verify_card
-from privaudit.report.export.card import render, with_hash
 from privaudit.report.export.verify import leaves
 from tests.conftest import Cli
 from tests.owner_changes import sign_again
