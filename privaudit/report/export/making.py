@@ -6,12 +6,20 @@ from contextlib import suppress
 from importlib.metadata import version
 from typing import Any
 
+from pydantic import ValidationError
+
 from privaudit.auditing.attack import ATTACKS
+from privaudit.auditing.named_attacks import restore_attack
 from privaudit.auditing.repetition.audit_log import LoggedAudit, read_log, tally
 from privaudit.auditing.repetition.plan import AuditPlan, plan_of
 from privaudit.auditing.scenario import SCENARIOS
 from privaudit.auditing.storage.load import StoredAudit, read_audit, stored_scenarios
-from privaudit.core.errors import PluginError, TranscriptError, UnknownNameError
+from privaudit.core.errors import (
+    ConfigError,
+    PluginError,
+    TranscriptError,
+    UnknownNameError,
+)
 from privaudit.core.registry import Registry
 from privaudit.datasets.dataset import DATASETS
 from privaudit.evaluation.card import (
@@ -88,6 +96,24 @@ def make_card(
         TranscriptError: The run or an audit is damaged, or another version wrote it.
     """
     run.transcript.check()
+    try:
+        return _make(run, numbers, secret, spent, logged)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise TranscriptError(
+            f"{run.place} holds what no card can say: {first['msg']} at "
+            f"{'.'.join(map(str, first['loc']))}. It was altered, or another version "
+            "wrote it. Make the audit again with `privaudit attack`."
+        ) from None
+
+
+def _make(
+    run: Run,
+    numbers: Mapping[str, NotedNumber | None],
+    secret: RunSecret,
+    spent: Spent,
+    logged: int | None,
+) -> Card:
     log, plan = read_log(run)[:logged], plan_of(run)
     stored = {scenario: read_audit(run, scenario) for scenario in numbers}
     audits = {
@@ -123,11 +149,10 @@ def _audit(
     different, planned = _different(log, plan, headline, entry)
     auroc = _auroc(number, 1 - ALPHA / different) if number else None
     named, unnamed = _names(stored.attacks)
-    settings = str(entry["settings"])
     return AuditShown(
         threat=str(stored.contents["threat"]).partition(":")[0],
         headline=_base(headline),
-        settings=settings if _base(headline) in ATTACKS.names() else None,
+        settings=_settings(headline, entry),
         attacks=named,
         unnamed=unnamed,
         audits=max(1, len(log)),
@@ -176,6 +201,14 @@ def _different(
 def _question(audit: LoggedAudit) -> tuple[object, ...]:
     attacks = [(one.attack, one.settings, sum(one.n)) for one in audit.attacks]
     return audit.scenario, audit.seed, tuple(attacks)
+
+
+def _settings(label: str, entry: Mapping[str, Any]) -> str | None:
+    """Return an attack's parameters as its own code says them, or nothing."""
+    try:
+        return repr(restore_attack(_base(label), str(entry["settings"])))
+    except (ConfigError, PluginError):
+        return None
 
 
 def _names(attacks: Sequence[str]) -> tuple[tuple[str, ...], int]:

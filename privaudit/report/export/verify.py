@@ -158,6 +158,9 @@ def _compare(card: Card, as_written: bool, run: Run) -> Verification:
         amiss.append(Mismatch("card", "its text is not as it was written"))
     try:
         secret = secret_of(run)
+        if not _is_of(card, run):
+            why = "the run's transcript is another, or its secret is"
+            amiss.append(Mismatch("commitments/transcript", why))
         amiss += _differences(leaves(card.plain()), leaves(_remade(card, run, secret)))
         amiss += _unnoted(card, run, secret)
     except PrivauditError as error:

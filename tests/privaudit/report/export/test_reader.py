@@ -113,8 +113,8 @@ def test_a_ledger_s_budget_of_cards_stays_within_chance(
 ) -> None:
     """Three noised numbers of each of 12 ledgers, whatever the scores tell by themselves.
 
-    Where they tell nothing, the mean AUROC of the reader is a half and what epsilon 2
-    allows, less than 0.14, within four standard errors.
+    Where they tell nothing, the mean AUROC of the reader is at most what three numbers
+    allow of two coins, a member's and another's: Phi(0.289 sqrt(3)) = 0.69.
     """
     aurocs = []
     for _ in range(12):
@@ -140,7 +140,7 @@ def test_a_ledger_s_budget_of_cards_stays_within_chance(
             aurocs.append(auroc(belief[truth], belief[~truth]).value)
     error = 1 / math.sqrt(3 * len(aurocs) * sum(sizes))
     if not leak:
-        assert np.mean(aurocs) < 0.5 + 0.14 + 4 * error
+        assert np.mean(aurocs) < 0.69 + 4 * error
 
 
 def test_without_noise_pooled_numbers_add_up_to_a_gain(
