@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from privaudit.checks.gate.settings import TABLE, SettingLine
 from privaudit.core.storage import read_bytes
+from privaudit.report.gate_codes import coded
 
 if TYPE_CHECKING:
     from privaudit.checks.gate.checks import AnyCheck
@@ -39,7 +40,7 @@ _GATE_RULES: Mapping[str, str] = {
 
 
 def gate_sarif(result: "GateResult") -> Json:
-    """Return a gate's regressions, and what it could not decide."""
+    """Return a gate's regressions, and what it could not decide, in codes."""
     not_passed = [check for check in result.checks if check.outcome != "pass"]
     rules = [_rule(name, question) for name, question in _GATE_RULES.items()]
     order = list(_GATE_RULES)
@@ -59,7 +60,7 @@ def _of_check(check: "AnyCheck", result: "GateResult", index: int) -> Json:
         "ruleIndex": index,
         "kind": "fail" if decided else "open",
         "level": "error" if decided else "none",
-        "message": {"text": check.sentence},
+        "message": {"text": coded(check)},
         "locations": [_location(f"{TABLE}.{setting}", setting, place)],
         "partialFingerprints": {"privauditCheck/v1": _fingerprint(mark)},
     }
