@@ -150,7 +150,8 @@ def short_of_settings(
         names = [_usual(made, settings, kind)]
     if not names:  # those of the baseline, which need no more than settings say
         names = [name for name, one in made.items() if one.shadows is not None]
-    fewest = FEWEST if settings.shadows is None else settings.shadows
+    usual = FEWEST if by_default else 0
+    fewest = usual if settings.shadows is None else settings.shadows
     plan = find_plan(settings.scenario).attacks
     cheap = all(n in plan and not plan[n].trains_shadows for n in names)
     shadows = 0 if cheap else max(fewest, FEWEST)

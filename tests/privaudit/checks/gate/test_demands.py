@@ -14,7 +14,8 @@ from privaudit import load_run
 from privaudit.checks.gate.baseline import Baseline, make_baseline, save_baseline
 from privaudit.checks.gate.gate import GateResult, gate, write_baseline
 from privaudit.checks.gate.settings import Configured, GateSettings, configure
-from privaudit.checks.gate.shortfall import Shortfall
+from privaudit.checks.gate.shortfall import Shortfall, short_of_settings
+from privaudit.checks.gate.strength import AttackStrength
 from privaudit.core.errors import ConfigError, TranscriptError, TrustError
 from privaudit.core.signing import SECRET, TRUST, own_key, public_half
 from privaudit.report.export import export_public
@@ -163,6 +164,15 @@ def test_reports_show_what_was_not_checked(runs: Path) -> None:
         json.loads(json.dumps(found.to_dict()))["checks"][-1]["code"]
         == "missing attack"
     )
+
+
+def test_a_baseline_by_fewer_shadows_than_usual_asks_for_no_more() -> None:
+    one = {"rmia": AttackStrength("Rmia(shadows=1, mode='offline')", "", ("a",))}
+    for by_default, count in ((True, 1), (False, 0)):
+        found = short_of_settings(
+            "run", one, GateSettings(), None, by_default=by_default
+        )
+        assert len([*found]) == count
 
 
 # What a pull request can change in its own pyproject.toml.
