@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,7 +53,7 @@ def audit(tmp_path_factory: pytest.TempPathFactory) -> Audit:
 
 
 def test_without_a_seed_those_who_stay_keep_their_coins(tmp_path: Path) -> None:
-    quick = {"rounds": 1, "epochs": 1, "shots": 10, "clients": 2, "tested": 10}
+    quick: dict[str, Any] = {"rounds": 1, "epochs": 1, "shots": 10, "clients": 2}
     run = train(folder=tmp_path, name="before", **quick)
     save_audit(Auditor(run).attack(attacks=["lira:mode=offline"], shadows=12))
     found = retrain_without(run, share=0.2, folder=tmp_path)
