@@ -313,10 +313,8 @@ class Recorder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close; after an error it was stopped."""
-        if kind is None:
-            self.close()
-        self.stop()
+        """Close, or stop after an error."""
+        self.close() if kind is None else self.stop()
 
     def stop(self) -> None:
         """Record no more; ``privaudit import --stopped`` makes a run of what is there."""

@@ -159,7 +159,7 @@ def read_log(run: Run) -> list[LoggedAudit]:
         TranscriptError: It was cut or altered.
     """
     try:
-        lines = grown_lines(run.path, run.latest(), LOG)
+        lines = grown_lines(run.path, run.latest().seal, LOG, run.latest)
     except MissingFileError:
         raise MissingFileError(
             f"The log of {run.name}'s audits, {run.place}/{LOG}, is gone or cannot be "

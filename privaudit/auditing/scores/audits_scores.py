@@ -11,7 +11,7 @@ from privaudit.auditing.external_models import ShadowAttack, SignalScale, shadow
 from privaudit.auditing.model_outputs import Array, as_array
 from privaudit.auditing.scores.score_table import Names, ScoreTable
 from privaudit.auditing.scores.scored_audit import Declared, audit_scores
-from privaudit.auditing.scores.slips import ASKED, refuse_mask, refuse_training
+from privaudit.auditing.scores.slips import refuse_mask, refuse_training
 from privaudit.core.errors import ConfigError
 from privaudit.recording.origins.scores import SCORES
 from privaudit.statistics.delong import checked_scores
@@ -107,7 +107,7 @@ class AuditsScores:
             >>> print(Auditor.from_signal(abs, [3, -4, 5], [1, -2, 4]))
             AUROC 0.833 [0.217, 0.987], n = 3 + 3
         """
-        refuse_training(score, [*members[:ASKED], *nonmembers[:ASKED]])
+        refuse_training(score, members)
         return AuditsScores.from_scores(
             [float(score(record)) for record in members],
             [float(score(record)) for record in nonmembers],

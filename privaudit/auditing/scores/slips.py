@@ -4,7 +4,8 @@ What is refused is what hardly anybody means; whoever does is told how to say so
 """
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,7 @@ def refuse_mask(
             )
 
 
-def refuse_training(score: Callable[[Any], float], records: Sequence[Any]) -> None:
+def refuse_training(score: Callable[[Any], float], records: Iterable[Any]) -> None:
     """Refuse a scoring function of a model in training mode, whose answers are drawn.
 
     A module in training mode without such layers answers as it always does; so it is
@@ -54,7 +55,8 @@ def refuse_training(score: Callable[[Any], float], records: Sequence[Any]) -> No
     training = [module for module in _modules(score) if module.training]
     drawn = [name for module in training for name in _drawn(module)]
     if training and not drawn:
-        twice = [[float(score(one)) for one in records[:ASKED]] for _ in range(2)]
+        few = list(islice(records, ASKED))
+        twice = [[float(score(one)) for one in few] for _ in range(2)]
         drawn = ["its scores"] * (twice[0] != twice[1])
     if drawn:
         kind = type(training[0]).__name__

@@ -66,7 +66,7 @@ def lint(run: Run | Evidence, *, trial: float = SECONDS) -> list[Finding]:
         MissingFileError: The log of its audits is gone.
         TranscriptError: A part of it is damaged.
     """
-    if isinstance(run, Run):
+    if isinstance(run, Run) and run.is_stored:
         check_log(run)
     evidence = run if isinstance(run, Evidence) else Evidence.of(run)
     if evidence.claim.epsilon is None and not evidence.is_noised:

@@ -262,7 +262,7 @@ def _by_seed(ours: Sequence[Run], theirs: Sequence[Run]) -> list[tuple[Run, Run]
     seeds = [[run.config.seed for run in runs] for runs in (ours, theirs)]
     same = set(seeds[0]) == set(seeds[1]) and len(seeds[0]) == len(seeds[1])
     if not same or len(set(seeds[0])) < len(seeds[0]) or None in seeds[0]:
-        said = [", ".join(map(seed_name, each)) for each in seeds]
+        said = [f"[{', '.join(map(seed_name, each))}]" for each in seeds]
         raise IncompatibleRunsError(
             f"Several runs are paired by seed, and there are the seeds {said[0]} and "
             f"{said[1]}. Give each setting once for each seed, trained with --seed."

@@ -267,12 +267,12 @@ def toss_coins(records: int, seeds: Seeds) -> Bool[np.ndarray, " records"]:
 
 
 def known_by(seed: int | None) -> str:
-    """Say what a seed of coins gives away; empty without one."""
+    """Say what a seed of coins gives away, and not which it is; empty without one."""
     if seed is None:
         return ""
     return (
-        f"The coins that choose members follow from seed {seed}: anyone with the data "
-        "and this seed knows every member."
+        "The coins that choose members follow from the seed: anyone with the data and "
+        "this seed knows every member."
     )
 
 

@@ -147,7 +147,7 @@ def test_every_field_of_a_run_is_an_option_of_train(
 
     monkeypatch.setattr("privaudit.federated.runs.config.make_config", stop)
     words = (option.opts[0], *GIVEN[kind])
-    cli("train", "--seed", 0, *words)
+    cli("train", *words)
     assert asked == {name: kind(*GIVEN[kind] or [True])}
 
 
@@ -175,7 +175,7 @@ def test_a_new_field_of_a_run_is_an_option_without_another_line() -> None:
     ],
 )
 def test_a_field_out_of_range_is_one_line(words: Words, why: str, cli: Cli) -> None:
-    code, _, err = cli("train", "--seed", 0, *words)
+    code, _, err = cli("train", *words)
     assert (code, err.count("\n")) == (2, 1)
     assert f"The run cannot take {why}: " in err
 

@@ -17,6 +17,7 @@ from privaudit.privacy.events import MechanismEvent
 from privaudit.recording.bundle import BUNDLE, read_bundle
 from privaudit.recording.importing import finish_recording
 from privaudit.recording.recorder import Recorder
+from tests.conftest import Cli
 from tests.privaudit.recording.small_federation import (
     NAMES,
     ROUNDS,
@@ -41,7 +42,7 @@ def test_what_a_killed_recorder_wrote_can_be_audited(tmp_path: Path) -> None:
         run()
     bundle = read_bundle(tmp_path / "run")
     assert bundle.rounds == 2
-    ended = finish_recording(tmp_path / "run", toss())
+    ended = finish_recording(tmp_path / "run", toss(), stopped=True)
     assert ended.config.rounds == 2
     assert max(m.round for m in ended.transcript) == 1
 
@@ -53,7 +54,7 @@ def test_lines_beyond_the_last_count_are_dropped(tmp_path: Path) -> None:
     counted = (tmp_path / "run" / BUNDLE).read_bytes()
     recorder.close()
     (tmp_path / "run" / BUNDLE).write_bytes(counted)
-    run = finish_recording(tmp_path / "run", toss())
+    run = finish_recording(tmp_path / "run", toss(), stopped=True)
     assert {m.round for m in run.transcript} == {0}
 
 
@@ -247,3 +248,35 @@ def test_mechanisms_are_declared_and_accounted_for(tmp_path: Path) -> None:
     assert certificate["declared"] > 1000
     found = {finding.rule: finding.severity for finding in lint(run)}
     assert found["claim-covers-certificate"] == "error"
+
+
+def test_a_stopped_recording_gives_no_verdict_as_if_it_were_whole(
+    tmp_path: Path, cli: Cli
+) -> None:
+    """By an error, or a kill: without close() nobody knows what was to come."""
+    folder, ledger = tmp_path / "run", tmp_path / "ledger.npz"
+    toss().save(ledger)
+
+    def fails(recorder: Recorder) -> None:
+        with recorder:
+            run_federation(recorder, toss(), Linear(), rounds=1)  # and a broadcast
+            raise RuntimeError
+
+    one = Recorder(folder, ledger=toss(), weight="n")
+    with pytest.raises(RuntimeError):
+        fails(one)
+    assert not (folder / "run.json").exists()
+    assert one.run is None
+    code, _, said = cli("import", folder, "--ledger", ledger)
+    assert code == 2
+    assert "was stopped" in said
+    assert "--stopped" in said
+    assert not (folder / "run.json").exists()
+    code, said, _ = cli("import", folder, "--ledger", ledger, "--stopped")
+    assert code == 0
+    assert load_run(folder).config.settings == {
+        "recording": "stopped after round 1, before the federation's end"
+    }
+    whole = record(tmp_path / "whole").run
+    assert whole is not None
+    assert "recording" not in whole.config.settings

@@ -12,8 +12,9 @@ has no key cannot make one that leaves audits out.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -217,17 +218,24 @@ def counted_lines(file: Path, listed: str | None) -> list[bytes]:
     )
 
 
-def grown_lines(path: Path, header: SignedHeader, name: str) -> list[bytes]:
+def grown_lines(
+    path: Path, seal: str, name: str, latest: Callable[[], SignedHeader]
+) -> list[bytes]:
     """Return the lines of a file of a run that only grows, held against all seen here.
+
+    Args:
+        path: The run's folder.
+        seal: Of the run.
+        name: Of the file.
+        latest: Reads the header.
 
     Raises:
         MissingFileError: It is gone.
         LimitError: It is larger than a bound.
         TranscriptError: It was cut or altered, or is older than what was seen before.
     """
-    lines = counted_lines(path / name, header.added.get(name))
-    remember(path / name, header.seal, lines)
-    return lines
+    file = path / name
+    return remember(file, seal, lambda: counted_lines(file, latest().added.get(name)))
 
 
 def _refuse_surplus(file: Path, there: int, listed: int) -> None:
@@ -272,7 +280,7 @@ def add_files(
                 "would be of a run that is no more. Run the same command again."
             )
         grown = {
-            name: [*grown_lines(path, header, name), line]
+            name: [*grown_lines(path, seal, name, lambda: header), line]
             for name, line in (lines or {}).items()
         }
         written = dict(contents)
@@ -286,7 +294,7 @@ def add_files(
         added = _signed_list(header.seal, {**header.added, **hashes})
         _write(path, {**header.content, SIGNATURE: first, ADDED: added}, lease)
         for name, there in grown.items():
-            remember(path / name, header.seal, there)
+            remember(path / name, seal, partial(list, there))
 
 
 def _signed_list(seal: str, files: Mapping[str, str]) -> dict[str, Any]:

@@ -7,9 +7,10 @@ beside the owner's key, out of reach of whoever can write in the run alone.
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from privaudit.core.errors import ConfigError, StorageError, TranscriptError
 from privaudit.core.signing import keys_folder
@@ -18,24 +19,25 @@ from privaudit.core.storage import make_private_folder, read_json, write_json
 NOTES = "audited"  # the folder beside the owner's key
 
 
-def remember(file: Path, seal: str, lines: Sequence[bytes]) -> None:
-    """Note the lines of a file of a run if they are more than were seen here before.
+def remember(file: Path, seal: str, read: Callable[[], list[bytes]]) -> list[bytes]:
+    """Return the lines of a file of a run, held against those that were seen here before.
 
-    Where no folder of keys can be written, nothing is noted. A run that is trained anew,
-    or lies elsewhere, is another one.
+    The longest are noted; nothing is where no folder of keys can be written. A run that
+    is trained anew, or lies elsewhere, is another one.
 
     Args:
         file: The file.
         seal: Of the run.
-        lines: That the run lists, all of them.
+        read: Returns the lines that the run lists. It is called once the note is read:
+            what another process adds meanwhile is more than that.
 
     Raises:
         TranscriptError: They do not begin with those that were seen before.
     """
     place = _place(file, seal)
-    noted = read_json(place) if place is not None and place.exists() else {"lines": 0}
-    before = int(noted["lines"])
-    if before and _hash(lines[:before]) != noted["sha256"]:
+    noted = _noted(place)
+    lines, before = read(), int(noted.get("lines", 0))
+    if before and _hash(lines[:before]) != noted.get("sha256"):
         raise TranscriptError(
             f"{file} has {len(lines)} lines, and once had {before}, with others among "
             f"them, as {place} notes: the run was put back to an earlier state, and "
@@ -43,11 +45,18 @@ def remember(file: Path, seal: str, lines: Sequence[bytes]) -> None:
             "with --fresh. If nothing later is left, remove that note: what is said of "
             "the run then leaves those audits out."
         )
-    if place is None or len(lines) <= before:
-        return
-    with suppress(StorageError):  # keys that cannot be written beside are still keys
-        make_private_folder(place.parent)
-        write_json(place, {"lines": len(lines), "sha256": _hash(lines)})
+    if place is not None and len(lines) > before:
+        with suppress(StorageError):  # keys beside which nothing is written are keys
+            make_private_folder(place.parent)
+            write_json(place, {"lines": len(lines), "sha256": _hash(lines)})
+    return lines
+
+
+def _noted(place: Path | None) -> dict[str, Any]:
+    try:
+        return read_json(place) if place is not None and place.exists() else {}
+    except OSError:  # a folder that is closed to this user
+        return {}
 
 
 def _place(file: Path, seal: str) -> Path | None:

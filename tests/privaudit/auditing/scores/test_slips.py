@@ -22,7 +22,8 @@ from privaudit.core.errors import ConfigError, UnknownNameError
 def test_scores_of_noise_and_a_mask_are_no_leak(rng: np.random.Generator) -> None:
     """As other libraries take them, in either order, of any type; and said to be coins."""
     scores, mask = rng.normal(size=200), rng.random(200) < 0.5
-    masks: list[Any] = [mask, mask.astype(int), mask.astype(float), mask.tolist()]
+    masks: list[Any] = [mask, mask.astype(int), mask.astype(float)]
+    masks.append(mask.astype(float).tolist())
     for one in [*masks, torch.from_numpy(mask)]:
         for pair in ((scores, one), (one, scores)):
             with pytest.raises(ConfigError, match=r"scores\[mask\], scores\[~mask\]"):

@@ -46,7 +46,7 @@ def test_a_seed_repeats_and_the_command_says_what_it_costs(
     for name in ("one.npz", "two.npz"):
         code, out, _ = cli(*words, name)
         assert code == 0
-        assert "Tossed with seed 4: who can guess it knows, too." in out
+        assert "anyone with the data and this seed knows every member" in out
         assert "and 10 more clients" in out
         hashes.add(Ledger.load(table / name).hash)
     assert len(hashes) == 1

@@ -439,7 +439,7 @@ def test_audits_on_another_machine_go_on_counting(
     monkeypatch.setenv(TRUST, public_half(private(OTHERS_SECRET)))
     assert len(read_log(Run(run))) == 3
     count(run, 1)
-    moved = shutil.move(run, run.parent / "moved")
+    moved = Path(shutil.move(run, run.parent / "moved"))
     count(moved, 1)
     assert len(read_log(Run(moved))) == 5
 

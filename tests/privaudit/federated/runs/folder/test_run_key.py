@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from privaudit import train
+from privaudit import Auditor, load_run, train
 from privaudit.cli.progress import Event
 from privaudit.core.errors import (
     ConfigError,
@@ -34,7 +34,8 @@ from privaudit.privacy.secure_aggregation.fixed_point import FixedPoint
 from privaudit.privacy.secure_aggregation.identities import Roster
 from privaudit.privacy.secure_aggregation.randomness import RunKey
 from privaudit.report.export.export import export_public
-from tests.conftest import common_cache
+from privaudit.report.settings import run_settings
+from tests.conftest import Cli, common_cache
 
 QUICK: dict[str, Any] = {"rounds": 2, "clients": 3, "epochs": 1}
 SYSTEM: dict[str, Any] = {"secure_aggregation": "masked", **QUICK}
@@ -349,6 +350,24 @@ def test_nobody_guesses_the_members_of_a_run_without_a_seed(
     assert np.array_equal(other.truth.owner, secret.truth.owner)
     agree = other.truth.is_member == secret.truth.is_member
     assert agree[secret.truth.owner >= 0].mean() < 0.5 + 6 * 0.5 / units**0.5
+
+
+KNOWN = "anyone with the data and this seed knows every member"
+
+
+def test_a_run_says_who_can_know_its_members(cli: Cli) -> None:
+    """On the terminal, in run.json, in the report's settings and in lint."""
+    words = ("--rounds", 1, "--clients", 3, "--set", "epochs=1", "--name")
+    for name, seed in (("known", ("--seed", 4812763)), ("secret", ())):
+        code, said, _ = cli("train", *words, name, *seed)
+        assert (code, KNOWN in said, "4812763" in said) == (0, bool(seed), False)
+        _, said, _ = cli("lint", name)
+        assert (KNOWN in said, "4812763" in said) == (bool(seed), False)
+        run = load_run(name)
+        assert run.header["config"]["seed"] == (4812763 if seed else None)
+        settings = run_settings([Auditor(run).attack(shadows=0)]).shared
+        assert (KNOWN in settings["members"]) == bool(seed)
+        assert ("Of a secret key." in settings["members"]) != bool(seed)
 
 
 def test_a_resumed_run_keeps_its_coins(tmp_path: Path) -> None:
