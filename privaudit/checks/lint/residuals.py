@@ -122,9 +122,8 @@ def _totals(evidence: Evidence) -> dict[int, tuple[Tensors, tuple[ClientId, ...]
 
     Masks leave the sum alone.
     """
-    clients = evidence.task.clients
     masked = {
-        index: (sums[0][0].tensors, tuple(clients[n] for n in sums[0][1]))
+        index: (sums[0][0].tensors, tuple(sums[0][1]))
         for index, sums in evidence.sums.items()
     }
     return masked | {

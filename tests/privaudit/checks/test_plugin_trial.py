@@ -5,6 +5,7 @@ those by a false alarm that an honest one had as well.
 """
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from tests.privaudit.checks.lint.conftest import TOY
 from tests.privaudit.checks.lint.declared_trainers import HONEST, WRONG
 
 KEYS = Seeds(0)
-BUILT_IN = {
+BUILT_IN: dict[str, dict[str, Any]] = {
     "dp-promptfl": {"epsilon": 8.0},
     "dp-fpl": {"epsilon": 8.0, "noise_at": "client"},
     "dp-fedpt": {"epsilon": 8.0, "epochs": 1, "noise_by": "server"},
