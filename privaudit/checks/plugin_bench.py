@@ -42,7 +42,7 @@ class Pair:
         twice: Whether a neighbour of a neighbour stands on the other side.
     """
 
-    bench: "Bench"
+    bench: "TrialBench"
     shards: Mapping[Side, Records]
     twice: bool = False
 
@@ -52,7 +52,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Bench:
+class TrialBench:
     """Two clients with a few public records, and a round of theirs under many keys."""
 
     trainer: Trainer

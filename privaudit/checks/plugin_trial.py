@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from privaudit.checks.plugin_bench import PILOT, SIDES, Bench, Rows
+from privaudit.checks.plugin_bench import PILOT, SIDES, TrialBench, Rows
 from privaudit.core.seeds import Seeds
 from privaudit.core.streams import KEY
 from privaudit.federated.trainer import Events, Task, Trainer
@@ -93,7 +93,7 @@ def try_mechanisms(
         TooFewRecordsError: There are not enough public records.
     """
     began = time.monotonic()
-    bench = Bench(trainer, task, keys or Seeds.of_key(secrets.token_bytes(KEY)))
+    bench = TrialBench(trainer, task, keys or Seeds.of_key(secrets.token_bytes(KEY)))
     events = bench.events()
     noised = [event for event in events if event.noise_multiplier > 0]
     if not noised:
@@ -108,7 +108,7 @@ def try_mechanisms(
 
 
 def _guessed(
-    bench: Bench,
+    bench: TrialBench,
     events: Events,
     views: Sequence[CertifiedView],
     began: float,

@@ -16,13 +16,12 @@ from privaudit.core.errors import TranscriptError
 from privaudit.core.seeds import Randomness
 from privaudit.core.tensors import Tensors
 from privaudit.federated.runs.runs import Run
-from privaudit.federated.trainer import TRAINERS, ClientId, Task, Trainer
+from privaudit.federated.trainer import ClientId, Task, Trainer
 from privaudit.federated.transcripts.transcript import Message
 from privaudit.privacy.certificate import Certificate, CertifiedView, Claim
 from privaudit.privacy.events import MechanismEvent, Release, Unit
 from privaudit.privacy.privacy_record import events_by_round
 from privaudit.privacy.trace import ClientTrace, RoundTrace
-from privaudit.recording.recorded_config import DeclaredConfig
 from privaudit.recording.recorded_trainer import RecordedTrainer
 
 
@@ -85,8 +84,7 @@ class Evidence:
             seed=run.config.seed,
             randomness=run.config.randomness,
             is_open=os.name == "posix" and bool(run.path.stat().st_mode & 0o077),
-            is_declared=isinstance(run.config, DeclaredConfig)
-            or not TRAINERS.is_own(run.config.build_trainer()),
+            is_declared=not run.config.applies_mechanisms,
         )
 
     def setting(self, *names: str) -> tuple[str, ...]:
