@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from privaudit.checks.plugin_bench import PILOT, SIDES, TrialBench, Rows
+from privaudit.checks.plugin_bench import PILOT, SIDES, Rows, TrialBench
 from privaudit.core.seeds import Seeds
 from privaudit.core.streams import KEY
 from privaudit.federated.trainer import Events, Task, Trainer
