@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,6 +25,7 @@ from privaudit.auditing.named_attacks import named_attacks
 from privaudit.auditing.storage.load import read_audit
 from privaudit.auditing.storage.restore import restore_audit
 from privaudit.auditing.storage.save import save_audit
+from privaudit.checks.plugin_trial import try_mechanisms
 from privaudit.core.errors import AttackError, ConfigError, PluginError
 from privaudit.federated.trainer import TRAINERS
 from privaudit.models.interfaces import AnyTask
@@ -442,14 +444,16 @@ def test_what_another_packages_trainer_declares_is_certified_nowhere(
 
 
 def test_lint_tries_another_packages_trainer_out_without_being_asked(
-    noised: Callable[..., Run], cli: Cli
+    noised: Callable[..., Run], cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    few = partial(try_mechanisms, most=100)
+    monkeypatch.setattr("privaudit.checks.lint.linter.try_mechanisms", few)
     noised("quiet-promptfl", epsilon=8)
     code, printed, _ = cli("lint", "quiet-promptfl")
     assert code == 1
     assert "error: mechanisms-tried: What the view server holds is the same" in printed
     noised("honest-means")
-    code, printed, _ = cli("lint", "honest-means", "--trial", "1")
+    code, printed, _ = cli("lint", "honest-means", "--trial", "60")
     assert code == 0
     assert "note: mechanisms-tried: 100 rounds with a record and 100 without" in printed
     assert "not tried out" in cli("lint", "honest-means", "--trial", "0")[1]

@@ -22,8 +22,8 @@ from privaudit.privacy.certificate import CertifiedView
 
 PILOT = 32  # runs that tell the direction
 AT_ONCE = 128  # federations side by side
-ALIKE, LEAST_COMPARED, KEYS = 0.9, 40, 16
-"""Correlation of so many independent normal values is never so large: 1e-13."""
+ALIKE, LEAST_COMPARED, KEYS = 0.9, 40, 32
+"""Correlation of so many independent normal values is so large in 1e-13 of all cases."""
 RECORDS = 6  # of each of two clients
 LOUD = 50.0  # times a real picture's features: of a record that any clip binds
 TARGET, BYSTANDER = "client-0", "client-1"
@@ -42,7 +42,7 @@ class Pair:
         twice: Whether a neighbour of a neighbour stands on the other side.
     """
 
-    bench: "Bench"
+    bench: "TrialBench"
     shards: Mapping[Side, Records]
     twice: bool = False
 
@@ -52,7 +52,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Bench:
+class TrialBench:
     """Two clients with a few public records, and a round of theirs under many keys."""
 
     trainer: Trainer
@@ -99,7 +99,8 @@ class Bench:
     ) -> dict[CertifiedView, Rows]:
         _, bystander, _ = self.shards
         sizes = {TARGET: 2 * RECORDS, BYSTANDER: 2 * RECORDS}
-        task = replace(self.task, candidates=sizes, rounds=index + 1)
+        rounds = max(self.task.rounds, index + 1)  # noise may be set by their number
+        task = replace(self.task, candidates=sizes, rounds=rounds)
         shards, public = {TARGET: target, BYSTANDER: bystander}, Seeds(0)
         federations = [
             Federation.begin(
@@ -207,14 +208,10 @@ class Bench:
                 base = Records.joined([target, other]) if replaced else target
                 joined = Records.joined([target, one])
                 found.append((name, Pair(self, {"with": joined, "without": base})))
-        if (
-            event.unit == "record"
-            and not replaced
-            and self.task.kind == "classification"
-        ):
-            beside = Records.joined(
-                [target, other]
-            )  # a mean that is clipped turns round
+        is_alone = event.unit == "record" and not replaced
+        if is_alone and self.task.kind == "classification":
+            # A batch's mean that is clipped, in place of each record, turns round.
+            beside = Records.joined([target, other])
             louder = Records.joined([beside, replace(one, features=2 * one.features)])
             pair = Pair(self, {"with": louder, "without": beside})
             found.append(("a record that outweighs its opposite", pair))
@@ -237,6 +234,7 @@ def _alike(one: Rows, other: Rows) -> float:
     if one.shape != other.shape or one.numel() < LEAST_COMPARED:
         return 0.0
     rows = [found - found.mean(dim=0) for found in (one, other)]
+    rows = [row / row.norm(dim=0).clamp(min=1e-300) for row in rows]
     lengths = float(rows[0].norm() * rows[1].norm())
     return float((rows[0] * rows[1]).sum()) / lengths if lengths else 0.0
 

@@ -27,6 +27,11 @@ KNOWN = (
 class DeclaredConfig(RunConfig):
     """Settings that hold words of other people's: nothing that a terminal would obey."""
 
+    @property
+    def applies_mechanisms(self) -> bool:
+        """Whether this package clipped and added noise: others did."""
+        return False
+
     @field_validator("*")
     @classmethod
     def _refuse_control(cls, value: Any) -> Any:

@@ -30,7 +30,12 @@ def _check(evidence: Evidence) -> Found:
     sentences = [*_too_many(events, sets, clients), *_in_a_pattern(sets, clients)]
     for sentence in sentences:
         yield "error", sentence, causes
-    if not sentences and not any(_in_a_pattern(_taking_turns(sets, clients), clients)):
+    turns = _taking_turns(sets, clients)
+    if (
+        evidence.is_declared
+        and not sentences
+        and not any(_in_a_pattern(turns, clients))
+    ):
         yield (
             "note",
             f"{len(sets)} rounds are too few to tell clients that were drawn from "

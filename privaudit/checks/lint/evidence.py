@@ -16,13 +16,13 @@ from privaudit.core.errors import TranscriptError
 from privaudit.core.seeds import Randomness
 from privaudit.core.tensors import Tensors
 from privaudit.federated.runs.runs import Run
-from privaudit.federated.trainer import TRAINERS, ClientId, Task, Trainer
+from privaudit.federated.trainer import ClientId, Task, Trainer
 from privaudit.federated.transcripts.transcript import Message
 from privaudit.privacy.certificate import Certificate, CertifiedView, Claim
 from privaudit.privacy.events import MechanismEvent, Release, Unit
 from privaudit.privacy.privacy_record import events_by_round
 from privaudit.privacy.trace import ClientTrace, RoundTrace
-from privaudit.recording.recorded_config import DeclaredConfig
+from privaudit.recording.recorded_trainer import RecordedTrainer
 
 
 @dataclass(frozen=True, eq=False)  # one is itself: what is read of it is kept by it
@@ -87,8 +87,7 @@ class Evidence:
             randomness=run.config.randomness,
             coin_seed=run.coin_seed,
             is_open=os.name == "posix" and bool(run.path.stat().st_mode & 0o077),
-            is_declared=isinstance(run.config, DeclaredConfig)
-            or not TRAINERS.is_own(run.config.build_trainer()),
+            is_declared=not run.config.applies_mechanisms,
         )
 
     def setting(self, *names: str) -> tuple[str, ...]:
@@ -167,18 +166,27 @@ class Evidence:
         return dict(by_round)
 
     @cached_property
-    def sums(self) -> dict[int, list[tuple[Message, list[int]]]]:
-        """The sums of updates that the server learned, and whose, by round."""
-        by_round, voices = defaultdict(list), list[int]()
+    def sums(self) -> dict[int, list[tuple[Message, list[ClientId]]]]:
+        """The sums of updates that the server learned, and whose, by round.
+
+        Survivors are numbered as a recording's clients are, or else as those who got
+        the round's broadcast.
+        """
+        by_round, voices, asked = defaultdict(list), list[ClientId](), defaultdict(list)
+        recorded = isinstance(self.trainer, RecordedTrainer)
         for message in self.messages:
-            if message.kind == "survivors":
-                voices = message.tensors["clients"].tolist()
+            if message.kind == "broadcast":
+                asked[message.round].append(message.receiver)
+            elif message.kind == "survivors":
+                numbers = message.tensors["clients"].tolist()
+                names = asked[message.round]
+                voices = [str(n) if recorded else names[n] for n in numbers]
             elif message.kind == "sum":
                 by_round[message.round].append((message, voices))
         return dict(by_round)
 
     @cached_property
-    def participants(self) -> dict[int, list[Any]]:
+    def participants(self) -> dict[int, list[ClientId]]:
         """Who sent an update, by round; where there are sums alone, their numbers."""
         summed = {
             index: [voice for _, voices in some for voice in voices]

@@ -8,7 +8,7 @@ from privaudit.checks.lint.clip_per_record import (
 )
 from privaudit.checks.lint.clipped_norms import CLIPPED_NORMS
 from privaudit.checks.lint.evidence import Evidence
-from privaudit.checks.lint.finding import Finding, Rule
+from privaudit.checks.lint.finding import Finding, Rule, Severity
 from privaudit.checks.lint.noise_as_claimed import NOISE_AS_CLAIMED
 from privaudit.checks.lint.noise_in_transcript import NOISE_IN_TRANSCRIPT
 from privaudit.checks.lint.poisson_sampling import POISSON_SAMPLING
@@ -87,7 +87,8 @@ def _tried(evidence: Evidence, seconds: float) -> Finding:
         reason = f"{type(error).__name__}: {error}"
         said = f"The trainer's mechanisms could not be tried out ({reason})."
         return Finding(TRIED, "warning", said)
-    return Finding(TRIED, "error" if found.faults else "note", str(found))
+    severity: Severity = "warning" if found.too_slow else "note"
+    return Finding(TRIED, "error" if found.faults else severity, str(found))
 
 
 def _nothing_claimed(evidence: Evidence) -> Finding:

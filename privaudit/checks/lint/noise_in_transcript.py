@@ -39,7 +39,7 @@ FEWEST = 8  # numbers whose shape says something
 
 
 @dataclass(frozen=True)
-class Held:
+class NoisedUpload:
     """An upload that is said to hold noise.
 
     Attributes:
@@ -82,7 +82,7 @@ def _check(evidence: Evidence) -> Found:
         yield from _misshapen(noises)
 
 
-def _held(evidence: Evidence) -> Iterator[Held]:
+def _held(evidence: Evidence) -> Iterator[NoisedUpload]:
     for upload in recorded_uploads(evidence):
         events = [evidence.event_of(upload.index, r) for r in ("upload", "global")]
         for event in filter(None, events):
@@ -92,7 +92,7 @@ def _held(evidence: Evidence) -> Iterator[Held]:
             share = math.sqrt(upload.voices / parts)
             std = event.noise_multiplier * event.clip_norm * share
             if std > 0 and upload.moves:
-                yield Held(upload, std, event)
+                yield NoisedUpload(upload, std, event)
 
 
 def _lower_tail(square: float, values: int) -> float:
@@ -101,7 +101,7 @@ def _lower_tail(square: float, values: int) -> float:
     return float(chi2.cdf(square, values))
 
 
-def _too_short(held: Sequence[Held]) -> Found:
+def _too_short(held: Sequence[NoisedUpload]) -> Found:
     """Say where an upload, or one tensor of it, is shorter than its noise can be."""
     found = [
         (_lower_tail(square / one.std**2, values), one, name, square, values)
@@ -135,7 +135,7 @@ def _squares(moves: Mapping[str, Numbers]) -> Iterator[tuple[str, float, int]]:
         yield name, move.square, move.values
 
 
-def _too_alike(held: Sequence[Held]) -> Found:
+def _too_alike(held: Sequence[NoisedUpload]) -> Found:
     """Say where two uploads differ by less than two noises do."""
     pairs = [
         (one, other, float(difference.square().sum()), len(difference))
@@ -158,7 +158,7 @@ def _too_alike(held: Sequence[Held]) -> Found:
         )
 
 
-def _pairs(held: Sequence[Held]) -> Iterator[tuple[Held, Held]]:
+def _pairs(held: Sequence[NoisedUpload]) -> Iterator[tuple[NoisedUpload, NoisedUpload]]:
     """Yield uploads that follow each other: of one round, and of one client."""
     rounds, clients = defaultdict(list), defaultdict(list)
     for one in held:
@@ -176,7 +176,7 @@ def _differences(
             yield move.first - other[name].first
 
 
-def _unmoved(held: Sequence[Held]) -> Found:
+def _unmoved(held: Sequence[NoisedUpload]) -> Found:
     """Say where more numbers stay than noise would leave."""
     from scipy.stats import binom, norm
 
@@ -297,7 +297,7 @@ def _misshapen(noises: Sequence[ServersNoise]) -> Found:
             return
 
 
-def _guessed(held: Sequence[Held], noises: Sequence[ServersNoise]) -> Found:
+def _guessed(held: Sequence[NoisedUpload], noises: Sequence[ServersNoise]) -> Found:
     """Say where noise is what a usual generator draws after a small seed."""
     drawn = [
         (f"round {noise.index}, server", numbers.first)

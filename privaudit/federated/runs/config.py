@@ -135,6 +135,11 @@ class RunConfig(RunFields):
         """Return how many records are set apart, and how many are used."""
         return SplitSizes(self.test_share, self.public_share, self.shots, self.members)
 
+    @property
+    def applies_mechanisms(self) -> bool:
+        """Whether the code that clips and adds noise is this package's own."""
+        return TRAINERS.is_own(self.build_trainer())
+
     def build_trainer(self) -> Trainer:
         """Return the trainer with its parameters."""
         return build_trainer(self.trainer, self.settings)

@@ -6,7 +6,7 @@ from typing import Any
 
 from privaudit.federated.runs.config import RunConfig
 from privaudit.federated.runs.runs import Run
-from privaudit.federated.trainer import TRAINERS, Task
+from privaudit.federated.trainer import Task
 from privaudit.federated.trainer_abilities import claim_of
 from privaudit.federated.transcripts.transcript import UPLOAD_KINDS, Transcript
 from privaudit.privacy.certificate import Claim
@@ -40,7 +40,7 @@ class RoundNumbers:
         self.run, self.total, self.claim = run, config.rounds, claim
         self.lines, self.randomness = list(lines), config.randomness
         self.leaves_out = config.without is not None
-        self.is_declared = not TRAINERS.is_own(config.build_trainer())
+        self.is_declared = not config.applies_mechanisms
         self.bytes_up = sum(line["bytes_up"] for line in lines)
         self.bytes_down = sum(line["bytes_down"] for line in lines)
         self.utility: tuple[Estimate, int] | None = None
@@ -114,7 +114,7 @@ def certified(
         sends_updates=sends,
         randomness=run.config.randomness,
         leaves_out=run.config.without is not None,
-        declared=not TRAINERS.is_own(run.config.build_trainer()),
+        declared=not run.config.applies_mechanisms,
     )
 
 

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import ConfigError, TranscriptError
 from privaudit.core.storage import parse_json
 from privaudit.core.tensors import Tensors, all_finite
 from privaudit.datasets.dataset import Dataset
@@ -110,8 +110,18 @@ class RecordedRun(Run):
 
     @cached_property
     def privacy(self) -> dict[str, Any]:
-        """What is claimed, and declared: nothing of it is certified."""
-        return declared_only(super().privacy)
+        """What is claimed, and declared: nothing of it is certified.
+
+        Raises:
+            TranscriptError: privacy.json is no such record.
+        """
+        try:
+            return declared_only(super().privacy)
+        except (TypeError, KeyError, AttributeError) as error:
+            raise TranscriptError(
+                f"{self.path / 'privacy.json'} cannot be read as a privacy record "
+                f"({error!r}): it was altered, or is of another version. Record again."
+            ) from None
 
     @cached_property
     def trainer(self) -> RecordedTrainer:

@@ -55,7 +55,7 @@ REFUTED = Badge("Promise refuted", "alarm", "✕")
 NOT_PROVED = Badge("Promise not proved", "open", "?")
 KEPT = Badge("Promise kept", "good", "✓")
 KEPT_LOOSE = Badge("Promise kept, but ε is large", "neutral", "✓")
-DECLARED = Badge("Promise declared, not proved", "open", "?")
+DECLARED = Badge("Promise only declared", "open", "?")
 NO_PROMISE = Badge("No promise made", "neutral", "∅")
 
 

@@ -5,6 +5,7 @@ those by a false alarm that an honest one had as well.
 """
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from tests.privaudit.checks.lint.conftest import TOY
 from tests.privaudit.checks.lint.declared_trainers import HONEST, WRONG
 
 KEYS = Seeds(0)
-BUILT_IN = {
+BUILT_IN: dict[str, dict[str, Any]] = {
     "dp-promptfl": {"epsilon": 8.0},
     "dp-fpl": {"epsilon": 8.0, "noise_at": "client"},
     "dp-fedpt": {"epsilon": 8.0, "epochs": 1, "noise_by": "server"},
@@ -67,3 +68,9 @@ def test_too_few_public_records_are_refused(task: Task) -> None:
     small = replace(task, public=task.public.pick(torch.arange(5)))
     with pytest.raises(TooFewRecordsError, match="14 public records, and there are 5"):
         try_mechanisms(HONEST["clients"], small)
+
+
+def test_a_trainer_that_is_too_slow_is_not_tried_for_hours(task: Task) -> None:
+    found = try_mechanisms(HONEST["clients"], task, seconds=1e-3)
+    assert (found.too_slow, found.runs, found.faults) == (True, 0, ())
+    assert "Give the trial more time" in str(found)

@@ -14,6 +14,7 @@ from privaudit.checks.lint import lint
 from privaudit.checks.lint.evidence import Evidence
 from privaudit.checks.lint.guessable_seeds import FIRST, SEEDS, find_seed
 from privaudit.checks.lint.noise_in_transcript import LEVEL, correlation_p
+from privaudit.federated.runs.round_metrics import certify_again
 from privaudit.privacy.certificate import certify
 from tests.privaudit.checks.lint.declared_recordings import HONEST, WRONG, Loop
 
@@ -42,6 +43,11 @@ def test_an_honest_recording_is_not_refused_and_its_epsilon_is_declared(
     for view, stated in evidence.certified.items():
         assert stated.epsilon is None
         assert stated.declared == certify(evidence.rounds, view, 1e-5).epsilon
+
+
+def test_a_recordings_mechanisms_are_accounted_for_again(tmp_path: Path) -> None:
+    run = HONEST["client noise"].record(tmp_path / "run")
+    assert certify_again(run) == run.privacy
 
 
 def test_noise_as_declared_is_called_anything_else_in_no_seed(tmp_path: Path) -> None:
