@@ -15,7 +15,7 @@ runs/<name>/
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -47,7 +47,7 @@ from privaudit.federated.runs.folder.run_header import (
     why_not_repeatable,
 )
 from privaudit.federated.runs.folder.run_key import RUN_KEY, masking_of, secrets_of
-from privaudit.federated.runs.folder.working_copy import fetch, url_of
+from privaudit.federated.runs.folder.working_copy import FoundAgain, fetch, url_of
 from privaudit.federated.runs.ledger import Ledger
 from privaudit.federated.runs.population import Population, populate
 from privaudit.federated.trainer import ClientId, Trainer
@@ -62,7 +62,7 @@ AUDITS = "audits/"  # before the path of a file that was added to a run
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(FoundAgain):
     """A finished or interrupted run on disk.
 
     All that is read is held against the signed header: what was altered raises a
@@ -70,10 +70,6 @@ class Run:
     """
 
     path: Path
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Let another process read the run itself, and not get what was read here."""
-        return {one.name: getattr(self, one.name) for one in fields(self)}
 
     @cached_property
     def header(self) -> dict[str, Any]:
