@@ -96,7 +96,7 @@ class Certified(_Part):
     delta: Delta
     unit: Unit
     adjacency: Adjacency
-    randomness: Randomness
+    randomness: Randomness | None = None
     accountant: Accountant | Literal["", "by definition"]
 
 

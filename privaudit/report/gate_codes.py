@@ -21,7 +21,10 @@ def coded(check: GateCheck | GuaranteeCheck) -> str:
     """Return a check's outcome in a sentence."""
     if isinstance(check, GuaranteeCheck):
         return check.sentence
-    return f"{_SAID[check.outcome]} ({check.title}, {line_of(check)})."
+    said = _SAID[check.outcome]
+    if check.question.sampling == "unknown":
+        said = "No verdict on membership: no coin is declared that chose the members"
+    return f"{said} ({check.title}, {line_of(check)})."
 
 
 def line_of(check: GateCheck | GuaranteeCheck) -> str:
