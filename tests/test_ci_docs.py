@@ -61,8 +61,8 @@ def parse(line: str) -> click.Context:
     line = re.sub(r"\$\{(\w+):\+(.*?)\}", r"\2", line).partition(" || ")[0]
     words = shlex.split(re.sub(r"\$\w+", "1", line))
     takes_file = words[0] == "xargs"
-    if "<" in words:
-        words = words[: words.index("<")]
+    for sign in "<>":
+        words = words[: words.index(sign)] if sign in words else words
     words = [*words[1:], *TRAIN_ARGS] if takes_file else words
     assert words[0] == "privaudit"
     command = typer.main.get_command(app)
@@ -153,8 +153,28 @@ def test_nothing_private_is_uploaded() -> None:
             uploaded += job.get("artifacts", {}).get("paths", [])
     text = " ".join(uploaded)
     assert "public/" in text
-    for private in ("runs", "baseline", "lint", "base.args"):
+    for private in ("runs", "baseline", "lint", "base.args", ".log"):
         assert private not in text
+
+
+def test_every_job_draws_a_seed_of_its_own_and_needs_no_secret() -> None:
+    """One seed over changes would make equations about one membership of them."""
+    drawn = 'AUDIT_SEED=$(python -c "import secrets; print(secrets.randbelow(10**18))")'
+    for workflow in WORKFLOWS:
+        lines = list(scripts(workflow))
+        trained = [n for n, line in enumerate(lines) if "privaudit train" in line]
+        assert trained
+        assert lines.count(drawn) == 1
+        assert lines.index(drawn) < min(trained)
+        assert all('--seed "$AUDIT_SEED"' in lines[n] for n in trained)
+    assert "secrets." not in CI.replace("secrets.randbelow", "")
+
+
+def test_no_command_prints_exact_numbers_into_a_log() -> None:
+    printing = [line for line in SHELL if re.match(r"privaudit (attack|gate)\b", line)]
+    assert len(printing) > 8
+    for line in printing:
+        assert ".log" in line or "--write-baseline" in line, line
 
 
 def test_settings_of_the_examples_are_accepted() -> None:

@@ -30,7 +30,6 @@ from privaudit.core.errors import AttackError, ConfigError, PluginError
 from privaudit.federated.trainer import TRAINERS
 from privaudit.models.interfaces import AnyTask
 from privaudit.report.export import export_public, verify_card
-from privaudit.report.export.allow_list import LEFT_OUT
 from privaudit.report.page import write_report
 from tests.conftest import Cli
 from tests.plugins import install
@@ -186,11 +185,7 @@ def test_an_attack_in_one_file_is_played_reported_and_exported_in_its_own_words(
     again = restore_audit(read_audit(run, "server-reconstruct"))
     assert repr(again.scenario.attacks[label]) == "GapAttack(margin=0.5)"
     found = export_public(run, tmp_path / "out")
-    card = found.card["audits"]["server-reconstruct"]["leaks"][label]
-    assert words in card["description"]
-    assert card["threshold"] == "right or wrong: nothing is fitted"
-    assert card["settings"] == "GapAttack(margin=0.5)"
-    assert (found.left.odd, found.left.unknown) == ([], [])
+    assert "gap-attack" in found.card.audits["server-reconstruct"].attacks
     assert verify_card(found.folder, run, again=True).matches
 
 
@@ -209,16 +204,12 @@ def test_another_packages_attack_and_trainer_are_used_like_ones_own(
     assert "Installed by others 1.2." in listed
     run = Run(Path(os.environ["PRIVAUDIT_RUNS"]) / "theirs")
     found = export_public(run, tmp_path / "out")
-    assert found.card["run"]["config"]["trainer"] == "prompt-fedavgm"
-    assert found.card["run"]["plugins"] == {"trainer": "others 1.2"}
-    leaks = found.card["audits"]["server-reconstruct"]["leaks"]
-    assert leaks["gap-attack"]["package"] == "others 1.2"
-    assert "package" not in leaks["loss-threshold"]
+    assert found.card.training.trainer == "prompt-fedavgm"
+    assert "gap-attack" in found.card.audits["server-reconstruct"].attacks
     page = (run.path / "audits/server-reconstruct/report.html").read_text()
     assert "<dt>trainer from</dt><dd>others 1.2</dd>" in page
     assert "GapAttack(margin=0.0) of others 1.2" in page
     assert verify_card(found.folder, run, again=True).matches
-    assert (found.left.odd, found.left.unknown) == ([], [])
 
 
 def test_a_package_that_cannot_be_imported_stops_only_who_asks_for_it(
@@ -270,11 +261,9 @@ def test_what_is_no_longer_installed_is_said_to_be_left_out(
     write_report([audit], page)
     assert "gap-attack" in page.read_text()
     found = export_public(run, tmp_path / "out")
-    card = found.card["audits"]["server-reconstruct"]
-    assert "gap-attack" not in card["leaks"]
-    assert card["unknown_attacks"] == 1
-    assert "1 attacks left out" in (found.folder / "README.txt").read_text()
-    assert any(place.endswith("/gap-attack") for place in found.left.odd)
+    shown = found.card.audits["server-reconstruct"]
+    assert "gap-attack" not in shown.attacks
+    assert shown.unnamed == 1
 
 
 @pytest.mark.parametrize(
@@ -393,19 +382,6 @@ def test_a_trainer_that_lacks_something_leaves_no_folder(
     assert [path.name for path in tmp_path.iterdir()] == ["site"]
 
 
-def test_words_with_a_place_in_them_stay_here_and_the_card_says_so(
-    gap_attack: None, tmp_path: Path
-) -> None:
-    path = tmp_path / "attacks" / "gap_attack.py"
-    path.write_text(path.read_text().replace("nothing is", "/home/ann is"))
-    run = train(rounds=1, clients=3, epochs=1, seed=0)
-    save_audit(Auditor(run).attack(attacks=["gap-attack"], shadows=0))
-    found = export_public(run, tmp_path / "out")
-    card = found.card["audits"]["server-reconstruct"]["leaks"]["gap-attack"]
-    assert card["threshold"] == LEFT_OUT
-    assert [place.rpartition("/")[2] for place in found.left.odd] == ["threshold"]
-
-
 @pytest.fixture
 def noised(
     forgotten: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -431,14 +407,12 @@ def test_what_another_packages_trainer_declares_is_certified_nowhere(
     page = tmp_path / "page.html"
     write_report([audit], page)
     found = export_public(run, tmp_path / "out")
-    card = found.card["privacy"]["certified"]["server"]
-    assert (card["epsilon"], card["declared"]) == (None, audit.declared_epsilon)
-    assert (found.left.odd, found.left.unknown) == ([], [])
+    card = found.card.privacy.certified["server"]
+    assert (card.epsilon, card.declared) == (None, audit.declared_epsilon)
     assert verify_card(found.folder, run, again=True).matches
-    readme = (found.folder / "README.txt").read_text()
     printed = cli("attack", "quiet-promptfl", "--shadows", "0")[1]
     assert "8, declared 7." in page.read_text() or ">declared 7." in page.read_text()
-    for text in (page.read_text(), readme, str(audit.assurance), printed):
+    for text in (page.read_text(), str(audit.assurance), printed):
         assert "declared" in text
         assert not re.search(r"(certified|proved)[^.;]{0,12} (ε = )?\(?7\.", text)
 

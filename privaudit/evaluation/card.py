@@ -90,14 +90,25 @@ class Claimed(_Part):
 
 
 class Certified(_Part):
-    """What is proved of one view."""
+    """What is proved of one view.
+
+    Attributes:
+        epsilon: None where nothing is proved.
+        delta: Beside it.
+        unit: What it protects.
+        adjacency: Between the data sets that it compares.
+        randomness: Where the noise comes from.
+        accountant: What computed it.
+        declared: Of mechanisms that nothing here applied: somebody's word, no proof.
+    """
 
     epsilon: Epsilon | None
     delta: Delta
     unit: Unit
     adjacency: Adjacency
-    randomness: Randomness
+    randomness: Randomness | None = None
     accountant: Accountant | Literal["", "by definition"]
+    declared: Epsilon | None = None
 
 
 @validated(frozen=True, config=ConfigDict(extra="forbid"))

@@ -20,7 +20,12 @@ _SAID = {
 def coded(check: AnyCheck) -> str:
     """Return a check's outcome in a sentence."""
     if isinstance(check, GateCheck):
-        return f"{_SAID[check.outcome]} ({check.title}, {line_of(check)})."
+        said = _SAID[check.outcome]
+        if check.question.sampling == "unknown":
+            said = (
+                "No verdict on membership: no coin is declared that chose the members"
+            )
+        return f"{said} ({check.title}, {line_of(check)})."
     if isinstance(check, GuaranteeCheck):
         return check.sentence
     return f"{str(check.outcome).capitalize()}: {check.title} ({check.setting})."

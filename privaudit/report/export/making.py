@@ -293,7 +293,9 @@ def _privacy(run: Run) -> Privacy:
         return Privacy(claimed=claimed, certified={}, mechanisms=())
     try:
         certified = {
-            view: Certified(**{name: entry[name] for name in Certified.model_fields})
+            view: Certified(
+                **{n: entry[n] for n in Certified.model_fields if n in entry}
+            )
             for view, entry in record["certified"].items()
         }
         mechanisms = [

@@ -12,8 +12,6 @@ from privaudit.core.errors import ConfigError
 from privaudit.datasets.flower_partition import FlowerPartition
 from privaudit.federated.runs.config import make_config
 from privaudit.federated.runs.folder.run_names import load_run, runs_folder
-from privaudit.report.export.allow_list import OMITTED, AllowList
-from privaudit.report.export.rules import CONFIG
 from tests.conftest import Cli
 
 real = pytest.mark.flower
@@ -98,17 +96,6 @@ def test_without_the_package_the_error_names_the_command_that_installs_it(
     monkeypatch.setitem(sys.modules, "flwr_datasets.partitioner", None)
     with pytest.raises(ConfigError, match="pip install 'flwr-datasets<"):
         split("flwr:IidPartitioner")
-
-
-def test_an_export_holds_a_partition_without_its_seed_and_no_free_text() -> None:
-    for text, kept in (
-        (f"{SHARDS},seed=5", SHARDS),
-        ("flwr:IidPartitioner:seed=5", "flwr:IidPartitioner"),
-        ("flwr:JaneDoe", OMITTED),
-        ("flwr:IidPartitioner:seed=5/6", OMITTED),
-    ):
-        found = CONFIG(AllowList(), {"partition": text}, "config")
-        assert found.get("partition", OMITTED) == kept
 
 
 @real

@@ -101,9 +101,10 @@ def test_others_do_not_correct_what_was_planned_and_it_corrects_them(
     assert beside.tried.deviations == ("seed is 1 and not 0",)
     assert beside.tried.different == 6
     assert beside.verdict.kind == "underpowered"
-    card = export_public(run, tmp_path / "public").card["tried"]
-    plan = read_plan(folder / "plan.json")
-    assert card == {"audits": 6, "plan": plan.hash, "as_planned": 1}
+    card = export_public(run, tmp_path / "public").card
+    (shown,) = card.audits.values()
+    assert (shown.audits, shown.corrected_for, shown.planned) == (6, 1, True)
+    assert card.commitments.plan is not None
     assert verify_card(tmp_path / "public", run).matches
 
 
