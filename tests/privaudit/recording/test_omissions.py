@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from privaudit import Auditor, lint, load_run
-from privaudit.core import storage
 from privaudit.core.errors import ConfigError, StorageError
 from privaudit.core.tensors import Tensors
 from privaudit.recording.importing import finish_recording
@@ -129,7 +128,7 @@ def fill_the_disk(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(storage.os, "fsync", full)
+    monkeypatch.setattr("privaudit.core.storage.os.fsync", full)
 
 
 def delete_the_folder(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
