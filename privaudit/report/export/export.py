@@ -7,7 +7,7 @@ from pathlib import Path
 from privaudit.core.errors import ConfigError, PrivauditError, TranscriptError
 from privaudit.core.parameters import above_zero
 from privaudit.core.storage import storage_errors, write_bytes
-from privaudit.evaluation.card import CARD, Card, Spent, read_card
+from privaudit.evaluation.card import CARD, Card, LedgerTotal, read_card
 from privaudit.federated.runs.folder.remote_store import local_path
 from privaudit.federated.runs.folder.run_names import load_run
 from privaudit.federated.runs.runs import Run
@@ -80,7 +80,9 @@ def export_public(
         if len(after.noted) > len(account.noted):
             after.check_budget(budget, account)
         after.check_readers()
-        spent = Spent(numbers=len(after.noted), epsilon=round(after.epsilon, DIGITS))
+        spent = LedgerTotal(
+            numbers=len(after.noted), epsilon=round(after.epsilon, DIGITS)
+        )
         card = make_card(loaded, numbers, secret, spent)
         for number in asked:
             note(number)
