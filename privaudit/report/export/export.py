@@ -84,8 +84,8 @@ def export_public(
             numbers=len(after.noted), epsilon=round(after.epsilon, DIGITS)
         )
         card = make_card(loaded, numbers, secret, spent)
-        for number in asked:
-            note(number)
+        for key in after.noted.keys() - account.noted.keys():
+            note(after.noted[key])
         keep(loaded, secret, [number.query.digest for number in asked])
     _write(place, card)
     return Export(place, card, budget)
@@ -93,7 +93,7 @@ def export_public(
 
 def _check_whole(account: Account, secret: RunSecret, run: Run) -> None:
     """Refuse to count from an account that lacks what the run's cards have said."""
-    lost = set(secret.released) - set(account.noted)
+    lost = set(secret.released) - {digest for digest, _ in account.noted}
     if lost:
         raise TranscriptError(
             f"Earlier cards of {run.place} said {len(lost)} numbers that the account of "
