@@ -52,11 +52,11 @@ VerdictKind = Literal[
 ]
 
 
-class _Part(BaseModel):
+class _CardPart(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class Design(_Part):
+class Design(_CardPart):
     """How membership was drawn.
 
     Attributes:
@@ -70,7 +70,7 @@ class Design(_Part):
     clients: Count
 
 
-class Training(_Part):
+class Training(_CardPart):
     """How the models came about; names only where code has registered them."""
 
     origin: Literal["trained", "recorded", "scores"]
@@ -82,14 +82,14 @@ class Training(_Part):
     randomness: Randomness | None = None
 
 
-class Claimed(_Part):
+class Claimed(_CardPart):
     """What the method's own formula claims."""
 
     epsilon: Epsilon | None
     delta: Delta
 
 
-class Certified(_Part):
+class Certified(_CardPart):
     """What is proved of one view.
 
     Attributes:
@@ -118,7 +118,7 @@ class Mechanism(MechanismEvent):
     rounds: int = Field(default=1, ge=1)
 
 
-class Privacy(_Part):
+class Privacy(_CardPart):
     """What is claimed, certified by view, and which mechanisms that rests on."""
 
     claimed: Claimed
@@ -126,7 +126,7 @@ class Privacy(_Part):
     mechanisms: tuple[Mechanism, ...]
 
 
-class UtilityShown(_Part):
+class UtilityShown(_CardPart):
     """Of the clients' models, on test records that nobody trains on."""
 
     metric: Annotated[str, Field(pattern=r"^[A-Za-z0-9 -]{1,40}$")]
@@ -141,7 +141,7 @@ class UtilityShown(_Part):
         return Estimate(self.value, self.low, self.high, self.n, "on a card")
 
 
-class NoisedAuroc(_Part):
+class NoisedAuroc(_CardPart):
     """The headline's AUROC over all clients, noised.
 
     Attributes:
@@ -184,7 +184,7 @@ def verdict_of(auroc: NoisedAuroc | None) -> Verdict:
     return judge_leak(auroc.estimate)
 
 
-class AuditShown(_Part):
+class AuditShown(_CardPart):
     """What a card says of one audit.
 
     Attributes:
@@ -221,7 +221,7 @@ class AuditShown(_Part):
         return self
 
 
-class Commitments(_Part):
+class Commitments(_CardPart):
     """HMACs under a secret that stays with the run."""
 
     ledger: Sha
@@ -230,7 +230,7 @@ class Commitments(_Part):
     plan: Sha | None = None
 
 
-class Spent(_Part):
+class LedgerTotal(_CardPart):
     """What all cards of the ledger say together, this one among them."""
 
     numbers: Annotated[int, Field(ge=0, le=10_000)]
@@ -238,14 +238,14 @@ class Spent(_Part):
     delta: Delta = DELTA
 
     @model_validator(mode="after")
-    def _check(self) -> "Spent":
+    def _check(self) -> "LedgerTotal":
         epsilon = round(epsilon_of(self.numbers), DIGITS)
         if self.delta != DELTA or abs(self.epsilon - epsilon) > 2 * 10**-DIGITS:
             raise ValueError(f"so many numbers have epsilon {epsilon} at {DELTA}")
         return self
 
 
-class Card(_Part):
+class Card(_CardPart):
     """A card."""
 
     format: Literal[2] = FORMAT
@@ -256,7 +256,7 @@ class Card(_Part):
     utility: UtilityShown | None
     audits: dict[Name, AuditShown]
     commitments: Commitments
-    ledger: Spent
+    ledger: LedgerTotal
 
     def render(self) -> str:
         """Return the text, the same for the same card everywhere."""

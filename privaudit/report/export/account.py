@@ -84,6 +84,11 @@ class NotedNumber(BaseModel):
         )
 
     @property
+    def key(self) -> tuple[str, int]:
+        """What was asked, and what was said: the same with other noise tells more."""
+        return self.query.digest, self.noised
+
+    @property
     def query(self) -> RankQuery:
         """What was asked."""
         return RankQuery(self.sizes, np.array(self.records), np.array(self.ranks))
@@ -114,10 +119,10 @@ class Account:
     """What was noted about one ledger.
 
     Attributes:
-        noted: By the digest of what was asked.
+        noted: By what was asked and said.
     """
 
-    noted: Mapping[str, NotedNumber]
+    noted: Mapping[tuple[str, int], NotedNumber]
 
     @property
     def epsilon(self) -> float:
@@ -126,7 +131,7 @@ class Account:
 
     def with_numbers(self, numbers: Sequence[NotedNumber]) -> "Account":
         """Return the account with further numbers; those that are there are the same."""
-        return Account({**{n.query.digest: n for n in numbers}, **self.noted})
+        return Account({**{n.key: n for n in numbers}, **self.noted})
 
     def check_budget(self, budget: float, before: "Account") -> None:
         """Refuse what tells more than it may.
@@ -194,14 +199,13 @@ def opened(run: Run) -> Iterator[tuple[Account, Callable[[NotedNumber], None]]]:
 
 def _read(folder: Path, run: Run) -> Account:
     everything = map(_load, sorted(folder.glob("*.json")))
-    ours = {n.query.digest: n for n in everything if n.is_about(run)}
-    return Account(ours)
+    return Account({n.key: n for n in everything if n.is_about(run)})
 
 
 def _note(folder: Path, number: NotedNumber) -> None:
     content = number.model_dump(mode="json")
     signed = {"number": content, "signature": sign(_PURPOSE, content)}
-    name = f"{number.ledger[:16]}-{number.query.digest[:32]}.json"
+    name = f"{number.ledger[:16]}-{number.query.digest[:32]}-{number.noised}.json"
     write_json(folder / name, signed)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from privaudit.core.errors import ConfigError, PrivauditError, TranscriptError
 from privaudit.core.parameters import above_zero
 from privaudit.core.storage import storage_errors
-from privaudit.evaluation.card import CARD, Card, Spent, read_card
+from privaudit.evaluation.card import CARD, Card, LedgerTotal, read_card
 from privaudit.federated.runs.folder.outputs import check_folder, write_output
 from privaudit.federated.runs.folder.remote_store import local_path
 from privaudit.federated.runs.folder.run_names import load_run
@@ -81,10 +81,12 @@ def export_public(
         if len(after.noted) > len(account.noted):
             after.check_budget(budget, account)
         after.check_readers()
-        spent = Spent(numbers=len(after.noted), epsilon=round(after.epsilon, DIGITS))
+        spent = LedgerTotal(
+            numbers=len(after.noted), epsilon=round(after.epsilon, DIGITS)
+        )
         card = make_card(loaded, numbers, secret, spent)
-        for number in asked:
-            note(number)
+        for key in after.noted.keys() - account.noted.keys():
+            note(after.noted[key])
         keep(loaded, secret, [number.query.digest for number in asked])
     _write(place, card)
     return Export(place, card, budget)
@@ -92,7 +94,7 @@ def export_public(
 
 def _check_whole(account: Account, secret: RunSecret, run: Run) -> None:
     """Refuse to count from an account that lacks what the run's cards have said."""
-    lost = set(secret.released) - set(account.noted)
+    lost = set(secret.released) - {digest for digest, _ in account.noted}
     if lost:
         raise TranscriptError(
             f"Earlier cards of {run.place} said {len(lost)} numbers that the account of "

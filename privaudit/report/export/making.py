@@ -29,10 +29,10 @@ from privaudit.evaluation.card import (
     Claimed,
     Commitments,
     Design,
+    LedgerTotal,
     Mechanism,
     NoisedAuroc,
     Privacy,
-    Spent,
     Training,
     UtilityShown,
     verdict_of,
@@ -78,7 +78,7 @@ def make_card(
     run: Run,
     numbers: Mapping[str, NotedNumber | None],
     secret: RunSecret,
-    spent: Spent,
+    spent: LedgerTotal,
     logged: int | None = None,
 ) -> Card:
     """Return what may leave of a run.
@@ -111,7 +111,7 @@ def _make(
     run: Run,
     numbers: Mapping[str, NotedNumber | None],
     secret: RunSecret,
-    spent: Spent,
+    spent: LedgerTotal,
     logged: int | None,
 ) -> Card:
     log, plan = read_log(run)[:logged], plan_of(run)
@@ -188,14 +188,14 @@ def _different(
 ) -> tuple[int, bool]:
     """Return among how many audits a headline stands, and whether it was planned.
 
-    Audits that were asked for in the same way are one, whatever they found: what they
-    found does not tell.
+    Audits that were asked for in different ways count apart even where they found the
+    same: that two exact numbers are equal would be told by the count.
     """
     tried = tally(log, plan, headline, Estimate.from_dict(entry["auroc"]))
     if plan is not None and tried.planned and not tried.deviations:
         asked = {_question(audit) for audit in log if audit.as_planned}
         return max(len(plan.audits), len(asked)), True
-    return max(1, len({_question(audit) for audit in log})), False
+    return max(tried.different, len({_question(audit) for audit in log})), False
 
 
 def _question(audit: LoggedAudit) -> tuple[object, ...]:

@@ -23,7 +23,7 @@ from privaudit.federated.runs.runs import Run
 FILE = "card.key"
 
 
-class _Stored(BaseModel):
+class _StoredSecret(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     key: Sha
@@ -69,7 +69,7 @@ def secret_of(run: Run) -> RunSecret:
         private = own_key().private_bytes_raw()
         return RunSecret(derive(private, f"cards of {run.truth.hash}", KEY))
     try:
-        stored = _Stored.model_validate_json(run.read(FILE))
+        stored = _StoredSecret.model_validate_json(run.read(FILE))
     except ValidationError:
         raise TranscriptError(
             f"{run.place}/{FILE} is no secret of cards: another version wrote it. Use "

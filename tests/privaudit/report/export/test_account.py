@@ -121,6 +121,17 @@ def test_the_noise_follows_from_no_seed(
     assert said(copy, tmp_path / "two") != before
 
 
+def test_the_same_question_with_other_noise_is_another_number(
+    runs: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An owner who takes another key, beside the same account, averages nothing away."""
+    copy = load_run(shutil.copytree(runs("first").path, tmp_path / "elsewhere"))
+    export_public(runs("first"), tmp_path / "one")
+    monkeypatch.setenv("PRIVAUDIT_TRUST", public_half(own_key()))
+    monkeypatch.setenv("PRIVAUDIT_SIGNING_KEY", "22" * 32)
+    assert export_public(copy, tmp_path / "two").card.ledger.numbers == 2
+
+
 @pytest.mark.parametrize("field", ["noised", "members", "ranks", "ledger", "data"])
 def test_an_account_that_was_altered_stops_every_export(
     runs: Make, tmp_path: Path, folder: Path, field: str
