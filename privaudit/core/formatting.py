@@ -3,8 +3,15 @@
 from collections.abc import Sequence
 
 
-def epsilon(value: float | int | None) -> str:
-    """Return an epsilon as it is printed everywhere."""
+def epsilon(value: float | int | None, declared: float | None = None) -> str:
+    """Return an epsilon as it is printed everywhere; one that is declared says so.
+
+    Example:
+        >>> epsilon(7.961), epsilon(None, 7.961), epsilon(None)
+        ('7.96', 'declared 7.96', 'none')
+    """
+    if declared is not None:
+        return f"declared {declared:.3g}"
     return "none" if value is None else f"{value:.3g}"
 
 
