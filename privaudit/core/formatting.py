@@ -6,8 +6,15 @@ from importlib.metadata import requires
 from shlex import quote
 
 
-def epsilon(value: float | int | None) -> str:
-    """Return an epsilon as it is printed everywhere."""
+def epsilon(value: float | int | None, declared: float | None = None) -> str:
+    """Return an epsilon as it is printed everywhere; one that is declared says so.
+
+    Example:
+        >>> epsilon(7.961), epsilon(None, 7.961), epsilon(None)
+        ('7.96', 'declared 7.96', 'none')
+    """
+    if declared is not None:
+        return f"declared {declared:.3g}"
     return "none" if value is None else f"{value:.3g}"
 
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from privaudit.core.errors import ConfigError
+from privaudit.core.formatting import epsilon as epsilon_text
 from privaudit.core.formatting import small
 from privaudit.core.seeds import Randomness
 from privaudit.privacy.accountant import Sampling, SamplingPhase, tightest_epsilon
@@ -124,18 +125,6 @@ class Certificate:
         """Return the certificate that :meth:`to_json` wrote."""
         epsilon = None if fields["epsilon"] == "none" else fields["epsilon"]
         return cls(**(fields | {"epsilon": epsilon}))
-
-
-def epsilon_text(epsilon: float | None, declared: float | None = None) -> str:
-    """Return an epsilon as short text, marked where it is declared alone.
-
-    Example:
-        >>> epsilon_text(7.961), epsilon_text(None, 7.961), epsilon_text(None)
-        ('7.96', 'declared 7.96', 'none')
-    """
-    if declared is not None:
-        return f"declared {declared:.3g}"
-    return "none" if epsilon is None else f"{epsilon:.3g}"
 
 
 def certify(

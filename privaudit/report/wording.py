@@ -10,12 +10,7 @@ from privaudit.auditing.audit import Audit
 from privaudit.auditing.repetition.audit_log import Tried
 from privaudit.core.formatting import epsilon, percent, small
 from privaudit.federated.runs.utility import OWNERS
-from privaudit.privacy.certificate import (
-    REPEATABLE,
-    epsilon_text,
-    guarantee_of,
-    is_repeatable,
-)
+from privaudit.privacy.certificate import REPEATABLE, guarantee_of, is_repeatable
 from privaudit.privacy.reconstruction_robustness import reconstruction_sentence
 from privaudit.recording.origins.scores import SCORES
 from privaudit.report.decision.unit_words import OF_CLIENTS, OF_GROUPS
@@ -143,7 +138,7 @@ def certified(audit: Audit) -> str:
 
     One that is declared alone is called that.
     """
-    text = epsilon_text(audit.certified_epsilon, audit.declared_epsilon)
+    text = epsilon(audit.certified_epsilon, audit.declared_epsilon)
     return f"({text})" if is_repeatable(audit.certificate) else text
 
 

@@ -4,8 +4,8 @@ from collections import defaultdict
 
 from privaudit.checks.lint.evidence import Evidence
 from privaudit.checks.lint.finding import Found, Rule
+from privaudit.core.formatting import epsilon
 from privaudit.federated.runs.ledger import known_by
-from privaudit.privacy.certificate import epsilon_text
 from privaudit.tuning.prompts.private_training import PrivateTrainer
 
 
@@ -15,7 +15,7 @@ def _check_claim(evidence: Evidence) -> Found:
         return
     beyond = [v for v, c in certified.items() if c.stated and c.stated > claimed]
     nothing = [v for v, c in certified.items() if c.stated is None]
-    table = ", ".join(f"{v} {epsilon_text(c.stated)}" for v, c in certified.items())
+    table = ", ".join(f"{v} {epsilon(c.stated)}" for v, c in certified.items())
     summary = (
         f"Claimed is {claimed:g} at delta {evidence.claim.delta:g}; "
         f"{evidence.word}: {table}"
