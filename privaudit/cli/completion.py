@@ -49,9 +49,13 @@ def run_to_its_end(command: Callable[[], object]) -> NoReturn:
 
 
 def _wait(child: int, ours: socket.socket) -> NoReturn:
+    def hand_on(number: int, _: FrameType | None) -> None:
+        with suppress(ProcessLookupError):  # it has just ended
+            os.kill(child, number)
+
     for number in HANDED_ON:
         if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, lambda number, _: os.kill(child, number))
+            signal.signal(number, hand_on)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDED_ON)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code < 0:  # of a signal: so that who started the command sees it

@@ -296,7 +296,8 @@ class RecordingGrid(Grid):
             node = reply.metadata.src_node_id
             who = self._names.get(node) or f"node {node}"
             self._recorder.omitted.leave_out(who, self._round, "it is odd", error)
-            self._notes[node], self._trained = UpdateNote(), self._round
+            if reply.metadata.message_type.startswith("train"):
+                self._notes[node], self._trained = UpdateNote(), self._round
 
     def _record_update(self, name: str, noted: dict[str, Any], reply: Message) -> None:
         """Record what a client sent; what nobody may have sent counts as noted only."""

@@ -1,6 +1,7 @@
 """A recorder raises nothing into a federation, whatever clients send and disks do."""
 
 import logging
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -128,7 +129,7 @@ def fill_the_disk(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("privaudit.core.storage.os.fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
 
 
 def delete_the_folder(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
