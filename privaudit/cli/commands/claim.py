@@ -123,9 +123,10 @@ def _try_out(
     found = try_mechanisms(trainer, populate(config).task)
     typer.echo(str(found))
     if out is not None:
-        from privaudit.core.storage import write_json
+        from privaudit.core.storage import to_json
+        from privaudit.federated.runs.folder.outputs import write_output
 
-        write_json(out, asdict(found))
+        write_output(out, to_json(asdict(found)))
         typer.echo(f"Numbers: {out}")
     if found.faults:
         raise typer.Exit(1)

@@ -69,7 +69,7 @@ def export_public(
     above_zero("budget", budget)
     loaded = run if isinstance(run, Run) else load_run(run, folder=runs)
     loaded.require_complete()
-    place = local_path(folder)
+    place = check_folder(local_path(folder))
     chosen = list(dict.fromkeys(scenarios)) or audited_scenarios(loaded)
     with opened(loaded) as (account, note):
         secret = secret_of(loaded)
@@ -105,7 +105,6 @@ def _check_whole(account: Account, secret: RunSecret, run: Run) -> None:
 
 def _check_free(place: Path, run: Run, secret: RunSecret) -> None:
     """Raise ConfigError unless a folder is free, or holds an earlier card of the run."""
-    check_folder(place)
     if not place.exists():
         return
     names = {path.name for path in place.iterdir()} if place.is_dir() else {"a file"}

@@ -282,14 +282,15 @@ def _model(name: str) -> str | None:
 def _privacy(run: Run) -> Privacy:
     """Return what is claimed and certified.
 
-    Where whole clients are members, how many took part tells how many are: then the
-    mechanisms stay here, and what follows from them.
+    Where whole clients are members, how many took part tells how many are, and an owner's
+    mechanisms may follow from counts of members, such as weights: then the mechanisms
+    stay here, and what follows from them.
     """
     record = run.privacy
     claimed = Claimed(
         **{name: record["claimed"][name] for name in Claimed.model_fields}
     )
-    if _design(run).unit == "client":
+    if run.origin or _design(run).unit == "client":
         return Privacy(claimed=claimed, certified={}, mechanisms=())
     try:
         certified = {

@@ -1,7 +1,8 @@
 """The secret behind a run's cards: of their noise, and of what they commit to.
 
-It follows from the owner's private key and the ledger, never from a seed, and is kept
-with the run at its first export, so that whoever has the run makes the same card again.
+It follows from the run's secret key, so that copies of a run make the same card, and
+where it has none from the owner's private key; never from a seed. It is kept with the
+run at its first export, so that whoever has the run makes the same card again.
 A commitment is an HMAC: the plain hash of a small truth can be guessed, as there are a
 million memberships of 20 candidates and each guess is one hash.
 """
@@ -18,6 +19,7 @@ from privaudit.core.errors import TranscriptError
 from privaudit.core.signing import own_key
 from privaudit.core.streams import KEY, Stream, derive
 from privaudit.evaluation.card import Sha
+from privaudit.federated.runs.folder.run_key import RUN_KEY
 from privaudit.federated.runs.runs import Run
 
 FILE = "card.key"
@@ -59,14 +61,15 @@ class RunSecret:
 
 
 def secret_of(run: Run) -> RunSecret:
-    """Return a run's secret: the one it keeps, or at first the owner's for its ledger.
+    """Return a run's secret: the one it keeps; at first what its key or its owner's gives.
 
     Raises:
         MissingFileError: It was kept, and is gone.
         TranscriptError: It was altered, or another version wrote it.
     """
     if FILE not in run.files:
-        private = own_key().private_bytes_raw()
+        has_key = RUN_KEY in run.files
+        private = run.read(RUN_KEY) if has_key else own_key().private_bytes_raw()
         return RunSecret(derive(private, f"cards of {run.truth.hash}", KEY))
     try:
         stored = _StoredSecret.model_validate_json(run.read(FILE))

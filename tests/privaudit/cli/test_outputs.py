@@ -40,7 +40,7 @@ OWN_FILES = {  # modules above the runs that write what no user named
     "report/page.py": "an audit's own report.html, in its run",
     "report/index.py": "index.html of a folder of runs; check_place has seen it",
     "report/markdown.py": "lines added to GitHub's own summary, once it is checked",
-    "report/export/export.py": "into a draft, which takes the place of a checked folder",
+    "report/export/account.py": "the accounts of cards, beside the owner's key",
 }
 
 
@@ -178,6 +178,9 @@ def bad_places(run: Path, cut: Path, elsewhere: Path) -> dict[str, Path]:
         "a hard link to it": elsewhere / "hard.svg",
         "a pipe": elsewhere / "pipe.svg",
         "the key": Path(os.environ["PRIVAUDIT_KEYS"]) / "owner.key",
+        "an account of cards": Path(os.environ["PRIVAUDIT_KEYS"])
+        / "accounts"
+        / "a.json",
     }
 
 

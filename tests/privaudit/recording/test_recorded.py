@@ -3,6 +3,7 @@
 import io
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from privaudit.auditing.storage.save import save_audit
 from privaudit.checks.lint import lint
 from privaudit.core.errors import AttackError, ConfigError, PrivauditError
 from privaudit.federated.runs.ledger import Ledger
+from privaudit.privacy.events import MechanismEvent
 from privaudit.recording.origins.recorded import RecordedRun
 from privaudit.recording.owner import Owner, use_owner
 from privaudit.recording.recorder import Recorder
@@ -195,6 +197,20 @@ def test_an_export_names_no_word_of_the_owner(tmp_path: Path) -> None:
     for word in ("FedAvg, a loop", "secret_net", "digits", "charite"):
         assert word not in text
     assert found.card.training.origin == "recorded"
+
+
+NOISE = MechanismEvent("upload", 1.0, 2.0, 1.0, 1.0, "poisson", "client", 1)
+
+
+def test_a_card_leaves_an_owners_mechanisms_out(tmp_path: Path) -> None:
+    """A noise multiplier that was divided by weights tells how many members there are."""
+    ledger = toss()
+    weighted: dict[str, Any] = {"ledger": ledger, "weight": "num-examples"}
+    with Recorder(tmp_path / "run", **weighted) as recorder:
+        run_federation(recorder, ledger, Linear())
+        recorder.mechanism(0, replace(NOISE, noise_multiplier=112 / (3 * 40)))
+    privacy = export_public(load_run(tmp_path / "run"), tmp_path / "out").card.privacy
+    assert (privacy.certified, privacy.mechanisms) == ({}, ())
 
 
 def test_lint_speaks_about_a_recorded_federation(folder: Path) -> None:

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from privaudit.core.errors import ConfigError, StorageError
-from privaudit.core.signing import OWNER, TRUSTED, keys_folder
+from privaudit.core.signing import keys_folder
 from privaudit.core.storage import storage_errors, write_bytes
 from privaudit.federated.runs.folder.own_files import BEGUN, FOLDERS, HEADER
 
@@ -35,7 +35,7 @@ def check_file(path: Path) -> None:
     """Refuse a file that is no place for an output; one that is there may be replaced.
 
     Raises:
-        StorageError: It lies in a run, is one of the keys, is a link, has other names, or
+        StorageError: It lies in a run or beside the keys, is a link, has other names, or
             is a folder, a device or a pipe; or its folder is not there.
     """
     _check_place(path)
@@ -97,16 +97,21 @@ def _check_place(path: Path) -> None:
     if run := run_around(path):
         fault = f"lies in the run {run}, whose files are its own"
         raise _refused(path, fault, "a place outside of it")
-    if os.path.realpath(path) in _keys():
-        raise _refused(path, "holds the keys of this machine", "another place")
+    keys = _keys()
+    if keys is not None and keys in (
+        real := Path(os.path.realpath(path)),
+        *real.parents,
+    ):
+        fault = "lies in the folder of this machine's keys, accounts and notes"
+        raise _refused(path, fault, "another place")
 
 
-def _keys() -> list[str]:
+def _keys() -> Path | None:
     """Return where the keys lie: nowhere, if the system names no home for this user."""
     try:
-        return [os.path.realpath(keys_folder() / name) for name in (OWNER, TRUSTED)]
+        return Path(os.path.realpath(keys_folder()))
     except ConfigError:
-        return []
+        return None
 
 
 def _is_run(place: Path) -> bool:

@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from privaudit.core.errors import ConfigError, StorageError, TranscriptError
 from privaudit.core.signing import keys_folder
@@ -35,9 +34,9 @@ def remember(file: Path, seal: str, read: Callable[[], list[bytes]]) -> list[byt
         TranscriptError: They do not begin with those that were seen before.
     """
     place = _place(file, seal)
-    noted = _noted(place)
-    lines, before = read(), int(noted.get("lines", 0))
-    if before and _hash(lines[:before]) != noted.get("sha256"):
+    before, digest = _noted(place)
+    lines = read()
+    if before and _hash(lines[:before]) != digest:
         raise TranscriptError(
             f"{file} has {len(lines)} lines, and once had {before}, with others among "
             f"them, as {place} notes: the run was put back to an earlier state, and "
@@ -52,11 +51,21 @@ def remember(file: Path, seal: str, read: Callable[[], list[bytes]]) -> list[byt
     return lines
 
 
-def _noted(place: Path | None) -> dict[str, Any]:
+def _noted(place: Path | None) -> tuple[int, str]:
+    """Return how many lines were seen, and their hash; nothing where none is noted."""
     try:
-        return read_json(place) if place is not None and place.exists() else {}
+        content = read_json(place) if place is not None and place.exists() else None
     except OSError:  # a folder that is closed to this user
-        return {}
+        return 0, ""
+    if content is None:
+        return 0, ""
+    match content:
+        case {"lines": int(lines), "sha256": str(digest)} if lines > 0:
+            return lines, digest
+    raise TranscriptError(
+        f"{place} is no note of a log of audits: it was overwritten. Restore it from a "
+        "copy, or remove it: what is said of the run then leaves earlier audits out."
+    )
 
 
 def _place(file: Path, seal: str) -> Path | None:

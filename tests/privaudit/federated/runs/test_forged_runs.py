@@ -21,13 +21,14 @@ from privaudit.auditing.repetition.audit_log import (
 )
 from privaudit.auditing.storage.save import save_audit
 from privaudit.core.errors import PrivauditError, TranscriptError, TrustError
-from privaudit.core.signing import SECRET, TRUST, public_half, sign
+from privaudit.core.signing import SECRET, TRUST, keys_folder, public_half, sign
 from privaudit.federated.runs.folder.run_header import (
     ADDED,
     COUNTS,
     SIGNATURE,
     save_header,
 )
+from privaudit.federated.runs.folder.witness import NOTES
 from privaudit.federated.transcripts.folder import TranscriptFolder
 from privaudit.federated.transcripts.transcript import ChainEnd, Message
 from tests.conftest import Cli, common_cache
@@ -190,7 +191,7 @@ def test_a_card_of_a_rewritten_run_is_not_found_true(
     rewrite(run)
     code, said, _ = cli("verify", tmp_path / "card", "run")
     assert code == 1
-    assert "sent: " in said
+    assert "manifest.jsonl does not end as the run recorded" in said
 
     def change(audit: dict[str, Any]) -> None:
         audit["utility"]["local"]["value"] = 0.999
@@ -410,6 +411,15 @@ def test_a_run_that_is_put_back_to_fewer_audits_is_noticed(
     with pytest.raises(TranscriptError, match="put back"):
         count(run, 1)
     assert len(read_log(Run(older))) == audits + 1  # a copy elsewhere counts by itself
+
+
+def test_a_note_of_the_count_that_something_else_was_written_over_is_noticed(
+    run: Path, tmp_path: Path, cli: Cli
+) -> None:
+    count(run, 2)
+    (note,) = (keys_folder() / NOTES).glob("*.json")
+    note.write_text('{"schemaVersion": 1, "label": "privacy gate"}')
+    refuse(cli, tmp_path, COUNTING, "is no note of a log of audits")
 
 
 def test_audits_that_stay_behind_show_that_the_header_was_put_back(
