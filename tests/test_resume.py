@@ -34,7 +34,7 @@ def train_until(point):
         plain(handle)
 
     os.fsync = fsync
-    train("promptfl", rounds=4, epochs=1, name=f"killed-{point}", participation=0.6)
+    train("promptfl", seed=0, rounds=4, epochs=1, name=f"killed-{point}", participation=0.6)
 
 # Imports once what all use, and computes nothing: threads of torch do not live in forks.
 make_config("promptfl")
@@ -122,7 +122,7 @@ def test_an_interrupted_run_says_what_to_do(
     ):
         train("promptfl", **QUICK, name="cut")
     with pytest.raises(ConfigError, match="another configuration"):
-        train("promptfl", **QUICK, name="cut", seed=3, resume=True)
+        train("promptfl", **{**QUICK, "seed": 3}, name="cut", resume=True)
     assert train("promptfl", **QUICK, name="cut", resume=True).is_complete
 
 

@@ -65,7 +65,7 @@ class Recorder:
         ...     with Recorder(f"{folder}/run", ledger=ledger, weight="records") as recorder:
         ...         for client in ("client-0", "client-1"):
         ...             recorder.broadcast(0, client, {"w": torch.zeros(2)})
-        ...             recorder.update(0, client, {"w": torch.ones(2)}, weight=1)
+        ...             _ = recorder.update(0, client, {"w": torch.ones(2)}, weight=1)
         ...         for client in ("client-0", "client-1"):
         ...             recorder.broadcast(1, client, {"w": torch.ones(2)})
         ...     len(recorder.run.transcript)  # and two releases of the last model

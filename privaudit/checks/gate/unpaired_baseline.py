@@ -102,7 +102,8 @@ def _of_card(card: Card, scenario: str, path: Path) -> PublicNumbers:
             f"{path} holds audits of {', '.join(card.audits) or 'no scenario'}, and none "
             f"of {scenario}. Choose one of them, or export again."
         )
-    leak: dict[str, Any] = {"verdict": {"kind": audit.verdict}}
+    verdict = {"kind": audit.verdict}
+    leak: dict[str, Any] = {"verdict": verdict, "settings": audit.settings}
     if audit.auroc is not None:
         leak["auroc"] = audit.auroc.estimate.to_dict()
     contents: dict[str, Any] = {"leaks": {audit.headline: leak}}

@@ -96,7 +96,7 @@ def test_what_would_say_nothing_is_refused(
             attack_actively(Run(whole))
     code, _, error = cli("active", "whole", "--output", whole)
     assert code == 2
-    assert "Name a new folder" in error
+    assert "lies in the run" in error
 
 
 def test_the_command_reaches_how_models_are_crafted_and_logs_it(

@@ -246,7 +246,8 @@ def test_a_federation_that_others_trained_is_not_to_be_trained_here() -> None:
 
 def test_scores_alone_are_offered_no_training(rng: np.random.Generator) -> None:
     members = rng.random(400) < 0.5
-    audit = Auditor.from_scores(rng.normal(size=400) + members, members)
+    scores = rng.normal(size=400) + members
+    audit = Auditor.from_scores(scores[members], scores[~members])
     assert audit.verdict.kind == "sampling unknown"
     coin, write, hold = given(audit)
     assert "fair coin" in coin.text

@@ -42,7 +42,7 @@ def with_aurocs(*values: float, sampling: Sampling = "coin", n: int = 0) -> Audi
     }
     tossed = sampling == "coin"
     audit.run.__dict__["truth"] = SimpleNamespace(
-        group=None, cluster=None, tossed=tossed
+        group=None, cluster=None, tossed=tossed, coin=None
     )
     return replace(audit, results=results)
 
@@ -160,7 +160,7 @@ def test_what_an_owner_declares_is_said_to_be_declared_and_is_not_green() -> Non
 def test_a_proof_for_a_record_keeps_no_promise_to_a_group_of_one_coin() -> None:
     audit = quiet((8.0, 7.9))
     audit.run.__dict__["truth"] = SimpleNamespace(
-        group=np.arange(90) // 2, cluster=None, tossed=True
+        group=np.arange(90) // 2, cluster=None, tossed=True, coin=None
     )
     assert audit.certified_epsilon is None
     assert promise_badge(audit).text == "Promise not proved"
@@ -169,6 +169,6 @@ def test_a_proof_for_a_record_keeps_no_promise_to_a_group_of_one_coin() -> None:
     assert "for one record, and a group that shares a coin has many" in page
     alone = quiet((8.0, 7.9))
     alone.run.__dict__["truth"] = SimpleNamespace(
-        group=np.arange(90), cluster=None, tossed=True
+        group=np.arange(90), cluster=None, tossed=True, coin=None
     )
     assert promise_badge(alone).text == "Promise kept"

@@ -81,7 +81,8 @@ def recorded() -> Audit:
 def scored() -> Audit:
     rng = np.random.default_rng(0)
     members = rng.random(400) < 0.5
-    return Auditor.from_scores(rng.normal(size=400) + members, members)
+    scores = rng.normal(size=400) + members
+    return Auditor.from_scores(scores[members], scores[~members])
 
 
 def commands_of(audit: Audit) -> list[str]:
