@@ -171,10 +171,12 @@ def test_every_job_draws_a_seed_of_its_own_and_needs_no_secret() -> None:
 
 
 def test_no_command_prints_exact_numbers_into_a_log() -> None:
-    printing = [line for line in SHELL if re.match(r"privaudit (attack|gate)\b", line)]
-    assert len(printing) > 8
+    prints = r"(xargs )?privaudit (train|attack|scores|compare|report|lint|gate)\b"
+    printing = [line for line in SHELL if re.match(prints, line)]
+    assert len(printing) > 15
     for line in printing:
-        assert ".log" in line or "--write-baseline" in line, line
+        assert re.search(r" > [\w-]+\.log\b", line) or "--write-baseline" in line, line
+        assert "train" not in line.split("--")[0] or "--quiet" in line  # stderr
 
 
 def test_settings_of_the_examples_are_accepted() -> None:

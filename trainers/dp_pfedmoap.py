@@ -11,7 +11,6 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from privaudit.core.errors import ConfigError
-from privaudit.core.phrases import phrase
 from privaudit.core.tensors import Stacked, numbers_in
 from privaudit.federated.batches import (
     Batch,
@@ -39,20 +38,17 @@ from privaudit.tuning.prompts.experts.experts import PromptExperts
 from privaudit.tuning.prompts.private_prompts import PrivateLocalTrainer, context_losses
 from privaudit.tuning.prompts.private_training import EVERY_RECORD
 
-_FOR_AN_UPLOAD = phrase(
-    "claim",
+_FOR_AN_UPLOAD = (
     "noise by an accountant (opacus PRV or the exact Gaussian; see the certificate), "
-    "for a record of what a client sends, not of what it releases",
+    "for a record of what a client sends, not of what it releases"
 )
-_AS_PUBLISHED = phrase(
-    "claim",
+_AS_PUBLISHED = (
     "epsilon and delta as published; how noise follows from them was not: here "
-    "sqrt(T ln(1/delta)) / epsilon * C / B on the prompt that is sent",
+    "sqrt(T ln(1/delta)) / epsilon * C / B on the prompt that is sent"
 )
-_WORTH = phrase(
-    "claim",
+_WORTH = (
     "delta = {delta} is far above 1/n (here {share}): giving away about {n} of a "
-    "client's records would keep the promise",
+    "client's records would keep the promise"
 )
 
 SAYS_LITTLE = 0.1  # expected records that delta may give away entirely

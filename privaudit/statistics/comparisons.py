@@ -9,7 +9,6 @@ from jaxtyping import Bool, Float, Int, Shaped
 from scipy.special import bdtr, logit, ndtr, ndtri, stdtr, stdtrit
 
 from privaudit.core.errors import ConfigError, TooFewRecordsError
-from privaudit.core.phrases import phrase
 from privaudit.statistics.delong import Placements, delong_components
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.intervals import (
@@ -20,8 +19,8 @@ from privaudit.statistics.intervals import (
 )
 from privaudit.statistics.roc import LEFT_OUT
 
-_PAIRED = phrase("method", "paired difference of AUROCs, DeLong with Satterthwaite's t")
-_AVERAGED = phrase("method", ", averaged over {n} clients by pairs")
+_PAIRED = "paired difference of AUROCs, DeLong with Satterthwaite's t"
+_AVERAGED = ", averaged over {n} clients by pairs"
 
 
 @dataclass(frozen=True)

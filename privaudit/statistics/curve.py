@@ -9,7 +9,6 @@ from jaxtyping import Float, Shaped
 from scipy.special import bdtr, bdtrc
 
 from privaudit.core.errors import ConfigError
-from privaudit.core.phrases import phrase
 from privaudit.statistics.delong import Clusters, checked_scores
 from privaudit.statistics.estimate import Estimate, mean_with_t, needs, unresolved
 from privaudit.statistics.intervals import (
@@ -18,11 +17,10 @@ from privaudit.statistics.intervals import (
     effective_count,
 )
 
-_TPR = phrase("method", "TPR at FPR {fpr}, order statistics and Clopper-Pearson")
-_UNEVEN = phrase(
-    "reason",
+_TPR = "TPR at FPR {fpr}, order statistics and Clopper-Pearson"
+_UNEVEN = (
     "needs {wanted} candidates of each client, or clients of like sizes: client "
-    "{place} of {clients} has {fewest}, and the largest {most}",
+    "{place} of {clients} has {fewest}, and the largest {most}"
 )
 
 MemberScores = Shaped[np.ndarray, " members"]

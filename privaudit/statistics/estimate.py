@@ -14,18 +14,14 @@ from pydantic_core import core_schema
 from scipy.special import stdtrit
 
 from privaudit.core.errors import ConfigError, shown
-from privaudit.core.phrases import phrase
 from privaudit.statistics.intervals import check_confidence, clopper_pearson, wilson
 
-_MEAN = phrase("method", "mean of replicates")
-_PAIRED_MEAN = phrase("method", "mean of paired differences of replicates")
-STUDENT = phrase("method", ", t with {freedom} degrees of freedom")
-_PROPORTION = phrase("method", "proportion, Clopper-Pearson")
-_TWO_PROPORTIONS = phrase(
-    "method", "difference of proportions, Newcombe's hybrid score"
-)
-_COUNTED = ("replicates", "clients", "records", "images", "non-members")
-_NEEDS = phrase("reason", "needs {wanted} {what}, has {found}", what=_COUNTED)
+_MEAN = "mean of replicates"
+_PAIRED_MEAN = "mean of paired differences of replicates"
+STUDENT = ", t with {freedom} degrees of freedom"
+_PROPORTION = "proportion, Clopper-Pearson"
+_TWO_PROPORTIONS = "difference of proportions, Newcombe's hybrid score"
+_NEEDS = "needs {wanted} {what}, has {found}"
 
 
 @dataclass(frozen=True)

@@ -10,19 +10,15 @@ import numpy as np
 from jaxtyping import Bool, Int, Shaped
 
 from privaudit.core.errors import ConfigError
-from privaudit.core.phrases import phrase
 from privaudit.statistics.estimate import Estimate, proportion, two_proportions
 from privaudit.statistics.intervals import clopper_pearson, effective_count
 
-_RIGHT = phrase("method", "share of right guesses, Clopper-Pearson")
-_RIGHT_BY_CLASS = phrase(
-    "method",
-    "share of right guesses averaged over {classes} classes, Korn-Graubard",
+_RIGHT = "share of right guesses, Clopper-Pearson"
+_RIGHT_BY_CLASS = (
+    "share of right guesses averaged over {classes} classes, Korn-Graubard"
 )
-_RIGHT_CLUSTERED = phrase(
-    "method", "share of right guesses, Clopper-Pearson at the effective number"
-)
-_ADVANTAGE = phrase("method", "TPR - FPR, Newcombe's hybrid score")
+_RIGHT_CLUSTERED = "share of right guesses, Clopper-Pearson at the effective number"
+_ADVANTAGE = "TPR - FPR, Newcombe's hybrid score"
 
 
 def success_rate(

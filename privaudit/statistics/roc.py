@@ -17,7 +17,6 @@ from jaxtyping import Float, Shaped
 from scipy.special import expit, logit, stdtrit
 
 from privaudit.core.errors import TooFewRecordsError
-from privaudit.core.phrases import phrase
 from privaudit.statistics.curve import RocCurve, roc_curve, tied, tpr_at_fpr
 from privaudit.statistics.delong import (
     AurocVariance,
@@ -34,14 +33,14 @@ from privaudit.statistics.guesses import (
 )
 from privaudit.statistics.intervals import check_confidence
 
-_LOGIT = phrase("method", "AUROC, DeLong or Wilcoxon on the logit scale")
-_TIES = phrase("method", "{ties} of {n} scores tie")
-_CLUSTERS = phrase("method", "by {n} clusters, Obuchowski")
-_POOLED = phrase("method", "AUROC averaged over {n} clients by pairs")
-LEFT_OUT = phrase("method", "{n} left out, without members or non-members")
-_EQUAL = phrase("method", "equal in all")
-_STRATIFIED = phrase("method", "stratified DeLong or Wilcoxon on the logit scale")
-_JACKKNIFE = phrase("method", "jackknife over clients")
+_LOGIT = "AUROC, DeLong or Wilcoxon on the logit scale"
+_TIES = "{ties} of {n} scores tie"
+_CLUSTERS = "by {n} clusters, Obuchowski"
+_POOLED = "AUROC averaged over {n} clients by pairs"
+LEFT_OUT = "{n} left out, without members or non-members"
+_EQUAL = "equal in all"
+_STRATIFIED = "stratified DeLong or Wilcoxon on the logit scale"
+_JACKKNIFE = "jackknife over clients"
 
 __all__ = [
     "RocCurve",

@@ -15,7 +15,6 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.special import expit, log_ndtr, logit, ndtr, stdtrit
 
-from privaudit.core.phrases import phrase
 from privaudit.statistics.comparisons import Comparison
 from privaudit.statistics.delong import delong_components
 from privaudit.statistics.estimate import Estimate
@@ -27,7 +26,7 @@ USUAL_A = 0.3  # of offline RMIA, in its source, where nothing is tuned
 MANY = 64  # models from which on one record's deviation is known well enough
 MOST_SETS = 16  # of shadows that a jackknife leaves out in turn
 FEWEST_SETS = 3
-_SHADOWS = phrase("method", ", and a jackknife over {sets} sets of shadow models")
+_SHADOWS = ", and a jackknife over {sets} sets of shadow models"
 FLAT = 1e-4  # least deviation over models, in nats: below it is rounding
 
 

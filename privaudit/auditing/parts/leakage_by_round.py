@@ -8,14 +8,13 @@ from jaxtyping import Float
 
 from privaudit.auditing.attack import Adversary, Attack, Target
 from privaudit.auditing.audit_part import AuditPart
-from privaudit.core.phrases import phrase
 from privaudit.federated.transcripts.threat_models import View
 from privaudit.federated.transcripts.transcript import Message
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.roc import pooled_auroc
 
-_ALONE = phrase("round", "this round's uploads alone")
-_SO_FAR = phrase("round", "clients as rebuilt from the uploads so far")
+_ALONE = "this round's uploads alone"
+_SO_FAR = "clients as rebuilt from the uploads so far"
 
 Truth = Mapping[str, np.ndarray]  # by client, which of its units are members
 ByUnit = Callable[[str, np.ndarray], np.ndarray]

@@ -31,7 +31,6 @@ from privaudit.auditing.parts.untrained_control import (
 )
 from privaudit.auditing.played_scenario import PlayedScenario
 from privaudit.core.limits import check_limit
-from privaudit.core.phrases import phrase
 from privaudit.statistics.comparisons import paired_auroc_at
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.intervals import clopper_pearson, effective_count
@@ -40,7 +39,7 @@ from privaudit.statistics.roc import auroc, variance_doubled
 FOLDS, INNER_FOLDS = 5, 3
 GUESSED = 0.1  # share of the records that are called members: the likeliest ones
 LARGEST = 1e100  # a column with more is scaled first: its squares would overflow
-_CROSS_FITTED = phrase("method", "cross-fitted in {folds} folds, variance doubled")
+_CROSS_FITTED = "cross-fitted in {folds} folds, variance doubled"
 FARTHEST = 3.0  # standard deviations, beyond which no square grows
 
 Inputs = Float[np.ndarray, "_ _"] | csr_array

@@ -20,27 +20,56 @@ ASKED = 5  # records that are scored twice
 def refuse_mask(
     first: Shaped[np.ndarray, "..."], second: Shaped[np.ndarray, "..."]
 ) -> None:
-    """Refuse scores and a mask of members where two kinds of scores are expected.
+    """Refuse scores and what says who is a member, where two kinds of scores are wanted.
 
-    A mask has as many entries as the scores, 0 and 1 both among them, and the scores
+    A mask has as many entries as the scores, and two whole numbers among them: 0 and 1,
+    1 and -1, 1 and 2. Positions are distinct whole numbers below that many. The scores
     are of another kind: fractions, or numbers beside a mask of truths. Scores of
-    attacks on labels alone are 0 and 1, too, but then those of both arguments are.
+    attacks on labels alone are two numbers, too, but then those of both arguments are;
+    and counts are whole in both.
 
     Raises:
-        ConfigError: One argument looks like a mask of the other.
+        ConfigError: One argument looks like a mask, or positions, in the other.
     """
-    for mask, scores, which in ((second, first, "second"), (first, second, "first")):
-        if mask.shape != scores.shape or set(np.unique(mask)) != {0, 1}:
+    for said, scores, which in ((second, first, "second"), (first, second, "first")):
+        if not (is_mask := _is_mask(said, scores)) and not _are_positions(said, scores):
             continue
-        is_truth = mask.dtype == bool and scores.dtype != bool
-        if is_truth or (np.asarray(scores, dtype=float) % 1).any():
-            raise ConfigError(
-                f"The {which} argument holds 0 and 1 alone, one for each of the "
-                f"{len(scores)} numbers of the other: it looks like a mask of members, "
-                "and members' scores and non-members' are wanted. Say "
-                "from_scores(scores[mask], scores[~mask]), with a mask of truths. If "
-                "both are scores, add 1 to all of them, which changes no result."
-            )
+        kind = "two numbers alone, one for each" if is_mask else "positions in"
+        looks = "a mask of members" if is_mask else "a list of members"
+        raise ConfigError(
+            f"The {which} argument holds {kind} of the {len(scores)} numbers of the "
+            f"other: it looks like {looks}, and members' scores and non-members' are "
+            "wanted. Say from_scores(scores[mask], scores[~mask]), with a mask of "
+            "truths. If both are scores, add 0.5 to all of them, which changes no "
+            "result."
+        )
+
+
+def _is_mask(
+    said: Shaped[np.ndarray, "..."], scores: Shaped[np.ndarray, "..."]
+) -> bool:
+    if said.shape != scores.shape or len(np.unique(said)) != 2 or _broken(said):
+        return False
+    if said.dtype == bool and scores.dtype != bool:
+        return True
+    return len(np.unique(scores)) > 2 and _broken(scores)
+
+
+def _are_positions(
+    said: Shaped[np.ndarray, "..."], scores: Shaped[np.ndarray, "..."]
+) -> bool:
+    """Say whether they are some, three or more, of as many places as there are scores."""
+    if said.dtype == bool or not 3 <= said.size < scores.size or _broken(said):
+        return False
+    is_distinct = len(np.unique(said)) == said.size
+    is_within = said.min() >= 0 and said.max() < scores.size
+    return bool(is_distinct and is_within and _broken(scores))
+
+
+def _broken(numbers: Shaped[np.ndarray, "..."]) -> bool:
+    """Say whether there are fractions among them."""
+    as_floats = np.asarray(numbers, dtype=float)
+    return bool((as_floats != np.floor(as_floats)).any())
 
 
 def refuse_training(score: Callable[[Any], float], records: Iterable[Any]) -> None:

@@ -8,11 +8,10 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy.special import stdtrit
 
-from privaudit.core.phrases import phrase
 from privaudit.statistics.estimate import Estimate, mean_with_t, paired_difference
 
-_PREDICTED = phrase("method", "share, prediction interval from {shadows} shadow models")
-_CALIBRATED = phrase("method", "share, calibrated by {shadows} shadow models")
+_PREDICTED = "share, prediction interval from {shadows} shadow models"
+_CALIBRATED = "share, calibrated by {shadows} shadow models"
 STEPS = 1000  # of shares that may explain an estimate
 NO_GAP = 1e-9  # between true- and false-positive rate: nothing can be estimated
 

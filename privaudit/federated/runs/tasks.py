@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from privaudit.core.errors import ConfigError
-from privaudit.core.phrases import phrase
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors, distinct
 from privaudit.datasets.dialogues import Dialogue
@@ -31,9 +30,7 @@ from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.intervals import half_width
 
 EXACT, LIKENESS = "exact match", "ROUGE-L"
-MACRO_F1 = phrase(
-    "method", "macro F1 averaged over models, linearised over test records"
-)
+MACRO_F1 = "macro F1 averaged over models, linearised over test records"
 
 
 @dataclass(frozen=True)

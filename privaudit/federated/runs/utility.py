@@ -11,7 +11,6 @@ from pydantic import Field
 
 from privaudit.core.errors import TooFewRecordsError
 from privaudit.core.parameters import to_plain
-from privaudit.core.phrases import phrase
 from privaudit.core.tensors import Tensors, distinct
 from privaudit.federated.runs.population import Population
 from privaudit.federated.runs.repeated_rows import RepeatedRows, client_means
@@ -22,11 +21,10 @@ from privaudit.statistics.captions.token_f1 import F1
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.intervals import half_width, normal_quantile
 
-_MEAN = phrase("method", "mean over clients, linearised over test records")
-_SAMPLED = phrase(
-    "method",
+_MEAN = "mean over clients, linearised over test records"
+_SAMPLED = (
     "mean over sampled clients, linearised over test records, with finite-population "
-    "correction",
+    "correction"
 )
 
 OWNERS = "utility"  # what an owner's own function measures

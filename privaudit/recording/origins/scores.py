@@ -17,7 +17,6 @@ from typing import Any, NoReturn, cast
 from pydantic import JsonValue, model_serializer
 
 from privaudit.core.errors import ConfigError, TranscriptError
-from privaudit.core.phrases import phrase
 from privaudit.core.storage import make_private_folder, write_bytes
 from privaudit.federated.runs.folder.own_files import HEADER
 from privaudit.federated.runs.folder.run_files import environment
@@ -43,18 +42,16 @@ _NOTHING_PROVED: Mapping[str, Any] = {
     "claimed": {
         "epsilon": None,
         "delta": 1e-5,
-        "source": phrase("claim", "no mechanism is on record"),
+        "source": "no mechanism is on record",
     },
     "certified": {
         SCORES: {
             "epsilon": None,
             "delta": 1e-5,
             "view": SCORES,
-            "mechanism": phrase("mechanism", "none is on record"),
+            "mechanism": "none is on record",
             "accountant": "",
-            "why": phrase(
-                "certificate", "Scores alone were given, and no record of the training."
-            ),
+            "why": "Scores alone were given, and no record of the training.",
             "unit": "record",
             "adjacency": "add/remove-one",
             "randomness": None,

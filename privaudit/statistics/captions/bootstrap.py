@@ -7,18 +7,13 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import ndtr, ndtri
 
-from privaudit.core.phrases import phrase
 from privaudit.statistics.estimate import Estimate, needs, unresolved
 
 LEAST = 10
 """With fewer records a bootstrap's interval is too narrow to be one."""
 REPLICATES, CONFIDENCE = 2000, 0.95
-_METHOD = phrase(
-    "method",
-    f"bootstrap over {{what}} (BCa, {REPLICATES} replicates)",
-    what=("images", "records"),
-)
-_MODELS = phrase("method", "mean of {models} models, ")
+_METHOD = f"bootstrap over {{what}} (BCa, {REPLICATES} replicates)"
+_MODELS = "mean of {models} models, "
 CHUNK = 2_000_000
 """Weights that are held at once."""
 

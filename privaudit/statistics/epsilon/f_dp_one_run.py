@@ -14,7 +14,6 @@ from jaxtyping import Float, Int
 from pydantic.dataclasses import dataclass as options
 from scipy.special import bdtr, gammaln, log_expit
 
-from privaudit.core.phrases import phrase
 from privaudit.statistics.epsilon.bound import largest_rejected
 from privaudit.statistics.epsilon.one_run import RankedGuesses, one_run_epsilon
 
@@ -29,7 +28,7 @@ class FDPOneRun(RankedGuesses):
     Source: of this module.
     """
 
-    words = phrase("bound", "one-run f-DP, {n_in} + {n_out} guesses")
+    words = "one-run f-DP, {n_in} + {n_out} guesses"
 
     def epsilon_of(
         self, correct: Int[np.ndarray, " counts"], canaries: int

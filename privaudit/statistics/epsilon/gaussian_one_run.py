@@ -8,7 +8,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as options
 from scipy.special import expit, ndtr, ndtri
 
-from privaudit.core.phrases import phrase
 from privaudit.statistics.epsilon.bound import largest_rejected
 from privaudit.statistics.epsilon.gaussian_fit import epsilon_from_mu
 from privaudit.statistics.epsilon.one_run import RankedGuesses, one_run_epsilon
@@ -33,9 +32,7 @@ class GaussianOneRun(RankedGuesses):
     """
 
     can_refute: ClassVar[bool] = False
-    words = phrase(
-        "bound", "Gaussian mechanism assumed, one-run f-DP, {n_in} + {n_out} guesses"
-    )
+    words = "Gaussian mechanism assumed, one-run f-DP, {n_in} + {n_out} guesses"
 
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
 

@@ -8,14 +8,13 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as options
 from scipy.special import nctdtrinc
 
-from privaudit.core.phrases import phrase
 from privaudit.statistics.epsilon.bound import OneRunMethod
 from privaudit.statistics.epsilon.gaussian_fit import epsilon_from_mu
 
 MOST = 100.0
 """What is shown at the most: scores that do not overlap at all could show anything."""
 
-_METHOD = phrase("bound", "two Gaussians of one spread assumed, all scores")
+_METHOD = "two Gaussians of one spread assumed, all scores"
 _FARTHEST = 1000.0  # standard errors; beyond, the t distribution has no accurate limit
 
 

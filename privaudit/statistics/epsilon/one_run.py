@@ -15,7 +15,6 @@ from pydantic.dataclasses import dataclass as options
 from scipy.special import bdtrc, expit, gammaln, log_expit, logit
 
 from privaudit.core.errors import ConfigError, TooFewRecordsError
-from privaudit.core.phrases import phrase
 from privaudit.statistics.epsilon.bound import OneRunMethod, largest_rejected
 from privaudit.statistics.intervals import clopper_pearson
 
@@ -119,7 +118,7 @@ class OneRunGuesses(RankedGuesses):
         3.49...
     """
 
-    words = phrase("bound", "one-run binomial, {n_in} + {n_out} guesses")
+    words = "one-run binomial, {n_in} + {n_out} guesses"
 
     def epsilon_of(
         self, correct: Int[np.ndarray, " counts"], canaries: int

@@ -10,7 +10,6 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from privaudit.core.errors import ConfigError
-from privaudit.core.phrases import phrase
 from privaudit.core.streams import Stream
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.federated.batches import Batch
@@ -30,15 +29,12 @@ from privaudit.tuning.prompts.gradients import (
 )
 from privaudit.tuning.prompts.learning import PromptTrainer
 
-_FOR_A_RECORD = phrase(
-    "claim",
+_FOR_A_RECORD = (
     "noise by an accountant (opacus PRV or the exact Gaussian; see the certificate), "
     "for a record of the released model; with each client's own noise on what it sends "
-    "also against the server",
+    "also against the server"
 )
-_AS_PUBLISHED = phrase(
-    "claim", "the published formula, sqrt(T ln(1/delta)) / epsilon * C / B"
-)
+_AS_PUBLISHED = "the published formula, sqrt(T ln(1/delta)) / epsilon * C / B"
 
 OF_THE_CODE = Optimiser("sgd", momentum=0.9, weight_decay=5e-4)
 EVERY_RECORD = 10**9  # a batch size beyond any shard's

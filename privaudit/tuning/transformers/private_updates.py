@@ -10,7 +10,6 @@ from jaxtyping import Float, Float64, Int
 from pydantic import Field
 from torch import Tensor
 
-from privaudit.core.phrases import phrase
 from privaudit.core.streams import Stream
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.federated.trainer import (
@@ -29,16 +28,13 @@ from privaudit.privacy.discrete_gaussian import Grid, Rounding
 from privaudit.privacy.events import Adjacency, MechanismEvent, NoiseAt, Release
 from privaudit.tuning.transformers.prompt_tuning import PromptTuner
 
-_AS_PUBLISHED = phrase(
-    "claim",
+_AS_PUBLISHED = (
     "epsilon as published; how noise follows from it was not: here "
-    "sqrt(2 ln(1.25/delta)) / epsilon, for one upload",
+    "sqrt(2 ln(1.25/delta)) / epsilon, for one upload"
 )
-_FOR_A_CLIENT = phrase(
-    "claim",
+_FOR_A_CLIENT = (
     "noise by an accountant (see the certificate), for one client, whose records are "
-    "all {how}",
-    how=("replaced", "left out"),
+    "all {how}"
 )
 
 MOVED = "moved"

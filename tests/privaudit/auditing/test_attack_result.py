@@ -11,7 +11,6 @@ from privaudit.auditing.attack_result import (
     knowing_shadows_of,
 )
 from privaudit.auditing.auditor import Auditor
-from privaudit.core.phrases import is_phrase
 from privaudit.report.wording import ties
 from privaudit.statistics.comparisons import paired_auroc_at
 
@@ -112,7 +111,6 @@ def test_a_low_rate_is_unresolved_where_small_clients_are_beside_a_large_one(
         "needs 100 candidates of each client, or clients of like sizes: client 2 of "
         "101 has 20, and the largest 2000"
     )
-    assert is_phrase("reason", rates[0.01].unresolved)
     assert not rates[0.1].unresolved
     assert not evaluate_scores("", "", "", small).tpr_at_fpr[0.01].unresolved
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from privaudit.core.errors import PluginError, without_exits
 from tests.places import ROOT
 
 COMMAND = """
@@ -112,3 +113,28 @@ def test_the_command_ends_when_its_parent_was_killed(tmp_path: Path) -> None:
     command.kill()
     command.communicate()  # until the child has let go of its end, too
     assert time.monotonic() - begun < 30
+
+
+@pytest.mark.parametrize("command", ["train", "gate"])
+def test_a_reader_that_went_away_is_no_error_of_other_peoples_code(
+    command: str,
+) -> None:
+    """As of ``| head -1``: rich then raises SystemExit, of a BrokenPipeError."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    words = [sys.executable, "-m", "privaudit", command, "--help"]
+    done = subprocess.run(words, stdout=writes, stderr=subprocess.PIPE, cwd=ROOT)
+    os.close(writes)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_an_exit_with_code_0_is_one_whatever_pipe_broke() -> None:
+    @without_exits()
+    def ends() -> None:
+        try:
+            raise BrokenPipeError
+        except BrokenPipeError:
+            sys.exit(0)
+
+    with pytest.raises(PluginError, match="ended the process"):
+        ends()

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from privaudit.core.phrases import is_phrase
 from privaudit.federated.trainer import TRAINERS
 from privaudit.privacy.certificate import Certificate, Claim, certify, is_repeatable
 from privaudit.privacy.events import MechanismEvent
@@ -28,7 +27,6 @@ def test_the_number_stays_and_is_no_epsilon() -> None:
     )  # fmt: skip
     assert str(word) == f"declared {proved}"
     assert word.accountant == ""
-    assert is_phrase("certificate", word.why)
     assert Certificate.from_json(json.loads(json.dumps(word.to_json()))) == word
     assert word.as_declared() == word
 

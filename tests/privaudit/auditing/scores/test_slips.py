@@ -49,11 +49,41 @@ def test_scores_that_are_0_and_1_are_scores(rng: np.random.Generator) -> None:
     Auditor.from_scores([0.9, 0.8, 0.4], [0.7, 0.3, 0.1])
 
 
+def test_other_words_for_who_is_a_member_are_no_scores(
+    rng: np.random.Generator,
+) -> None:
+    """Of 1 and -1, 1 and 2, or positions, as arrays of both kinds or a list."""
+    scores, mask = rng.normal(size=200), rng.random(200) < 0.5
+    where = np.flatnonzero(mask)
+    said: list[Any] = [np.where(mask, 1, -1), np.where(mask, -1.0, 1.0), mask + 1]
+    said += [
+        where,
+        where.astype(float),
+        where.astype(float).tolist(),
+        rng.permutation(where),
+    ]
+    for one in said:
+        for pair in ((scores, one), (one, scores)):
+            with pytest.raises(ConfigError, match=r"it looks like a (mask|list) of"):
+                Auditor.from_scores(*pair, sampling="coin")
+
+
+def test_whole_numbers_on_both_sides_are_scores(rng: np.random.Generator) -> None:
+    signs = np.where(rng.random((2, 150)) < 0.6, 1, -1)
+    counts = rng.integers(0, 40, size=150)
+    for pair in ((*signs,), (counts, signs[0]), (counts, np.arange(100))):
+        Auditor.from_scores(*pair)
+        Auditor.from_scores(*(one.astype(float) for one in pair[::-1]))
+    Auditor.from_scores(rng.random(150), counts)  # with ties: no list of positions
+    Auditor.from_scores(np.where(signs[0] > 0, 0.1, 0.9), signs[1])  # two and two
+    Auditor.from_scores([0.9, 0.8, 0.4], np.arange(3))
+
+
 def test_scores_that_look_like_a_mask_have_a_way(rng: np.random.Generator) -> None:
     scores, others = rng.random(50), rng.integers(0, 2, 50)
-    with pytest.raises(ConfigError, match="add 1"):
+    with pytest.raises(ConfigError, match=r"add 0\.5"):
         refuse_mask(scores, others)
-    found = Auditor.from_scores(scores + 1, others + 1)
+    found = Auditor.from_scores(scores + 0.5, others + 0.5)
     assert found.auroc.n == (50, 50)
 
 
