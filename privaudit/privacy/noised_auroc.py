@@ -138,7 +138,7 @@ def interval(
 
     Example:
         >>> interval(0.5, 0.0123, 0.0248, 0.95)
-        (0.4458, 0.5542)
+        (0.446, 0.554)
     """
     z = normal_quantile(confidence)
     spread, noise = 4 * (z * null_sd) ** 2, (z * noise_sd) ** 2
@@ -154,7 +154,7 @@ def epsilon_of(numbers: int) -> float:
 
     Example:
         >>> [round(epsilon_of(count), 2) for count in (0, 1, 3, 10)]
-        [0.0, 1.09, 2.0, 3.94]
+        [0.0, 1.09, 2.0, 3.95]
     """
     if not numbers:
         return 0.0

@@ -2,13 +2,15 @@
 
 An exact number about members is an equation about them, and few are enough (see
 docs/export.md). So no number that a membership enters is here, nor the run's name, which
-may hold its seed; epsilons follow from settings, and stay. The terminal, ``--json`` and
-the report have the numbers, for the owner.
+may hold its seed. Epsilons may follow from how many are members, where whole clients are
+or where a run was recorded, so that none is here. The terminal, ``--json`` and the report
+have the numbers, for the owner.
 """
 
 from privaudit.checks.gate.checks import AnyCheck, GateCheck
 from privaudit.checks.gate.gate import GateResult
 from privaudit.checks.gate.guarantees import GuaranteeCheck
+from privaudit.statistics.verdict import UNKNOWN_SAMPLING
 
 _SAID = {
     "pass": "Pass: what it looks for is ruled out",
@@ -27,7 +29,8 @@ def coded(check: AnyCheck) -> str:
             )
         return f"{said} ({check.title}, {line_of(check)})."
     if isinstance(check, GuaranteeCheck):
-        return check.sentence
+        said = "is weaker" if check.outcome == "regression" else "is no weaker"
+        return f"{check.outcome.capitalize()}: {check.name} {said} than before."
     return f"{str(check.outcome).capitalize()}: {check.title} ({check.setting})."
 
 
@@ -37,6 +40,13 @@ def line_of(check: AnyCheck) -> str:
         question = check.question
         return f"{question.setting.replace('_', ' ')} {question.limit:g}"
     return "no rise" if isinstance(check, GuaranteeCheck) else "no less"
+
+
+def unproved(result: GateResult) -> str:
+    """Return what is missing from a proof, without epsilons; nothing where one is."""
+    short, said = result.assurance.short, result.assurance.sentence
+    coins = UNKNOWN_SAMPLING if said.endswith(UNKNOWN_SAMPLING) else ""
+    return f"{short.capitalize()}. {coins}".strip() if short else coins
 
 
 def summary(result: GateResult) -> str:

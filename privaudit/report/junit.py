@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ET
 
 from privaudit.checks.gate.checks import AnyCheck
 from privaudit.checks.gate.gate import GateResult
-from privaudit.report.gate_codes import coded, line_of, summary
+from privaudit.report.gate_codes import coded, line_of, summary, unproved
 
 # XML 1.0 has no way to write these, not even escaped.
 _FORBIDDEN = re.compile(
@@ -35,7 +35,7 @@ def gate_junit(result: GateResult) -> str:
     for check in result.checks:
         _add(suite, check, result.settings.scenario)
     ET.SubElement(suite, "system-out").text = xml_text(
-        f"{summary(result)} {result.assurance.sentence}".strip()
+        f"{summary(result)} {unproved(result)}".strip()
     )
     ET.indent(root)
     text = ET.tostring(root, encoding="unicode")

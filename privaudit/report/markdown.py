@@ -11,10 +11,9 @@ from pathlib import Path
 
 from privaudit.checks.gate.checks import AnyCheck
 from privaudit.checks.gate.gate import GateResult
-from privaudit.checks.gate.guarantees import GuaranteeCheck
 from privaudit.core.storage import append_lines
 from privaudit.federated.runs.folder.outputs import check_file, write_output
-from privaudit.report.gate_codes import coded, line_of, summary
+from privaudit.report.gate_codes import coded, line_of, summary, unproved
 
 _MARKS = {"pass": "✅ pass", "regression": "❌ regression", "unproved": "pass"}
 _SIGNS = re.compile(
@@ -41,7 +40,7 @@ def gate_markdown(result: GateResult) -> str:
     What did not pass comes first. Columns stand below each other, so that it reads as
     text, too.
     """
-    heads = ("check", "line", "stated", "outcome")
+    heads = ("check", "line", "outcome")
     rows = [_row(check, result.assurance.kind) for check in result.checks]
     checks = sorted(result.checks, key=lambda check: check.outcome == "pass")
     lines = [
@@ -49,7 +48,7 @@ def gate_markdown(result: GateResult) -> str:
         "",
         f"**{escape(summary(result))}**",
         "",
-        *([escape(said), ""] if (said := result.assurance.sentence) else []),
+        *([escape(said), ""] if (said := unproved(result)) else []),
         *_table([heads, *rows]),
         "",
         *(f"- {escape(coded(check))}" for check in checks),
@@ -71,11 +70,8 @@ def _row(check: AnyCheck, assurance: str) -> tuple[str, ...]:
     outcome = str(check.outcome)
     if outcome == "pass" and assurance != "proved":
         outcome = "unproved"  # no green where nothing is proved
-    stated = ""
-    if isinstance(check, GuaranteeCheck):
-        stated = f"{check.before.short} to {check.now.short}"
     mark = _MARKS.get(outcome, f"⚠️ {outcome}")
-    return tuple(map(escape, (check.name, line_of(check), stated, mark)))
+    return tuple(map(escape, (check.name, line_of(check), mark)))
 
 
 def escape(text: str) -> str:

@@ -163,7 +163,7 @@ def test_every_command_line_of_a_page_exists(
     "line",
     [
         "privaudit atack RUN",
-        "privaudit export RUN --scenario scores --public DIR",
+        "privaudit export RUN --scenarios scores --public DIR",
         "privaudit attack --shadow 4",
         "privaudit attack --shadows many",
         "privaudit train --trainer promptfll",

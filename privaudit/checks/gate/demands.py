@@ -7,7 +7,7 @@ from privaudit.auditing.repetition.plan import differences
 from privaudit.auditing.storage.load import StoredAudit
 from privaudit.checks.gate.against import Against, demanded_by, name_of
 from privaudit.checks.gate.baseline import Baseline, tool_of
-from privaudit.checks.gate.revision import commits_since
+from privaudit.checks.gate.revision import commits_lacking, commits_since, revision_of
 from privaudit.checks.gate.settings import Configured, GateSettings
 from privaudit.checks.gate.shortfall import (
     Shortfall,
@@ -15,9 +15,11 @@ from privaudit.checks.gate.shortfall import (
     short_of_baseline,
     short_of_settings,
     stale,
+    unheld,
     unsigned,
 )
 from privaudit.checks.gate.strength import Made, Relation, made_in
+from privaudit.checks.gate.unpaired_baseline import PublicNumbers
 from privaudit.federated.runs.runs import Run
 from privaudit.models.interfaces import TaskKind
 
@@ -83,7 +85,11 @@ def hold(
     short, notes = _less_asked(config, against, headline)
     if isinstance(against, Baseline):
         short += stale(against.tool, tool_of(run, scenario), against.revision)
-        notes += _of_baseline(against, run)
+        notes += [*_of_baseline(against, run), *_of_revision(against, config.source)]
+    elif against is not None and config.settings.guarantees:
+        notes += _of_guarantees(against)
+    if against is not None and config.baseline_unheld:
+        short.append(unheld(config.settings.baseline or ""))
     if against is not None and not vouched:
         short.append(unsigned(name_of(against) or ""))
     if _asks_leaks(config.settings, against):
@@ -133,11 +139,37 @@ def _of_baseline(baseline: Baseline, run: Run) -> Iterator[str]:
     now = {k: v for k, v in run.config.described().items() if k != "seed"}
     if unlike := differences(baseline.settings, now):
         yield f"The run differs from its baseline: {'; '.join(unlike)}."
+
+
+def _of_guarantees(numbers: PublicNumbers) -> Iterator[str]:
+    if numbers.guarantees and all(
+        one.epsilon is None for one in numbers.guarantees.values()
+    ):
+        yield f"{numbers.name} states no guarantee, so none is compared."
+
+
+def _of_revision(baseline: Baseline, target: str) -> Iterator[str]:
+    """Yield in words how old a baseline is, where a checkout can tell.
+
+    Args:
+        baseline: What is compared with.
+        target: The branch that a change goes to; empty, or a file, where none is named.
+    """
+    revision = baseline.revision
+    if revision is None:
+        if revision_of() is not None:
+            yield "Nothing says of which revision the baseline is: it may be an old one."
+        return
     try:
-        count = commits_since(baseline.revision) if baseline.revision else None
+        count = commits_since(revision)
     except LookupError:
         return  # that is a shortfall
-    if baseline.revision and count != 0:
+    if count != 0:
         since = "an unknown number of" if count is None else f"{count}"
         ago = f"{since} commit{'s' * (count != 1)} ago"
-        yield f"The baseline is of revision {baseline.revision[:12]}, {ago}."
+        yield f"The baseline is of revision {revision[:12]}, {ago}."
+    if target and (newer := commits_lacking(revision, target)):
+        yield (
+            f"The baseline is older than {target}, which has {newer} "
+            f"commit{'s' * (newer != 1)} since: a newer one can be written there."
+        )

@@ -203,6 +203,8 @@ def gate(
     config = configured or GateSettings()
     if isinstance(config, GateSettings):
         config = Configured(config)
+    if baseline is not None and config.chosen is not None:
+        config = replace(config, chosen={*config.chosen, "baseline"})
     settings = config.settings
     loaded = run if isinstance(run, Run) else load_run(run, folder=folder)
     against, signed = load_against(baseline or settings.baseline, settings.scenario)

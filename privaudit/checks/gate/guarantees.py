@@ -13,6 +13,7 @@ from typing import Any, Literal
 from privaudit.core.errors import ConfigError
 
 SETTING = "guarantees"
+CLAIMED = "claimed epsilon"
 _CERTIFIED, _DECLARED = "certified epsilon", "declared epsilon"
 _ROUNDING = 1e-9  # relative: an accountant's last digits on another processor
 
@@ -59,6 +60,10 @@ class Stated:
     def short(self) -> str:
         """Epsilon alone, for tables."""
         return "none" if self.epsilon is None else f"{self.epsilon:.4g}"
+
+
+NONE_STATED = {CLAIMED: Stated(None, 0.0, "record", "add/remove-one")}
+"""What a card states that leaves certificates out, as membership enters them."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +137,7 @@ def stated(
         for view, entry in certified.items()
         if (word := entry.get("declared")) is not None
     }
-    return {"claimed epsilon": _stated(claim, None), **names, **declared}
+    return {CLAIMED: _stated(claim, None), **names, **declared}
 
 
 def _stated(entry: Mapping[str, Any], randomness: str | None) -> Stated:

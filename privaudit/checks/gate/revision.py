@@ -57,4 +57,15 @@ def commits_since(revision: str) -> int | None:
         if shallow.strip() == b"true":
             return None
         raise LookupError(revision)
-    return int(_git("rev-list", "--count", f"{revision}..HEAD") or 0)
+    return commits_lacking(revision, "HEAD")
+
+
+def commits_lacking(revision: str, tip: str) -> int | None:
+    """Return how many commits a branch has that a revision does not lead to.
+
+    None where nobody knows: there is no such revision, or no such branch.
+    """
+    known, newest = revision_of(revision), revision_of(tip)
+    if known is None or newest is None:
+        return None
+    return int(_git("rev-list", "--count", f"{known}..{newest}") or 0)

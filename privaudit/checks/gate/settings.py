@@ -92,6 +92,14 @@ class Configured:
     reference: GateSettings | None = None
     source: str = ""
 
+    @property
+    def baseline_unheld(self) -> bool:
+        """Whether the baseline is named where a change can, and nowhere else."""
+        if self.settings.baseline is None or self.chosen is None:
+            return False
+        held = self.reference is not None and self.reference.baseline is not None
+        return "baseline" not in self.chosen and not held
+
 
 def configure(
     folder: Path | None = None, settings_from: str | None = None, **flags: Any

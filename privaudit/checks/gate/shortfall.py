@@ -33,6 +33,7 @@ Code = Literal[
     "another branch",
     "unsigned",
     "weaker setting",
+    "unheld settings",
 ]
 CODES: Mapping[Relation, Code] = {
     "weaker": "weaker attack",
@@ -249,7 +250,8 @@ def stale(
             "write the baseline again.",
         )  # fmt: skip
     try:
-        commits_since(revision or "HEAD")
+        if revision is not None:
+            commits_since(revision)
     except LookupError:
         yield Shortfall(
             "baseline", "another branch", "not from it", str(revision), "baseline",
@@ -266,6 +268,16 @@ def unsigned(name: str) -> Shortfall:
         f"Undecided: nobody signed {name}, so whoever changes the code could have "
         "changed it too. Compare with a file of `privaudit gate RUN --write-baseline`; "
         "or take it from where the change cannot write, and add --accept-unsigned.",
+    )  # fmt: skip
+
+
+def unheld(baseline: str) -> Shortfall:
+    """Return that nobody but the change says which baseline is to be compared with."""
+    return Shortfall(
+        "baseline", "unheld settings", baseline, "named elsewhere", "baseline",
+        f"Undecided: pyproject.toml alone names the baseline {baseline}, so whoever "
+        f"changes the code could have chosen it. Add --baseline {baseline}; or give "
+        "--settings-from with the target branch, whose pyproject.toml names it too.",
     )  # fmt: skip
 
 

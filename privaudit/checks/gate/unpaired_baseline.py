@@ -21,7 +21,7 @@ from scipy.special import expit, logit
 
 from privaudit.auditing.storage.load import StoredAudit
 from privaudit.checks.gate.checks import GateQuestion
-from privaudit.checks.gate.guarantees import Stated, stated
+from privaudit.checks.gate.guarantees import NONE_STATED, Stated, stated
 from privaudit.checks.gate.questions import (
     TURNED_SIDES,
     as_sampled,
@@ -102,20 +102,25 @@ def _of_card(card: Card, scenario: str, path: Path) -> PublicNumbers:
             f"{path} holds audits of {', '.join(card.audits) or 'no scenario'}, and none "
             f"of {scenario}. Choose one of them, or export again."
         )
-    verdict = {"kind": audit.verdict}
-    leak: dict[str, Any] = {"verdict": verdict, "settings": audit.settings}
+    leak: dict[str, Any] = {
+        "verdict": {"kind": audit.verdict},
+        "settings": audit.settings,
+    }
     if audit.auroc is not None:
         leak["auroc"] = audit.auroc.estimate.to_dict()
     contents: dict[str, Any] = {"leaks": {audit.headline: leak}}
     if card.utility is not None:
         local = card.utility.estimate.to_dict()
         contents["utility"] = {"local": local, "metric": card.utility.metric}
-    privacy = card.privacy.model_dump() if card.privacy.certified else None
+    guarantees: Mapping[str, Stated] = NONE_STATED
+    if card.privacy.certified:
+        privacy = card.privacy.model_dump()
+        guarantees = _stated(privacy, card.training.randomness, path)
     return PublicNumbers(
         path.name,
         card.training.dataset,
         contents,
-        _stated(privacy, card.training.randomness, path),
+        guarantees,
         audit.settings or "",
     )
 

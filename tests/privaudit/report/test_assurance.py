@@ -110,8 +110,8 @@ def test_noise_of_the_seed_is_no_proof() -> None:
 def test_a_gate_that_passes_has_no_green_mark_where_nothing_is_proved() -> None:
     result = made(same=0.0)
     assert "✅" in gate_markdown(result)
-    bare = replace(result, assurance=Assurance("unproved", "x", "Nothing is proved."))
+    bare = replace(result, assurance=Assurance("unproved", "nothing proved", "x 8.25"))
     text = gate_markdown(bare)
     assert "✅" not in text
-    assert "Nothing is proved" in text
+    assert "Nothing proved." in text
     assert "❌ regression" in text

@@ -3,11 +3,14 @@
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from privaudit.auditing.assurance import assure
 from privaudit.checks.gate.gate import GateResult
+from privaudit.checks.gate.guarantees import Stated, compare_guarantees
 from privaudit.report.badge import gate_badge
 from privaudit.report.junit import gate_junit
 from privaudit.report.markdown import gate_markdown
@@ -41,6 +44,27 @@ def test_another_result_of_the_same_outcomes_reads_the_same(name: str) -> None:
     assert [c.outcome for c in one.checks] == [c.outcome for c in other.checks]
     assert one.to_dict() != other.to_dict()  # the owner's has the numbers
     assert WRITERS[name](one) == WRITERS[name](other)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("now", [7.25, 9.25, None])
+def test_no_epsilon_is_there_as_it_may_count_the_members(
+    name: str, now: float | None
+) -> None:
+    """Of whole clients, the server's certificate is a function of how many took part."""
+    before = Stated(8.75, 1e-5, "client", "replace-one", "system")
+    stated = {"certified epsilon (server)": before}
+    changed = {"certified epsilon (server)": replace(before, epsilon=now)}
+    missing = assure(6.5, {"epsilon": now}, refuted=False)
+    result = made(same=0.0)
+    checks = (*result.checks, *compare_guarantees(changed, stated))
+    result = replace(result, checks=checks, assurance=missing)
+    written = WRITERS[name](result)
+    assert numbers_of(written) <= {"0.05", "0.6"}
+    if name in ("junit", "markdown"):
+        worse = "no weaker" if now == 7.25 else "weaker"
+        assert f"is {worse} than before" in written
+        assert "Claim not proved." in written
 
 
 @pytest.mark.parametrize("name", WRITERS)

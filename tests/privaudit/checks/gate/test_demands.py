@@ -285,6 +285,51 @@ def test_settings_are_read_from_the_target_branch_and_revisions_are_held(
     assert (found.exit_code, codes(found)) == (3, {"another branch": ["baseline"]})
 
 
+def test_a_change_does_not_choose_its_own_baseline(
+    runs: Path, tmp_path: Path, cli: Cli
+) -> None:
+    """Its own settings would be what those of the change are held against."""
+    (tmp_path / "target.toml").write_text(TABLE)
+    weak = TABLE.replace("0.2", "0.9") + 'baseline = "weak.json"\n'
+    (tmp_path / "pyproject.toml").write_text(weak)
+    cli("gate", "plain", "--write-baseline", "weak.json")
+    for place in ([], ["--settings-from", "target.toml", "--margin", "0.9"]):
+        code, out, _ = cli("gate", "plain", *place, "--json")
+        (bad,) = (o for o in json.loads(out)["checks"] if o["outcome"] != "pass")
+        assert (code, bad["name"], bad["code"]) == (3, "baseline", "unheld settings")
+        assert "Add --baseline weak.json; or give --settings-from" in bad["sentence"]
+    assert cli("gate", "plain", "--baseline", "weak.json")[0] == 0
+    assert gate("plain", "weak.json", configure()).exit_code == 0  # the caller's choice
+    (tmp_path / "target.toml").write_text(weak)
+    assert cli("gate", "plain", "--settings-from", "target.toml")[0] == 0
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="there is no git here")
+def test_a_baseline_older_than_the_target_branch_or_of_no_revision_is_reported(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
+    git("init", "-q", "-b", "main")
+    git("commit", "-q", "--allow-empty", "-m", "one")
+    first = make_baseline(load_run("plain"), SCENARIO)
+    git("commit", "-q", "--allow-empty", "-m", "two")
+    git("checkout", "-q", "-b", "change")
+    git("commit", "-q", "--allow-empty", "-m", "three")
+    asked = Configured(AUROC, reference=AUROC, source="main")
+
+    def noted(baseline: Baseline) -> str:
+        found = gate("plain", baseline, asked)
+        assert found.exit_code == 0
+        return " ".join(found.notes)
+
+    assert "older than main, which has 1 commit since: a newer one" in noted(first)
+    newest = make_baseline(load_run("plain"), SCENARIO)
+    assert "older than" not in noted(newest)
+    assert "Nothing says of which revision" not in noted(newest)
+    nobody_knows = replace(newest, revision=None)
+    assert "Nothing says of which revision the baseline is" in noted(nobody_knows)
+
+
 # Whom a baseline is believed.
 
 

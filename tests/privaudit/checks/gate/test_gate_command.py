@@ -47,11 +47,12 @@ def test_the_command_reads_pyproject_and_flags_win(
     (tmp_path / "pyproject.toml").write_text(text)
     assert cli("gate", "plain", "--write-baseline", "b.json")[0] == 0
     (tmp_path / "pyproject.toml").write_text(text + 'baseline = "b.json"\n')
-    code, out, _ = cli("gate", "plain", "--json")
+    words = ("gate", "plain", "--json", "--settings-from", "pyproject.toml")
+    code, out, _ = cli(*words)
     found = json.loads(out)
     assert code == found["exit_code"] == 3
     assert found["checks"][0]["limit"] == 0.001
-    code, out, _ = cli("gate", "plain", "--json", "--margin", "0.2")
+    code, out, _ = cli(*words, "--margin", "0.2")
     assert (code, json.loads(out)["outcome"]) == (0, "pass")
 
 

@@ -75,7 +75,9 @@ def test_plain_lines_are_written_where_no_terminal_is(cli: Cli) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pty")
 def test_ctrl_c_in_a_terminal_leaves_it_clean_and_the_run_resumable() -> None:
     ours, theirs = pty.openpty()
-    words = "train --trainer promptfl:epochs=1 --rounds 300 --clients 2 --seed 0 --name a"
+    words = (
+        "train --trainer promptfl:epochs=1 --rounds 300 --clients 2 --seed 0 --name a"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", LIGHT, *words.split()],
         stdin=theirs,
