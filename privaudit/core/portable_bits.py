@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, get_args
 
 from privaudit.core.errors import ConfigError, PrivauditWarning, shown
 
@@ -158,8 +158,9 @@ def chosen_bits(argv: Sequence[str], by_default: Bits | None = None) -> Bits | N
             asked = before[place + 1]
         elif one.startswith("--bits="):
             asked = one.partition("=")[2]
-    if asked is None or asked == "portable" or asked == "native":
-        return asked
+    for bits in (None, *get_args(Bits)):
+        if asked == bits:
+            return bits
     raise ConfigError(
         f"There are no bits {shown(asked)}. Use --bits portable, for equal bytes on every "
         "x86-64 processor, or native, for the fastest kernels of this one."
@@ -291,7 +292,7 @@ def _digest(result: Any) -> str:
     return hashlib.sha256(content).hexdigest()[:10]
 
 
-def _main(command: Sequence[str]) -> None:
+def _main(command: list[str]) -> None:
     """Put a command in this process's place, in portable bits: ``... -m pytest``."""
     if not command:
         raise SystemExit("usage: python -m privaudit.core.portable_bits COMMAND ...")
