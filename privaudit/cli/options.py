@@ -141,7 +141,7 @@ Device = Annotated[
     typer.Option(
         envvar="PRIVAUDIT_DEVICE",
         help="Where models compute: cpu, cuda, cuda:1, mps, or auto for CUDA where there "
-        "is one. By default: cpu, which gives the same bytes on every machine.",
+        "is one. By default: cpu.",
     ),
 ]
 Memory = Annotated[
