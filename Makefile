@@ -21,10 +21,11 @@ ELSEWHERE := ATEN_CPU_CAPABILITY=default,TEST_THREADS=2,TEST_LAST_BITS=1 \
 .PHONY: demo test quick test-elsewhere test-flower test-nvflare test-ray test-quantised test-twins gpu weights check corpus bench docs clean
 
 # Each target sets up what it needs; constraints.txt pins the tested versions.
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt .ci/mend_torchvision.py
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=24"
 	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e ".[dev]"
+	$(BIN)/python .ci/mend_torchvision.py
 	$(BIN)/python -m compileall -qq -j 0 -x "/tests/|/transformers/models/." $(VENV)/lib || true # pip compiles on one core
 	touch $@
 
@@ -69,6 +70,7 @@ $(NVFLARE)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(NVFLARE)
 	$(NVFLARE)/bin/python -m pip install --quiet --upgrade "pip>=24"
 	$(NVFLARE)/bin/python -m pip install --quiet --no-compile -c constraints.txt -e ".[dev,nvflare]"
+	$(NVFLARE)/bin/python .ci/mend_torchvision.py
 	touch $@
 
 # Beside Flower, which takes older versions of typer and rich than constraints.txt pins:
@@ -83,6 +85,7 @@ $(FLOWER)/.ready: pyproject.toml constraints-flower.txt
 	$(FLOWER)/bin/python -m pip install --quiet --upgrade "pip>=24"
 	$(FLOWER)/bin/python -m pip install --quiet --no-compile -c constraints-flower.txt \
 	  -e ".[dev,flower,flower-datasets]" "flwr[simulation]"
+	$(FLOWER)/bin/python .ci/mend_torchvision.py
 	touch $@
 
 # Ray, really started: a cluster of two nodes on this machine.
@@ -94,6 +97,7 @@ $(RAY)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(RAY)
 	$(RAY)/bin/python -m pip install --quiet --upgrade "pip>=24"
 	$(RAY)/bin/python -m pip install --quiet --no-compile -c constraints.txt -e ".[dev,ray]"
+	$(RAY)/bin/python .ci/mend_torchvision.py
 	touch $@
 
 # Beside bitsandbytes: models whose weights are packed into 4 and 8 bits, on the CPU.
@@ -110,6 +114,7 @@ $(QUANTISED)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(QUANTISED)
 	$(QUANTISED)/bin/python -m pip install --quiet --upgrade "pip>=24"
 	$(QUANTISED)/bin/python -m pip install --quiet --no-compile -c constraints.txt -e ".[dev,quantised]"
+	$(QUANTISED)/bin/python .ci/mend_torchvision.py
 	touch $@
 
 # On a machine with CUDA: what make test asks of a simulated device, asked of a real one,

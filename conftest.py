@@ -140,8 +140,9 @@ def own_folders(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """Keep every test's runs to itself, and a session's cached features."""
+    """Keep every test's runs and accounts to itself, and a session's cached features."""
     monkeypatch.setenv("PRIVAUDIT_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("PRIVAUDIT_KEYS", str(tmp_path / "keys"))
     cache = tmp_path_factory.getbasetemp() / "cache"
     monkeypatch.setenv("PRIVAUDIT_CACHE", str(cache))
 

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.gpu
 simulated = pytest.mark.skipif(
     "TEST_DEVICE" in os.environ, reason="only the simulated device counts what is read"
 )
-QUICK: dict[str, Any] = {"rounds": 2, "epochs": 1, "clients": 3, "shots": 8}
+QUICK: dict[str, Any] = {"seed": 0, "rounds": 2, "epochs": 1, "clients": 3, "shots": 8}
 
 
 @contextmanager
@@ -201,7 +201,9 @@ def test_a_device_that_is_not_there_is_refused(name: str, says: str) -> None:
 def test_without_cuda_it_is_refused_before_anything_is_written(
     cli: Cli, tmp_path: Path
 ) -> None:
-    code, out, err = cli("train", "--device", "cuda", "--runs", tmp_path / "runs")
+    code, out, err = cli(
+        "train", "--seed", 0, "--device", "cuda", "--runs", tmp_path / "runs"
+    )
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
     assert "sees no CUDA device here. Use --device cpu" in err
@@ -212,7 +214,9 @@ def test_without_cuda_it_is_refused_before_anything_is_written(
 def test_an_amount_of_memory_is_read_before_anything_is_written(
     tmp_path: Path, cli: Any
 ) -> None:
-    code, out, err = cli("train", "--memory", "lots", "--runs", tmp_path / "runs")
+    code, out, err = cli(
+        "train", "--seed", 0, "--memory", "lots", "--runs", tmp_path / "runs"
+    )
     assert (code, out) == (2, "")
     assert "'lots' is no amount of memory. Give one such as 20GiB" in err
     assert not (tmp_path / "runs").exists()
@@ -285,10 +289,18 @@ def test_auto_is_the_faster_precision_or_that_of_a_run_that_is_there(
         where = "privaudit.federated.runs.reuse.seconds_of"
         monkeypatch.setattr(where, lambda device: found)
 
-    few: dict[str, Any] = {"rounds": 2, "epochs": 1, "clients": 2, "shots": 4}
+    few: dict[str, Any] = {
+        "seed": 0,
+        "rounds": 2,
+        "epochs": 1,
+        "clients": 2,
+        "shots": 4,
+    }
     words = ("--rounds", 2, "--set", "epochs=1", "--clients", 2, "--shots", 4)
     measured(2e-3, 1e-3)
-    code, out, _ = cli("train", "--precision", "auto", *words, "--runs", tmp_path)
+    code, out, _ = cli(
+        "train", "--seed", 0, "--precision", "auto", *words, "--runs", tmp_path
+    )
     assert code == 0
     assert "precision bfloat16: a layer took 2 ms in float32, 1 ms in bfloat16" in out
     coarse = load_run(folder=tmp_path)
@@ -317,4 +329,4 @@ def test_both_precisions_are_measured() -> None:
 
 def test_prompts_are_not_learned_in_float16() -> None:
     with pytest.raises(ConfigError, match="Use float32 or bfloat16"):
-        train("promptfl", rounds=1, precision="float16")
+        train("promptfl", rounds=1, precision="float16", seed=0)

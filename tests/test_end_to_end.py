@@ -116,14 +116,14 @@ def test_the_report_is_written_beside_the_run(run: Run) -> None:
 
 
 def test_a_trainer_that_sends_nothing_leaves_the_server_with_the_public_model() -> None:
-    run = train("coop", rounds=1, settings={"epochs": 2})
+    run = train("coop", rounds=1, settings={"epochs": 2}, seed=0)
     audit = Auditor(run).attack(clients=1, shadows=6)
     assert audit.part(CLOSENESS).missing == ("the client's prompt",)
     assert audit.certified_epsilon == 0
 
 
 def test_clients_that_never_took_part_are_no_targets() -> None:
-    run = train("promptfl", rounds=2, epochs=1, participation=0.1)
+    run = train("promptfl", rounds=2, epochs=1, participation=0.1, seed=0)
     audit = Auditor(run).attack(shadows=0)
     senders = {m.sender for m in run.transcript if m.kind == "update"}
     assert {c.client for c in audit.headline.clients} == senders
@@ -169,24 +169,24 @@ def test_an_unfinished_run_is_not_audited() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train("promptfl", rounds=3, epochs=1, name="cut", watcher=stop)
+        train("promptfl", rounds=3, epochs=1, name="cut", watcher=stop, seed=0)
     with pytest.raises(ConfigError, match="stopped after 1 of 3 rounds"):
         Auditor("cut")
 
 
 def test_bad_input_is_named(run: Run) -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'promptfl'"):
-        train("promptlf")
+        train("promptlf", seed=0)
     with pytest.raises(UnknownNameError, match="Did you mean 'digits'"):
-        train("promptfl", dataset="digit")
+        train("promptfl", dataset="digit", seed=0)
     with pytest.raises(UnknownNameError, match="Did you mean 'server-reconstruct'"):
         Auditor(run).attack("server-reconstrct")
     with pytest.raises(ConfigError, match="over 30 clients"):
-        train("promptfl", clients=30, partition="pathological")
+        train("promptfl", clients=30, partition="pathological", seed=0)
     with pytest.raises(ConfigError, match="no parameter 'learning_rat'"):
-        train("promptfl", learning_rat=1)
+        train("promptfl", learning_rat=1, seed=0)
     with pytest.raises(ConfigError, match="cannot take epsilon = 0"):
-        train("dp-fpl", epsilon=0.0)
+        train("dp-fpl", epsilon=0.0, seed=0, randomness="system")
     with pytest.raises(ConfigError, match="clients = 0 was requested"):
         Auditor(run).attack(clients=0)
     with pytest.raises(ConfigError, match="at least 5 are needed"):

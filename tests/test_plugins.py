@@ -6,9 +6,11 @@ package of other people.
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,11 +25,11 @@ from privaudit.auditing.named_attacks import named_attacks
 from privaudit.auditing.storage.load import read_audit
 from privaudit.auditing.storage.restore import restore_audit
 from privaudit.auditing.storage.save import save_audit
+from privaudit.checks.plugin_trial import try_mechanisms
 from privaudit.core.errors import AttackError, ConfigError, PluginError
 from privaudit.federated.trainer import TRAINERS
 from privaudit.models.interfaces import AnyTask
 from privaudit.report.export import export_public, verify_card
-from privaudit.report.export.allow_list import LEFT_OUT
 from privaudit.report.page import write_report
 from tests.conftest import Cli
 from tests.plugins import install
@@ -100,14 +102,37 @@ class PromptFedAvgM(PromptFL):
         return {"context": old + step, "step": step}, events
 '''
 
+QUIET = """
+from pydantic.dataclasses import dataclass
+
+from privaudit.trainers.dp_promptfl import DPPromptFL
+from tests.privaudit.checks.lint.declared_trainers import HONEST, WRONG
+
+Silent, Honest = type(WRONG["noise is not added"]), type(HONEST["clients"])
+
+
+@dataclass(frozen=True)
+class Quiet(DPPromptFL):
+    'Declare what DP-PromptFL does, and leave the noise out.'
+
+    def noise(self, like, grid, streams):
+        return 0 * super().noise(like, grid, streams)
+"""
+NOISED = {
+    "quiet-promptfl": "quiet:Quiet",
+    "silent-means": "quiet:Silent",
+    "honest-means": "quiet:Honest",
+}
+
 
 @pytest.fixture
 def forgotten() -> Iterator[None]:
     """Forget after a test what it registered."""
     yield
     ATTACKS._entries.pop("gap-attack", None)
-    TRAINERS._entries.pop("prompt-fedavgm", None)
-    for module in ("privaudit.attacks.gap_attack", "others"):
+    for name in ("prompt-fedavgm", *NOISED):
+        TRAINERS._entries.pop(name, None)
+    for module in ("privaudit.attacks.gap_attack", "others", "quiet"):
         sys.modules.pop(module, None)
 
 
@@ -160,11 +185,7 @@ def test_an_attack_in_one_file_is_played_reported_and_exported_in_its_own_words(
     again = restore_audit(read_audit(run, "server-reconstruct"))
     assert repr(again.scenario.attacks[label]) == "GapAttack(margin=0.5)"
     found = export_public(run, tmp_path / "out")
-    card = found.card["audits"]["server-reconstruct"]["leaks"][label]
-    assert words in card["description"]
-    assert card["threshold"] == "right or wrong: nothing is fitted"
-    assert card["settings"] == "GapAttack(margin=0.5)"
-    assert (found.left.odd, found.left.unknown) == ([], [])
+    assert "gap-attack" in found.card.audits["server-reconstruct"].attacks
     assert verify_card(found.folder, run, again=True).matches
 
 
@@ -174,7 +195,7 @@ def test_another_packages_attack_and_trainer_are_used_like_ones_own(
     others(GAP_ATTACK + SERVER_MOMENTUM)
     quick = ("--rounds", "2", "--set", "epochs=1", "--clients", "3", "--quiet")
     made = ("--trainer", "prompt-fedavgm:beta=0.5", "--name", "theirs")
-    code, _, err = cli("train", *made, *quick)
+    code, _, err = cli("train", "--seed", 0, *made, *quick)
     assert (code, err) == (0, "")
     asked = ("attack", "theirs", "--shadows", "0", "--attack", "gap-attack")
     assert cli(*asked)[0] == 0
@@ -183,23 +204,19 @@ def test_another_packages_attack_and_trainer_are_used_like_ones_own(
     assert "Installed by others 1.2." in listed
     run = Run(Path(os.environ["PRIVAUDIT_RUNS"]) / "theirs")
     found = export_public(run, tmp_path / "out")
-    assert found.card["run"]["config"]["trainer"] == "prompt-fedavgm"
-    assert found.card["run"]["plugins"] == {"trainer": "others 1.2"}
-    leaks = found.card["audits"]["server-reconstruct"]["leaks"]
-    assert leaks["gap-attack"]["package"] == "others 1.2"
-    assert "package" not in leaks["loss-threshold"]
+    assert found.card.training.trainer == "prompt-fedavgm"
+    assert "gap-attack" in found.card.audits["server-reconstruct"].attacks
     page = (run.path / "audits/server-reconstruct/report.html").read_text()
     assert "<dt>trainer from</dt><dd>others 1.2</dd>" in page
     assert "GapAttack(margin=0.0) of others 1.2" in page
     assert verify_card(found.folder, run, again=True).matches
-    assert (found.left.odd, found.left.unknown) == ([], [])
 
 
 def test_a_package_that_cannot_be_imported_stops_only_who_asks_for_it(
     others: Callable[[str], None], cli: Cli
 ) -> None:
     others("import nothing_of_that_name")
-    code, _, err = cli("train", "--trainer", "prompt-fedavgm")
+    code, _, err = cli("train", "--seed", 0, "--trainer", "prompt-fedavgm")
     assert (code, err.count("\n")) == (2, 1)
     assert "'prompt-fedavgm' of the package others 1.2 cannot be used" in err
     assert "Install what provides nothing_of_that_name, or remove" in err
@@ -207,9 +224,29 @@ def test_a_package_that_cannot_be_imported_stops_only_who_asks_for_it(
         code, listed, _ = cli("list", what)
         assert code == 0
         assert "of the package others 1.2 cannot be used" in listed
-    assert cli("train", "--rounds", "1", "--clients", "2")[0] == 0
+    assert cli("train", "--seed", 0, "--rounds", "1", "--clients", "2")[0] == 0
     with pytest.raises(PluginError):
         Auditor().attack(attacks=["gap-attack"])
+
+
+def test_a_plugin_that_ends_the_process_is_no_success(
+    others: Callable[[str], None], cli: Cli
+) -> None:
+    code = GAP_ATTACK + SERVER_MOMENTUM
+    for line in ("margins = [", "step = "):
+        assert code.count(f"        {line}") == 1
+        code = code.replace(f"        {line}", f"        exit()\n        {line}")
+    others(code)
+    says = r"others\.py ended the process \(sys\.exit\) in line .*, while it was called"
+    quick: dict[str, Any] = {"rounds": 1, "clients": 2, "epochs": 1}
+    with pytest.raises(PluginError, match=says):
+        train("prompt-fedavgm", **quick)
+    run = train("promptfl", name="sound", **quick)
+    with pytest.raises(PluginError, match=says):
+        Auditor(run).attack(attacks=["gap-attack"], shadows=0)
+    exit_code, out, err = cli("attack", "--attack", "gap-attack", "--shadows", "0")
+    assert (exit_code, out) == (2, "")
+    assert re.search(says, err)
 
 
 def test_what_is_no_longer_installed_is_said_to_be_left_out(
@@ -224,11 +261,9 @@ def test_what_is_no_longer_installed_is_said_to_be_left_out(
     write_report([audit], page)
     assert "gap-attack" in page.read_text()
     found = export_public(run, tmp_path / "out")
-    card = found.card["audits"]["server-reconstruct"]
-    assert "gap-attack" not in card["leaks"]
-    assert card["unknown_attacks"] == 1
-    assert "1 attacks left out" in (found.folder / "README.txt").read_text()
-    assert any(place.endswith("/gap-attack") for place in found.left.odd)
+    shown = found.card.audits["server-reconstruct"]
+    assert "gap-attack" not in shown.attacks
+    assert shown.unnamed == 1
 
 
 @pytest.mark.parametrize(
@@ -329,28 +364,80 @@ def test_an_attack_that_lacks_something_is_refused_when_it_is_named(
 
 
 def test_a_trainer_that_lacks_something_leaves_no_folder(
-    others: Callable[[str], None], cli: Cli
+    others: Callable[[str], None],
+    cli: Cli,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     others(
         "from pydantic.dataclasses import dataclass\n"
         "from privaudit.federated.base_trainer import BaseTrainer\n"
         "@dataclass(frozen=True)\n"
         "class PromptFedAvgM(BaseTrainer):\n    def query(self): ...\n"
     )
-    code, _, err = cli("train", "--trainer", "prompt-fedavgm")
+    code, _, err = cli("train", "--seed", 0, "--trainer", "prompt-fedavgm")
     assert (code, err.count("\n")) == (2, 1)
     assert "(others.PromptFedAvgM) has no local_update. Inherit from BaseTrainer" in err
-    assert not list(Path("runs").glob("prompt*"))
+    assert [path.name for path in tmp_path.iterdir()] == ["site"]
 
 
-def test_words_with_a_place_in_them_stay_here_and_the_card_says_so(
-    gap_attack: None, tmp_path: Path
+@pytest.fixture
+def noised(
+    forgotten: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Run]:
+    """Install trainers that declare noise; train one of them."""
+    points = {"privaudit.trainers": NOISED}
+    install(tmp_path / "site", "quiet", points, QUIET)
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    return lambda name, **more: train(name, name=name, rounds=2, clients=3, **more)
+
+
+def test_what_another_packages_trainer_declares_is_certified_nowhere(
+    noised: Callable[..., Run], tmp_path: Path, cli: Cli
 ) -> None:
-    path = tmp_path / "attacks" / "gap_attack.py"
-    path.write_text(path.read_text().replace("nothing is", "/home/ann is"))
-    run = train(rounds=1, clients=3, epochs=1)
-    save_audit(Auditor(run).attack(attacks=["gap-attack"], shadows=0))
+    run = noised("quiet-promptfl", epsilon=8)
+    proofs = run.privacy["certified"].values()
+    assert {proof["epsilon"] for proof in proofs} == {None}
+    assert all(7 < proof["declared"] <= 8 for proof in proofs)
+    audit = Auditor(run).attack(shadows=0)
+    assert (audit.claimed_epsilon, audit.certified_epsilon) == (8, None)
+    assert audit.declared_epsilon == pytest.approx(7.9, abs=0.1)
+    save_audit(audit)
+    page = tmp_path / "page.html"
+    write_report([audit], page)
     found = export_public(run, tmp_path / "out")
-    card = found.card["audits"]["server-reconstruct"]["leaks"]["gap-attack"]
-    assert card["threshold"] == LEFT_OUT
-    assert [place.rpartition("/")[2] for place in found.left.odd] == ["threshold"]
+    card = found.card.privacy.certified["server"]
+    assert (card.epsilon, card.declared) == (None, audit.declared_epsilon)
+    assert verify_card(found.folder, run, again=True).matches
+    printed = cli("attack", "quiet-promptfl", "--shadows", "0")[1]
+    assert "8, declared 7." in page.read_text() or ">declared 7." in page.read_text()
+    for text in (page.read_text(), str(audit.assurance), printed):
+        assert "declared" in text
+        assert not re.search(r"(certified|proved)[^.;]{0,12} (ε = )?\(?7\.", text)
+
+
+def test_lint_tries_another_packages_trainer_out_without_being_asked(
+    noised: Callable[..., Run], cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = partial(try_mechanisms, most=100)
+    monkeypatch.setattr("privaudit.checks.lint.linter.try_mechanisms", few)
+    noised("quiet-promptfl", epsilon=8)
+    code, printed, _ = cli("lint", "quiet-promptfl")
+    assert code == 1
+    assert "error: mechanisms-tried: What the view server holds is the same" in printed
+    noised("honest-means")
+    code, printed, _ = cli("lint", "honest-means", "--trial", "60")
+    assert code == 0
+    assert "note: mechanisms-tried: 100 rounds with a record and 100 without" in printed
+    assert "not tried out" in cli("lint", "honest-means", "--trial", "0")[1]
+
+
+def test_claim_takes_another_packages_trainer_as_it_is(
+    noised: Callable[..., Run], cli: Cli, tmp_path: Path
+) -> None:
+    numbers = tmp_path / "numbers.json"
+    code, printed, _ = cli("claim", "--trainer", "silent-means", "--out", numbers)
+    assert code == 1
+    assert "the same under every secret key" in printed
+    assert json.loads(numbers.read_text())["faults"]

@@ -25,6 +25,7 @@ def audit(tmp_path_factory: pytest.TempPathFactory) -> Audit:
             test_share=0.4,
             public_share=0.2,
             settings={"peft_method": "lora", "epochs": 2, "learning_rate": 0.002},
+            seed=0,
         )
         return Auditor(run).attack("server-reconstruct", shadows=0)
 

@@ -13,7 +13,7 @@ from privaudit import load_run, train
 from privaudit.cli.progress import Event
 from privaudit.core.errors import ConfigError, StorageError
 
-QUICK: dict[str, Any] = {"rounds": 4, "epochs": 1}
+QUICK: dict[str, Any] = {"seed": 0, "rounds": 4, "epochs": 1}
 KILLED = """
 import os, signal, sys
 from importlib import import_module

@@ -238,10 +238,6 @@ def test_no_word_of_a_record_leaves_and_the_card_matches(
     run = audits["fedrand"].run
     save_audit(audits["fedrand"])
     found = export_public(run, tmp_path / "out")
-    left = found.left
-    assert (left.unknown, left.odd) == ([], [])
-    assert left.few  # clients have a handful of records each
-    assert all("by_client" in place for place in left.few)
     text = "".join(path.read_text() for path in found.folder.iterdir())
     for dialogue in run.population.dataset.dialogues:
         for said in (dialogue.question, *dialogue.answers):

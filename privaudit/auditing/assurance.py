@@ -54,8 +54,11 @@ def assure(
     if epsilon is None and claimed is None:
         said = "Nothing is claimed and nothing is proved: another attack may find more."
         return Assurance("unproved", "nothing proved", said)
+    declared = certificate.get("declared")
     if claimed is not None and (epsilon is None or _above(epsilon, claimed)):
         proved = "nothing" if epsilon is None else f"{epsilon:.3g}"
+        if declared is not None:
+            proved += f", declared is {declared:.3g}"
         said = (
             f"The claimed epsilon of {claimed:.3g} is not proved against this "
             f"adversary: proved is {proved}. Another attack may find more."
@@ -93,7 +96,8 @@ def covering(
     said = f"What is proved is for one record, and {whole} has many."
     proved = certificate["epsilon"] is not None
     why = f"{said} {certificate['why']}" if proved else certificate["why"]
-    return {**certificate, "epsilon": None, "why": why}
+    covered = {n: v for n, v in certificate.items() if n != "declared"}
+    return {**covered, "epsilon": None, "why": why}
 
 
 def _above(epsilon: float, claimed: float) -> bool:

@@ -213,7 +213,8 @@ def knowing_shadows_of(
 ) -> Callable[[Comparison], Comparison]:
     """Return what widens a paired difference by what the shadows of both attacks add.
 
-    Nothing is added where either has none, or another number of sets.
+    Set by set, so that what both share is no error; where the numbers of sets differ,
+    or one has none, as of independent shadows: that is rather too much.
 
     Args:
         first: Scores of the first attack, client by client.
@@ -224,9 +225,12 @@ def knowing_shadows_of(
         _without_each_set(clients, sign)
         for clients, sign in zip((first, second), signs, strict=True)
     ]
-    if not sets[0] or len(sets[0]) != len(sets[1]):
+    known = [one for one in sets if one]
+    if not known:
         return lambda comparison: comparison
-    variance, count = shadow_variance(*sets), len(sets[0])
+    paired = len(known) == 2 and len(sets[0]) == len(sets[1])
+    variance = shadow_variance(*sets) if paired else sum(map(shadow_variance, known))
+    count = min(map(len, known))
     return lambda one: difference_with_shadow_error(one, variance, count)
 
 

@@ -103,6 +103,11 @@ class Audit:
         return self.certificate["epsilon"]
 
     @property
+    def declared_epsilon(self) -> float | None:
+        """The epsilon of mechanisms that a run's owner or a plugin declares; no proof."""
+        return self.certificate.get("declared")
+
+    @property
     def certificate(self) -> dict[str, Any]:
         """What is proved in this scenario's view: "peer" of "peer:client-3"."""
         view = self.scenario.threat.partition(":")[0]

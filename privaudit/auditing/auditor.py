@@ -36,7 +36,7 @@ from privaudit.auditing.units.whole_clients import (
     seen_from_outside,
     target_clients,
 )
-from privaudit.core.errors import AttackError, UnknownNameError
+from privaudit.core.errors import AttackError, UnknownNameError, without_exits
 from privaudit.core.seeds import Seeds
 from privaudit.federated.participants import trained_clients
 from privaudit.federated.runs.folder.own_files import refuse_link
@@ -67,6 +67,7 @@ class Auditor(AuditsScores):
             refuse_link(loaded.path / name)
         self.run = loaded.require_complete()
 
+    @without_exits()
     def attack(
         self,
         scenario: str | Scenario = "server-reconstruct",

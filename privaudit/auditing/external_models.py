@@ -171,7 +171,7 @@ def shadow_scores(
     Raises:
         ConfigError: Shapes differ, a signal is not finite, there are too few shadows,
             or no record has shadows both with and without it.
-        UnknownNameError: There is no such attack.
+        UnknownNameError: There is no such attack, or no such scale.
 
     Example:
         >>> shadows, is_in = np.zeros((6, 1)), np.arange(6)[:, None] < 3
@@ -181,6 +181,8 @@ def shadow_scores(
     """
     if attack not in get_args(ShadowAttack):
         raise UnknownNameError("attack by shadows", attack, get_args(ShadowAttack))
+    if scale not in get_args(SignalScale):
+        raise UnknownNameError("scale of signals", scale, get_args(SignalScale))
     observed, others = _numbers("target", target), _numbers("shadows", shadows)
     inside = as_array(is_in).astype(bool)
     _check(observed, others, inside, attack)

@@ -1,13 +1,13 @@
 """What models of others put out: arrays or tensors, logits or probabilities."""
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import ConfigError, UnknownNameError
 
 Array = np.ndarray | Tensor
 Outputs = Literal["logits", "probabilities"]
@@ -33,9 +33,12 @@ def as_logits(values: Any, outputs: Outputs) -> Float[Tensor, "..."]:
     """Return logits: as they are, or the logarithms of probabilities.
 
     Raises:
+        UnknownNameError: ``outputs`` is neither.
         ConfigError: They are not finite, or not what ``outputs`` says: the softmax of
             probabilities would be taken, and hardly tells members from others.
     """
+    if outputs not in get_args(Outputs):
+        raise UnknownNameError("kind of outputs", outputs, get_args(Outputs))
     tensor = as_tensor(values)
     tensor = tensor if tensor.is_floating_point() else tensor.double()
     if bool(tensor.isnan().any()) or bool((tensor == torch.inf).any()):

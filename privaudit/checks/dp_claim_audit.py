@@ -28,7 +28,7 @@ from privaudit.execution.jobs import Executor
 from privaudit.execution.local import HERE
 from privaudit.federated.runs.config import RunConfig, make_config
 from privaudit.federated.runs.population import Population, populate
-from privaudit.federated.trainer import Trainer
+from privaudit.federated.trainer import TRAINERS, Trainer
 from privaudit.federated.trainer_abilities import AcceptsGradientCanaries, claim_of
 from privaudit.privacy.certificate import Claim
 from privaudit.privacy.privacy_record import privacy_record
@@ -255,7 +255,9 @@ def audit_claim(
     bench = Bench.prepare(method, task, canary, records, seeds, replaced=replaced)
     coins = seeds.stream("canary coins").coins(0.5, runs)
     scores, events = bench.scores(coins, where, progress, executor)
-    certified = privacy_record(claim, events, sends_updates=True)["certified"][where]
+    declared = not TRAINERS.is_own(method)
+    record = privacy_record(claim, events, sends_updates=True, declared=declared)
+    certified = record["certified"][where]
     audited = IndependentRuns(scores, coins, adjacency=adjacency)
     shown = BOUNDS[bound](delta=claim.delta)(audited)
     is_open = leaves_adjacency_open(method)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from privaudit.cli import options
+from privaudit.cli import options, outputs
 
 if TYPE_CHECKING:
     from privaudit.evaluation.active_server import ActiveAudit
@@ -43,8 +43,8 @@ Unnoticed = Annotated[
 ]
 Written = Annotated[
     Path | None,
-    typer.Option(
-        help="A new folder for the transcript: who was sent what, and what the rule says."
+    outputs.folder_option(
+        "A new folder for the transcript: who was sent what, and what the rule says."
     ),
 ]
 

@@ -26,7 +26,7 @@ def attack_all(
     from privaudit.auditing.shadow_models.jobs import shadow_jobs
     from privaudit.cli.progress import Phase
     from privaudit.execution.jobs import Job, results_of
-    from privaudit.execution.local import HERE
+    from privaudit.execution.local import HERE, Local
     from privaudit.recording.owner import owners_place
 
     owner = owners_place()
@@ -54,6 +54,8 @@ def attack_all(
         shared = [
             replace(job, name=f"{job.name} ({place})")  # runs may share a name
             for name, ask, place, one in pairs
+            # Of a store, what shadow models say stays on the machine that asked them.
+            if isinstance(executor, Local) or one.place == str(one.path)
             for job in shadow_jobs(one, name, ask, owner)
         ]
         results_of(executor, shared, watcher=view)
@@ -72,9 +74,11 @@ def attack_run(
     """Attack one run, keep the audit and its page beside it, and return the audit."""
     from privaudit.auditing.auditor import Auditor
     from privaudit.auditing.storage.save import save_audit
+    from privaudit.federated.runs.folder.run_lock import refresh
     from privaudit.recording.owner import chosen_owner, use_owner
     from privaudit.report.page import write_report
 
+    refresh(run.path)  # on another machine it was never read
     with use_owner(None if chosen_owner() else owner):
         audit = Auditor(run).attack(scenario, watcher=watcher, **asked)
         save_audit(audit)
@@ -84,13 +88,18 @@ def attack_run(
 
 
 def recounted(audit: "Audit", show_records: bool) -> "Audit":
-    """Return an audit with those counted that came later, and so does its page."""
+    """Return an audit with those counted that came later, and so does its page.
+
+    The page of a run in a store is written here: another machine may have made the audit.
+    """
     from privaudit.auditing.repetition.correction import recount
+    from privaudit.federated.runs.folder.run_lock import refresh
     from privaudit.report.page import write_report
 
-    latest = recount(audit)
-    if latest.tried.different != audit.tried.different:
-        page = report_page(audit.run.path, audit.scenario.name)
+    refresh(audit.run.path)
+    latest, page = recount(audit), report_page(audit.run.path, audit.scenario.name)
+    in_store = audit.run.place != str(audit.run.path)
+    if in_store or latest.tried.different != audit.tried.different:
         write_report([latest], page, show_records=show_records)
     return latest
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from privaudit.cli.list import find_place
 from privaudit.core.devices import device_name, find_device
 from privaudit.core.errors import PrivauditError
+from privaudit.core.formatting import install_line
 from privaudit.core.signing import key_place
 from privaudit.core.storage import cache_folder
 from privaudit.datasets.dataset import DATASETS
@@ -54,7 +55,7 @@ def _extras() -> Iterator[Finding]:
             packages.setdefault(found["extra"], []).append(found["name"])
     for extra, names in packages.items():
         missing = [name for name in names if _version(name) == "not installed"]
-        said = f"not installed: pip install 'privaudit[{extra}]'"
+        said = f"not installed: {install_line(extra)}"
         yield f"extra [{extra}]", said if missing else "installed"
 
 

@@ -6,6 +6,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from privaudit.cli import outputs
+
 
 class _ShowIfBare(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -34,13 +36,13 @@ def show() -> None:
 
 @app.command()
 def export(
-    out: Annotated[Path, typer.Argument(help="The file to write.")],
+    out: Annotated[Path, outputs.file_argument],
 ) -> None:
     """Write the public key, for those who should trust your runs."""
     from privaudit.core.signing import own_key, public_half
-    from privaudit.core.storage import write_bytes
+    from privaudit.federated.runs.folder.outputs import write_output
 
-    write_bytes(out, f"{public_half(own_key())}\n".encode())
+    write_output(out, f"{public_half(own_key())}\n".encode())
     typer.echo(out)
 
 

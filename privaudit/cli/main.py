@@ -33,6 +33,7 @@ from privaudit.cli.commands.shift import shift
 from privaudit.cli.commands.table import table
 from privaudit.cli.commands.tradeoff import tradeoff
 from privaudit.cli.commands.train import train
+from privaudit.cli.completion import run_to_its_end
 from privaudit.cli.key import app as key_app
 from privaudit.cli.options import with_computing, with_owner, with_trust
 from privaudit.cli.plan import plan
@@ -46,6 +47,7 @@ from privaudit.core.errors import (
     StorageError,
     one_line,
     shown,
+    without_exits,
 )
 
 _AGAIN: Mapping[str | None, str] = {
@@ -66,7 +68,8 @@ class _InterruptedError(Exception):
 class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with without_exits():
+                return super().invoke(ctx)
         except KeyboardInterrupt:
             again = _AGAIN.get(ctx.invoked_subcommand, "Run the same command again.")
             raise _InterruptedError(f"interrupted. {again}") from None
@@ -216,6 +219,13 @@ for _app in (app, pretrain_app, key_app):
 
 def run() -> None:
     """Run the command line: expected errors are one line, and exit code 2."""
+    if "torch" in sys.modules or not hasattr(os, "fork"):  # called by a program
+        _run_here()
+    else:
+        run_to_its_end(_run_here)
+
+
+def _run_here() -> None:
     for stream in (sys.stdout, sys.stderr):  # an ASCII terminal has no …
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

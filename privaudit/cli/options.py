@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 import typer
 from pydantic.fields import FieldInfo
 
+from privaudit.cli import outputs
 from privaudit.core.errors import ConfigError, PrivauditError
 from privaudit.core.parameters import parse_pairs, parse_spec
 from privaudit.federated.runs.fields import PATH, RunFields
@@ -56,16 +57,6 @@ def _folder(text: str) -> Path:
     try:
         return runs_folder(text)
     except ConfigError as error:  # as one line; of a ValueError Typer makes a box
-        raise PrivauditError(str(error)) from None
-
-
-def here(text: str) -> Path:
-    """Return what a path or a ``file://`` names on this machine."""
-    from privaudit.federated.runs.folder.remote_store import local_path
-
-    try:
-        return local_path(text)
-    except ConfigError as error:
         raise PrivauditError(str(error)) from None
 
 
@@ -193,14 +184,14 @@ JsonLines = Annotated[
     typer.Option("--json", help="Print JSON lines: events, then results."),
 ]
 SweepFolder = Annotated[
-    Path | None, typer.Option(help="Output folder. By default: RUNS/tradeoff.")
+    Path | None, outputs.folder_option("Output folder. By default: RUNS/tradeoff.")
 ]
 
 PlanFile = Annotated[
     Path, typer.Argument(help="A TOML file: rows, columns, seeds, a paper's numbers.")
 ]
 TableFolder = Annotated[
-    Path | None, typer.Option(help="Output folder. By default: RUNS/tables.")
+    Path | None, outputs.folder_option("Output folder. By default: RUNS/tables.")
 ]
 On = Annotated[
     str,

@@ -5,11 +5,11 @@ from typing import Annotated, Any
 
 import typer
 
-from privaudit.cli import options
+from privaudit.cli import options, outputs
 from privaudit.cli.commands.attack import Budget
 from privaudit.core.errors import ConfigError
 
-PlanFile = Annotated[Path, typer.Argument(help="The file to write.")]
+PlanFile = Annotated[Path, outputs.file_argument]
 Scenarios = Annotated[
     list[str] | None,
     typer.Option(

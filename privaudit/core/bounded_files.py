@@ -191,15 +191,25 @@ def read_toml(path: Path) -> dict[str, Any]:
         LimitError: It is larger, or nested deeper, than a bound.
         ConfigError: It is no TOML.
     """
-    content = read_bytes(path, "toml")
+    return parse_toml(read_bytes(path, "toml"), str(path))
+
+
+def parse_toml(content: bytes, what: str) -> dict[str, Any]:
+    """Return what TOML says.
+
+    Raises:
+        LimitError: It is larger, or nested deeper, than a bound.
+        ConfigError: It is no TOML.
+    """
+    check_limit("toml", len(content), what)
     # A dotted key of n parts takes the parser's memory n times n.
-    check_limit("depth", max(_dots(content), default=0), str(path))
+    check_limit("depth", max(_dots(content), default=0), what)
     try:
         parsed = tomllib.loads(content.decode())
     except (ValueError, RecursionError) as error:  # TOML's own, or no text at all
         reason = str(error).partition("\n")[0][:200]
-        raise ConfigError(f"{path} is no TOML: {reason}.") from None
-    check_limit("depth", max(_depths(parsed)), str(path))
+        raise ConfigError(f"{what} is no TOML: {reason}.") from None
+    check_limit("depth", max(_depths(parsed)), what)
     return parsed
 
 

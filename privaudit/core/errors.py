@@ -19,8 +19,12 @@ PrivauditError
 └── ViewError                  an attack asks for more than its threat model shows
 """
 
-from collections.abc import Iterable
+import sysconfig
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
+from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 
@@ -157,3 +161,35 @@ class LostWorkerError(PrivauditError):
 
 class ViewError(PrivauditError):
     """An attack asks for more than its threat model shows."""
+
+
+@contextmanager
+def without_exits() -> Iterator[None]:
+    """Make an error of ``sys.exit`` in other people's code; also decorates a function.
+
+    An owner's script without a main guard, a plugin or a model's own code would end
+    the process with exit code 0, which a gate takes for a pass.
+
+    Raises:
+        PluginError: It was called within.
+    """
+    try:
+        yield
+    except SystemExit as ending:
+        raise PluginError(_ended_by(ending)) from None
+
+
+def _ended_by(ending: BaseException) -> str:
+    """Return who ended the process: the last line that is not installed, or not ours."""
+    lines = [(frame.f_code, line) for frame, line in walk_tb(ending.__traceback__)]
+    ours = "<frozen", str(Path(__file__).parents[1])
+    theirs = [one for one in lines if not one[0].co_filename.startswith(ours)] or lines
+    installed = sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")
+    own = [one for one in theirs if not one[0].co_filename.startswith(installed)]
+    code, line = (own or theirs)[-1]
+    imported = any(one.co_name == "<module>" for one, _ in theirs)
+    return (
+        f"{Path(code.co_filename).name} ended the process (sys.exit) in line {line}, "
+        f"while it was {'imported' if imported else 'called'}. Put what a script does "
+        "under `if __name__ == '__main__':`, and raise an error in place of sys.exit."
+    )

@@ -1,10 +1,20 @@
 """Numbers as they are printed everywhere: in the terminal, on pages, in errors."""
 
+import re
 from collections.abc import Sequence
+from importlib.metadata import requires
+from shlex import quote
 
 
-def epsilon(value: float | int | None) -> str:
-    """Return an epsilon as it is printed everywhere."""
+def epsilon(value: float | int | None, declared: float | None = None) -> str:
+    """Return an epsilon as it is printed everywhere; one that is declared says so.
+
+    Example:
+        >>> epsilon(7.961), epsilon(None, 7.961), epsilon(None)
+        ('7.96', 'declared 7.96', 'none')
+    """
+    if declared is not None:
+        return f"declared {declared:.3g}"
     return "none" if value is None else f"{value:.3g}"
 
 
@@ -67,3 +77,23 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def one_line(text: str) -> str:
     """Return a text that ends neither a cell nor a line."""
     return text.replace("|", "\\|").replace("\n", " ")
+
+
+def install_line(extra: str) -> str:
+    """Return how to install what an extra of this package needs.
+
+    By the packages' own names: privaudit is on no index, and whoever registers its name
+    there could put anything behind it.
+
+    Example:
+        >>> install_line("hf")
+        "pip install 'pyarrow>=17'"
+    """
+    named = (line.partition(";") for line in requires("privaudit") or ())
+    of_it = re.compile(rf"extra == [\"']{extra}[\"']")
+    return " ".join(
+        [
+            "pip install",
+            *(quote(name.strip()) for name, _, of in named if of_it.search(of)),
+        ]
+    )

@@ -38,6 +38,9 @@ LIMITS: Mapping[str, Limit] = {
     "json_memory": Limit(1536 * MIB, "bytes of memory", "it is parsed as a whole"),
     "line": Limit(16 * MIB, "bytes in one line", "a line is held as a whole"),
     "records": Limit(5_000_000, "records", "each takes some 300 bytes of memory"),
+    "classes": Limit(
+        2_000, "classes", "the text of each takes up to 0.6 MiB of memory"
+    ),
     "baseline": Limit(
         2_000_000, "numbers", "a classifier is fitted to them some forty times"
     ),

@@ -113,7 +113,7 @@ def memory_limit() -> int | None:
 
     As chosen, or on a GPU 0.7 of what is free. On the CPU there is a limit only where
     one was chosen: what is computed together decides about last bits, and equal seeds
-    give equal bytes there.
+    give equal bytes on equal machines.
     """
     device = chosen_device()
     if _limit.get() is None and device.type == "cuda":

@@ -1,8 +1,8 @@
 """What results say in words: sentences with blanks, known by what they are about.
 
-A result's file holds sentences for people to read. An export lets one through only if
-it is of phrases that code has registered here, with numbers or known words in their
-blanks: nothing that a user, a record or a path could have put there.
+A result's file holds sentences for people to read. Whether one is of phrases that code
+has registered here, with numbers or known words in their blanks, can be asked: then no
+user, record or path has put anything there.
 """
 
 import re

@@ -13,11 +13,22 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec, spec_from_loader
+from pathlib import Path
 from pkgutil import iter_modules
+from types import ModuleType
 from typing import Generic, TypeVar, cast
 
-from privaudit.core.errors import ConfigError, PluginError, UnknownNameError
+from privaudit.core.errors import (
+    ConfigError,
+    PluginError,
+    PrivauditError,
+    UnknownNameError,
+    without_exits,
+)
 
 T = TypeVar("T")
 E = TypeVar("E")  # an entry as written: the contract tests check what it does
@@ -110,6 +121,18 @@ class Registry(Generic[T]):
         """Return whose plugin an entry is, as "others 1.2"; empty for a built-in one."""
         return ", ".join(map(_package, self._plugins(name)))
 
+    def is_own(self, made: object) -> bool:
+        """Say whether the code of an object's class stands in the registry's folder.
+
+        A class of another package, of a script, or of a folder that was added to the
+        search path is somebody else's, also where it inherits from an entry.
+        """
+        folder = Path(str(import_module(self.package).__file__)).parent
+        code = getattr(sys.modules.get(type(made).__module__), "__file__", None)
+        return code is not None and Path(code).resolve().is_relative_to(
+            folder.resolve()
+        )
+
     def _modules(self) -> Iterator[str]:
         """Yield the dotted paths of the folder's modules, without importing them."""
         folders = [(self.package, list(import_module(self.package).__path__))]
@@ -132,7 +155,8 @@ class Registry(Generic[T]):
         """Import a plugin, and enter what it names, if it did not do so itself."""
         other = self._entries.get(name)
         try:
-            loaded = plugin.load()
+            with without_exits():
+                loaded = plugin.load()
             if not plugin.attr:
                 raise TypeError("that is a module, and not MODULE:OBJECT")
         except Exception as error:  # whatever other people's code raises
@@ -154,6 +178,55 @@ class Registry(Generic[T]):
         )
 
 
+def import_under_one_name(name: str) -> None:
+    """Make ``trainers``, imported in a clone, the same module as ``privaudit.trainers``.
+
+    So for all modules in it, in whichever order they are imported: of a second copy
+    every entry would be registered twice. An installation has no bare name.
+
+    Args:
+        name: ``__name__`` of the folder that calls this; nothing is done where it is
+            the full name.
+
+    Raises:
+        ImportError: The ``privaudit`` that is imported belongs to another folder.
+    """
+    if name.startswith("privaudit."):
+        return
+    here = sys.modules[name]
+    package = import_module(f"privaudit.{name}")
+    if Path(str(package.__file__)).resolve() != Path(str(here.__file__)).resolve():
+        raise ImportError(
+            f"{here.__file__} was imported as {name!r}, and the privaudit that is "
+            f"imported has its own in {package.__file__}. Import privaudit.{name}, or "
+            "put the folder that holds both first on sys.path."
+        )
+    sys.modules[name] = package
+    sys.meta_path.insert(0, _FullName(name))
+
+
+class _FullName(MetaPathFinder, Loader):
+    """Finds the modules of a folder's bare name by their full one."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def find_spec(self, fullname: str, *_: object) -> ModuleSpec | None:
+        full = f"privaudit.{fullname}"
+        is_ours = fullname.startswith(f"{self.folder}.") and find_spec(full)
+        return spec_from_loader(fullname, self) if is_ours else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = import_module(f"privaudit.{spec.name}")
+        spec.loader_state = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Give the module its own specification back: importing has replaced it."""
+        alias = module.__spec__
+        module.__spec__ = alias.loader_state if alias else None
+
+
 def first_line(entry: object) -> str:
     """Return the first line of what is documented of an entry; empty if nothing is."""
     return ((entry.__doc__ or "").strip().splitlines() or [""])[0]
@@ -167,7 +240,7 @@ def _entry_points(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
 
 def _fault(error: Exception) -> str:
     """Return why a package cannot be imported, and what to do about it."""
-    if isinstance(error, ConfigError):  # says both itself
+    if isinstance(error, PrivauditError):  # says both itself
         return str(error)
     reason = f"{type(error).__name__}: {str(error).rstrip('.')}"
     if isinstance(error, ModuleNotFoundError):

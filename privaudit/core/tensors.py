@@ -107,6 +107,8 @@ def digest(tensor: Tensor) -> str:
 
 def content_of(tensor: Tensor) -> memoryview:
     """Return a tensor's bytes, in C order, where they lie: it may be a mapped file."""
+    if not tensor.numel():  # one of numpy's may have strides that allow no view
+        return memoryview(b"")
     content = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
     return content.numpy().data
 

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Int
 
 from privaudit.core.errors import ConfigError, nearest, one_line, shown
+from privaudit.core.formatting import install_line
 from privaudit.core.parameters import parse_spec
 
 FLOWER = "flwr:"
@@ -120,7 +121,7 @@ class FlowerPartition:
         except ImportError:
             raise ConfigError(
                 f"--partition {self} needs flwr-datasets, which is not installed. "
-                'Install it with `pip install "privaudit[flower-datasets]"`, or use '
+                f"Install it with `{install_line('flower-datasets')}`, or use "
                 "--partition dirichlet."
             ) from None
         names = [name for name in module.__all__ if name != "Partitioner"]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from privaudit.core.bounded_files import reason_of
 from privaudit.core.errors import ConfigError, DatasetError, MissingFileError, shown
+from privaudit.core.limits import check_limit
 from privaudit.datasets.chosen_classes import only_classes
 from privaudit.datasets.dataset import DATASETS, Dataset
 from privaudit.datasets.named_places import located, search_path
@@ -137,7 +138,9 @@ def _load(
     name: str, path: Path | None, columns: TableColumns, classes: str | None
 ) -> Dataset:
     dataset = _read(name, path, columns)
-    return only_classes(dataset, classes) if classes else dataset
+    chosen = only_classes(dataset, classes) if classes else dataset
+    check_limit("classes", len(chosen.class_names), f"The data set {path or name}")
+    return chosen
 
 
 def _read(name: str, path: Path | None, columns: TableColumns) -> Dataset:

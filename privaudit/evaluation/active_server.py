@@ -32,6 +32,7 @@ from privaudit.core.storage import make_private_folder
 from privaudit.core.tensors import Tensors
 from privaudit.federated.broadcast_checks import MoveBound, differing
 from privaudit.federated.federation import Federation, run_round
+from privaudit.federated.runs.folder.outputs import check_folder
 from privaudit.federated.runs.member_shards import MemberShards
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.trainer import ClientId
@@ -247,7 +248,7 @@ def _single_out(
 
     def ask(index: int, received: Tensors) -> Tensors:
         shards = {client: MemberShards(population, run.ledger)[client]}
-        federation = Federation(shards, Seeds(run.config.seed), server=rule)
+        federation = Federation(shards, run.config.seeds, server=rule)
         crafted = {} if received is rule else {client: received}
         (done,) = run_round(
             trainer,
@@ -307,7 +308,7 @@ def write_messages(folder: Path, messages: Transcript) -> ChainEnd:
     Raises:
         StorageError: The folder cannot be written.
     """
-    make_private_folder(folder)
+    make_private_folder(check_folder(folder))
     stored, end = TranscriptFolder(folder), ChainEnd()
     stored.clear()
     for number, sent in groupby(messages, key=attrgetter("round")):

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from privaudit.core.errors import ConfigError
-from privaudit.core.seeds import Seeds
 from privaudit.execution.computing import computing_as
 from privaudit.federated.federation import Federation, run_round
 from privaudit.federated.operations import count_operations
@@ -50,7 +49,7 @@ def measure_round(run: Run) -> LocalCosts:
     Args:
         run: Its configuration counts, and its ledger.
     """
-    population, trainer, seeds = run.population, run.trainer, Seeds(run.config.seed)
+    population, trainer, seeds = run.population, run.trainer, run.config.seeds
     members = {
         client: run.ledger.members_of(number)
         for number, client in enumerate(population.task.clients)

@@ -183,7 +183,7 @@ def retrain_without(
         without = {**fields, "without": write_positions(positions)}
         again = train(
             run.config.trainer, folder=folder, settings=settings, watcher=watcher,
-            resume=True, **without,
+            resume=True, coins=run if run.config.seed is None else None, **without,
         )  # fmt: skip
         mark_latest([run])  # nobody asked for those that lack records
         runs.append(again)

@@ -6,7 +6,13 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
-from privaudit.core.errors import ConfigError, LostWorkerError, PrivauditError, shown
+from privaudit.core.errors import (
+    ConfigError,
+    LostWorkerError,
+    PrivauditError,
+    shown,
+    without_exits,
+)
 from privaudit.execution.computing import computing_as
 from privaudit.statistics.progress import Watcher
 
@@ -85,7 +91,7 @@ class Executor(Protocol):
 
 def perform_there(computing: str, job: Job[Result]) -> Result:
     """Do a job in another process, which computes as the one that handed it out."""
-    with computing_as(computing):
+    with computing_as(computing), without_exits():
         return job.perform(*job.arguments, watcher=None)
 
 

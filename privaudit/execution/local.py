@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from privaudit.core.devices import chosen_device
-from privaudit.core.errors import LostWorkerError, PrivauditError
+from privaudit.core.errors import LostWorkerError, PrivauditError, without_exits
 from privaudit.execution.computing import computing_here
 from privaudit.execution.jobs import (
     Begun,
@@ -89,7 +89,8 @@ def _that_fit() -> int:
 
 def _perform_here(job: Job[Result], watcher: Watcher | None) -> Finished[Result]:
     try:
-        return Finished(job, job.perform(*job.arguments, watcher=watcher))
+        with without_exits():
+            return Finished(job, job.perform(*job.arguments, watcher=watcher))
     except PrivauditError as error:
         return Finished(job, error=error)
 
@@ -128,9 +129,9 @@ def _finished(job: Job[Result], future: "Future[Result]") -> Finished[Result]:
         return Finished(
             job,
             error=LostWorkerError(
-                f"The process of {job.name} was killed, perhaps for want of memory. "
-                "Finished rounds are kept: run the same command again, with fewer "
-                "processes (--on local:1)."
+                f"The process of {job.name} was killed, perhaps for want of memory, or "
+                "other people's code ended it. Finished rounds are kept: run the same "
+                "command again, with fewer processes (--on local:1)."
             ),
         )
     except PrivauditError as error:

@@ -19,6 +19,7 @@ import torch
 
 from privaudit.core.devices import chosen_device
 from privaudit.core.errors import ConfigError, LostWorkerError, PrivauditError
+from privaudit.core.formatting import install_line
 from privaudit.execution.computing import computing_here
 from privaudit.execution.jobs import Begun, Finished, Job, Result, perform_there
 from privaudit.statistics.progress import Watcher
@@ -97,7 +98,7 @@ def _ray() -> Any:
     except ModuleNotFoundError:
         raise ConfigError(
             "--on ray needs Ray, which is not installed. Install it with "
-            '`pip install "privaudit[ray]"`, or use --on local.'
+            f"`{install_line('ray')}`, or use --on local."
         ) from None
     return ray
 

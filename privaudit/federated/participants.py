@@ -1,6 +1,5 @@
 """Which clients an adversary can ask about: those whose training reached it."""
 
-from privaudit.core.seeds import Seeds
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.trainer_abilities import start_client
 from privaudit.federated.transcripts.transcript import MASKED_KINDS, Message
@@ -28,7 +27,7 @@ def trained_clients(run: Run, threat: str) -> tuple[str, ...]:
 
 def _has_own(run: Run, threat: str) -> bool:
     """Say whether the view holds what clients trained for themselves."""
-    seeds, task = Seeds(run.config.seed), run.population.task
+    seeds, task = run.config.seeds, run.population.task
     return threat == "released" and any(
         start_client(run.trainer, task, client, seeds) for client in task.clients
     )

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from privaudit.core.errors import ConfigError
+from privaudit.core.formatting import install_line
 
 Bits = Literal["4bit", "8bit"]
 """How many bits a packed weight has."""
@@ -31,7 +32,7 @@ def import_bitsandbytes() -> Any:
     except ImportError as error:
         raise ConfigError(
             "Weights of 4 or 8 bits are packed with bitsandbytes, which cannot be "
-            f"imported ({error}). Install it: pip install 'privaudit[quantised]'."
+            f"imported ({error}). Install it: {install_line('quantised')}."
         ) from None
 
 

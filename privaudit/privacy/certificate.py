@@ -8,14 +8,16 @@ noise sees what it hides. Claims by a method's own formula are another matter
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from privaudit.core.errors import ConfigError
+from privaudit.core.formatting import epsilon as epsilon_text
 from privaudit.core.formatting import small
 from privaudit.core.seeds import Randomness
 from privaudit.privacy.accountant import Sampling, SamplingPhase, tightest_epsilon
 from privaudit.privacy.certificate_phrases import (
+    DECLARED,
     DISCRETE,
     DRAWN,
     FLOATS,
@@ -65,6 +67,8 @@ class Certificate:
 
     Attributes:
         epsilon: None where nothing is proved; JSON and reports print "none".
+        declared: What the accountant gives for mechanisms that are somebody's word:
+            nothing here applied them, so that epsilon is None.
         delta: In (0, 1).
         view: The adversary.
         mechanism: What was accounted for, in one sentence.
@@ -86,14 +90,35 @@ class Certificate:
     unit: Unit = "record"
     adjacency: Adjacency = "add/remove-one"
     randomness: Randomness = "seed"
+    declared: float | None = None
 
     def __str__(self) -> str:
-        return "none" if self.epsilon is None else f"{self.epsilon:.3g}"
+        return epsilon_text(self.epsilon, self.declared)
+
+    @property
+    def stated(self) -> float | None:
+        """Epsilon, proved or declared: for who asks whether mechanisms give it."""
+        return self.epsilon if self.declared is None else self.declared
+
+    def as_declared(self) -> "Certificate":
+        """Return the same of mechanisms that nothing here applied: no proof."""
+        if self.epsilon is None:
+            return self
+        return replace(
+            self, epsilon=None, declared=self.epsilon, accountant="", why=DECLARED
+        )
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields; ``declared`` only where something is."""
+        fields = asdict(self)
+        if self.declared is None:
+            del fields["declared"]
+        return fields
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON's types, epsilon "none" where nothing is proved."""
         epsilon = "none" if self.epsilon is None else self.epsilon
-        return asdict(self) | {"epsilon": epsilon}
+        return self.fields() | {"epsilon": epsilon}
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> "Certificate":

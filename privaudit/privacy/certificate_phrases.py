@@ -43,6 +43,10 @@ UNBOUNDED = _why(
 )
 SERVERS_OWN = _why("The server adds the noise itself, so it sees what the noise hides.")
 WITHOUT_NOISE = _why("The {release} release of round {round} has no noise.")
+DECLARED = _why(
+    "Declared, not certified: the mechanisms are the word of whoever recorded the "
+    "federation or wrote the trainer, and nothing here applied them."
+)
 LEFT_OUT = _why(
     "Which records are left out may follow from the data, as by an audit, and no noise "
     "covers that choice: an epsilon would hold for a list that was fixed before anybody "

@@ -21,6 +21,7 @@ def privacy_record(
     sends_updates: bool,
     randomness: Randomness = "seed",
     leaves_out: bool = False,
+    declared: bool = False,
 ) -> dict[str, Any]:
     """Return the content of privacy.json.
 
@@ -31,16 +32,23 @@ def privacy_record(
         randomness: Where noise and secret samples came from.
         leaves_out: Whether candidates were left out by name: nobody can tell whether
             the list follows from the data, so that nothing is proved.
+        declared: Whether the mechanisms, and that a method uses no record, are somebody
+            else's word. What was not sent is no word.
     """
     events = [[MechanismEvent.from_json(e) for e in applied] for applied in rounds]
     certificates = {
         view: _certify(claim, events, view, sends_updates, leaves_out)
         for view in get_args(CertifiedView)
     }
+    if declared:
+        certificates = {
+            view: one if _is_empty(view, events, sends_updates) else one.as_declared()
+            for view, one in certificates.items()
+        }
     return {
         "claimed": asdict(claim),
         "certified": {
-            view: asdict(replace(certificate, randomness=randomness))
+            view: replace(certificate, randomness=randomness).fields()
             for view, certificate in certificates.items()
         },
         "mechanisms": _grouped(rounds),
@@ -55,8 +63,8 @@ def _certify(
     leaves_out: bool,
 ) -> Certificate:
     """Return the certificate; 0 where nothing in the view depends on a record."""
-    untouched = claim.epsilon == 0 or (view != "released" and not sends_updates)
-    if untouched and not any(events):
+    untouched = claim.epsilon == 0 and not any(events)
+    if untouched or _is_empty(view, events, sends_updates):
         return Certificate(
             0.0, claim.delta, view, NOTHING_RELEASED, "by definition",
             EVERYTHING_IS_PUBLIC,
@@ -65,6 +73,25 @@ def _certify(
     if leaves_out and proved.epsilon is not None:
         return replace(proved, epsilon=None, accountant="", why=LEFT_OUT)
     return proved
+
+
+def _is_empty(
+    view: CertifiedView, events: Sequence[Sequence[MechanismEvent]], sends_updates: bool
+) -> bool:
+    """Say whether a view holds nothing of any record, as the transcript shows."""
+    return view != "released" and not sends_updates and not any(events)
+
+
+def declared_only(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a privacy record as one of mechanisms that nothing here applied.
+
+    An earlier version certified recordings, too, and wrote so.
+    """
+    certified = {
+        view: Certificate(**fields).as_declared().fields()
+        for view, fields in record["certified"].items()
+    }
+    return {**record, "certified": certified}
 
 
 def events_by_round(

@@ -115,6 +115,11 @@ class Bundle(_Declared):
     data_hash: str = Field(
         "", pattern=rf"^({_HASH})?$", description="SHA-256 of the records."
     )
+    ended: bool = Field(
+        True,
+        description="Whether the federation came to its end: false until the recording "
+        "is closed. Of one that was stopped only the rounds before are there.",
+    )
     libraries: dict[Text, Text] = Field(default_factory=dict, description="Versions.")
     seconds: tuple[float, ...] = Field(
         (), description="Of each round, from its first message to its last."

@@ -89,7 +89,7 @@ class RecordingCallback(Base):  # type: ignore[misc]
         self._record(state, model)
         if self.recorder is not None:
             self.recorder.broadcast(self._round, self._client, tensors_of(model))
-            self.recorder.close()
+            self.recorder.end()
 
     def _record(self, state: Any, model: Any) -> None:
         """Record a round, unless this step was: it may be saved twice."""

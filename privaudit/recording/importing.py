@@ -39,19 +39,24 @@ from privaudit.privacy.certificate import Claim
 from privaudit.privacy.events import MechanismEvent
 from privaudit.privacy.privacy_record import events_by_round, privacy_record
 from privaudit.recording.bundle import BUNDLE, PARTIES, Aggregation, Bundle, read_bundle
+from privaudit.recording.omissions import INCOMPLETE
 from privaudit.recording.recorded_config import ORIGIN, RecordedConfig
 
 
-def finish_recording(folder: str | Path, ledger: Ledger | str | Path) -> Run:
+def finish_recording(
+    folder: str | Path, ledger: Ledger | str | Path, *, stopped: bool = False
+) -> Run:
     """Make a recorded folder a run that can be audited, and sign it.
 
     Args:
         folder: With transcript/ and bundle.json.
         ledger: Who owned and who trained on which record, or its file.
+        stopped: Whether a recording that was stopped may be a run of the rounds that it
+            has: what is said of its models is not said of those that were to come.
 
     Raises:
-        ConfigError: It is a run already, nothing was recorded, or the ledger knows
-            other clients than the transcript.
+        ConfigError: It is a run already, was stopped, nothing was recorded, or the
+            ledger knows other clients than the transcript.
         TooFewRecordsError: The ledger has too few records of some kind.
         TranscriptError: A file was cut or altered.
         MissingFileError: One is gone.
@@ -62,7 +67,18 @@ def finish_recording(folder: str | Path, ledger: Ledger | str | Path) -> Run:
         raise ConfigError(
             f"{path} is a run already. To join it with another ledger, record again."
         )
+    if (path / INCOMPLETE).exists():
+        raise ConfigError(
+            f"{path} was not recorded whole: the recorder had to stop before the "
+            "federation did. A part of it says nothing about the rest: record again."
+        )
     bundle = read_bundle(path)
+    if not (bundle.ended or stopped):
+        raise ConfigError(
+            f"The recording in {path} was stopped, or is not closed yet: {bundle.rounds} "
+            "rounds are there, and what was to come is not. Record the federation to its "
+            "end; or add --stopped (stopped=True) to audit it as it was by then."
+        )
     _check(path, bundle, truth)
     with lock_run(path) as lease:
         transcript = TranscriptFolder(path / "transcript").truncate(
@@ -73,7 +89,7 @@ def finish_recording(folder: str | Path, ledger: Ledger | str | Path) -> Run:
         config = _config(bundle, truth, transcript, lines)
         content = "".join(f"{json.dumps(line)}\n" for line in lines).encode()
         write_bytes(path / "metrics.jsonl", content)
-        truth.save(path / "ledger.npz")
+        write_bytes(path / "ledger.npz", truth.to_bytes())
         write_json(path / "privacy.json", _privacy(bundle, lines, transcript))
         files = {name: file_hash(path / name) for name in (BUNDLE, "privacy.json")}
         save_header(
@@ -236,6 +252,7 @@ def _privacy(
         [line["mechanisms"] for line in lines],
         sends_updates=any(m.kind in UPLOAD_KINDS | {"sum"} for m in transcript),
         randomness=bundle.randomness,
+        declared=True,
     )
 
 
@@ -255,7 +272,7 @@ def _config(
         trainer=bundle.trainer,
         model=bundle.model,
         dataset=bundle.dataset,
-        settings=dict(bundle.settings),
+        settings=dict(bundle.settings) | _how_it_ended(bundle),
         clients=len(truth.clients),
         rounds=bundle.rounds,
         participation=min(1.0, max(taking_part, 1.0) / len(truth.clients)),
@@ -263,6 +280,11 @@ def _config(
         randomness=bundle.randomness,
         publish=any(message.kind == "release" for message in transcript),
     )
+
+
+def _how_it_ended(bundle: Bundle) -> dict[str, str]:
+    said = f"stopped after round {bundle.rounds}, before the federation's end"
+    return {} if bundle.ended else {"recording": said}
 
 
 def _shape_hash(transcript: Transcript) -> str:

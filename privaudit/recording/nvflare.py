@@ -7,6 +7,7 @@ clients, as it is after other filters, and the model that follows the last round
 
 import threading
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -76,26 +77,40 @@ class RecordingFilter(DXOFilter):  # type: ignore[misc]
 
     def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> None:
         """Record what a client sends."""
-        client, round = self._client(fl_ctx), self._number(shareable)
         with self._lock:
-            if not client:
+            try:
+                told = self._checked(dxo, shareable, fl_ctx)
+            except Exception as error:  # whatever clients send
+                self.log_warning(fl_ctx, f"A result is not recorded: {error}")
                 return
-            if round < self._round:
-                self.log_warning(fl_ctx, f"{client} is late: not recorded")
-                return
-            self._kind = self._kind or dxo.data_kind
-            if dxo.data_kind != self._kind:
-                sent = f"{client} sends {dxo.data_kind}, where others sent {self._kind}"
-                self.log_warning(fl_ctx, f"{sent}: not recorded")
-                return
-            is_whole = dxo.data_kind == DataKind.WEIGHTS
-            recorder = self._begun("models" if is_whole else "differences")
-            weight = dxo.get_meta_prop(WEIGHT, 1.0)
-            recorder.update(round, client, dxo.data, weight=weight)
+            if told:
+                is_whole = dxo.data_kind == DataKind.WEIGHTS
+                recorder = self._begun("models" if is_whole else "differences")
+                with recorder.omitted.stop_on_failure():
+                    recorder.update(*told)
+
+    def _checked(
+        self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext
+    ) -> tuple[int, str, Mapping[str, Any], Any] | None:
+        """Return round, client, tensors and weight; None, with a warning, of others."""
+        client, round = self._client(fl_ctx), self._number(shareable)
+        weight = dxo.get_meta_prop(WEIGHT, 1.0)
+        self._kind = self._kind or dxo.data_kind
+        if client and round != self._round:
+            when = "late" if round < self._round else "in a round that nobody began"
+            self.log_warning(fl_ctx, f"{client} is {when}: not recorded")
+        elif client and dxo.data_kind != self._kind:
+            sent = f"{client} sends {dxo.data_kind}, where others sent {self._kind}"
+            self.log_warning(fl_ctx, f"{sent}: not recorded")
+        elif client:
+            return round, client, dxo.data, weight
+        return None
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Record what is sent to a client; at the end of the job end the run."""
-        with self._lock:
+        """Record what is sent to a client; at the end of a whole job end the run."""
+        recorder = self._recorder
+        failing = recorder.omitted.stop_on_failure() if recorder else nullcontext()
+        with self._lock, failing:
             if event_type == EventType.AFTER_TASK_DATA_FILTER:
                 self._record_task(fl_ctx)
             elif event_type == AppEventType.AFTER_AGGREGATION:
@@ -104,7 +119,7 @@ class RecordingFilter(DXOFilter):  # type: ignore[misc]
                 model = fl_ctx.get_prop(AppConstants.GLOBAL_MODEL) or {}
                 self._final = _copied(model.get("weights", {}))
             elif event_type == EventType.END_RUN:
-                self._end()
+                self._end(fl_ctx)
 
     def _record_task(self, fl_ctx: FLContext) -> None:
         task = fl_ctx.get_prop(FLContextKey.TASK_DATA)
@@ -148,13 +163,21 @@ class RecordingFilter(DXOFilter):  # type: ignore[misc]
                 for name, tensor in self._final.items()
             }
 
-    def _end(self) -> None:
+    def _end(self, fl_ctx: FLContext) -> None:
+        """End the run, but of a job that was aborted keep the rounds only."""
         if self._recorder is None:
+            return
+        signal = fl_ctx.get_run_abort_signal()
+        if signal is not None and signal.triggered:
+            self.log_warning(
+                fl_ctx, f"The job was aborted: {self.folder} is no run yet"
+            )
+            self._recorder.stop()
             return
         if self._final:
             for client in self._sent:
                 self._recorder.broadcast(self._round + 1, client, self._final)
-        self.run = self._recorder.close()
+        self.run = self._recorder.end()
 
     def _number(self, shareable: Shareable) -> int:
         """Return the round that a message is of, from 0; without one the last."""

@@ -36,7 +36,13 @@ import numpy as np
 from jaxtyping import Float, Int, Shaped, UInt8
 from torch import Tensor
 
-from privaudit.core.errors import ConfigError, MissingFileError, shown
+from privaudit.core.errors import (
+    ConfigError,
+    MissingFileError,
+    shown,
+    without_exits,
+)
+from privaudit.core.limits import most
 from privaudit.core.tensors import Tensors
 from privaudit.federated.runs.folder.own_files import HEADER
 from privaudit.federated.transcripts.threat_models import View
@@ -202,7 +208,13 @@ def _labels(given: Any, name: str, task: str) -> Int[np.ndarray, " n"] | None:
             f"{name} should have labels: the class of each record, whole numbers in a "
             f"row. There is {found}."
         )
-    return labels.astype(np.int64)
+    low, high = int(labels.min(initial=0)), int(labels.max(initial=0))
+    if low < 0 or high >= max(len(labels), most("classes")):
+        raise ConfigError(
+            f"{name} has labels from {low} to {high}, of {len(labels)} records. Number "
+            "the classes from 0 on, without gaps."
+        )
+    return labels.astype(np.int64, copy=False)
 
 
 def _contents(given: Any) -> UInt8[np.ndarray, "n bytes"] | None:
@@ -239,6 +251,7 @@ def _is_own(file: Path, folder: Path) -> bool:
     return below and file.suffix == ".py" and file.is_file()
 
 
+@without_exits()
 def load_owner(place: str) -> Owner:
     """Import the module that an owner names, and check it.
 
@@ -249,6 +262,7 @@ def load_owner(place: str) -> Owner:
     Raises:
         MissingFileError: There is no such file or module.
         ConfigError: It cannot be imported, or lacks something.
+        PluginError: It ends the process.
     """
     path = Path(place)
     is_file = place.endswith(".py")

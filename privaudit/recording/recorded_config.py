@@ -27,10 +27,20 @@ KNOWN = (
 class DeclaredConfig(RunConfig):
     """Settings that hold words of other people's: nothing that a terminal would obey."""
 
+    @property
+    def applies_mechanisms(self) -> bool:
+        """Whether this package clipped and added noise: others did."""
+        return False
+
     @field_validator("*")
     @classmethod
     def _refuse_control(cls, value: Any) -> Any:
         return refuse_control(value) if isinstance(value, str | dict) else value
+
+    @property
+    def coin_seed(self) -> None:
+        """None: a ledger says it where anybody knows."""
+        return None
 
 
 class RecordedConfig(DeclaredConfig):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from privaudit.core.errors import AttackError
+from privaudit.core.errors import AttackError, PluginError, without_exits
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors, at_least_float32, stack, unstack
 from privaudit.datasets.dialogues import ANSWER, INSTRUCTION, PADDING, TokenSequences
@@ -34,6 +35,7 @@ from privaudit.models.token_table import TOKENS, token_signals
 from privaudit.privacy.certificate import Claim
 from privaudit.recording.bundle import Aggregation
 from privaudit.recording.owner import Owner
+from privaudit.recording.repeated_answers import why_not_repeatable
 
 OWNERS = "owner's "  # before a tensor's name that would mean something here
 ROWS_AT_ONCE = 256  # records that an owner's function is asked about in one call
@@ -101,6 +103,7 @@ class RecordedTrainer(BaseTrainer):
         first: The first broadcast: where federations of the adversary's own begin.
         claimed: The epsilon that the method claims.
         owner: The functions; None refuses what needs them.
+        found_repeatable: Holds something once the owner's models were asked twice.
     """
 
     task: ClassVar[AnyTask] = "either"
@@ -110,6 +113,9 @@ class RecordedTrainer(BaseTrainer):
     first: Tensors = field(repr=False)
     claimed: Claim
     owner: Owner | None = field(repr=False)
+    found_repeatable: list[bool] = field(
+        default_factory=list, repr=False, compare=False
+    )
 
     def claim(self, task: Task) -> Claim:
         """Return the epsilon that the method claims."""
@@ -148,6 +154,7 @@ class RecordedTrainer(BaseTrainer):
         if not len(positions):  # nothing to train on, and no weight
             nothing = as_summed(unescaped(received), {}, Aggregation())
             return {name: tensor * 0 for name, tensor in nothing.items()}
+        self.found_repeatable.clear()  # a model that trains may stay in that mode
         seed = int(at.stream("owner", client).words(1)[0] >> 33)
         received = unescaped(received)
         sent = self._call("local_update", update, received, positions, seed)
@@ -210,12 +217,24 @@ class RecordedTrainer(BaseTrainer):
             rows = positions[first : first + ROWS_AT_ONCE]
             answers = [self._call("query", ask, model, rows) for model in each]
             if task.kind == "generation":
-                yield stack(
-                    [self._tokens(answer, len(rows), want) for answer in answers]
-                )
+                said = stack([self._tokens(one, len(rows), want) for one in answers])
             else:
                 logits = [self._classes(answer, len(rows)) for answer in answers]
-                yield {"log_probabilities": torch.stack(logits)}
+                said = {"log_probabilities": torch.stack(logits)}
+            self._ask_again(partial(self._call, "query", ask, each[0]), rows, answers)
+            yield said
+
+    def _ask_again(
+        self, ask: Callable[..., Any], rows: np.ndarray, answers: Sequence[Any]
+    ) -> None:
+        """Refuse models that answer otherwise then; once, and once after each training."""
+        if self.found_repeatable:
+            return
+        if odd := why_not_repeatable(ask, rows, answers[0]):
+            raise self._fault(
+                "query", odd, "the model in evaluation mode: call its .eval() in query"
+            )
+        self.found_repeatable.append(True)
 
     def measure(
         self, models: Sequence[Tensors], records: Records
@@ -305,7 +324,10 @@ class RecordedTrainer(BaseTrainer):
     def _call(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call an owner's function; what it raises is reported as its fault."""
         try:
-            return function(*arguments)
+            with without_exits():
+                return function(*arguments)
+        except PluginError:
+            raise
         except Exception as error:
             owner = self.owner.name if self.owner else "the owner's module"
             names = ", ".join(self.first) or "nothing"

@@ -11,12 +11,12 @@ from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, SupportsFloat
+from typing import Any, Literal
 
 import torch
 from pydantic import ValidationError
 
-from privaudit.core.errors import ConfigError, shown
+from privaudit.core.errors import ConfigError, StorageError, shown
 from privaudit.core.parameters import MOST, readable
 from privaudit.core.seeds import Randomness
 from privaudit.core.storage import make_private_folder, write_json
@@ -44,13 +44,16 @@ from privaudit.recording.bundle import (
     DeclaredClaim,
 )
 from privaudit.recording.importing import finish_recording
-from privaudit.recording.round_writer import RoundWriter, are_same, check_weight
+from privaudit.recording.omissions import INCOMPLETE, Omissions
+from privaudit.recording.round_writer import RoundWriter
 
 
 class Recorder:
     """Writes a federation down as a run folder that can be audited.
 
     Rounds count from 0. The last model that the server sends bears the number of rounds.
+    It raises where it is called wrongly, and never for what a client sent, which is left
+    out with a warning; nor where it cannot write: then it stops, and no run is made.
 
     Example:
         >>> import numpy as np, tempfile
@@ -135,7 +138,7 @@ class Recorder:
             )
         except ValidationError as error:
             raise ConfigError(readable(error, "recording")) from None
-        for name in (HEADER, BUNDLE):
+        for name in (HEADER, BUNDLE, INCOMPLETE):
             if (self.folder / name).exists():
                 raise ConfigError(
                     f"{self.folder} holds a {name}: a federation is recorded there "
@@ -147,6 +150,7 @@ class Recorder:
         self._rounds = RoundWriter(self.folder / "transcript")
         remove_unfinished(self.folder)
         self._lock = threading.RLock()
+        self.omitted = Omissions(self.folder)
         self._clients: dict[str, None] = {}
         self._mechanisms: list[dict[str, Any]] = []
         self._uploads = -1  # the last round with one
@@ -171,59 +175,49 @@ class Recorder:
             for one in [clients] if isinstance(clients, str) else clients:
                 tensors = self._take(round, one, "broadcast", SERVER, one, tensors)
 
-    def update(
-        self,
-        round: int,
-        client: str,
-        tensors: Mapping[str, Any],
-        weight: SupportsFloat | None = None,
-    ) -> None:
-        """Record what a client sent to the server, as it was sent.
+    def update(self, round: int, client: str, tensors: Any, weight: Any = None) -> bool:
+        """Record what a client sent to the server, as it was sent; return whether it was.
+
+        With a warning left out is what is no tensors, has no weight that is a finite
+        number of 0 or more, or is the client's second in this round.
 
         Args:
             round: From 0.
             client: Its name.
             tensors: Tensors or arrays by name, not multiplied by any weight.
-            weight: The number of that name, where it does not stand among the tensors.
+            weight: The number of that name, if it is not among the tensors.
 
         Raises:
-            ConfigError: As :meth:`broadcast`; the client sent one already in this
-                round; or the weight is missing, none is declared, or it is no finite
-                number of 0 or more.
+            ConfigError: As :meth:`broadcast`, or there is a weight, and none is declared.
         """
         declared = self._bundle.aggregation
-        held, name = {**tensors}, declared.weight
-        if name is not None and weight is not None:
-            held[name] = torch.tensor(float(weight), dtype=torch.float64)
-        if (name is None and weight is not None) or (name and name not in held):
+        if declared.weight is None and weight is not None:
             raise ConfigError(
-                f"The update of {client} in round {round} has the weight {weight}, and "
-                f"the name declared for weights is {name!r}. Give both, or neither."
+                f"An update of {client} has the weight {weight}, and no name is declared "
+                "for weights. Give both, or neither."
             )
-        if name is not None:
-            check_weight(held[name], f"{client} in round {round}")
         alone = declared.kind == "individual"
         kind: Kind = "individual-update" if alone else "update"
         with self._lock:
-            if any(
-                m.sender == client and m.round == round for m in self._rounds.messages
-            ):
-                raise ConfigError(
-                    f"{client} sent two updates in round {round}: one client sends one "
-                    "in a round. Name clients apart, or count rounds on."
-                )
-            self._take(round, client, kind, client, SERVER, held)
+            self._begin_round(round, kind)
+            try:
+                sent = self._rounds.checked(client, round, tensors, declared, weight)
+            except Exception as error:  # whatever clients send
+                self.omitted.leave_out(client, round, "it is no update", error)
+                return False
+            self._take(round, client, kind, client, SERVER, sent)
             self._uploads = max(self._uploads, round)
+            return True
 
     def summed(
         self, round: int, clients: Sequence[str], tensors: Mapping[str, Any]
     ) -> None:
-        """Record the sum that a server learned by secure aggregation.
+        """Record the sum of what clients sent, as secure aggregation showed it.
 
         Args:
             round: From 0.
             clients: Who is in the sum.
-            tensors: The sum of what they sent, as the server learned it.
+            tensors: The sum.
 
         Raises:
             ConfigError: As :meth:`broadcast`.
@@ -288,7 +282,7 @@ class Recorder:
         """Write what is left, and end the run if there is a ledger.
 
         Returns:
-            The run; None without a ledger.
+            The run; None without a ledger, or where the recorder had to stop.
 
         Raises:
             ConfigError: Nothing was sent, or the ledger knows other clients.
@@ -297,11 +291,18 @@ class Recorder:
             if not self._is_closed:
                 if self.publish and not self._has_released:
                     self._publish()
-                self._write_round()
                 self._is_closed = True
-                if self.ledger is not None:
-                    self.run = finish_recording(self.folder, self.ledger)
+                self._write_round()
+                if self.ledger is not None and not self.omitted.has_stopped:
+                    with self.omitted.only_said(StorageError):
+                        self.run = finish_recording(self.folder, self.ledger)
             return self.run
+
+    def end(self) -> Run | None:
+        """Close as :meth:`close` does, and say in the log what that would raise."""
+        with self.omitted.only_said():
+            self.close()
+        return self.run
 
     def __enter__(self) -> "Recorder":
         return self
@@ -312,27 +313,19 @@ class Recorder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close; after an error only the rounds count that were written by then."""
-        if kind is None:
-            self.close()
+        """Close, or stop after an error."""
+        self.close() if kind is None else self.stop()
+
+    def stop(self) -> None:
+        """Record no more; ``privaudit import --stopped`` makes a run of what is there."""
         self._is_closed = True
 
     def _publish(self) -> None:
-        """Give away the model that follows the last round, if it was broadcast.
-
-        Where all who got it got the same, the others have it, too: one global model.
-        """
-        sent = [m for m in self._rounds.messages if m.kind == "broadcast"]
-        if not sent or not self._rounds.number > self._uploads >= 0:
-            return
-        finals = {m.receiver: m.tensors for m in sent}
-        is_global = all(are_same(m.tensors, sent[0].tensors) for m in sent)
-        for client in self._clients:
-            if is_global or client in finals:
-                model = finals.get(client, sent[0].tensors)
-                self._take(
-                    self._rounds.number, client, "release", client, PUBLIC, model
-                )
+        """Give away the model that follows the last round, if it was broadcast."""
+        if self._rounds.number > self._uploads >= 0:
+            after = self._rounds.number
+            for client, model in self._rounds.models_of(self._clients).items():
+                self._take(after, client, "release", client, PUBLIC, model)
 
     def _refuse_closed(self, what: str) -> None:
         if self._is_closed:
@@ -350,46 +343,57 @@ class Recorder:
         receiver: str,
         tensors: Mapping[str, Any],
     ) -> Tensors:
-        """Buffer a message; where another round begins, write the one before."""
+        """Buffer a message."""
+        self._begin_round(round, kind)
+        if not tensors:
+            raise ConfigError(
+                f"A {kind} of round {round} was to be recorded, but nothing is in it."
+            )
+        if client:
+            self._number(client)
+        held = {str(n): self._rounds.hold(n, one) for n, one in tensors.items()}
+        if not self.omitted.has_stopped:
+            self._rounds.add(Message(round, sender, receiver, kind, held))
+        return held
+
+    def _begin_round(self, round: int, kind: str) -> None:
+        """Write the round before, where a message belongs to a later one."""
         if type(round) is not int or not 0 <= round < MOST:
             raise ConfigError(
                 f"A {kind} of round {shown(str(round))} was to be recorded. Count rounds "
                 f"from 0 in whole numbers below {MOST:,}."
             )
-        if self._is_closed or round < self._rounds.number or not tensors:
-            reason = "nothing is in it"
-            if self._is_closed or round < self._rounds.number:
-                reason = "that round is written already"
+        if self._is_closed or round < self._rounds.number:
             raise ConfigError(
-                f"A {kind} of round {round} was to be recorded, but {reason}. Record "
-                "messages round by round, as they are sent."
+                f"A {kind} of round {round} was to be recorded, but that round is "
+                "written already. Record messages round by round, as they are sent."
             )
-        if client:
-            self._number(client)
         if round > self._rounds.number:
             self._write_round()
             self._rounds.number = round
-        held = {str(n): self._rounds.hold(n, one) for n, one in tensors.items()}
-        self._rounds.add(Message(round, sender, receiver, kind, held))
-        return held
 
     def _number(self, client: str) -> int:
         self._clients.setdefault(check_client_name(client))
         return list(self._clients).index(client)
 
     def _write_round(self) -> None:
-        """Write the messages of one round, and let bundle.json count them."""
-        self._rounds.write()
-        self._note()
+        """Write a round's messages, and let bundle.json count them."""
+        if not self.omitted.has_stopped:
+            with self.omitted.stop_on_failure():
+                self._rounds.write()
+                self._note()
 
     def _note(self) -> None:
         changed = {
             "rounds": self._uploads + 1,
+            "ended": self._is_closed,
             "clients": tuple(self._clients),
             "seconds": tuple(self._rounds.seconds[: self._uploads + 1]),
             "length": self._rounds.end.length,
             "head": self._rounds.end.head,
             "mechanisms": self._mechanisms,
         }
+        if left_out := dict(self.omitted.counts):
+            changed["settings"] = self._bundle.settings | {"left_out": left_out}
         self._bundle = self._bundle.model_copy(update=changed)
         write_json(self.folder / BUNDLE, self._bundle.model_dump(mode="json"))

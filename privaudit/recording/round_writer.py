@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,14 @@ import torch
 from torch import Tensor
 
 from privaudit.core.errors import ConfigError, shown
+from privaudit.core.limits import check_limit
+from privaudit.core.storage import SAFETENSORS_TYPES
 from privaudit.core.tensors import Tensors
 from privaudit.federated.transcripts.folder import RoundTensors, TranscriptFolder
 from privaudit.federated.transcripts.transcript import ChainEnd, Message
+from privaudit.recording.bundle import Aggregation
+
+_HEAVIEST = 2.0**63  # of a weight: sums of uploads are made in float32
 
 
 class RoundWriter:
@@ -36,6 +42,28 @@ class RoundWriter:
         self._began = 0.0
         self._tensors = RoundTensors()
 
+    def checked(
+        self, client: str, round: int, sent: Any, declared: Aggregation, weight: Any
+    ) -> dict[str, Tensor]:
+        """Return what a client sent, with its weight, as it is recorded.
+
+        Raises:
+            ConfigError: It cannot be read again, weighs nothing that is a number, or is
+                the client's second in this round.
+        """
+        if any(m.sender == client and m.round == round for m in self.messages):
+            raise ConfigError("it is the second update in this round")
+        held, name = {str(n): one for n, one in sent.items()}, declared.weight
+        check_limit(
+            "line", sum(100 + 6 * len(n) for n in held), "The list of its arrays"
+        )
+        if not held:
+            raise ConfigError("nothing is in it")
+        if name is not None:
+            given = held.get(name) if weight is None else weight
+            held[name] = torch.tensor(checked_weight(given), dtype=torch.float64)
+        return {n: self.hold(n, one) for n, one in held.items()}
+
     def hold(self, name: str, value: Any) -> Tensor:
         """Return a tensor as it is now: the federation may go on to change it.
 
@@ -47,12 +75,15 @@ class RoundWriter:
             return held
         try:
             tensor = torch.as_tensor(value).detach().cpu()
-        except (TypeError, ValueError, RuntimeError) as error:
+            check_limit("tensors", tensor.nbytes, "It")
+            if tensor.dtype not in SAFETENSORS_TYPES or tensor.is_complex():
+                raise TypeError(f"there are no files of {tensor.dtype}")
+            return self._tensors.copy_of(tensor)
+        except Exception as error:  # whatever others call a tensor
             raise ConfigError(
                 f"{shown(str(name))} was to be recorded, but it is no tensor ({error}). "
                 "Give tensors or numeric arrays by name."
             ) from None
-        return self._tensors.copy_of(tensor)
 
     def add(self, message: Message) -> None:
         """Take a message of this round; a broadcast that is repeated counts once."""
@@ -66,6 +97,17 @@ class RoundWriter:
         )
         if not twice:
             self.messages.append(message)
+
+    def models_of(self, clients: Iterable[str]) -> dict[str, Tensors]:
+        """Return what each client was sent in this round.
+
+        Where all who got it got the same, the others have it, too: one global model.
+        """
+        sent = [m for m in self.messages if m.kind == "broadcast"]
+        finals = {m.receiver: m.tensors for m in sent}
+        if sent and all(are_same(m.tensors, sent[0].tensors) for m in sent):
+            return dict.fromkeys(clients, sent[0].tensors)
+        return {client: finals[client] for client in clients if client in finals}
 
     def write(self) -> None:
         """Write the round, and forget it."""
@@ -82,18 +124,19 @@ def are_same(one: Tensors, other: Tensors) -> bool:
     return one.keys() == other.keys() and all(t is other[n] for n, t in one.items())
 
 
-def check_weight(weight: Any, whose: str) -> None:
-    """Refuse what weighs no update.
+def checked_weight(weight: Any) -> float:
+    """Return what weighs an update.
 
     Raises:
         ConfigError: It is no finite number of 0 or more.
     """
     try:
         value = float(weight)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         value = math.nan
-    if not 0 <= value < math.inf:
+    if not 0 <= value <= _HEAVIEST:
         raise ConfigError(
-            f"The update of {whose} weighs {shown(str(weight))}. A weight is one finite "
-            "number, 0 or more."
+            f"its weight is {shown(str(weight))}, and should be one finite number, 0 or "
+            "more"
         )
+    return value

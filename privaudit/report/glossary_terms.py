@@ -108,7 +108,8 @@ TERMS = (
         "learn about one record. Smaller is better; 0 reveals nothing, “none” is no "
         "bound. Claimed: by the method's own formula. Certified: proved by an "
         "accountant for the noise as applied, against this adversary; whoever adds "
-        "the noise also sees the values before noise. Empirical, or shown: a lower "
+        "the noise also sees the values before noise. Declared: the same number for "
+        "noise that nothing here applied; no proof. Empirical, or shown: a lower "
         "bound from an attack's guesses.",
     ),
     Term(

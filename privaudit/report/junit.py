@@ -7,9 +7,9 @@ Jenkins' readers share (testsuites, testsuite, testcase, failure, system-out).
 import re
 import xml.etree.ElementTree as ET
 
-from privaudit.checks.gate.checks import GateCheck
+from privaudit.checks.gate.checks import AnyCheck
 from privaudit.checks.gate.gate import GateResult
-from privaudit.checks.gate.guarantees import GuaranteeCheck
+from privaudit.report.gate_codes import coded, line_of, summary
 
 # XML 1.0 has no way to write these, not even escaped.
 _FORBIDDEN = re.compile(
@@ -20,7 +20,8 @@ _FORBIDDEN = re.compile(
 def gate_junit(result: GateResult) -> str:
     """Return a gate's result: a test for each check, failed unless it passed.
 
-    What is underpowered is a failure too, of that type, as its exit code is not 0.
+    What is underpowered is a failure too, of that type, as its exit code is not 0. It
+    says codes and no numbers.
     """
     failed = [check for check in result.checks if check.outcome != "pass"]
     counts = {
@@ -30,20 +31,18 @@ def gate_junit(result: GateResult) -> str:
         "skipped": "0",
     }
     root = ET.Element("testsuites", {"name": "privaudit gate", **counts})
-    suite = ET.SubElement(
-        root, "testsuite", {"name": xml_text(f"privaudit gate {result.run}"), **counts}
-    )
+    suite = ET.SubElement(root, "testsuite", {"name": "privaudit gate", **counts})
     for check in result.checks:
         _add(suite, check, result.settings.scenario)
     ET.SubElement(suite, "system-out").text = xml_text(
-        f"{result.sentence} {result.assurance.sentence}".strip()
+        f"{summary(result)} {result.assurance.sentence}".strip()
     )
     ET.indent(root)
     text = ET.tostring(root, encoding="unicode")
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
 
 
-def _add(suite: ET.Element, check: GateCheck | GuaranteeCheck, scenario: str) -> None:
+def _add(suite: ET.Element, check: AnyCheck, scenario: str) -> None:
     names = {
         "classname": xml_text(f"privaudit.gate.{scenario}"),
         "name": xml_text(check.title),
@@ -51,18 +50,11 @@ def _add(suite: ET.Element, check: GateCheck | GuaranteeCheck, scenario: str) ->
     }
     case = ET.SubElement(suite, "testcase", names)
     if check.outcome == "pass":
-        ET.SubElement(case, "system-out").text = xml_text(check.sentence)
+        ET.SubElement(case, "system-out").text = xml_text(coded(check))
         return
-    kind = {"message": xml_text(check.sentence), "type": check.outcome}
+    kind = {"message": xml_text(coded(check)), "type": check.outcome}
     failure = ET.SubElement(case, "failure", kind)
-    failure.text = xml_text(f"{check.sentence}\n{_number(check)}")
-
-
-def _number(check: GateCheck | GuaranteeCheck) -> str:
-    if isinstance(check, GuaranteeCheck):
-        return "guarantees; compared exactly, without a margin"
-    question = check.question
-    return f"{question.setting} = {question.limit:g}; {check.estimate.method}"
+    failure.text = xml_text(f"{coded(check)}\n{line_of(check)}")
 
 
 def xml_text(text: str) -> str:

@@ -7,14 +7,14 @@ would take for more than text is escaped.
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from privaudit.checks.gate.checks import GateCheck
+from privaudit.checks.gate.checks import AnyCheck
 from privaudit.checks.gate.gate import GateResult
 from privaudit.checks.gate.guarantees import GuaranteeCheck
-from privaudit.core.storage import append_lines, write_bytes
-from privaudit.report.tables.gate_rows import gate_row
+from privaudit.core.storage import append_lines
+from privaudit.federated.runs.folder.outputs import check_file, write_output
+from privaudit.report.gate_codes import coded, line_of, summary
 
 _MARKS = {"pass": "✅ pass", "regression": "❌ regression", "unproved": "pass"}
 _SIGNS = re.compile(
@@ -32,28 +32,29 @@ _SIGNS = re.compile(
 _ITEM = re.compile(r"^(\d+)([.)])(?=\s|$)")  # what begins a numbered list
 _SPACES = re.compile(r"[\s\x00-\x1f\x7f\u200e\u200f\u202a-\u202e\u2066-\u2069]+")
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
+NUMBERS = "Codes only, as this may be public: the numbers are in the run's report."
 
 
 def gate_markdown(result: GateResult) -> str:
-    """Return a gate's result: one line, a table, and a sentence for each check.
+    """Return a gate's result in codes: one line, a table, a sentence for each check.
 
     What did not pass comes first. Columns stand below each other, so that it reads as
     text, too.
     """
-    confidence = f"{100 * (1 - result.alpha):.3g} %"
-    heads = ("check", "now", "before", "line", f"change or value [{confidence}]")
+    heads = ("check", "line", "stated", "outcome")
     rows = [_row(check, result.assurance.kind) for check in result.checks]
     checks = sorted(result.checks, key=lambda check: check.outcome == "pass")
     lines = [
         f"### privaudit gate: {result.outcome}",
         "",
-        f"**{escape(result.sentence)}**",
+        f"**{escape(summary(result))}**",
         "",
-        *([escape(result.plain), ""] if result.plain else []),
         *([escape(said), ""] if (said := result.assurance.sentence) else []),
-        *_table([(*heads, "n", "outcome"), *rows]),
+        *_table([heads, *rows]),
         "",
-        *(f"- {escape(check.sentence)}" for check in checks),
+        *(f"- {escape(coded(check))}" for check in checks),
+        "",
+        NUMBERS,
         "",
     ]
     return "\n".join(lines)
@@ -66,14 +67,15 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
     return [head, f"|{'|'.join('-' * (width + 2) for width in widths)}|", *body]
 
 
-def _row(check: GateCheck | GuaranteeCheck, assurance: str) -> tuple[str, ...]:
-    row = gate_row(check)
-    if row.outcome == "pass" and assurance != "proved":
-        row = replace(row, outcome="unproved")  # no green where nothing is proved
-    outcome = _MARKS.get(row.outcome, f"⚠️ {row.outcome}")
-    line = row.line.replace("_", " ")
-    cells = (row.name, row.now, row.before, line, row.found, row.counts, outcome)
-    return tuple(map(escape, cells))
+def _row(check: AnyCheck, assurance: str) -> tuple[str, ...]:
+    outcome = str(check.outcome)
+    if outcome == "pass" and assurance != "proved":
+        outcome = "unproved"  # no green where nothing is proved
+    stated = ""
+    if isinstance(check, GuaranteeCheck):
+        stated = f"{check.before.short} to {check.now.short}"
+    mark = _MARKS.get(outcome, f"⚠️ {outcome}")
+    return tuple(map(escape, (check.name, line_of(check), stated, mark)))
 
 
 def escape(text: str) -> str:
@@ -96,6 +98,7 @@ def write_summary(path: Path, text: str) -> None:
     """
     summary = os.environ.get(STEP_SUMMARY)
     if summary and Path(summary) == path:
+        check_file(path)
         append_lines(path, [text])
     else:
-        write_bytes(path, text.encode())
+        write_output(path, text.encode())

@@ -10,7 +10,12 @@ from privaudit.auditing.audit import Audit
 from privaudit.auditing.default_attacks import SHARES, SLICES
 from privaudit.auditing.parts.closeness import CLOSENESS
 from privaudit.core.errors import ConfigError
-from privaudit.core.storage import storage_errors, write_bytes
+from privaudit.core.storage import write_bytes
+from privaudit.federated.runs.folder.outputs import (
+    check_file,
+    make_parent,
+    write_output,
+)
 from privaudit.recording.origins.scores import ScoredRun
 from privaudit.report import wording
 from privaudit.report.cards import card
@@ -82,7 +87,7 @@ def write_report(
 
     Args:
         audits: At least one, of one scenario.
-        path: The HTML file.
+        path: The HTML file: an audit's own report.html, or one outside of all runs.
         show_records: Show the most exposed records as pictures: then the page is as
             sensitive as the data.
         class_names: Of each audit, if its data set is not to be loaded for them.
@@ -91,10 +96,14 @@ def write_report(
         ConfigError: There is no audit, or they are of several scenarios.
         StorageError: The file cannot be written.
     """
+    own = {
+        one.run.path / "audits" / one.scenario.name / "report.html" for one in audits
+    }
+    if path not in own:
+        make_parent(path)
+        check_file(path)  # before it is rendered
     page = render_report(audits, show_records=show_records, class_names=class_names)
-    with storage_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, page.encode())
+    (write_bytes if path in own else write_output)(path, page.encode())
 
 
 def render_report(

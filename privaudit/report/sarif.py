@@ -18,11 +18,11 @@ from urllib.parse import quote
 
 from privaudit.checks.gate.settings import TABLE, SettingLine
 from privaudit.core.storage import read_bytes
+from privaudit.report.gate_codes import coded
 
 if TYPE_CHECKING:
-    from privaudit.checks.gate.checks import GateCheck
+    from privaudit.checks.gate.checks import AnyCheck
     from privaudit.checks.gate.gate import GateResult
-    from privaudit.checks.gate.guarantees import GuaranteeCheck
     from privaudit.checks.lint import Finding
     from privaudit.federated.runs.runs import Run
 
@@ -35,11 +35,12 @@ _GATE_RULES: Mapping[str, str] = {
     "leak-limit": "Is an attack's AUROC above the limit?",
     "use-limit": "Is the utility below the limit?",
     "guarantee": "Is a claimed or certified epsilon weaker than the baseline's?",
+    "strength": "Was less checked, or asked, than there was to be?",
 }
 
 
 def gate_sarif(result: "GateResult") -> Json:
-    """Return a gate's regressions, and what it could not decide."""
+    """Return a gate's regressions, and what it could not decide, in codes."""
     not_passed = [check for check in result.checks if check.outcome != "pass"]
     rules = [_rule(name, question) for name, question in _GATE_RULES.items()]
     order = list(_GATE_RULES)
@@ -49,9 +50,7 @@ def gate_sarif(result: "GateResult") -> Json:
     return _log(rules, results)
 
 
-def _of_check(
-    check: "GateCheck | GuaranteeCheck", result: "GateResult", index: int
-) -> Json:
+def _of_check(check: "AnyCheck", result: "GateResult", index: int) -> Json:
     decided = check.outcome == "regression"
     setting = check.setting
     place = result.places.get(setting) or result.places.get("")
@@ -61,7 +60,7 @@ def _of_check(
         "ruleIndex": index,
         "kind": "fail" if decided else "open",
         "level": "error" if decided else "none",
-        "message": {"text": check.sentence},
+        "message": {"text": coded(check)},
         "locations": [_location(f"{TABLE}.{setting}", setting, place)],
         "partialFingerprints": {"privauditCheck/v1": _fingerprint(mark)},
     }

@@ -6,6 +6,7 @@ from typing import Any
 
 from privaudit.auditing.audit import Audit, last_rounds
 from privaudit.auditing.named_attacks import description
+from privaudit.federated.runs.ledger import known_by
 from privaudit.federated.runs.runs import Run
 from privaudit.report.tables.token_grid_table import outside_grid
 from privaudit.report.wording import setting
@@ -46,10 +47,21 @@ def _of_run(audit: Audit) -> dict[str, str]:
         **{f"{kind} from": package for kind, package in _plugins(run).items()},
         **{f"trainer: {name}": value for name, value in trainer_settings.items()},
         **fields,
+        "members": _coins(run),
         "clients attacked": _attacked(audit),
         **(_of_rounds(audit) if run.metrics else {}),
     }
     return {name: setting(value) for name, value in shown.items() if value != ""}
+
+
+def _coins(run: Run) -> str:
+    """Say how members were chosen, and who can choose the same again."""
+    if not run.truth.tossed or run.config.members == "all":
+        return "by no coin"
+    each = "a coin per client" if run.config.members == "clients" else "a coin each"
+    if run.origin and run.truth.coin is None:
+        return f"{each}, as declared"
+    return f"{each}. {known_by(run.coin_seed) or 'Of a secret key.'}"
 
 
 def _of_rounds(audit: Audit) -> dict[str, Any]:

@@ -134,8 +134,11 @@ def adversary(threat: str) -> str:
 
 
 def certified(audit: Audit) -> str:
-    """Return the certified epsilon, in brackets if the noise follows from a seed."""
-    text = epsilon(audit.certified_epsilon)
+    """Return the certified epsilon, in brackets if the noise follows from a seed.
+
+    One that is declared alone is called that.
+    """
+    text = epsilon(audit.certified_epsilon, audit.declared_epsilon)
     return f"({text})" if is_repeatable(audit.certificate) else text
 
 
@@ -377,6 +380,8 @@ def proof(audit: Audit) -> str:
         claim = "The method claims no differential privacy"
     else:
         claim = f"The method claims ε = {epsilon(claimed)} by its own formula"
+    if audit.declared_epsilon is not None:
+        claim += f", and its mechanisms are declared to give ε = {epsilon(audit.declared_epsilon)}"
     if proved["epsilon"] is None:
         return f"{claim}; against this adversary nothing is proved. {proved['why']}"
     bound = f"ε = {epsilon(proved['epsilon'])} at δ = {small(proved['delta'])}"

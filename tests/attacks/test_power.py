@@ -22,6 +22,7 @@ def audit(tmp_path_factory: pytest.TempPathFactory) -> Audit:
         rounds=1,
         clients=4,
         measured_rounds=1,
+        seed=0,
     )
     plan = find_scenario("server-reconstruct", 24)
     compared = {name: plan.attacks[name] for name in ("loss-threshold", "lira", "rmia")}

@@ -203,6 +203,8 @@ def audit(tmp_path_factory: pytest.TempPathFactory) -> Audit:
         folder=tmp_path_factory.mktemp("runs"),
         rounds=1,
         secure_aggregation="masked",
+        seed=0,
+        randomness="system",
     )
     return Auditor(run).attack("server-invert")
 

@@ -174,6 +174,7 @@ def main(count: int) -> None:
                 test_share=0.1,
                 public_share=0.1,
                 settings={"rank": 2, "batch_size": 16},
+                seed=0,
             ),
         )
         whole = find_scenario("server-reconstruct", 0)

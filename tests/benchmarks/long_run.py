@@ -75,7 +75,7 @@ def measure(what: str, folder: Path, rounds: int, uploads: int) -> dict[str, flo
     torch.set_num_threads(1)
     began = perf_counter()
     if what == "train":
-        train(NAME, folder=folder, name="run", rounds=rounds, clients=uploads)
+        train(NAME, folder=folder, name="run", rounds=rounds, clients=uploads, seed=0)
     else:
         Auditor(load_run("run", folder=folder)).attack(what, shadows=0)
     peak = getrusage(RUSAGE_SELF).ru_maxrss / 2**10

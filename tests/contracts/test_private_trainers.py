@@ -136,7 +136,13 @@ def by_record(
 def test_records_gradients_are_those_of_one_record_after_the_other(
     name: str, play: Play, task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever trains beside a client, and however much larger their samples are."""
+    """Whoever trains beside a client, and however much larger their samples are.
+
+    Sums of float32 are taken in another order: kernels, threads and coarser products
+    (those of make test-elsewhere, and MKL_CBWR=COMPATIBLE) put records off by at most
+    1.9e-6 of their norm. A thousandth of another record's gradient is hundreds of times
+    that.
+    """
     sizes = {f"client-{n}": n for n in (4, 10, 11, 24, 30, 60, 62)}
     task, few = replace(task, candidates=sizes), {"batch_size": 12, "epsilon": 8.0}
     once = {"steps": 1} if name != "dp-fpl" else {}
@@ -147,4 +153,4 @@ def test_records_gradients_are_those_of_one_record_after_the_other(
     for gradient, (stacked,) in zip(alone, together.values(), strict=True):
         one_by_one = torch.cat(alone[gradient])
         off = (stacked - one_by_one).flatten(1).norm(dim=1)
-        assert (off <= 1e-6 * one_by_one.flatten(1).norm(dim=1)).all()
+        assert (off <= 1e-4 * one_by_one.flatten(1).norm(dim=1)).all()

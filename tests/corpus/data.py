@@ -148,6 +148,7 @@ def archive_cases() -> Iterator[Case]:
     yield data_case("1 GB of padding", "data/pictures.tar.gz", _padding)
     yield data_case("a sparse picture", "data/pictures.tar", _sparse_picture)
     yield data_case("a list of 8 EB", "data/pictures.zip", _long_list)
+    yield data_case("60,000 classes", "data/pictures.zip", _many_classes)
     yield data_case("links in a circle", "data/folder/cat/0.png", _linked)
 
 
@@ -163,6 +164,11 @@ def _zip_bomb(path: Path) -> None:
             for _ in range(300):
                 entry.write(bytes(2**20))
         zipped.writestr("dog/0.png", picture(1))
+
+
+def _many_classes(path: Path) -> None:
+    content = picture(1)
+    _archive(path, {f"{number}/0.png": content for number in range(60_000)})
 
 
 def _long_name(path: Path) -> None:

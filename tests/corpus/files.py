@@ -129,7 +129,7 @@ READERS: Mapping[str, tuple[str, ...]] = {
 MORE: Mapping[str, tuple[str, ...]] = {
     "latest": ("report",),
     "scores-npz": ("scores", "scores.npz", "--name", "new"),
-    "gate-card": ("gate", "one", "--baseline", "public"),
+    "gate-card": ("gate", "one", "--baseline", "public", "--accept-unsigned"),
     "gate-baseline": ("gate", "one", "--baseline", "baseline.json"),
 }
 UNREAD = "the command does not need it"

@@ -1,4 +1,4 @@
-"""Signs a run again after one of its files was changed, as its maker would."""
+"""Signs a run, or a baseline, again after a change, as its maker would."""
 
 import hashlib
 import json
@@ -15,6 +15,9 @@ def sign_again(path: Path) -> None:
     """
     from privaudit.core.signing import sign
 
+    if path.name == "baseline.json":
+        _sign_baseline(path)
+        return
     run = next((p for p in path.parents if (p / "run.json").is_file()), None)
     if run is None or (run / "run.json").stat().st_size > SMALL:
         return
@@ -34,6 +37,21 @@ def sign_again(path: Path) -> None:
         return  # too damaged to be signed
     (run / "run.json").unlink()
     (run / "run.json").write_text(text)
+
+
+def _sign_baseline(path: Path) -> None:
+    from privaudit.core.signing import sign
+
+    try:
+        if not path.is_file() or path.stat().st_size > SMALL:
+            return
+        contents = json.loads(path.read_text())
+        del contents["signature"]
+        text = json.dumps({**contents, "signature": sign("baseline", contents)})
+    except (ValueError, KeyError, TypeError, RecursionError, OSError, AttributeError):
+        return  # too damaged to be signed
+    path.unlink()
+    path.write_text(text)
 
 
 def _hash_again(run: Path, files: dict[str, str]) -> None:

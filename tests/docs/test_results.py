@@ -100,6 +100,12 @@ def test_a_paired_difference_of_the_page_is_its_tables(
     assert [found.value, found.low, found.high] == pytest.approx(numbers, abs=0.0501)
 
 
+def test_no_sentence_says_that_a_paper_is_reproduced() -> None:
+    """That is for the plans' own checks to say, in the list of tables and figures."""
+    assert "shape agrees" in TEXT
+    assert re.findall(r"\b(?:is|are|was|were) reproduced\b|paper's shape", TEXT) == []
+
+
 def test_the_tables_of_differences_are_current() -> None:
     """Else: ``python -m tests.benchmarks.table_differences docs/results.md``."""
     assert len(MARKED.findall(TEXT)) > 3

@@ -10,8 +10,6 @@ from privaudit import Auditor, train
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.parts.linkage_gain import LINKAGE_GAIN
 from privaudit.auditing.storage.save import save_audit
-from privaudit.report.export.allow_list import AllowList
-from privaudit.report.export.rules import AUDIT
 from privaudit.report.page import render_report
 from privaudit.report.tables.parts import linkage_sentences
 from privaudit.report.tables.table import print_table
@@ -22,9 +20,9 @@ from privaudit.scenarios.curious_peer import curious_peer
 def audits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Audit]:
     folder = tmp_path_factory.mktemp("runs")
     return {
-        name: Auditor(train(name, folder=folder, rounds=2, clients=4, epochs=2)).attack(
-            "curious-peer", shadows=5
-        )
+        name: Auditor(
+            train(name, folder=folder, rounds=2, clients=4, epochs=2, seed=0)
+        ).attack("curious-peer", shadows=5)
         for name in ("pfedmoap", "promptfl")
     }
 
@@ -52,8 +50,6 @@ def test_an_audit_says_how_much_more_the_peer_learns_than_in_promptfl(
     stored = json.loads((save_audit(audit, tmp_path) / "audit.json").read_text())
     estimate = stored["linking"]["auroc_difference"]["rmia"]["estimate"]
     assert estimate["value"] == pytest.approx(gain)
-    exported = AUDIT(AllowList(), stored, "audit.json")["linking"]
-    assert exported["auroc_difference"] == stored["linking"]["auroc_difference"]
 
 
 def test_terminal_and_page_say_it_in_one_sentence(audits: dict[str, Audit]) -> None:

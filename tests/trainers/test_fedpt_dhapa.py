@@ -285,6 +285,7 @@ def test_models_that_write_are_weighed_too(play: Play) -> None:
 @pytest.mark.slow
 def test_a_run_that_was_cut_ends_with_the_same_bytes(tmp_path: Path) -> None:
     quick: dict[str, Any] = {
+        "seed": 0,
         "rounds": 3,
         "clients": 4,
         "participation": 0.75,

@@ -32,4 +32,6 @@ def local_update(received, positions, seed):
 def query(tensors, positions):
     """What one model says of some records: logits [records, classes]."""
     with torch.no_grad():
-        return torch.func.functional_call(Network(), dict(tensors), pictures[positions])
+        return torch.func.functional_call(
+            Network().eval(), dict(tensors), pictures[positions]
+        )

@@ -27,4 +27,4 @@ def local_update(received, positions, seed):
 def query(tensors, positions):
     """What one model says of some records: logits [records, classes]."""
     with torch.no_grad():
-        return functional_call(network, dict(tensors), (pictures[positions],))
+        return functional_call(network.eval(), dict(tensors), (pictures[positions],))

@@ -11,7 +11,6 @@ from torch import Tensor
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.audit_part import AuditPart
 from privaudit.auditing.played_scenario import PlayedScenario
-from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors, stack, unstack
 from privaudit.federated.query import as_writer, ask_each, favourite_tokens
 from privaudit.federated.runs.runs import Run
@@ -146,7 +145,7 @@ def _untrained(
     run: Run, targets: Sequence[Target], received: Sequence[Tensors]
 ) -> list[Tensors]:
     """Return the personal models that the clients' private starts would give."""
-    task, seeds = run.population.task, Seeds(run.config.seed)
+    task, seeds = run.population.task, run.config.seeds
     untrained: list[Tensors] = []
     for target, down in zip(targets, received, strict=True):
         start = start_client(run.trainer, task, target.client, seeds)

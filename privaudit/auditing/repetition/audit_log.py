@@ -1,7 +1,8 @@
 """The log of a run's audits: a line for each that was made, whatever it found.
 
 ``audits/log.jsonl`` only grows, and the signed header lists it by its hash: a line that
-was altered, or taken out, is an error. Whoever makes an audit in Python without saving
+was altered, or taken out, is an error, and so is a log that was longer here before
+(:mod:`privaudit.federated.runs.folder.witness`). Whoever makes an audit in Python without saving
 it is in the log, too: what counts is that somebody could have seen the result.
 """
 
@@ -18,8 +19,9 @@ from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.repetition.plan import Asked, AuditPlan, plan_of
 from privaudit.core.errors import MissingFileError, TranscriptError
 from privaudit.core.limits import check_json
-from privaudit.federated.runs.folder.run_header import counted_lines
+from privaudit.federated.runs.folder.run_header import COUNTS, grown_lines
 from privaudit.federated.runs.runs import AUDITS, Run
+from privaudit.recording.origins.scores import SCORES
 from privaudit.statistics.estimate import Estimate
 
 LOG = f"{AUDITS}log.jsonl"
@@ -157,13 +159,15 @@ def read_log(run: Run) -> list[LoggedAudit]:
         TranscriptError: It was cut or altered.
     """
     try:
-        lines = counted_lines(run.path / LOG, run.files.get(LOG))
+        lines = grown_lines(run.path, run.latest().seal, LOG, run.latest)
     except MissingFileError:
         raise MissingFileError(
             f"The log of {run.name}'s audits, {run.place}/{LOG}, is gone or cannot be "
             "read, and the run lists it: restore it from a copy, or train anew with "
             "--fresh."
         ) from None
+    if not lines:
+        _refuse_uncounted(run)
     check_json(b"\n".join(lines), f"{run.place}/{LOG}")
     try:
         return [LoggedAudit.model_validate_json(line) for line in lines]
@@ -174,6 +178,19 @@ def read_log(run: Run) -> list[LoggedAudit]:
             f"({first['msg']} at {'.'.join(map(str, first['loc']))}): another version "
             "wrote it. Use that version."
         ) from None
+
+
+def _refuse_uncounted(run: Run) -> None:
+    """Refuse audits without a log: a line is written before an audit is kept."""
+    if not run.header.get(COUNTS) or run.origin == SCORES:
+        return
+    kept = (run.path / AUDITS).glob("*/audit.json")
+    names = {path.relative_to(run.path).as_posix() for path in kept}
+    if left := sorted(names - run.files.keys()):
+        raise TranscriptError(
+            f"{run.place} holds {left[0]}, and counts no audit: run.json was put back to "
+            "an earlier state. Restore the latest copy, or train anew with --fresh."
+        )
 
 
 def check_log(run: Run) -> None:

@@ -20,7 +20,8 @@ from privaudit.core.bounded_files import read_bytes
 from privaudit.core.errors import ConfigError, TranscriptError, shown
 from privaudit.core.limits import check_json
 from privaudit.core.parameters import readable
-from privaudit.core.storage import to_json, write_bytes
+from privaudit.core.storage import to_json
+from privaudit.federated.runs.folder.outputs import write_output
 from privaudit.federated.runs.folder.own_files import PLAN
 from privaudit.federated.runs.runs import Run
 
@@ -152,7 +153,7 @@ def write_plan(plan: AuditPlan, path: Path) -> None:
             f"The plan goes to {path}, and a file is there. A plan is made once: name "
             "another, or remove that one if nothing was trained with it."
         )
-    write_bytes(path, to_json({**plan.model_dump(mode="json"), "sha256": plan.hash}))
+    write_output(path, to_json({**plan.model_dump(mode="json"), "sha256": plan.hash}))
 
 
 def read_plan(path: Path) -> AuditPlan:

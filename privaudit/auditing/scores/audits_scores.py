@@ -11,6 +11,7 @@ from privaudit.auditing.external_models import ShadowAttack, SignalScale, shadow
 from privaudit.auditing.model_outputs import Array, as_array
 from privaudit.auditing.scores.score_table import Names, ScoreTable
 from privaudit.auditing.scores.scored_audit import Declared, audit_scores
+from privaudit.auditing.scores.slips import refuse_mask, refuse_training
 from privaudit.core.errors import ConfigError
 from privaudit.recording.origins.scores import SCORES
 from privaudit.statistics.delong import checked_scores
@@ -61,8 +62,8 @@ class AuditsScores:
 
         Raises:
             ConfigError: There are none of one kind, or a score is not finite, or not
-                one number for each record; or names, or what is known, are not one for
-                each score.
+                one number for each record; one argument is a mask of the other; or
+                names, or what is known, are not one for each score.
 
         Example:
             >>> from privaudit import Auditor
@@ -74,6 +75,7 @@ class AuditsScores:
         """
         members, others = as_array(member_scores), as_array(nonmember_scores)
         checked_scores(members, others)
+        refuse_mask(members, others)
         scores = np.concatenate([members, others])
         is_member = np.arange(len(scores)) < len(members)
         columns = (clients, classes, records, groups)
@@ -97,11 +99,15 @@ class AuditsScores:
             **said: As in :meth:`from_scores`: clients, classes, records, groups, known,
                 sampling and attack.
 
+        Raises:
+            ConfigError: As there, or the function asks a model in training mode.
+
         Example:
             >>> from privaudit import Auditor
             >>> print(Auditor.from_signal(abs, [3, -4, 5], [1, -2, 4]))
             AUROC 0.833 [0.217, 0.987], n = 3 + 3
         """
+        refuse_training(score, members)
         return AuditsScores.from_scores(
             [float(score(record)) for record in members],
             [float(score(record)) for record in nonmembers],

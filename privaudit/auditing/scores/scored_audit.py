@@ -1,6 +1,7 @@
 """An audit of scores that somebody else computed: evaluated as any attack's are."""
 
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 from jaxtyping import Float
@@ -18,7 +19,7 @@ from privaudit.auditing.parts.panoramia import (
 )
 from privaudit.auditing.scenario import OF_SCORES
 from privaudit.auditing.scores.score_table import ScoreTable
-from privaudit.core.errors import ConfigError, shown
+from privaudit.core.errors import ConfigError, UnknownNameError, shown
 from privaudit.federated.runs.ledger import Coin, Ledger
 from privaudit.recording.origins.scores import SCORES, ScoredConfig, ScoredRun
 from privaudit.statistics.verdict import Sampling
@@ -62,6 +63,7 @@ def audit_scores(
 
     Raises:
         ConfigError: A name is none.
+        UnknownNameError: There is no such sampling.
     """
     said = declared or Declared()
     for what, words in (
@@ -70,6 +72,8 @@ def audit_scores(
         ("data set", said.dataset or "-"),
     ):
         _check_name(what, words)
+    if said.sampling not in get_args(Sampling):
+        raise UnknownNameError("sampling", said.sampling, get_args(Sampling))
     config = ScoredConfig(
         clients=len(table.clients),
         sampling=said.sampling,

@@ -14,6 +14,7 @@ from typing import Any
 from privaudit.auditing.auditor import Auditor
 from privaudit.auditing.repetition.audit_log import check_log
 from privaudit.execution.jobs import Job
+from privaudit.federated.runs.folder.run_lock import refresh
 from privaudit.federated.runs.folder.run_names import load_run
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.trainer import ClientId
@@ -89,6 +90,7 @@ def train_shadows(
     watcher: Watcher | None = None,
 ) -> None:
     """Train some clients' shadow models, and keep what they say beside the run."""
+    refresh(run.path)  # on another machine it was never read
     with use_owner(None if chosen_owner() else owner):
         auditor = Auditor(run)
         plan = auditor.plan(scenario, asked["attacks"], asked["shadows"])

@@ -19,10 +19,11 @@ from torch import Tensor
 from privaudit.core.errors import PrivauditError
 from privaudit.core.signing import check_signature, sign
 from privaudit.core.storage import make_private_folder, read_tensors, write_tensors
+from privaudit.core.tensors import content_of, digest
 from privaudit.federated.trainer import Records
 
 FOLDER = "audits/signals"  # of a run
-VERSION = 6  # of what a table holds, and of how it comes about
+VERSION = 7  # of what a table holds, and of how it comes about
 SIGNATURE = "signature"  # 32 bytes of the public key, and 64 of the signature
 _PURPOSE, _KEY_BYTES = "signals", 32
 
@@ -66,12 +67,9 @@ class SignalStore:
 
 
 def tensors_hash(tensors: Mapping[str, Tensor]) -> str:
-    """Return the SHA-256 of names and numbers."""
-    digest = hashlib.sha256()
-    for name in sorted(tensors):
-        digest.update(name.encode())
-        digest.update(tensors[name].contiguous().numpy().tobytes())
-    return digest.hexdigest()
+    """Return the SHA-256 of names, types, shapes and numbers."""
+    parts = [[name, digest(tensors[name])] for name in sorted(tensors)]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def _signed(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
@@ -86,7 +84,7 @@ def _signature(path: Path, tensors: Mapping[str, Tensor]) -> Tensor:
 
 def _check(path: Path, tensors: Mapping[str, Tensor], found: Tensor | None) -> None:
     """Raise PrivauditError unless who signed a table is trusted."""
-    text = b"" if found is None else found.numpy().tobytes()
+    text = b"" if found is None else bytes(content_of(found))
     signature = {"key": text[:_KEY_BYTES].hex(), "value": text[_KEY_BYTES:].hex()}
     check_signature(_PURPOSE, _signed(path, tensors), signature, path)
 
@@ -100,4 +98,4 @@ def content_hash(records: Records) -> str:
     parts = [records.identities, records.features, records.labels]
     if records.words is not None:
         parts.append(records.words.ids)
-    return hashlib.sha256(b"".join(p.numpy().tobytes() for p in parts)).hexdigest()
+    return hashlib.sha256("".join(map(digest, parts)).encode()).hexdigest()

@@ -17,6 +17,7 @@ from privaudit.auditing.storage.load import (
 )
 from privaudit.core.errors import ConfigError
 from privaudit.core.storage import make_private_folder, to_json, write_bytes
+from privaudit.federated.runs.folder.outputs import check_folder
 from privaudit.federated.runs.runs import AUDITS
 from privaudit.recording.origins.scores import ScoredRun
 
@@ -42,7 +43,7 @@ def save_audit(audit: Audit, folder: str | Path | None = None) -> Path:
 
     Raises:
         ConfigError: There is no folder, or something else is in it.
-        StorageError: The folder cannot be written.
+        StorageError: The folder lies in a run, or cannot be written.
     """
     if isinstance(audit.run, ScoredRun) and folder is not None:
         audit, folder = replace(audit, run=audit.run.write(folder)), None
@@ -51,6 +52,8 @@ def save_audit(audit: Audit, folder: str | Path | None = None) -> Path:
             f"The audit of {audit.run.name} was to be saved, and it lies in no folder. "
             'Name one: save_audit(audit, "runs/my-scores").'
         )
+    if folder is not None:
+        check_folder(Path(folder))
     columns = {
         f"{name}/{column}": values
         for name, leak in audit.scored.items()

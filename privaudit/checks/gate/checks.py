@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from privaudit.checks.gate.guarantees import GuaranteeCheck
+from privaudit.checks.gate.shortfall import Shortfall
 from privaudit.evaluation.compare.paired_metrics import About
 from privaudit.statistics.change import (
     Change,
@@ -42,6 +43,8 @@ class GateQuestion:
         note: Added to the sentence.
         sampling: Of a leak, how members were chosen: without a coin each, nothing is
             decided.
+        stronger: Whether the attack was stronger than the baseline's: then a rise may
+            be the attack's, and only a pass is decided.
     """
 
     name: str
@@ -53,6 +56,7 @@ class GateQuestion:
     interval_at: IntervalAt
     note: str = ""
     sampling: Sampling = "coin"
+    stronger: bool = False
 
     def worse_at(self, confidence: float) -> Estimate:
         """Return by how much it is worse: than before, or than the limit."""
@@ -130,6 +134,9 @@ class GateCheck:
         }
 
 
+AnyCheck = GateCheck | GuaranteeCheck | Shortfall
+
+
 def judge(questions: Sequence[GateQuestion], alpha: float = 0.05) -> list[GateCheck]:
     """Return the answers, in the order asked.
 
@@ -152,7 +159,7 @@ def judge(questions: Sequence[GateQuestion], alpha: float = 0.05) -> list[GateCh
     ]
 
 
-def overall(checks: Iterable[GateCheck | GuaranteeCheck]) -> Outcome:
+def overall(checks: Iterable[AnyCheck]) -> Outcome:
     """Return the worst outcome: a regression, else what is not decided, else a pass."""
     outcomes = {check.outcome for check in checks}
     for outcome in ("regression", "underpowered"):
@@ -163,12 +170,13 @@ def overall(checks: Iterable[GateCheck | GuaranteeCheck]) -> Outcome:
 
 def _answer(question: GateQuestion, change: Change, alpha: float) -> GateCheck:
     outcome: Outcome = "underpowered"
-    if change.kind == "increase":  # of what is worse
+    if change.kind == "increase" and not question.stronger:  # of what is worse
         outcome = "regression"
     elif change.excludes_increase:
         outcome = "pass"
     enough, by_coin = None, question.sampling == "coin"
-    if outcome == "underpowered" and by_coin and not change.estimate.unresolved:
+    open_by_records = by_coin and change.kind != "increase"
+    if outcome == "underpowered" and open_by_records and not change.estimate.unresolved:
         enough = _enough(question, change.estimate)
     estimate = question.interval_at(1 - alpha)
     said = _SENTENCES[outcome](question, estimate, change.estimate)
@@ -229,6 +237,8 @@ def _said_pass(question: GateQuestion, estimate: Estimate, worse: Estimate) -> s
 def _said_undecided(question: GateQuestion, estimate: Estimate, worse: Estimate) -> str:
     if question.sampling != "coin":
         beyond = "and no verdict is given"
+    elif question.stronger and worse.low > question.margin:
+        beyond = "which is beyond it, but the attack was stronger than the baseline's"
     elif not worse.unresolved and worse.low > question.margin:
         beyond = "which is beyond it, but not after Holm's correction for all checks"
     elif question.before is not None and worse.low > 0:

@@ -6,60 +6,51 @@ a single pair of runs shows holds for these two models: another seed is another 
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from privaudit.auditing.assurance import Assurance, assure, covering
+from privaudit.auditing.audit import Audit
 from privaudit.auditing.repetition.audit_log import Tried, count_tried
 from privaudit.auditing.repetition.plan import AuditPlan, differences, plan_of
 from privaudit.auditing.scenario import find_plan
-from privaudit.auditing.storage.load import (
-    StoredAudit,
-    check_audit_file,
-    read_audit,
-    shared_attacks,
+from privaudit.auditing.storage.load import StoredAudit, read_audit
+from privaudit.checks.gate.against import (
+    Against,
+    Pairing,
+    demanded_by,
+    load_against,
+    name_of,
+    pairing_of,
 )
+from privaudit.checks.gate.asked import changes_since, decided_by, limits_of
 from privaudit.checks.gate.baseline import (
     Baseline,
-    check_attacks,
     make_baseline,
-    parse_baseline,
-    read_contents,
     save_baseline,
     stated_of,
 )
 from privaudit.checks.gate.checks import (
+    AnyCheck,
     GateCheck,
-    GateQuestion,
     Outcome,
     judge,
     overall,
 )
+from privaudit.checks.gate.demands import hold
 from privaudit.checks.gate.guarantees import GuaranteeCheck, compare_guarantees
-from privaudit.checks.gate.paired_baseline import check_same, joined_audit, joined_tests
-from privaudit.checks.gate.questions import (
-    as_sampled,
-    auroc_at,
-    changes,
-    leak_limit,
-    use_limit,
-    use_name,
-    utility_at,
-)
+from privaudit.checks.gate.paired_baseline import check_same
+from privaudit.checks.gate.questions import as_sampled
 from privaudit.checks.gate.settings import Configured, GateSettings, SettingLine
-from privaudit.checks.gate.unpaired_baseline import (
-    PublicNumbers,
-    parse_numbers,
-    unpaired,
+from privaudit.checks.gate.shortfall import (
+    Shortfall,
+    short_of_baseline,
+    stale,
+    unsigned,
 )
-from privaudit.core.errors import ConfigError, IncompatibleRunsError
-from privaudit.evaluation.compare.comparable import score_tests
-from privaudit.evaluation.compare.paired_metrics import (
-    Measured,
-    measure_pair,
-    measure_use,
-)
-from privaudit.federated.runs.folder.remote_store import local_path
+from privaudit.checks.gate.strength import made_now
+from privaudit.core.errors import ConfigError
 from privaudit.federated.runs.folder.run_names import load_run
 from privaudit.federated.runs.runs import Run
 from privaudit.statistics.estimate import Estimate
@@ -77,7 +68,6 @@ _OF_ONE: Mapping[Outcome, str] = {
     "regression": "Regression: the one check found one",
     "underpowered": "Underpowered: the one check is not decided",
 }
-_SHORT: Mapping[str, str] = {"auroc": " AUROC", "success": " success rate"}
 
 
 @dataclass(frozen=True)
@@ -89,22 +79,26 @@ class GateResult:
         baseline: What it was compared with; None where limits alone are asked.
         paired: Whether each record was compared with itself.
         settings: What was asked.
-        checks: The answers: changes first, then limits, then guarantees.
+        checks: The answers: changes first, then limits, then guarantees, then of what
+            the audit or the settings are short.
         places: Where settings were set.
         assurance: What is proved of the run; a pass proves nothing.
         tried: How often the run was audited: the checks share alpha with all those.
         deviations: By what the settings are not as the run's plan has them.
+        notes: Which attacks decided and how strong they were, by what the run differs
+            from its baseline, and what an option accepted.
     """
 
     run: str
     baseline: str | None
-    paired: Literal["record", "no", "no baseline"]
+    paired: Pairing
     settings: GateSettings
-    checks: tuple[GateCheck | GuaranteeCheck, ...]
+    checks: tuple[AnyCheck, ...]
     places: Mapping[str, SettingLine] = field(default_factory=dict)
     assurance: Assurance = field(default_factory=lambda: Assurance("proved"))
     tried: Tried = field(default_factory=Tried)
     deviations: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def alpha(self) -> float:
@@ -171,22 +165,24 @@ class GateResult:
             "sentence": self.sentence,
             "assurance": self.assurance.kind,
             "unproved": self.assurance.sentence,
+            "notes": list(self.notes),
             "checks": [check.to_dict() for check in self.checks],
         }
 
 
 def gate(
     run: Run | str | Path | None = None,
-    baseline: Baseline | PublicNumbers | Run | str | Path | None = None,
+    baseline: Against | Run | str | Path | None = None,
     configured: Configured | GateSettings | None = None,
     *,
     folder: str | Path | None = None,
+    accept_unsigned: bool = False,
 ) -> GateResult:
     """Check a run against a baseline and absolute limits: pass, regression, underpowered.
 
     Non-inferiority tests at the settings' margins, with Holm's correction over all
     checks, at alpha divided by the number of different audits of the run; epsilons are
-    compared exactly.
+    compared exactly. Less than the baseline or the settings ask for is no pass.
 
     Args:
         run: A finished and audited run; by default the latest.
@@ -194,67 +190,78 @@ def gate(
             unpaired), or another run; by default that of the settings.
         configured: Metrics, margins and limits; by default :class:`GateSettings`.
         folder: Folder of all runs; by default ``./runs``.
+        accept_unsigned: Take a baseline that nobody signed, such as an audit card.
 
     Raises:
         MissingFileError: A run, audit or baseline is missing.
         UnknownNameError: The audit has no such attack.
         ConfigError: The two cannot be compared (the message says by what they differ),
             or there is nothing to check.
-        TranscriptError: An audit or the baseline is damaged.
+        TranscriptError: An audit or the baseline is damaged, or altered.
+        TrustError: The baseline is signed by a key that is not trusted.
     """
     config = configured or GateSettings()
     if isinstance(config, GateSettings):
         config = Configured(config)
     settings = config.settings
     loaded = run if isinstance(run, Run) else load_run(run, folder=folder)
-    against = _load_baseline(baseline or settings.baseline, settings.scenario)
+    against, signed = load_against(baseline or settings.baseline, settings.scenario)
     audit = read_audit(loaded.require_complete(), settings.scenario)
-    attacks = list(settings.attacks) or shared_attacks([audit])[:1]
+    demands = hold(audit, against, config, signed or accept_unsigned)
     questions = [
-        *_changes(audit, against, attacks, settings),
-        *_limits(audit, settings),
+        *changes_since(audit, against, demands, settings),
+        *limits_of(audit, settings),
     ]
     questions = [as_sampled(question, loaded.sampling) for question in questions]
     planned = plan_of(loaded)
-    for name in attacks:
-        audit.leak(name)  # so that a name is right, with or without a baseline
     tried = _tried(audit)
-    checks: list[GateCheck | GuaranteeCheck] = [
+    checks: list[AnyCheck] = [
         *judge(questions, settings.alpha / tried.different),
         *_guarantees(loaded, against, settings),
+        *demands.short,
     ]
     _require_some(checks, settings)
     return GateResult(
         run=loaded.name,
-        baseline=_name(against),
-        paired=_pairing(against),
+        baseline=name_of(against),
+        paired=pairing_of(against),
         settings=settings,
         checks=tuple(checks),
         places=config.places,
         assurance=_assurance(audit),
         tried=tried,
         deviations=_deviations(planned, settings),
+        notes=(*decided_by(demands, against, settings), *demands.notes),
     )
 
 
-def check_guarantees(
-    run: Run, baseline: str | Path, *, scenario: str = "server-reconstruct"
-) -> list[GuaranteeCheck]:
-    """Return the run's claimed and certified epsilons beside a baseline's.
+def check_against(
+    found: Audit, baseline: str | Path
+) -> list[GuaranteeCheck | Shortfall]:
+    """Return an audit's claimed and certified epsilons beside a baseline's.
+
+    With them comes what the audit's attacks are short of.
 
     Args:
-        run: A finished one; no audit is needed.
+        found: The audit; nobody needs to have stored it.
         baseline: As in :func:`gate`.
-        scenario: Of the baseline.
 
     Raises:
         MissingFileError: There is no such baseline.
-        ConfigError: It states nothing, or is of another scenario.
-        TranscriptError: It is damaged.
+        ConfigError: It states nothing, or is of another scenario, data set or model.
+        TranscriptError: It was altered, or is not signed.
+        TrustError: It is signed by a key that is not trusted.
     """
-    against = _load_baseline(baseline, scenario)
+    scenario, run = found.scenario.name, found.run
+    against, signed = load_against(baseline, scenario)
     assert against is not None
-    return list(compare_guarantees(stated_of(run), against.guarantees))
+    short = [] if signed else [unsigned(name_of(against) or "")]
+    if isinstance(against, Baseline):
+        check_same(run, against, ("data", "model"))
+        short += stale(against.tool, version("privaudit"), against.revision)
+    named = demanded_by(against, scenario)
+    short += short_of_baseline(run.name, scenario, made_now(found), named)
+    return [*compare_guarantees(stated_of(run), against.guarantees), *short]
 
 
 def write_baseline(
@@ -263,9 +270,10 @@ def write_baseline(
     *,
     scenario: str = "server-reconstruct",
     utility: bool = True,
+    settings: GateSettings | None = None,
     folder: str | Path | None = None,
 ) -> Path:
-    """Write what later runs are compared with, and return the file.
+    """Write and sign what later runs are held to, and return the file.
 
     The file is as sensitive as the ledger; see :mod:`privaudit.checks.gate.baseline`.
 
@@ -274,6 +282,7 @@ def write_baseline(
         path: Replaced if it is there; the folder must exist.
         scenario: Under which the run was audited.
         utility: Whether to ask the models for their utility.
+        settings: The gate's, which later ones may not fall behind.
         folder: Where runs are kept.
 
     Raises:
@@ -281,67 +290,12 @@ def write_baseline(
         StorageError: The file cannot be written.
     """
     loaded = run if isinstance(run, Run) else load_run(run, folder=folder)
-    return save_baseline(make_baseline(loaded, scenario, utility=utility), Path(path))
-
-
-def _load_baseline(
-    baseline: Baseline | PublicNumbers | Run | str | Path | None, scenario: str
-) -> Baseline | PublicNumbers | None:
-    if isinstance(baseline, Run):
-        return make_baseline(baseline, scenario)
-    if not isinstance(baseline, str | Path):
-        return baseline
-    path = local_path(baseline)
-    path = path / "card.json" if path.is_dir() else path
-    contents = read_contents(path)
-    if "baseline" not in contents:
-        check_audit_file(path)
-        return parse_numbers(contents, scenario, path)
-    saved = parse_baseline(contents, path)
-    if saved.scenario != scenario:
-        raise IncompatibleRunsError(
-            f"{path} is a baseline of the scenario {saved.scenario}, and the gate asks "
-            f"about {scenario}. Choose one."
-        )
-    return saved
-
-
-def _changes(
-    audit: StoredAudit,
-    against: Baseline | PublicNumbers | None,
-    attacks: Sequence[str],
-    settings: GateSettings,
-) -> Iterator[GateQuestion]:
-    if isinstance(against, PublicNumbers):
-        yield from unpaired(audit, against, attacks, settings)
-    elif against is not None:
-        check_same(audit.run, against)
-        endings = tuple(_SHORT[m] for m in settings.metrics if m in _SHORT)
-        chosen: list[Measured] = []
-        if endings:
-            check_attacks(against, audit, attacks)
-            other = joined_audit(audit, against)
-            measured = measure_pair(audit, other, attacks, utility=False)
-            chosen = [one for one in measured if one.name.endswith(endings)]
-        known = audit.run.has_utility or against.metric is not None
-        if "utility" in settings.metrics and known:
-            chosen.append(measure_use(*joined_tests(audit.run, against)))
-        yield from changes(chosen, settings)
-
-
-def _limits(audit: StoredAudit, settings: GateSettings) -> Iterator[GateQuestion]:
-    if settings.max_auroc is not None:
-        for name in audit.attacks:  # all that were made, on the server's model too
-            at = auroc_at(audit.clients(name))
-            yield leak_limit(f"{name} AUROC", at, settings.max_auroc)
-    if settings.min_utility is not None:
-        tests = score_tests(audit.run)
-        name = use_name(tests.metric)
-        yield use_limit(name, utility_at(tests), settings.min_utility)
+    made = make_baseline(loaded, scenario, utility=utility, settings=settings)
+    return save_baseline(made, Path(path))
 
 
 def _guarantees(
-    run: Run, against: Baseline | PublicNumbers | None, settings: GateSettings
+    run: Run, against: Against | None, settings: GateSettings
 ) -> Iterator[GuaranteeCheck]:
     if against is not None and settings.guarantees:
         yield from compare_guarantees(stated_of(run), against.guarantees)
@@ -374,26 +328,10 @@ def _assurance(audit: StoredAudit) -> Assurance:
     return replace(found, sentence=f"{found.sentence} {UNKNOWN_SAMPLING}".strip())
 
 
-def _require_some(
-    checks: Sequence[GateCheck | GuaranteeCheck], settings: GateSettings
-) -> None:
+def _require_some(checks: Sequence[AnyCheck], settings: GateSettings) -> None:
     if not checks:
         raise ConfigError(
             "The gate has nothing to ask: there is no baseline and no limit, or the "
             f"metrics {list(settings.metrics)} are none. Give --baseline FILE, "
             "--max-auroc or --min-utility, or set them in [tool.privaudit.gate]."
         )
-
-
-def _name(against: Baseline | PublicNumbers | None) -> str | None:
-    if against is None:
-        return None
-    return against.run if isinstance(against, Baseline) else against.name
-
-
-def _pairing(
-    against: Baseline | PublicNumbers | None,
-) -> Literal["record", "no", "no baseline"]:
-    if against is None:
-        return "no baseline"
-    return "record" if isinstance(against, Baseline) else "no"

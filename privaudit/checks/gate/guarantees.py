@@ -7,12 +7,13 @@ settings, where a reviewer sees it.
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from privaudit.core.errors import ConfigError
 
 SETTING = "guarantees"
+_CERTIFIED, _DECLARED = "certified epsilon", "declared epsilon"
 _ROUNDING = 1e-9  # relative: an accountant's last digits on another processor
 
 
@@ -65,7 +66,8 @@ class GuaranteeCheck:
     """A stated epsilon beside the baseline's.
 
     Attributes:
-        name: "claimed epsilon", or "certified epsilon (VIEW)".
+        name: "claimed epsilon", "certified epsilon (VIEW)" or, where nothing here
+            applied the mechanisms, "declared epsilon (VIEW)".
         now: The run's.
         before: The baseline's.
         outcome: "pass": at least as strong, with every number in it. "regression":
@@ -124,8 +126,13 @@ def stated(
         raise ValueError(f"certificates are about {sorted(kinds)}")
     unit, adjacency = kinds.pop()
     claim = {"unit": unit, "adjacency": adjacency, **privacy["claimed"]}
-    names = {f"certified epsilon ({view})": one for view, one in by_view.items()}
-    return {"claimed epsilon": _stated(claim, None), **names}
+    names = {f"{_CERTIFIED} ({view})": one for view, one in by_view.items()}
+    declared = {
+        f"{_DECLARED} ({view})": _stated({**entry, "epsilon": word}, randomness)
+        for view, entry in certified.items()
+        if (word := entry.get("declared")) is not None
+    }
+    return {"claimed epsilon": _stated(claim, None), **names, **declared}
 
 
 def _stated(entry: Mapping[str, Any], randomness: str | None) -> Stated:
@@ -144,7 +151,8 @@ def compare_guarantees(
 ) -> Iterator[GuaranteeCheck]:
     """Yield a check for each number that the baseline states.
 
-    Where it states none, nothing can have been lost.
+    Where it states none, nothing can have been lost. What was certified must stay so:
+    a declared epsilon is none. What was declared may be declared or certified.
 
     Raises:
         ConfigError: The baseline states nothing at all, not even that it states none.
@@ -158,7 +166,15 @@ def compare_guarantees(
         if old.epsilon is None:
             continue
         gone = Stated(None, old.delta, old.unit, old.adjacency)
-        yield _compared(name, now.get(name, gone), old)
+        found = now.get(name, gone)
+        if name.startswith(_DECLARED) and name not in now:
+            found = now.get(name.replace(_DECLARED, _CERTIFIED), gone)
+        check = _compared(name, found, old)
+        word = now.get(name.replace(_CERTIFIED, _DECLARED))
+        if found.epsilon is None and name.startswith(_CERTIFIED) and word is not None:
+            said = f"{check.sentence} {word} is declared, and nothing here applied it."
+            check = replace(check, sentence=said)
+        yield check
 
 
 def _compared(name: str, now: Stated, before: Stated) -> GuaranteeCheck:

@@ -1,10 +1,11 @@
 """A baseline beside a run: the same records, joined by what only the ledger tells."""
 
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from privaudit.auditing.storage.load import StoredAudit
+from privaudit.auditing.storage.load import LEFT_OUT, StoredAudit
 from privaudit.checks.gate.baseline import (
     CLIENT,
     GUESSES,
@@ -25,28 +26,39 @@ from privaudit.evaluation.compare.comparable import (
 from privaudit.federated.runs.ledger import Ledger
 from privaudit.federated.runs.runs import Run
 
-_DATA = ("dataset", "data", "model", "checkpoint")
+_MODEL = ("model", "checkpoint")
 _SPLIT = (
     "clients", "partition", "alpha", "shards", "sizes", "shots", "test_share",
     "public_share",
 )  # fmt: skip
-_COIN = ("members", "canary", "canaries")
+_UNLIKE: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "data": ("were trained on other data", ("dataset", "data", *_MODEL)),
+    "model": ("tune other models", _MODEL),
+    "deal": ("split their records differently", _SPLIT),
+    "ledger": ("have other members", ("members", "canary", "canaries")),
+}
+"""By hash, what another one means, and the settings that it follows from."""
 
 
-def check_same(run: Run, baseline: Baseline) -> None:
-    """Raise unless run and baseline have the same data, split and membership.
+def check_same(
+    run: Run, baseline: Baseline, parts: Collection[str] = tuple(_UNLIKE)
+) -> None:
+    """Raise unless run and baseline have the same data, model, split and membership.
+
+    Args:
+        run: The run.
+        baseline: What it is to be compared with.
+        parts: Which of these are asked.
 
     Raises:
         ConfigError: They do not; the text says what differs.
     """
-    refuse_unnamed(run)
-    run_hashes, baseline_hashes = hashes_of(run, run.truth), baseline.hashes
-    if run_hashes["data"] != baseline_hashes["data"]:
-        _refuse(run, baseline, "were trained on other data", _DATA)
-    if run_hashes["deal"] != baseline_hashes["deal"]:
-        _refuse(run, baseline, "split their records differently", _SPLIT)
-    if run_hashes["ledger"] != baseline_hashes["ledger"]:
-        _refuse(run, baseline, "have other members", _COIN)
+    if "ledger" in parts:
+        refuse_unnamed(run)
+    hashes = hashes_of(run, run.truth)
+    for part in parts:
+        if hashes[part] != baseline.hashes[part]:
+            _refuse(run, baseline, *_UNLIKE[part])
 
 
 def _refuse(run: Run, baseline: Baseline, what: str, names: tuple[str, ...]) -> None:
@@ -57,21 +69,33 @@ def _refuse(run: Run, baseline: Baseline, what: str, names: tuple[str, ...]) -> 
         if run_settings.get(name) != baseline_settings.get(name)
     ]
     guess = "with equal settings, so the seeds or the versions differ"
+    if run.config.seed is None:
+        guess = "without a seed each run tosses coins of its own"
     raise IncompatibleRunsError(
         f"{run.name} and the baseline of {baseline.run} {what} "
         f"({'; '.join(unlike) or guess}), so that no record can be compared with "
-        "itself. Train both alike and with the same seed, write the baseline again, or "
+        "itself. Train both alike and with the same --seed, write the baseline again, or "
         "compare with public numbers (`privaudit export`), which takes more records."
     )
 
 
-def joined_audit(audit: StoredAudit, baseline: Baseline) -> StoredAudit:
+def joined_audit(
+    audit: StoredAudit, baseline: Baseline, attacks: Sequence[str]
+) -> StoredAudit:
     """Return the baseline as an audit, with the truth of the run's own ledger.
 
     Its records are those of the run's audit that the baseline has, in that order.
+
+    Raises:
+        IncompatibleRunsError: The baseline lacks an attack.
     """
-    ledger = audit.run.truth
-    names = tuple(name for name in baseline.attacks if name in audit.attacks)
+    if lacking := [name for name in attacks if name not in baseline.attacks]:
+        raise IncompatibleRunsError(
+            f"The baseline of {baseline.run} holds no {lacking[0]}: it has "
+            f"{', '.join(baseline.attacks)}. Attack that run again and write its "
+            "baseline again, or ask for one of these."
+        )
+    ledger, names = audit.run.truth, tuple(attacks)
     columns = {name: _joined(audit, baseline, ledger, name) for name in names}
     return StoredAudit(audit.run, audit.scenario, names, columns, audit.contents)
 
@@ -81,7 +105,9 @@ def _joined(
 ) -> dict[str, Any]:
     run_columns = audit.columns[attack]
     baseline_columns = {
-        c: baseline.arrays[f"{attack}/{c}"] for c in (CLIENT, SCORES, GUESSES)
+        c: baseline.arrays[f"{attack}/{c}"]
+        for c in (CLIENT, SCORES, GUESSES, LEFT_OUT)
+        if f"{attack}/{c}" in baseline.arrays
     }
     keys = baseline.arrays[f"{attack}/{KEYS}"]
     row_of = {key.tobytes(): row for row, key in enumerate(keys)}

@@ -4,7 +4,7 @@ Nothing here imports torch or numpy: pytest and ``--help`` load it.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass as checked
 
-from privaudit.core.bounded_files import read_bytes, read_toml
+from privaudit.checks.gate.revision import file_at
+from privaudit.core.bounded_files import parse_toml, read_bytes
 from privaudit.core.errors import ConfigError, LimitError, UnknownNameError
 
 Metric = Literal["auroc", "success", "utility"]
@@ -41,6 +42,11 @@ class GateSettings:
             of all attacks that the audit made, also those not in ``attacks``. None
             sets no limit.
         min_utility: What utility may not fall below, likewise.
+        shadows: How many shadow models an attack that trains them must have had; 0
+            says that attacks without them are enough. None: as the baseline; without
+            one as many as an attack takes at least.
+        clients: How many clients each attack must have been made on, or all that the
+            audit attacked. None: as the baseline; without one all.
         baseline: The file to compare with; None compares with limits alone.
     """
 
@@ -53,6 +59,8 @@ class GateSettings:
     alpha: Margin = 0.05
     max_auroc: Share | None = None
     min_utility: Share | None = None
+    shadows: Annotated[int, Field(ge=0)] | None = None
+    clients: Annotated[int, Field(ge=1)] | Literal["all"] | None = None
     baseline: str | None = None
 
 
@@ -71,35 +79,68 @@ class Configured:
     Attributes:
         settings: All of them.
         places: Of those that a file sets; "" is the head of the file's table.
+        chosen: Names of those that whoever calls the gate chose: they may be weaker
+            than the reference. None: all of them.
+        reference: Settings that the others may not be weaker than, such as the target
+            branch's; None takes those of the baseline.
+        source: Where the reference stood.
     """
 
     settings: GateSettings = field(default_factory=GateSettings)
     places: Mapping[str, SettingLine] = field(default_factory=dict)
+    chosen: Collection[str] | None = None
+    reference: GateSettings | None = None
+    source: str = ""
 
 
-def configure(folder: Path | None = None, **flags: Any) -> Configured:
+def configure(
+    folder: Path | None = None, settings_from: str | None = None, **flags: Any
+) -> Configured:
     """Return the settings of a folder's pyproject.toml; flags win over the file.
 
     Args:
         folder: The working directory by default. Without a file, or without a table
             ``[tool.privaudit.gate]`` in it, settings stand at their defaults.
+        settings_from: A TOML file, or a revision of the repository such as
+            "origin/main": settings that the folder's may not be weaker than.
         **flags: Settings by name; None is a flag that was not given.
 
     Raises:
-        ConfigError: The file is no TOML, or a setting is unknown or out of range.
+        ConfigError: A file is no TOML, a setting is unknown or out of range, or there
+            is no such file and no such revision.
     """
     path = (folder or Path()) / PYPROJECT
-    text = _text(path) if path.is_file() else ""
-    table = _table(path) if text else {}
+    content = read_bytes(path, "toml") if path.is_file() else b""
+    table = _table(content, str(path))
     given = {name: value for name, value in flags.items() if value is not None}
     settings = make_settings({**table, **given}, str(path) if table else "the gate")
-    lines = setting_lines(text) if table else {}
+    lines = setting_lines(content.decode(errors="replace")) if table else {}
     places = {
         name: SettingLine(PYPROJECT, line)
         for name, line in lines.items()
         if name not in given and (name in table or not name)
     }
-    return Configured(settings, places)
+    reference = _settings_of(settings_from) if settings_from is not None else None
+    return Configured(
+        settings, places, frozenset(given), reference, settings_from or ""
+    )
+
+
+def _settings_of(source: str) -> GateSettings:
+    """Return the settings of a file, or of pyproject.toml in a revision.
+
+    Raises:
+        ConfigError: There is neither, or a setting is unknown or out of range.
+    """
+    path = Path(source)
+    content = read_bytes(path, "toml") if path.is_file() else file_at(source, PYPROJECT)
+    if content is None:
+        raise ConfigError(
+            f"The gate's settings were asked from {source}, which is no file here and "
+            "no revision that git finds here. Fetch it (`git fetch origin BRANCH`), or "
+            "name a file."
+        )
+    return make_settings(_table(content, source), source)
 
 
 def make_settings(values: Mapping[str, Any], where: str = "the gate") -> GateSettings:
@@ -124,14 +165,10 @@ def make_settings(values: Mapping[str, Any], where: str = "the gate") -> GateSet
         ) from None
 
 
-def _text(path: Path) -> str:
-    return read_bytes(path, "toml").decode(errors="replace")
-
-
-def _table(path: Path) -> dict[str, Any]:
+def _table(content: bytes, path: str) -> dict[str, Any]:
     """Return the gate's table, empty where there is none."""
     try:
-        table: Any = read_toml(path)
+        table: Any = parse_toml(content, path)
     except LimitError:
         raise
     except ConfigError as error:

@@ -34,6 +34,7 @@ from privaudit.checks.gate.questions import (
 from privaudit.checks.gate.settings import GateSettings
 from privaudit.core.arrays import DAMAGE
 from privaudit.core.errors import ConfigError, IncompatibleRunsError
+from privaudit.evaluation.card import Card, parse_card
 from privaudit.evaluation.compare.comparable import score_tests
 from privaudit.statistics.change import IntervalAt
 from privaudit.statistics.estimate import Estimate
@@ -57,12 +58,14 @@ class PublicNumbers:
         contents: "leaks" by attack, and "utility".
         guarantees: Claimed and certified epsilons, by name; empty where nothing is
             said, not even "none".
+        of_card: The headline's settings, where it is a card: it says nothing of others.
     """
 
     name: str
     dataset: str | None
     contents: Mapping[str, Any]
     guarantees: Mapping[str, Stated]
+    of_card: str | None = None
 
 
 def parse_numbers(
@@ -73,29 +76,47 @@ def parse_numbers(
     Raises:
         ConfigError: It is neither, or not of the scenario.
     """
-    audits = contents.get("audits")
-    config = contents.get("run" if isinstance(audits, dict) else "config")
-    audit = audits.get(scenario) if isinstance(audits, dict) else contents
-    if isinstance(audits, dict) and isinstance(config, dict):
-        config = config.get("config")
-    if isinstance(audits, dict) and audit is None:
-        raise ConfigError(
-            f"{path} holds audits of {', '.join(audits) or 'no scenario'}, and none of "
-            f"{scenario}. Choose one of them, or export again."
-        )
-    if not isinstance(audit, dict) or not isinstance(audit.get("leaks"), dict):
+    if "audits" in contents:
+        return _of_card(parse_card(contents, path), scenario, path)
+    if not isinstance(contents.get("leaks"), dict):
         raise ConfigError(
             f"{path} is neither a baseline nor an audit card. Make one with "
             "`privaudit gate RUN --write-baseline FILE`, or `privaudit export`."
         )
-    if audit.get("scenario", scenario) != scenario:
+    if contents.get("scenario", scenario) != scenario:
         raise IncompatibleRunsError(
-            f"{path} is an audit of {audit['scenario']}, and the gate asks about "
+            f"{path} is an audit of {contents['scenario']}, and the gate asks about "
             f"{scenario}. Choose one."
         )
+    config = contents.get("config")
     config = config if isinstance(config, dict) else {}
     guarantees = _stated(contents.get("privacy"), config.get("randomness"), path)
-    return PublicNumbers(path.name, config.get("dataset"), audit, guarantees)
+    return PublicNumbers(path.name, config.get("dataset"), contents, guarantees)
+
+
+def _of_card(card: Card, scenario: str, path: Path) -> PublicNumbers:
+    """Return what a card says, its intervals as the noise widened them."""
+    audit = card.audits.get(scenario)
+    if audit is None:
+        raise ConfigError(
+            f"{path} holds audits of {', '.join(card.audits) or 'no scenario'}, and none "
+            f"of {scenario}. Choose one of them, or export again."
+        )
+    leak: dict[str, Any] = {"verdict": {"kind": audit.verdict}}
+    if audit.auroc is not None:
+        leak["auroc"] = audit.auroc.estimate.to_dict()
+    contents: dict[str, Any] = {"leaks": {audit.headline: leak}}
+    if card.utility is not None:
+        local = card.utility.estimate.to_dict()
+        contents["utility"] = {"local": local, "metric": card.utility.metric}
+    privacy = card.privacy.model_dump() if card.privacy.certified else None
+    return PublicNumbers(
+        path.name,
+        card.training.dataset,
+        contents,
+        _stated(privacy, card.training.randomness, path),
+        audit.settings or "",
+    )
 
 
 def _stated(privacy: Any, randomness: Any, path: Path) -> dict[str, Stated]:
@@ -130,12 +151,15 @@ def unpaired(
         )
     for name in attacks:
         clients = audit.clients(name)
+        _check_strength(audit, numbers, name)
         if "auroc" in settings.metrics:
-            before = _estimate(numbers, "leaks", name, "auroc")
+            before = _estimate(numbers, "leaks", _listed(numbers, name), "auroc")
             asked = _auroc(name, auroc_at(clients), before, settings)
             yield as_sampled(asked, _sampling(numbers, name))
         if "success" in settings.metrics:
-            before = _estimate(numbers, "leaks", name, "success_plain")
+            before = _estimate(
+                numbers, "leaks", _listed(numbers, name), "success_plain"
+            )
             now = success_at(clients)
             asked = _question(f"{name} success rate", now, before, settings)
             yield as_sampled(asked, _sampling(numbers, name))
@@ -144,9 +168,27 @@ def unpaired(
         yield _use(audit, numbers, settings)
 
 
+def _listed(numbers: PublicNumbers, attack: str) -> str:
+    """Return what the numbers call an attack: a card has one, by its plain name."""
+    leaks = numbers.contents["leaks"]
+    return attack if numbers.of_card is None else next(iter(leaks))
+
+
+def _check_strength(audit: StoredAudit, numbers: PublicNumbers, attack: str) -> None:
+    """Refuse to compare with a card of an attack that had other parameters."""
+    ours = audit.leak(attack)["settings"]
+    if numbers.of_card is None or ours == numbers.of_card:
+        return
+    there = ", ".join(numbers.contents["leaks"])
+    raise IncompatibleRunsError(
+        f"{audit.run.name} was attacked by {ours}, and {numbers.name} has a number of "
+        f"{numbers.of_card or there} alone. Ask for that one with the same parameters."
+    )
+
+
 def _sampling(numbers: PublicNumbers, attack: str) -> Sampling:
     """Return how its members were chosen, as its verdict on the attack says."""
-    verdict = numbers.contents["leaks"][attack].get("verdict")
+    verdict = numbers.contents["leaks"][_listed(numbers, attack)].get("verdict")
     kind = verdict.get("kind") if isinstance(verdict, dict) else ""
     return "unknown" if kind == "sampling unknown" else "coin"
 

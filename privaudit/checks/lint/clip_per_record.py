@@ -81,3 +81,53 @@ def _contradicted(evidence: Evidence) -> Iterator[Release]:
 CLIP_PER_RECORD = Rule(
     "clip-per-record", "Is each record's gradient clipped, before the mean?", _check
 )
+
+
+def _check_sensitivity(evidence: Evidence) -> Found:
+    """Hold what one unit moves, as declared, against the clip, unit and adjacency.
+
+    Of the mechanisms on one release in one round, that which is declared first: others
+    are on something else beside it, such as a count, and only add to epsilon.
+    """
+    low: dict[str, list[int]] = {}
+    for index, events in enumerate(evidence.rounds):
+        first = {event.release: event for event in reversed(events)}
+        for event in first.values():
+            least = least_sensitivity(event)
+            if event.noise_multiplier > 0 and event.sensitivity < least * (1 - 1e-9):
+                low.setdefault(_too_low(event, least), []).append(index)
+    for sentence, rounds in low.items():
+        yield (
+            "error",
+            f"{sentence} (in {len(rounds)} rounds, first round {rounds[0]}).",
+            evidence.setting("adjacency", "clip_norm"),
+        )
+
+
+def least_sensitivity(event: MechanismEvent) -> float:
+    """Return how many clip norms one unit may move a release at the least.
+
+    What is clipped lies in a ball: with or without it a sum moves by a radius, another
+    in its place by a diameter. So it is with one record of a client or a batch that is
+    clipped as a whole, whichever adjacency counts.
+    """
+    in_one_piece = event.unit == "record" and not event.per_record
+    if event.release not in ("global", "upload") or event.bounded is False:
+        return 0.0
+    return 2.0 if event.adjacency == "replace-one" or in_one_piece else 1.0
+
+
+def _too_low(event: MechanismEvent, least: float) -> str:
+    clipped = "each" if event.per_record or event.unit == "client" else "not each"
+    return (
+        f"The {event.release} release declares that one {event.unit} "
+        f"({event.adjacency}) moves it by {event.sensitivity:.3g} clip norms; {clipped} "
+        f"{event.unit} is clipped by itself, so it may be {least:g}"
+    )
+
+
+SENSITIVITY_COVERS_UNIT = Rule(
+    "sensitivity-covers-unit",
+    "Is the sensitivity as large as the clip, the unit and the adjacency allow?",
+    _check_sensitivity,
+)

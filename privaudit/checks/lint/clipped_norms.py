@@ -1,9 +1,11 @@
 """Is every recorded norm within the bound?"""
 
+import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from scipy.stats import chi2
 from torch import Tensor
 
 from privaudit.checks.lint.evidence import Evidence
@@ -11,11 +13,13 @@ from privaudit.checks.lint.finding import Found, Rule
 from privaudit.checks.lint.recorded_uploads import (
     clips_later,
     is_recorded,
-    joint_move,
+    recorded_uploads,
 )
 from privaudit.checks.lint.small_rules import event_unit
 from privaudit.federated.transcripts.transcript import Message
 
+LEVEL = 1e-6
+"""Chance that noise makes an update of the clip norm too long, in a whole run."""
 ROUNDING = 1e-4  # relative: sums and products in float32
 
 
@@ -37,7 +41,7 @@ def _check(evidence: Evidence) -> Found:
     if not evidence.is_noised:
         return
     grouped = defaultdict(list)
-    for length in (*_noted(evidence), *_sent(evidence)):
+    for length in (*_noted(evidence), *_sent(evidence), *_noised(evidence)):
         grouped[length.what].append(length)
     for what, lengths in grouped.items():
         beyond = [length for length in lengths if length.is_beyond]
@@ -77,8 +81,10 @@ def _sent(evidence: Evidence) -> Iterator[_Length]:
         event = evidence.event_of(index, "global")
         if event is None or event.noise_at != "server" or clips_later(evidence):
             continue
+        if evidence.is_declared and not is_recorded(evidence):
+            continue  # what its uploads mean is its trainer's to say: that is tried out
         if is_recorded(evidence):
-            yield from _moved(evidence, messages, event.clip_norm)
+            yield from _moved(evidence, index, event.clip_norm)
             continue
         for message in messages:
             records = _records(evidence, index, message.sender)
@@ -89,14 +95,33 @@ def _sent(evidence: Evidence) -> Iterator[_Length]:
                 yield _Length(norm, bound, "uploads without noise", place)
 
 
-def _moved(
-    evidence: Evidence, messages: Sequence[Message], bound: float
-) -> Iterator[_Length]:
+def _moved(evidence: Evidence, index: int, bound: float) -> Iterator[_Length]:
     """Yield how far clients that others trained moved, all tensors together."""
-    for message in messages:
-        _, norm = joint_move(evidence, message)
-        place = f"{message.sender}, round {message.round}"
-        yield _Length(norm, bound, "uploads without noise", place)
+    for upload in recorded_uploads(evidence):
+        if upload.index == index:
+            place = f"{upload.sender}, round {index}"
+            most = bound + upload.rounding
+            yield _Length(upload.norm, most, "uploads without noise", place)
+
+
+def _noised(evidence: Evidence) -> Iterator[_Length]:
+    """Yield how far clients moved that clip, and add noise to what they send.
+
+    By the triangle no farther than the clip norm and the noise, and noise so long is as
+    rare as LEVEL among all of them.
+    """
+    lengths = [
+        (upload, event)
+        for upload in recorded_uploads(evidence)
+        for event in (evidence.event_of(upload.index, "upload"),)
+        if event and event.unit == "client" and event.noise_at == "client"
+    ]
+    for upload, event in lengths:
+        values = sum(move.values for move in upload.moves.values())
+        noise = math.sqrt(chi2.isf(LEVEL / len(lengths), max(values, 1)))
+        most = event.clip_norm * (1 + event.noise_multiplier * noise)
+        place = f"{upload.sender}, round {upload.index}"
+        yield _Length(upload.norm, most, "uploads with noise", place)
 
 
 def _moves(evidence: Evidence, message: Message) -> dict[str, Tensor]:

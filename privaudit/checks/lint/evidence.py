@@ -22,9 +22,10 @@ from privaudit.privacy.certificate import Certificate, CertifiedView, Claim
 from privaudit.privacy.events import MechanismEvent, Release, Unit
 from privaudit.privacy.privacy_record import events_by_round
 from privaudit.privacy.trace import ClientTrace, RoundTrace
+from privaudit.recording.recorded_trainer import RecordedTrainer
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # one is itself: what is read of it is kept by it
 class Evidence:
     """A run as the rules see it; a test may alter any part of it.
 
@@ -38,6 +39,9 @@ class Evidence:
         members: A fingerprint of every record that a client trains on.
         randomness: Where noise and secret samples come from.
         is_open: Whether others than its owner may enter the run's folder.
+        coin_seed: That tosses the membership coins again; None where none does.
+        is_declared: Whether the mechanisms are somebody else's word: a recording's
+            owner's, or another package's.
     """
 
     trainer: Trainer
@@ -51,9 +55,11 @@ class Evidence:
     trace: Sequence[RoundTrace] | None
     members: Mapping[ClientId, Sequence[str]]
     dataset: str
-    seed: int
+    seed: int | None
     randomness: Randomness = "seed"
     is_open: bool = False
+    coin_seed: int | None = None
+    is_declared: bool = False
 
     @classmethod
     def of(cls, run: Run) -> "Evidence":
@@ -79,7 +85,9 @@ class Evidence:
             dataset=run.config.dataset,
             seed=run.config.seed,
             randomness=run.config.randomness,
+            coin_seed=run.coin_seed,
             is_open=os.name == "posix" and bool(run.path.stat().st_mode & 0o077),
+            is_declared=not run.config.applies_mechanisms,
         )
 
     def setting(self, *names: str) -> tuple[str, ...]:
@@ -89,6 +97,21 @@ class Evidence:
             for name in names
             if self.settings.get(name) is not None
         )
+
+    @property
+    def word(self) -> str:
+        """What an epsilon of the accountant's is: "certified", or "declared"."""
+        return "declared" if self.is_declared else "certified"
+
+    @property
+    def given(self) -> str:
+        """Likewise, as a verb."""
+        return "declared" if self.is_declared else "proved"
+
+    @cached_property
+    def sends(self) -> bool:
+        """Whether clients sent any update, singly or in a sum."""
+        return any(m.is_update or m.kind == "sum" for m in self.messages)
 
     @cached_property
     def is_noised(self) -> bool:
@@ -102,9 +125,12 @@ class Evidence:
 
     @cached_property
     def claim_holds(self) -> bool:
-        """Whether the claim is proved in some view, and not less in `released`."""
+        """Whether the claim holds in some view, and not less in `released`.
+
+        Proved, or as declared.
+        """
         claimed = self.claim.epsilon
-        proved = {v: c.epsilon for v, c in self.certified.items()}
+        proved = {v: c.stated for v, c in self.certified.items()}
         covered = [e for e in proved.values() if e is not None and claimed is not None]
         released = proved.get("released")
         if claimed is None or (released is not None and released > claimed):
@@ -138,6 +164,37 @@ class Evidence:
             if message.is_update:
                 by_round[message.round].append(message)
         return dict(by_round)
+
+    @cached_property
+    def sums(self) -> dict[int, list[tuple[Message, list[ClientId]]]]:
+        """The sums of updates that the server learned, and whose, by round.
+
+        Survivors are numbered as a recording's clients are, or else as those who got
+        the round's broadcast.
+        """
+        by_round, voices, asked = defaultdict(list), list[ClientId](), defaultdict(list)
+        recorded = isinstance(self.trainer, RecordedTrainer)
+        for message in self.messages:
+            if message.kind == "broadcast":
+                asked[message.round].append(message.receiver)
+            elif message.kind == "survivors":
+                numbers = message.tensors["clients"].tolist()
+                names = asked[message.round]
+                voices = [str(n) if recorded else names[n] for n in numbers]
+            elif message.kind == "sum":
+                by_round[message.round].append((message, voices))
+        return dict(by_round)
+
+    @cached_property
+    def participants(self) -> dict[int, list[ClientId]]:
+        """Who sent an update, by round; where there are sums alone, their numbers."""
+        summed = {
+            index: [voice for _, voices in some for voice in voices]
+            for index, some in self.sums.items()
+        }
+        return summed | {
+            i: [m.sender for m in some] for i, some in self.uploads.items()
+        }
 
     @cached_property
     def broadcasts(self) -> dict[int, Tensors]:

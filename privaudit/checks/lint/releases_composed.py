@@ -53,7 +53,7 @@ def _claimed_apart(evidence: Evidence) -> Found:
     yield (
         "error",
         f"One record enters {len(names)} releases of a round. Each by itself is "
-        f"certified (view released) at epsilon {parts}, composed at {both:.3g}; "
+        f"{evidence.word} (view released) at epsilon {parts}, composed at {both:.3g}; "
         f"claimed is {claimed:.3g}.",
         evidence.setting("mode"),
     )

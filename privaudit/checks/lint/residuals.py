@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from privaudit.checks.lint.evidence import Evidence
-from privaudit.checks.lint.recorded_uploads import is_recorded, server_noise
+from privaudit.checks.lint.recorded_uploads import is_recorded, servers_noise
 from privaudit.checks.lint.small_rules import event_unit
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
-from privaudit.federated.trainer import Round
+from privaudit.federated.trainer import ClientId, Round
 from privaudit.privacy.events import Release
 from privaudit.privacy.secure_aggregation.ideal_sum import secure_sum
 from privaudit.tuning.prompts.private_training import PrivateTrainer
@@ -83,8 +83,9 @@ def server_residuals(evidence: Evidence) -> Iterator[Residual]:
         return
     quiet = replace(trainer, epsilon=None)
     state: Tensors = quiet.begin(_double(evidence.broadcasts[0]))
-    for index in sorted(evidence.uploads):
-        noise, state = _one_round(evidence, quiet, state, index)
+    for index, (total, parties) in sorted(_totals(evidence).items()):
+        at = Round(index, Seeds(0), parties)
+        noise, state = _one_round(evidence, quiet, state, at, total)
         event = evidence.event_of(index, "global")
         if noise is None or event is None or event.noise_at != "server":
             return
@@ -95,12 +96,11 @@ def server_residuals(evidence: Evidence) -> Iterator[Residual]:
 
 def _shown(evidence: Evidence, trainer: ShowsNoise) -> Iterator[Residual]:
     """Yield what a trainer finds itself between two broadcasts."""
-    for index, sent in sorted(evidence.uploads.items()):
+    for index, (total, _) in sorted(_totals(evidence).items()):
         event = evidence.event_of(index, "global")
         before, after = (evidence.broadcasts.get(i) for i in (index, index + 1))
         if event is None or event.noise_at != "server" or not (before and after):
             continue
-        total = secure_sum([message.tensors for message in sent])
         noise = trainer.noise_on_sum(before, after, total, event.parties)
         std = event.noise_multiplier * event.clip_norm
         square = float((noise / std).square().sum())
@@ -109,24 +109,41 @@ def _shown(evidence: Evidence, trainer: ShowsNoise) -> Iterator[Residual]:
 
 def _recorded(evidence: Evidence) -> Iterator[Residual]:
     """Yield what is left of a recorded broadcast without the mean of uploads."""
-    for index, event, noise in server_noise(evidence):
-        std = event.noise_multiplier * event.clip_norm
-        if std:
-            square = float((noise / std).square().sum())
-            yield Residual("global", f"round {index}, server", noise.numel(), square)
+    for noise in servers_noise(evidence):
+        for name, drawn in noise.tensors.items() if noise.std else ():
+            place = f"round {noise.index}, server"
+            place += f", {name}" * (len(noise.tensors) > 1)
+            square = drawn.square / noise.std**2
+            yield Residual("global", place, drawn.values, square)
+
+
+def _totals(evidence: Evidence) -> dict[int, tuple[Tensors, tuple[ClientId, ...]]]:
+    """Return the sum of each round, as made here or as the server learned it, and whose.
+
+    Masks leave the sum alone.
+    """
+    masked = {
+        index: (sums[0][0].tensors, tuple(sums[0][1]))
+        for index, sums in evidence.sums.items()
+    }
+    return masked | {
+        index: (
+            secure_sum([_double(message.tensors) for message in sent]),
+            tuple(message.sender for message in sent),
+        )
+        for index, sent in evidence.uploads.items()
+    }
 
 
 def _one_round(
-    evidence: Evidence, quiet: Any, state: Tensors, index: int
+    evidence: Evidence, quiet: Any, state: Tensors, at: Round, summed: Tensors
 ) -> tuple[Tensor | None, Tensors]:
     """Return the noise on the round's sum, and the server's state behind it."""
-    sent = evidence.uploads[index]
-    total = _double(secure_sum([_double(message.tensors) for message in sent]))
+    total, index = _double(summed), at.index
     received, after = evidence.broadcasts[index], evidence.broadcasts.get(index + 1)
     if len(total) != 1 or len(received) != 1 or after is None:
         return None, state
     (name,), (shown,) = total, received
-    at = Round(index, Seeds(0), tuple(message.sender for message in sent))
 
     def move(inbox: Tensor) -> Tensors:
         return quiet.aggregate(evidence.task, state, {name: inbox}, at)[0]

@@ -4,6 +4,8 @@ from collections import defaultdict
 
 from privaudit.checks.lint.evidence import Evidence
 from privaudit.checks.lint.finding import Found, Rule
+from privaudit.core.formatting import epsilon
+from privaudit.federated.runs.ledger import known_by
 from privaudit.tuning.prompts.private_training import PrivateTrainer
 
 
@@ -11,24 +13,32 @@ def _check_claim(evidence: Evidence) -> Found:
     claimed, certified = evidence.claim.epsilon, evidence.certified
     if claimed is None:
         return
-    beyond = [v for v, c in certified.items() if c.epsilon and c.epsilon > claimed]
-    nothing = [v for v, c in certified.items() if c.epsilon is None]
-    table = ", ".join(f"{view} {proved}" for view, proved in certified.items())
+    beyond = [v for v, c in certified.items() if c.stated and c.stated > claimed]
+    nothing = [v for v, c in certified.items() if c.stated is None]
+    table = ", ".join(f"{v} {epsilon(c.stated)}" for v, c in certified.items())
     summary = (
-        f"Claimed is {claimed:g} at delta {evidence.claim.delta:g}; certified: {table}"
+        f"Claimed is {claimed:g} at delta {evidence.claim.delta:g}; "
+        f"{evidence.word}: {table}"
     )
     if not evidence.claim_holds:
         yield (
             "error",
-            f"{summary}. No epsilon as low as the claimed one is proved for "
+            f"{summary}. No epsilon as low as the claimed one is {evidence.given} for "
             f"{', '.join(beyond) or 'any view'}.",
             evidence.setting("mode", "clip"),
+        )
+    elif claimed == 0 and evidence.is_declared and evidence.sends:
+        yield (
+            "error",
+            f"{summary}. Clients sent what they trained, no mechanism is declared, and "
+            "nothing shows that no record has any influence on it.",
+            (),
         )
     elif beyond or nothing:
         more = [f"it does not hold for {', '.join(beyond)}"] if beyond else []
         if nothing:
             why = certified[nothing[0]].why.rstrip(".")
-            more.append(f"nothing is proved for {', '.join(nothing)} ({why})")
+            more.append(f"nothing is {evidence.given} for {', '.join(nothing)} ({why})")
         holds = [view for view in certified if view not in (*beyond, *nothing)]
         yield (
             "warning",
@@ -49,9 +59,10 @@ def _check_delta(evidence: Evidence) -> Found:
     if evidence.unit == "client":
         records, units = len(evidence.members), "clients"
     delta = evidence.claim.delta
-    if evidence.claim.epsilon and records * delta >= 1:
+    is_private = evidence.claim.epsilon or evidence.is_noised
+    if is_private and records * delta >= 1:
         yield (
-            "warning",
+            "error",
             f"Delta is {delta:g}, and there are {records} {units}: giving away "
             f"{records * delta:.1f} of them entirely, on average, would keep the "
             f"promise. Take a delta far below {1 / records:.2g}.",
@@ -104,6 +115,10 @@ DUPLICATE_RECORDS = Rule(
 
 
 def _check_seeds(evidence: Evidence) -> Found:
+    known = known_by(evidence.coin_seed)
+    repeats = evidence.is_noised and evidence.randomness == "seed"
+    if known and not repeats:
+        yield "warning", known, ("seed",)  # a secret one may be, and this a job's log
     if not evidence.is_noised:
         return
     if evidence.is_open:
@@ -113,20 +128,22 @@ def _check_seeds(evidence: Evidence) -> Found:
             "the trace and private states. Take their rights away (chmod 700).",
             ("folder=open to others",),
         )
-    if evidence.randomness == "system":
+    if not repeats:
         return
     yield (
         "error",
         "Repeatable, not private: all noise follows from the seed in run.json, and "
         "whoever guesses it subtracts the noise from what was sent. Keep the run to "
         "yourself; train what others will see without --seed, or with --randomness "
-        "system.",
+        f"system. {known}".strip(),
         (f"seed={evidence.seed}", "randomness=seed"),
     )
 
 
 STORED_SEEDS = Rule(
-    "stored-seeds", "Does noise follow from a seed that can be guessed?", _check_seeds
+    "stored-seeds",
+    "Do noise or members follow from a seed that can be guessed?",
+    _check_seeds,
 )
 
 

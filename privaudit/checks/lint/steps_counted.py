@@ -1,6 +1,7 @@
 """Does the accountant count every release that was made?"""
 
 from collections.abc import Iterator, Sequence
+from itertools import combinations
 from typing import get_args
 
 from privaudit.checks.lint.evidence import Evidence
@@ -15,13 +16,14 @@ def _check(evidence: Evidence) -> Found:
     causes = evidence.setting("mode", "steps")
     if not evidence.is_noised:
         return
-    bare = [index for index in sorted(evidence.uploads) if not _shared(evidence, index)]
+    sent = evidence.participants
+    bare = [index for index in sorted(sent) if not _shared(evidence, index)]
     if bare:
         yield (
             "error",
-            f"Clients sent updates in {len(evidence.uploads)} rounds, and the record "
-            f"names a mechanism for {len(evidence.uploads) - len(bare)} of them (first "
-            f"without: round {bare[0]}).",
+            f"Clients sent updates in {len(sent)} rounds, and the record names a "
+            f"mechanism for {len(sent) - len(bare)} of them (first without: round "
+            f"{bare[0]}).",
             causes,
         )
     yield from _parties(evidence)
@@ -38,13 +40,13 @@ def _shared(evidence: Evidence, index: int) -> Sequence[MechanismEvent]:
 
 def _parties(evidence: Evidence) -> Found:
     """Say where mechanisms count on more clients than sent something."""
-    for index, messages in evidence.uploads.items():
+    for index, clients in evidence.participants.items():
         for event in _shared(evidence, index):
-            if event.parties != len(messages):
+            if event.parties != len(clients):
                 yield (
                     "error",
                     f"Round {index} counts on the noise or the shares of "
-                    f"{event.parties} clients, and {len(messages)} sent an update.",
+                    f"{event.parties} clients, and {len(clients)} sent an update.",
                     evidence.setting("noise_at"),
                 )
                 return
@@ -71,16 +73,16 @@ def _too_low(evidence: Evidence) -> Iterator[str]:
     """Yield what certificates say less than the mechanisms on record give."""
     for view in get_args(CertifiedView):
         stored = evidence.certified.get(view)
-        if stored is None or stored.epsilon is None or not any(evidence.rounds):
+        if stored is None or stored.stated is None or not any(evidence.rounds):
             continue
         again = certify(evidence.rounds, view, stored.delta)
-        if again.epsilon is None or again.epsilon > stored.epsilon * (1 + TOLERANCE):
+        if again.epsilon is None or again.epsilon > stored.stated * (1 + TOLERANCE):
             yield _disagreement(view, stored, again)
 
 
 def _disagreement(view: CertifiedView, stored: Certificate, again: Certificate) -> str:
     return (
-        f"The certificate for the view {view} says {stored.epsilon:.3g} "
+        f"The certificate for the view {view} says {stored.stated:.3g} "
         f"({stored.mechanism}), and the mechanisms on record give {again} "
         f"({again.mechanism})."
     )
@@ -91,3 +93,32 @@ STEPS_COUNTED = Rule(
     "Does the accountant count every release of the transcript?",
     _check,
 )
+
+
+def _check_sums(evidence: Evidence) -> Found:
+    for index, sums in evidence.sums.items():
+        for _, voices in sums:
+            if len(set(voices)) < max(2, len(voices)):
+                yield (
+                    "error",
+                    f"The sum that the server learned in round {index} is over "
+                    f"{len(voices)} updates of {len(set(voices))} clients: what one "
+                    "client sent shows in it.",
+                    evidence.setting("noise_at"),
+                )
+                return
+        for (_, one), (_, other) in combinations(sums, 2):
+            if len(set(one) ^ set(other)) == 1:
+                yield (
+                    "error",
+                    f"The server learned two sums in round {index} that differ in one "
+                    "client: their difference is what that one sent.",
+                    evidence.setting("noise_at"),
+                )
+                return
+
+
+SECURE_SUM = Rule(
+    "secure-sum", "Is every sum that the server learned over two clients or more?",
+    _check_sums,
+)  # fmt: skip

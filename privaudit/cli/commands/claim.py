@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 import typer
 
-from privaudit.cli import options
+from privaudit.cli import options, outputs
 from privaudit.core.errors import ConfigError
 from privaudit.core.parameters import parse_pairs
 
@@ -59,13 +59,15 @@ def claim(
     on: options.On = "local",
     out: Annotated[
         Path | None,
-        typer.Option(help="Write the numbers to this JSON file."),
+        outputs.file_option("Write the numbers to this JSON file."),
     ] = None,
 ) -> None:
     """Audit a claimed epsilon: a lower bound from many runs with and without a canary.
 
     Exit code 1 if the bound exceeds the claimed epsilon under every adjacency that is
-    audited, or the certified one.
+    audited, or the certified one. Another package's trainer that takes no crafted canary
+    is tried out for half a minute: rounds with a record and without it must not be told
+    apart better than its mechanisms allow.
     """
     from privaudit.checks.dp_claim_audit import audit_readings
     from privaudit.cli.progress import Phase, choose_view
@@ -78,6 +80,8 @@ def claim(
         **options.given(epsilon=epsilon),
     }
     fields = {**parse_pairs("--field", field or []), **options.given(rounds=rounds)}
+    if _try_out(name, settings, fields, out):
+        return
     with choose_view() as view:
         found = audit_readings(
             name,
@@ -100,6 +104,34 @@ def claim(
         raise typer.Exit(1)
 
 
+def _try_out(
+    name: str, settings: dict[str, Any], fields: dict[str, Any], out: Path | None
+) -> bool:
+    """Try another package's trainer out; False where crafted canaries can be used."""
+    from dataclasses import asdict
+
+    from privaudit.checks.plugin_trial import try_mechanisms
+    from privaudit.federated.runs.config import make_config
+    from privaudit.federated.runs.population import populate
+    from privaudit.federated.trainer import TRAINERS
+    from privaudit.federated.trainer_abilities import AcceptsGradientCanaries
+
+    config = make_config(name, settings, clients=2, **fields)
+    trainer = config.build_trainer()
+    if TRAINERS.is_own(trainer) or isinstance(trainer, AcceptsGradientCanaries):
+        return False
+    found = try_mechanisms(trainer, populate(config).task)
+    typer.echo(str(found))
+    if out is not None:
+        from privaudit.core.storage import write_json
+
+        write_json(out, asdict(found))
+        typer.echo(f"Numbers: {out}")
+    if found.faults:
+        raise typer.Exit(1)
+    return True
+
+
 def _one_of(option: str, text: str, names: Any) -> str:
     if text not in get_args(names):
         raise ConfigError(
@@ -116,8 +148,8 @@ def _present(found: "ClaimReadings", out: Path | None) -> None:
     typer.echo(f"Canary: {audit.canary}. Beside it: {audit.records} records a client.")
     typer.echo(f"Seen from: {audit.where}.")
     if out is not None:
-        from privaudit.core.storage import write_bytes
+        from privaudit.federated.runs.folder.outputs import write_output
 
         text = json.dumps(found.to_dict(), indent=2)
-        write_bytes(out, f"{text}\n".encode())
+        write_output(out, f"{text}\n".encode())
         typer.echo(f"Numbers: {out}")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from privaudit.cli import options
+from privaudit.cli import options, outputs
 
 if TYPE_CHECKING:
     from privaudit.report.export import Export, Verification
@@ -14,53 +14,45 @@ if TYPE_CHECKING:
 def export(
     public: Annotated[
         Path,
-        typer.Option(
-            parser=options.here,
-            metavar="PATH",
-            help="Folder to create, such as for a CI artefact.",
-        ),
+        outputs.folder_option("Folder to create, such as for a CI artefact."),
     ],
     run: Annotated[str | None, typer.Argument(help="By default: the latest.")] = None,
+    scenario: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Whose audit the card holds; may be repeated. By default: all made."
+        ),
+    ] = None,
+    budget: Annotated[
+        float, typer.Option(help="Epsilon of all cards of the ledger together.")
+    ] = 2.0,
     runs: options.RunsFolder = None,
 ) -> None:
-    """Export what can be shared of a run: verdicts, intervals, settings, hashes.
+    """Export a card of a run that can be shared: noised AUROCs, verdicts, guarantees.
 
-    Leaves out membership, records, scores, tensors, seeds and paths.
+    Leaves out membership, records, exact numbers, scores, tensors, seeds and paths.
     """
     from privaudit.report.export import export_public
 
-    _say(export_public(run, public, runs=runs))
+    _say(export_public(run, public, scenarios=scenario or (), budget=budget, runs=runs))
 
 
 def _say(found: "Export") -> None:
-    left, audits = found.left, found.card["audits"]
-    typer.echo(f"{found.folder}: card.json, README.txt; audits: {', '.join(audits)}")
-    if not audits:
+    card = found.card
+    typer.echo(f"{found.folder}: card.json")
+    for name, audit in card.audits.items():
+        auroc = audit.auroc
+        said = f"AUROC {auroc.estimate}" if auroc else "no number without fair coins"
+        spread = f", noise of sd {auroc.noise_sd:.3f}" if auroc else ""
+        typer.echo(f"  {name}, {audit.headline}: {audit.verdict}; {said}{spread}")
+    if not card.audits:
         typer.echo("  no audit yet: `privaudit attack` makes one")
-    typer.echo(f"Left out: {sum(found.files.values())} files, and")
-    for said, places in (
-        ("entries that are private, or said elsewhere", left.withheld),
-        ("figures on too few records", left.few),
-        ("unknown keys", left.unknown),
-        ("values of an unknown form", left.odd),
-    ):
-        typer.echo(f"  {len(places)} {said}")
-        if places is not left.withheld:
-            _list(places)
-    if found.seed_is_guessable:
-        typer.echo(
-            "The run's seed is small enough to be guessed. Anyone with the data could "
-            "train again with it, compare with the card, and identify all members. If "
-            "others have the data, train with a --seed of some 18 random digits.",
-            err=True,
-        )
-
-
-def _list(places: list[str], most: int = 5) -> None:
-    for place in places[:most]:
-        typer.echo(f"    {place}")
-    if len(places) > most:
-        typer.echo(f"    and {len(places) - most} more")
+    count = card.ledger.numbers
+    typer.echo(
+        f"All cards of this ledger: {count} number{'s' * (count != 1)}, epsilon "
+        f"{card.ledger.epsilon:.3g} of {found.budget:g} at delta {card.ledger.delta:g}. "
+        "Attacked together before writing: within chance."
+    )
 
 
 def verify(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from privaudit.cli import options
+from privaudit.cli import options, outputs
 from privaudit.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,10 +23,9 @@ BaselineFile = Annotated[
 ]
 WriteBaseline = Annotated[
     Path | None,
-    typer.Option(
-        "--write-baseline",
-        help="Write the baseline for later runs, and check nothing. As sensitive as "
-        "the run itself.",
+    outputs.file_option(
+        "Write the baseline for later runs, and check nothing. As sensitive as the run "
+        "itself."
     ),
 ]
 ScenarioName = Annotated[str | None, typer.Option(help="Default: server-reconstruct.")]
@@ -54,14 +53,42 @@ MaxAuroc = Annotated[
     float | None, typer.Option(help="Limit on the AUROC of every attack.")
 ]
 MinUtility = Annotated[float | None, typer.Option(help="Lower limit on utility.")]
-Junit = Annotated[Path | None, typer.Option(help="Write JUnit XML.")]
-Sarif = Annotated[Path | None, typer.Option(help="Write SARIF 2.1.0.")]
+LeastShadows = Annotated[
+    int | None,
+    typer.Option(
+        help="Fewest shadow models that are enough; 0: attacks without any. By "
+        "default: as the baseline; without one the scenario's first attack is asked."
+    ),
+]
+LeastClients = Annotated[
+    str | None,
+    typer.Option(
+        help="Fewest attacked clients, or 'all'. By default: as the baseline."
+    ),
+]
+SettingsFrom = Annotated[
+    str | None,
+    typer.Option(
+        help="A TOML file, or a git revision such as origin/main: settings in "
+        "pyproject.toml that ask for less than there are a regression. By default: "
+        "those of the baseline."
+    ),
+]
+AcceptUnsigned = Annotated[
+    bool,
+    typer.Option(
+        "--accept-unsigned", help="Compare with numbers that nobody signed: an export."
+    ),
+]
+Junit = Annotated[Path | None, outputs.file_option("Write JUnit XML.")]
+Sarif = Annotated[Path | None, outputs.file_option("Write SARIF 2.1.0.")]
 Markdown = Annotated[
     Path | None,
-    typer.Option(help="Write Markdown; appended if it is $GITHUB_STEP_SUMMARY."),
+    outputs.file_option("Write Markdown; appended if it is $GITHUB_STEP_SUMMARY."),
 ]
 Badge = Annotated[
-    Path | None, typer.Option(help="Write a badge: JSON for an endpoint of shields.io.")
+    Path | None,
+    outputs.file_option("Write a badge: JSON for an endpoint of shields.io."),
 ]
 
 
@@ -78,6 +105,10 @@ def gate(
     alpha: Alpha = None,
     max_auroc: MaxAuroc = None,
     min_utility: MinUtility = None,
+    shadows: LeastShadows = None,
+    clients: LeastClients = None,
+    settings_from: SettingsFrom = None,
+    accept_unsigned: AcceptUnsigned = False,
     junit: Junit = None,
     sarif: Sarif = None,
     markdown: Markdown = None,
@@ -88,11 +119,13 @@ def gate(
     """Check a run against a baseline and limits, for CI.
 
     Settings: table tool.privaudit.gate in pyproject.toml; flags override it. Exit code
-    0: pass. 1: regression. 3: underpowered, too few records. 2: bad input.
+    0: pass. 1: regression, or less was asked. 3: underpowered, too few records, or a
+    weaker attack. 2: bad input.
     """
     from privaudit.checks.gate.settings import configure
 
     configured = configure(
+        settings_from=settings_from,
         scenario=scenario,
         metrics=options.maybe_listed("--metrics", metrics),
         attacks=options.maybe_listed("--attacks", attacks),
@@ -102,6 +135,8 @@ def gate(
         alpha=alpha,
         max_auroc=max_auroc,
         min_utility=min_utility,
+        shadows=shadows,
+        clients=None if clients is None else options.attacked(clients),
         baseline=baseline,
     )
     if write_baseline is not None:
@@ -111,8 +146,9 @@ def gate(
     from privaudit.checks.gate.gate import gate as run_gate
 
     wanted = {"junit": junit, "sarif": sarif, "markdown": markdown, "badge": badge}
-    _check_folders(wanted)
-    result = run_gate(run, None, configured, folder=runs)
+    result = run_gate(
+        run, None, configured, folder=runs, accept_unsigned=accept_unsigned
+    )
     _report(result, wanted)
     if as_json:
         typer.echo(json.dumps(result.to_dict(), indent=2, allow_nan=False))
@@ -129,16 +165,6 @@ def _refuse_both(baseline: str | None) -> None:
         )
 
 
-def _check_folders(wanted: Mapping[str, Path | None]) -> None:
-    """Refuse a file in a folder that is not there, before anything is computed."""
-    for option, path in wanted.items():
-        if path is not None and not path.parent.is_dir():
-            raise ConfigError(
-                f"--{option} {path} was given, and there is no folder {path.parent}. "
-                "Create it first, or name another file."
-            )
-
-
 def _write(
     run: str | None, path: Path, configured: "Configured", runs: Path | None
 ) -> None:
@@ -147,26 +173,32 @@ def _write(
     settings = configured.settings
     utility = "utility" in settings.metrics
     written = write_baseline(
-        run, path, scenario=settings.scenario, utility=utility, folder=runs
+        run,
+        path,
+        scenario=settings.scenario,
+        utility=utility,
+        settings=configured.reference or settings,
+        folder=runs,
     )
     typer.echo(f"Baseline: {written} (as sensitive as the run: keep it private)")
 
 
 def _report(result: "GateResult", wanted: Mapping[str, Path | None]) -> None:
-    from privaudit.core.storage import write_bytes, write_json
+    from privaudit.core.storage import to_json
+    from privaudit.federated.runs.folder.outputs import write_output
     from privaudit.report.badge import gate_badge
     from privaudit.report.junit import gate_junit
     from privaudit.report.markdown import gate_markdown, write_summary
     from privaudit.report.sarif import gate_sarif
 
     if (path := wanted["junit"]) is not None:
-        write_bytes(path, gate_junit(result).encode())
+        write_output(path, gate_junit(result).encode())
     if (path := wanted["sarif"]) is not None:
-        write_json(path, gate_sarif(result))
+        write_output(path, to_json(gate_sarif(result)))
     if (path := wanted["markdown"]) is not None:
         write_summary(path, gate_markdown(result))
     if (path := wanted["badge"]) is not None:
-        write_json(path, gate_badge(result))
+        write_output(path, to_json(gate_badge(result)))
 
 
 def _print(result: "GateResult") -> None:
@@ -187,6 +219,8 @@ def _print(result: "GateResult") -> None:
     console.print()
     for check in result.checks:
         console.print(Text(check.sentence))
+    for note in result.notes:
+        console.print(Text(note))
     console.print()
     console.print(Text(result.sentence, style="bold"))
     if result.plain:

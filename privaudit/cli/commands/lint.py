@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from privaudit.cli import options
+from privaudit.cli import options, outputs
 
 if TYPE_CHECKING:
     from privaudit.checks.lint import Finding
@@ -18,8 +18,15 @@ def lint(
         bool, typer.Option("--json", help="Print findings as JSON.")
     ] = False,
     sarif: Annotated[
-        Path | None, typer.Option(help="Write findings as SARIF 2.1.0.")
+        Path | None, outputs.file_option("Write findings as SARIF 2.1.0.")
     ] = None,
+    trial: Annotated[
+        float,
+        typer.Option(
+            help="Seconds to try out the mechanisms of another package's trainer, with "
+            "a record and without it; 0 leaves that out."
+        ),
+    ] = 30.0,
     runs: options.RunsFolder = None,
 ) -> None:
     """Check runs against their DP claims; exit code 1 if one does not hold."""
@@ -27,14 +34,14 @@ def lint(
     from privaudit.federated.runs.folder.run_names import chosen_runs
 
     selected_runs = chosen_runs(run, runs)
-    findings = {one.name: lint_run(one) for one in selected_runs}
+    findings = {one.name: lint_run(one, trial=trial) for one in selected_runs}
     if sarif is not None:
-        from privaudit.core.storage import write_json
+        from privaudit.core.storage import to_json
+        from privaudit.federated.runs.folder.outputs import write_output
         from privaudit.report.sarif import lint_sarif
 
-        write_json(
-            sarif, lint_sarif({one: findings[one.name] for one in selected_runs})
-        )
+        by_run = {one: findings[one.name] for one in selected_runs}
+        write_output(sarif, to_json(lint_sarif(by_run)))
     if as_json:
         listed = {
             name: [f.to_json() for f in run_findings]

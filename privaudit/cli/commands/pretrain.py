@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from privaudit.cli import options
+from privaudit.cli import options, outputs
 
 app = typer.Typer(help="Train a model to audit with.", no_args_is_help=True)
 
-Weights = Annotated[Path, typer.Option(help="Folder for weights and log.")]
+Weights = Annotated[Path, outputs.folder_option("Folder for weights and log.")]
 Seed = Annotated[int, typer.Option(min=0, max=options.MOST_SEED)]
 Minutes = Annotated[
     float | None, typer.Option(help="Training time, instead of --steps.")
@@ -72,7 +72,7 @@ if find_spec("privaudit.models.pretraining"):  # in the repository, not in the w
 @app.command("surrogate-clip")
 def pretrain_surrogate_clip(
     dataset: options.Dataset,
-    out: Annotated[Path, typer.Option(help="Folder for weights and description.")],
+    out: Annotated[Path, outputs.folder_option("Folder for weights and description.")],
     data: options.Data = None,
     split: Split = None,
     share: Annotated[
@@ -135,7 +135,7 @@ def pretrain_projector(
         ),
     ],
     dataset: options.Dataset,
-    out: Annotated[Path, typer.Option(help="Folder for the captioner.")],
+    out: Annotated[Path, outputs.folder_option("Folder for the captioner.")],
     data: options.Data = None,
     split: Split = None,
     share: Annotated[

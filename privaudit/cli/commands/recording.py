@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from privaudit.cli import options
+from privaudit.cli import options, outputs
 from privaudit.core.errors import StorageError
 
 if TYPE_CHECKING:
@@ -22,9 +22,19 @@ LedgerFile = Annotated[
 ]
 
 
+Stopped = Annotated[
+    bool,
+    typer.Option(
+        "--stopped",
+        help="Make a run of the rounds of a recording that was stopped before its end.",
+    ),
+]
+
+
 def import_recording(
     folder: Recorded,
     ledger: LedgerFile,
+    stopped: Stopped = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Join a recorded federation with its ledger, check both, and sign the run."""
@@ -32,7 +42,7 @@ def import_recording(
 
     from privaudit.recording.importing import finish_recording
 
-    run = finish_recording(folder, ledger)
+    run = finish_recording(folder, ledger, stopped=stopped)
     config = run.config
     contents = {
         "run": run.name,
@@ -108,7 +118,7 @@ Seed = Annotated[
         "the system's, which is not kept.",
     ),
 ]
-Out = Annotated[Path, typer.Option(help="The file to write.")]
+Out = Annotated[Path, outputs.file_option("The file to write.")]
 FreshCoin = Annotated[
     bool, typer.Option("--fresh", help="Replace the file, and toss anew.")
 ]
@@ -186,8 +196,10 @@ def _unit(ledger: "Ledger") -> list[str]:
 
 
 def _randomness(ledger: "Ledger") -> str:
+    from privaudit.federated.runs.ledger import known_by
+
     if not ledger.tossed:
         return "Members and others may differ by more than training: no audit can tell."
     if ledger.coin is not None and ledger.coin.seed is not None:
-        return f"Tossed with seed {ledger.coin.seed}: who can guess it knows, too."
+        return known_by(ledger.coin.seed)
     return "Tossed with a key of the system's, which nobody kept."

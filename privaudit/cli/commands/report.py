@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from privaudit.cli import options
+from privaudit.cli import options, outputs
 from privaudit.core.errors import ConfigError, MissingFileError
 
 Subjects = Annotated[
@@ -62,7 +62,7 @@ Drawn = Annotated[
 ]
 Out = Annotated[
     Path | None,
-    typer.Option(help="An .svg or .png file. By default: RUNS/WHAT.svg."),
+    outputs.file_option("An .svg or .png file. By default: RUNS/WHAT.svg."),
 ]
 
 

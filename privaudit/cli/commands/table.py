@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from privaudit.cli import options
+from privaudit.cli import options, outputs
 from privaudit.core.errors import ConfigError
 from privaudit.core.parameters import parse_pairs
 
@@ -43,8 +43,8 @@ Matrix = Annotated[
 ]
 Into = Annotated[
     Path | None,
-    typer.Option(
-        help="Page between whose markers --matrix writes it, and the stored tables "
+    outputs.file_option(
+        "Page between whose markers --matrix writes it, and the stored tables "
         "that it names."
     ),
 ]

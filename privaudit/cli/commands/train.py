@@ -98,6 +98,7 @@ def _train_all(
     specs: Sequence[Spec], fields: Mapping[str, Any], view: "Display", **where: Any
 ) -> None:
     from privaudit.federated.runs.folder.run_names import mark_latest
+    from privaudit.federated.runs.ledger import known_by
     from privaudit.federated.runs.training import train as train_run
 
     done = []
@@ -108,6 +109,8 @@ def _train_all(
         done.append(run)
         view.present([_result(run, last.round)], partial(_say, text, run))
     mark_latest(done)
+    if known := known_by(done[0].coin_seed):
+        view.present([], partial(typer.echo, known))
 
 
 class _Last:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from privaudit.core.errors import ConfigError, MissingFileError, shown
+from privaudit.core.formatting import install_line
 
 HOST = "127.0.0.1"  # there is no option: nobody else is to reach it
 
@@ -42,7 +43,7 @@ def serve(runs: ServedFolder = None, port: Port = 8765) -> None:
             raise
         raise ConfigError(
             f"privaudit serve needs {error.name}, which is not installed. Install it "
-            "with `pip install 'privaudit[serve]'`."
+            f"with `{install_line('serve')}`."
         ) from None
     with _listening(port) as listening:
         port, token = listening.getsockname()[1], secrets.token_urlsafe(32)

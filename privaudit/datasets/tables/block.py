@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from privaudit.core.errors import ConfigError, DatasetError, PrivauditError
+from privaudit.core.formatting import install_line
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ def import_pyarrow() -> Any:
     except ImportError as error:
         raise ConfigError(
             f"The data set hf is read with pyarrow, which cannot be imported ({error})."
-            " Install it: pip install 'privaudit[hf]'."
+            f" Install it: {install_line('hf')}."
         ) from None
 
 

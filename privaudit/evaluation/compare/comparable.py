@@ -65,8 +65,8 @@ def check_pairable(first: Run, second: Run) -> None:
         )
     raise IncompatibleRunsError(
         f"{names} {what} ({_unlike(first, second)}), so that records cannot be paired. "
-        "Train both with the same seed and partition; or give several runs of each "
-        "setting, which are paired by seed."
+        "Train both with the same seed (--seed and some 18 random digits) and partition; "
+        "or give several runs of each setting, which are paired by seed."
     )
 
 
@@ -92,7 +92,14 @@ def _unlike(first: Run, second: Run) -> str:
         if first_config.get(name) != second_config.get(name)
     ]
     said = [f"{n} {first_config.get(n)} and {second_config.get(n)}" for n in unlike]
+    if not said and first.config.seed is None:
+        return "without a seed each run tosses coins of its own"
     return "; ".join(said) or "with equal settings: another version?"
+
+
+def seed_name(seed: int | None) -> str:
+    """Return a seed as errors name it."""
+    return "none" if seed is None else str(seed)
 
 
 def check_made_alike(

@@ -20,6 +20,7 @@ from privaudit.evaluation.compare.comparable import (
     check_made_alike,
     check_pairable,
     refuse_mixture,
+    seed_name,
 )
 from privaudit.evaluation.compare.paired_metrics import (
     About,
@@ -258,11 +259,13 @@ def _by_seed(ours: Sequence[Run], theirs: Sequence[Run]) -> list[tuple[Run, Run]
     """Return the runs in pairs; several are paired by their seeds."""
     if len(ours) == len(theirs) == 1:
         return [(ours[0], theirs[0])]
-    seeds = [sorted(run.config.seed for run in runs) for runs in (ours, theirs)]
-    if seeds[0] != seeds[1] or len(set(seeds[0])) < len(seeds[0]):
+    seeds = [[run.config.seed for run in runs] for runs in (ours, theirs)]
+    same = set(seeds[0]) == set(seeds[1]) and len(seeds[0]) == len(seeds[1])
+    if not same or len(set(seeds[0])) < len(seeds[0]) or None in seeds[0]:
+        said = [f"[{', '.join(map(seed_name, each))}]" for each in seeds]
         raise IncompatibleRunsError(
-            f"Several runs are paired by seed, and there are the seeds {seeds[0]} "
-            f"and {seeds[1]}. Give each setting once for each seed."
+            f"Several runs are paired by seed, and there are the seeds {said[0]} and "
+            f"{said[1]}. Give each setting once for each seed, trained with --seed."
         )
     for runs in (ours, theirs):
         refuse_mixture(runs)

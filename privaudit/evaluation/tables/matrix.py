@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from privaudit.core.bounded_files import read_toml
 from privaudit.core.errors import ConfigError
 from privaudit.core.formatting import markdown_table, span
-from privaudit.core.storage import read_bytes, write_bytes
+from privaudit.core.storage import read_bytes
 from privaudit.evaluation.tables.backbones import backbones
 from privaudit.evaluation.tables.expectations import Expectation
 from privaudit.evaluation.tables.parts import TablePart, Text
@@ -25,6 +25,7 @@ from privaudit.evaluation.tables.stored import (
     judge,
     read_stored,
 )
+from privaudit.federated.runs.folder.outputs import write_output
 
 RESULTS = "results"
 PUBLISHED = f"{RESULTS}/published.toml"
@@ -231,5 +232,5 @@ def write_between(page: Path, text: str) -> bool:
         )
     new = f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"
     if new != old:
-        write_bytes(page, new.encode())
+        write_output(page, new.encode())
     return new != old

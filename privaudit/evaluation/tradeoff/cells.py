@@ -114,11 +114,13 @@ class SweepPoint:
         leak = audit.results[attack] if attack else audit.headline
         utility = audit.measured_utility
         groups = [client.groups for client in leak.clients]
+        seed = audit.run.config.seed if replicate is None else replicate
+        assert seed is not None  # a sweep names its seeds
         members, others = (np.concatenate(side) for side in zip(*groups, strict=True))
         return cls(
             mode=mode,
             epsilon=epsilon,
-            seed=audit.run.config.seed if replicate is None else replicate,
+            seed=seed,
             success=leak.success,
             auroc=leak.auroc,
             local=utility.local,

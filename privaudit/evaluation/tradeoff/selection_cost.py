@@ -44,6 +44,7 @@ class Spent:
             for line in run.metrics
         )
         seed = run.config.seed
+        assert seed is not None  # a sweep names its seeds
         return cls(seed, view, proved["epsilon"], proved["delta"], rounds)
 
 

@@ -19,7 +19,7 @@ from privaudit.core.parameters import (
     refuse_incomplete,
     refuse_truths,
 )
-from privaudit.core.seeds import Randomness
+from privaudit.core.seeds import Seeds
 from privaudit.core.storage import read_bytes
 from privaudit.datasets.chosen_classes import named_classes
 from privaudit.datasets.flower_partition import FLOWER, FlowerPartition
@@ -41,7 +41,6 @@ from privaudit.federated.federation import count_participants
 from privaudit.federated.runs.fields import RunFields
 from privaudit.federated.runs.tasks import RUN_TASKS
 from privaudit.federated.trainer import TRAINERS, Trainer
-from privaudit.federated.trainer_abilities import AddsNoise
 from privaudit.models.interfaces import AnyTask, TaskKind
 from privaudit.models.registry import FOLDER, FOLDER_OR_HUB, find_family
 
@@ -111,6 +110,16 @@ class RunConfig(RunFields):
         """Whether uploads are masked, and not sent in the clear."""
         return self.secure_aggregation == "masked"
 
+    @property
+    def seeds(self) -> Seeds:
+        """Where all comes from that nobody hides; coins do where a seed was asked for."""
+        return Seeds(self.seed or 0)
+
+    @property
+    def coin_seed(self) -> int | None:
+        """The seed that the membership coins follow from; None for a secret key's."""
+        return None if self.members == "all" else self.seed
+
     def split(self) -> Partition:
         """Return the partition with its parameters."""
         if self.partition.startswith(FLOWER):
@@ -125,6 +134,11 @@ class RunConfig(RunFields):
     def shares(self) -> SplitSizes:
         """Return how many records are set apart, and how many are used."""
         return SplitSizes(self.test_share, self.public_share, self.shots, self.members)
+
+    @property
+    def applies_mechanisms(self) -> bool:
+        """Whether the code that clips and adds noise is this package's own."""
+        return TRAINERS.is_own(self.build_trainer())
 
     def build_trainer(self) -> Trainer:
         """Return the trainer with its parameters."""
@@ -179,8 +193,7 @@ def make_config(
         trainer: Its name.
         settings: The trainer's parameters that differ from their defaults.
         **fields: Fields of :class:`RunConfig`. Without ``randomness``, or with "auto",
-            it is "system" where noise or masks are to hide something and no seed is
-            named; a named seed asks for a run that repeats.
+            it is "system" unless a seed is named, which asks for a run that repeats.
 
     Raises:
         UnknownNameError: No trainer has that name.
@@ -207,24 +220,20 @@ def make_config(
     if task != "either":
         fields = {**RUN_TASKS[task].defaults, **fields}
     fields.setdefault("rounds", built.usual_rounds)
+    fields.setdefault("seed", None)
     if fields.get("randomness", "auto") == "auto":
-        fields["randomness"] = _usual_randomness(built, fields)
+        fields["randomness"] = "system" if fields["seed"] is None else "seed"
     try:
         config = RunConfig(trainer=trainer, settings=complete, **fields)
     except ValidationError as error:
         raise ConfigError(readable(error, "run")) from None
     refuse_truths("run", fields, config)
     refuse_no_public(config.public_share, config.members)
+    _check_randomness(config)
     _check_partition(config)
     _check_groups(config)
     _check_masking(config, built)
     return config
-
-
-def _usual_randomness(trainer: Trainer, fields: Mapping[str, Any]) -> Randomness:
-    is_noised = isinstance(trainer, AddsNoise) and trainer.is_noised
-    hides = is_noised or fields.get("secure_aggregation") == "masked"
-    return "system" if hides and "seed" not in fields else "seed"
 
 
 def _known_model(name: str) -> tuple[str, TaskKind]:
@@ -279,6 +288,15 @@ def _full(place: str | Path) -> str:
             f"{shown(str(place))} is no place of data or weights: {reason}. Name one."
         ) from None
     return str(resolved)
+
+
+def _check_randomness(config: RunConfig) -> None:
+    """Refuse noise of a seed that nobody named: it would be 0, and everybody's."""
+    if config.seed is None and config.randomness == "seed":
+        raise ConfigError(
+            "Randomness from the seed was requested (--randomness seed), and no seed. Add "
+            "--seed to train a run that repeats, or leave --randomness out."
+        )
 
 
 def _check_partition(config: RunConfig) -> None:

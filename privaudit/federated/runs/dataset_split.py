@@ -6,7 +6,6 @@ from functools import partial
 import numpy as np
 from jaxtyping import Int
 
-from privaudit.core.seeds import Seeds
 from privaudit.datasets.dataset import Dataset
 from privaudit.datasets.groups import group_records
 from privaudit.datasets.left_out import leave_out, read_positions
@@ -42,7 +41,7 @@ def split_dataset(
         config.split(),
         config.shares(),
         clients=config.clients,
-        seeds=Seeds(config.seed),
+        seeds=config.seeds,
         split=None if dataset.split is None else dataset.split.numpy(),
         domains=None if dataset.domains is None else dataset.domains.numpy(),
         known=known,

@@ -176,12 +176,14 @@ class RunFields(BaseModel):
         "all alone, leaves none. By default: the data set's validation split, or 0.4.",
     )
     publish: bool = Field(True, description="Release the personal models at the end.")
-    seed: int = Field(
-        0,
+    seed: int | None = Field(
+        0,  # what runs of earlier versions had that named none
         ge=0,
         lt=2**64,
-        description="Of the partition, the membership coins, batches and starts; with "
-        "--randomness seed also of the noise.",
+        description="Repeats the run: partition, starts and batches, the membership "
+        "coins, and with --randomness seed the noise. Anyone with the data and this seed "
+        "knows every member. By default the coins come from the run's secret key, and "
+        "what everybody may know from 0.",
     )
     cohort_size: Count = Field(
         COHORT_SIZE,
@@ -239,5 +241,5 @@ class RunFields(BaseModel):
         "seed",
         description="Source of noise, secret sampling and masks: system, a key drawn "
         "once and kept with the run; or seed, which makes the run repeatable and not "
-        "private. By default (auto): system if any are needed and no --seed is given.",
+        "private. By default (auto): system without --seed, seed with it.",
     )

@@ -28,9 +28,10 @@ from privaudit.core.errors import (
     shown,
 )
 from privaudit.core.seeds import Seeds
-from privaudit.core.storage import read_bytes, write_bytes
+from privaudit.core.storage import read_bytes
 from privaudit.datasets.partition import records_by
 from privaudit.datasets.split import NOTHING, PUBLIC, TEST, Split
+from privaudit.federated.runs.folder.outputs import write_output
 
 CLIENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _TAKEN = ("server", "public", "clients")  # parties that are no clients
@@ -114,8 +115,8 @@ class Ledger:
         is_member = heads & (split.owner >= 0)
         if split.members == "clients" and not is_member.any():
             raise ConfigError(
-                "The coins of this seed leave no client to take part. Take another "
-                "--seed, or more clients."
+                "The coins leave no client to take part. Toss others: run the command "
+                "again without --seed or with another, or take more clients."
             )
         return cls(split.owner, is_member, group=split.group)
 
@@ -228,12 +229,16 @@ class Ledger:
         ``group``, ``cluster``, ``randomness`` and ``seed`` where they are noted.
 
         Raises:
-            StorageError: The folder cannot be written.
+            StorageError: It lies in a run, or the folder cannot be written.
         """
+        write_output(Path(path), self.to_bytes(), is_data=True)
+
+    def to_bytes(self) -> bytes:
+        """Return the content of the file that :meth:`save` writes."""
         buffer = io.BytesIO()
         arrays = {"owner": self.owner, "is_member": self.is_member, **self._noted()}
         np.savez(buffer, allow_pickle=False, **arrays)
-        write_bytes(Path(path), buffer.getvalue())
+        return buffer.getvalue()
 
     @classmethod
     def load(cls, path: str | Path) -> "Ledger":
@@ -259,6 +264,16 @@ class Ledger:
 def toss_coins(records: int, seeds: Seeds) -> Bool[np.ndarray, " records"]:
     """Toss a fair coin for each record; who owns it makes no difference."""
     return seeds.stream("membership").coins(0.5, records)
+
+
+def known_by(seed: int | None) -> str:
+    """Say what a seed of coins gives away, and not which it is; empty without one."""
+    if seed is None:
+        return ""
+    return (
+        "The coins that choose members follow from the seed: anyone with the data and "
+        "this seed knows every member."
+    )
 
 
 def check_client_name(name: str) -> str:

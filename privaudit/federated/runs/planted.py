@@ -9,7 +9,6 @@ from jaxtyping import Int
 from torch import Tensor
 
 from privaudit.core.errors import ConfigError
-from privaudit.core.seeds import Seeds
 from privaudit.datasets.canaries import Canaries
 from privaudit.datasets.dataset import Dataset, FeatureBank, PixelImages, Texts
 from privaudit.datasets.dialogues import ANSWER, Dialogue
@@ -49,7 +48,7 @@ def draw_canaries(
         config.canary,
         [split.of(number) for number in range(config.clients)],
         config.canaries,
-        Seeds(config.seed).child("canaries"),
+        config.seeds.child("canaries"),
         (config.context_tokens, backbone.prompts.width)
         if isinstance(backbone, Classifier)
         else (0, 0),

@@ -11,7 +11,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from privaudit.core.errors import ConfigError
-from privaudit.core.seeds import Seeds
 from privaudit.datasets.canaries import Canaries
 from privaudit.datasets.dataset import Dataset, Texts
 from privaudit.datasets.sources import load_dataset
@@ -250,7 +249,7 @@ def _tested_clients(config: RunConfig, task: Task) -> tuple[ClientId, ...] | Non
     """Draw whose models utility is measured of; None where it is of all."""
     if config.tested_clients is None or config.tested_clients >= config.clients:
         return None
-    order = Seeds(config.seed).stream("tested clients").permutation(config.clients)
+    order = config.seeds.stream("tested clients").permutation(config.clients)
     chosen = sorted(order[: config.tested_clients].tolist())
     return tuple(task.clients[number] for number in chosen)
 

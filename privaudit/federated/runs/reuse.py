@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from privaudit.core.bounded_files import read_bytes
 from privaudit.core.devices import chosen_device
 from privaudit.core.errors import ConfigError
@@ -22,7 +24,8 @@ from privaudit.models.precisions import FASTER_OF, seconds_of
 
 def usual_name(config: RunConfig) -> str:
     """Return what a run's folder is called where nobody names it."""
-    return f"{config.trainer}-{config.dataset}-seed{config.seed}-{config.digest}"
+    seed = "" if config.seed is None else f"seed{config.seed}-"
+    return f"{config.trainer}-{config.dataset}-{seed}{config.digest}"
 
 
 def place_of(folder: str | Path | None, name: str | None, config: RunConfig) -> Run:
@@ -142,6 +145,26 @@ def check_plan(run: Run, plan: bytes | None) -> None:
             f"{run.path} was begun with {what} plan, and a plan holds only if it was "
             "there before training. Use another --name, or --fresh to train anew."
         )
+
+
+def check_coins(run: Run, coins: Run | None) -> None:
+    """Refuse a run in which a record has another coin than in one that it follows.
+
+    Raises:
+        ConfigError: One has: the run was begun before, by itself.
+    """
+    if coins is None:
+        return
+    truth, other = run.truth, coins.truth
+    owned = truth.owner >= 0
+    if len(truth.owner) == len(other.owner) and np.array_equal(
+        truth.is_member[owned], other.is_member[owned]
+    ):
+        return
+    raise ConfigError(
+        f"{run.path} was to have the coins of {coins.name}, and has others: it was begun "
+        "by itself, or on other data. Use another name, or fresh to train it anew."
+    )
 
 
 def check_reuse(run: Run, config: RunConfig, resume: bool | Literal["near"]) -> None:

@@ -40,6 +40,7 @@ class RoundNumbers:
         self.run, self.total, self.claim = run, config.rounds, claim
         self.lines, self.randomness = list(lines), config.randomness
         self.leaves_out = config.without is not None
+        self.is_declared = not config.applies_mechanisms
         self.bytes_up = sum(line["bytes_up"] for line in lines)
         self.bytes_down = sum(line["bytes_down"] for line in lines)
         self.utility: tuple[Estimate, int] | None = None
@@ -84,7 +85,11 @@ class RoundNumbers:
         rounds = [line["mechanisms"] for line in self.lines]
         sends = any(line["bytes_up"] for line in self.lines)
         record = privacy_record(
-            self.claim, rounds, sends_updates=sends, leaves_out=self.leaves_out
+            self.claim,
+            rounds,
+            sends_updates=sends,
+            leaves_out=self.leaves_out,
+            declared=self.is_declared,
         )
         views = record["certified"].items()
         self.epsilon = {view: one["epsilon"] for view, one in views}
@@ -109,6 +114,7 @@ def certified(
         sends_updates=sends,
         randomness=run.config.randomness,
         leaves_out=run.config.without is not None,
+        declared=not run.config.applies_mechanisms,
     )
 
 

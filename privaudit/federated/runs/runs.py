@@ -15,7 +15,7 @@ runs/<name>/
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -47,7 +47,7 @@ from privaudit.federated.runs.folder.run_header import (
     why_not_repeatable,
 )
 from privaudit.federated.runs.folder.run_key import RUN_KEY, masking_of, secrets_of
-from privaudit.federated.runs.folder.working_copy import fetch, url_of
+from privaudit.federated.runs.folder.working_copy import FoundAgain, fetch, url_of
 from privaudit.federated.runs.ledger import Ledger
 from privaudit.federated.runs.population import Population, populate
 from privaudit.federated.trainer import ClientId, Trainer
@@ -62,7 +62,7 @@ AUDITS = "audits/"  # before the path of a file that was added to a run
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(FoundAgain):
     """A finished or interrupted run on disk.
 
     All that is read is held against the signed header: what was altered raises a
@@ -70,10 +70,6 @@ class Run:
     """
 
     path: Path
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Let another process read the run itself, and not get what was read here."""
-        return {one.name: getattr(self, one.name) for one in fields(self)}
 
     @cached_property
     def header(self) -> dict[str, Any]:
@@ -122,6 +118,12 @@ class Run:
     def sampling(self) -> Sampling:
         """How members were chosen: by a coin each, or nobody says how."""
         return "coin" if self.truth.tossed else "unknown"
+
+    @property
+    def coin_seed(self) -> int | None:
+        """The seed that tosses the membership coins again; None where none does."""
+        coin = self.truth.coin
+        return self.config.coin_seed if coin is None else coin.seed
 
     @property
     def class_names(self) -> Sequence[str]:
@@ -266,12 +268,7 @@ class Run:
 
     @cached_property
     def secrets(self) -> Seeds:
-        """Where noise and secret samples come from.
-
-        Raises:
-            MissingFileError: The run's key is gone.
-            TranscriptError: It was altered.
-        """
+        """Where noise and secret samples come from; raises as ``masking`` does."""
         return secrets_of(self.config, lambda: self.read(RUN_KEY))
 
     @cached_property
@@ -293,19 +290,17 @@ class Run:
 
     @property
     def files(self) -> dict[str, str]:
-        """The SHA-256 of files that were written as a whole, by their path in the run.
-
-        Those that were added since the run was first read, such as audits, are there.
-        """
-        return self._latest().files
+        """The SHA-256 of whole files by their path, also of those that came later."""
+        return self.latest().files
 
     @cached_property
     def signers(self) -> tuple[Signer, Signer | None]:
         """Who vouches for the training, and who for what was added to it."""
-        latest = self._latest()
+        latest = self.latest()
         return latest.signer, latest.auditor
 
-    def _latest(self) -> SignedHeader:
+    def latest(self) -> SignedHeader:
+        """Return the header as it is now, with what was added meanwhile."""
         latest = self._read_header()
         if latest.seal != self._signed.seal:
             raise TranscriptError(

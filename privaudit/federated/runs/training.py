@@ -10,11 +10,12 @@ from typing import Any, Literal
 import torch
 
 from privaudit.core.devices import chosen_device, use_device
-from privaudit.core.seeds import Seeds
+from privaudit.core.errors import without_exits
 from privaudit.core.signing import own_key
 from privaudit.core.storage import (
     file_hash,
     make_private_folder,
+    read_bytes,
     write_bytes,
     write_json,
     write_tensors,
@@ -49,13 +50,14 @@ from privaudit.federated.runs.folder.run_folder import (
     remove_unfinished,
 )
 from privaudit.federated.runs.folder.run_header import save_header
-from privaudit.federated.runs.folder.run_key import draw_run_key
+from privaudit.federated.runs.folder.run_key import RUN_KEY, coins_of, draw_run_key
 from privaudit.federated.runs.folder.run_lock import lock_run, refresh
 from privaudit.federated.runs.folder.run_names import mark_latest
 from privaudit.federated.runs.ledger import Ledger
 from privaudit.federated.runs.planted import canary_texts
 from privaudit.federated.runs.population import Population, populate
 from privaudit.federated.runs.reuse import (
+    check_coins,
     check_plan,
     check_reuse,
     configured,
@@ -77,6 +79,7 @@ from privaudit.federated.transcripts.transcript import bytes_sent
 from privaudit.statistics.progress import Watcher, watching
 
 
+@without_exits()
 def train(
     trainer: str = "promptfl",
     *,
@@ -88,11 +91,15 @@ def train(
     watcher: Watcher | None = None,
     device: str | torch.device | None = None,
     plan: str | Path | None = None,
+    coins: Run | None = None,
     **fields: Any,
 ) -> Run:
     """Train with federated learning, record every message, and return the run.
 
-    The same configuration again returns the finished run: equal seeds, equal bytes.
+    The same configuration again returns the finished run, with its coins. Trained anew
+    with a seed it has equal bytes where processor, number of threads and libraries are
+    the same. Without ``seed`` a run that is begun tosses coins of its own, and is
+    compared with no other record by record.
 
     Args:
         trainer: A name from ``privaudit list trainers``.
@@ -108,12 +115,14 @@ def train(
         device: Where models compute, such as "cuda"; see
             :func:`privaudit.core.devices.find_device`. By default the chosen one.
         plan: A file of ``privaudit plan``, which goes into the run before training.
+        coins: A run without a seed, whose coins every record keeps: so that runs can be
+            compared, or lack some of its records.
         **fields: Fields of :class:`privaudit.federated.runs.config.RunConfig`, or trainer
             parameters. ``precision`` may be "auto", too: that of a run that is there,
             else what the device is faster in.
 
     Raises:
-        ConfigError: A value is invalid, or the run is interrupted.
+        ConfigError: A value is invalid, the run is interrupted, or has other coins.
         RunInUseError: Another process trains it, or took it over meanwhile.
         TranscriptError: The run to resume is damaged; nothing is changed.
         TrainingError: A loss is not finite; earlier rounds are kept.
@@ -137,9 +146,10 @@ def train(
         with watching(run.name, watcher):
             if fresh or not is_finished(run, config) or has_more_checkpoints(run.path):
                 run = _train_alone(
-                    run, config, resume, fresh, watcher, measured, planned
+                    run, config, resume, fresh, watcher, measured, planned, coins
                 )
     check_plan(run, planned)
+    check_coins(run, coins)
     mark_latest([run])
     return run
 
@@ -152,6 +162,7 @@ def _train_alone(
     watcher: Watcher | None,
     measured: Mapping[str, float],
     plan: bytes | None,
+    coins: Run | None,
 ) -> Run:
     """Train while no other process does; nothing is written for a bad configuration."""
     check_place(run.path, fresh=fresh)
@@ -159,7 +170,7 @@ def _train_alone(
     population = None if is_there(run) and not fresh else populate(config)
     if population is not None:  # a trainer may refuse the model
         method = on_device(config.build_trainer(), chosen_device())
-        method.start(population.task, Seeds(config.seed))
+        method.start(population.task, config.seeds)
     make_private_folder(run.path)
     with lock_run(run.path) as lease, RoundFiles(run.path, lease) as files:
         check_place(run.path, fresh=fresh)
@@ -168,7 +179,7 @@ def _train_alone(
             check_reuse(run, config, resume)
             check_plan(run, plan)
         else:
-            _begin(run, config, population, lease, plan)
+            _begin(run, config, population, lease, plan, coins)
             vars(run)["population"] = population  # what is cached is not read again
         if run.is_complete:  # a kill behind the last commit leaves earlier states
             drop_checkpoints(run.path, but=[config.rounds], ready=lease.check)
@@ -185,16 +196,20 @@ def _begin(
     population: Population,
     lease: Lease,
     plan: bytes | None,
+    coins: Run | None,
 ) -> None:
     """Write an empty run in place of what is there."""
     clear_run(run.path, lease.check)
-    ledger = Ledger.toss(population.split, Seeds(config.seed))
-    ledger.save(run.path / "ledger.npz")
+    drawn = draw_run_key(run.path, config) | put_plan(run.path, plan)
+    key = partial(read_bytes, run.path / RUN_KEY)
+    if coins is not None:
+        key = partial(coins.read, RUN_KEY)
+    ledger = Ledger.toss(population.split, coins_of(config, key))
+    write_bytes(run.path / "ledger.npz", ledger.to_bytes())
     if population.canaries is not None:
         write_json(run.path / CANARIES, {"canaries": canary_texts(population)})
     write_bytes(run.path / METRICS, b"", lease.check)
     TranscriptFolder(run.path / "transcript", ready=lease.check).clear()
-    drawn = draw_run_key(run.path, config) | put_plan(run.path, plan)
     header = new_header(config, population, ledger)
     save_header(run.path, header | ({"files": drawn} if drawn else {}), lease)
     remove_unfinished(run.path)

@@ -12,7 +12,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from privaudit.core.seeds import Seeds
 from privaudit.core.storage import (
     file_hash,
     write_bytes,
@@ -109,7 +108,7 @@ def restore(run: Run, lease: Lease, files: RoundFiles, *, near: bool) -> Trainin
     _ = run.masking, run.secrets  # raises if the key is gone
     progress = run.header["progress"]
     rounds = progress["rounds"]
-    trainer, population, seeds = run.trainer, run.population, Seeds(run.config.seed)
+    trainer, population, seeds = run.trainer, run.population, run.config.seeds
     task, shards = population.task, MemberShards(population, run.ledger)
     federation = Federation.begin(trainer, task, shards, seeds, secrets=run.secrets)
     checkpoints = Checkpoints(run.path, ready=lease.check)

@@ -1,7 +1,8 @@
 """A Grid that records what passes through it: one line in a ServerApp."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -34,6 +35,9 @@ class RecordingGrid(Grid):
 
         with RecordingGrid(grid, "run", ledger="ledger.npz") as grid:
             strategy.start(grid=grid, initial_arrays=arrays, num_rounds=10)
+
+    What a client sends that cannot be recorded is left out with a warning, and where the
+    recorder itself fails it records nothing more: the federation goes on as without it.
 
     Train and evaluate messages are broadcasts, what clients answer to training is an
     update, as it was sent: a strategy's own clipping and noise come later. Flower's
@@ -110,26 +114,32 @@ class RecordingGrid(Grid):
     ) -> Iterable[Message]:
         """Send messages and return their replies, as the Grid does; record both."""
         sent = list(messages)
-        self._record_sent(sent)
+        self._record(self._record_sent, sent)
         replies = list(self._grid.send_and_receive(sent, timeout=timeout))
-        self._record_replies(replies)
+        self._record(self._record_replies, replies)
         return replies
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Send messages, as the Grid does, and record them."""
         sent = list(messages)
-        self._record_sent(sent)
+        self._record(self._record_sent, sent)
         return self._grid.push_messages(sent)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Return the replies that are there, as the Grid does, and record them."""
         replies = list(self._grid.pull_messages(message_ids))
-        self._record_replies(replies)
+        self._record(self._record_replies, replies)
         return replies
 
     def mechanism(self, event: MechanismEvent) -> None:
         """Record a privacy mechanism as it was applied in the current round."""
         self._events.append(event)
+
+    def _record(self, what: Callable[..., None], *arguments: Any) -> None:
+        """Record something, which raises nothing into the federation."""
+        if not self._recorder.omitted.has_stopped:
+            with self._recorder.omitted.stop_on_failure():
+                what(*arguments)
 
     def declare(self, **settings: Any) -> None:
         """Add settings to what the recording says of the federation."""
@@ -160,7 +170,7 @@ class RecordingGrid(Grid):
             _log.warning("A sum is not recorded: nobody knows who all are in it.")
             return
         held = {**tensors, self._weight: weight} if self._weight else tensors
-        self._recorder.summed(self._round, names, held)
+        self._record(self._recorder.summed, self._round, names, held)
 
     def close(self, arrays: ArrayRecord | None = None) -> Run | None:
         """Write what is left, and end the run if there is a ledger.
@@ -169,12 +179,14 @@ class RecordingGrid(Grid):
             arrays: The final model, where no evaluation sent it to the clients: it is
                 recorded as given to all of them.
         """
-        self._end_round()
+        self._record(self._end_round)
         if arrays is not None:
-            final = tensors_of({"": arrays})
-            names = sorted(set(self._names.values()) - {""})
-            self._recorder.broadcast(self._trained + 1, names, final)
-        return self._recorder.close()
+            self._record(self._record_final, arrays)
+        return self._recorder.end()
+
+    def _record_final(self, arrays: ArrayRecord) -> None:
+        names = sorted(set(self._names.values()) - {""})
+        self._recorder.broadcast(self._trained + 1, names, tensors_of({"": arrays}))
 
     def __enter__(self) -> "RecordingGrid":
         return self
@@ -265,13 +277,27 @@ class RecordingGrid(Grid):
         for reply in replies:
             if reply.has_error():
                 continue
-            noted = take_note(reply)
-            if reply.metadata.message_type.startswith(("train", "evaluate")):
-                named.append((self._name(reply, noted), noted, reply))
+            with self._left_out(reply):
+                noted = take_note(reply)
+                if reply.metadata.message_type.startswith(("train", "evaluate")):
+                    named.append((self._name(reply, noted), noted, reply))
         self._record_broadcasts()
         for name, noted, reply in sorted(named, key=lambda one: one[0]):
             if reply.metadata.message_type.startswith("train"):
-                self._record_update(name, noted, reply)
+                with self._left_out(reply):
+                    self._record_update(name, noted, reply)
+
+    @contextmanager
+    def _left_out(self, reply: Message) -> Iterator[None]:
+        """Leave out a reply that cannot be recorded, as neither clipped nor noised."""
+        try:
+            yield
+        except Exception as error:  # whatever clients send
+            node = reply.metadata.src_node_id
+            who = self._names.get(node) or f"node {node}"
+            self._recorder.omitted.leave_out(who, self._round, "it is odd", error)
+            if reply.metadata.message_type.startswith("train"):
+                self._notes[node], self._trained = UpdateNote(), self._round
 
     def _record_update(self, name: str, noted: dict[str, Any], reply: Message) -> None:
         """Record what a client sent; what nobody may have sent counts as noted only."""
@@ -282,14 +308,15 @@ class RecordingGrid(Grid):
         if not sent:
             return
         weight = weight_of(reply.content, self._weight) if self._weight else None
-        if name:
-            self._recorder.update(self._round, name, sent, weight)
-        self._trained = self._round
-        try:
-            note = UpdateNote.of(noted)
-        except ConfigError as error:
-            _log.warning("%s The update counts as neither clipped nor noised.", error)
-            note = UpdateNote()
+        self._trained, note = self._round, UpdateNote()
+        if not name or self._recorder.update(self._round, name, sent, weight):
+            try:
+                note = UpdateNote.of(noted)
+            except ConfigError as error:
+                self._recorder.omitted.warn(
+                    name, "note", "%s The update counts as neither clipped nor noised.",
+                    error,
+                )  # fmt: skip
         self._notes[reply.metadata.src_node_id] = note
 
     def _name(self, reply: Message, noted: dict[str, Any]) -> str:
@@ -297,10 +324,7 @@ class RecordingGrid(Grid):
 
         A partition is the node's that named it first, as long as that is there, and a
         node has one. Nothing else that names it is recorded as that client's: it is a
-        node without a partition, and left out where there is a ledger.
-
-        Raises:
-            ConfigError: There is a ledger, and the client does not name its partition.
+        node without a partition, and left out, under no name, where there is a ledger.
         """
         node, name = reply.metadata.src_node_id, ""
         if "partition" in noted:
@@ -308,20 +332,24 @@ class RecordingGrid(Grid):
             if type(partition) is int and 0 <= partition < 2**63:
                 name = self._client(partition)
             if not (name and self._takes(node, name)):
-                _log.warning(
+                self._recorder.omitted.warn(
+                    f"node {node}", "partition",
                     "Node %d calls partition %.40r its own, and is not recorded as "
                     "that client: another node holds it, the node named another one "
-                    "before, or it is no partition.",
-                    *(node, partition),
-                )
+                    "before, or it is no partition%s.",
+                    *(node, partition, self._known()),
+                )  # fmt: skip
                 name = ""
         elif node in self._names:
             return self._names[node]
         elif self._ledger is not None:
-            raise ConfigError(
-                f"Node {node} replied without its partition, and the ledger knows "
-                "clients by it. Put name_partition first among the ClientApp's mods."
-            )
+            self._recorder.omitted.warn(
+                f"node {node}", "no partition",
+                "Node %d replied without its partition, and is left out: the ledger "
+                "knows clients by it. Put name_partition first among the ClientApp's "
+                "mods.",
+                node,
+            )  # fmt: skip
         if not name and self._ledger is None:
             name = self._others.setdefault(node, f"node-{len(self._others)}")
         self._names[node] = name
@@ -341,17 +369,15 @@ class RecordingGrid(Grid):
         return True
 
     def _client(self, partition: int) -> str:
-        """Return the name of a partition's client.
-
-        Raises:
-            ConfigError: The ledger has fewer.
-        """
+        """Return the name of a partition's client; empty if the ledger has none."""
         if self._ledger is None:
             return f"client-{partition}"
-        if not 0 <= partition < len(self._ledger.clients):
-            raise ConfigError(
-                f"A node holds partition {partition}, and the ledger has "
-                f"{len(self._ledger.clients)} clients. Split again with as many clients "
-                "as there are nodes."
-            )
-        return self._ledger.clients[partition]
+        names = self._ledger.clients
+        return names[partition] if partition < len(names) else ""
+
+    def _known(self) -> str:
+        """Return what the ledger knows, for a warning."""
+        if self._ledger is None:
+            return ""
+        count = len(self._ledger.clients)
+        return f" of the ledger, which has {count} clients: one for each node is right"

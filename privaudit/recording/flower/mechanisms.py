@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideAdaptiveClipping,
     DifferentialPrivacyClientSideFixedClipping,
@@ -131,6 +131,14 @@ class ServerNoise:
 
         Source: as in flwr 1.41, dp_fixed_clipping.py and dp_adaptive_clipping.py.
         """
+        try:
+            return self._applied(weights, notes)
+        except (ValueError, ArithmeticError):  # a norm that clients made no number
+            return [self._event(0.0, REPLACED, 1.0, len(weights), False)]
+
+    def _applied(
+        self, weights: Sequence[float], notes: Sequence[UpdateNote]
+    ) -> list[MechanismEvent]:
         total = sum(weights)
         is_mean = all(weight >= 0 for weight in weights) and 0 < total < math.inf
         largest = max(weights) / total if is_mean else 1.0
@@ -184,5 +192,13 @@ def weights_of(strategy: Strategy, replies: Sequence[Message]) -> list[float]:
     """Return the weight of each reply that did not fail, as a strategy takes it."""
     key = getattr(strategy, "weighted_by_key", "num-examples")
     sent = [reply.content for reply in replies if not reply.has_error()]
-    weights = [weight_of(content, key) for content in sent]
+    weights = [_readable_weight(content, key) for content in sent]
     return [1.0 if weight is None else weight for weight in weights]
+
+
+def _readable_weight(content: RecordDict, key: str) -> float | None:
+    """Return a weight; NaN, which bounds nothing, where it is no number."""
+    try:
+        return weight_of(content, key)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan

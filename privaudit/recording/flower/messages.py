@@ -8,7 +8,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from torch import Tensor
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import ConfigError, shown
 from privaudit.core.tensors import Tensors
 
 NOTE = "privaudit"
@@ -33,9 +33,9 @@ def tensors_of(records: dict[str, ArrayRecord]) -> Tensors:
 def _tensor(array: Any, name: str) -> Tensor:
     try:
         return torch.from_numpy(array.numpy())
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # whatever its bytes are
         raise ConfigError(
-            f"The array {name!r} of a message cannot be recorded ({error}): arrays of "
+            f"The array {shown(name)} of a message cannot be recorded ({error}): arrays of "
             "numbers can."
         ) from None
 

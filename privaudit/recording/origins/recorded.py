@@ -4,13 +4,14 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import ConfigError, TranscriptError
 from privaudit.core.storage import parse_json
 from privaudit.core.tensors import Tensors, all_finite
 from privaudit.datasets.dataset import Dataset
@@ -29,6 +30,7 @@ from privaudit.federated.transcripts.transcript import (
 from privaudit.federated.weighted_mean import WEIGHT
 from privaudit.models.interfaces import OwnersModel
 from privaudit.privacy.certificate import Claim
+from privaudit.privacy.privacy_record import declared_only
 from privaudit.recording.bundle import BUNDLE, Bundle, bundle_of
 from privaudit.recording.owner import Owner, chosen_owner
 from privaudit.recording.recorded_config import ORIGIN, RecordedConfig
@@ -105,6 +107,21 @@ class RecordedRun(Run):
     def config(self) -> RecordedConfig:
         """What is known of how the federation was made."""
         return self._checked_config(RecordedConfig)
+
+    @cached_property
+    def privacy(self) -> dict[str, Any]:
+        """What is claimed, and declared: nothing of it is certified.
+
+        Raises:
+            TranscriptError: privacy.json is no such record.
+        """
+        try:
+            return declared_only(super().privacy)
+        except (TypeError, KeyError, AttributeError) as error:
+            raise TranscriptError(
+                f"{self.path / 'privacy.json'} cannot be read as a privacy record "
+                f"({error!r}): it was altered, or is of another version. Record again."
+            ) from None
 
     @cached_property
     def trainer(self) -> RecordedTrainer:
@@ -213,7 +230,7 @@ class RecordedRun(Run):
 
     @cached_property
     def left_out(self) -> tuple[ClientId, ...]:
-        """Clients whose last upload is not finite, or lacks what others return.
+        """Clients whose last upload is not finite, of another form, or not whole.
 
         Nobody where that is everybody: then what fails gives the reason. Nobody
         either where the owner's ``reconstruct`` says what an upload means.
@@ -222,13 +239,14 @@ class RecordedRun(Run):
             return ()
         last = {m.sender: m.tensors for m in self.transcript if m.is_update}
         downs = (m for m in self.transcript if m.kind == "broadcast")
-        received = {m.receiver: m.tensors.keys() for m in downs}
+        received: dict[ClientId, Tensors] = {m.receiver: m.tensors for m in downs}
         returned = set().union(*last.values())
         damaged = tuple(
             client
             for client, sent in last.items()
             if not all_finite(sent)
-            or returned & received.get(client, set()) - sent.keys()
+            or returned & received.get(client, {}).keys() - sent.keys()
+            or _are_of_other_shapes(sent, received.get(client, {}))
         )
         return damaged if len(damaged) < len(last) else ()
 
@@ -266,6 +284,12 @@ class RecordedRun(Run):
     def fingerprint(self) -> str:
         """What answers that are kept for later depend on besides the recording."""
         return self.asked.code if self.asked else ""
+
+
+def _are_of_other_shapes(sent: Tensors, received: Tensors) -> bool:
+    """Say whether an upload has a tensor of another shape than what was received."""
+    both = sent.keys() & received.keys()
+    return any(sent[name].shape != received[name].shape for name in both)
 
 
 def _renamed(tensors: Tensors, weight: str | None) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ from pydantic import JsonValue, model_serializer
 
 from privaudit.core.errors import ConfigError, TranscriptError
 from privaudit.core.phrases import phrase
-from privaudit.core.storage import make_private_folder
+from privaudit.core.storage import make_private_folder, write_bytes
 from privaudit.federated.runs.folder.own_files import HEADER
 from privaudit.federated.runs.folder.run_files import environment
 from privaudit.federated.runs.folder.run_folder import (
@@ -165,7 +165,7 @@ class ScoredRun(Run):
             clear_run(path)
         make_private_folder(path)
         with lock_run(path) as lease:
-            self.truth.save(path / "ledger.npz")
+            write_bytes(path / "ledger.npz", self.truth.to_bytes())
             save_header(path, self.header, lease)
             remove_unfinished(path)  # the mark that a replaced run's files may go
         return ScoredRun(path)
@@ -237,6 +237,11 @@ class ScoredRun(Run):
     def trainer(self) -> Trainer:
         """None: see :meth:`_refuse`."""
         self._refuse("its trainer")
+
+    @property
+    def trains_shadows(self) -> bool:
+        """No: there is nothing to train."""
+        return False
 
     @cached_property
     def population(self) -> Population:

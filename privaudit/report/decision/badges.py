@@ -11,7 +11,6 @@ from typing import Literal
 
 from privaudit.auditing.audit import Audit
 from privaudit.core.formatting import epsilon
-from privaudit.recording.recorded_config import DeclaredConfig
 from privaudit.report.tables.other_attacks import (
     either_sign,
     others_sentence,
@@ -56,7 +55,7 @@ REFUTED = Badge("Promise refuted", "alarm", "✕")
 NOT_PROVED = Badge("Promise not proved", "open", "?")
 KEPT = Badge("Promise kept", "good", "✓")
 KEPT_LOOSE = Badge("Promise kept, but ε is large", "neutral", "✓")
-KEPT_DECLARED = Badge("Promise kept, as its owner declares", "neutral", "✓")
+DECLARED = Badge("Promise only declared", "open", "?")
 NO_PROMISE = Badge("No promise made", "neutral", "∅")
 
 
@@ -65,7 +64,11 @@ def leak_badge(audit: Audit) -> Badge:
     kind = audit.headline.verdict.kind
     if kind != "leaks" and others_sentence(audit):
         return ANOTHER
-    if kind == "no evidence" and audit.assurance.kind == "proved" and _is_good(audit):
+    if (
+        kind == "no evidence"
+        and audit.assurance.kind == "proved"
+        and not is_large(audit)
+    ):
         return Badge(NO_LEAK, "good", "○", _epsilon(audit))
     return _LEAKS[kind]
 
@@ -74,33 +77,26 @@ def promise_badge(audit: Audit) -> Badge:
     """Return what became of the claimed epsilon.
 
     Kept: an epsilon no larger is certified against this adversary, from noise that no
-    seed repeats; no good news where it is large, or where claim, mechanism and
-    randomness are as an owner declares. Refuted: canaries show more. Not proved:
+    seed repeats; no good news where it is large. Declared: the mechanisms would give
+    that, and nothing here applied them. Refuted: canaries show more. Not proved:
     neither. Where none is claimed there is nothing to keep, whatever is certified.
     """
     if audit.assurance.kind == "refuted":
         return REFUTED
     if audit.claimed_epsilon is None:
         return NO_PROMISE
+    declared = audit.declared_epsilon
+    if declared is not None and declared <= audit.claimed_epsilon:
+        return replace(DECLARED, beside=f"ε = {epsilon(declared)}")
     if audit.assurance.kind != "proved":
         return NOT_PROVED
-    kept = KEPT_DECLARED if is_declared(audit) else KEPT_LOOSE
-    return replace(KEPT if _is_good(audit) else kept, beside=_epsilon(audit))
-
-
-def is_declared(audit: Audit) -> bool:
-    """Say whether claim, mechanism and randomness are the word of a run's owner."""
-    return isinstance(audit.run.config, DeclaredConfig)
+    return replace(KEPT_LOOSE if is_large(audit) else KEPT, beside=_epsilon(audit))
 
 
 def is_large(audit: Audit) -> bool:
     """Say whether what is certified bounds too little to be good news."""
     proved = audit.certified_epsilon
     return proved is not None and proved > GREEN_EPSILON
-
-
-def _is_good(audit: Audit) -> bool:
-    return not is_declared(audit) and not is_large(audit)
 
 
 def _epsilon(audit: Audit) -> str:
@@ -116,8 +112,10 @@ def leak_rank(audit: Audit) -> int:
 
 def promise_rank(audit: Audit) -> int:
     """Return how bad it is what became of the promise: the larger, the worse."""
-    kept = (KEPT, KEPT_LOOSE, KEPT_DECLARED)
-    return (*kept, NO_PROMISE, NOT_PROVED, REFUTED).index(promise_badge(audit))
+    kept = (KEPT, KEPT_LOOSE)
+    return (*kept, NO_PROMISE, DECLARED, NOT_PROVED, REFUTED).index(
+        promise_badge(audit)
+    )
 
 
 def audit_rank(audit: Audit) -> tuple[bool, bool, int, float, str]:

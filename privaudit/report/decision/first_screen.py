@@ -17,7 +17,6 @@ from privaudit.report.decision.badges import (
     NO_PROMISE,
     Badge,
     audit_rank,
-    is_declared,
     is_large,
     leak_badge,
     leak_rank,
@@ -210,8 +209,6 @@ def _beneath(audit: Audit) -> Iterator[str]:
     certificate = audit.certificate
     if certificate["epsilon"] is None:
         yield certificate["why"]
-    elif is_declared(audit):
-        yield "Claim, mechanism and randomness are as the run's owner declares."
     if is_large(audit):
         yield (
             f"An ε above {GREEN_EPSILON:g} bounds little: it lets the odds that a "

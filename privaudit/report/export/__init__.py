@@ -1,4 +1,4 @@
-"""What may leave the machine: exports fit for others to see, and their check."""
+"""What may leave the machine: a card fit for others to see, and its check."""
 
 from privaudit.report.export.export import Export, export_public
 from privaudit.report.export.verify import Mismatch, Verification, verify_card

@@ -19,14 +19,15 @@ from privaudit.auditing.named_attacks import restore_attack
 from privaudit.auditing.scenario import SCENARIOS
 from privaudit.auditing.storage.load import StoredAudit, read_audit
 from privaudit.core.errors import PrivauditError
+from privaudit.evaluation.card import Card, UtilityShown
 from privaudit.federated.participants import trained_clients
 from privaudit.federated.runs.folder.run_names import load_run
 from privaudit.federated.runs.runs import Run
-from privaudit.report.export.allow_list import AllowList
-from privaudit.report.export.audits import AUDITS, recorded
+from privaudit.report.export.making import utility_shown
 from privaudit.statistics.progress import Watcher
 
 TOLERANCE = 1e-5  # absolute below 1, relative above
+LAST_DIGIT = 1.1e-3  # of utility as it is shown
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Replayed:
 def replay(
     run: Run,
     scenario: str,
-    card: Mapping[str, Any],
+    card: Card,
     watcher: Watcher | None = None,
 ) -> Replayed:
     """Play an audit anew, with the seed that the run kept, and compare.
@@ -67,11 +68,19 @@ def replay(
         count, largest, why = _compare_scores(stored, audit)
     except PrivauditError as error:
         return Replayed(scenario, 0, math.nan, (str(error),))
-    said = card[AUDITS][scenario]
-    for name, there in recorded(contents, AllowList(), scenario).items():
-        if not alike(said.get(name) if isinstance(said, Mapping) else None, there):
-            why.append(f"{AUDITS}/{scenario}/{name} comes out otherwise")
+    again = utility_shown(run, [contents])
+    if again and card.utility and not _near(card.utility, again):
+        why.append("utility comes out otherwise")
     return Replayed(scenario, count, largest, tuple(why))
+
+
+def _near(card: UtilityShown, again: UtilityShown) -> bool:
+    """Say whether a card's rounded utility is the same: a last digit may differ."""
+    both = zip(card.model_dump().values(), again.model_dump().values(), strict=True)
+    return all(
+        abs(one - other) <= LAST_DIGIT if isinstance(one, float) else one == other
+        for one, other in both
+    )
 
 
 def _show(path: Path, place: Path) -> None:

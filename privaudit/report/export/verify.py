@@ -1,18 +1,19 @@
-"""Does a card say what its run says? Each part is made again and compared.
+"""Does a card say what its run says? It is made again, noise and all, and compared.
 
 A card is found untrue if its text was altered, or if anything in the run that it was
-made of was: transcript, ledger, scores, numbers. What nothing in the run gives again,
-such as utility and settings, is compared with what its owner signed, and is so taken on
-trust; ``again`` plays the attacks anew, and certifies anew.
+made of was: transcript, ledger, scores. What nothing in the run gives again, such as
+utility and settings, is compared with what its owner signed, and is so taken on trust;
+``again`` plays the attacks anew, and certifies anew.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from privaudit.core.errors import ConfigError, MissingFileError, PrivauditError
+from privaudit.evaluation.card import Card, read_card
 from privaudit.federated.runs.folder.run_names import (
     load_run,
     places_in,
@@ -22,17 +23,13 @@ from privaudit.federated.runs.folder.run_names import (
 from privaudit.federated.runs.round_metrics import certify_again
 from privaudit.federated.runs.runs import Run
 from privaudit.recording.origins.scores import SCORES
-from privaudit.report.export.allow_list import AllowList
-from privaudit.report.export.audits import AUDITS
-from privaudit.report.export.card import TRIED, card_parts, read_card
-from privaudit.report.export.hmac import read_key
+from privaudit.report.export.making import commit_transcript, make_card, number_of
 from privaudit.report.export.replay import Replayed, alike, replay
+from privaudit.report.export.run_secret import FILE, RunSecret, secret_of
 from privaudit.statistics.progress import Watcher
 
-_MADE_AGAIN = ("leaks", "server_model", "unknown_attacks", "scores", "question")
-_CHAINED = ("run/progress/head", "run/progress/length")  # the transcript gives them
-_CERTIFIED = ("data", "privacy", "run/model_hash")  # given by data, model, mechanisms
-_ABOUT_ITSELF = ("card", "sha256")
+_MADE_AGAIN = ("audits", "commitments", "design", "format", "ledger")
+_CERTIFIED = ("privacy", "utility", "training")  # what ``again`` makes again, too
 
 
 @dataclass(frozen=True)
@@ -84,14 +81,14 @@ def verify_card(
     again: bool = False,
     watcher: Watcher | None = None,
 ) -> Verification:
-    """Make each part of a card again from its run, and say what does not match.
+    """Make a card again from its run, and say what does not match.
 
     Args:
         card: The file, or the folder of an export.
         run: The run; by default the one with the card's transcript.
         runs: Where to look for it.
         again: Play each audit's attacks anew, with the same adversary's seed, and
-            compare their scores, and what no scores are kept of, within 1e-5.
+            compare their scores within 1e-5.
         watcher: Called with a :class:`privaudit.cli.progress.Phase` of what is played next.
 
     Raises:
@@ -113,81 +110,81 @@ def verify_card(
     return _again(best, content, watcher) if again else best
 
 
-def _again(
-    found: Verification, card: Mapping[str, Any], watcher: Watcher | None
-) -> Verification:
+def _again(found: Verification, card: Card, watcher: Watcher | None) -> Verification:
     """Play the attacks anew, and certify anew."""
     amiss = list(found.mismatches)
     try:
-        if not alike(found.run.privacy, _plain(certify_again(found.run))):
+        certified = json.loads(json.dumps(certify_again(found.run)))
+        if not alike(found.run.privacy, certified):
             why = "the mechanisms that the run recorded do not give this record"
             amiss.append(Mismatch("privacy", why))
     except PrivauditError as error:
         amiss.append(Mismatch("privacy", str(error)))
-    played = [replay(found.run, one, card, watcher) for one in sorted(card[AUDITS])]
-    said = dict(leaves(card))
+    played = [replay(found.run, one, card, watcher) for one in sorted(card.audits)]
+    again = _on_trust(card, (*_MADE_AGAIN, *_CERTIFIED))
     return replace(
-        found,
-        on_trust=sum(is_on_trust(place, again=True) for place in said),
-        mismatches=tuple(amiss),
-        replayed=tuple(played),
+        found, on_trust=again, mismatches=tuple(amiss), replayed=tuple(played)
     )
 
 
-def _plain(content: Mapping[str, Any]) -> Any:
-    """Return what JSON makes of it."""
-    return json.loads(json.dumps(content))
-
-
-def _runs_of(card: Mapping[str, Any], folder: str | Path | None) -> list[Run]:
-    """Return the runs whose transcript ends as the card's."""
-    head, runs, refused = card["run"]["progress"]["head"], [], []
+def _runs_of(card: Card, folder: str | Path | None) -> list[Run]:
+    """Return the runs whose transcript a card commits to."""
+    runs, refused = [], []
     for place in places_in(folder):
         try:
             run = load_run(place)
-            if run.header["progress"]["head"] == head:
-                runs.append(run)
+            known = FILE in run.files and _is_of(card, run)
+            runs += [run] * known
         except PrivauditError as error:
             refused.append(f" {place.name} there was refused: {error}")
     if not runs:
         where = shared_place(runs_folder(folder))
         raise MissingFileError(
-            f"No run in {where} has the card's transcript, which ends in {head}: its run "
-            "is elsewhere, or run.json was altered. Name the run, or say with "
-            f"--runs where it is kept.{''.join(refused[:1])}"
+            f"No run in {where} has the transcript that the card commits to: its run is "
+            "elsewhere, or was altered. Name the run, or say with --runs where it is "
+            f"kept.{''.join(refused[:1])}"
         )
     return runs
 
 
-def _compare(card: Mapping[str, Any], as_written: bool, run: Run) -> Verification:
-    mismatches, said = [], dict(leaves(card))
+def _is_of(card: Card, run: Run) -> bool:
+    return card.commitments.transcript == commit_transcript(run, secret_of(run))
+
+
+def _compare(card: Card, as_written: bool, run: Run) -> Verification:
+    """Hold a card against one made again of as many audits as there were then."""
+    amiss = []
     if not as_written:
-        why = "the text is not as it was written: its own hash does not match"
-        mismatches.append(Mismatch("card", why))
-    values = {p: v for p, v in said.items() if p.split("/")[0] not in _ABOUT_ITSELF}
-    for name, part in _parts(card, run).items():
-        claimed = {p: v for p, v in values.items() if f"{p}/".startswith(f"{name}/")}
-        values = {p: v for p, v in values.items() if p not in claimed}
-        try:
-            there = dict(leaves(part(), name))
-        except PrivauditError as error:
-            mismatches.append(Mismatch(name, str(error)))
-            continue
-        mismatches.extend(_differences(claimed, there))
-    left = {p: v for p, v in values.items() if p != AUDITS}
-    mismatches.extend(_differences(left, {}))
-    count = sum(place.split("/")[0] not in _ABOUT_ITSELF for place in said)
-    on_trust = sum(map(is_on_trust, said))
-    return Verification(run, count, on_trust, tuple(mismatches))
+        amiss.append(Mismatch("card", "its text is not as it was written"))
+    try:
+        secret = secret_of(run)
+        if not _is_of(card, run):
+            why = "the run's transcript is another, or its secret is"
+            amiss.append(Mismatch("commitments/transcript", why))
+        amiss += _differences(leaves(card.plain()), leaves(_remade(card, run, secret)))
+        amiss += _unnoted(card, run, secret)
+    except PrivauditError as error:
+        amiss.append(Mismatch("run", str(error)))
+    values = len(leaves(card.plain()))
+    return Verification(run, values, _on_trust(card, _MADE_AGAIN), tuple(amiss))
 
 
-def _parts(card: Mapping[str, Any], run: Run) -> dict[str, Callable[[], Any]]:
-    sieve, tried = AllowList(), card.get(TRIED)
-    count = tried.get("audits") if isinstance(tried, dict) else 0
-    logged = count if isinstance(count, int) else 0  # later ones are none of the card's
-    scenarios = sorted(card[AUDITS])
-    parts = card_parts(run, scenarios, lambda: read_key(run), sieve, logged)
-    return parts if TRIED in card else {n: p for n, p in parts.items() if n != TRIED}
+def _remade(card: Card, run: Run, secret: RunSecret) -> dict[str, Any]:
+    numbers = {name: number_of(run, name, secret) for name in sorted(card.audits)}
+    logged = max((one.audits for one in card.audits.values()), default=0)
+    return make_card(run, numbers, secret, card.ledger, logged).plain()
+
+
+def _unnoted(card: Card, run: Run, secret: RunSecret) -> Iterator[Mismatch]:
+    """Yield what a card says that no export noted, or fewer numbers than it holds."""
+    for name in card.audits:
+        number = number_of(run, name, secret)
+        if number and number.query.digest not in secret.released:
+            yield Mismatch(f"audits/{name}", "no export of the run noted this number")
+    held = sum(one.auroc is not None for one in card.audits.values())
+    if held > card.ledger.numbers:
+        why = f"the card holds {held} numbers, and counts {card.ledger.numbers}"
+        yield Mismatch("ledger/numbers", why)
 
 
 def _differences(card: Mapping[str, Any], run: Mapping[str, Any]) -> Iterator[Mismatch]:
@@ -201,11 +198,11 @@ def _differences(card: Mapping[str, Any], run: Mapping[str, Any]) -> Iterator[Mi
             yield Mismatch(place, f"the card says {one}, the run gives {other}")
 
 
-def leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield what JSON holds, each value with its place.
+def leaves(value: Any, place: str = "") -> dict[str, Any]:
+    """Return what JSON holds, each value by its place.
 
     Example:
-        >>> dict(leaves({"a": [1, {"b": 2}], "c": {}}))
+        >>> leaves({"a": [1, {"b": 2}], "c": {}})
         {'a/0': 1, 'a/1/b': 2, 'c': {}}
     """
     below: list[tuple[str, Any]] = []
@@ -214,21 +211,13 @@ def leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
     elif isinstance(value, list):
         below = [(str(index), one) for index, one in enumerate(value)]
     if not below:
-        yield place, value
+        return {place: value}
+    found: dict[str, Any] = {}
     for key, one in below:
-        yield from leaves(one, f"{place}/{key}" if place else key)
+        found |= leaves(one, f"{place}/{key}" if place else key)
+    return found
 
 
-def is_on_trust(place: str, *, again: bool = False) -> bool:
-    """Say whether a value stands in a signed file only: nothing gives it again.
-
-    Args:
-        place: In the card.
-        again: Whether attacks were played, and mechanisms certified, anew.
-    """
-    parts = place.split("/")
-    if parts[0] == AUDITS:
-        return len(parts) > 2 and parts[2] not in _MADE_AGAIN and not again
-    if again and (parts[0] in _CERTIFIED or place in _CERTIFIED):
-        return False
-    return parts[0] in ("run", "data", "privacy", TRIED) and place not in _CHAINED
+def _on_trust(card: Card, made: tuple[str, ...]) -> int:
+    """Return how many values stand in a signed file only."""
+    return sum(place.split("/")[0] not in made for place in leaves(card.plain()))

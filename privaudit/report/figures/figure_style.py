@@ -21,7 +21,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from privaudit.core.errors import ConfigError
-from privaudit.core.storage import storage_errors, write_bytes
+from privaudit.federated.runs.folder.outputs import make_parent, write_output
 from privaudit.report.figures.figure_values import as_value
 
 COLOURS = (
@@ -211,9 +211,8 @@ def write_figure(figure: Figure, path: Path, name: str, description: str) -> Non
         )
     svg = path.suffix == ".svg"
     content = to_svg(figure, name, description).encode() if svg else to_png(figure)
-    with storage_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, content)
+    make_parent(path)
+    write_output(path, content)
 
 
 def small_svg(drawn: str, name: str, description: str) -> str:

@@ -8,9 +8,10 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from privaudit.core.formatting import epsilon, markdown_table
-from privaudit.core.storage import storage_errors, write_bytes, write_json
+from privaudit.core.storage import storage_errors, to_json
 from privaudit.evaluation.tradeoff.cells import SweepCell, SweepPoint
 from privaudit.evaluation.tradeoff.result import Tradeoff
+from privaudit.federated.runs.folder.outputs import check_folder, write_output
 from privaudit.report.figures.figure_style import to_png, to_svg
 from privaudit.report.figures.sweep_figure import epsilon_curves
 from privaudit.report.figures.sweep_plane import plane_alt, tradeoff_plane
@@ -37,18 +38,18 @@ def write_sweep(found: Tradeoff, path: Path) -> Path:
     Raises:
         StorageError: The folder cannot be written.
     """
-    with storage_errors(path):
+    with storage_errors(check_folder(path)):
         path.mkdir(parents=True, exist_ok=True)
     figures = _figures(found)
     pictures = _pictures(figures)
     for name, (figure, _) in figures.items():
-        write_bytes(path / f"{name}.svg", pictures[name].encode())
-        write_bytes(path / f"{name}.png", to_png(figure))
+        write_output(path / f"{name}.svg", pictures[name].encode())
+        write_output(path / f"{name}.png", to_png(figure))
     content = {"remarks": _remarks(found), **found.to_dict()}
-    write_json(path / "sweep.json", content)
-    write_bytes(path / "sweep.csv", _as_csv(found).encode())
-    write_bytes(path / "sweep.md", _as_markdown(found).encode())
-    write_bytes(path / "sweep.html", _page(found, pictures).encode())
+    write_output(path / "sweep.json", to_json(content))
+    write_output(path / "sweep.csv", _as_csv(found).encode())
+    write_output(path / "sweep.md", _as_markdown(found).encode())
+    write_output(path / "sweep.html", _page(found, pictures).encode())
     return path / "sweep.html"
 
 

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
-from privaudit.checks.gate.checks import GateCheck
+from privaudit.checks.gate.checks import AnyCheck
 from privaudit.checks.gate.guarantees import GuaranteeCheck
+from privaudit.checks.gate.shortfall import Shortfall
 from privaudit.report.wording import interval, point
 
 
@@ -31,8 +32,12 @@ class GateRow:
     outcome: str
 
 
-def gate_row(check: GateCheck | GuaranteeCheck) -> GateRow:
+def gate_row(check: AnyCheck) -> GateRow:
     """Return a check's cells."""
+    if isinstance(check, Shortfall):
+        now, before = check.now, check.before
+        change = f"{before} to {now}"
+        return GateRow(check.name, now, before, check.code, change, "", check.outcome)
     if isinstance(check, GuaranteeCheck):
         now, before = check.now.short, check.before.short
         change = f"{before} to {now}"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from privaudit.core.formatting import epsilon, markdown_table, one_line, small, span
-from privaudit.core.storage import read_bytes, storage_errors, write_bytes, write_json
+from privaudit.core.storage import read_bytes, storage_errors, to_json
 from privaudit.evaluation.tables.backbones import ran_on
 from privaudit.evaluation.tables.matrix import RESULTS
 from privaudit.evaluation.tables.metrics import Metric
@@ -15,6 +15,7 @@ from privaudit.evaluation.tables.plan import Over, read_plan
 from privaudit.evaluation.tables.schedule import names_by_seed
 from privaudit.evaluation.tables.stored import StoredTable, read_stored
 from privaudit.evaluation.tables.table import CellSummary, UtilityTable, agreeing_pairs
+from privaudit.federated.runs.folder.outputs import check_folder, write_output
 from privaudit.report.figures.figure_style import to_png
 from privaudit.report.figures.utility_figure import utility_figure
 from privaudit.report.tables.utility_records import (
@@ -44,14 +45,14 @@ def write_utility_table(table: UtilityTable, folder: Path, name: str) -> str:
     Raises:
         StorageError: The folder cannot be written.
     """
-    with storage_errors(folder):
+    with storage_errors(check_folder(folder)):
         folder.mkdir(parents=True, exist_ok=True)
     text = as_markdown(table)
-    write_bytes(folder / f"{name}.md", text.encode())
-    write_bytes(folder / f"{name}.csv", as_csv(cell_records(table)).encode())
-    write_bytes(folder / f"{name}-runs.csv", as_csv(run_records(table)).encode())
-    write_json(folder / f"{name}.json", as_json(table))
-    write_bytes(folder / f"{name}.png", to_png(utility_figure(table)))
+    write_output(folder / f"{name}.md", text.encode())
+    write_output(folder / f"{name}.csv", as_csv(cell_records(table)).encode())
+    write_output(folder / f"{name}-runs.csv", as_csv(run_records(table)).encode())
+    write_output(folder / f"{name}.json", to_json(as_json(table)))
+    write_output(folder / f"{name}.png", to_png(utility_figure(table)))
     return text
 
 
@@ -83,7 +84,7 @@ def fill_stored(page: Path, folder: Path) -> bool:
     old = read_bytes(page).decode()
     new = _STORED.sub(lambda at: _filled(at, folder), old)
     if new != old:
-        write_bytes(page, new.encode())
+        write_output(page, new.encode())
     return new != old
 
 

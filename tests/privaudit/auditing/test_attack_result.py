@@ -1,12 +1,19 @@
 """Calibration of what an audit says, on scores that anybody can draw."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from privaudit.auditing.attack_result import ClientScores, evaluate_scores
+from privaudit.auditing.attack_result import (
+    ClientScores,
+    evaluate_scores,
+    knowing_shadows_of,
+)
 from privaudit.auditing.auditor import Auditor
 from privaudit.core.phrases import is_phrase
 from privaudit.report.wording import ties
+from privaudit.statistics.comparisons import paired_auroc_at
 
 
 def client(
@@ -108,3 +115,28 @@ def test_a_low_rate_is_unresolved_where_small_clients_are_beside_a_large_one(
     assert is_phrase("reason", rates[0.01].unresolved)
     assert not rates[0.1].unresolved
     assert not evaluate_scores("", "", "", small).tpr_at_fpr[0.01].unresolved
+
+
+@pytest.mark.parametrize("sets", [(4, 0), (0, 4), (4, 8)])
+def test_shadows_of_one_side_alone_or_in_other_numbers_widen_a_difference_too(
+    rng: np.random.Generator, sets: tuple[int, int]
+) -> None:
+    """As independent ones: nothing says what the two have in common."""
+    first, second = (
+        [
+            replace(one, left_out=one.scores + shake)
+            if count
+            else replace(one, left_out=None)
+            for one in tossed(np.random.default_rng(3), 1.0)
+            for shake in [3 * rng.normal(size=(count, 1)) * one.is_member]
+        ]
+        for count in sets
+    )
+    pairs = [
+        (a.scores, b.scores, a.is_member) for a, b in zip(first, second, strict=True)
+    ]
+    plain = paired_auroc_at(pairs)(0.95)
+    wide = knowing_shadows_of(first, second)(plain).estimate
+    assert wide.low < plain.estimate.low - 0.02
+    assert wide.high > plain.estimate.high + 0.02
+    assert f"over {min(filter(None, sets))} sets" in wide.method

@@ -76,10 +76,10 @@ def test_a_missing_data_set_is_one_line_and_exit_code_2(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cli: Cli
 ) -> None:
     monkeypatch.setenv("PRIVAUDIT_DATA", str(tmp_path))
-    code, _, printed = cli("train", "--dataset", "dtd")
+    code, _, printed = cli("train", "--seed", 0, "--dataset", "dtd")
     assert (code, printed.count("\n")) == (2, 1)
     assert "https://www.robots.ox.ac.uk/~vgg/data/dtd/" in printed
-    code, _, err = cli("train", "--data", tmp_path)
+    code, _, err = cli("train", "--seed", 0, "--data", tmp_path)
     assert code == 2
     assert "'digits' is part of the package" in err
 

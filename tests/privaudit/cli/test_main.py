@@ -27,7 +27,7 @@ def test_help_imports_no_torch() -> None:
 
 def test_train_and_attack_with_no_further_arguments(cli: Cli, tmp_path: Path) -> None:
     code, out, _ = cli(
-        "train", "--trainer", "promptfl:epochs=2", "--trainer", "zero-shot",
+        "train", "--seed", 0, "--trainer", "promptfl:epochs=2", "--trainer", "zero-shot",
         "--rounds", "1",
     )  # fmt: skip
     assert code == 0
@@ -103,8 +103,8 @@ def test_bad_input_is_one_line_and_exit_code_2(
 
 def test_an_epsilon_is_for_the_trainers_that_have_one(cli: Cli) -> None:
     code, _, err = cli(
-        "train", "--trainer", "zero-shot", "--trainer", "dp-fpl", "--epsilon", "8",
-        "--rounds", "1", "--quiet",
+        "train", "--seed", 0, "--trainer", "zero-shot", "--trainer", "dp-fpl",
+        "--epsilon", "8", "--rounds", "1", "--quiet",
     )  # fmt: skip
     assert (code, err) == (0, "")
     blind, private = latest_runs()
@@ -114,7 +114,7 @@ def test_an_epsilon_is_for_the_trainers_that_have_one(cli: Cli) -> None:
 
 def test_nothing_is_trained_if_one_of_the_trainers_cannot_be_made(cli: Cli) -> None:
     code, out, err = cli(
-        "train", "--trainer", "zero-shot", "--trainer", "promptfl:epochs=many",
+        "train", "--seed", 0, "--trainer", "zero-shot", "--trainer", "promptfl:epochs=many",
     )  # fmt: skip
     assert (code, out) == (2, "")
     assert "cannot take epochs = 'many'" in err
@@ -180,7 +180,7 @@ def test_a_signal_ends_a_training_with_a_word_on_how_to_go_on(tmp_path: Path) ->
 def test_a_folder_that_cannot_be_written_is_one_line(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     code, _, err = cli(
-        "train", "--runs", str(tmp_path / "file" / "runs"), "--rounds", "1",
+        "train", "--seed", 0, "--runs", str(tmp_path / "file" / "runs"), "--rounds", "1",
     )  # fmt: skip
     assert (code, err.count("\n")) == (2, 1)
     assert "Cannot write" in err

@@ -1,3 +1,4 @@
+import json
 import re
 import subprocess
 import sys
@@ -38,7 +39,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that leaks something, and whose own AUROC is known by its interval."""
     folder = tmp_path_factory.mktemp("plugin")
     with common_cache(tmp_path_factory):
-        run = train("zero-shot", folder=folder, name="audited", rounds=1, clients=3)
+        run = train(
+            "zero-shot", folder=folder, name="audited", rounds=1, clients=3, seed=0
+        )
         Auditor(run).attack(shadows=0)
     return run.path
 
@@ -205,7 +208,9 @@ def test_the_example_of_the_docs_fails_for_a_model_without_privacy(
     (example,) = re.findall(r"```python\n(import pytest.*?)```", text, re.DOTALL)
     body = re.search(r"def test_the_server.*?(?=\n\n)", example, re.DOTALL)
     assert body is not None
-    tuned = train("promptfl", folder=run.parent, name="bare", rounds=1, clients=3)
+    tuned = train(
+        "promptfl", folder=run.parent, name="bare", rounds=1, clients=3, seed=0
+    )
     pytester.makeini(f"[pytest]\nprivaudit_run = {tuned.path}\n")
     pytester.makepyfile(f"import pytest\n{body[0]}\n")
     pytester.runpytest(*LOADED).assert_outcomes(failed=1)
@@ -216,12 +221,36 @@ def test_epsilons_are_held_to_a_baseline(
 ) -> None:
     save_audit(Auditor(Run(run)).attack(shadows=0))
     path = write_baseline(Run(run), project.path / "base.json", utility=False)
-    tuned = train("promptfl", folder=run.parent, name="tuned", rounds=1, clients=3)
+    tuned = train(
+        "promptfl", folder=run.parent, name="tuned", rounds=1, clients=3, seed=0
+    )
     other = f"baseline='{path}', run='{tuned.path}'"
     project.makepyfile(marked(f"baseline='{path}'", other))
     result = project.runpytest(*LOADED)
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["Regression: claimed epsilon was 0 at*and is none*"])
+
+
+def test_attacks_are_held_to_a_baseline(
+    pytester: pytest.Pytester, project: pytest.Pytester, run: Path
+) -> None:
+    """Weaker than the baseline's, of another model, or signed by nobody: no pass."""
+    save_audit(Auditor(Run(run)).attack(shadows=5))
+    path = write_baseline(Run(run), project.path / "b.json", utility=False)
+    weaker = f"baseline='{path}', below=0.99"
+    project.makepyfile(
+        marked(weaker, f"{weaker}, underpowered='xfail'", f"{weaker}, shadows=5")
+    )
+    result = project.runpytest(*LOADED)
+    result.assert_outcomes(passed=1, failed=1, xfailed=1)
+    result.stdout.fnmatch_lines(["Undecided: rmia was not made*--shadows 5`."])
+    contents = json.loads(path.read_text())
+    del contents["signature"]
+    path.write_text(json.dumps(contents))
+    project.makepyfile(marked(f"{weaker}, shadows=5"))
+    result = project.runpytest(*LOADED)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*is not signed*"])
 
 
 def test_without_a_run_it_says_how_to_name_one(pytester: pytest.Pytester) -> None:

@@ -104,6 +104,7 @@ def test_a_group_may_have_another_name_than_the_folder(
     [
         ("import nothing_of_that_name", "shop:toy", "No module named"),
         ("1 / 0", "shop:toy", "ZeroDivisionError"),
+        ("raise SystemExit(0)", "shop:toy", r"shop.py ended the process \(sys.exit\)"),
         ("", "shop:toy", "AttributeError"),
         ("", "shop", "MODULE:OBJECT"),
     ],

@@ -27,7 +27,7 @@ TOKENS, WIDTH, CLIENTS, ROUNDS = 8, 64, 10, 2
 def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
     with common_cache(tmp_path_factory):
         folder = tmp_path_factory.mktemp("runs")
-        yield train("fedpt", folder=folder, rounds=ROUNDS, epochs=1)
+        yield train("fedpt", folder=folder, rounds=ROUNDS, epochs=1, seed=0)
 
 
 def test_bytes_are_those_of_the_tensors(run: Run) -> None:
@@ -63,7 +63,7 @@ def test_flops_grow_with_the_epochs(run: Run) -> None:
     assert once.records == largest
     assert once.learned == TOKENS * WIDTH
     assert once.idle_bytes <= once.peak_bytes
-    twice = train("fedpt", folder=run.path.parent, rounds=ROUNDS, epochs=2)
+    twice = train("fedpt", folder=run.path.parent, rounds=ROUNDS, epochs=2, seed=0)
     assert measure_round(twice).flops == 2 * once.flops > 0
 
 
@@ -84,7 +84,9 @@ def test_attention_is_counted_by_hand() -> None:
 
 
 def test_a_target_that_was_not_looked_for_each_round_is_said_to_be(run: Run) -> None:
-    late = train("fedpt", folder=run.path.parent, rounds=2, epochs=1, measured_rounds=1)
+    late = train(
+        "fedpt", folder=run.path.parent, rounds=2, epochs=1, measured_rounds=1, seed=0
+    )
     found = measure_costs(late, target=0.5, probe=False)
     assert found.rounds_to_target == 2
     assert not found.seen_every_round

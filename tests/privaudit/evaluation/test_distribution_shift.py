@@ -85,7 +85,7 @@ def untrained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     cache = tmp_path_factory.getbasetemp() / "cache"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PRIVAUDIT_CACHE", str(cache))
-        return train("zero-shot", folder=folder, rounds=1)
+        return train("zero-shot", folder=folder, rounds=1, seed=0)
 
 
 @pytest.fixture(scope="module")

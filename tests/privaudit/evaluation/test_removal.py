@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,6 +52,18 @@ def audit(tmp_path_factory: pytest.TempPathFactory) -> Audit:
     return audit
 
 
+def test_without_a_seed_those_who_stay_keep_their_coins(tmp_path: Path) -> None:
+    quick: dict[str, Any] = {"rounds": 1, "epochs": 1, "shots": 10, "clients": 2}
+    run = train(folder=tmp_path, name="before", **quick)
+    save_audit(Auditor(run).attack(attacks=["lira:mode=offline"], shadows=12))
+    found = retrain_without(run, share=0.2, folder=tmp_path)
+    for kept in (found.without_exposed, found.without_random):
+        truth = load_run(kept.run, folder=tmp_path).truth
+        stay = truth.owner >= 0
+        assert stay.sum() < (run.truth.owner >= 0).sum()
+        assert np.array_equal(truth.is_member[stay], run.truth.is_member[stay])
+
+
 def test_those_who_lose_most_go_and_the_same_others_are_compared(audit: Audit) -> None:
     found = retrain_without(audit.run, share=0.2, folder=audit.run.path.parent)
     part = audit.part(RECORD_EXPOSURE)
@@ -95,7 +108,13 @@ def test_records_that_share_a_coin_go_together_and_count_once(
 ) -> None:
     monkeypatch.setattr(dataset_split, "group_records", pairs_of_a_class)
     run = train(
-        folder=tmp_path, rounds=1, epochs=5, shots=6, clients=1, groups="contents"
+        folder=tmp_path,
+        rounds=1,
+        epochs=5,
+        shots=6,
+        clients=1,
+        groups="contents",
+        seed=0,
     )
     audit = Auditor(run).attack(attacks=["lira:mode=offline"], shadows=8)
     save_audit(audit)

@@ -3,6 +3,7 @@
 import os
 import pickle
 import signal
+import sys
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,14 @@ def is_killed(watcher: object = None) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def ends(watcher: object = None) -> None:
+    sys.exit()
+
+
+def leaves(watcher: object = None) -> None:
+    os._exit(0)
+
+
 def computes(watcher: object = None) -> tuple[Any, ...]:
     """Return how this process computes."""
     threads, device = torch.get_num_threads(), str(chosen_device())
@@ -45,6 +54,8 @@ def in_use_at_first(mark: Path, watcher: object = None) -> str:
 SQUARES: list[Job[Any]] = [Job(f"square of {n}", square, (n,)) for n in range(6)]
 FAILS: Job[Any] = Job("what fails", fails)
 KILLED: Job[Any] = Job("what is killed", is_killed)
+ENDS: Job[Any] = Job("what ends", ends)
+LEAVES: Job[Any] = Job("what leaves", leaves)
 COMPUTES: Job[Any] = Job("how it computes", computes)
 
 

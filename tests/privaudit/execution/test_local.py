@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from privaudit.core.devices import use_device
-from privaudit.core.errors import LostWorkerError, UnknownNameError
+from privaudit.core.errors import LostWorkerError, PluginError, UnknownNameError
 from privaudit.core.memory import use_checkpointing, use_memory
 from privaudit.execution import local
 from privaudit.execution.computing import use_threads
@@ -24,7 +24,14 @@ from privaudit.execution.jobs import Executor, Finished
 from privaudit.execution.local import HERE, Local
 from privaudit.models.remote_code import trust_remote_code
 from tests.places import ROOT
-from tests.privaudit.execution.some_jobs import COMPUTES, FAILS, KILLED, SQUARES
+from tests.privaudit.execution.some_jobs import (
+    COMPUTES,
+    ENDS,
+    FAILS,
+    KILLED,
+    LEAVES,
+    SQUARES,
+)
 
 PLAN = """
 title = "t"
@@ -51,17 +58,22 @@ def test_processes_give_what_this_one_gives_and_say_what_became_of_each_job() ->
         use_checkpointing(),
         trust_remote_code(),
     ):
-        jobs = [FAILS, KILLED, COMPUTES, *SQUARES]
+        jobs = [FAILS, KILLED, ENDS, LEAVES, COMPUTES, *SQUARES]
         there = by_name(Local(2).run(jobs, begun=lambda job: begun.append(job.name)))
-    here = by_name(HERE.run([FAILS, *SQUARES]))
+    here = by_name(HERE.run([FAILS, ENDS, *SQUARES]))
     assert len(there) == len(begun) == len(jobs)
     for job in SQUARES:
         assert there[job.name].value == here[job.name].value
     for found in (there, here):
         with pytest.raises(UnknownNameError, match="Did you mean 'promptfl'"):
             _ = found[FAILS.name].value
-    with pytest.raises(LostWorkerError, match="what is killed was killed, perhaps for"):
-        _ = there[KILLED.name].value
+        with pytest.raises(PluginError, match=r"some_jobs.py ended the process"):
+            _ = found[ENDS.name].value
+    for job in (KILLED, LEAVES):
+        with pytest.raises(
+            LostWorkerError, match=f"{job.name} was killed, perhaps for"
+        ):
+            _ = there[job.name].value
     # Each has its part of the memory, and all else as here.
     assert there[COMPUTES.name].value == ("cuda:3", 4_500_000, True, True, 2)
 

@@ -32,5 +32,5 @@ def test_without_ray_it_is_said_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigError, match=r'pip install "privaudit\[ray\]"'):
+    with pytest.raises(ConfigError, match=r"pip install 'ray\[client\]<"):
         list(OnRay().run(SQUARES))

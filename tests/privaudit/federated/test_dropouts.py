@@ -17,7 +17,7 @@ from privaudit.trainers.promptfl import PromptFL
 from tests.conftest import common_cache
 from tests.toy_federation import Play, Shards
 
-QUICK: dict[str, Any] = {"rounds": 2, "epochs": 1, "participation": 0.5}
+QUICK: dict[str, Any] = {"seed": 0, "rounds": 2, "epochs": 1, "participation": 0.5}
 
 
 def senders(record: RoundRecord) -> list[str]:

@@ -151,7 +151,13 @@ def stopped_after(rounds: int) -> Iterator[Any]:
 @pytest.mark.parametrize("more", [True, False])
 def test_a_resumed_run_stacks_as_many_as_before(tmp_path: Path, more: bool) -> None:
     """Whatever memory there is then: so it comes out to the same bytes."""
-    options: dict[str, Any] = {"rounds": 2, "epochs": 1, "clients": 4, "shots": 6}
+    options: dict[str, Any] = {
+        "seed": 0,
+        "rounds": 2,
+        "epochs": 1,
+        "clients": 4,
+        "shots": 6,
+    }
     plain = train(folder=tmp_path, name="plain", **options)
     with use_memory("700kB"):
         whole = train(folder=tmp_path, name="whole", **options)
@@ -176,6 +182,7 @@ def test_a_resumed_run_has_the_parts_that_it_had(
     DATASETS.names()
     monkeypatch.setitem(DATASETS._entries, "some-texts", text_data)
     options: dict[str, Any] = {
+        "seed": 0,
         "rounds": 2,
         "epochs": 1,
         "clients": 2,
@@ -195,7 +202,13 @@ def test_a_resumed_run_has_the_parts_that_it_had(
 
 
 def test_a_run_that_nobody_limited_is_resumed_as_it_was(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"rounds": 2, "epochs": 1, "clients": 4, "shots": 6}
+    options: dict[str, Any] = {
+        "seed": 0,
+        "rounds": 2,
+        "epochs": 1,
+        "clients": 4,
+        "shots": 6,
+    }
     plain = train(folder=tmp_path, name="plain", **options)
     with stopped_after(1) as stop:
         train(folder=tmp_path, name="cut", watcher=stop, **options)
@@ -209,7 +222,9 @@ def test_a_run_that_nobody_limited_is_resumed_as_it_was(tmp_path: Path) -> None:
 
 
 def test_shadow_models_are_stacked_as_memory_holds_them(tmp_path: Path) -> None:
-    run = train(folder=tmp_path / "runs", rounds=1, epochs=1, clients=2, shots=6)
+    run = train(
+        folder=tmp_path / "runs", rounds=1, epochs=1, clients=2, shots=6, seed=0
+    )
     scores = []
     for limit in (None, "700kB"):
         copied = copytree(run.path, tmp_path / str(limit))

@@ -12,7 +12,7 @@ from privaudit.report.decision.badges import KEPT, NOT_PROVED, promise_badge
 def test_nothing_is_proved_of_a_list_that_may_follow_from_the_data(
     tmp_path: Path,
 ) -> None:
-    asked: dict[str, Any] = {
+    asked: dict[str, Any] = {"seed": 0,
         "rounds": 1, "clients": 2, "shots": 12, "randomness": "system",
         "epsilon": 8.0, "steps": 2, "batch_size": 5,
     }  # fmt: skip

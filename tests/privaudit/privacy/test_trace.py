@@ -104,6 +104,6 @@ def test_such_a_run_is_resumed_without_notes(cut: Path) -> None:
     del header["progress"]["trace_hash"]
     sign_again(cut, progress=header["progress"])
     (cut / "trace.jsonl").unlink()
-    run = train(name="cut", rounds=3, epochs=1, resume=True)
+    run = train(name="cut", rounds=3, epochs=1, resume=True, seed=0)
     assert run.is_complete
     assert run.trace is None

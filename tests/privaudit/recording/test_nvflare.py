@@ -1,6 +1,7 @@
 """The filter, given what NVFlare gives it: make test-nvflare installs NVFlare."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,16 @@ import torch
 from privaudit.federated.transcripts.folder import TranscriptFolder
 from privaudit.federated.transcripts.transcript import Message
 from privaudit.recording.bundle import read_bundle
+from privaudit.recording.membership_split import split_membership
 
 pytest.importorskip("nvflare")
 
 from nvflare.apis.dxo import DXO, DataKind, MetaKey
 from nvflare.apis.event_type import EventType
-from nvflare.apis.fl_constant import FLContextKey, ProcessType
+from nvflare.apis.fl_constant import FLContextKey, ProcessType, ReservedKey
 from nvflare.apis.fl_context import FLContext, FLContextManager
 from nvflare.apis.shareable import Shareable
+from nvflare.apis.signal import Signal
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.abstract.model import make_model_learnable
 from nvflare.app_common.app_constant import AppConstants
@@ -114,6 +117,23 @@ def test_a_server_records_everyone_and_the_mean_of_the_last_round(
     steps = str(MetaKey.NUM_STEPS_CURRENT_ROUND)
     assert [int(tensors[steps]) for tensors in updates] == [5, 10, 5, 10]
     assert read_bundle(folder).aggregation.uploads == "models"
+
+
+@pytest.mark.parametrize("is_aborted", [False, True])
+def test_a_job_that_was_aborted_is_no_run(is_aborted: bool, tmp_path: Path) -> None:
+    """NVFlare ends it as any other: END_RUN is fired, and the abort signal is set."""
+    split = split_membership(clients=2, records=400)
+    replace(split, names=SITES).save(tmp_path / "ledger.npz")
+    recording = RecordingFilter(str(tmp_path / "run"), str(tmp_path / "ledger.npz"))
+    play(recording)
+    ctx, signal = context("hospital-a"), Signal()
+    if is_aborted:
+        signal.trigger(True)
+    ctx.set_prop(ReservedKey.RUN_ABORT_SIGNAL, signal, private=True, sticky=True)
+    recording.handle_event(EventType.END_RUN, ctx)
+    assert read_bundle(tmp_path / "run").ended is not is_aborted
+    assert (recording.run is None) == is_aborted
+    assert (tmp_path / "run" / "run.json").exists() is not is_aborted
 
 
 def test_differences_are_declared_and_added_to_what_was_sent(tmp_path: Path) -> None:

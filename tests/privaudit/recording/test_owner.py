@@ -1,6 +1,7 @@
 """The owner's module: how it is found, checked, and blamed."""
 
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from privaudit import Auditor, load_run
 from privaudit.core.errors import AttackError, PrivauditError
 from privaudit.recording.owner import Owner, load_owner, use_owner
 from tests.conftest import Cli
+from tests.places import ROOT
 from tests.privaudit.recording.small_federation import Linear, record
 
 CODE = """
@@ -63,6 +65,9 @@ def test_what_is_kept_goes_when_the_code_changes(tmp_path: Path) -> None:
         ({"query": len}, "should have labels"),
         ({"query": len, "labels": [0.5]}, "whole numbers"),
         ({"query": len, "labels": [[0]]}, "whole numbers"),
+        ({"query": len, "labels": [0, -1]}, "labels from -1 to 0.* from 0 on"),
+        ({"query": len, "labels": [3, 10**9]}, "to 1000000000, of 2 records"),
+        ({"query": len, "labels": np.array([2**63 + 1])}, "to 9223372036854775809, of"),
         ({"query": len, "labels": [0], "task": "regression"}, "regression"),
         ({"query": len, "labels": [0], "utility": 1}, "utility of"),
     ],
@@ -83,6 +88,84 @@ def test_a_module_that_cannot_be_used_exits_with_2(
     code, _, err = cli("attack", folder, "--owner", tmp_path / "broken.py")
     assert code == 2
     assert says in err
+
+
+ENDINGS = {
+    "sys.exit()": "import sys\nsys.exit()",
+    "a script": (
+        "import argparse\nparser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--epochs', required=True)\nparser.parse_args()"
+    ),
+    "what it imports": "import ends_at_once",
+}
+
+
+@pytest.mark.parametrize("command", ["attack", "gate", "lint"])
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_module_that_ends_the_process_is_no_success(
+    folder: Path, tmp_path: Path, cli: Cli, ending: str, command: str
+) -> None:
+    """A gate takes exit code 0 for a pass."""
+    (tmp_path / "ends_at_once.py").write_text("raise SystemExit(0)")
+    (tmp_path / "theirs.py").write_text(ENDINGS[ending])
+    code, out, err = cli(command, folder, "--owner", tmp_path / "theirs.py")
+    assert (code, out) == (2, "")
+    name = "ends_at_once" if "imports" in ending else "theirs"
+    assert f"{name}.py ended the process (sys.exit) in line " in err
+    assert "while it was imported. Put what a script does under `if __name__" in err
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("query", ["attack", "--shadows", "0"]),
+        ("local_update", ["attack", "--shadows", "5"]),
+        ("query", ["gate", "--min-utility", "0.1"]),
+    ],
+)
+def test_a_function_that_ends_the_process_is_no_success(
+    folder: Path, tmp_path: Path, cli: Cli, function: str, words: list[str]
+) -> None:
+    run = shutil.copytree(folder, tmp_path / "run")
+    sound = "tests.privaudit.recording.linear_owner"
+    if words[0] == "gate":  # asks an audit that is there, and models for utility
+        assert cli("attack", run, "--shadows", "0", "--owner", sound)[0] == 0
+    (tmp_path / "theirs.py").write_text(
+        f"import sys\nfrom {sound} import *\ndef {function}(*_):\n    sys.exit()\n"
+    )
+    code, out, err = cli(*words, run, "--owner", tmp_path / "theirs.py")
+    assert (code, out) == (2, "")
+    assert (
+        "theirs.py ended the process (sys.exit) in line 4, while it was called" in err
+    )
+
+
+@pytest.mark.slow
+def test_no_command_is_ended_by_an_owners_module_in_silence(
+    folder: Path, tmp_path: Path
+) -> None:
+    """Real processes: nobody can catch os._exit."""
+    (tmp_path / "import.py").write_text("import os\nos._exit(0)")
+    (tmp_path / "call.py").write_text(
+        "import os\nfrom tests.privaudit.recording.linear_owner import *\n"
+        "def query(*_):\n    os._exit(0)\n"
+    )
+    commands = [
+        ["attack", str(folder), "--shadows", "0", "--owner", str(tmp_path / "call.py")],
+        ["gate", str(folder), "--owner", str(tmp_path / "import.py")],
+        ["lint", str(folder), "--owner", str(tmp_path / "import.py")],
+    ]
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", "privaudit", *words],
+            stderr=subprocess.PIPE, text=True, cwd=ROOT,
+        )
+        for words in commands
+    ]  # fmt: skip
+    for process in started:
+        _, err = process.communicate()
+        assert process.returncode == 2
+        assert "other people's code ended it, as os._exit does" in err
 
 
 def test_the_environment_names_an_owner_for_pytest_and_others(

@@ -194,7 +194,7 @@ def test_an_export_names_no_word_of_the_owner(tmp_path: Path) -> None:
     text = "".join(p.read_text() for p in (tmp_path / "out").iterdir())
     for word in ("FedAvg, a loop", "secret_net", "digits", "charite"):
         assert word not in text
-    assert set(found.card["data"]) == {"sealed"}
+    assert found.card.training.origin == "recorded"
 
 
 def test_lint_speaks_about_a_recorded_federation(folder: Path) -> None:

@@ -17,6 +17,7 @@ from privaudit.privacy.events import MechanismEvent
 from privaudit.recording.bundle import BUNDLE, read_bundle
 from privaudit.recording.importing import finish_recording
 from privaudit.recording.recorder import Recorder
+from tests.conftest import Cli
 from tests.privaudit.recording.small_federation import (
     NAMES,
     ROUNDS,
@@ -41,7 +42,7 @@ def test_what_a_killed_recorder_wrote_can_be_audited(tmp_path: Path) -> None:
         run()
     bundle = read_bundle(tmp_path / "run")
     assert bundle.rounds == 2
-    ended = finish_recording(tmp_path / "run", toss())
+    ended = finish_recording(tmp_path / "run", toss(), stopped=True)
     assert ended.config.rounds == 2
     assert max(m.round for m in ended.transcript) == 1
 
@@ -53,7 +54,7 @@ def test_lines_beyond_the_last_count_are_dropped(tmp_path: Path) -> None:
     counted = (tmp_path / "run" / BUNDLE).read_bytes()
     recorder.close()
     (tmp_path / "run" / BUNDLE).write_bytes(counted)
-    run = finish_recording(tmp_path / "run", toss())
+    run = finish_recording(tmp_path / "run", toss(), stopped=True)
     assert {m.round for m in run.transcript} == {0}
 
 
@@ -130,10 +131,6 @@ def test_memory_does_not_grow_with_rounds(tmp_path: Path) -> None:
         (lambda r: r.broadcast(0, "a/b", {"w": torch.ones(1)}), "no name of a client"),
         (lambda r: r.broadcast(0, "server", {"w": torch.ones(1)}), "taken"),
         (lambda r: r.broadcast(0, "a", {"w": "text"}), "no tensor"),
-        (lambda r: r.update(0, "a", {"w": torch.ones(1)}), "Give both, or neither"),
-        (lambda r: r.update(0, "a", {"w": torch.ones(1)}, weight=-1), "weighs"),
-        (lambda r: r.update(0, "a", {"w": torch.ones(1)}, weight=np.nan), "weighs"),
-        (lambda r: r.update(0, "a", {"n": torch.ones(2)}), "weighs"),
         (lambda r: r.broadcast(10**9, "a", {"w": torch.ones(1)}), "Count rounds"),
         (lambda r: r.broadcast(-1, "a", {"w": torch.ones(1)}), "Count rounds"),
         (lambda r: r.declare(limit=float("inf")), "settings"),
@@ -144,14 +141,6 @@ def test_what_is_no_message_is_refused(tmp_path: Path, spoil: Any, says: str) ->
     recorder = Recorder(tmp_path / "run", weight="n")
     with pytest.raises(ConfigError, match=says):
         spoil(recorder)
-
-
-def test_a_client_sends_one_update_in_a_round(tmp_path: Path) -> None:
-    """Two nodes that claim one partition would hide one behind the other."""
-    recorder = Recorder(tmp_path / "run")
-    recorder.update(0, "a", {"w": torch.ones(1)})
-    with pytest.raises(ConfigError, match="two updates"):
-        recorder.update(0, "a", {"w": torch.zeros(1)})
 
 
 def test_the_last_model_is_everybodys_where_it_is_one(tmp_path: Path) -> None:
@@ -189,7 +178,7 @@ def test_without_a_last_model_a_server_knows_the_mean(tmp_path: Path) -> None:
 
 
 def test_a_weight_that_nobody_declared_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="None"):
+    with pytest.raises(ConfigError, match="no name is declared for weights"):
         Recorder(tmp_path / "run").update(0, "a", {"w": torch.ones(1)}, weight=3)
 
 
@@ -227,11 +216,12 @@ def test_one_mechanism_twice_in_a_round_composes(tmp_path: Path) -> None:
                 recorder.mechanism(0, event)
             run_federation(recorder, toss(), Linear(), rounds=1)
         certified = load_run(tmp_path / f"run-{times}").privacy["certified"]
-        epsilons.append(certified["server"]["epsilon"])
+        assert certified["server"]["epsilon"] is None
+        epsilons.append(certified["server"]["declared"])
     assert epsilons[1] > 1.3 * epsilons[0]
 
 
-def test_mechanisms_are_certified(tmp_path: Path) -> None:
+def test_mechanisms_are_declared_and_accounted_for(tmp_path: Path) -> None:
     """Noise of 0.01 clip norms a round proves next to nothing, and lint says so."""
     from privaudit.checks.lint import lint
 
@@ -254,6 +244,39 @@ def test_mechanisms_are_certified(tmp_path: Path) -> None:
     assert [group["rounds"] for group in groups] == [[0, 1]]
     certificate = run.privacy["certified"]["server"]
     assert certificate["unit"] == "client"
-    assert certificate["epsilon"] > 1000
+    assert certificate["epsilon"] is None
+    assert certificate["declared"] > 1000
     found = {finding.rule: finding.severity for finding in lint(run)}
     assert found["claim-covers-certificate"] == "error"
+
+
+def test_a_stopped_recording_gives_no_verdict_as_if_it_were_whole(
+    tmp_path: Path, cli: Cli
+) -> None:
+    """By an error, or a kill: without close() nobody knows what was to come."""
+    folder, ledger = tmp_path / "run", tmp_path / "ledger.npz"
+    toss().save(ledger)
+
+    def fails(recorder: Recorder) -> None:
+        with recorder:
+            run_federation(recorder, toss(), Linear(), rounds=1)  # and a broadcast
+            raise RuntimeError
+
+    one = Recorder(folder, ledger=toss(), weight="n")
+    with pytest.raises(RuntimeError):
+        fails(one)
+    assert not (folder / "run.json").exists()
+    assert one.run is None
+    code, _, said = cli("import", folder, "--ledger", ledger)
+    assert code == 2
+    assert "was stopped" in said
+    assert "--stopped" in said
+    assert not (folder / "run.json").exists()
+    code, said, _ = cli("import", folder, "--ledger", ledger, "--stopped")
+    assert code == 0
+    assert load_run(folder).config.settings == {
+        "recording": "stopped after round 1, before the federation's end"
+    }
+    whole = record(tmp_path / "whole").run
+    assert whole is not None
+    assert "recording" not in whole.config.settings

@@ -17,8 +17,8 @@ def test_it_holds_the_sentence_a_row_and_a_sentence_for_each_check() -> None:
     page = READER.render(gate_markdown(made()))
     assert page.count("<tr>") == 5
     assert page.count("<li>") == 4
-    assert "<strong>Regression: 2 of 4 checks found one" in page
-    assert "<td>+0.300 [0.281, 0.319]</td>" in page
+    assert "<strong>Regression: 2 of 4 checks (against a baseline" in page
+    assert "<td>margin 0.05</td>" in page
     assert page.count("❌ regression") == 2
     assert page.count("⚠️ underpowered") == 1
 
@@ -30,7 +30,7 @@ def test_a_nasty_name_stays_text_in_its_own_cell() -> None:
     assert "<code" not in page
     assert page.count("<tr>") == 3
     rows = re.findall(r"<tr>(.*?)</tr>", page, re.DOTALL)
-    assert {row.count("<td>") + row.count("<th>") for row in rows} == {7}
+    assert {row.count("<td>") + row.count("<th>") for row in rows} == {4}
     assert page.count("<h1") == 0
 
 
@@ -64,9 +64,8 @@ def test_a_number_at_the_beginning_reads_as_it_is() -> None:
 
 def test_it_reads_as_text_too() -> None:
     text = gate_markdown(made("dp-fpl_8", None, worse=0.3, same=0.0))
-    assert "+0.300 [0.281, 0.319]" in text
-    assert "9 + 8" in text
-    assert "dp-fpl_8 against before" in text
+    assert "| worse " in text
+    assert "dp-fpl_8 against before" not in text  # names may hold a seed
     rows = [line for line in text.splitlines() if line.startswith("|")]
     bars = [[n for n, sign in enumerate(row) if sign == "|"] for row in rows]
     assert all(one == bars[0] for one in bars)

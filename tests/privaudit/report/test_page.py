@@ -237,7 +237,7 @@ def test_the_file_is_its_owners_alone(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_a_file_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="Cannot write"):
+    with pytest.raises(StorageError, match="is no folder"):
         write_report([make_audit()], tmp_path / "file" / "report.html")
 
 

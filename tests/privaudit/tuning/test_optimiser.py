@@ -169,7 +169,12 @@ def test_a_resumed_run_goes_on_with_what_was_kept(
         if event.done == 2:
             raise KeyboardInterrupt
 
-    options: dict[str, Any] = {"rounds": 4, "participation": 0.5, "epochs": 2}
+    options: dict[str, Any] = {
+        "seed": 0,
+        "rounds": 4,
+        "participation": 0.5,
+        "epochs": 2,
+    }
     options |= {"clients": 4, "shots": 4, "measured_rounds": 1, "tested": 10}
     options |= {"optimizer": "adam", "optimizer_state": "kept", "schedule": "cosine"}
     with common_cache(tmp_path_factory):

@@ -7,6 +7,7 @@ from privaudit.core.errors import ConfigError
 from privaudit.core.storage import UNFINISHED, make_private_folder
 
 HEADER = "run.json"
+BEGUN = f".run{UNFINISHED}"  # there while a run's first files are written
 PLAN = "plan.json"  # of audits, put there before training
 CANARIES = "canaries.json"  # what they are, and whose: to be looked at
 FOLDERS = ("transcript", "kept", "audits")

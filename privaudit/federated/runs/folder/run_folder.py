@@ -12,7 +12,9 @@ from privaudit.core.storage import (
     write_bytes,
 )
 from privaudit.federated.runs.folder.lease import LEASE
+from privaudit.federated.runs.folder.outputs import check_above
 from privaudit.federated.runs.folder.own_files import (
+    BEGUN,
     FOLDERS,
     HEADER,
     WRITTEN,
@@ -21,7 +23,6 @@ from privaudit.federated.runs.folder.own_files import (
 from privaudit.federated.runs.folder.run_lock import LOCK
 from privaudit.federated.runs.folder.working_copy import forget
 
-BEGUN = f".run{UNFINISHED}"  # there while a run's first files are written
 _SHOWN = 3  # files that an error names
 
 
@@ -34,8 +35,9 @@ def check_place(path: Path, *, fresh: bool) -> None:
 
     Raises:
         ConfigError: It is not empty and no run; the text says what to do.
-        StorageError: It cannot be read.
+        StorageError: It cannot be read, or lies in another run.
     """
+    check_above(path)
     for folder in (path, *(path / name for name in FOLDERS)):
         refuse_link(folder)
     if fresh or (path / HEADER).exists() or (path / BEGUN).exists():

@@ -3,15 +3,18 @@
   ...         configuration, versions, hashes of data, model, ledger, transcript, files
   signature   of all that, by who trained
   added       files that came later (audits) by hash, and the signature of who made
-              them, on these hashes and the first signature
+              them, on these hashes and the first signature; the trainer signs that
+              there are none yet
 
 The first signature is never made again after the last round, so that an audit by
-somebody else leaves it as it was.
+somebody else leaves it as it was. It says that there is a list of what was added: who
+has no key cannot make one that leaves audits out.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +31,12 @@ from privaudit.core.storage import (
 from privaudit.federated.runs.folder.lease import Lease
 from privaudit.federated.runs.folder.own_files import HEADER, make_folders
 from privaudit.federated.runs.folder.run_lock import lock_run
+from privaudit.federated.runs.folder.witness import remember
 from privaudit.federated.runs.folder.working_copy import push
 
 FORMAT = 3  # of the run directory; raised when an older reader would misread it
 SIGNATURE, ADDED = "signature", "added"
+COUNTS = "counts_audits"  # that there is a list of what was added, from the start
 _RUN, _LATER = "run", "files added to a run"  # what signatures are for
 _PATIENCE = 60.0  # seconds for which another process may hold a finished run
 
@@ -57,6 +62,7 @@ class _Header(BaseModel):
     earlier: list[dict[str, Any]] = []
     equal_bytes: bool = True
     remote_code: bool = False
+    counts_audits: bool = False
     config: dict[str, Any]
     identity_hash: str = ""
     model_hash: str
@@ -113,7 +119,10 @@ def save_header(
         RunInUseError: The lease was taken over; run.json stays as it was.
         StorageError: The folder cannot be written.
     """
-    _write(path, {**header, SIGNATURE: sign(_RUN, header)}, lease)
+    content = {**header, COUNTS: True}
+    first = sign(_RUN, content)
+    added = _signed_list(first["value"], {})
+    _write(path, {**content, SIGNATURE: first, ADDED: added}, lease)
 
 
 def _write(path: Path, content: Mapping[str, Any], lease: Lease | None) -> None:
@@ -146,10 +155,16 @@ def read_header(path: Path) -> SignedHeader:
     signer = check_signature(_RUN, content, signature, place)
     _check_fields(place, content)
     seal: str = signature["value"]
+    if later is None and content.get(COUNTS):
+        raise TranscriptError(
+            f"{place} lacks the signed list of what was added to the run, by which its "
+            "audits are counted: it was cut. Restore it from a copy, or train anew with "
+            "--fresh."
+        )
     if later is None:
         return SignedHeader(content, signer, {}, None, seal)
     added, auditor = _read_added(place, seal, later)
-    return SignedHeader(content, signer, added, auditor, seal)
+    return SignedHeader(content, signer, added, auditor if added else None, seal)
 
 
 def _check_fields(place: Path, content: Mapping[str, Any]) -> None:
@@ -204,6 +219,26 @@ def counted_lines(file: Path, listed: str | None) -> list[bytes]:
     )
 
 
+def grown_lines(
+    path: Path, seal: str, name: str, latest: Callable[[], SignedHeader]
+) -> list[bytes]:
+    """Return the lines of a file of a run that only grows, held against all seen here.
+
+    Args:
+        path: The run's folder.
+        seal: Of the run.
+        name: Of the file.
+        latest: Reads the header.
+
+    Raises:
+        MissingFileError: It is gone.
+        LimitError: It is larger than a bound.
+        TranscriptError: It was cut or altered, or is older than what was seen before.
+    """
+    file = path / name
+    return remember(file, seal, lambda: counted_lines(file, latest().added.get(name)))
+
+
 def _refuse_surplus(file: Path, there: int, listed: int) -> None:
     """Refuse lines that no kill explains: run.json is older than the file."""
     if there - listed > 1:
@@ -245,21 +280,24 @@ def add_files(
                 f"{path} was trained again since this was begun, so that its results "
                 "would be of a run that is no more. Run the same command again."
             )
+        grown = {
+            name: [*grown_lines(path, seal, name, lambda: header), line]
+            for name, line in (lines or {}).items()
+        }
         written = dict(contents)
-        for name, line in (lines or {}).items():
-            there = counted_lines(path / name, header.added.get(name))
-            written[name] = b"".join(one + b"\n" for one in (*there, line))
+        for name, there in grown.items():
+            written[name] = b"".join(one + b"\n" for one in there)
         for name, content in written.items():
             make_folders(path, name)
             write_bytes(path / name, content, lease.check)
         hashes = {n: hashlib.sha256(c).hexdigest() for n, c in written.items()}
-        _save_added(path, header, {**header.added, **hashes}, lease)
+        first = read_json(path / HEADER)[SIGNATURE]
+        added = _signed_list(header.seal, {**header.added, **hashes})
+        _write(path, {**header.content, SIGNATURE: first, ADDED: added}, lease)
+        for name, there in grown.items():
+            remember(path / name, seal, partial(list, there))
 
 
-def _save_added(
-    path: Path, header: SignedHeader, files: Mapping[str, str], lease: Lease
-) -> None:
-    signature = sign(_LATER, {"run": header.seal, "files": files})
-    first = read_json(path / HEADER)[SIGNATURE]
-    added = {"files": dict(sorted(files.items())), SIGNATURE: signature}
-    _write(path, {**header.content, SIGNATURE: first, ADDED: added}, lease)
+def _signed_list(seal: str, files: Mapping[str, str]) -> dict[str, Any]:
+    signature = sign(_LATER, {"run": seal, "files": files})
+    return {"files": dict(sorted(files.items())), SIGNATURE: signature}

@@ -1,7 +1,8 @@
 """A run's secret key: drawn by the system and kept with the run, or of its seed.
 
-Noise, secret samples and masks follow from it. Whoever has it subtracts the noise and
-removes the masks, so that nothing is hidden from who can guess it.
+Noise, secret samples and masks follow from it, and the coins that choose members unless
+a seed was asked for. Whoever has it subtracts the noise, removes the masks and knows
+every member, so that nothing is hidden from who can guess it.
 """
 
 import hashlib
@@ -19,7 +20,7 @@ from privaudit.federated.runs.config import RunConfig
 from privaudit.privacy.secure_aggregation.randomness import RunKey
 
 RUN_KEY = "kept/run.key"
-UNLIKE = ("progress", "files", "python")
+UNLIKE = ("progress", "files", "python", "counts_audits")
 """What a header holds that no upload depends on."""
 
 
@@ -50,7 +51,17 @@ def secrets_of(config: RunConfig, drawn: Callable[[], bytes]) -> Seeds:
     """
     if config.randomness == "system":
         return Seeds.of_key(drawn())
-    return Seeds(config.seed)
+    return config.seeds
+
+
+def coins_of(config: RunConfig, drawn: Callable[[], bytes]) -> Seeds:
+    """Return where the membership coins come from: the run's key, or an asked-for seed.
+
+    Args:
+        config: Of the run.
+        drawn: Reads the key that was drawn for it, and raises if it was altered.
+    """
+    return Seeds.of_key(drawn()) if config.seed is None else config.seeds
 
 
 def masking_of(
@@ -79,4 +90,4 @@ def _seeded_key(header: Mapping[str, Any], config: RunConfig) -> RunKey:
     alike = {name: value for name, value in header.items() if name not in UNLIKE}
     text = json.dumps([config.digest, alike], sort_keys=True)
     run = hashlib.sha256(text.encode()).hexdigest()
-    return RunKey.of_seed(Seeds(config.seed), run)
+    return RunKey.of_seed(config.seeds, run)

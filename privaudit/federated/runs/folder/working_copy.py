@@ -15,8 +15,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import fields
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
@@ -89,6 +90,33 @@ def url_of(path: Path) -> str | None:
             url = read_bytes(_copies() / parts[0] / _ADDRESS).decode()
             return "/".join((url, *parts[1:]))
     return None
+
+
+class FoundAgain:
+    """What another process finds by its place and reads itself: nothing read is sent.
+
+    That may be on another machine: of what lies in a store the URL is sent, and the copy
+    is made in the cache there.
+
+    Attributes:
+        path: Where it is read, here.
+    """
+
+    path: Path
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields of a dataclass, with the place in the path's stead."""
+        these: Any = self
+        held = {one.name: getattr(self, one.name) for one in fields(these)}
+        return {**held, "path": url_of(self.path) or self.path}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the fields; what the store has comes by a refresh."""
+        place = state["path"]
+        if isinstance(place, str):
+            folder, _, name = place.rpartition("/")
+            place = copy_of(folder) / name
+        vars(self).update(state, path=place)
 
 
 def _copies() -> Path:

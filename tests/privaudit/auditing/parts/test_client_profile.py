@@ -99,6 +99,7 @@ def audit(tmp_path_factory: pytest.TempPathFactory) -> Audit:
         rounds=1,
         clients=3,
         measured_rounds=1,
+        seed=0,
     )
     return Auditor(run).attack("client-profile", clients=2, shadows=8)
 

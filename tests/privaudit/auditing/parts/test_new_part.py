@@ -18,8 +18,6 @@ from privaudit.auditing.played_scenario import PlayedScenario
 from privaudit.auditing.storage.load import read_audit
 from privaudit.auditing.storage.restore import restore_audit
 from privaudit.auditing.storage.save import save_audit
-from privaudit.report.export.allow_list import AllowList
-from privaudit.report.export.audits import recorded
 from privaudit.report.page import render_report
 from privaudit.report.tables.table import print_table
 from privaudit.statistics.estimate import Estimate, proportion
@@ -126,15 +124,6 @@ def test_a_part_of_attacks_keeps_their_scores(audits: tuple[Audit, Audit]) -> No
     assert f"{attack}</td><td>{audit.part(AGAIN)[attack].auroc}" in render_report(
         [audit]
     )
-
-
-@pytest.mark.usefixtures("entered")
-def test_nothing_of_it_leaves_before_somebody_allows_it(
-    audits: tuple[Audit, Audit],
-) -> None:
-    sieve, contents = AllowList(), read_audit(audits[0].run, NAME).contents
-    assert not {"member_share", "again"} & set(recorded(contents, sieve, "x"))
-    assert {"x/member_share", "x/again"} <= set(sieve.unknown)
 
 
 def test_audits_of_before_and_after_are_read(

@@ -82,6 +82,8 @@ def test_crafted_canaries_are_noticed_where_nothing_protects_them(
         canary="gradient",
         canaries=60,
         measured_rounds=1,
+        seed=0,
+        randomness="system",
     )
     audit = Auditor(run).attack("one-run")
     found = audit.part(ONE_RUN)

@@ -10,8 +10,6 @@ from privaudit.auditing.parts.record_exposure import RECORD_EXPOSURE
 from privaudit.auditing.storage.load import read_audit
 from privaudit.auditing.storage.restore import restore_audit
 from privaudit.auditing.storage.save import save_audit
-from privaudit.report.export.allow_list import AllowList
-from privaudit.report.export.audits import recorded
 from privaudit.report.figures.row_figures import exposure_plot, property_plot
 from privaudit.report.page import render_report
 from privaudit.report.tables.record_table import (
@@ -87,12 +85,6 @@ def test_a_page_names_records_only_where_it_is_asked_to(audit: Audit) -> None:
     shown = render_report([audit], show_records=True)
     first = most_exposed_of(audit)[0]
     assert f"<td>{first.client}</td><td>{first.record}</td>" in shown
-
-
-def test_nothing_of_it_is_exported(audit: Audit) -> None:
-    sieve, contents = AllowList(), read_audit(audit.run, SCENARIO).contents
-    assert "record_exposure" in contents
-    assert "record_exposure" not in recorded(contents, sieve, "audit.json")
 
 
 def test_without_shadow_models_only_attacks_are_counted(audit: Audit) -> None:

@@ -1,6 +1,5 @@
 """Every audit of a run is counted, and the best of several counts as one of several."""
 
-import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -29,6 +28,7 @@ from privaudit.auditing.storage.save import save_audit
 from privaudit.checks.gate.settings import GateSettings
 from privaudit.cli.attacking import recounted, report_page
 from privaudit.core.errors import LimitError, MissingFileError, TranscriptError
+from privaudit.evaluation.card import read_card
 from privaudit.federated.runs.runs import Run
 from privaudit.report.export import export_public
 from privaudit.report.export.verify import verify_card
@@ -127,14 +127,13 @@ def test_report_gate_and_card_say_how_many_were_tried_and_correct_for_them(
     confidence = [check.estimate.confidence for check in result.tested]
     assert confidence == [1 - 0.05 / 8] * len(confidence)
     card = tmp_path / "public"
-    assert export_public(run, card).card["tried"] == {"audits": 8}
-    assert "8 audits of the run are in its log" in (card / "README.txt").read_text()
+    shown = export_public(run, card).card.audits["server-reconstruct"]
+    assert (shown.audits, shown.corrected_for) == (8, 8)
+    assert shown.auroc is not None
+    assert shown.auroc.confidence == 1 - 0.05 / 8
     log(run, scored(seed=99))  # later than the card
     found = verify_card(card, run)
     assert found.mismatches == ()
-    said = json.loads((card / "card.json").read_text())
-    leak = said["audits"]["server-reconstruct"]["leaks"]["loss-threshold"]
-    assert "corrected for 8 audits" in leak["verdict"]["sentence"]
     code, printed, _ = cli("gate", "whole", "--max-auroc", 0.9)
     assert code in (0, 3)
     assert "one of 9 audits" in re.sub(r"\s+", " ", printed)
@@ -149,13 +148,14 @@ def test_a_card_that_names_fewer_audits_than_there_were_is_untrue(
 ) -> None:
     log(audited.run, scored(seed=1))
     card = export_public(audited.run, tmp_path / "public").folder / "card.json"
-    from privaudit.report.export.card import render, with_hash
-
-    said = json.loads(card.read_text())
-    said["tried"]["audits"] = 1
-    card.write_text(render(with_hash(said)))
+    said, _ = read_card(card)
+    (shown,) = said.audits.values()
+    assert shown.audits == 2
+    forged = shown.model_copy(update={"audits": 1})
+    one = said.model_copy(update={"audits": {"server-reconstruct": forged}})
+    card.write_text(one.render())
     found = verify_card(card, audited.run)
-    assert any("verdict" in one.place for one in found.mismatches)
+    assert any("corrected_for" in one.place for one in found.mismatches)
 
 
 def test_several_at_once_lose_no_line(whole: Path) -> None:
@@ -225,11 +225,11 @@ def test_a_log_that_is_gone_is_an_error_before_anything_is_trained(
 def test_a_header_that_is_older_than_the_log_drops_no_line(whole: Path) -> None:
     header = whole / "run.json"
     before = header.read_bytes()
+    (whole / "audits").mkdir(exist_ok=True)
+    (whole / LOG).write_text("{}\n")  # as a kill leaves it
+    assert read_log(Run(whole)) == []
     log(Run(whole), scored())
     after_one = header.read_bytes()
-    header.write_bytes(before)
-    assert read_log(Run(whole)) == []  # as a kill leaves it
-    header.write_bytes(after_one)
     for seed in (1, 2):
         log(Run(whole), scored(seed=seed), seed)
     content = (whole / LOG).read_bytes()

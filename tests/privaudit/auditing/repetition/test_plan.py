@@ -42,7 +42,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with common_cache(tmp_path_factory):
         train(
             folder=folder, name="mine", rounds=1, clients=3, epochs=1,
-            plan=folder / "plan.json",
+            plan=folder / "plan.json", seed=0
         )  # fmt: skip
     return folder
 
@@ -67,7 +67,7 @@ def test_a_plan_is_made_trained_with_and_carried_out_by_its_commands(
     code, _, err = cli("plan", place, *words)
     assert code == 2
     assert "made once" in err
-    code, _, err = cli("train", *SMALL, "--name", "mine", "--plan", place)
+    code, _, err = cli("train", "--seed", 0, *SMALL, "--name", "mine", "--plan", place)
     assert code == 2
     assert "another plan" in err
     code, printed, err = cli("attack", "mine", "--planned")
@@ -101,9 +101,10 @@ def test_others_do_not_correct_what_was_planned_and_it_corrects_them(
     assert beside.tried.deviations == ("seed is 1 and not 0",)
     assert beside.tried.different == 6
     assert beside.verdict.kind == "underpowered"
-    card = export_public(run, tmp_path / "public").card["tried"]
-    plan = read_plan(folder / "plan.json")
-    assert card == {"audits": 6, "plan": plan.hash, "as_planned": 1}
+    card = export_public(run, tmp_path / "public").card
+    (shown,) = card.audits.values()
+    assert (shown.audits, shown.corrected_for, shown.planned) == (6, 1, True)
+    assert card.commitments.plan is not None
     assert verify_card(tmp_path / "public", run).matches
 
 
@@ -181,7 +182,7 @@ def test_a_plan_that_somebody_else_made_up_is_refused_before_training(
     place = tmp_path / "foreign.json"
     digest = hashlib.sha256(text.encode()).hexdigest()
     place.write_text(json.dumps({**said, "sha256": digest}))
-    code, _, err = cli("train", *SMALL, "--name", "mine", "--plan", place)
+    code, _, err = cli("train", "--seed", 0, *SMALL, "--name", "mine", "--plan", place)
     assert code == 2
     assert "foreign.json is no plan" in re.sub(r"\s+", " ", err)
 
@@ -203,11 +204,11 @@ def test_a_run_is_trained_anew_with_its_own_plan_and_not_removed_for_a_bad_one(
         with pytest.raises(ConfigError, match=r"bad\.json"):
             train(
                 folder=folder, name="mine", rounds=1, clients=3, epochs=1,
-                fresh=True, plan=bad,
+                fresh=True, plan=bad, seed=0
             )  # fmt: skip
     assert (folder / "mine" / "run.json").read_bytes() == seal
     run = train(
-        folder=folder, name="mine", rounds=1, clients=3, epochs=1, fresh=True, plan=own,
+        folder=folder, name="mine", rounds=1, clients=3, epochs=1, fresh=True, plan=own, seed=0
     )  # fmt: skip
     assert run.is_complete
     assert run.read("plan.json") == before

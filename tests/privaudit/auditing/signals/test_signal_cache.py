@@ -1,8 +1,11 @@
 from pathlib import Path
 
+import pytest
 import torch
+from torch import Tensor
 
-from privaudit.auditing.signals.signal_cache import SignalStore
+from privaudit.auditing.signals.signal_cache import SIGNATURE, SignalStore
+from privaudit.core.storage import read_tensors, write_tensors
 
 
 def test_a_table_is_found_by_what_it_is_about(tmp_path: Path) -> None:
@@ -34,6 +37,40 @@ def test_a_table_with_one_number_altered_is_made_again(tmp_path: Path) -> None:
     content[place] ^= 1
     path.write_bytes(bytes(content))
     assert store.load(client="a") is None
+
+
+ALTERED: dict[str, dict[str, Tensor]] = {
+    "type": {"x": torch.arange(12).view(torch.float64), "y": torch.zeros(4)},
+    "no type of numpy": {
+        "x": torch.arange(12).view(torch.bfloat16), "y": torch.zeros(4),
+    },
+    "shape": {"x": torch.arange(12).view(3, 4), "y": torch.zeros(4)},
+    "bytes of another": {"x": torch.arange(12)[:0], "y": torch.arange(14)},
+    "name": {"x": torch.arange(12), "z": torch.zeros(4)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ALTERED)
+def test_a_table_of_altered_types_shapes_or_names_is_made_again(
+    tmp_path: Path, what: str
+) -> None:
+    store = SignalStore(tmp_path, {})
+    store.save({"x": torch.arange(12), "y": torch.zeros(4)}, client="a")
+    (path,) = tmp_path.glob("*.safetensors")
+    assert store.load(client="a") is not None
+    signed = {SIGNATURE: read_tensors(path)[SIGNATURE]}
+    write_tensors(path, ALTERED[what] | signed)
+    assert store.load(client="a") is None
+
+
+def test_a_signature_of_another_type_or_shape_is_none(tmp_path: Path) -> None:
+    store = SignalStore(tmp_path, {})
+    store.save({"x": torch.arange(12)}, client="a")
+    (path,) = tmp_path.glob("*.safetensors")
+    for other in (torch.zeros(3, dtype=torch.bfloat16), torch.zeros(2, 0), None):
+        found = {} if other is None else {SIGNATURE: other}
+        write_tensors(path, {"x": torch.arange(12), **found})
+        assert store.load(client="a") is None
 
 
 def test_the_folder_is_private(tmp_path: Path) -> None:

@@ -168,8 +168,10 @@ def test_a_page_a_card_and_the_terminal_speak_of_clients(
     assert "Was this client in the federation at all?" in page
     folder = export_public(run, tmp_path / "public").folder
     card = json.loads((folder / "card.json").read_text())
-    leak = card["audits"]["client-membership"]["leaks"]["confidence"]
-    assert leak["auroc"]["n"] == [members, others]
+    assert card["design"]["unit"] == "client"
+    auroc = card["audits"]["client-membership"]["auroc"]
+    assert auroc["candidates"] == members + others
+    assert (card["privacy"]["certified"], card["privacy"]["mechanisms"]) == ({}, [])
     assert verify_card(folder, run).matches
 
 

@@ -1,14 +1,21 @@
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from privaudit import Auditor, train
+from privaudit import Auditor, Run, train
 from privaudit.auditing.storage.save import save_audit
 from privaudit.checks.gate.gate import write_baseline
 from tests.conftest import common_cache
 
 BROKEN = {"epochs": 3, "learning_rate": 5.0}  # trained, and the worse for it
+
+SHADOWED: dict[str, dict[str, Any]] = {  # of the plain run, which trains nothing
+    "shadowed": {"shadows": 8},
+    "fewer": {"shadows": 6},
+    "one-client": {"shadows": 8, "clients": 1},
+}
 
 
 @pytest.fixture(scope="package")
@@ -28,7 +35,13 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name, (trainer, how) in wanted.items():
             run = train(trainer, folder=folder, name=name, rounds=1, clients=3, **how)
             save_audit(Auditor(run).attack(shadows=0))
-        write_baseline("plain", folder / "plain.json", folder=folder)
+        for name, asked in SHADOWED.items():
+            copy = Run(Path(shutil.copytree(folder / "plain", folder / name)))
+            save_audit(Auditor(copy).attack(**asked))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(folder)  # of no checkout
+            for name in ("plain", "shadowed"):
+                write_baseline(name, folder / f"{name}.json", folder=folder)
     return folder
 
 

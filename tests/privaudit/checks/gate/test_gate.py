@@ -2,10 +2,14 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from privaudit import Auditor, load_run
+from privaudit.auditing.storage.load import LEFT_OUT, read_audit
+from privaudit.checks.gate.baseline import make_baseline
 from privaudit.checks.gate.gate import gate, write_baseline
+from privaudit.checks.gate.paired_baseline import joined_audit
 from privaudit.checks.gate.settings import GateSettings
 from privaudit.core.errors import ConfigError, IncompatibleRunsError
 from privaudit.evaluation.compare.compare import compare
@@ -84,7 +88,7 @@ def test_too_narrow_a_margin_is_underpowered_with_the_n_it_takes(runs: Path) -> 
 
 
 def test_limits_need_no_baseline(runs: Path) -> None:
-    settings = GateSettings(max_auroc=0.99, min_utility=0.999)
+    settings = GateSettings(max_auroc=0.99, min_utility=0.999, shadows=0)
     found = gate("broken", None, settings)
     assert [check.outcome for check in found.checks[-1:]] == ["regression"]
     assert {check.outcome for check in found.checks[:-1]} == {"pass"}
@@ -137,3 +141,16 @@ def test_public_numbers_of_another_data_set_are_refused(
     path.write_text(json.dumps(contents))
     with pytest.raises(ConfigError, match="no estimate at leaks/loss-threshold/auroc"):
         gate("broken", path)
+
+
+def test_a_baseline_keeps_what_the_adversarys_own_coins_add(runs: Path) -> None:
+    """Without it an interval of an attack with shadow models would be too narrow."""
+    audit = read_audit(load_run("shadowed"), "server-reconstruct")
+    baseline = make_baseline(audit.run, audit.scenario)
+    again = joined_audit(audit, baseline, ["rmia", "entropy"])
+    for name in ("rmia", "entropy"):
+        columns = again.columns[name]
+        assert columns.keys() == audit.columns[name].keys()
+        for column, values in columns.items():
+            assert np.array_equal(values, audit.columns[name][column])
+    assert LEFT_OUT in again.columns["rmia"]

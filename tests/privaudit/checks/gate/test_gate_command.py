@@ -34,7 +34,7 @@ def test_a_report_in_a_folder_that_is_not_there_is_refused_first(
     code, _, said = cli(*words, "--junit", "none/j.xml")
     assert code == 2
     message = (
-        "--junit none/j.xml was given, and there is no folder none. Create it first"
+        "none/j.xml was to be written, and there is no folder none. Create it first"
     )
     assert message in " ".join(said.split())
     assert not (tmp_path / "m.md").exists()
@@ -43,9 +43,10 @@ def test_a_report_in_a_folder_that_is_not_there_is_refused_first(
 def test_the_command_reads_pyproject_and_flags_win(
     runs: Path, tmp_path: Path, cli: Cli
 ) -> None:
-    settings = f'[tool.privaudit.gate]\nbaseline = "{runs / "plain.json"}"\n'
-    text = settings + 'metrics = ["auroc"]\nmargin = 0.001\n'
+    text = '[tool.privaudit.gate]\nmetrics = ["auroc"]\nmargin = 0.001\n'
     (tmp_path / "pyproject.toml").write_text(text)
+    assert cli("gate", "plain", "--write-baseline", "b.json")[0] == 0
+    (tmp_path / "pyproject.toml").write_text(text + 'baseline = "b.json"\n')
     code, out, _ = cli("gate", "plain", "--json")
     found = json.loads(out)
     assert code == found["exit_code"] == 3

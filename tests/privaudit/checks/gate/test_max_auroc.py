@@ -21,7 +21,7 @@ Change = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def limits(run: str, max_auroc: float, **more: Any) -> list[GateCheck]:
-    found = gate(run, None, GateSettings(max_auroc=max_auroc, **more))
+    found = gate(run, None, GateSettings(max_auroc=max_auroc, shadows=0, **more))
     return [check for check in found.checks if isinstance(check, GateCheck)]
 
 
@@ -59,7 +59,7 @@ def test_an_attack_that_is_not_the_headline_is_a_regression_and_is_named(
     runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(GATE, "read_audit", rescored("entropy", shifted(0.8)))
-    found = gate("plain", None, GateSettings(max_auroc=0.6))
+    found = gate("plain", None, GateSettings(max_auroc=0.6, shadows=0))
     bad = [check.name for check in found.checks if check.outcome == "regression"]
     assert (found.exit_code, bad) == (1, ["entropy AUROC"])
     (said,) = (c.sentence for c in found.checks if c.outcome == "regression")
@@ -70,7 +70,7 @@ def test_an_attack_that_is_not_the_headline_is_a_regression_and_is_named(
 def test_all_must_be_below_to_pass(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {check.outcome for check in limits("plain", 0.6)} == {"pass"}
     monkeypatch.setattr(GATE, "read_audit", rescored("entropy", shifted(0.35)))
-    found = gate("plain", None, GateSettings(max_auroc=0.6))
+    found = gate("plain", None, GateSettings(max_auroc=0.6, shadows=0))
     undecided = [c.name for c in found.checks if c.outcome == "underpowered"]
     assert (found.exit_code, undecided) == (3, ["entropy AUROC"])
 
@@ -78,13 +78,13 @@ def test_all_must_be_below_to_pass(runs: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_turned_scores_do_not_pass(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Members with the lower scores are as distinguishable as with the higher ones."""
     monkeypatch.setattr(GATE, "read_audit", rescored("entropy", shifted(-3.0)))
-    found = gate("plain", None, GateSettings(max_auroc=0.6))
+    found = gate("plain", None, GateSettings(max_auroc=0.6, shadows=0))
     (bad,) = (check for check in found.checks if check.outcome == "regression")
     assert bad.name == "entropy AUROC"
     assert isinstance(bad, GateCheck)
     assert bad.estimate.low > 0.9
     assert "with their sign turned" in bad.sentence
-    assert gate("plain", None, GateSettings(max_auroc=0.999)).exit_code == 0
+    assert gate("plain", None, GateSettings(max_auroc=0.999, shadows=0)).exit_code == 0
 
 
 def test_holm_counts_all_attacks(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,18 +1,26 @@
+import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from privaudit import Auditor, load_run, train
+from privaudit.auditing.storage.save import save_audit
+from privaudit.checks.gate.gate import gate
+from privaudit.checks.gate.settings import GateSettings
 from privaudit.checks.gate.unpaired_baseline import (
     independent_difference,
     parse_numbers,
     rescaled,
 )
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import ConfigError, IncompatibleRunsError
+from privaudit.report.export import export_public
 from privaudit.statistics.estimate import Estimate, proportion, two_proportions
 from privaudit.statistics.intervals import wilson
 from privaudit.statistics.roc import auroc
+from tests.conftest import common_cache
 
 SCENARIO = "server-reconstruct"
 
@@ -53,13 +61,40 @@ def test_intervals_are_nested() -> None:
     assert found[0].high < found[1].high < found[2].high
 
 
-def test_a_card_and_an_audit_are_read_alike() -> None:
+def test_an_audit_is_read() -> None:
     audit = {"scenario": SCENARIO, "config": {"dataset": "digits"}, "leaks": {}}
-    card = {"audits": {SCENARIO: audit}, "run": {"config": {"dataset": "digits"}}}
-    for contents in (audit, card):
-        found = parse_numbers(contents, SCENARIO, Path("card.json"))
-        assert found.dataset == "digits"
-        assert found.contents is audit
+    found = parse_numbers(audit, SCENARIO, Path("audit.json"))
+    assert (found.dataset, found.of_card) == ("digits", None)
+    assert found.contents is audit
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cards")
+    with common_cache(tmp_path_factory):
+        run = train("promptfl", folder=folder, name="one", rounds=1, clients=3)
+        save_audit(Auditor(run).attack(shadows=0))
+    return folder
+
+
+def test_against_a_card_the_interval_knows_of_its_noise(
+    runs: Path, tmp_path: Path
+) -> None:
+    """The same run: its exact numbers, without noise, decide more than its card's."""
+    run = load_run(shutil.copytree(runs / "one", tmp_path / "one"))
+    card = export_public(run, tmp_path / "public").card
+    shown = card.audits[SCENARIO].auroc
+    assert shown is not None
+    asked = GateSettings(metrics=("auroc",), guarantees=False, margin=0.3)
+    (check,) = gate(run, tmp_path / "public", asked).tested
+    (exact,) = gate(run, run.path / "audits" / SCENARIO / "audit.json", asked).tested
+    assert check.question.before == shown.value
+    widths = [one.estimate.high - one.estimate.low for one in (check, exact)]
+    assert widths[0] > widths[1]
+    with pytest.raises(ConfigError, match="no estimate at leaks"):
+        gate(run, tmp_path / "public", replace(asked, metrics=("success",)))
+    with pytest.raises(IncompatibleRunsError, match="has a number of LossThreshold"):
+        gate(run, tmp_path / "public", replace(asked, attacks=("confidence",)))
 
 
 @pytest.mark.parametrize(
@@ -67,7 +102,8 @@ def test_a_card_and_an_audit_are_read_alike() -> None:
     [
         ({}, "neither a baseline nor an audit card"),
         ({"leaks": []}, "neither a baseline"),
-        ({"audits": {"curious-peer": {}}}, "and none of server-reconstruct"),
+        ({"audits": {"curious-peer": {}}}, "is no audit card"),
+        ({"audits": {}, "card": {"format": 1}}, "publish it no longer"),
         ({"scenario": "curious-peer", "leaks": {}}, "is an audit of curious-peer"),
     ],
 )

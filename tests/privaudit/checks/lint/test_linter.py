@@ -73,13 +73,31 @@ def test_a_method_that_touches_no_record_keeps_its_claim(
     assert lint(run("untrained")) == []
 
 
+@pytest.mark.parametrize(
+    ("trainer", "settings"),
+    [
+        ("dp-fpl", {"rounds": 2}),  # the server's noise, behind a masked sum
+        ("dp-fedpt", {"noise_by": "server", "epochs": 1, "participation": 0.25}),
+    ],
+)
+def test_masked_sums_of_drawn_clients_are_as_declared(
+    trainer: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    """Who is drawn is told by the round's broadcasts: survivors are numbered anew."""
+    settings = {"rounds": 12, "clients": 8, "measured_rounds": 1} | settings
+    run = train(
+        trainer, folder=tmp_path, epsilon=8, secure_aggregation="masked", **settings
+    )
+    assert {f.rule for f in lint(run)} == {"claim-covers-certificate"}
+
+
 def test_an_interrupted_run_is_refused(cut: Path) -> None:
     with pytest.raises(ConfigError, match="stopped after 2 of 3 rounds"):
         lint(load_run(cut))
 
 
 def test_rules_have_names_and_questions_of_their_own() -> None:
-    assert len({rule.name for rule in RULES}) == len(RULES) == 11
+    assert len({rule.name for rule in RULES}) == len(RULES) == 15
     assert all(rule.question.endswith("?") for rule in RULES)
 
 

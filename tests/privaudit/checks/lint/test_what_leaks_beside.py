@@ -89,7 +89,17 @@ def test_noise_of_a_seed_is_an_error(evidence: Evidence) -> None:
 
 
 def test_noise_of_a_key_of_the_system_is_silent(evidence: Evidence) -> None:
-    assert STORED_SEEDS(replace(evidence, randomness="system")) == []
+    secret = replace(evidence, randomness="system", coin_seed=None)
+    assert STORED_SEEDS(secret) == []
+
+
+def test_a_seed_of_the_coins_is_told_whatever_the_noise(evidence: Evidence) -> None:
+    (found,) = STORED_SEEDS(replace(evidence, randomness="system", coin_seed=7))
+    assert (found.severity, found.settings) == ("warning", ("seed",))
+    assert "anyone with the data and this seed knows every member" in found.sentence
+    (both,) = STORED_SEEDS(replace(evidence, seed=7, coin_seed=7))
+    assert both.severity == "error"
+    assert both.sentence.endswith(found.sentence)
 
 
 def test_a_folder_that_others_may_enter_is_an_error(evidence: Evidence) -> None:
@@ -98,4 +108,4 @@ def test_a_folder_that_others_may_enter_is_an_error(evidence: Evidence) -> None:
 
 
 def test_without_noise_no_seed_matters(look: Look) -> None:
-    assert STORED_SEEDS(look(rounds=1)) == []
+    assert STORED_SEEDS(replace(look(rounds=1), coin_seed=None)) == []

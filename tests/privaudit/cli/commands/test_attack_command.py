@@ -18,7 +18,7 @@ def test_each_scenario_is_made_on_each_run_with_a_page_of_its_own(
     folder = runs_folder()
     for seed in "12":
         named = ("--name", f"seed{seed}", "--seed", seed)
-        assert cli("train", *RUN.split(), *named)[0] == 0
+        assert cli("train", "--seed", 0, *RUN.split(), *named)[0] == 0
 
     code, out, err = cli(*ATTACK, "--scenario", "prompt-release", "seed1", "seed2")
     assert code == 0, err
@@ -40,7 +40,7 @@ def test_each_scenario_is_made_on_each_run_with_a_page_of_its_own(
 
 
 def test_an_unknown_scenario_is_refused_before_the_others_are_made(cli: Cli) -> None:
-    assert cli("train", *RUN.split(), "--name", "one")[0] == 0
+    assert cli("train", "--seed", 0, *RUN.split(), "--name", "one")[0] == 0
     code, _, err = cli(*ATTACK, "--scenario", "promt-release", "one")
     assert (code, "Did you mean 'prompt-release'?" in err) == (2, True)
     assert not list((runs_folder() / "one" / "audits").glob("*"))

@@ -96,7 +96,7 @@ def test_ctrl_c_in_a_terminal_leaves_it_clean_and_the_run_resumable() -> None:
     assert shown.rstrip().endswith(b"add --resume to the same command to continue.")
     done = load_run("a").header["progress"]["rounds"]
     assert 0 < done < 300
-    rounds: dict[str, Any] = {"rounds": 300, "clients": 2, "epochs": 1}
+    rounds: dict[str, Any] = {"seed": 0, "rounds": 300, "clients": 2, "epochs": 1}
     with pytest.raises(KeyboardInterrupt):
         # Near: a process of its own takes no more threads than there are cores.
         train("promptfl", name="a", resume="near", watcher=stop, **rounds)

@@ -267,7 +267,15 @@ def audit_scores(run: str, watcher: Display | None = None) -> list[list[float]]:
 
 def test_the_last_round_tells_what_the_run_records() -> None:
     events: list[Event] = []
-    run = train("dp-fpl", rounds=3, clients=3, epsilon=8.0, watcher=events.append)
+    run = train(
+        "dp-fpl",
+        rounds=3,
+        clients=3,
+        epsilon=8.0,
+        watcher=events.append,
+        seed=0,
+        randomness="system",
+    )
     rounds = [event for event in events if isinstance(event, RoundDone)]
     assert [event.done for event in rounds] == [1, 2, 3]
     last = rounds[-1]
@@ -281,7 +289,9 @@ def test_the_last_round_tells_what_the_run_records() -> None:
 
 def test_a_resumed_run_goes_on_counting(cut: Path) -> None:
     events: list[Event] = []
-    run = train(name=cut.name, rounds=3, epochs=1, resume=True, watcher=events.append)
+    run = train(
+        name=cut.name, rounds=3, epochs=1, resume=True, watcher=events.append, seed=0
+    )
     (event,) = events
     assert isinstance(event, RoundDone)
     assert (event.done, event.total) == (3, 3)
@@ -290,7 +300,7 @@ def test_a_resumed_run_goes_on_counting(cut: Path) -> None:
 
 def test_an_attack_tells_its_phases() -> None:
     events: list[Event] = []
-    run = train("promptfl", rounds=2, epochs=1, clients=3)
+    run = train("promptfl", rounds=2, epochs=1, clients=3, seed=0)
     watched = Auditor(run).attack(clients=1, shadows=5, watcher=events.append)
     shutil.rmtree(run.path / "audits" / "signals")  # with what was kept of the shadows
     alone = Auditor(run).attack(clients=1, shadows=5)

@@ -49,7 +49,7 @@ def test_what_cannot_be_served_is_said_in_a_line(
         if name.startswith("privaudit.cli.serve."):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "uvicorn", None)  # as if it were not there
-    assert "pip install 'privaudit[serve]'" in refused(tmp_path)
+    assert "pip install 'starlette<2,>=1' 'uvicorn<" in refused(tmp_path)
 
 
 def test_log_handlers_of_the_process_stay_open(tmp_path: Path) -> None:

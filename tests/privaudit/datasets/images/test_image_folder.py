@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from privaudit.core.errors import ConfigError, MissingFileError
+from privaudit.core.errors import ConfigError, LimitError, MissingFileError
 from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, VALIDATION
 from privaudit.datasets.images.image_folder import read_image_folder
 from privaudit.datasets.images.picture_files import PictureFiles
@@ -139,3 +139,20 @@ def test_the_digest_is_that_of_the_files_by_hand(tmp_path: Path) -> None:
     images = read_image_folder(write_folder(tmp_path, files)).images
     hashes = [hashlib.sha256(files[name]).digest() for name in ("a/0.png", "b/0.png")]
     assert images.digest == hashlib.sha256(b"".join(hashes)).hexdigest()
+
+
+def test_many_classes_are_refused_before_their_texts_take_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A class takes 120 bytes of a file, and 0.6 MiB of memory as a text."""
+    content = picture(1)
+    files = {f"class {n}/0.png": content for n in range(2001)}
+    place = write_archive(tmp_path / "many.zip", files)
+    with pytest.raises(
+        LimitError, match=r"2,001 classes, .* PRIVAUDIT_MAX_CLASSES=2001"
+    ):
+        load_dataset("image-folder", place)
+    chosen = load_dataset("image-folder", place, classes="class 7,class 2000")
+    assert chosen.class_names == ("class 2000", "class 7")
+    monkeypatch.setenv("PRIVAUDIT_MAX_CLASSES", "2001")
+    assert len(load_dataset("image-folder", place).class_names) == 2001

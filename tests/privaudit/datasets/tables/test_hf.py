@@ -443,5 +443,5 @@ def test_without_pyarrow_the_line_says_what_to_install(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     (tmp_path / "all.parquet").write_bytes(b"PAR1")
-    with pytest.raises(ConfigError, match=r"pip install 'privaudit\[hf\]'"):
+    with pytest.raises(ConfigError, match="pip install 'pyarrow>=17'"):
         read_hf(tmp_path)

@@ -9,12 +9,13 @@ import pytest
 from privaudit import train
 from privaudit.core.errors import ConfigError, PrivauditError
 from privaudit.core.storage import file_hash
-from privaudit.federated.runs.folder.run_folder import BEGUN, clear_run, foreign_files
+from privaudit.federated.runs.folder.own_files import BEGUN
+from privaudit.federated.runs.folder.run_folder import clear_run, foreign_files
 from privaudit.federated.runs.folder.run_names import runs_folder
 from privaudit.federated.runs.runs import Run
 from tests.conftest import Cli
 
-QUICK: dict[str, Any] = {"rounds": 1, "epochs": 1, "clients": 2}
+QUICK: dict[str, Any] = {"seed": 0, "rounds": 1, "epochs": 1, "clients": 2}
 
 
 def content(folder: Path) -> dict[str, str]:
@@ -49,7 +50,7 @@ def test_a_run_that_lost_its_header_keeps_the_rest(whole: Path) -> None:
     before = content(whole)
     for resume in (False, True):
         with pytest.raises(ConfigError, match=r"lost it\. Restore run\.json from a co"):
-            train(name="whole", rounds=2, epochs=1, resume=resume)
+            train(name="whole", rounds=2, epochs=1, resume=resume, seed=0)
     assert content(whole) == before
 
 
@@ -112,7 +113,7 @@ def test_a_linked_trace_grows_in_the_run_only(cut: Path, tmp_path: Path) -> None
     shutil.move(cut / "trace.jsonl", tmp_path / "trace")
     (cut / "trace.jsonl").symlink_to(tmp_path / "trace")
     before = (tmp_path / "trace").read_bytes()
-    assert train(name="cut", rounds=3, epochs=1, resume=True).is_complete
+    assert train(name="cut", rounds=3, epochs=1, resume=True, seed=0).is_complete
     assert (tmp_path / "trace").read_bytes() == before
     assert not (cut / "trace.jsonl").is_symlink()
 

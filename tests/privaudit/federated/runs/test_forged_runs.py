@@ -13,10 +13,21 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from privaudit import Auditor, Run
+from privaudit.auditing.repetition.audit_log import (
+    LOG,
+    LoggedAttack,
+    log_audit,
+    read_log,
+)
 from privaudit.auditing.storage.save import save_audit
 from privaudit.core.errors import PrivauditError, TranscriptError, TrustError
-from privaudit.core.signing import SECRET, TRUST, public_half
-from privaudit.federated.runs.folder.run_header import save_header
+from privaudit.core.signing import SECRET, TRUST, public_half, sign
+from privaudit.federated.runs.folder.run_header import (
+    ADDED,
+    COUNTS,
+    SIGNATURE,
+    save_header,
+)
 from privaudit.federated.transcripts.folder import TranscriptFolder
 from privaudit.federated.transcripts.transcript import ChainEnd, Message
 from tests.conftest import Cli, common_cache
@@ -24,6 +35,7 @@ from tests.conftest import Cli, common_cache
 AUDIT = "audits/server-reconstruct"
 OTHERS_SECRET = "22" * 32
 ALL = ("report", "export", "gate", "compare", "lint", "attack", "costs", "shift")
+COUNTING = ("report", "export", "gate", "lint", "attack")
 OF_AUDITS = ("report", "export", "gate", "compare")
 OF_TRANSCRIPTS = ("lint", "attack", "export", "costs")
 
@@ -251,6 +263,7 @@ def test_a_run_by_a_stranger_is_read_once_the_key_is_trusted(
     monkeypatch.setenv("PRIVAUDIT_KEYS", str(tmp_path / "keys"))
     monkeypatch.setenv(TRUST, public_half(private(mine)))
     save_header(run, Run(run).header)
+    drop_audits(run)
     save_audit(Auditor(Run(run)).attack(shadows=0))
     monkeypatch.setenv(SECRET, mine)
     monkeypatch.delenv(TRUST)
@@ -317,6 +330,130 @@ def test_an_audit_of_a_run_that_was_trained_anew_is_not_kept(run: Path) -> None:
     with pytest.raises(PrivauditError, match="trained again"):
         before.add({"audits/x/audit.json": b"{}"})
     assert not (run / "audits" / "x").exists()
+
+
+def count(run: Path, audits: int) -> None:
+    """Note further audits, each with another result."""
+    for number in range(audits):
+        attack = LoggedAttack(
+            attack="x", settings="", named=True, n=(9, 9), auroc=0.5 + number / 100
+        )
+        log_audit(Run(run), "server-reconstruct", number, [attack])
+
+
+def drop_added(run: Path) -> None:
+    change_json(run / "run.json", lambda header: header.pop("added"))
+
+
+def drop_log(run: Path) -> None:
+    (run / LOG).unlink()
+
+
+def drop_audits(run: Path) -> None:
+    shutil.rmtree(run / "audits")
+
+
+def drop_both(run: Path) -> None:
+    drop_added(run)
+    drop_audits(run)
+
+
+def empty_list(run: Path) -> None:
+    """Take the log off the list, and leave the signature of the list with it."""
+    change_json(run / "run.json", lambda header: header["added"]["files"].clear())
+    drop_audits(run)
+
+
+def reorder(run: Path) -> None:
+    lines = (run / LOG).read_text().splitlines(keepends=True)
+    (run / LOG).write_text("".join(lines[::-1]))
+
+
+def truncate(run: Path) -> None:
+    lines = (run / LOG).read_text().splitlines(keepends=True)
+    (run / LOG).write_text("".join(lines[:2]))
+
+
+@pytest.mark.parametrize(
+    ("forge", "says"),
+    [
+        (drop_added, "lacks the signed list"),
+        (drop_log, ""),
+        (drop_audits, ""),
+        (drop_both, "lacks the signed list"),
+        (empty_list, "is not as it was signed"),
+        (reorder, "does not hold the lines that its run lists"),
+        (truncate, "does not hold the lines that its run lists"),
+    ],
+)
+def test_the_count_of_audits_is_not_reset_without_the_key(
+    forge: Callable[[Path], None], says: str, run: Path, tmp_path: Path, cli: Cli
+) -> None:
+    count(run, 4)
+    assert len(read_log(Run(run))) == 5
+    forge(run)
+    refuse(cli, tmp_path, COUNTING, says)
+
+
+@pytest.mark.parametrize("audits", [0, 2, 4])
+def test_a_run_that_is_put_back_to_fewer_audits_is_noticed(
+    audits: int, run: Path, tmp_path: Path, cli: Cli
+) -> None:
+    """Header and audits together, as they once were: all in it is signed."""
+    older = tmp_path / "older"
+    count(run, audits)
+    shutil.copytree(run, older)
+    count(run, 5 - audits)
+    shutil.rmtree(run)
+    shutil.copytree(older, run)
+    refuse(cli, tmp_path, COUNTING, "put back to an earlier state", "latest copy")
+    with pytest.raises(TranscriptError, match="put back"):
+        count(run, 1)
+    assert len(read_log(Run(older))) == audits + 1  # a copy elsewhere counts by itself
+
+
+def test_audits_that_stay_behind_show_that_the_header_was_put_back(
+    originals: Path, run: Path, tmp_path: Path, cli: Cli
+) -> None:
+    """On a machine that saw none of them."""
+    moved = shutil.copytree(run, run.parent / "moved")
+    (moved / LOG).unlink()
+    shutil.copy(originals / "whole" / "run.json", moved / "run.json")
+    for command in ("attack", "lint"):
+        code, _, said = cli(command, "moved")
+        assert code == 2
+        assert "counts no audit" in said
+
+
+def test_audits_on_another_machine_go_on_counting(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Signed there with its own key, also where nothing can be noted beside it."""
+    mine = os.environ[SECRET]
+    with monkeypatch.context() as there:
+        there.setenv(SECRET, OTHERS_SECRET)
+        there.setenv("PRIVAUDIT_KEYS", "/dev/null/keys")
+        there.setenv(TRUST, public_half(private(mine)))
+        count(run, 2)
+        assert len(read_log(Run(run))) == 3
+    monkeypatch.setenv(TRUST, public_half(private(OTHERS_SECRET)))
+    assert len(read_log(Run(run))) == 3
+    count(run, 1)
+    moved = Path(shutil.move(run, run.parent / "moved"))
+    count(moved, 1)
+    assert len(read_log(Run(moved))) == 5
+
+
+def test_a_run_of_an_earlier_version_goes_on_counting(run: Path) -> None:
+    """It says of no list that there is one, and nothing was added to it."""
+    content = json.loads((run / "run.json").read_text())
+    header = {k: v for k, v in content.items() if k not in (SIGNATURE, ADDED, COUNTS)}
+    drop_audits(run)
+    signed = {**header, SIGNATURE: sign("run", header)}
+    (run / "run.json").write_text(json.dumps(signed))
+    assert read_log(Run(run)) == []
+    count(run, 2)
+    assert len(read_log(Run(run))) == 2
 
 
 def test_audits_leave_the_first_signature_as_it_was(run: Path, attacked: Path) -> None:

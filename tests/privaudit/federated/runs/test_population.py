@@ -113,7 +113,7 @@ def test_a_configuration_of_an_earlier_version_is_read(whole: Path) -> None:
 def test_a_run_on_all_candidates_measures_utility_and_refuses_audits(
     tmp_path: Path,
 ) -> None:
-    run = train("zero-shot", members="all", shots=4, clients=2, folder=tmp_path)
+    run = train("zero-shot", members="all", shots=4, clients=2, folder=tmp_path, seed=0)
     assert run.ledger.is_member.sum() == (run.population.split.owner >= 0).sum() == 40
     with pytest.raises(ConfigError, match=r"members from\. Use .* coin\)\.$"):
         Auditor(run)

@@ -67,7 +67,7 @@ def content(run: Path) -> dict[str, str]:
 
 def resume(match: str, error: type[PrivauditError] = TranscriptError) -> None:
     with pytest.raises(error, match=match):
-        train(name="cut", rounds=3, epochs=1, resume=True)
+        train(name="cut", rounds=3, epochs=1, resume=True, seed=0)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no flock")
@@ -83,11 +83,11 @@ def test_one_process_trains_a_run_until_it_stands_still_or_is_killed(
         before = content(cut)
         resume("Another process is training .*cut", RunInUseError)
         with pytest.raises(RunInUseError, match="Another process is training"):
-            train(name="cut", rounds=3, epochs=1, fresh=True)
+            train(name="cut", rounds=3, epochs=1, fresh=True, seed=0)
         assert content(cut) == before
         os.kill(holder.pid, signal.SIGSTOP)
         time.sleep(2)
-        run = train(name="cut", rounds=3, epochs=1, resume=True)
+        run = train(name="cut", rounds=3, epochs=1, resume=True, seed=0)
         after = content(cut)
         os.kill(holder.pid, signal.SIGCONT)
         holder.stdin.write(b"\n")
@@ -102,15 +102,15 @@ def test_one_process_trains_a_run_until_it_stands_still_or_is_killed(
 
 def test_a_run_cannot_be_trained_from_within_itself(cut: Path) -> None:
     def again(event: Event) -> None:
-        train(name="cut", rounds=3, epochs=1, resume=True)
+        train(name="cut", rounds=3, epochs=1, resume=True, seed=0)
 
     with pytest.raises(RunInUseError, match="Another process"):
-        train(name="cut", rounds=3, epochs=1, fresh=True, watcher=again)
+        train(name="cut", rounds=3, epochs=1, fresh=True, watcher=again, seed=0)
 
 
 def test_a_finished_run_is_returned_without_a_lock(whole: Path) -> None:
     (whole / ".lock").unlink()
-    assert train(name="whole", rounds=2, epochs=1).is_complete
+    assert train(name="whole", rounds=2, epochs=1, seed=0).is_complete
     assert not (whole / ".lock").exists()
 
 
@@ -120,15 +120,15 @@ def test_states_of_before_that_a_kill_left_go_while_nobody_else_writes(
     left = whole / "kept" / "after-0001.safetensors"
     left.write_bytes(b"")
     with lock_run(whole), pytest.raises(RunInUseError):
-        train(name="whole", rounds=2, epochs=1)
+        train(name="whole", rounds=2, epochs=1, seed=0)
     assert left.exists()
-    train(name="whole", rounds=2, epochs=1)
+    train(name="whole", rounds=2, epochs=1, seed=0)
     assert not left.exists()
 
 
 def test_nothing_is_written_if_the_configuration_cannot_run() -> None:
     with pytest.raises(ConfigError):
-        train(name="none", clients=30, partition="pathological")
+        train(name="none", clients=30, partition="pathological", seed=0)
     assert not Path(os.environ["PRIVAUDIT_RUNS"]).exists()
 
 
@@ -200,7 +200,11 @@ def fill(folder: Path, seed: int) -> None:
 
 
 def test_a_run_of_other_data_at_the_same_place_is_refused(tmp_path: Path) -> None:
-    asked: dict[str, Any] = {"dataset": "image-folder", "data": tmp_path / "data"}
+    asked: dict[str, Any] = {
+        "seed": 0,
+        "dataset": "image-folder",
+        "data": tmp_path / "data",
+    }
     asked |= {"rounds": 1, "clients": 2, "test_share": 0.3, "name": "one"}
     fill(tmp_path / "data", 1)
     run = train("zero-shot", **asked)
@@ -219,7 +223,7 @@ def test_lines_after_the_last_round_that_counts_are_dropped(cut: Path) -> None:
         file.write('{"round": 2, "mech')
     with (cut / "transcript" / "manifest.jsonl").open("ab") as file:
         file.write(b'{"round": 2, \xff')
-    run = train(name="cut", rounds=3, epochs=1, resume=True)
+    run = train(name="cut", rounds=3, epochs=1, resume=True, seed=0)
     assert [entry["round"] for entry in Run(run.path).metrics] == [0, 1, 2]
     assert run.transcript.end.length == run.header["progress"]["length"]
 
@@ -229,7 +233,9 @@ def test_a_fresh_run_keeps_nothing_of_the_old_one(whole: Path) -> None:
         (whole / name).parent.mkdir(exist_ok=True)
         (whole / name).write_text("old")
     with pytest.raises(KeyboardInterrupt):
-        train(name="whole", rounds=2, fresh=True, epochs=1, watcher=stop_after(1))
+        train(
+            name="whole", rounds=2, fresh=True, epochs=1, watcher=stop_after(1), seed=0
+        )
     assert not list((whole / "audits").iterdir())
     assert [p.name for p in (whole / "kept").iterdir()] == ["after-0001.safetensors"]
     assert not (whole / "privacy.json").exists()
@@ -239,7 +245,7 @@ def test_a_fresh_run_keeps_nothing_of_the_old_one(whole: Path) -> None:
 @pytest.mark.parametrize("name", ["a b", "sub/x", "../x", "latest", ".hidden", "a\nb"])
 def test_a_name_that_could_be_a_path_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="cannot be called"):
-        train(name=name, rounds=1, epochs=1)
+        train(name=name, rounds=1, epochs=1, seed=0)
 
 
 def test_other_threads_or_versions_do_not_go_on_silently(cut: Path) -> None:

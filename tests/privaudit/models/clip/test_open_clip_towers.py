@@ -159,6 +159,7 @@ def test_a_round_is_trained_and_attacked(
         tested=6,
         test_share=0.3,
         public_share=0.3,
+        seed=0,
     )
     whole = find_scenario("prompt-release", 0)
     one = {"loss-threshold": whole.attacks["loss-threshold"]}

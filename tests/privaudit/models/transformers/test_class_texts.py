@@ -30,6 +30,7 @@ FAMILIES = ("siglip-1", "siglip-2", "clip")
 WORDS = {"siglip-1": "a photo of a", "siglip-2": "a photo of a ", "clip": "a film is a"}
 FIRST = {"siglip-1": slice(0, 4), "siglip-2": slice(0, 4), "clip": slice(1, 5)}
 TINY: dict[str, Any] = {
+    "seed": 0,
     "clients": 2,
     "rounds": 1,
     "context_tokens": 4,

@@ -21,6 +21,7 @@ from tests.small_records import ragged_data
 from tests.small_vlms import FAMILIES, save_vlm
 
 TINY: dict[str, Any] = {
+    "seed": 0,
     "dataset": "ragged-pictures",
     "clients": 2,
     "rounds": 1,

@@ -90,7 +90,7 @@ def test_local_noise_is_each_uploads_own(recording: Recorded, ledger: Ledger) ->
     claimed, certified = run.privacy["claimed"], run.privacy["certified"]
     assert claimed["epsilon"] == 2 * 0.9
     assert (
-        certified["server"]["epsilon"] > 2 * 0.9
+        certified["server"]["declared"] > 2 * 0.9
     )  # two rounds, of twice the clip norm
     (finding,) = found(run, "claim-covers-certificate")
     assert finding.severity == "error"
@@ -102,7 +102,7 @@ def test_enough_local_noise_covers_its_claim(
     mod = LocalDpMod(CLIP, sensitivity=2 * CLIP, epsilon=0.5, delta=1e-5)
     claim = Claim(1.0, 2e-5, "two rounds of 0.5, composed")
     run = recorded(recording, fed_avg(), ledger, noted(mod), claim=claim)
-    assert run.privacy["certified"]["server"]["epsilon"] < 1.0
+    assert run.privacy["certified"]["server"]["declared"] < 1.0
     assert not found(run, "claim-covers-certificate")
     assert not [one for one in lint(run) if one.severity == "error"]
 
@@ -115,16 +115,16 @@ def test_noise_far_too_small_is_found(recording: Recorded, ledger: Ledger) -> No
     )
     (finding,) = found(run, "claim-covers-certificate")
     assert finding.severity == "error"
-    assert run.privacy["certified"]["server"]["epsilon"] > 2 * 65_000
+    assert run.privacy["certified"]["server"]["declared"] > 2 * 65_000
 
 
-def test_a_mod_that_is_not_noted_is_not_certified(
+def test_a_mod_that_is_not_noted_is_not_declared(
     recording: Recorded, ledger: Ledger
 ) -> None:
     mod = LocalDpMod(CLIP, sensitivity=CLIP, epsilon=0.9, delta=1e-5)
     run = recorded(recording, fed_avg(), ledger, mod)
     assert not events(run)
-    assert run.privacy["certified"]["server"]["epsilon"] is None
+    assert "declared" not in run.privacy["certified"]["server"]
 
 
 def test_server_noise_counts_over_what_the_heaviest_update_moves(
@@ -137,8 +137,9 @@ def test_server_noise_counts_over_what_the_heaviest_update_moves(
     assert event.bounded
     assert event.noise_at == "server"
     certified = run.privacy["certified"]
-    assert certified["server"]["epsilon"] is None  # it sees every update in the clear
-    assert certified["released"]["epsilon"] == certified["peer"]["epsilon"] > 0
+    assert "declared" not in certified["server"]  # it sees every update in the clear
+    assert certified["released"]["declared"] == certified["peer"]["declared"] > 0
+    assert {proof["epsilon"] for proof in certified.values()} == {None}
 
 
 def test_clipping_that_no_client_notes_bounds_nothing(
@@ -151,7 +152,7 @@ def test_clipping_that_no_client_notes_bounds_nothing(
     assert "error" in [one.severity for one in found(run, "clip-per-record")]
 
 
-def test_clipping_that_clients_note_is_certified_and_checked_on_uploads(
+def test_clipping_that_clients_note_is_declared_and_checked_on_uploads(
     recording: Recorded, ledger: Ledger
 ) -> None:
     strategy = DifferentialPrivacyClientSideFixedClipping(fed_avg(), NOISE, CLIP, NODES)
@@ -159,7 +160,7 @@ def test_clipping_that_clients_note_is_certified_and_checked_on_uploads(
     clipping = noted(fixedclipping_mod)
     run = recorded(recording, strategy, ledger, clipping, claim=claim)
     assert [event.bounded for event in events(run)] == [True]
-    assert run.privacy["certified"]["released"]["epsilon"] is not None
+    assert run.privacy["certified"]["released"]["declared"] > 0
     assert not found(run, "clipped-norms")
 
 
@@ -211,7 +212,7 @@ def test_adaptive_noise_is_as_large_as_the_norm_after_the_update_of_the_norm(
     assert count.noise_multiplier == 2.0  # the count of clipped updates has its own
 
 
-def test_noise_on_anything_but_a_mean_is_not_certified(
+def test_noise_on_anything_but_a_mean_is_not_bounded(
     recording: Recorded, ledger: Ledger
 ) -> None:
     median = FedMedian(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=1)
@@ -229,7 +230,7 @@ def test_sampled_clients_count_where_fed_avg_draws_them(
     run = recorded(recording, strategy, ledger)
     assert {event.sampling_rate for event in events(run)} == {1 / 3}
     certified = run.privacy["certified"]
-    assert certified["released"]["epsilon"] < certified["peer"]["epsilon"]
+    assert certified["released"]["declared"] < certified["peer"]["declared"]
 
 
 def test_a_strategys_claim_is_its_accountants() -> None:

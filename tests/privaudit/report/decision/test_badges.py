@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from privaudit.auditing.audit import Audit
-from privaudit.recording.recorded_config import RecordedConfig
+from privaudit.privacy.privacy_record import declared_only
 from privaudit.report.decision.badges import audit_rank, leak_badge, promise_badge
 from privaudit.report.decision.rows import audit_row
 from privaudit.report.page import render_report
@@ -146,12 +146,15 @@ def test_no_good_news_above_epsilon_10_and_epsilon_stands_beside_it(
 
 def test_what_an_owner_declares_is_said_to_be_declared_and_is_not_green() -> None:
     audit = quiet((8.0, 7.9))
-    declared = RecordedConfig(trainer="theirs", settings={}, clients=5, rounds=3)
-    audit.run.__dict__["config"] = declared
+    audit.run.__dict__["privacy"] = declared_only(audit.run.privacy)
     page = render_report([audit])
-    assert promise_badge(audit).text == "Promise kept, as its owner declares"
+    assert (audit.certified_epsilon, audit.declared_epsilon) == (None, 7.9)
+    assert promise_badge(audit).text == "Promise only declared"
     assert '<span class="badge good">' not in page
-    assert "randomness are as the run's owner declares" in Page(page).words
+    assert "declared 7.9" in Page(page).words
+    assert "Declared, not certified" in page
+    for said in ("certified 7.9", "ε = 7.9 is proved", "ε = 7.9 certified"):
+        assert said not in Page(page).words
 
 
 def test_a_proof_for_a_record_keeps_no_promise_to_a_group_of_one_coin() -> None:

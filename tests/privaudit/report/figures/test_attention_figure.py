@@ -19,7 +19,9 @@ from privaudit.report.figures.attention_figure import (
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("runs")
-    return train("pfedmoap", folder=folder, rounds=2, clients=4, epochs=2, name="mixed")
+    return train(
+        "pfedmoap", folder=folder, rounds=2, clients=4, epochs=2, name="mixed", seed=0
+    )
 
 
 def test_shares_sum_to_one_and_others_fall(run: Run) -> None:
@@ -63,7 +65,7 @@ def test_the_picture_is_one_command_away(run: Run, tmp_path: Path) -> None:
 def test_runs_without_experts_and_odd_names_are_refused(
     run: Run, tmp_path: Path
 ) -> None:
-    plain = train("promptfl", folder=tmp_path, rounds=1, clients=4, epochs=1)
+    plain = train("promptfl", folder=tmp_path, rounds=1, clients=4, epochs=1, seed=0)
     with pytest.raises(ConfigError, match="mixes experts"):
         attention_shares(plain)
     with pytest.raises(ConfigError, match="ends with"):

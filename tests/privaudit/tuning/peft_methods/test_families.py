@@ -50,6 +50,7 @@ RELATIVES = (
 )
 WRITE = ("decoder", "seq2seq", "blip")
 TINY: dict[str, Any] = {
+    "seed": 0,
     "clients": 2,
     "rounds": 1,
     "participation": 1.0,

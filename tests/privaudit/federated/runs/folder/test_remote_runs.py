@@ -1,8 +1,10 @@
 """Runs in an object store: memory:// is one in this process."""
 
 import json
+import pickle
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 from privaudit import Auditor, load_run, train
 from privaudit.auditing.repetition.audit_log import read_log
 from privaudit.auditing.storage.save import save_audit
+from privaudit.cli.attacking import attack_all, report_page
+from privaudit.cli.progress import choose_view
 from privaudit.core.errors import (
     ConfigError,
     LimitError,
@@ -21,6 +25,7 @@ from privaudit.core.errors import (
     StorageError,
     TranscriptError,
 )
+from privaudit.execution.jobs import Finished, Job
 from privaudit.federated.runs.folder import working_copy
 from privaudit.federated.runs.folder.lease import take_lease
 from privaudit.federated.runs.folder.remote_store import (
@@ -35,7 +40,7 @@ from privaudit.report.export import verify_card
 from tests.conftest import Cli
 
 URL = "memory://bucket/runs"
-SMALL: dict[str, Any] = {"rounds": 2, "clients": 2, "epochs": 1, "shots": 8}
+SMALL: dict[str, Any] = {"seed": 0, "rounds": 2, "clients": 2, "epochs": 1, "shots": 8}
 
 
 class DiedError(Exception):
@@ -321,9 +326,9 @@ def test_a_place_that_is_none_is_one_line(cli: Cli, tmp_path: Path) -> None:
     assert (code, "memory://here/runs/NAME" in err) == (2, True)
     code, _, err = cli("lint", "run", "--runs", "simplecache::memory://here")
     assert (code, "Name one" in err) == (2, True)
-    code, _, err = cli("train", "--runs", "abfs://container/runs")
+    code, _, err = cli("train", "--seed", 0, "--runs", "abfs://container/runs")
     assert (code, "not installed: Install adlfs to" in err) == (2, True)
-    code, _, err = cli("train", "--runs", "https://host/runs")
+    code, _, err = cli("train", "--seed", 0, "--runs", "https://host/runs")
     assert (code, "https:// can only be read" in err) == (2, True)
     assert not list(tmp_path.joinpath("a", "runs").glob("*/*"))  # nor working copies
 
@@ -359,7 +364,7 @@ def test_a_command_trains_nothing_into_its_own_memory(
         code, _, err = cli(*words)
         assert (code, "would be lost when it ends" in err) == (2, True)
     monkeypatch.setenv("PRIVAUDIT_RUNS", URL)
-    assert "would be lost when it ends" in cli("train")[2]
+    assert "would be lost when it ends" in cli("train", "--seed", 0)[2]
     assert not MemoryFileSystem.store
 
 
@@ -423,3 +428,49 @@ def test_a_file_url_is_a_path(tmp_path: Path) -> None:
     assert find_place(f"file://{tmp_path}/one") == tmp_path / "one"
     with pytest.raises(MissingFileError, match="privaudit export RUN --public DIR"):
         verify_card(f"file://{tmp_path}/one")
+
+
+@dataclass(frozen=True)
+class AnotherMachine:
+    """Does jobs on a node that has nothing of this one's cache, as a cluster would."""
+
+    on_node: Node
+    cache: Path
+
+    def run(
+        self, jobs: Sequence[Job[Any]], *, watcher: object = None, begun: object = None
+    ) -> Generator[Finished[Any]]:
+        for job in jobs:
+            content = pickle.dumps(job)
+            assert str(self.cache).encode() not in content
+            aside = self.cache.rename(self.cache.with_name("unreachable"))
+            self.on_node("b")
+            there = pickle.loads(content)
+            result = pickle.dumps(there.perform(*there.arguments, watcher=None))
+            aside.rename(self.cache)
+            self.on_node("a")
+            yield Finished(job, pickle.loads(result))
+
+
+@pytest.mark.parametrize("shadows", [0, 5])
+def test_a_run_of_a_store_is_attacked_on_another_machine(
+    finished: Run, on_node: Node, tmp_path: Path, shadows: int
+) -> None:
+    """It is sent by its URL: the driver's cache is not there."""
+    ask = {
+        "attacks": [],
+        "clients": "all",
+        "shadows": shadows,
+        "budget": None,
+        "seed": 0,
+    }
+    machine = AnotherMachine(on_node, tmp_path / "a")
+    (audit,) = attack_all(
+        [finished], {"server-reconstruct": ask}, machine, choose_view(quiet=True), False
+    )
+    assert audit.run.path == finished.path
+    page = report_page(finished.path, "server-reconstruct")
+    assert page.is_file()
+    again = Auditor(finished).attack(shadows=shadows, is_logged=False)
+    assert audit.headline.auroc.value == again.headline.auroc.value
+    assert "audits/server-reconstruct/audit.json" in stored("one")

@@ -6,18 +6,27 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from privaudit import train
+from privaudit import Auditor, load_run, train
 from privaudit.cli.progress import Event
-from privaudit.core.errors import ConfigError, MissingFileError, TranscriptError
+from privaudit.core.errors import (
+    ConfigError,
+    IncompatibleRunsError,
+    MissingFileError,
+    TranscriptError,
+)
 from privaudit.core.seeds import Seeds
 from privaudit.core.streams import KEY
 from privaudit.core.tensors import Tensors
+from privaudit.evaluation.compare.comparable import check_pairable
 from privaudit.federated.masked_sum import Masking, masked_sum
 from privaudit.federated.runs.config import make_config
 from privaudit.federated.runs.folder.run_key import RUN_KEY, masking_of
+from privaudit.federated.runs.ledger import Ledger
+from privaudit.federated.runs.population import populate
 from privaudit.federated.runs.runs import Run
 from privaudit.privacy.certificate import is_repeatable
 from privaudit.privacy.secure_aggregation.client import Client
@@ -25,7 +34,8 @@ from privaudit.privacy.secure_aggregation.fixed_point import FixedPoint
 from privaudit.privacy.secure_aggregation.identities import Roster
 from privaudit.privacy.secure_aggregation.randomness import RunKey
 from privaudit.report.export.export import export_public
-from tests.conftest import common_cache
+from privaudit.report.settings import run_settings
+from tests.conftest import Cli, common_cache
 
 QUICK: dict[str, Any] = {"rounds": 2, "clients": 3, "epochs": 1}
 SYSTEM: dict[str, Any] = {"secure_aggregation": "masked", **QUICK}
@@ -46,7 +56,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("keys")
     with common_cache(tmp_path_factory):
         for rate in (0.01, 0.02):
-            train(folder=folder, name=f"clear-{rate}", learning_rate=rate, **QUICK)
+            clear = {"learning_rate": rate, "seed": 0, **QUICK}
+            train(folder=folder, name=f"clear-{rate}", **clear)
             train(folder=folder, name=f"masked-{rate}", learning_rate=rate, **MASKED)
         train(folder=folder, name="system", **SYSTEM)
     return folder
@@ -102,13 +113,13 @@ def test_a_key_is_of_all_that_a_runs_uploads_depend_on(runs: Path) -> None:
     header = Run(runs / "masked-0.01").header
     options: dict[str, Any] = {
         "secure_aggregation": "masked",
-        "randomness": "seed",
+        "seed": 0,
         "rounds": 2,
         "clients": 3,
     }
 
     def key(header: dict[str, Any], **fields: Any) -> Any:
-        config = make_config("promptfl", **options, **fields)
+        config = make_config("promptfl", **options | fields)
         found = masking_of(config, header, bytes)
         assert found is not None
         assert isinstance(found.secrets, RunKey)
@@ -153,8 +164,10 @@ def test_a_seed_that_can_be_guessed_gives_the_masks_away_and_a_systems_key_does_
 
 
 def test_the_systems_key_changes_masks_and_nothing_else(runs: Path) -> None:
-    run = Run(runs / "system")
-    seeded = train(folder=runs, name="seeded", **MASKED)
+    run, seeded = (
+        train(folder=runs, name=f"of-{one}", randomness=one, **MASKED)
+        for one in ("system", "seed")
+    )
     for kind, equal in (("masked", False), ("keys", False), ("sum", True)):
         ours, theirs = first(run, kind), first(seeded, kind)
         assert all(torch.equal(ours[n], theirs[n]) for n in ours) == equal
@@ -201,13 +214,11 @@ def test_noise_of_a_named_seed_repeats_and_is_marked(tmp_path: Path) -> None:
     assert is_repeatable(certified["released"])
     assert not is_repeatable(certified["server"])  # proves nothing in any case
     export_public(first, tmp_path / "out")
-    text = (tmp_path / "out" / "README.txt").read_text()
-    assert "Repeatable, not private" in text
     card = json.loads((tmp_path / "out" / "card.json").read_text())
     assert card["privacy"]["certified"]["released"]["randomness"] == "seed"
 
 
-def test_equal_keys_give_equal_transcripts_and_the_split_stays_the_seeds(
+def test_equal_keys_give_equal_transcripts_and_coins_and_the_partition_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def trained(name: str, key: bytes) -> Run:
@@ -221,7 +232,8 @@ def test_equal_keys_give_equal_transcripts_and_the_split_stays_the_seeds(
         for name, key in (("1", b"a"), ("2", b"a"), ("3", b"b"))
     )
     assert one.transcript.head == two.transcript.head != other.transcript.head
-    assert one.ledger.hash == other.ledger.hash
+    assert one.ledger.hash == two.ledger.hash != other.ledger.hash
+    assert np.array_equal(one.ledger.owner, other.ledger.owner)
 
 
 def own_files(run: Path) -> dict[Path, bytes]:
@@ -257,43 +269,129 @@ def test_an_export_says_where_secrets_come_from_and_holds_no_key(
     assert json.loads((tmp_path / "out" / "card.json").read_text())
     assert key.hex() not in text
     assert run.header["files"][RUN_KEY] not in text
-    assert found.card["run"]["config"]["randomness"] == "system"
-    assert found.files["secret key of the run"] == 1
+    assert found.card.training.randomness == "system"
 
 
 @pytest.mark.parametrize(
     ("trainer", "fields", "wanted"),
     [
-        ("promptfl", {}, "seed"),
+        ("promptfl", {}, "system"),
+        ("promptfl", {"seed": 0}, "seed"),
         ("promptfl", {"secure_aggregation": "masked"}, "system"),
         ("promptfl", {"secure_aggregation": "masked", "seed": 0}, "seed"),
         ("promptfl", {"randomness": "system"}, "system"),
-        ("dp-fpl", {}, "seed"),
         ("dp-fpl", {"settings": {"epsilon": 8.0}}, "system"),
         ("dp-fpl", {"settings": {"epsilon": 8.0}, "seed": 0}, "seed"),
-        ("dp-fpl", {"settings": {"epsilon": 8.0}, "randomness": "seed"}, "seed"),
         (
             "dp-fpl",
             {"settings": {"epsilon": 8.0}, "seed": 0, "randomness": "system"},
             "system",
         ),
-        ("dp-fedpt", {"settings": {"epsilon": 8.0}}, "system"),
-        ("fedpt-dhapa", {}, "seed"),
-        ("fedpt-dhapa", {"settings": {"statistics_noise": 1.0, "gamma": 0}}, "system"),
     ],
 )
-def test_a_key_is_the_systems_where_something_is_to_be_hidden_and_no_seed_is_named(
+def test_a_key_is_the_systems_where_no_seed_is_named(
     trainer: str, fields: dict[str, Any], wanted: str
 ) -> None:
     assert make_config(trainer, **fields).randomness == wanted
 
 
-def test_a_run_that_hides_nothing_has_one_name() -> None:
+def test_a_run_of_a_seed_is_named_as_ever_and_one_without_is_another() -> None:
+    """The first is what it was when a run that named no seed was of 0, too."""
     names = [
         make_config("promptfl", **fields).digest
-        for fields in ({}, {"randomness": "seed"}, {"seed": 0})
+        for fields in ({"seed": 0}, {"seed": 0, "randomness": "system"}, {})
     ]
-    assert len(set(names)) == 1
+    assert names[0] == "4b7b0f17"
+    assert len(set(names)) == 3
+
+
+def test_noise_of_a_seed_that_nobody_named_is_refused() -> None:
+    with pytest.raises(ConfigError, match="Add --seed"):
+        make_config("dp-fpl", randomness="seed")
+
+
+def recovered(run: Run, guesses: int) -> float:
+    """Return how many memberships somebody gets right who has data and settings.
+
+    They toss the coins of one seed after the other; the best guess counts.
+    """
+    split = populate(run.config).split
+    is_candidate, truth = split.owner >= 0, run.truth.is_member
+    tossed = [Ledger.toss(split, Seeds(seed)).is_member for seed in range(guesses)]
+    return max(float((one == truth)[is_candidate].mean()) for one in tossed)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"randomness": "system", "canary": "mislabelled", "canaries": 5},
+        {"trainer": "dp-fpl", "epsilon": 8},
+        {"members": "clients", "clients": 60},
+    ],
+    ids=["default", "canaries", "noised", "clients"],
+)
+def test_nobody_guesses_the_members_of_a_run_without_a_seed(
+    fields: dict[str, Any], tmp_path: Path
+) -> None:
+    """Of a seed that was asked for, all are known; else the best of 20 is chance."""
+    asked = {"rounds": 1, "clients": 3, "tested": 10, "folder": tmp_path, **fields}
+    known = train(name="known", seed=13, **asked)
+    assert recovered(known, 20) == 1.0
+    assert known.coin_seed == 13
+    secret = train(name="secret", **asked)
+    assert secret.coin_seed is None
+    units = 60 if "members" in fields else int((secret.truth.owner >= 0).sum())
+    assert recovered(secret, 20) < 0.5 + 6 * 0.5 / units**0.5
+    other = train(name="other", **asked)
+    assert np.array_equal(other.truth.owner, secret.truth.owner)
+    agree = other.truth.is_member == secret.truth.is_member
+    assert agree[secret.truth.owner >= 0].mean() < 0.5 + 6 * 0.5 / units**0.5
+
+
+KNOWN = "anyone with the data and this seed knows every member"
+
+
+def test_a_run_says_who_can_know_its_members(cli: Cli) -> None:
+    """On the terminal, in run.json, in the report's settings and in lint."""
+    words = ("--rounds", 1, "--clients", 3, "--set", "epochs=1", "--name")
+    for name, seed in (("known", ("--seed", 4812763)), ("secret", ())):
+        code, said, _ = cli("train", *words, name, *seed)
+        assert (code, KNOWN in said, "4812763" in said) == (0, bool(seed), False)
+        _, said, _ = cli("lint", name)
+        assert (KNOWN in said, "4812763" in said) == (bool(seed), False)
+        run = load_run(name)
+        assert run.header["config"]["seed"] == (4812763 if seed else None)
+        settings = run_settings([Auditor(run).attack(shadows=0)]).shared
+        assert (KNOWN in settings["members"]) == bool(seed)
+        assert ("Of a secret key." in settings["members"]) != bool(seed)
+
+
+def test_a_resumed_run_keeps_its_coins(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(folder=tmp_path, name="one", watcher=stop, **QUICK)
+    before = Run(tmp_path / "one").truth
+    resumed = train(folder=tmp_path, name="one", resume=True, **QUICK)
+    assert resumed.truth.hash == before.hash
+    again = train(folder=tmp_path, name="one", **QUICK)  # finished: nothing is tossed
+    assert again.truth.hash == before.hash
+    anew = train(folder=tmp_path, name="one", fresh=True, **QUICK)
+    assert anew.truth.hash != before.hash
+
+
+def test_a_run_may_follow_the_coins_of_another(tmp_path: Path) -> None:
+    quick = {"folder": tmp_path, **QUICK}
+    first = train(name="first", **quick)
+    follower = train("zero-shot", name="second", coins=first, rounds=1, clients=3)
+    assert np.array_equal(follower.truth.is_member, first.truth.is_member)
+    keys = {(run.path / RUN_KEY).read_bytes() for run in (first, follower)}
+    assert len(keys) == 2  # noise and masks are its own
+    by_itself = train(name="third", **quick)
+    with pytest.raises(ConfigError, match="begun by itself"):
+        train(name="third", coins=first, **quick)
+    with pytest.raises(IncompatibleRunsError, match=r"coins of its own.*--seed"):
+        check_pairable(first, by_itself)
+    check_pairable(first, follower)
 
 
 def test_another_source_of_randomness_is_refused() -> None:

@@ -18,7 +18,7 @@ from privaudit.federated.runs.folder.round_files import RoundFiles
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.training_state import TrainingState
 
-SMALL: dict[str, Any] = {
+SMALL: dict[str, Any] = {"seed": 0,
     "rounds": 3, "clients": 2, "epochs": 1, "shots": 8, "name": "one",
 }  # fmt: skip
 STALE = "stale"

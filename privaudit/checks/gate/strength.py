@@ -1,0 +1,208 @@
+"""What is weaker than what: of attacks, and of the gate's own settings.
+
+This is the only place that orders them. A setting of an attack that is not listed has
+no known order: made otherwise, it is neither weaker nor stronger, but another attack.
+"""
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+from privaudit.auditing.audit import Audit
+from privaudit.auditing.dominated_views import attack_in_place
+from privaudit.auditing.scenario import find_plan
+from privaudit.auditing.storage.load import StoredAudit
+from privaudit.checks.gate.settings import GateSettings
+
+Relation = Literal["same", "stronger", "weaker", "another"]
+Made = Mapping[str, "AttackStrength"]
+
+MORE_IS_STRONGER = ("shadows", "neighbours", "directions")
+"""Settings of attacks: numbers of models or queries that one statistic is taken over."""
+SHADOWS = "shadows"
+FEWEST = 5  # shadow models: with fewer an attack is not made (find_scenario)
+
+
+@dataclass(frozen=True)
+class AttackStrength:
+    """How an attack was made: all that its scores depend on but the seed.
+
+    Attributes:
+        settings: Its parameters, as ``repr`` writes them; None where nothing is said.
+        package: Whose plugin it is, with its version; empty for a built-in one.
+        clients: Whom it attacked; empty where nothing is said.
+        n: Members and non-members.
+    """
+
+    settings: str | None
+    package: str = ""
+    clients: tuple[str, ...] = ()
+    n: tuple[int, ...] = ()
+
+    @property
+    def shadows(self) -> int | None:
+        """How many shadow models it trained a client; None if it trains none."""
+        return _count(_parsed(self.settings).get(SHADOWS))
+
+    def than(self, other: "AttackStrength") -> tuple[Relation, str]:
+        """Return how this compares with another, and by what."""
+        if other.settings is None:
+            return "another", "nothing says how that was"
+        if self.package != other.package:
+            packages = [one.package or "built in" for one in (self, other)]
+            return "another", " and not ".join(packages)
+        now, before = _parsed(self.settings), _parsed(other.settings)
+        unlike = [n for n in {**now, **before} if now.get(n) != before.get(n)]
+        counts = {n: (_count(now.get(n)), _count(before.get(n))) for n in unlike}
+        if any(n not in MORE_IS_STRONGER or None in two for n, two in counts.items()):
+            return "another", f"{self.settings} and not {other.settings}"
+        fewer: list[str] = []
+        more: list[str] = []
+        for name, (ours, theirs) in counts.items():
+            is_less = (ours or 0) < (theirs or 0)
+            words = f"{name} is {ours} and not {theirs}"
+            (fewer if is_less else more).append(words)
+        if lacking := [name for name in other.clients if name not in self.clients]:
+            fewer.append(f"not attacked: {', '.join(lacking)}")
+        elif any(now < before for now, before in zip(self.n, other.n, strict=False)):
+            fewer.append(
+                f"it has {_counts(self.n)} candidates and not {_counts(other.n)}"
+            )
+        if fewer:
+            return "weaker", "; ".join(fewer)
+        return ("stronger", "; ".join(more)) if more else ("same", "")
+
+    def __str__(self) -> str:
+        models = f"{self.shadows} shadow models" if self.shadows else "no shadow models"
+        clients = len(self.clients)
+        whom = f", {clients} client{'s' * (clients != 1)}" if clients else ""
+        return f"{models}{whom}"
+
+
+def _parsed(settings: str | None) -> dict[str, str]:
+    """Return parameters by name, the class under ""; a text of another form as it is."""
+    settings = settings or ""
+    found = re.fullmatch(r"(\w+)\((.*)\)", settings, re.DOTALL)
+    pairs = [part.partition("=") for part in found[2].split(", ")] if found else []
+    if found is None or not all(sign for name, sign, _ in pairs if name):
+        return {"": settings}
+    return {"": found[1], **{name: value for name, _, value in pairs if name}}
+
+
+def _count(value: str | None) -> int | None:
+    """Return a whole number of at most nine digits; None if it is something else."""
+    found = re.fullmatch(r"[0-9]{1,9}", value or "", re.ASCII)
+    return int(found[0]) if found else None
+
+
+def _counts(n: Iterable[int]) -> str:
+    return " + ".join(map(str, n))
+
+
+def made_in(audit: StoredAudit) -> dict[str, AttackStrength]:
+    """Return the attacks on clients' models of an audit, the headline first."""
+    return {
+        name: AttackStrength(
+            str(leak["settings"]),
+            str(leak.get("package", "")),
+            tuple(dict.fromkeys(audit.columns[name]["client"].tolist())),
+            tuple(leak["auroc"]["n"]),
+        )
+        for name, leak in audit.contents["leaks"].items()
+    }
+
+
+def made_now(audit: Audit) -> dict[str, AttackStrength]:
+    """Return the same of an audit that nobody stored."""
+    return {
+        name: AttackStrength(
+            leak.settings,
+            leak.package,
+            tuple(client.client for client in leak.clients),
+            leak.auroc.n,
+        )
+        for name, leak in audit.results.items()
+    }
+
+
+def that_options_choose(made: Made, scenario: str) -> dict[str, AttackStrength]:
+    """Return attacks without those in a weaker adversary's place.
+
+    These are made whenever its view shows other models: what a run shows decides, and
+    no option.
+    """
+    weaker = [find_plan(name) for name in find_plan(scenario).dominates]
+    placed = {
+        attack_in_place(attack, plan.name) for plan in weaker for attack in plan.attacks
+    }
+    return {name: one for name, one in made.items() if name not in placed}
+
+
+def _sees_as_much(now: str, before: str) -> bool:
+    return now == before or before in find_plan(now).dominates
+
+
+def _no_more(now: float | None, before: float | None) -> bool:
+    return before is None or (now is not None and now <= before)
+
+
+def _no_less(now: float | None, before: float | None) -> bool:
+    return before is None or (now is not None and now >= before)
+
+
+def _as_many(now: int | str, before: int | str) -> bool:
+    return now == "all" or (before != "all" and int(now) >= int(before))
+
+
+def _includes(now: Iterable[str], before: Iterable[str]) -> bool:
+    return {*now} >= {*before}
+
+
+def _same_if_set(now: str | None, before: str | None) -> bool:
+    return before is None or now == before
+
+
+AS_STRICT: Mapping[str, Callable[[Any, Any], bool]] = {
+    "scenario": _sees_as_much,
+    "metrics": _includes,
+    "attacks": _includes,
+    "guarantees": operator.ge,
+    "margin": operator.le,
+    "utility_margin": operator.le,
+    "alpha": operator.eq,  # larger passes sooner, smaller finds regressions later
+    "max_auroc": _no_more,
+    "min_utility": _no_less,
+    "shadows": operator.ge,
+    "clients": _as_many,
+    "baseline": _same_if_set,
+}
+"""Whether a setting of the gate, the first, asks for no less than another."""
+
+
+def weaker_settings(
+    now: GateSettings, before: GateSettings, headline: str
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield each setting that asks for less than another's: its name, and both values.
+
+    Args:
+        now: What is asked.
+        before: What may not be fallen behind.
+        headline: The attack that is asked where a setting names none.
+    """
+    ours, theirs = (_explicit(one, headline) for one in (now, before))
+    for one in fields(GateSettings):
+        name = one.name
+        if not AS_STRICT[name](getattr(ours, name), getattr(theirs, name)):
+            yield name, getattr(now, name), getattr(before, name)
+
+
+def _explicit(settings: GateSettings, headline: str) -> GateSettings:
+    shadows = FEWEST if settings.shadows is None else settings.shadows
+    return replace(
+        settings,
+        attacks=settings.attacks or (headline,),
+        shadows=shadows,
+        clients=settings.clients or "all",
+    )

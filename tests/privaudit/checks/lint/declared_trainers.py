@@ -1,0 +1,388 @@
+"""Trainers of another package: what they declare is true of some, and not of others.
+
+Each sends class sums of clipped records, with Gaussian noise. A wrong one does one thing
+otherwise than its mechanism says.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import torch
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+from torch.nn.functional import normalize, one_hot
+
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Stacked, Tensors
+from privaudit.federated.base_trainer import BaseTrainer
+from privaudit.federated.trainer import (
+    ClientId,
+    Cohort,
+    Events,
+    Inbox,
+    LocalResult,
+    Records,
+    Round,
+    Signal,
+    Signals,
+    Task,
+)
+from privaudit.privacy.certificate import Claim
+from privaudit.privacy.events import MechanismEvent
+
+ASKED: frozenset[Signal] = frozenset({"log_probabilities"})
+
+
+@dataclass(frozen=True)
+class NoisyMeans(BaseTrainer):
+    """Class sums of records clipped one by one, with noise of each client's own."""
+
+    declared: ClassVar[Mapping[str, Any]] = {}
+    server_noise: ClassVar[bool] = False
+    is_noised: ClassVar[bool] = True
+
+    noise: float = 1.0
+    clip: float = 0.5
+    epsilon: float = 50.0
+
+    def start(self, task: Task, seeds: Seeds) -> Tensors:
+        return {"means": task.zero_shot}
+
+    def claim(self, task: Task) -> Claim:
+        return Claim(self.epsilon, 1e-5, "a plugin's formula")
+
+    def local_update(
+        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
+    ) -> LocalResult:
+        each = self.contributions(task, cohort)
+        clean = {name: tensor.sum(dim=1) for name, tensor in self.clipped(each).items()}
+        sent = clean if self.server_noise else self.noised(clean, cohort, at)
+        events = () if self.server_noise else (self.event(at),)
+        return LocalResult(sent, self.keeps(clean), torch.zeros(len(cohort)), events)
+
+    def contributions(self, task: Task, cohort: Cohort) -> dict[str, Tensor]:
+        classes = one_hot(cohort.labels, len(task.zero_shot)) * cohort.mask[..., None]
+        return {"sums": torch.einsum("kbc,kbd->kbcd", classes.float(), cohort.features)}
+
+    def clipped(self, each: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Shorten what each record adds, all tensors together."""
+        squares = [t.flatten(2).square().sum(dim=2) for t in each.values()]
+        norms = torch.stack(squares).sum(dim=0).sqrt().clamp(min=1e-12)
+        factor = (self.clip / norms).clamp(max=1.0)
+        return {
+            n: t * factor.view(*factor.shape, *[1] * (t.ndim - 2))
+            for n, t in each.items()
+        }
+
+    def noised(
+        self, sums: Mapping[str, Tensor], cohort: Cohort, at: Round
+    ) -> dict[str, Tensor]:
+        return {
+            name: torch.stack(
+                [
+                    one + self.std * self.draw(at, client, name, one.shape)
+                    for client, one in zip(cohort.clients, tensor, strict=True)
+                ]
+            )
+            for name, tensor in sums.items()
+        }
+
+    @property
+    def std(self) -> float:
+        return self.noise * self.clip
+
+    def draw(self, at: Round, client: ClientId, name: str, shape: Any) -> Tensor:
+        return at.secret(f"noise {name}", client).normal_tensor(tuple(shape))
+
+    def keeps(self, clean: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {}
+
+    def event(self, at: Round) -> MechanismEvent:
+        return MechanismEvent(
+            **{
+                "release": "upload",
+                "noise_multiplier": self.noise,
+                "sensitivity": 1.0,
+                "clip_norm": self.clip,
+                "sampling_rate": 1.0,
+                "sampling": "poisson",
+                "noise_at": "server" if self.server_noise else "client",
+                "parties": len(at.participants),
+                **self.declared,
+            }
+        )
+
+    def aggregate(
+        self, task: Task, server: Tensors, inbox: Inbox, at: Round
+    ) -> tuple[Tensors, Events]:
+        total = {name: inbox[name] for name in inbox}
+        events: Events = ()
+        if self.server_noise:
+            total = {
+                name: tensor + self.std * self.draw(at, "", name, tensor.shape)
+                for name, tensor in total.items()
+            }
+            events = (self.event(at),)
+        return {"means": total["sums"], **{n: total[n] for n in total}}, events
+
+    def query(
+        self,
+        task: Task,
+        models: Stacked,
+        records: Records,
+        want: frozenset[Signal] = ASKED,
+    ) -> Iterator[Signals]:
+        means = normalize(models["means"], dim=-1)
+        near = 10 * torch.einsum("nd,kcd->knc", records.features, means)
+        yield {"log_probabilities": near.log_softmax(dim=-1)}
+
+
+class TwoTensors(NoisyMeans):
+    """The same, and the class counts beside the sums."""
+
+    def contributions(self, task: Task, cohort: Cohort) -> dict[str, Tensor]:
+        each = super().contributions(task, cohort)
+        classes = one_hot(cohort.labels, len(task.zero_shot)) * cohort.mask[..., None]
+        return {**each, "counts": classes.float()}
+
+
+class ServerNoise(NoisyMeans):
+    """The server adds the noise to the sum."""
+
+    server_noise: ClassVar[bool] = True
+    declared: ClassVar[Mapping[str, Any]] = {"release": "global"}
+
+
+class ForClients(NoisyMeans):
+    """A client's sum is clipped as a whole, and a client is protected."""
+
+    declared: ClassVar[Mapping[str, Any]] = {
+        "unit": "client", "adjacency": "replace-one", "sensitivity": 2.0,
+        "per_record": False, "sampling": "fixed-batch",
+    }  # fmt: skip
+
+    def clipped(self, each: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        whole = {n: t.sum(dim=1, keepdim=True) for n, t in each.items()}
+        return super().clipped(whole)
+
+
+class Replaced(NoisyMeans):
+    """One record in another's place."""
+
+    declared: ClassVar[Mapping[str, Any]] = {
+        "adjacency": "replace-one",
+        "sensitivity": 2.0,
+    }
+
+
+class Sampled(NoisyMeans):
+    """Each record by its own coin, of the secret key."""
+
+    rate: ClassVar[float] = 0.3
+    declared: ClassVar[Mapping[str, Any]] = {"sampling_rate": 0.3}
+
+    def local_update(
+        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
+    ) -> LocalResult:
+        coins = torch.zeros_like(cohort.mask)
+        for place, client in enumerate(cohort.clients):
+            tossed = at.secret("sample", client).coins(self.rate, cohort.mask.shape[1])
+            coins[place] = torch.as_tensor(tossed)
+        object.__setattr__(self, "_coins", coins)
+        return super().local_update(task, cohort, received, kept, at)
+
+    def contributions(self, task: Task, cohort: Cohort) -> dict[str, Tensor]:
+        each = super().contributions(task, cohort)
+        coins = self._coins  # type: ignore[attr-defined]
+        return {
+            n: t * coins.view(*coins.shape, *[1] * (t.ndim - 2))
+            for n, t in each.items()
+        }
+
+
+class KeepsNoised(NoisyMeans):
+    """A personal model of what was sent, too."""
+
+    def release(
+        self, task: Task, clients: Any, received: Stacked, kept: Stacked
+    ) -> Stacked:
+        return {"means": received["means"]}
+
+
+HONEST: dict[str, NoisyMeans] = {
+    "records, noise of each client": NoisyMeans(),
+    "records, little noise": NoisyMeans(noise=0.3),
+    "records, much noise": NoisyMeans(noise=8.0),
+    "records, clip norm that never binds": NoisyMeans(clip=3.0),
+    "two tensors, clipped together": TwoTensors(),
+    "noise of the server": ServerNoise(),
+    "clients": ForClients(),
+    "one record in another's place": Replaced(),
+    "records by coins": Sampled(),
+    "a released model of what was sent": KeepsNoised(),
+}
+
+
+class NoNoise(NoisyMeans):
+    def draw(self, at: Round, client: ClientId, name: str, shape: Any) -> Tensor:
+        return torch.zeros(tuple(shape))
+
+
+class NoiseOnACopy(NoisyMeans):
+    def noised(
+        self, sums: Mapping[str, Tensor], cohort: Cohort, at: Round
+    ) -> dict[str, Tensor]:
+        copies = {name: tensor.clone() for name, tensor in sums.items()}
+        super().noised(copies, cohort, at)
+        return dict(sums)
+
+
+class HalfNoise(NoisyMeans):
+    @property
+    def std(self) -> float:
+        return 0.5 * self.noise * self.clip
+
+
+class NoiseOfTheSeed(NoisyMeans):
+    def draw(self, at: Round, client: ClientId, name: str, shape: Any) -> Tensor:
+        return at.stream(f"noise {name}", client).normal_tensor(tuple(shape))
+
+
+class NoiseOfTorch(NoisyMeans):
+    def draw(self, at: Round, client: ClientId, name: str, shape: Any) -> Tensor:
+        return torch.randn(tuple(shape))
+
+
+class NoiseOfAConstant(NoisyMeans):
+    def draw(self, at: Round, client: ClientId, name: str, shape: Any) -> Tensor:
+        generator = torch.Generator().manual_seed(at.index)
+        return torch.randn(tuple(shape), generator=generator)
+
+
+class OneNoiseForAll(NoisyMeans):
+    def draw(self, at: Round, client: ClientId, name: str, shape: Any) -> Tensor:
+        return at.secret(f"noise {name}").normal_tensor(tuple(shape))
+
+
+class OneNoiseForEver(NoisyMeans):
+    def draw(self, at: Round, client: ClientId, name: str, shape: Any) -> Tensor:
+        secrets = at.secrets or at.seeds
+        return secrets.stream(name, client=client).normal_tensor(tuple(shape))
+
+
+class ClipsLast(NoisyMeans):
+    def clipped(self, each: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return dict(each)
+
+    def noised(
+        self, sums: Mapping[str, Tensor], cohort: Cohort, at: Round
+    ) -> dict[str, Tensor]:
+        noised = super().noised(sums, cohort, at)["sums"]
+        norms = noised.flatten(1).norm(dim=1).clamp(min=1e-12)
+        return {"sums": noised * (4 * self.clip / norms).clamp(max=1).view(-1, 1, 1)}
+
+
+class ClipsTheFirst(TwoTensors):
+    def clipped(self, each: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {**each, **super().clipped({"sums": each["sums"]})}
+
+
+class NoisesTheFirst(TwoTensors):
+    def draw(self, at: Round, client: ClientId, name: str, shape: Any) -> Tensor:
+        drawn = super().draw(at, client, name, shape)
+        return drawn if name == "sums" else 0 * drawn
+
+
+class NeverClips(NoisyMeans):
+    def clipped(self, each: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return dict(each)
+
+
+class ClipsAtTwice(NoisyMeans):
+    def clipped(self, each: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {n: 2 * t for n, t in super().clipped(each).items()}
+
+
+class ClipsTheBatch(NoisyMeans):
+    def clipped(self, each: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        whole = {n: t.sum(dim=1, keepdim=True) for n, t in each.items()}
+        return super().clipped(whole)
+
+
+class TinySensitivity(NoisyMeans):
+    declared: ClassVar[Mapping[str, Any]] = {"sensitivity": 0.01}
+
+
+class ReplacedByOne(NoisyMeans):
+    declared: ClassVar[Mapping[str, Any]] = {"adjacency": "replace-one"}
+
+
+class SaidForClients(NoisyMeans):
+    declared: ClassVar[Mapping[str, Any]] = {**ForClients.declared}
+
+
+class NotSampled(NoisyMeans):
+    declared: ClassVar[Mapping[str, Any]] = {"sampling_rate": 0.1}
+
+
+class KeepsClean(NoisyMeans):
+    def keeps(self, clean: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {"own": clean["sums"]}
+
+
+class NoServerNoise(ServerNoise):
+    def draw(self, at: Round, client: ClientId, name: str, shape: Any) -> Tensor:
+        return torch.zeros(tuple(shape))
+
+
+class OneServerNoise(ServerNoise):
+    def draw(self, at: Round, client: ClientId, name: str, shape: Any) -> Tensor:
+        secrets = at.secrets or at.seeds
+        return secrets.stream(name, client=client).normal_tensor(tuple(shape))
+
+
+class FiveSteps(NoisyMeans):
+    def clipped(self, each: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {n: 5 * t for n, t in super().clipped(each).items()}
+
+
+class ExactCounts(NoisyMeans):
+    def noised(
+        self, sums: Mapping[str, Tensor], cohort: Cohort, at: Round
+    ) -> dict[str, Tensor]:
+        return {**super().noised(sums, cohort, at), "records": cohort.sizes.float()}
+
+
+class Nothing(NoisyMeans):
+    def event(self, at: Round) -> MechanismEvent:
+        return MechanismEvent(
+            release="upload", noise_multiplier=0.0, sensitivity=1.0, clip_norm=1.0,
+            sampling_rate=1.0, sampling="fixed-batch", noise_at="none", parties=1,
+        )  # fmt: skip
+
+
+WRONG: dict[str, NoisyMeans] = {
+    "noise is not added": NoNoise(),
+    "noise is added to a copy": NoiseOnACopy(),
+    "half of the noise": HalfNoise(),
+    "noise of the seed, not the key": NoiseOfTheSeed(),
+    "noise of torch's generator": NoiseOfTorch(),
+    "noise of a fixed seed": NoiseOfAConstant(),
+    "one noise for all clients": OneNoiseForAll(),
+    "one noise for all rounds": OneNoiseForEver(),
+    "clipped after the noise": ClipsLast(),
+    "only the first tensor clipped": ClipsTheFirst(),
+    "only the first tensor noised": NoisesTheFirst(),
+    "never clipped": NeverClips(),
+    "clipped at twice the norm": ClipsAtTwice(),
+    "batches clipped, not records": ClipsTheBatch(),
+    "sensitivity 0.01": TinySensitivity(),
+    "replace-one, sensitivity 1": ReplacedByOne(),
+    "records clipped, clients said to be protected": SaidForClients(),
+    "rate 0.1 declared, all records taken": NotSampled(),
+    "a clean state released": KeepsClean(),
+    "server noise is not added": NoServerNoise(),
+    "one server noise for all rounds": OneServerNoise(),
+    "five steps, declared as one": FiveSteps(),
+    "exact counts beside": ExactCounts(),
+}

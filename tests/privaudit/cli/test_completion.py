@@ -1,0 +1,114 @@
+"""A command that other people's code ends is a failure, whatever its exit code."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.places import ROOT
+
+COMMAND = """
+import atexit, ctypes, os, signal, sys, threading, time
+from privaudit.cli.completion import run_to_its_end
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+def command():
+    print("begun", flush=True)
+{body}
+
+run_to_its_end(command)
+"""
+
+
+def started(body: str) -> "subprocess.Popen[str]":
+    lines = "\n".join(f"    {line}" for line in body.splitlines())
+    return subprocess.Popen(
+        [sys.executable, "-c", COMMAND.format(body=lines)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 3])
+def test_exit_codes_and_output_are_the_commands_own(code: int) -> None:
+    command = started(f"print('to stderr', file=sys.stderr)\nsys.exit({code})")
+    assert command.communicate() == ("begun\n", "to stderr\n")
+    assert command.returncode == code
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "os._exit(0)",
+        "os._exit(3)",
+        "ctypes.CDLL(None)._exit(0)",
+        "ctypes.CDLL(None).exit(0)",
+        "os.execv('/bin/true', ['true'])",
+        "threading.Thread(target=os._exit, args=[0]).start()\ntime.sleep(60)",
+        "atexit.register(os._exit, 0)\nsys.exit(1)",
+        "if not os.fork():\n    time.sleep(0.2)\nos._exit(0)",
+    ],
+)
+def test_a_process_that_was_ended_by_others_fails(body: str) -> None:
+    command = started(body)
+    out, err = command.communicate()
+    assert (command.returncode, out) == (2, "begun\n")
+    assert "before the command had ended: other people's code ended it" in err
+
+
+def test_a_fault_of_the_command_shows_its_traceback() -> None:
+    command = started("1 / 0")
+    _, err = command.communicate()
+    assert command.returncode == 1
+    assert err.startswith("Traceback")
+    assert err.count("ZeroDivisionError") == 1
+    assert "other people" not in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+def test_a_signal_that_ended_the_command_is_seen_outside(number: int) -> None:
+    command = started(f"os.kill(os.getpid(), {int(number)})")
+    assert command.communicate() == ("begun\n", "")
+    assert command.returncode == -number
+
+
+INTERRUPTED = """
+try:
+    print("ready", flush=True)
+    time.sleep(60)
+except KeyboardInterrupt:
+    try:
+        time.sleep(0.3)
+        print("cleaned up", flush=True)
+    except KeyboardInterrupt:
+        print("twice", flush=True)
+sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize("to_all", [True, False])
+def test_ctrl_c_interrupts_once(to_all: bool) -> None:
+    """A terminal signals both processes, and kill the first alone."""
+    command = started(INTERRUPTED.strip())
+    assert command.stdout is not None
+    assert [command.stdout.readline() for _ in "12"] == ["begun\n", "ready\n"]
+    (os.killpg if to_all else os.kill)(command.pid, signal.SIGINT)
+    assert command.communicate(timeout=30)[0] == "cleaned up\n"
+    assert command.returncode == 130
+
+
+def test_the_command_ends_when_its_parent_was_killed(tmp_path: Path) -> None:
+    command = started("time.sleep(60)")
+    assert command.stdout is not None
+    assert command.stdout.readline() == "begun\n"
+    begun = time.monotonic()
+    command.kill()
+    command.communicate()  # until the child has let go of its end, too
+    assert time.monotonic() - begun < 30
