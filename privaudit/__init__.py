@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from privaudit.checks.lint import lint
     from privaudit.core.devices import use_device
     from privaudit.core.memory import use_checkpointing, use_memory
+    from privaudit.core.portable_bits import use_portable_bits
     from privaudit.evaluation.blind_baseline import blind_baseline
     from privaudit.evaluation.compare.compare import compare
     from privaudit.evaluation.distribution_shift import measure_shift as shift
@@ -73,6 +74,7 @@ __all__ = [
     "use_device",
     "use_memory",
     "use_owner",
+    "use_portable_bits",
     "write_tradeoff",
 ]
 
@@ -107,6 +109,7 @@ _HOMES = {
     "use_device": "privaudit.core.devices:use_device",
     "use_memory": "privaudit.core.memory:use_memory",
     "use_owner": "privaudit.recording.owner:use_owner",
+    "use_portable_bits": "privaudit.core.portable_bits:use_portable_bits",
     "write_tradeoff": "privaudit.report.galleries.sweep:write_sweep",
 }
 

@@ -1,6 +1,6 @@
 """``python -m privaudit``: the command line, where the script is not on the path."""
 
-from privaudit.cli.main import run
+from privaudit.cli.start import run
 
 if __name__ == "__main__":
     run()

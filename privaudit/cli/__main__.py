@@ -1,6 +1,6 @@
 """``python -m privaudit.cli``: as ``python -m privaudit``."""
 
-from privaudit.cli.main import run
+from privaudit.cli.start import run
 
 if __name__ == "__main__":
     run()

@@ -144,6 +144,16 @@ Memory = Annotated[
         "GPU, no bound on the CPU.",
     ),
 ]
+ChosenBits = Annotated[
+    str | None,
+    typer.Option(
+        "--bits",
+        envvar="PRIVAUDIT_BITS",
+        metavar="portable|native",
+        help="portable: the same bytes on every x86-64 processor, by the oldest kernels "
+        "of all libraries, on one thread. native: the fastest ones of this processor.",
+    ),
+]
 Checkpointing = Annotated[
     bool,
     typer.Option(
@@ -234,12 +244,15 @@ def with_computing(command: Callable[..., None]) -> Callable[..., None]:
         memory: str | None = None,
         checkpointing: bool = False,
         trust_remote_code: bool = False,
+        bits: str | None = None,
         **named: Any,
     ) -> None:
         from privaudit.core.devices import use_device
         from privaudit.core.memory import use_checkpointing, use_memory
+        from privaudit.core.portable_bits import warn_unless_held
         from privaudit.models import remote_code
 
+        warn_unless_held(bits)
         with (
             use_device(device),
             use_memory(memory),
@@ -255,6 +268,7 @@ def with_computing(command: Callable[..., None]) -> Callable[..., None]:
         _option("memory", None, Memory),
         _option("checkpointing", False, Checkpointing),
         _option("trust_remote_code", False, TrustRemoteCode),
+        _option("bits", None, ChosenBits),
     )
 
 

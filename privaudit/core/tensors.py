@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from privaudit.core.portable_kernels import replace_kernels
+
 if TYPE_CHECKING:
     Tensors = Mapping[str, Tensor]
 else:
     Tensors = Mapping  # checks at run time would read what is lazy
 Stacked = Mapping[str, Tensor]  # the same, with a leading axis over clients or models
+
+replace_kernels()  # here, as whatever computes imports this module
 
 
 def stack(parts: Sequence[Tensors]) -> dict[str, Tensor]:

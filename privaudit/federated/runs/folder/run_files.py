@@ -15,9 +15,8 @@ from privaudit.core.bounded_files import read_lines
 from privaudit.core.devices import chosen_device, device_name
 from privaudit.core.errors import ConfigError, TranscriptError, shown
 from privaudit.core.limits import check_json
-from privaudit.core.storage import (
-    write_bytes,
-)
+from privaudit.core.portable_bits import computed_with
+from privaudit.core.storage import write_bytes
 from privaudit.core.tensors import Tensors, distinct
 from privaudit.datasets.dataset import DATASETS
 from privaudit.federated.runs.config import RunConfig
@@ -87,6 +86,7 @@ def environment(libraries: Iterable[str]) -> dict[str, Any]:
         "libraries": _versions(libraries),
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
+        "computed": computed_with(),
         "device": {
             "kind": device.type,
             "name": device_name(device),
@@ -130,6 +130,13 @@ def check_environment(path: Path, header: Mapping[str, Any]) -> None:
             f"{path} was trained with {header['threads']} threads, and there are "
             f"{here['threads']}. Set OMP_NUM_THREADS={header['threads']} to get the "
             f"same bytes, {_NEAR}, or --fresh to start over."
+        )
+    bits = header.get("computed", {}).get("bits", "native")
+    if bits != here["computed"]["bits"]:
+        raise ConfigError(
+            f"{path} was trained in {bits} bits, and this process computes "
+            f"{here['computed']['bits']} ones. Add --bits {bits} to get the same bytes, "
+            f"{_NEAR}, or --fresh to start over."
         )
     for name, before in header["libraries"].items():
         if here["libraries"].get(name) != before:

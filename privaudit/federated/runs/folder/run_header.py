@@ -57,6 +57,7 @@ class _Header(BaseModel):
     origin: str = ""
     libraries: dict[str, str]
     threads: int
+    computed: dict[str, Any] = {}
     device: dict[str, Any] = {}
     earlier: list[dict[str, Any]] = []
     equal_bytes: bool = True

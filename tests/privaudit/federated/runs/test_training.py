@@ -23,6 +23,7 @@ from privaudit.core.errors import (
     RunInUseError,
     TranscriptError,
 )
+from privaudit.core.portable_bits import bits_here
 from privaudit.core.storage import file_hash
 from privaudit.datasets.named_places import content_hash_of
 from privaudit.federated.runs.folder.run_files import TRACKED
@@ -253,8 +254,13 @@ def test_other_threads_or_versions_do_not_go_on_silently(cut: Path) -> None:
     resume(
         f"trained with {there + 1} threads.*OMP_NUM_THREADS={there + 1}", ConfigError
     )
+    other = "native" if bits_here() == "portable" else "portable"
+    sign_again(cut, threads=there, computed={"bits": other})
+    resume(f"trained in {other} bits.*Add --bits {other}", ConfigError)
     versions = {name: version(name) for name in TRACKED}
-    sign_again(cut, threads=there, libraries=versions | {"torch": "0.1"})
+    sign_again(
+        cut, computed={"bits": bits_here()}, libraries=versions | {"torch": "0.1"}
+    )
     before = content(cut)
     resume(r"trained with torch 0\.1, .* is installed.*--fresh", ConfigError)
     assert content(cut) == before

@@ -1,0 +1,304 @@
+"""Portable bits: library settings under which x86-64 processors compute equal bytes.
+
+Libraries choose kernels by processor, and kernels round differently. Told to take the
+oldest ones, torch, MKL, oneDNN, OpenBLAS, NumPy and glibc give the same bytes on any
+x86-64 processor. They read that when they are loaded, glibc when the process starts,
+so a process that lacks the settings starts itself anew: on one thread, as several sum
+in another order, unless OMP_NUM_THREADS says how many.
+
+Imports neither torch nor numpy before :func:`differing_operations` is called.
+"""
+
+import hashlib
+import os
+import platform
+import re
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal, NoReturn, get_args
+
+from privaudit.core.errors import ConfigError, PrivauditWarning, shown
+
+Bits = Literal["portable", "native"]
+CHOICE = "PRIVAUDIT_BITS"
+BUILDS = "torch 2.13.0 and numpy 2.4.6"  # that OPERATIONS were computed with
+
+_NUMPY_SINCE_2_4 = "X86_V3 X86_V4 AVX512_ICL AVX512_SPR"
+_NUMPY_BEFORE = (
+    "SSSE3 SSE41 POPCNT SSE42 AVX F16C FMA3 AVX2 AVX512F AVX512CD AVX512_SKX "
+    "AVX512_CLX AVX512_CNL AVX512_ICL"
+)
+_TUNABLES = "GLIBC_TUNABLES"
+
+OPERATIONS: Mapping[str, str] = {
+    "matrix product": "152e6675ba",
+    "batched product": "8708baf4af",
+    "float64 product": "a52dfa1889",
+    "exp": "a31e4205fd",
+    "tanh": "6d9e5c0efb",
+    "GELU": "3e90aec24f",
+    "softmax": "3df800444b",
+    "logsumexp": "3fe4a0dded",
+    "layer norm": "9cda1cf0da",
+    "attention": "813268e07b",
+    "convolution": "f30fb0a622",
+    "sum": "2dba321806",
+    "mean": "d3547228d5",
+    "norm": "d1f2e7d13a",
+    "QR": "0fd8e90cd9",
+    "square root": "72890b429a",
+    "float64 log": "0742a382dd",
+    "numpy exp": "35fc8a8e73",
+    "numpy product": "97fa67fa2a",
+    "numpy sum": "198c77e854",
+}
+"""First digits of the SHA-256 of each operation's result on fixed inputs.
+
+Equal on emulated Nehalem, Haswell and EPYC, on an AMX Xeon and on an AMD EPYC.
+"""
+
+
+def settings() -> dict[str, str]:
+    """Return the environment variables of portable bits, by the installed versions."""
+    numpy = tuple(map(int, version("numpy").split(".")[:2]))
+    return {
+        "ATEN_CPU_CAPABILITY": "default",
+        "MKL_CBWR": "COMPATIBLE",
+        "DNNL_MAX_CPU_ISA": "SSE41",
+        "OPENBLAS_CORETYPE": "Prescott",
+        "NPY_DISABLE_CPU_FEATURES": _NUMPY_SINCE_2_4
+        if numpy >= (2, 4)
+        else _NUMPY_BEFORE,
+        _TUNABLES: "glibc.cpu.hwcaps=-AVX2,-AVX,-FMA,-AVX512F,-AVX512VL,-FMA4",
+    }
+
+
+def bits_here() -> Bits:
+    """Return which bits this process was started for."""
+    begun = _environment_at_start()
+    held = all(begun.get(name) == value for name, value in settings().items())
+    return "portable" if held else "native"
+
+
+def _environment_at_start() -> Mapping[str, str]:
+    """Return what stood in the environment before this process could change it."""
+    try:
+        content = Path("/proc/self/environ").read_bytes()
+    except OSError:  # no Linux
+        return os.environ
+    pairs = (os.fsdecode(one).partition("=") for one in content.split(b"\0"))
+    return {name: value for name, _, value in pairs}
+
+
+def start_anew(bits: Bits | None) -> None:
+    """Put this same command in this process's place, with the bits it should have.
+
+    Returns where it has them already. Nothing may have been printed or written yet.
+    """
+    if bits is not None and bits != bits_here():
+        _replace_process(bits)
+
+
+def _replace_process(bits: Bits) -> NoReturn:
+    environment = {n: v for n, v in os.environ.items() if n not in settings()}
+    if bits == "portable":
+        environment |= {"OMP_NUM_THREADS": "1", **environment, **settings()}
+    environment[CHOICE] = bits
+    sys.stdout.flush()
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+
+
+def use_portable_bits() -> None:
+    """Compute the same bytes on every x86-64 processor: the first line of a script.
+
+    Starts the script anew if it lacks the settings, which libraries read once.
+
+    Raises:
+        ConfigError: torch or numpy is loaded already, or there is no script to start.
+    """
+    if bits_here() == "portable":
+        return
+    loaded = [name for name in ("torch", "numpy") if name in sys.modules]
+    if loaded or len(sys.orig_argv) < 2 or hasattr(sys, "ps1"):
+        why = (
+            f"{' and '.join(loaded)} {'is' if len(loaded) == 1 else 'are'} loaded, and "
+            "cannot be told any more"
+            if loaded
+            else "there is no script that could be started anew"
+        )
+        lines = " ".join(f'{name}="{value}"' for name, value in settings().items())
+        raise ConfigError(
+            f"Portable bits were requested, and {why}. Call use_portable_bits() before "
+            f"the first import of either, or start Python with {lines}."
+        )
+    _replace_process("portable")
+
+
+def chosen_bits(argv: Sequence[str], by_default: Bits | None = None) -> Bits | None:
+    """Return the bits that a command line asks for, or else the environment.
+
+    Args:
+        argv: The arguments, with ``--bits NAME`` or ``--bits=NAME``.
+        by_default: Without either; None for those that the process has.
+
+    Raises:
+        ConfigError: There are no such bits.
+
+    Example:
+        >>> chosen_bits(["train", "--bits", "portable"])
+        'portable'
+    """
+    asked = os.environ.get(CHOICE) or by_default
+    before = argv[: argv.index("--")] if "--" in argv else argv
+    for place, one in enumerate(before):
+        if one == "--bits" and place + 1 < len(before):
+            asked = before[place + 1]
+        elif one.startswith("--bits="):
+            asked = one.partition("=")[2]
+    for bits in (None, *get_args(Bits)):
+        if asked == bits:
+            return bits
+    raise ConfigError(
+        f"There are no bits {shown(asked)}. Use --bits portable, for equal bytes on every "
+        "x86-64 processor, or native, for the fastest kernels of this one."
+    )
+
+
+def warn_unless_held(asked: str | None = None) -> None:
+    """Warn where portable bits were requested, and what is computed here is other.
+
+    Args:
+        asked: The bits that were requested; None for those of the process.
+    """
+    bits = bits_here()
+    if asked == "portable" and bits == "native":
+        why = "libraries were loaded without their settings"
+    elif bits == "portable" and (differing := differing_operations()):
+        why = f"of {len(OPERATIONS)} operations these differ: {', '.join(differing)}"
+    else:
+        return
+    warnings.warn(
+        f"The bits are not the portable ones: {why}. They are those of {BUILDS} on "
+        "x86-64 with OMP_NUM_THREADS=1. Numbers hold here, and may have other last "
+        "digits elsewhere.",
+        PrivauditWarning,
+        stacklevel=2,
+    )
+
+
+def computed_with() -> dict[str, Any]:
+    """Return what decides about the last bits of what this process computes.
+
+    ``bits`` it was started for, ``differing`` operations where these are portable,
+    ``builds`` of the libraries, ``processor``: for a run or an audit to keep.
+    """
+    bits = bits_here()
+    differing = differing_operations() if bits == "portable" else []
+    return {
+        "bits": bits,
+        **({"differing": differing} if differing else {}),
+        "builds": _builds(),
+        "processor": _processor(),
+    }
+
+
+def _builds() -> dict[str, str]:
+    import numpy as np
+    import torch
+
+    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    lapack = re.search(r"Math Kernel Library Version (\S+)", torch.__config__.show())
+    with_mkl = f" with MKL {lapack[1]}" if lapack else ""
+    return {
+        "torch": f"{torch.__version__}{with_mkl}",
+        "numpy": f"{np.__version__} with {blas['name']} {blas['version']}",
+    }
+
+
+def _processor() -> str:
+    try:
+        content = Path("/proc/cpuinfo").read_text(errors="replace")
+    except OSError:
+        content = ""
+    named = re.search(r"^model name\s*:\s*(.+)$", content, re.MULTILINE)
+    return named[1].strip() if named else platform.processor() or platform.machine()
+
+
+def differing_operations() -> list[str]:
+    """Return the operations whose bytes are not the portable ones; none if all are.
+
+    Another build of a library gives others, and so does another kind of processor.
+    """
+    return [
+        name
+        for name, result in _results().items()
+        if _digest(result) != OPERATIONS[name]
+    ]
+
+
+def _results() -> dict[str, Any]:
+    import torch
+    from torch.nn import functional
+
+    from privaudit.core.portable_kernels import replace_kernels
+
+    replace_kernels()
+    generator = torch.Generator().manual_seed(0)
+    a = torch.randn(65, 33, generator=generator)
+    b = torch.randn(33, 47, generator=generator)
+    query = a[None, None]
+    doubles = a.double().numpy()
+    return {
+        "matrix product": a @ b,
+        "batched product": torch.bmm(a.expand(3, 65, 33), b.expand(3, 33, 47)),
+        "float64 product": a.double() @ b.double(),
+        "exp": a.exp(),
+        "tanh": a.tanh(),
+        "GELU": functional.gelu(a),
+        "softmax": a.softmax(1),
+        "logsumexp": a.logsumexp(1),
+        "layer norm": functional.layer_norm(a, (33,)),
+        "attention": functional.scaled_dot_product_attention(query, query, query),
+        "convolution": functional.conv2d(
+            a[:64, :32].reshape(1, 2, 32, 32), b[:2, :45].reshape(5, 2, 3, 3)
+        ),
+        "sum": a.sum(),
+        "mean": a.mean(0),
+        "norm": a.norm(dim=1),
+        "QR": torch.linalg.qr(a.double())[0],
+        "square root": a.abs().sqrt(),
+        "float64 log": a.double().abs().log(),
+        **_numpy_results(doubles),
+    }
+
+
+def _numpy_results(doubles: Any) -> dict[str, Any]:
+    import numpy as np
+
+    return {
+        "numpy exp": np.exp(doubles),
+        "numpy product": doubles @ doubles.T,
+        "numpy sum": doubles.sum(0),
+    }
+
+
+def _digest(result: Any) -> str:
+    import numpy as np
+
+    content = np.ascontiguousarray(np.asarray(result)).tobytes()
+    return hashlib.sha256(content).hexdigest()[:10]
+
+
+def _main(command: list[str]) -> None:
+    """Put a command in this process's place, in portable bits: ``... -m pytest``."""
+    if not command:
+        raise SystemExit("usage: python -m privaudit.core.portable_bits COMMAND ...")
+    environment = {"OMP_NUM_THREADS": "1", **os.environ, **settings()}
+    os.execvpe(command[0], command, {**environment, CHOICE: "portable"})
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])
