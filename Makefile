@@ -53,13 +53,15 @@ quick: $(READY)
 	$(PYTEST) -m "not slow" $(QUICK) $(TESTS)
 
 # The same as two other machines compute it: older kernels, more threads, coarser products,
-# features with other last bits. Where one fails, take its settings one by one:
+# features with other last bits. Then portable bits on three emulated processors, if
+# qemu-user is installed. Where one fails, take its settings one by one:
 # make test-elsewhere ELSEWHERE=TEST_LAST_BITS=1 TESTS=tests/docs
 test-elsewhere: SHELL := bash
 test-elsewhere: $(READY)
 	@for elsewhere in $(ELSEWHERE); do \
 	  echo "$$elsewhere"; env $${elsewhere//,/ } $(PYTEST) $(TESTS) || exit 1; \
 	done
+	TEST_EMULATED=1 $(PYTEST) tests/privaudit/core/test_portable_bits.py
 
 # Beside NVFlare, which brings a web server and more: the filter, and a simulated federation.
 test-nvflare: $(NVFLARE)/.ready
