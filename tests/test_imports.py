@@ -2,7 +2,6 @@
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -162,14 +161,6 @@ def test_only_the_federation_makes_messages() -> None:
         "privaudit.auditing.shadow_models.training",
         "privaudit.recording.recorder",
     }
-
-
-def test_folders_hold_fifteen_modules_at_most() -> None:
-    held: dict[Path, int] = {}
-    for path in MODULES.values():
-        if path.name not in ("__init__.py", "__main__.py"):
-            held[path.parent] = held.get(path.parent, 0) + 1
-    assert {str(folder): n for folder, n in held.items() if n > 15} == {}
 
 
 def test_what_only_unix_has_is_imported_where_it_is_used() -> None:
