@@ -58,7 +58,7 @@ def test_heavy_tails_expose_nobody_in_more_audits_than_chance_allows() -> None:
     for _ in range(200):
         is_in = coins(64, 540, rng)
         signals = rng.standard_t(5, size=is_in.shape)
-        alarms += record_losses(signals, is_in, ~is_in).exposed().any()
+        alarms += int(record_losses(signals, is_in, ~is_in).exposed().any())
     assert alarms <= 200 * 0.05 + 4 * np.sqrt(200 * 0.05 * 0.95)
 
 

@@ -47,7 +47,8 @@ def test_the_untrained_model_reads_them_as_well_as_is_said() -> None:
         each = torch.arange(len(dataset)), dataset.labels
         likely.append(scores.log_softmax(dim=1)[each].numpy())
     assert right == pytest.approx([0.84, 0.56], abs=0.02)
-    assert auroc(*likely).value == pytest.approx(0.72, abs=0.01)
+    real, drawn = likely
+    assert auroc(real, drawn).value == pytest.approx(0.72, abs=0.01)
 
 
 def test_the_list_of_data_sets_names_them() -> None:
