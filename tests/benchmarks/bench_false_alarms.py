@@ -1,10 +1,12 @@
-"""Whether intervals hold with ties and with unequal classes.
+"""Whether intervals hold: with ties, with unequal classes, and by resampling.
 
-Run by ``make bench``; prints tables as those of docs/selftest.md, with its own draws.
+Run by ``make bench``; prints the table of docs/compare.md on the bootstrap, and tables
+as those of docs/selftest.md, with its own draws.
 """
 
 import numpy as np
 import pytest
+from scipy.special import ndtri
 
 from privaudit.checks.selftest.false_alarms import (
     DISTRIBUTIONS,
@@ -14,6 +16,8 @@ from privaudit.checks.selftest.false_alarms import (
     named,
     shift_of,
 )
+from privaudit.statistics.bootstrap import bootstrap_auroc
+from privaudit.statistics.roc import auroc
 
 TRIALS = 2000
 SIZES = (
@@ -35,18 +39,39 @@ def test_scores_of_0_and_1() -> None:
         print(f"| {named(sizes)} | {' | '.join(cells)} |")
 
 
-@pytest.mark.parametrize("auroc", [0.5, 0.9])
-def test_thirteen_distributions(auroc: float) -> None:
+@pytest.mark.parametrize("truth", [0.5, 0.9])
+def test_thirteen_distributions(truth: float) -> None:
     """How many of 100 intervals miss the true AUROC."""
-    print(f"\n{auroc:g}, {TRIALS} trials\n")
+    print(f"\n{truth:g}, {TRIALS} trials\n")
     print("| | " + " | ".join(map(named, RATIOS)) + " |")
     print("|---" * (len(RATIOS) + 1) + "|")
     for row, (name, distribution) in enumerate(DISTRIBUTIONS.items()):
-        shift, cells = shift_of(distribution, auroc), []
+        shift, cells = shift_of(distribution, truth), []
         for column, sizes in enumerate(RATIOS):
             rng = np.random.default_rng([0, row, column])
             found = [
                 interval_of(distribution, sizes, shift, rng) for _ in range(TRIALS)
             ]
-            cells.append(f"{100 * np.mean([e.excludes(auroc) for e in found]):.1f}")
+            cells.append(f"{100 * np.mean([e.excludes(truth) for e in found]):.1f}")
         print(f"| {name} | {' | '.join(cells)} |")
+
+
+@pytest.mark.parametrize(
+    ("truth", "size", "spread"),
+    [(0.6, 100, 1), (0.9, 100, 1), (0.9, 30, 1), (0.99, 100, 3), (0.99, 400, 3)],
+)
+def test_coverage_of_resampling(truth: float, size: int, spread: int) -> None:
+    """Which share of 1,000 intervals holds the true AUROC: DeLong, BCa, percentile."""
+    rng = np.random.default_rng(0)
+    shift, held = np.hypot(1, spread) * ndtri(truth), []
+    for _ in range(1000):
+        members, others = rng.normal(size=(2, size))
+        scores = spread * members + shift, others
+        found = (
+            auroc(*scores),
+            bootstrap_auroc(*scores, rng),
+            bootstrap_auroc(*scores, rng, interval="percentile"),
+        )
+        held.append([not one.excludes(truth) for one in found])
+    cells = " | ".join(f"{share:.3f}" for share in np.mean(held, axis=0))
+    print(f"\n| {truth:g}, spread {spread} | {size} | {cells} |")

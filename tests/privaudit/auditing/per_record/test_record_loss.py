@@ -51,6 +51,17 @@ def test_records_are_exposed_where_they_are_and_nowhere_else() -> None:
     assert not nobody.exposed().any()
 
 
+def test_heavy_tails_expose_nobody_in_more_audits_than_chance_allows() -> None:
+    """In each of 200 audits without a leak any record found is false: 5 % may have one."""
+    rng = np.random.default_rng(7)
+    alarms = 0
+    for _ in range(200):
+        is_in = coins(64, 540, rng)
+        signals = rng.standard_t(5, size=is_in.shape)
+        alarms += int(record_losses(signals, is_in, ~is_in).exposed().any())
+    assert alarms <= 200 * 0.05 + 4 * np.sqrt(200 * 0.05 * 0.95)
+
+
 def test_models_that_learn_nothing_show_nothing() -> None:
     is_in = coins(8, 5, np.random.default_rng(5))
     found = record_losses(np.full(is_in.shape, 2.0), is_in, ~is_in)

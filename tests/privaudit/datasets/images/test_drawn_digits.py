@@ -1,3 +1,4 @@
+import pytest
 import torch
 
 from privaudit.cli.list import names_of
@@ -5,6 +6,7 @@ from privaudit.datasets.dataset import Dataset, PixelImages
 from privaudit.datasets.images.digits import digits
 from privaudit.datasets.images.drawn_digits import drawn_digits
 from privaudit.models.feature_cache import encoded_features
+from privaudit.statistics.roc import auroc
 from tests.loaded_models import load_clip
 
 
@@ -36,11 +38,17 @@ def test_they_are_the_same_at_every_load_and_none_is_blank_or_twice() -> None:
 
 
 def test_the_untrained_model_reads_them_as_well_as_is_said() -> None:
-    model, drawn = load_clip(), drawn_digits()
-    features = encoded_features(model, drawn.pictures, range(len(drawn)))
-    texts = model.template_features(drawn.class_names, drawn.template)
-    right = (features @ texts.T).argmax(dim=1) == drawn.labels
-    assert abs(right.float().mean() - 0.56) < 0.02
+    model, right, likely = load_clip(), [], []
+    for dataset in (digits(), drawn_digits()):
+        features = encoded_features(model, dataset.pictures, range(len(dataset)))
+        texts = model.template_features(dataset.class_names, dataset.template)
+        scores = model.logit_scale * features @ texts.T
+        right.append((scores.argmax(dim=1) == dataset.labels).float().mean().item())
+        each = torch.arange(len(dataset)), dataset.labels
+        likely.append(scores.log_softmax(dim=1)[each].numpy())
+    assert right == pytest.approx([0.84, 0.56], abs=0.02)
+    real, drawn = likely
+    assert auroc(real, drawn).value == pytest.approx(0.72, abs=0.01)
 
 
 def test_the_list_of_data_sets_names_them() -> None:
