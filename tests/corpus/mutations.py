@@ -139,7 +139,7 @@ def _read_all() -> None:
             except SystemExit as ending:
                 code = int(ending.code or 0)
         said = _MEASURED.sub("…", text.getvalue())
-        sys.__stdout__.write(json.dumps([" ".join(argv), code, said]) + "\n")
+        print(json.dumps([" ".join(argv), code, said]), file=sys.__stdout__)
 
 
 def _answers(outcome: Outcome) -> dict[str, tuple[int, str]]:
