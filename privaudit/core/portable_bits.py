@@ -16,6 +16,7 @@ import re
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args
@@ -192,16 +193,15 @@ def warn_unless_held(asked: str | None = None) -> None:
 def computed_with() -> dict[str, Any]:
     """Return what decides about the last bits of what this process computes.
 
-    ``bits`` it was started for, ``differing`` operations where these are portable,
-    ``builds`` of the libraries, ``processor``: for a run or an audit to keep.
+    ``bits`` it was started for, ``differing`` operations where these are portable, and
+    ``builds`` of the libraries: for a run or an audit to keep.
     """
     bits = bits_here()
-    differing = differing_operations() if bits == "portable" else []
+    differing = differing_operations() if bits == "portable" else ()
     return {
         "bits": bits,
-        **({"differing": differing} if differing else {}),
+        **({"differing": list(differing)} if differing else {}),
         "builds": _builds(),
-        "processor": _processor(),
     }
 
 
@@ -218,7 +218,8 @@ def _builds() -> dict[str, str]:
     }
 
 
-def _processor() -> str:
+def processor_name() -> str:
+    """Return what this machine's processor is called by who made it."""
     try:
         content = Path("/proc/cpuinfo").read_text(errors="replace")
     except OSError:
@@ -227,16 +228,17 @@ def _processor() -> str:
     return named[1].strip() if named else platform.processor() or platform.machine()
 
 
-def differing_operations() -> list[str]:
+@cache
+def differing_operations() -> tuple[str, ...]:
     """Return the operations whose bytes are not the portable ones; none if all are.
 
     Another build of a library gives others, and so does another kind of processor.
     """
-    return [
+    return tuple(
         name
         for name, result in _results().items()
         if _digest(result) != OPERATIONS[name]
-    ]
+    )
 
 
 def _results() -> dict[str, Any]:

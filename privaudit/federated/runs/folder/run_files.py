@@ -15,7 +15,7 @@ from privaudit.core.bounded_files import read_lines
 from privaudit.core.devices import chosen_device, device_name
 from privaudit.core.errors import ConfigError, TranscriptError, shown
 from privaudit.core.limits import check_json
-from privaudit.core.portable_bits import computed_with
+from privaudit.core.portable_bits import computed_with, processor_name
 from privaudit.core.storage import write_bytes
 from privaudit.core.tensors import Tensors, distinct
 from privaudit.datasets.dataset import DATASETS
@@ -87,6 +87,7 @@ def environment(libraries: Iterable[str]) -> dict[str, Any]:
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
         "computed": computed_with(),
+        "processor": processor_name(),
         "device": {
             "kind": device.type,
             "name": device_name(device),

@@ -58,6 +58,7 @@ class _Header(BaseModel):
     libraries: dict[str, str]
     threads: int
     computed: dict[str, Any] = {}
+    processor: str = ""
     device: dict[str, Any] = {}
     earlier: list[dict[str, Any]] = []
     equal_bytes: bool = True

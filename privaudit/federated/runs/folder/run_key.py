@@ -20,7 +20,7 @@ from privaudit.federated.runs.config import RunConfig
 from privaudit.privacy.secure_aggregation.randomness import RunKey
 
 RUN_KEY = "kept/run.key"
-UNLIKE = ("progress", "files", "python", "counts_audits")
+UNLIKE = ("progress", "files", "python", "processor", "counts_audits")
 """What a header holds that no upload depends on."""
 
 

@@ -125,7 +125,7 @@ def test_a_key_is_of_all_that_a_runs_uploads_depend_on(runs: Path) -> None:
         assert isinstance(found.secrets, RunKey)
         return found.secrets
 
-    same = {"python": "3.12.0", "progress": {}, "files": {"a": "b"}}
+    same = {"python": "3.12.0", "progress": {}, "files": {"a": "b"}, "processor": "b"}
     assert key({**header, **same}) == key(header)
     others = [
         key(header, seed=1),
