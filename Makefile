@@ -8,7 +8,9 @@ NVFLARE := .venv-nvflare
 RAY := .venv-ray
 QUANTISED := .venv-quantised
 
-PYTEST := $(BIN)/python -m pytest -q --numprocesses=auto --dist=loadfile --no-loadscope-reorder
+# In portable bits: what passes here passes on another processor.
+PORTABLE := $(BIN)/python -m privaudit.core.portable_bits
+PYTEST := $(PORTABLE) $(BIN)/python -m pytest -q --numprocesses=auto --dist=loadfile --no-loadscope-reorder
 TESTS :=
 QUICK := tests/test_layout.py tests/test_imports.py tests/test_exports.py tests/contracts/test_scenarios.py \
   tests/privaudit/core tests/privaudit/auditing/signals tests/privaudit/report/test_wording.py \
@@ -18,7 +20,7 @@ QUICK := tests/test_layout.py tests/test_imports.py tests/test_exports.py tests/
 ELSEWHERE := ATEN_CPU_CAPABILITY=default,TEST_THREADS=2,TEST_LAST_BITS=1 \
   ATEN_CPU_CAPABILITY=avx2,TEST_THREADS=4,TEST_PRECISION=medium
 
-.PHONY: demo test quick test-elsewhere test-flower test-nvflare test-ray test-quantised test-twins gpu weights check corpus bench docs clean
+.PHONY: demo test quick test-elsewhere test-anywhere margins test-flower test-nvflare test-ray test-quantised test-twins gpu weights check corpus bench docs clean
 
 # Each target sets up what it needs; constraints.txt pins the tested versions.
 $(READY): pyproject.toml constraints.txt .ci/mend_torchvision.py
@@ -62,6 +64,15 @@ test-elsewhere: $(READY)
 	  echo "$$elsewhere"; env $${elsewhere//,/ } $(PYTEST) $(TESTS) || exit 1; \
 	done
 	TEST_EMULATED=1 $(PYTEST) tests/privaudit/core/test_portable_bits.py
+
+# In a clone in a path with spaces, full of rubbish, that may only be read, as another user.
+test-anywhere:
+	.ci/anywhere $(TESTS)
+
+# Tests by how far chance is from the bounds that they hold, under perturbed last bits.
+margins: export PYTHONDONTWRITEBYTECODE =
+margins: $(READY)
+	$(BIN)/python -m tests.margins $(TESTS)
 
 # Beside NVFlare, which brings a web server and more: the filter, and a simulated federation.
 test-nvflare: $(NVFLARE)/.ready

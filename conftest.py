@@ -3,10 +3,14 @@
 ``make test-elsewhere`` sets what only this file reads: TEST_THREADS (how many),
 TEST_PRECISION ("medium": coarser products of float32), and TEST_LAST_BITS (features
 are up to a unit in the last place off, as another processor's kernels leave them).
+``python -m tests.margins`` sets TEST_PERTURBATION: see there.
 """
 
 import gc
+import hashlib
 import os
+import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 from importlib.util import find_spec
@@ -17,6 +21,7 @@ from typing import Any
 import jaxtyping
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.configuration import set_hypothesis_home_dir
 
 # Tests are small, and so are the processes that they start: threads would only wait for
 # one another, and keep a core busy with it. Both are read when torch is imported.
@@ -33,13 +38,18 @@ collect_ignore = [
     *([] if find_spec("flwr") else ["tests/privaudit/recording/flower"]),
 ]
 
+set_hypothesis_home_dir(Path(tempfile.gettempdir(), f"hypothesis-{os.getuid()}"))
 # A busy machine is slow, and nothing is wrong with it.
 settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "any machine",
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("any machine")
 
 folders = count()
+drawn = Counter[str]()  # keys of runs that are called and ask for the same
 gc.disable()  # what is imported and collected stays
 jaxtyping.jaxtyped = jaxtyped_once  # what --jaxtyping-packages decorates with
 
@@ -65,6 +75,24 @@ def another_machine() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         compute_elsewhere(patch.setattr)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def keys_of_tests() -> Iterator[None]:
+    """Draw the keys of runs without a seed from what they are called: no test hangs on chance.
+
+    Two runs of a test that are called alike and ask for the same get unlike keys.
+    """
+    from privaudit.federated.runs.folder import run_key
+
+    def draw(path: Path, config: Any) -> bytes:
+        run = f"{os.environ.get('TEST_PERTURBATION', 0)} {path.name} {config.digest}"
+        drawn[run] += 1
+        return hashlib.sha256(f"{run} {drawn[run]}".encode()).digest()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_key, "system_key", draw)
         yield
 
 
@@ -140,11 +168,33 @@ def own_folders(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """Keep every test's runs and accounts to itself, and a session's cached features."""
+    """Keep all that a test reads and writes to itself, but for the session's cache.
+
+    It is started in an empty folder, which is also the user's home: what lies about in a
+    clone, such as the runs of a demo, is no test's business.
+    """
+    around = tmp_path.with_name(f"{tmp_path.name}-around")
+    for name in ("here", "home"):
+        (around / name).mkdir(parents=True)
+    monkeypatch.chdir(around / "here")
+    monkeypatch.setenv("HOME", str(around / "home"))
+    drawn.clear()
     monkeypatch.setenv("PRIVAUDIT_RUNS", str(tmp_path / "runs"))
     monkeypatch.setenv("PRIVAUDIT_KEYS", str(tmp_path / "keys"))
     cache = tmp_path_factory.getbasetemp() / "cache"
     monkeypatch.setenv("PRIVAUDIT_CACHE", str(cache))
+
+
+@pytest.fixture(autouse=True)
+def nothing_of_the_clone() -> Iterator[None]:
+    """Let no test read or write what lies about in a clone."""
+    from tests.own_folder import own_folder_only
+
+    with own_folder_only() as strays:
+        yield
+    assert not strays, (
+        f"A test reads and writes its own folder only; this one {strays[:9]}"
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,7 @@ import pytest
 from privaudit import load_run, train
 from privaudit.cli.progress import Event
 from privaudit.core.errors import ConfigError, StorageError
+from tests.places import ROOT
 
 QUICK: dict[str, Any] = {"seed": 0, "rounds": 4, "epochs": 1}
 KILLED = """
@@ -71,7 +72,7 @@ def whole() -> Path:
 @pytest.mark.slow
 def test_kill_9_and_resume_ends_with_the_same_bytes(whole: Path) -> None:
     points = random.Random(20).sample(range(1, 42), 5)
-    environment = {**os.environ, "PYTHONHASHSEED": "20"}
+    environment = {**os.environ, "PYTHONHASHSEED": "20", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", KILLED, *map(str, points)]
     subprocess.run(command, env=environment, check=True)
     for point in points:

@@ -36,8 +36,13 @@ def draw_run_key(path: Path, config: RunConfig) -> dict[str, str]:
     """
     if config.randomness == "seed":
         return {}
-    write_bytes(path / RUN_KEY, os.urandom(KEY))
+    write_bytes(path / RUN_KEY, system_key(path, config))
     return {RUN_KEY: file_hash(path / RUN_KEY)}
+
+
+def system_key(path: Path, config: RunConfig) -> bytes:
+    """Return a key that the system draws, whatever the run: tests put another here."""
+    return os.urandom(KEY)
 
 
 def secrets_of(config: RunConfig, drawn: Callable[[], bytes]) -> Seeds:

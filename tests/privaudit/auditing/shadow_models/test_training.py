@@ -130,7 +130,8 @@ def test_nothing_seen_needs_no_shadow_training(task: Task, shards: Shards) -> No
     adversary, targets = attacked(CoOp(), task, shards, "server")
     (table, *_) = shadow_tables(adversary, targets, 5)
     log_likelihoods = table.public.signals.log_likelihood
-    assert torch.equal(log_likelihoods[0], log_likelihoods[4])
+    one, other = log_likelihoods[0], log_likelihoods[4]
+    torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)  # stacked: rounded
 
 
 def test_tables_are_trained_once_for_all_attacks(task: Task, shards: Shards) -> None:

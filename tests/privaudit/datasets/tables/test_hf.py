@@ -200,7 +200,7 @@ def test_the_command_line_tosses_a_coin_for_each_group(tmp_path: Path) -> None:
     words = (
         "train", "--dataset", f"hf:{tmp_path}", "--image-column", "image",
         "--label-column", "label", "--clients", "2", "--rounds", "1", "--trainer",
-        "zero-shot", "--quiet", "--runs", str(tmp_path / "runs"), "--groups",
+        "zero-shot", "--quiet", "--runs", str(tmp_path / "runs"), "--seed", "0", "--groups",
     )  # fmt: skip
     for groups in ("patient", "contents", "near-duplicates"):
         said = CliRunner().invoke(app, [*words, groups, "--name", groups])

@@ -223,7 +223,7 @@ def test_equal_keys_give_equal_transcripts_and_coins_and_the_partition_stays(
 ) -> None:
     def trained(name: str, key: bytes) -> Run:
         monkeypatch.setattr(
-            "privaudit.federated.runs.folder.run_key.os.urandom", lambda count: key
+            "privaudit.federated.runs.folder.run_key.system_key", lambda *asked: key
         )
         return train(folder=tmp_path, name=name, **NOISED)
 

@@ -1,0 +1,120 @@
+"""Lists tests by their margin: how far chance is from the bounds that they hold.
+
+    python -m tests.margins [--count 20] [--first 3] [--below 4] [PATHS]
+
+runs the tests in as many perturbations as asked for: the last bits of every product of
+matrices, and the keys of runs without a seed (:mod:`tests.perturbed`). A comparison's
+margin is how far its numbers are from its bound on average, in standard deviations over
+the perturbations. After the first few of them only the files of those comparisons run
+again whose margin could be small, and of tests that failed. Exits with 1 if a test failed
+or a margin is below what is asked for.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from tests.places import ROOT
+
+WORTH_ANOTHER_LOOK = {3: 25.0, 6: 12.0, 10: 8.0}
+"""From so many perturbations on, the margin above which a test is not run again."""
+
+
+@dataclass
+class Found:
+    """What perturbations showed: the gaps of each comparison, and what failed in each."""
+
+    gaps: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    failed: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+
+    def margins(self) -> dict[str, float]:
+        """Return each comparison's margin, of those that perturbations move."""
+        return {
+            place: float(np.mean(gaps) / np.std(gaps, ddof=1))
+            for place, gaps in self.gaps.items()
+            if len(gaps) > 1 and np.std(gaps) > 1e-12 * abs(np.mean(gaps))
+        }
+
+    def close(self, below: float) -> dict[str, float]:
+        """Return the margins below a number, the smallest first."""
+        found = {place: one for place, one in self.margins().items() if one < below}
+        return dict(sorted(found.items(), key=lambda pair: pair[1]))
+
+    def to_run_again(self, done: int) -> list[str]:
+        """Return the tests that failed, or whose margin could be small."""
+        worth = max(WORTH_ANOTHER_LOOK.values())
+        for count, margin in WORTH_ANOTHER_LOOK.items():
+            worth = margin if done >= count else worth
+        close = {place.rpartition(":")[0] for place in self.close(worth)}
+        return sorted(close | set(self.failed))
+
+
+def perturb(found: Found, number: int, tests: Iterable[str]) -> None:
+    """Run tests in one perturbation, and add what they compared and which failed."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [
+            sys.executable, "-m", "privaudit.core.portable_bits", sys.executable, "-m",
+            "pytest", "-q", "-p", "tests.perturbed", "--numprocesses=auto", "--dist=loadfile",
+            "--no-loadscope-reorder", "--tb=line", "-rf", *tests,
+        ]  # fmt: skip
+        gaps = Path(folder, "gaps")
+        given = {"TEST_PERTURBATION": str(number), "TEST_GAPS": str(gaps)}
+        done = subprocess.run(
+            command, cwd=ROOT, env=os.environ | given, capture_output=True, text=True
+        )
+        for path in gaps.parent.iterdir():
+            for place, gap in json.loads(path.read_text()).items():
+                found.gaps[place].append(gap)
+    for test in re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE):
+        found.failed[test].append(number)
+    last = (done.stdout.strip() or done.stderr.strip()).splitlines()[-1]
+    print(f"perturbation {number}: {last}", flush=True)
+
+
+def printed(found: Found, below: float) -> str:
+    """Return the list: what failed and in which perturbations, and the margins."""
+    lines = [f"failed in {numbers}: {test}" for test, numbers in found.failed.items()]
+    lines += [
+        f"{margin:8.2f}  {place}  ({_values(found.gaps, place)})"
+        for place, margin in found.close(below).items()
+    ]
+    moved = len(found.margins())
+    return "\n".join([*lines, f"{len(found.gaps)} comparisons, {moved} of them move"])
+
+
+def _values(gaps: Mapping[str, Sequence[float]], place: str) -> str:
+    some = gaps[place]
+    return f"n {len(some)}, gaps {min(some):.3g} to {max(some):.3g}"
+
+
+def main() -> int:
+    """Run the perturbations and print the list."""
+    parser = argparse.ArgumentParser(prog="python -m tests.margins")
+    parser.add_argument("paths", nargs="*", help="Tests; all without them.")
+    parser.add_argument("--count", type=int, default=20, help="How many perturbations.")
+    parser.add_argument("--first", type=int, default=3, help="How many of all tests.")
+    parser.add_argument("--below", type=float, default=4.0, help="Margins to print.")
+    asked = parser.parse_args()
+    found, tests = Found(), asked.paths
+    for number in range(1, asked.count + 1):
+        if number > asked.first:
+            tests = found.to_run_again(number - 1)
+            if not tests:
+                break
+        perturb(found, number, tests)
+    print(printed(found, asked.below))
+    return 1 if found.failed or found.close(asked.below) or not found.gaps else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
