@@ -13,7 +13,12 @@ import pytest
 from privaudit.core.limits import LIMITS
 from tests.places import ROOT
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [
+    ROOT / "README.md",
+    *sorted(DOCS.glob("*.md")),
+    *sorted((DOCS / "results").rglob("*.md")),
+]
 NUMBER = "[\N{MINUS SIGN}+-]?" r"\d[\d,]*(?:\.\d+)?"
 MEASURED = re.compile(
     rf"{NUMBER} \[{NUMBER}, {NUMBER}\]"  # with its interval
@@ -66,7 +71,10 @@ def unbacked(text: str) -> list[str]:
 
 def test_measurements_have_a_command_a_test_or_a_file_beside_them() -> None:
     """Where this fails, name in the section what gives the number, or leave it out."""
-    texts = {page.name: page.read_text(encoding="utf-8") for page in PAGES}
+    texts = {
+        page.relative_to(ROOT).as_posix(): page.read_text(encoding="utf-8")
+        for page in PAGES
+    }
     measured = [
         p for text in texts.values() for p in paragraphs_of(text) if MEASURED.search(p)
     ]

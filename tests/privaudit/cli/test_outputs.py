@@ -83,12 +83,12 @@ def test_every_path_of_a_command_is_an_output_a_place_of_runs_or_only_read() -> 
     parsers = {about.parser for *_, about in FOUND}
     assert parsers == {None, options._folder, outputs.file, outputs.folder}
     assert [" ".join(words) for words in FILES] == [
-        "table --into", "claim --out", "gate --write-baseline", "gate --junit",
+        "claim --out", "gate --write-baseline", "gate --junit",
         "gate --sarif", "gate --markdown", "gate --badge", "lint --sarif", "figure --out",
         "split --out", "plan", "key export",
     ]  # fmt: skip
     assert [" ".join(words) for words in FOLDERS] == [
-        "active --output", "table --out", "tradeoff --out", "export --public",
+        "active --output", "table --out", "table --into", "tradeoff --out", "export --public",
         "pretrain tiny-clip --out", "pretrain tiny-llava --out",
         "pretrain surrogate-clip --out", "pretrain projector --out",
     ]  # fmt: skip
