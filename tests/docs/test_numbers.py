@@ -78,7 +78,7 @@ def test_measurements_have_a_command_a_test_or_a_file_beside_them() -> None:
     measured = [
         p for text in texts.values() for p in paragraphs_of(text) if MEASURED.search(p)
     ]
-    assert len(measured) > 300
+    assert len(measured) > 150
     found = [f"{name}: {p}" for name, text in texts.items() for p in unbacked(text)]
     assert not found, "\n".join(found)
 
