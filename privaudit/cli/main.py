@@ -8,7 +8,7 @@ import io
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -124,24 +124,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.add_typer(pretrain_app, name="pretrain")
-app.add_typer(key_app, name="key")
 
 
-for _computes in (train, retrain, active, table, shift, claim):
-    app.command()(with_computing(_computes))
-for _asks in (attack, tradeoff, compare, gate, costs):
-    app.command()(with_owner(with_computing(_asks)))
-for _loads in (lint, verify):
-    app.command()(with_owner(with_trust(_loads)))
-for _reads in (figure, scores, selftest, split, export, report, serve, plan):
-    app.command()(_reads)
-
-
-app.command(name="import")(import_recording)
-
-
-@app.command(name="list")
 def list_names(
     what: Annotated[
         str,
@@ -161,7 +145,6 @@ def list_names(
             typer.echo(f"{'':20} {line}")
 
 
-@app.command(name="status")
 def show_status(
     runs: Annotated[
         str | None,
@@ -182,13 +165,42 @@ def show_status(
     typer.echo(text.rstrip() or f"There is no run in {shared_place(folder)}.")
 
 
-@app.command()
 def doctor() -> None:
     """Show what is installed, and which device, data sets and models are found."""
     from privaudit.cli.doctor import findings
 
     for what, found in findings():
         typer.echo(f"{what:20} {found}")
+
+
+_COMPUTING = (train, retrain, active, attack, tradeoff, compare, gate, costs, table,
+              shift, claim)  # fmt: skip
+_ASKING = (attack, tradeoff, compare, gate, costs, lint, verify)  # models of runs
+_LOADING = (lint, verify)
+_NAMES = {import_recording: "import", list_names: "list", show_status: "status"}
+_PANELS: Mapping[str, Sequence[Callable[..., None] | typer.Typer]] = {
+    "Run": (train, retrain, split, import_recording, show_status, pretrain_app),
+    "Audit": (attack, active, scores, shift, claim, lint, costs),
+    "Decide": (report, compare, tradeoff, gate, plan, serve),
+    "Share": (export, verify, key_app),
+    "More": (list_names, doctor, selftest, table, figure),
+}
+
+
+def _add_commands() -> None:
+    for panel, members in _PANELS.items():
+        for one in members:
+            if isinstance(one, typer.Typer):
+                name = "pretrain" if one is pretrain_app else "key"
+                app.add_typer(one, name=name, rich_help_panel=panel)
+                continue
+            made = with_computing(one) if one in _COMPUTING else one
+            made = with_trust(made) if one in _LOADING else made
+            made = with_owner(made) if one in _ASKING else made
+            app.command(_NAMES.get(one), rich_help_panel=panel)(made)
+
+
+_add_commands()
 
 
 def _show_version(asked: bool | None) -> None:

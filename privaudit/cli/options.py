@@ -14,23 +14,32 @@ from pydantic.fields import FieldInfo
 from privaudit.cli import outputs
 from privaudit.core.errors import ConfigError, PrivauditError
 from privaudit.core.parameters import parse_pairs, parse_spec
-from privaudit.federated.runs.fields import PATH, RunFields
+from privaudit.federated.runs.fields import PANELS, PATH, RunFields
 
 Read = TypeVar("Read")
 MOST_SEED = 2**63 - 1
+METHOD, COMPUTING = "Method", "Computing"  # panels of --help
 
 Trainers = Annotated[
     list[str] | None,
     typer.Option(
-        help="NAME or NAME:key=value,key=value; repeatable. By default: promptfl."
+        help="NAME or NAME:key=value,key=value; repeatable. By default: promptfl.",
+        rich_help_panel=METHOD,
     ),
 ]
 Epsilon = Annotated[
-    float | None, typer.Option(help="Privacy budget ε, for trainers with DP.")
+    float | None,
+    typer.Option(
+        help="Privacy budget ε, for trainers with DP.", rich_help_panel=METHOD
+    ),
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Trainer parameter, as NAME=VALUE; repeatable."),
+    typer.Option(
+        "--set",
+        help="Trainer parameter, as NAME=VALUE; repeatable.",
+        rich_help_panel=METHOD,
+    ),
 ]
 Fields = Annotated[
     list[str] | None,
@@ -131,6 +140,7 @@ Device = Annotated[
     str | None,
     typer.Option(
         envvar="PRIVAUDIT_DEVICE",
+        rich_help_panel=COMPUTING,
         help="Where models compute: cpu, cuda, cuda:1, mps, or auto for CUDA where there "
         "is one. By default: cpu.",
     ),
@@ -139,6 +149,7 @@ Memory = Annotated[
     str | None,
     typer.Option(
         envvar="PRIVAUDIT_MEMORY",
+        rich_help_panel=COMPUTING,
         help="For what a step computes, beside model and records, such as 20GiB: bounds "
         "clients, shadow models and records at once. By default: 0.7 of what is free on a "
         "GPU, no bound on the CPU.",
@@ -149,6 +160,7 @@ ChosenBits = Annotated[
     typer.Option(
         "--bits",
         envvar="PRIVAUDIT_BITS",
+        rich_help_panel=COMPUTING,
         metavar="portable|native",
         help="portable: the same bytes on every x86-64 processor, by the oldest kernels "
         "of all libraries, on one thread. native: the fastest ones of this processor.",
@@ -158,6 +170,7 @@ Checkpointing = Annotated[
     bool,
     typer.Option(
         "--checkpointing",
+        rich_help_panel=COMPUTING,
         help="Gradient checkpointing: layers keep only their inputs and run again for "
         "the gradient. The same numbers in less memory and more time.",
     ),
@@ -166,6 +179,7 @@ TrustRemoteCode = Annotated[
     bool,
     typer.Option(
         "--trust-remote-code",
+        rich_help_panel=COMPUTING,
         help="Let a model of transformers run code that comes with it, with all your "
         "rights. The run says so, and attacks on it need the option again.",
     ),
@@ -197,6 +211,7 @@ On = Annotated[
     str,
     typer.Option(
         envvar="PRIVAUDIT_ON",
+        rich_help_panel=COMPUTING,
         help="Where jobs run: local, in as many processes as pay off; local:N, in N; ray, "
         "or ray://HOST:10001. Results are the same.",
     ),
@@ -223,7 +238,7 @@ def take_run_fields(
             name,
             inspect.Parameter.KEYWORD_ONLY,
             default=None,
-            annotation=_option_of(field),
+            annotation=_option_of(name, field),
         )
         for name, field in fields.model_fields.items()
         if name not in ("trainer", "settings")
@@ -317,10 +332,11 @@ def _offered(
     return compute
 
 
-def _option_of(field: FieldInfo) -> Any:
+def _option_of(name: str, field: FieldInfo) -> Any:
     metavar = "PATH" if field.json_schema_extra == PATH else None
-    kind = _plain(field.annotation)
-    return Annotated[kind | None, typer.Option(help=field.description, metavar=metavar)]
+    panel = next((p for p, names in PANELS.items() if name in names.split()), None)
+    shown = typer.Option(help=field.description, metavar=metavar, rich_help_panel=panel)
+    return Annotated[_plain(field.annotation) | None, shown]
 
 
 def _plain(annotation: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Tables of docs/results.md that show one row less others, paired by seed.
+"""Tables of docs/results/tables that show one row less others, paired by seed.
 
-``python -m tests.benchmarks.table_differences PAGE.md`` writes them between the marks
+``python -m tests.benchmarks.table_differences FOLDER`` writes them between the marks
 ``<!-- differences: TABLE; METRIC; ROW; OTHER; ... -->`` and ``<!-- end of differences -->``
-of a page, from ``docs/tables/results/TABLE.json``. With ``mean`` behind the last row each
+of its pages, from ``docs/tables/results/TABLE.json``. With ``mean`` behind the last row each
 line ends with the mean over its columns.
 """
 
@@ -134,9 +134,10 @@ def _caption(
     )
 
 
-def main(page: Path) -> None:
-    """Write a page's tables of differences anew."""
-    write_bytes(page, with_differences(page.read_text("utf-8")).encode())
+def main(folder: Path) -> None:
+    """Write the tables of differences of a folder's pages anew."""
+    for page in sorted(folder.glob("*.md")):
+        write_bytes(page, with_differences(page.read_text("utf-8")).encode())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Numbers that docs/results.md draws from a plan's tables, and no table prints.
+"""Numbers that docs/results draws from a plan's tables, and no table prints.
 
 ``python -m tests.benchmarks.table_numbers less TABLE.json METRIC ROW COLUMN METRIC ROW COLUMN``
 prints the first cell less the second one, paired by seed, with Student's 95 % interval;

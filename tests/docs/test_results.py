@@ -1,4 +1,4 @@
-"""Numbers of docs/results.md, by the commands that stand beside them."""
+"""Numbers of the pages of results, by the commands that stand beside them."""
 
 import json
 import re
@@ -14,7 +14,10 @@ from tests.benchmarks.table_differences import MARKED, with_differences
 from tests.benchmarks.table_numbers import Cell, paired
 from tests.places import ROOT
 
-TEXT = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+INDEX = ROOT / "docs" / "results.md"
+PAGES = [INDEX, *sorted((ROOT / "docs" / "results").rglob("*.md"))]
+TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
+TEXT = "\n".join(TEXTS.values())
 SECTION = TEXT.partition("## Repeated by a test")[2].partition("\n## ")[0]
 ROWS = re.findall(r"^\| (\d[\d.]*) \| .* \| `privaudit (.*)` \|$", SECTION, re.M)
 
@@ -102,14 +105,15 @@ def test_a_paired_difference_of_the_page_is_its_tables(
 
 def test_no_sentence_says_that_a_paper_is_reproduced() -> None:
     """That is for the plans' own checks to say, in the list of tables and figures."""
-    assert "shape agrees" in TEXT
+    assert "Shape agrees" in TEXT
     assert re.findall(r"\b(?:is|are|was|were) reproduced\b|paper's shape", TEXT) == []
 
 
 def test_the_tables_of_differences_are_current() -> None:
-    """Else: ``python -m tests.benchmarks.table_differences docs/results.md``."""
+    """Else: ``python -m tests.benchmarks.table_differences docs/results/tables``."""
     assert len(MARKED.findall(TEXT)) > 3
-    assert with_differences(TEXT) == TEXT
+    for text in TEXTS.values():
+        assert with_differences(text) == text
 
 
 LOOP = re.compile(r"for (\w+) in ([^;$]+); do (.*?); done", re.S)
@@ -125,20 +129,20 @@ def expanded(text: str) -> str:
     return LOOP.sub(rounds, text)
 
 
-def places(text: str) -> set[Path]:
-    """Return the plans that a page names, by path, link or bare name."""
-    docs = ROOT / "docs"
+def places(text: str, folder: Path = ROOT / "docs") -> set[Path]:
+    """Return the plans that a page in a folder names, by path, link or bare name."""
     found = set()
     for name in PLAN.findall(expanded(text)):
         if name.startswith("docs/"):
             found.add(ROOT / name)
         else:
-            found.add(docs / name if "/" in name else docs / "tables" / name)
+            beside = folder / name if "/" in name else ROOT / "docs" / "tables" / name
+            found.add(beside.resolve())
     return found
 
 
-def test_every_plan_that_the_page_names_is_there() -> None:
-    named = places(TEXT)
+def test_every_plan_that_the_pages_name_is_there() -> None:
+    named = set[Path]().union(*(places(text, p.parent) for p, text in TEXTS.items()))
     assert len(named) > 60
     assert [str(path) for path in sorted(named) if not path.is_file()] == []
 

@@ -43,9 +43,9 @@ Matrix = Annotated[
 ]
 Into = Annotated[
     Path | None,
-    outputs.file_option(
-        "Page between whose markers --matrix writes it, and the stored tables "
-        "that it names."
+    outputs.folder_option(
+        "Folder of pages: --matrix writes itself into its published.md, and each "
+        "stored table into the page that names it, or into a new one."
     ),
 ]
 
@@ -125,8 +125,9 @@ def _refuse_beside_matrix(*others: object) -> None:
         )
 
 
-def _write_matrix(folder: Path, page: Path | None) -> None:
+def _write_matrix(folder: Path, pages: Path | None) -> None:
     from privaudit.evaluation.tables.matrix import (
+        MATRIX_PAGE,
         as_markdown,
         matrix_rows,
         write_between,
@@ -138,15 +139,15 @@ def _write_matrix(folder: Path, page: Path | None) -> None:
             "plans, as docs/tables."
         )
     rows = matrix_rows(folder)
-    if page is None:
+    if pages is None:
         typer.echo(as_markdown(rows, str(folder)))
         return
-    from privaudit.report.tables.utility_table import fill_stored
+    from privaudit.report.tables.utility_table import write_stored
 
-    where = Path(os.path.relpath(folder, page.parent)).as_posix()
-    changed = write_between(page, as_markdown(rows, where))
-    changed = fill_stored(page, folder) or changed
-    _say(f"{page}: {'written' if changed else 'as it was'}, {len(rows)} rows.")
+    where = Path(os.path.relpath(folder, pages)).as_posix()
+    changed = write_between(pages / MATRIX_PAGE, as_markdown(rows, where))
+    written = [pages / MATRIX_PAGE] * changed + write_stored(pages, folder)
+    _say(f"{pages}: {len(rows)} rows, {len(written)} pages written.")
 
 
 def _say(line: str) -> None:

@@ -29,7 +29,10 @@ from privaudit.federated.runs.folder.outputs import write_output
 
 RESULTS = "results"
 PUBLISHED = f"{RESULTS}/published.toml"
-BEGIN = "<!-- matrix: privaudit table docs/tables --matrix --into docs/results.md -->"
+MATRIX_PAGE = "published.md"
+BEGIN = (
+    "<!-- matrix: privaudit table docs/tables --matrix --into docs/results/tables -->"
+)
 END = "<!-- end of the matrix -->"
 
 

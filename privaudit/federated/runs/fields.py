@@ -243,3 +243,16 @@ class RunFields(BaseModel):
         "once and kept with the run; or seed, which makes the run repeatable and not "
         "private. By default (auto): system without --seed, seed with it.",
     )
+
+
+PANELS: dict[str, str] = {
+    "Data": "dataset data image_column label_column text_column owner_column classes "
+    "groups shots views",
+    "Model": "model checkpoint template precision quantise context_tokens targets",
+    "Federation": "clients partition alpha shards sizes rounds participation dropout "
+    "secure_aggregation masking_graph cohort_size publish",
+    "Members, canaries and chance": "members without test_share public_share canary "
+    "canaries seed randomness",
+    "Measured utility": "measured_rounds tested tested_clients",
+}
+"""The fields by subject, as ``--help`` shows them."""

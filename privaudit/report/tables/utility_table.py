@@ -1,5 +1,6 @@
 """A utility table on disk: Markdown, CSV, JSON and a picture."""
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from privaudit.evaluation.tables.backbones import ran_on
 from privaudit.evaluation.tables.matrix import RESULTS
 from privaudit.evaluation.tables.metrics import Metric
 from privaudit.evaluation.tables.parts import Column, TablePanel, TableRow
-from privaudit.evaluation.tables.plan import Over, read_plan
+from privaudit.evaluation.tables.plan import Over, TablePlan, read_plan
 from privaudit.evaluation.tables.schedule import names_by_seed
 from privaudit.evaluation.tables.stored import StoredTable, read_stored
 from privaudit.evaluation.tables.table import CellSummary, UtilityTable, agreeing_pairs
@@ -36,6 +37,7 @@ _BRACKETS = "; in brackets: the paper's"
 _STORED = re.compile(
     r"(<!-- stored: ([\w-]+) -->)\n.*?(<!-- end of stored -->)", re.DOTALL
 )
+_UNLIKE = "Unlike things: "
 VIEWS = ("server", "server-aggregate", "peer", "released")
 
 
@@ -86,6 +88,40 @@ def fill_stored(page: Path, folder: Path) -> bool:
     if new != old:
         write_output(page, new.encode())
     return new != old
+
+
+def write_stored(pages: Path, folder: Path) -> list[Path]:
+    """Bring a folder's pages up to date with the stored tables, and return what changed.
+
+    A stored table that no page names gets a page of its own, called as its plan is.
+
+    Args:
+        pages: Folder of pages in Markdown.
+        folder: Of plans, with results/ for the tables' JSON.
+
+    Raises:
+        MissingFileError, ConfigError: As for `fill_stored`.
+    """
+    texts = [read_bytes(page).decode() for page in pages.glob("*.md")]
+    named = {at[2] for text in texts for at in _STORED.finditer(text)}
+    where = Path(os.path.relpath(folder, pages)).as_posix()
+    for name in sorted(
+        {path.stem for path in (folder / RESULTS).glob("*.json")} - named
+    ):
+        text = _new_page(name, read_plan(folder / f"{name}.toml"), where)
+        write_output(pages / f"{name}.md", text.encode())
+    return [page for page in sorted(pages.glob("*.md")) if fill_stored(page, folder)]
+
+
+def _new_page(name: str, plan: TablePlan, where: str) -> str:
+    unlike = [note for note in plan.notes if note.startswith(_UNLIKE)]
+    parts = [
+        f"# {plan.title}",
+        f"[Plan]({where}/{name}.toml) · [numbers]({where}/{RESULTS}/{name}.json)",
+        *(f"\N{WARNING SIGN} {note.removeprefix(_UNLIKE)}" for note in unlike),
+        f"<!-- stored: {name} -->\n<!-- end of stored -->",
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
 def _filled(at: re.Match[str], folder: Path) -> str:

@@ -1,7 +1,9 @@
 """What starts the command line, and which words it takes for values."""
 
+import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from inspect import signature
 from pathlib import Path
@@ -14,7 +16,7 @@ from pydantic import Field
 from privaudit.cli.main import app
 from privaudit.cli.options import take_run_fields
 from privaudit.core.errors import ConfigError
-from privaudit.federated.runs.fields import RunFields
+from privaudit.federated.runs.fields import PANELS, RunFields
 from tests.conftest import Cli
 
 Words = tuple[str, ...]
@@ -185,3 +187,31 @@ def test_help_names_the_columns_of_a_scores_file(cli: Cli) -> None:
     assert code == 0
     for column in ("client", "class", "record", "group", "baseline", "feature_NAME"):
         assert column in out
+
+
+def panels_of(said: str) -> list[str]:
+    return re.findall(r"^╭─ (.*?) ─+╮$", said, re.M)
+
+
+def test_help_groups_the_commands_by_what_they_are_for(cli: Cli) -> None:
+    code, said, _ = cli("--help")
+    assert code == 0
+    assert panels_of(said) == ["Options", "Run", "Audit", "Decide", "Share", "More"]
+    run = said.partition("─ Run ─")[2].partition("╰")[0]
+    assert re.findall(r"^│ (\w+)", run, re.M)[:2] == ["train", "retrain"]
+
+
+def test_help_of_train_shows_its_options_by_subject(cli: Cli) -> None:
+    options = COMMANDS[("train",)].params
+    panels = Counter(getattr(one, "rich_help_panel", None) for one in options)
+    assert len(options) > 50
+    assert max(panels.values()) <= 12
+    code, said, _ = cli("train", "--help")
+    assert code == 0
+    assert panels_of(said) == ["Options", "Method", *PANELS, "Computing"]
+
+
+def test_every_field_of_a_run_has_a_panel() -> None:
+    placed = [name for names in PANELS.values() for name in names.split()]
+    fields = RunFields.model_fields.keys() - {"trainer", "settings"}
+    assert sorted(placed) == sorted(fields)

@@ -45,12 +45,12 @@ def test_a_plan_is_checked_and_run_with_other_fields(
     assert "no row's trainer has that parameter" in said
 
 
-def test_the_matrix_trains_nothing_and_goes_into_a_page(
+def test_the_matrix_trains_nothing_and_goes_into_pages(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    said = table(["--into", str(tmp_path / "page.md"), "--check"], capsys, monkeypatch)
+    said = table(["--into", str(tmp_path), "--check"], capsys, monkeypatch)
     assert said.startswith("2 ")
     assert "Add --matrix" in said
     said = table(["--matrix"], capsys, monkeypatch)

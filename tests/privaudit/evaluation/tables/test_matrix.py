@@ -8,6 +8,7 @@ from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.evaluation.tables.matrix import (
     BEGIN,
     END,
+    MATRIX_PAGE,
     as_markdown,
     matrix_rows,
     write_between,
@@ -16,16 +17,16 @@ from privaudit.evaluation.tables.plan import TablePlan
 from privaudit.evaluation.tables.stored import read_stored
 from privaudit.evaluation.tables.table import make_table
 from privaudit.report.tables.utility_table import write_utility_table
-from tests.places import ROOT
+from tests.places import RESULT_TABLES, ROOT
 
 TABLES = ROOT / "docs" / "tables"
 
 
 def test_the_matrix_of_the_results_is_current() -> None:
-    """privaudit table docs/tables --matrix --into docs/results.md."""
-    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    """privaudit table docs/tables --matrix --into docs/results/tables."""
+    page = (RESULT_TABLES / MATRIX_PAGE).read_text(encoding="utf-8")
     between = page.partition(BEGIN)[2].partition(END)[0].strip()
-    assert between == as_markdown(matrix_rows(TABLES), "tables")
+    assert between == as_markdown(matrix_rows(TABLES), "../../tables")
 
 
 def test_every_table_and_figure_with_measurements_has_a_plan() -> None:

@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,10 +9,11 @@ from privaudit.evaluation.tables.table import UtilityTable
 from privaudit.report.tables.utility_table import (
     fill_stored,
     stored_markdown,
+    write_stored,
     write_utility_table,
 )
 from tests.conftest import Cli
-from tests.places import ROOT
+from tests.places import RESULT_TABLES, ROOT
 from tests.privaudit.report.tables.test_utility_table import PLAN, panels_of, table_of
 
 TOML = """
@@ -89,12 +91,29 @@ def test_a_head_says_of_how_many_rounds_the_means_are(tmp_path: Path) -> None:
 
 
 def test_the_stored_tables_of_the_results_are_current(tmp_path: Path) -> None:
-    """privaudit table docs/tables --matrix --into docs/results.md."""
-    page = ROOT / "docs" / "results.md"
-    copy = tmp_path / "results.md"
-    copy.write_bytes(page.read_bytes())
-    fill_stored(copy, ROOT / "docs" / "tables")
-    assert copy.read_bytes() == page.read_bytes()
+    """privaudit table docs/tables --matrix --into docs/results/tables."""
+    copy = tmp_path / "docs" / "results" / "tables"
+    shutil.copytree(RESULT_TABLES, copy)
+    assert write_stored(copy, ROOT / "docs" / "tables") == []
+
+
+def test_a_stored_table_that_no_page_names_gets_one(tmp_path: Path) -> None:
+    folder, pages = tmp_path / "plans", tmp_path / "pages"
+    pages.mkdir()
+    write_utility_table(table_of(metrics=["local"]), folder / "results", "made")
+    notes = 'notes = ["Unlike things: of another data set.", "Else alike."]\n'
+    (folder / "made.toml").write_text(notes + TOML)
+    assert write_stored(pages, folder) == [pages / "made.md"]
+    text = (pages / "made.md").read_text()
+    head = "# t\n\n[Plan](../plans/made.toml) · [numbers](../plans/results/made.json)"
+    assert text.startswith(f"{head}\n\n⚠ of another data set.\n\n<!-- stored")
+    assert "82.00 ± 1.00" in text
+    assert "Else alike" not in text
+    assert write_stored(pages, folder) == []
+    (pages / "made.md").write_text(f"by hand\n\n{PAGE}")
+    assert write_stored(pages, folder) == [pages / "made.md"]  # and no second page
+    assert [page.name for page in pages.iterdir()] == ["made.md"]
+    assert (pages / "made.md").read_text().startswith("by hand\n")
 
 
 @pytest.mark.parametrize("ending", ["png", "svg"])
