@@ -25,18 +25,16 @@ from privaudit.cli.commands.costs import costs
 from privaudit.cli.commands.export import export, verify
 from privaudit.cli.commands.gate import gate
 from privaudit.cli.commands.lint import lint
-from privaudit.cli.commands.pretrain import app as pretrain_app
 from privaudit.cli.commands.recording import import_recording, split
 from privaudit.cli.commands.report import figure, report
-from privaudit.cli.commands.selftest import selftest
 from privaudit.cli.commands.shift import shift
-from privaudit.cli.commands.table import table
 from privaudit.cli.commands.tradeoff import tradeoff
 from privaudit.cli.commands.train import train
 from privaudit.cli.completion import run_to_its_end
 from privaudit.cli.key import app as key_app
 from privaudit.cli.options import with_computing, with_owner, with_trust
 from privaudit.cli.plan import plan
+from privaudit.cli.plugins import installed_commands, load_command
 from privaudit.cli.retrain import retrain
 from privaudit.cli.serve.command import serve
 from privaudit.core.bounded_files import REASONS, reason_of
@@ -66,6 +64,16 @@ class _InterruptedError(Exception):
 
 
 class _Commands(TyperGroup):
+    """The package's own commands, and then those of other packages."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        own = super().list_commands(ctx)
+        return [*own, *(name for name in installed_commands() if name not in own)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        own = super().get_command(ctx, cmd_name)
+        return own or load_command(cmd_name, _Command)
+
     def invoke(self, ctx: Any) -> Any:
         try:
             with without_exits():
@@ -124,17 +132,16 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.add_typer(pretrain_app, name="pretrain")
 app.add_typer(key_app, name="key")
 
 
-for _computes in (train, retrain, active, table, shift, claim):
+for _computes in (train, retrain, active, shift, claim):
     app.command()(with_computing(_computes))
 for _asks in (attack, tradeoff, compare, gate, costs):
     app.command()(with_owner(with_computing(_asks)))
 for _loads in (lint, verify):
     app.command()(with_owner(with_trust(_loads)))
-for _reads in (figure, scores, selftest, split, export, report, serve, plan):
+for _reads in (figure, scores, split, export, report, serve, plan):
     app.command()(_reads)
 
 
@@ -212,7 +219,7 @@ def _main(
     """Audit the privacy of federated fine-tuning of vision-language models."""
 
 
-for _app in (app, pretrain_app, key_app):
+for _app in (app, key_app):
     for _command in _app.registered_commands:
         _command.cls = _Command
 

@@ -77,7 +77,7 @@ def test_measurements_have_a_command_a_test_or_a_file_beside_them() -> None:
 
 def test_what_a_page_points_at_is_there() -> None:
     missing = []
-    benches = {path.stem for path in ROOT.glob("tests/benchmarks/*.py")}
+    benches = {path.stem for path in ROOT.glob("tools/privaudit_tools/benchmarks/*.py")}
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         missing += [
