@@ -32,7 +32,7 @@ def test_each_run_has_its_scores_verdicts_gate_and_card(stored: Stored) -> None:
             assert any(path.startswith(f"{name}/{scenario}/parts/") for path in paths)
         for end in ("/scores", "/verdict", "/auroc"):
             assert any(path.endswith(end) for path in paths), name
-        assert {f"{name}/gate/exit code", f"{name}/card/ledger/epsilon"} <= {*paths}
+        assert {f"{name}/gate/exit code", f"{name}/card/design/unit"} <= {*paths}
     kinds = {entry for path, entry in stored.items() if path.endswith("/verdict")}
     assert {"leaks", "no evidence", "underpowered"} <= kinds
     codes = {entry for path, entry in stored.items() if path.endswith("/exit code")}
