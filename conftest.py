@@ -29,6 +29,7 @@ os.environ["OMP_NUM_THREADS"] = os.environ.get("TEST_THREADS", "1")
 os.environ["OMP_WAIT_POLICY"] = "passive"
 
 
+from tests.plugins import declare_packages_beside
 from tests.type_checks import calls, jaxtyped_once
 
 # make test-flower and make test-nvflare install these
@@ -52,6 +53,13 @@ folders = count()
 drawn = Counter[str]()  # keys of runs that are called and ask for the same
 gc.disable()  # what is imported and collected stays
 jaxtyping.jaxtyped = jaxtyped_once  # what --jaxtyping-packages decorates with
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the tools' commands be found, also where only pytest is told of them."""
+    beside = tempfile.TemporaryDirectory(prefix="beside-")
+    config.add_cleanup(beside.cleanup)
+    declare_packages_beside(Path(beside.name))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

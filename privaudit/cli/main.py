@@ -25,18 +25,16 @@ from privaudit.cli.commands.costs import costs
 from privaudit.cli.commands.export import export, verify
 from privaudit.cli.commands.gate import gate
 from privaudit.cli.commands.lint import lint
-from privaudit.cli.commands.pretrain import app as pretrain_app
 from privaudit.cli.commands.recording import import_recording, split
 from privaudit.cli.commands.report import figure, report
-from privaudit.cli.commands.selftest import selftest
 from privaudit.cli.commands.shift import shift
-from privaudit.cli.commands.table import table
 from privaudit.cli.commands.tradeoff import tradeoff
 from privaudit.cli.commands.train import train
 from privaudit.cli.completion import run_to_its_end
 from privaudit.cli.key import app as key_app
 from privaudit.cli.options import with_computing, with_owner, with_trust
 from privaudit.cli.plan import plan
+from privaudit.cli.plugins import installed_commands, load_command
 from privaudit.cli.retrain import retrain
 from privaudit.cli.serve.command import serve
 from privaudit.core.bounded_files import REASONS, reason_of
@@ -66,6 +64,16 @@ class _InterruptedError(Exception):
 
 
 class _Commands(TyperGroup):
+    """The package's own commands, and then those of other packages."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        own = super().list_commands(ctx)
+        return [*own, *(name for name in installed_commands() if name not in own)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        own = super().get_command(ctx, cmd_name)
+        return own or load_command(cmd_name, _Command)
+
     def invoke(self, ctx: Any) -> Any:
         try:
             with without_exits():
@@ -173,17 +181,17 @@ def doctor() -> None:
         typer.echo(f"{what:20} {found}")
 
 
-_COMPUTING = (train, retrain, active, attack, tradeoff, compare, gate, costs, table,
-              shift, claim)  # fmt: skip
+_COMPUTING = (train, retrain, active, attack, tradeoff, compare, gate, costs, shift,
+              claim)  # fmt: skip
 _ASKING = (attack, tradeoff, compare, gate, costs, lint, verify)  # models of runs
 _LOADING = (lint, verify)
 _NAMES = {import_recording: "import", list_names: "list", show_status: "status"}
 _PANELS: Mapping[str, Sequence[Callable[..., None] | typer.Typer]] = {
-    "Run": (train, retrain, split, import_recording, show_status, pretrain_app),
+    "Run": (train, retrain, split, import_recording, show_status),
     "Audit": (attack, active, scores, shift, claim, lint, costs),
     "Decide": (report, compare, tradeoff, gate, plan, serve),
     "Share": (export, verify, key_app),
-    "More": (list_names, doctor, selftest, table, figure),
+    "More": (list_names, doctor, figure),
 }
 
 
@@ -191,8 +199,7 @@ def _add_commands() -> None:
     for panel, members in _PANELS.items():
         for one in members:
             if isinstance(one, typer.Typer):
-                name = "pretrain" if one is pretrain_app else "key"
-                app.add_typer(one, name=name, rich_help_panel=panel)
+                app.add_typer(one, name="key", rich_help_panel=panel)
                 continue
             made = with_computing(one) if one in _COMPUTING else one
             made = with_trust(made) if one in _LOADING else made
@@ -224,7 +231,7 @@ def _main(
     """Audit the privacy of federated fine-tuning of vision-language models."""
 
 
-for _app in (app, pretrain_app, key_app):
+for _app in (app, key_app):
     for _command in _app.registered_commands:
         _command.cls = _Command
 

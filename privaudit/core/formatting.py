@@ -1,9 +1,12 @@
 """Numbers as they are printed everywhere: in the terminal, on pages, in errors."""
 
+import csv
+import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import requires
 from shlex import quote
+from typing import Any
 
 
 def epsilon(value: float | int | None, declared: float | None = None) -> str:
@@ -97,3 +100,13 @@ def install_line(extra: str) -> str:
             *(quote(name.strip()) for name, _, of in named if of_it.search(of)),
         ]
     )
+
+
+def as_csv(records: Sequence[Mapping[str, Any]]) -> str:
+    """Return records as CSV; a key that a record lacks is empty there."""
+    names = dict.fromkeys(name for record in records for name in record)
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, list(names), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return buffer.getvalue()

@@ -100,7 +100,7 @@ def test_every_answer_on_a_papers_claim_links_its_table() -> None:
 
 def test_what_a_page_points_at_is_there() -> None:
     missing = []
-    benches = {path.stem for path in ROOT.glob("tests/benchmarks/*.py")}
+    benches = {path.stem for path in ROOT.glob("tools/privaudit_tools/benchmarks/*.py")}
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         missing += [

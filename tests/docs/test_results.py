@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from privaudit.cli.main import run
-from tests.benchmarks.table_differences import MARKED, with_differences
-from tests.benchmarks.table_numbers import Cell, paired
+from privaudit_tools.benchmarks.table_differences import MARKED, with_differences
+from privaudit_tools.benchmarks.table_numbers import Cell, paired
 from tests.places import ROOT
 
 INDEX = ROOT / "docs" / "results.md"
@@ -110,7 +110,7 @@ def test_no_sentence_says_that_a_paper_is_reproduced() -> None:
 
 
 def test_the_tables_of_differences_are_current() -> None:
-    """Else: ``python -m tests.benchmarks.table_differences docs/results/tables``."""
+    """Else: ``python -m privaudit_tools.benchmarks.table_differences docs/results/tables``."""
     assert len(MARKED.findall(TEXT)) > 3
     for text in TEXTS.values():
         assert with_differences(text) == text

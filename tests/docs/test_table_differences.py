@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from tests.benchmarks.table_differences import differences
-from tests.privaudit.evaluation.tables.test_stored import stored_of
+from privaudit_tools.benchmarks.table_differences import differences
+from tests.tools.tables.test_stored import stored_of
 
 STORED = stored_of(
     {

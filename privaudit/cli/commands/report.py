@@ -1,14 +1,13 @@
 """The command ``privaudit report``: pages anew from what runs and sweeps have stored."""
 
 import webbrowser
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from privaudit.cli import options, outputs
-from privaudit.core.errors import ConfigError, MissingFileError
+from privaudit.core.errors import MissingFileError
 
 Subjects = Annotated[
     list[str] | None,
@@ -73,32 +72,14 @@ def figure(
     runs: options.RunsFolder = None,
 ) -> None:
     """Plot runs or a stored table, and print the path of the figure."""
+    from privaudit.cli.plugins import find_command
     from privaudit.federated.runs.folder.run_names import chosen_runs, runs_folder
 
     path = out or runs_folder(runs) / f"{what}.svg"
     if what == "table":
-        _draw_table(run or [], path)
+        find_command("table-figure")(run or [], path)
     else:
         from privaudit.report.figures.attention_figure import write_attention_figure
 
         write_attention_figure(chosen_runs(run, runs), path)
-    typer.echo(path)
-
-
-def _draw_table(names: Sequence[str], path: Path) -> None:
-    from privaudit.evaluation.tables.stored import read_stored
-    from privaudit.report.figures.figure_style import write_figure
-    from privaudit.report.figures.utility_figure import utility_figure
-
-    if len(names) != 1:
-        raise ConfigError(
-            f"A table's picture was requested of {len(names)} files. Name one .json that "
-            "`privaudit table` wrote."
-        )
-    table = read_stored(Path(names[0]))
-    if not table.cells:
-        raise ConfigError(
-            f"A table's picture was requested of {names[0]}, which holds no cell with a "
-            "number. Run its plan, and name the .json that `privaudit table` writes."
-        )
-    write_figure(utility_figure(table), path, "table", table.plan.title)
+        typer.echo(path)

@@ -1,18 +1,16 @@
 """A surrogate's folder: weights, and a description that says what they have seen."""
 
 import hashlib
-import importlib.metadata
 from pathlib import Path
 from typing import Annotated
 
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass as options
-from safetensors.torch import load, save
+from safetensors.torch import load
 
 from privaudit.core.devices import CPU
-from privaudit.core.storage import make_private_folder, read_bytes, write_bytes
-from privaudit.datasets.dataset import Dataset
+from privaudit.core.storage import read_bytes
 from privaudit.models.clip.promptable_clip import PromptableCLIP
 from privaudit.models.clip.word_tokenizer import WordTokenizer
 from privaudit.models.surrogate_clip.architecture import (
@@ -20,17 +18,115 @@ from privaudit.models.surrogate_clip.architecture import (
     build_model,
     promptable,
 )
-from privaudit.models.surrogate_clip.public_split import PublicRecords
-from privaudit.models.surrogate_clip.training import (
-    Accuracies,
-    Pretrained,
-    SurrogateLogLine,
-    SurrogateSettings,
-)
 from privaudit.models.weight_files import DescriptionFile, check_hash
 
 WEIGHTS, DESCRIPTION = "surrogate-clip.safetensors", "surrogate-clip.json"
-_VERSIONS = ("torch", "open-clip-torch", "numpy")
+
+
+@options(frozen=True)
+class TextSettings:
+    """How often texts are what.
+
+    A text that is no template is a context of vectors in front of "name.", the same
+    for all classes, as in prompt learning. The remaining share of contexts is drawn
+    N(0, s^2) with s between 0.005 and 0.1, log-uniformly; prompt learning starts at
+    0.02.
+
+    Attributes:
+        templates: Share of steps with a template for each class.
+        words: Share of the other steps whose context are random words, jittered.
+        jitter: Deviation of what is added to a word's vector.
+        longest: Most vectors in a context; their number is uniform from 1.
+    """
+
+    templates: Annotated[float, Field(ge=0, le=1)] = 0.9
+    words: Annotated[float, Field(ge=0, le=1)] = 0.5
+    jitter: Annotated[float, Field(ge=0)] = 0.02
+    longest: Annotated[int, Field(ge=1, le=16)] = 16
+
+
+@options(frozen=True)
+class VariationSettings:
+    """How public records are varied.
+
+    Attributes:
+        dropout: Share of an embedding's numbers that are put to their means.
+        smallest_crop: Side of the smallest crop, as a share of the picture's; 1 only
+            shifts.
+        shift: Largest shift, as a share of the side.
+    """
+
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    smallest_crop: Annotated[float, Field(gt=0, le=1)] = 0.8
+    shift: Annotated[float, Field(ge=0, lt=1)] = 0.125
+
+
+@options(frozen=True)
+class SurrogateSettings:
+    """How to pretrain.
+
+    Attributes:
+        steps: Number of batches.
+        batch: Pictures in a batch.
+        learning_rate: Largest; rises over the warm-up and falls as a cosine to 0.
+        warmup: Steps of linear rise.
+        weight_decay: Of AdamW, on matrices and kernels only.
+        tokens: Weight of the same loss on the mean of a picture's tokens, beside the
+            loss on its pooled feature. Without it tokens say little of the class.
+        log_every: Steps between lines of the log.
+        seed: Of everything random.
+        texts: What the text tower reads.
+        variation: What the image tower reads.
+    """
+
+    steps: Annotated[int, Field(ge=1)] = 600
+    batch: Annotated[int, Field(ge=1)] = 128
+    learning_rate: Annotated[float, Field(gt=0)] = 2e-3
+    warmup: Annotated[int, Field(ge=0)] = 100
+    weight_decay: Annotated[float, Field(ge=0)] = 0.05
+    tokens: Annotated[float, Field(ge=0)] = 1.0
+    log_every: Annotated[int, Field(ge=1)] = 50
+    seed: Annotated[int, Field(ge=0)] = 0
+    texts: TextSettings = Field(default_factory=TextSettings)
+    variation: VariationSettings = Field(default_factory=VariationSettings)
+
+
+@options(frozen=True)
+class SurrogateLogLine:
+    """One line of the training log.
+
+    Attributes:
+        step: Batches seen.
+        loss: Mean since the line before.
+        seconds: Since the start.
+        logit_scale: The temperature's inverse, after exp.
+    """
+
+    step: int
+    loss: float
+    seconds: float
+    logit_scale: float
+
+
+@options(frozen=True)
+class Accuracies:
+    """Zero-shot accuracies, from 0 to 1.
+
+    They are measured when the training is over, and nothing is chosen by them.
+
+    Attributes:
+        records: How many were classified.
+        template: With the data set's hand-written prompt.
+        template_by_class: The same, as the mean of the classes' accuracies.
+        random_context: Behind 16 vectors drawn N(0, 0.02^2): the mean of five draws.
+        random_context_lowest: Of the five.
+    """
+
+    records: int
+    template: float
+    template_by_class: float
+    random_context: float
+    random_context_lowest: float
 
 
 @options(frozen=True)
@@ -72,56 +168,13 @@ class SurrogateDescription:
     public_indices: tuple[int, ...]
 
 
-_FILE = DescriptionFile(
+FILE = DescriptionFile(
     DESCRIPTION,
     SurrogateDescription,
     what="surrogate",
     command="surrogate-clip --dataset NAME",
     again="pretrain",
 )
-
-
-def save_surrogate(
-    done: Pretrained,
-    dataset: Dataset,
-    public: PublicRecords,
-    accuracies: Accuracies,
-    name: str,
-    out: Path,
-) -> SurrogateDescription:
-    """Write a surrogate to a folder: ``surrogate-clip.safetensors`` and ``.json``.
-
-    Args:
-        done: What was trained.
-        dataset: On which.
-        public: On which of its records.
-        accuracies: What it reaches.
-        name: The data set's.
-        out: Folder; made if missing, for its owner only.
-    """
-    make_private_folder(out)
-    state = done.model.state_dict()
-    content = save({key: value.contiguous() for key, value in state.items()})
-    description = SurrogateDescription(
-        sha256=hashlib.sha256(content).hexdigest(),
-        dataset=name,
-        data_hash=dataset.hash,
-        class_names=dataset.class_names,
-        template=dataset.template,
-        public_split=public.split,
-        shape=done.shape,
-        settings=done.settings,
-        threads=torch.get_num_threads(),
-        versions={name: importlib.metadata.version(name) for name in _VERSIONS},
-        accuracies=accuracies,
-        log=tuple(done.log),
-        context_length=done.tokenizer.context_length,
-        vocabulary=done.tokenizer.vocabulary,
-        public_indices=tuple(public.indices.tolist()),
-    )
-    write_bytes(out / WEIGHTS, content)
-    _FILE.write(out, description)
-    return description
 
 
 def read_description(folder: Path) -> SurrogateDescription:
@@ -131,7 +184,7 @@ def read_description(folder: Path) -> SurrogateDescription:
         MissingFileError: There is none in the folder.
         ConfigError: The file is damaged, or another version's.
     """
-    return _FILE.read(folder)
+    return FILE.read(folder)
 
 
 def load_surrogate(folder: Path, device: torch.device = CPU) -> PromptableCLIP:

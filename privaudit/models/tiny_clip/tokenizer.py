@@ -1,26 +1,18 @@
 """A vocabulary small enough for a small model: the captions' words, and characters."""
 
 from privaudit.models.clip.word_tokenizer import WordTokenizer, vocabulary_of
-from privaudit.models.tiny_clip import captions, marks
 
 CONTEXT_LENGTH = 32
-
-
-def _vocabulary() -> tuple[str, ...]:
-    return vocabulary_of(
-        [
-            *captions.OPENINGS,
-            *captions.SCAN_OPENINGS,
-            *captions.CHATTER,
-            *captions.COLOURS,
-            *captions.TEXTURES,
-            *captions.MANNERS,
-            *marks.DIGITS,
-            *marks.SHAPES,
-            "the capital small letter digit number on a an background",
-            "an example one two of class type kind thing sign symbol written by hand",
-        ]
-    )
+WORDS = """
+again also an and arrow at background black blue brown by can capital checked circle
+class clearly close coarse cross cyan diamond digit dotted drawing eight example
+fading five for four green grey hand handwritten heart here image in is it just kind
+letter look moon nine noisy now number of on one only orange photo picture pink
+plain printed purple red ring scan scanned see seven shows sign six small some
+square star striped symbol that the there thing this three triangle two type very
+was we well white with written yellow you zero
+"""
+"""Of the captions that the weights were trained on, in privaudit_tools.pretraining."""
 
 
 class TinyTokenizer(WordTokenizer):
@@ -35,4 +27,4 @@ class TinyTokenizer(WordTokenizer):
     """
 
     def __init__(self) -> None:
-        super().__init__(_vocabulary(), CONTEXT_LENGTH)
+        super().__init__(vocabulary_of([WORDS]), CONTEXT_LENGTH)

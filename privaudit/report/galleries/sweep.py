@@ -7,7 +7,7 @@ from typing import Any
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from privaudit.core.formatting import epsilon, markdown_table
+from privaudit.core.formatting import as_csv, epsilon, markdown_table
 from privaudit.core.storage import storage_errors, to_json
 from privaudit.evaluation.tradeoff.cells import SweepCell, SweepPoint
 from privaudit.evaluation.tradeoff.result import Tradeoff
@@ -16,7 +16,6 @@ from privaudit.report.figures.figure_style import to_png, to_svg
 from privaudit.report.figures.sweep_figure import epsilon_curves
 from privaudit.report.figures.sweep_plane import plane_alt, tradeoff_plane
 from privaudit.report.page_template import render
-from privaudit.report.tables.utility_records import as_csv
 from privaudit.report.wording import heading, interval, point
 from privaudit.statistics.estimate import Estimate
 

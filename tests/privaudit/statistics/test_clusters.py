@@ -61,7 +61,7 @@ def draws(
 def test_intervals_by_cluster_cover_as_they_say(
     correlation: float, by_cluster: bool
 ) -> None:
-    """tests/benchmarks/bench_clusters.py prints the table with more draws."""
+    """tools/privaudit_tools/benchmarks/bench_clusters.py prints the table with more draws."""
     trials, truth = 150, 0.75
     right = ndtr(ndtri(truth) / np.sqrt(2))
     missed = {"AUROC": 0, "success": 0, "TPR": 0}

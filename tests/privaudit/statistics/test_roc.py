@@ -10,7 +10,7 @@ from sklearn.metrics import roc_auc_score
 from privaudit.core.errors import ConfigError
 from privaudit.statistics.roc import auroc, delong_components, pooled_auroc
 from privaudit.statistics.verdict import judge_leak
-from tests.benchmarks.tiny_clients import miss_rates
+from privaudit_tools.benchmarks.tiny_clients import miss_rates
 from tests.golden import golden
 
 # Whole numbers so that there are ties, small so that monotone maps stay exact.

@@ -7,7 +7,7 @@ from typing import Any
 from privaudit.core.tensors import Tensors
 from privaudit.federated.runs.folder.run_names import latest_runs
 from privaudit.federated.runs.utility import measure_clients
-from tests.benchmarks.many_clients import write_embeddings
+from privaudit_tools.benchmarks.many_clients import write_embeddings
 from tests.conftest import Cli
 
 BASE = ("train", "--trainer", "zero-shot", "--rounds", "1", "--clients")

@@ -9,14 +9,14 @@ import torch
 from sklearn.datasets import load_digits
 
 from privaudit.models import tiny_clip
-from privaudit.models.pretraining.tiny_clip_validation import (
+from privaudit.models.tiny_clip.architecture import IMAGE_SIZE, configuration
+from privaudit.models.tiny_clip.loading import DEFAULT_TEMPLATE, TinyClip, load
+from privaudit.models.tiny_clip.preprocessing import preprocess_batch
+from privaudit_tools.pretraining.tiny_clip_validation import (
     TEMPLATES,
     digit_features,
     zero_shot_accuracy,
 )
-from privaudit.models.tiny_clip.architecture import IMAGE_SIZE, configuration
-from privaudit.models.tiny_clip.loading import DEFAULT_TEMPLATE, TinyClip, load
-from privaudit.models.tiny_clip.preprocessing import preprocess_batch
 
 FOLDER = Path(tiny_clip.__file__).parent
 # Measured once, with the finished weights: see docs/decisions/0005-embedded-model.md.

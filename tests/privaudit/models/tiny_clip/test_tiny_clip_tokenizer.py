@@ -3,8 +3,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privaudit.models.tiny_clip.marks import DIGITS, SHAPES
 from privaudit.models.tiny_clip.tokenizer import CONTEXT_LENGTH, TinyTokenizer
+from privaudit_tools.pretraining.marks import DIGITS, SHAPES
 
 TOKENIZER = TinyTokenizer()
 

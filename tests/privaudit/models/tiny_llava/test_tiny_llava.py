@@ -11,14 +11,14 @@ import torch
 from privaudit.datasets.scenes import scenes, scenes_far, scenes_vqa
 from privaudit.datasets.scenes.captions import DESCRIBE
 from privaudit.models import tiny_llava
-from privaudit.models.pretraining.tiny_llava_validation import (
-    build_validation,
-    describe,
-)
 from privaudit.models.tiny_llava.architecture import HIDDEN, configuration
 from privaudit.models.tiny_llava.loading import TinyLlava, load
 from privaudit.models.tiny_llava.tokenizer import CONTEXT_LENGTH, LlavaTokenizer
 from privaudit.models.tiny_llava.weights import load_weights
+from privaudit_tools.pretraining.tiny_llava_validation import (
+    build_validation,
+    describe,
+)
 
 FOLDER = Path(tiny_llava.__file__).parent
 # Measured once with the finished weights, on 300 other scenes, less five points: see

@@ -1,0 +1,79 @@
+"""Commands of other packages, by entry points of the group ``privaudit.commands``.
+
+An entry point names a function as Typer takes it, or a ``typer.Typer`` of several. The
+package's own commands cannot be replaced::
+
+    [project.entry-points."privaudit.commands"]
+    my-command = "my_package.commands:my_command"
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+from typer.main import get_command
+
+from privaudit.core.errors import ConfigError
+from privaudit.core.registry import Registry
+
+COMMANDS: Registry[Any] = Registry(
+    "command", "privaudit.cli.commands", "privaudit.commands"
+)
+_TOOLS = ("privaudit-tools", "tools")
+APART: Mapping[str, tuple[str, str]] = {
+    "table": _TOOLS,
+    "table-figure": _TOOLS,
+    "selftest": _TOOLS,
+    "pretrain": _TOOLS,
+}
+"""Commands that stand in packages of the repository, and in which folder of it."""
+
+
+def installed_commands() -> list[str]:
+    """Return the names of other packages' commands that can be used."""
+    return sorted(COMMANDS.usable())
+
+
+def find_command(name: str) -> Any:
+    """Return the function or ``typer.Typer`` behind another package's command.
+
+    Raises:
+        ConfigError: It stands in a package of the repository that is not installed.
+        UnknownNameError: No package has it.
+        PluginError: It cannot be imported.
+    """
+    if name in APART and name not in COMMANDS.names():
+        package, folder = APART[name]
+        raise ConfigError(
+            f"`privaudit {name}` stands in {package}, which is not installed. Install "
+            f"it from a clone of the repository: pip install ./{folder}."
+        )
+    return COMMANDS.find(name)
+
+
+def load_command(name: str, kind: type[TyperCommand]) -> Any:
+    """Return another package's command as Click takes it; None where there is none.
+
+    Args:
+        name: As it is typed.
+        kind: The class that the package's own commands have.
+
+    Raises:
+        ConfigError: As :func:`find_command` does.
+        PluginError: Likewise.
+    """
+    if name not in APART and name not in COMMANDS.names():
+        return None
+    found = find_command(name)
+    if isinstance(found, typer.Typer):
+        for one in found.registered_commands:
+            one.cls = kind
+    else:
+        alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        alone.command(name=name, cls=kind)(found)
+        found = alone
+    command = get_command(found)
+    command.name = name
+    command.rich_help_panel = "More"
+    return command

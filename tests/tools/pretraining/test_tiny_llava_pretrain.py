@@ -1,0 +1,43 @@
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from privaudit.core.errors import ConfigError
+from privaudit.models import tiny_clip
+from privaudit_tools.commands.pretrain import app
+from privaudit_tools.pretraining import tiny_llava as module
+from privaudit_tools.pretraining.tiny_llava import TinyLlavaSettings, starting_model
+
+
+def test_the_tower_starts_as_tiny_clips_or_at_random() -> None:
+    known = tiny_clip.load().model.get_parameter("visual.layer3.0.conv1.weight")
+    started = starting_model(TinyLlavaSettings()).encoder.tower.layer3[0].conv1.weight
+    assert torch.equal(known, started)
+    settings = TinyLlavaSettings(tower="random")
+    random = starting_model(settings).encoder.tower.layer3[0].conv1.weight
+    assert not torch.equal(known, random)
+
+
+def test_time_is_above_zero_and_twice_of_it_holds_more_steps() -> None:
+    settings = TinyLlavaSettings(batch=4, validate=10, precision="float32")
+    with pytest.raises(ConfigError, match="more than 0"):
+        module.steps_within(0.0, settings)
+    few, many = (module.steps_within(minutes, settings) for minutes in (1.0, 100.0))
+    assert many > few >= 1
+
+
+def test_the_command_passes_its_options_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[TinyLlavaSettings, Path]] = []
+    monkeypatch.setattr(module, "pretrain", lambda s, out, _: asked.append((s, out)))
+    monkeypatch.setattr(module, "steps_within", lambda minutes, _: int(100 * minutes))
+    out = ["tiny-llava", "--out", str(tmp_path)]
+    for further in (["--steps", "7"], ["--minutes", "2", "--seed", "3"]):
+        assert CliRunner().invoke(app, out + further).exit_code == 0
+    assert [(s.steps, s.seed, path) for s, path in asked] == [
+        (7, 0, tmp_path),
+        (200, 3, tmp_path),
+    ]

@@ -1,0 +1,1 @@
+"""Development tools: what makes the models, tables and checks of privaudit."""

@@ -1,0 +1,231 @@
+"""Our path against the published loops, both on one device.
+
+Run by ``make gpu`` on the device that TEST_DEVICE names, and by ``make bench`` on the
+CPU at sizes that only show that it runs. Time is the wall's, between two moments at
+which the device has finished. Nothing fails for being slow.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from time import perf_counter
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from privaudit.core.devices import CPU, device_name, find_device, use_device
+from privaudit.core.memory import free_memory, use_checkpointing
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import stack
+from privaudit.federated.federation import Federation, run_round
+from privaudit.federated.local_training import Stacking
+from privaudit.federated.on_device import on_device
+from privaudit.federated.trainer import Cohort, Task, Trainer
+from privaudit.federated.trainer_abilities import start_client
+from privaudit.models.clip.promptable_clip import PromptableCLIP
+from privaudit.models.hugging_face import import_transformers
+from privaudit.models.interfaces import Precision
+from privaudit.models.language.stacked_language import StackedLanguageModel
+from privaudit.models.token_statistics import token_statistics
+from privaudit_tools.benchmarks import bench_token_statistics
+from privaudit_tools.benchmarks.bench_trainers import BATCH, CLIENTS, Bench, trainer_of
+from privaudit_tools.benchmarks.measuring import (
+    CLASS_NAMES,
+    PlainPrompts,
+    machine,
+    spread,
+)
+from tests.privaudit.models.language.small_language import NumberTokenizer
+from tests.small_transformers import draw, pair_shapes, some_lora, with_lora_of_peft
+
+PASSES, TARGET = 3, 20.0
+STACKED, ROWS, RANK = 4, 8, 8  # models that are tuned together, and rows of each
+A_TOKEN, WEIGHTS = 5.5 * 2**20, 12.6 * 2**30  # bytes, by bench_memory.py, in bfloat16
+SIDE = {"cpu": 512, "cuda": 8192}  # of the square product that says what the peak is
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[torch.device]:
+    named = find_device(os.environ.get("TEST_DEVICE", "cpu"))
+    print(f"\n{machine()}; {device_name(named)}")
+    with use_device(named):
+        yield named
+
+
+def seconds_of(device: torch.device, call: Callable[[], object]) -> list[float]:
+    """Time a call some times, behind one that sets up memory."""
+    finish = torch.cuda.synchronize if device.type == "cuda" else bool
+    found = []
+    for _ in range(1 + PASSES):
+        finish()
+        start = perf_counter()
+        call()
+        finish()
+        found.append(perf_counter() - start)
+    return found[1:]
+
+
+def compare(what: str, ours: list[float], published: list[float], unit: float) -> None:
+    ratios = [slow / fast for slow in published for fast in ours]
+    met = "reached" if max(ratios) >= TARGET else "not reached"
+    print(
+        f"{what}: {spread([unit / s for s in ours])} a second, published "
+        f"{spread([unit / s for s in published])}: {spread(ratios)} times as fast; "
+        f"target {TARGET:g}: {met}"
+    )
+
+
+@dataclass
+class OnDevice(Bench):
+    """ViT-B-16 at random weights on a device; see :class:`Bench`."""
+
+    device: torch.device = CPU
+    precision: Precision = "float32"
+
+    @property
+    def clip(self) -> PromptableCLIP:
+        before = super().clip
+        clip = before.clip.to(self.device)
+        there = PromptableCLIP("ViT-B-16", clip, before.tokenizer, lambda p: p)
+        there.precision = self.precision
+        return there
+
+    def prompted(self, clip: PromptableCLIP) -> Task:
+        shards = self.shards(BATCH, image_tokens=False)
+        backbone = clip.backbone(CLASS_NAMES, "a photo of a {}.")
+        return replace(self.task(shards), backbone=backbone)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["promptfl", "dp-fpl"])
+def test_rounds_of_prompt_learners(
+    name: str, precision: Precision, device: torch.device
+) -> None:
+    """Ten clients, 100 classes: stacked, or one by one with the image tower.
+
+    In bfloat16 both are.
+    """
+    if device == CPU:
+        pytest.skip("bench_trainers.py measures this on a CPU, for every trainer")
+    bench = OnDevice(device=device, precision=precision)
+    clip = bench.clip
+    task, trainer = bench.prompted(clip), on_device(trainer_of(name), device)
+    federation = Federation.begin(
+        trainer, task, bench.shards(BATCH, image_tokens=False), Seeds(0)
+    )
+
+    stacking = Stacking(len(CLIENTS))  # measured in the first round alone
+
+    def our_round() -> None:
+        copy = replace(federation, kept=dict(federation.kept), losses={})
+        run_round(trainer, task, [copy], 0, cohort_size=stacking)
+
+    our_round()
+    with FlopCounterMode(display=False) as counter:
+        our_round()
+    ours = seconds_of(device, our_round)
+    half = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
+    published = half(partial(published_round, trainer, task, federation, clip))
+    compare(f"{name}, {precision}, rounds", ours, seconds_of(device, published), 1.0)
+    share = counter.get_total_flops() / min(ours) / peak(device, precision)
+    print(f"{name}, {precision}: {share:.0%} of the peak of matrix products; goal 60 %")
+
+
+def published_round(
+    trainer: Trainer, task: Task, federation: Federation, clip: PromptableCLIP
+) -> None:
+    """One client after the other: pictures, and every text at its 77 tokens."""
+    plain = replace(task, backbone=replace(task.classifier, prompts=PlainPrompts(clip)))
+    at = federation.at(0, 1.0)
+    for client in CLIENTS:
+        clip.encode_images(torch.zeros(BATCH, 3, 224, 224))
+        cohort = Cohort.of([client], [federation.shards[client]])
+        received = stack([trainer.broadcast(federation.server, client, at)])
+        kept = stack([start_client(trainer, task, client, federation.seeds)])
+        trainer.local_update(plain, cohort, received, kept, at)
+
+
+def peak(device: torch.device, precision: Precision) -> float:
+    """Return the operations a second of a large square product."""
+    side = SIDE.get(device.type, 4096)
+    square = torch.ones(side, side, device=device, dtype=getattr(torch, precision))
+    return 2 * side**3 / min(seconds_of(device, lambda: square @ square))
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing")  # by peft
+def test_lora_of_a_large_language_model(device: torch.device) -> None:
+    """Stacked adapters against peft's, one model after the other."""
+    length = 640 if device.type == "cuda" else 32
+    if device.type == "cuda":  # as many tokens as this device holds beside the weights
+        room = 0.9 * free_memory(device) - WEIGHTS
+        length = min(length, int(room / (STACKED * ROWS * A_TOKEN)))
+        if length < 16:
+            pytest.skip(f"{device_name(device)} has no room for 7B shapes")
+    model = language(device)
+    print(f"{STACKED} models of {ROWS} rows of {length} tokens")
+    width, dtype = model.width, next(model.model.parameters()).dtype
+    rows = torch.ones(STACKED * ROWS, length, width, device=device, dtype=dtype)
+    pairs = {n: t.detach() for n, t in draw(pair_shapes(model, STACKED, RANK)).items()}
+    pairs = {name: tensor.to(device) for name, tensor in pairs.items()}
+
+    def stacked() -> tuple[Tensor, ...]:
+        leaves = {n: t.detach().requires_grad_() for n, t in pairs.items()}
+        with model.tuned(some_lora(model, leaves), STACKED, len(rows) * length):
+            logits = model._run(1, inputs_embeds=rows, use_cache=False).logits
+        total = logits.float().logsumexp(dim=-1).mean() * STACKED
+        return torch.autograd.grad(total, list(leaves.values()))
+
+    tokens = STACKED * ROWS * length
+    with use_checkpointing():
+        again = seconds_of(device, stacked)
+    ours = seconds_of(device, stacked)
+    print(f"with checkpointing: {spread([tokens / s for s in again])} tokens a second")
+    first = torch.cat([tensor[0].flatten() for tensor in stacked()])
+    wrapped = with_lora_of_peft(model.model, model, pairs)  # in its place
+    learned = [p for n, p in wrapped.named_parameters() if "lora_" in n]
+    for parameter in learned:
+        parameter.requires_grad_()
+
+    def one_by_one() -> tuple[Tensor, ...]:
+        for part in rows.split(ROWS):
+            output = wrapped(inputs_embeds=part, use_cache=False, logits_to_keep=1)
+            total = output.logits.float().logsumexp(dim=-1).mean()
+            found = torch.autograd.grad(total, learned)
+        return found
+
+    of_peft = torch.cat([tensor.float().flatten() for tensor in one_by_one()])
+    assert (first - of_peft).norm() < 0.05 * of_peft.norm()  # in bfloat16
+
+    compare("LoRA, tokens", ours, seconds_of(device, one_by_one), tokens)
+
+
+def language(device: torch.device) -> StackedLanguageModel:
+    """Return LLaMA-7B's shapes at random weights in bfloat16; small ones on a CPU."""
+    large = device.type == "cuda"
+    transformers = import_transformers()
+    config = transformers.LlamaConfig(
+        hidden_size=4096 if large else 64,
+        intermediate_size=11008 if large else 128,
+        num_hidden_layers=32 if large else 2,
+        num_attention_heads=32 if large else 4,
+        vocab_size=32000 if large else 100,
+    )
+    with torch.device(device):
+        model = transformers.LlamaForCausalLM._from_config(
+            config, dtype=torch.bfloat16 if large else torch.float32
+        )
+    return StackedLanguageModel(model, NumberTokenizer())
+
+
+def test_statistics_of_576_tokens(device: torch.device) -> None:
+    logits, targets = (t.to(device) for t in bench_token_statistics.draw())
+    count = 64  # the loop takes long for all of them
+    loop = partial(
+        bench_token_statistics.loop, logits[:count], targets[:count], torch.float64
+    )
+    ours = seconds_of(device, partial(token_statistics, logits, targets))
+    slow = [s * len(logits) / count for s in seconds_of(device, loop)]
+    compare("MaxRenyi, 576 x 32,000, pictures", ours, slow, 1.0)

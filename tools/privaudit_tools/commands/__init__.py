@@ -1,0 +1,1 @@
+"""Commands that the tools add to ``privaudit``."""

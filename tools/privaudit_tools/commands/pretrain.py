@@ -1,0 +1,167 @@
+"""``privaudit pretrain``: how the embedded models and a projector are made."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from privaudit.cli import options, outputs
+
+app = typer.Typer(help="Train a model to audit with.", no_args_is_help=True)
+
+Weights = Annotated[Path, outputs.folder_option("Folder for weights and log.")]
+Seed = Annotated[int, typer.Option(min=0, max=options.MOST_SEED)]
+Minutes = Annotated[
+    float | None, typer.Option(help="Training time, instead of --steps.")
+]
+Split = Annotated[
+    str | None, typer.Option(help="Public split: validation, if there is one.")
+]
+Steps = Annotated[int | None, typer.Option(min=1, max=10**9, help="Optimiser steps.")]
+
+
+def _make_first(out: Path) -> None:
+    """Make the folder before minutes are spent on what belongs into it."""
+    from privaudit.core.storage import make_private_folder
+
+    make_private_folder(out)
+
+
+@app.command("tiny-clip")
+def pretrain_tiny_clip(
+    out: Weights,
+    steps: Steps = None,
+    seed: Seed = 0,
+) -> None:
+    """Train tiny-clip on synthetic images; the embedded weights stay as they are."""
+    from privaudit_tools.pretraining.tiny_clip import TinyClipSettings, pretrain
+
+    _make_first(out)
+    settings = TinyClipSettings(**options.given(steps=steps, seed=seed))
+    pretrain(settings, out, typer.echo)
+    typer.echo(f"Weights and log: {out}")
+
+
+@app.command("tiny-llava")
+def pretrain_tiny_llava(
+    out: Weights,
+    steps: Steps = None,
+    minutes: Minutes = None,
+    seed: Seed = 0,
+) -> None:
+    """Train tiny-llava on synthetic scenes; the embedded weights stay as they are."""
+    from privaudit_tools.pretraining.tiny_llava import (
+        TinyLlavaSettings,
+        pretrain,
+        steps_within,
+    )
+
+    _make_first(out)
+    settings = TinyLlavaSettings(**options.given(steps=steps, seed=seed))
+    if minutes is not None:
+        settings = replace(settings, steps=steps_within(minutes, settings))
+    pretrain(settings, out, typer.echo)
+    typer.echo(f"Weights and log: {out}")
+
+
+@app.command("surrogate-clip")
+def pretrain_surrogate_clip(
+    dataset: options.Dataset,
+    out: Annotated[Path, outputs.folder_option("Folder for weights and description.")],
+    data: options.Data = None,
+    split: Split = None,
+    share: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of the training records to use as public instead. By default: "
+            "0.2, if there is no validation split."
+        ),
+    ] = None,
+    steps: Steps = None,
+    minutes: Minutes = None,
+    seed: Seed = 0,
+    size: Annotated[
+        int | None, typer.Option(help="Image size in pixels, such as 32 or 96.")
+    ] = None,
+    width: Annotated[
+        int | None, typer.Option(help="Channels of the image tower's first stage.")
+    ] = None,
+    stem: Annotated[
+        int | None,
+        typer.Option(
+            help="1, 2 or 4: the tower downsamples by 8 times this, to one token per "
+            "remaining pixel."
+        ),
+    ] = None,
+) -> None:
+    """Align a small CLIP with the public part of a data set.
+
+    It has then seen the class names and the public images: a surrogate for CLIP.
+    """
+    from privaudit_tools.surrogate_clip.making import make_surrogate
+
+    _make_first(out)
+    made = make_surrogate(
+        dataset,
+        out,
+        data=data,
+        split=split,
+        share=share,
+        minutes=minutes,
+        picture=options.given(size=size, width=width, stem=stem),
+        settings=options.given(steps=steps, seed=seed),
+        progress=typer.echo,
+    )
+    accuracy = made.accuracies
+    typer.echo(
+        f"Accuracy on {accuracy.records} held-out records: {accuracy.template:.1%} with "
+        f"{made.template!r} ({accuracy.template_by_class:.1%} averaged over classes), "
+        f"{accuracy.random_context:.1%} with random contexts."
+    )
+    typer.echo(f"Use it: --model surrogate:{out}")
+
+
+@app.command("projector")
+def pretrain_projector(
+    language: Annotated[
+        str,
+        typer.Option(
+            help="A causal language model of transformers: a folder or a hub name."
+        ),
+    ],
+    dataset: options.Dataset,
+    out: Annotated[Path, outputs.folder_option("Folder for the captioner.")],
+    data: options.Data = None,
+    split: Split = None,
+    share: Annotated[
+        float | None,
+        typer.Option(help="Share of the training records to use as public."),
+    ] = None,
+    parts: Annotated[
+        int | None, typer.Option(help="Tokens per image embedding.")
+    ] = None,
+    steps: Steps = None,
+    seed: Seed = 0,
+    device: options.Device = None,
+) -> None:
+    """Train a projector of image embeddings for a language model, on public captions.
+
+    Clients never get these captions: they become reference records, or are left out.
+    """
+    from privaudit.core.devices import use_device
+    from privaudit_tools.projector.making import make_captioner
+
+    with use_device(device):
+        _make_first(out)
+        make_captioner(
+            language,
+            dataset,
+            out,
+            data=data,
+            split=split,
+            share=share,
+            settings=options.given(parts=parts, steps=steps, seed=seed),
+            progress=typer.echo,
+        )
+    typer.echo(f"Use it: --model language:{out}")

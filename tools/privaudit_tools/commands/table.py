@@ -1,0 +1,180 @@
+"""The commands ``table`` and ``table-figure``: plan in, table out, and its picture."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from privaudit.cli import options, outputs
+from privaudit.core.errors import ConfigError
+from privaudit.core.parameters import parse_pairs
+
+Fields = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Run setting, as NAME=VALUE, such as clients=3, or elsewhere.NAME=VALUE, "
+        "of the data set that the plan measures on elsewhere; repeatable."
+    ),
+]
+Seeds = Annotated[
+    str | None,
+    typer.Option(
+        help="Seeds, as 1,2,3: of the plan's, a piece; others stand in their place."
+    ),
+]
+Rows = Annotated[
+    str,
+    typer.Option(
+        help="A piece: only rows whose label has this regular expression. The rest "
+        "is taken from what --out holds."
+    ),
+]
+Columns = Annotated[
+    str, typer.Option(help='A piece: only columns, "GROUP: LABEL", likewise.')
+]
+Matrix = Annotated[
+    bool,
+    typer.Option(
+        "--matrix",
+        help="PLAN is a folder of plans and results: print which published tables "
+        "and figures were run, and whether their shape agrees.",
+    ),
+]
+Into = Annotated[
+    Path | None,
+    outputs.folder_option(
+        "Folder of pages: --matrix writes itself into its published.md, and each "
+        "stored table into the page that names it, or into a new one."
+    ),
+]
+
+
+@options.with_computing
+def table(
+    plan: options.PlanFile,
+    runs: options.RunsFolder = None,
+    out: options.TableFolder = None,
+    on: options.On = "local",
+    check: options.Check = False,
+    setting: options.Settings = None,
+    field: Fields = None,
+    seeds: Seeds = None,
+    rows: Rows = "",
+    columns: Columns = "",
+    matrix: Matrix = False,
+    into: Into = None,
+) -> None:
+    """Reproduce a paper's table: train all cells of a plan over its seeds."""
+    if matrix:
+        _refuse_beside_matrix(check, out, setting, field, seeds, rows, columns)
+        _write_matrix(plan, into)
+        return
+    if into:
+        raise ConfigError("--into is where --matrix is written. Add --matrix.")
+    if plan.is_dir():
+        raise ConfigError(
+            f"{plan} is a folder, and a plan is a TOML file. Name one of its plans, or "
+            "add --matrix, which reads a folder of them."
+        )
+    from privaudit.execution.places import find_executor
+    from privaudit.federated.runs.folder.run_names import runs_folder
+    from privaudit_tools.tables.overrides import overridden
+    from privaudit_tools.tables.pieces import Piece
+    from privaudit_tools.tables.plan import read_plan
+    from privaudit_tools.tables.schedule import require_data, schedule
+    from privaudit_tools.tables.table import make_table
+    from privaudit_tools.tables.utility_table import write_utility_table
+
+    chosen = options.maybe_listed("--seeds", seeds, int, "whole numbers") or ()
+    read = read_plan(plan)
+    are_own = set(chosen) <= set(read.seeds)
+    wanted = overridden(
+        read,
+        options.settings(setting),
+        parse_pairs("--field clients=3", field or []),
+        () if are_own else chosen,
+    )
+    piece = Piece(rows, columns, tuple(chosen) if are_own else ())
+    executor = find_executor(on)
+    if check:
+        planned = piece.of(wanted, schedule(wanted, piece.holds))
+        require_data(planned)
+        count = len(planned.runs)
+        said = "1 run, which is" if count == 1 else f"{count} runs, all of them"
+        typer.echo(f"{plan}: {said} valid.")
+        return
+    options.check_kept(runs)
+    folder = out or runs_folder(runs) / "tables"
+    made = make_table(
+        wanted, folder=runs, executor=executor, progress=_say,
+        piece=None if piece == Piece() else piece,
+        stored=folder / f"{plan.stem}.json",
+    )  # fmt: skip
+    typer.echo(write_utility_table(made, folder, plan.stem), nl=False)
+    _say(f"Table, numbers and picture: {folder / plan.stem}.*")
+    if made.failures:
+        _say(f"{len(made.failures)} of {len(made.schedule.runs)} runs failed.")
+        raise typer.Exit(1)
+
+
+def _refuse_beside_matrix(*others: object) -> None:
+    if any(others):
+        raise ConfigError(
+            "--matrix reads what was stored, and trains nothing: --check, --out, --set, "
+            "--field, --seeds, --rows and --columns say nothing to it. Leave them out."
+        )
+
+
+def _write_matrix(folder: Path, pages: Path | None) -> None:
+    from privaudit_tools.tables.matrix import (
+        MATRIX_PAGE,
+        as_markdown,
+        matrix_rows,
+        write_between,
+    )
+
+    if not folder.is_dir():
+        raise ConfigError(
+            f"--matrix was given with {folder}, which is no folder. Name the folder of "
+            "plans, as docs/tables."
+        )
+    rows = matrix_rows(folder)
+    if pages is None:
+        typer.echo(as_markdown(rows, str(folder)))
+        return
+    from privaudit_tools.tables.utility_table import write_stored
+
+    where = Path(os.path.relpath(folder, pages)).as_posix()
+    changed = write_between(pages / MATRIX_PAGE, as_markdown(rows, where))
+    written = [pages / MATRIX_PAGE] * changed + write_stored(pages, folder)
+    _say(f"{pages}: {len(rows)} rows, {len(written)} pages written.")
+
+
+def _say(line: str) -> None:
+    typer.echo(line, err=True)
+
+
+Stored = Annotated[list[str], typer.Argument(help="A .json that `table` wrote.")]
+Picture = Annotated[Path, outputs.file_option("An .svg or .png file.")]
+
+
+def table_figure(stored: Stored, out: Picture) -> None:
+    """Plot a stored table, and print the path of the figure."""
+    from privaudit.report.figures.figure_style import write_figure
+    from privaudit_tools.tables.stored import read_stored
+    from privaudit_tools.tables.utility_figure import utility_figure
+
+    if len(stored) != 1:
+        raise ConfigError(
+            f"A table's picture was requested of {len(stored)} files. Name one .json that "
+            "`privaudit table` wrote."
+        )
+    read = read_stored(Path(stored[0]))
+    if not read.cells:
+        raise ConfigError(
+            f"A table's picture was requested of {stored[0]}, which holds no cell with a "
+            "number. Run its plan, and name the .json that `privaudit table` writes."
+        )
+    write_figure(utility_figure(read), out, "table", read.plan.title)
+    typer.echo(out)

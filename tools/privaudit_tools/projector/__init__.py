@@ -1,0 +1,1 @@
+"""Projectors of image embeddings for language models."""

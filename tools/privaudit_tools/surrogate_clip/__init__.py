@@ -1,0 +1,1 @@
+"""Surrogates of CLIP, made on the public part of a data set."""

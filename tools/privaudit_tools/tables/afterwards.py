@@ -1,0 +1,194 @@
+"""What a table asks of a finished run: attacks, utility by domain and elsewhere.
+
+Both take their time, so what they found is kept beside the run, below ``audits/table``,
+with what it is of: a run that was trained anew, or other attacks, are asked again.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from privaudit.auditing.attack_result import AttackResult
+from privaudit.auditing.auditor import Auditor
+from privaudit.auditing.parts.server_model import SERVER_MODEL
+from privaudit.auditing.scenario import find_scenario
+from privaudit.core.errors import ConfigError
+from privaudit.core.storage import parse_json, to_json
+from privaudit.federated.runs.population import (
+    Population,
+    records_elsewhere,
+    some_of,
+)
+from privaudit.federated.runs.runs import AUDITS, Run
+from privaudit.federated.runs.tasks import measure_writing
+from privaudit.federated.runs.utility import measure_clients
+from privaudit.federated.trainer import ClientId
+from privaudit_tools.tables.metrics import (
+    ELSEWHERE,
+    SUCCESS,
+    Metric,
+    domain_of,
+)
+from privaudit_tools.tables.parts import Elsewhere
+
+FORMAT = 2  # raised when the same question has another answer
+Found = Mapping[Metric, float]
+
+
+@dataclass(frozen=True)
+class Afterwards:
+    """What a table asks of each of its runs.
+
+    Attributes:
+        metrics: Full names of what is printed.
+        scenario: Whose attacks are made; empty for none.
+        elsewhere: Where the server's model is measured too.
+        shadows: Shadow models for each of some clients.
+        attacked: For how many clients; attacks without any attack everyone.
+    """
+
+    metrics: tuple[Metric, ...] = ()
+    scenario: str = ""
+    elsewhere: Elsewhere | None = None
+    shadows: int = 0
+    attacked: int | Literal["all"] = "all"
+
+
+def measure_afterwards(run: Run, asked: Afterwards) -> dict[Metric, float]:
+    """Return what attacks and another data set say of a finished run.
+
+    Raises:
+        ConfigError: The run cannot be attacked, or not be measured there.
+        MissingFileError: The other data set is missing.
+        StorageError: The answers cannot be kept.
+    """
+    values: dict[Metric, float] = {}
+    if asked.scenario:
+        values |= _leaks(run, asked)
+    if asked.elsewhere:
+        values |= _elsewhere(run, asked.elsewhere)
+    if domains := [metric for metric in asked.metrics if domain_of(metric)]:
+        values |= _in_domains(run, domains)
+    return values
+
+
+def _in_domains(run: Run, metrics: Sequence[Metric]) -> Found:
+    """Return what the finished models of each domain's clients score."""
+    return _remembered(
+        run, "domains", {"metrics": list(metrics)}, lambda: _measured_in(run, metrics)
+    )
+
+
+def _measured_in(run: Run, metrics: Sequence[Metric]) -> Found:
+    found: dict[Metric, float] = {}
+    for metric in metrics:
+        if (asked := domain_of(metric)) is None:
+            continue
+        name, domain = asked
+        clients = clients_of(run.population, domain)
+        models = {one: run.personal_models[one] for one in clients}
+        utility = measure_clients(run.trainer, run.population, models)
+        found[metric] = {"local": utility.local, "mix": utility.mix}[name].value
+    return found
+
+
+def clients_of(population: Population, domain: str) -> list[ClientId]:
+    """Return the clients whose candidates are all of one domain.
+
+    Raises:
+        ConfigError: The data set has no domain of that name, or no client has records
+            of it alone.
+    """
+    names, domains = population.dataset.domain_names, population.dataset.domains
+    clients: list[ClientId] = []
+    if domains is not None and domain in names:
+        of_it = domains == names.index(domain)
+        everyone = population.task.clients
+        clients = [one for one in everyone if of_it[population.indices(one)].all()]
+    if not clients:
+        raise ConfigError(
+            f"Accuracy on {domain!r} was requested, and no client has records of that "
+            f"domain alone. The domains are: {', '.join(names) or 'none'}; use "
+            "--partition domains."
+        )
+    return clients
+
+
+def _leaks(run: Run, asked: Afterwards) -> Found:
+    """Return what each attack finds on clients' reconstructed models, and on the server's."""
+    scenario = find_scenario(asked.scenario, asked.shadows)
+
+    def attack() -> Found:
+        audit = Auditor(run).attack(scenario, clients=asked.attacked)
+        return {
+            **_found_by("client", audit.results),
+            **_found_by("server", audit.part(SERVER_MODEL)),
+        }
+
+    attacks = {name: repr(attack) for name, attack in scenario.attacks.items()}
+    request = {
+        "threat": scenario.threat,
+        "attacks": attacks,
+        "attacked": asked.attacked,
+    }
+    return _remembered(run, scenario.name, request, attack)
+
+
+def _found_by(whose: str, results: Mapping[str, AttackResult]) -> Found:
+    aurocs = {f"{whose} {name}": leak.auroc.value for name, leak in results.items()}
+    right = {f"{whose} {name}{SUCCESS}": r.success.value for name, r in results.items()}
+    return aurocs | right
+
+
+def _elsewhere(run: Run, place: Elsewhere) -> Found:
+    """Return what the server's model scores on another data set."""
+    name = f"{ELSEWHERE}-{place.dataset}"
+    return _remembered(
+        run, name, place.model_dump(), lambda: _measure_elsewhere(run, place)
+    )
+
+
+def _measure_elsewhere(run: Run, place: Elsewhere) -> Found:
+    """Measure on as many records as the run was tested on, the same for all runs."""
+    population, config = run.population, run.config
+    model = run.own_model
+    if model is None:
+        return {}
+    records = records_elsewhere(config, place.dataset, place.data)
+    sample = records.pick(some_of(len(records), config.tested))
+    written = measure_writing(run.trainer, population.task, [model], sample)
+    return {
+        f"{ELSEWHERE} {written.metric}": float(written.scores.mean()),
+        **{f"{ELSEWHERE} {name}": e.value for name, e in written.captions.items()},
+    }
+
+
+def _remembered(
+    run: Run, name: str, asked: Mapping[str, Any], measure: Callable[[], Found]
+) -> Found:
+    """Return what was found when the same was asked of the same run, or ask."""
+    place = f"{AUDITS}table/{name}.json"
+    key = _key(run, asked)
+    if (stored := _kept(run, place)).get("key") != key:
+        measured = measure()
+        numbers = {n: v for n, v in measured.items() if math.isfinite(v)}
+        stored = {"key": key, "asked": asked, "found": numbers}
+        run.add({place: to_json(stored)})
+    return dict(stored["found"])
+
+
+def _kept(run: Run, place: str) -> dict[str, Any]:
+    if place not in run.files or not (run.path / place).exists():
+        return {}
+    return parse_json(run.read(place), run.path / place)
+
+
+def _key(run: Run, asked: Mapping[str, Any]) -> str:
+    """Return a hash of the run, its transcript, its data and the question."""
+    names = ("privaudit", "config", "model_hash", "data_hash", "ledger_hash")
+    of = {name: run.header[name] for name in (*names, "progress", "files")}
+    text = json.dumps([FORMAT, of, asked], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
