@@ -40,9 +40,10 @@ _LONGEST = 48
 class Registry(Generic[T]):
     """The named entries of one folder and of installed plugins, imported when needed.
 
-    By convention an entry stands in the module of its name, with ``_`` for ``-``: then
-    a look-up imports that module alone. An entry in a module of another name is found
-    as well, but all modules of the folder, and of folders in it, are imported for it.
+    By convention an entry stands in the module of its name, with ``_`` for ``-``, or in
+    the one that ``MODULES`` of the folder's ``__init__`` gives for the name: then a
+    look-up imports that module alone. An entry in any other module is found as well,
+    but all modules of the folder, and of folders in it, are imported for it.
 
     Attributes:
         kind: What an entry is, for errors.
@@ -88,7 +89,8 @@ class Registry(Generic[T]):
         plugins = self._plugins(name)
         if not plugins and name in self._found and name in self._entries:
             return self._entries[name]
-        module = name.replace("-", "_")
+        of_names = getattr(import_module(self.package), "MODULES", {})
+        module = of_names.get(name, name.replace("-", "_"))
         for path in self._modules():
             if path.rpartition(".")[2] == module:
                 import_module(path)

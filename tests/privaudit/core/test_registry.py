@@ -64,6 +64,20 @@ def test_a_name_in_a_module_of_another_name_is_found_too(
     assert toys.names() == ["kite", "red-ball", "top"]
 
 
+def test_a_folder_may_say_which_module_holds_a_name(toys: Registry[object]) -> None:
+    vars(sys.modules["toys"])["MODULES"] = {"kite": "others"}
+    assert toys.find("kite").__module__ == "toys.others"
+    assert imported("toys") == ["toys", "toys.others"]
+
+
+@pytest.mark.parametrize("wrong", ["red_ball", "nothing"])
+def test_a_name_is_found_where_it_is_also_when_the_folder_errs(
+    toys: Registry[object], wrong: str
+) -> None:
+    vars(sys.modules["toys"])["MODULES"] = {"kite": wrong}
+    assert toys.find("kite").__module__ == "toys.others"
+
+
 def test_an_unknown_name_is_answered_with_what_there_is(
     toys: Registry[object], shop: Callable[..., None]
 ) -> None:
