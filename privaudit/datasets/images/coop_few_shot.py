@@ -1,4 +1,4 @@
-"""CoOp's few-shot splits, split_fewshot/shot_N-seed_S.pkl, read without unpickling.
+"""CoOp's few-shot splits, split_fewshot/shot_N-seed_S.pkl, read with nothing of them run.
 
 Source: CoOp's data sets pickle {"train": [...], "val": [...]} of Dassl's Datum, which
 holds a picture's full path on the machine of whoever drew the split, its label, its
