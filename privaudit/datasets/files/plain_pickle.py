@@ -103,7 +103,7 @@ def read_plain_pickle(
     """
     try:
         _check_steps(content, what)
-        return _Reader(content, what, constructors, stored).load()
+        return _StandInReader(content, what, constructors, stored).load()
     except ConfigError:
         raise
     except _DAMAGE as error:
@@ -168,7 +168,7 @@ def _take(step: pickletools.OpcodeInfo, stack: list[Any]) -> None:
     del stack[len(stack) - taken :]
 
 
-class _Reader(pickle.Unpickler):
+class _StandInReader(pickle.Unpickler):
     """Python's reader, in which names are the reader's constructors."""
 
     def __init__(
