@@ -14,13 +14,13 @@ import pytest
 from tests.places import ROOT
 
 BARE = """
-import attacks.loss_threshold
+import attacks.output_attacks
 import scenarios.server_reconstruct
 from trainers.dp_fpl import DPFPL
 from trainers import promptfl
 """
 FULL = """
-import privaudit.attacks.loss_threshold
+import privaudit.attacks.output_attacks
 import privaudit.scenarios.server_reconstruct
 import privaudit.trainers.dp_fpl
 import privaudit.trainers.promptfl
@@ -34,7 +34,7 @@ ARE_ONE = """
 import sys
 from importlib.util import find_spec
 
-for name in ("attacks.loss_threshold", "scenarios.server_reconstruct", "trainers.dp_fpl"):
+for name in ("attacks.output_attacks", "scenarios.server_reconstruct", "trainers.dp_fpl"):
     module = sys.modules[name]
     assert module is sys.modules[f"privaudit.{name}"], name
     assert module.__name__ == module.__spec__.name == f"privaudit.{name}"
@@ -51,8 +51,8 @@ from privaudit.federated.trainer import TRAINERS
 run = train("dp-fpl", rounds=1, clients=2, folder=sys.argv[1])
 assert type(run.trainer) is DPFPL is TRAINERS.find("dp-fpl")
 assert DPFPL.__module__ == "privaudit.trainers.dp_fpl"  # by which other processes find it
-assert ATTACKS.find("loss-threshold") is attacks.loss_threshold.LossThreshold
-audit = Auditor(run).attack(attacks={"mine": attacks.loss_threshold.LossThreshold()}, shadows=0)
+assert ATTACKS.find("loss-threshold") is attacks.output_attacks.LossThreshold
+audit = Auditor(run).attack(attacks={"mine": attacks.output_attacks.LossThreshold()}, shadows=0)
 assert "mine" in audit.results
 assert scenarios.server_reconstruct.__doc__ and SCENARIOS.find("server-reconstruct")
 assert {name for name in TRAINERS.names() if "fpl" in name} == {"dp-fpl"}

@@ -132,7 +132,7 @@ def test_clients_that_never_took_part_are_no_targets() -> None:
 
 
 def test_a_peer_attacks_the_others(run: Run) -> None:
-    from privaudit.attacks.loss_threshold import LossThreshold
+    from privaudit.attacks.output_attacks import LossThreshold
     from privaudit.auditing.scenario import Scenario
 
     plan = Scenario("x", "?", "peer:client-3", {"loss-threshold": LossThreshold()})

@@ -40,9 +40,10 @@ _LONGEST = 48
 class Registry(Generic[T]):
     """The named entries of one folder and of installed plugins, imported when needed.
 
-    By convention an entry stands in the module of its name, with ``_`` for ``-``: then
-    a look-up imports that module alone. An entry in a module of another name is found
-    as well, but all modules of the folder, and of folders in it, are imported for it.
+    By convention an entry stands in the module of its name, with ``_`` for ``-``, or in
+    the one that ``MODULES`` of the folder's ``__init__`` gives for the name: then a
+    look-up imports that module alone. An entry in any other module is found as well,
+    but all modules of the folder, and of folders in it, are imported for it.
 
     Attributes:
         kind: What an entry is, for errors.
@@ -88,10 +89,8 @@ class Registry(Generic[T]):
         plugins = self._plugins(name)
         if not plugins and name in self._found and name in self._entries:
             return self._entries[name]
-        module = name.replace("-", "_")
-        for path in self._modules():
-            if path.rpartition(".")[2] == module:
-                import_module(path)
+        for path in self._modules_of(name):
+            import_module(path)
         if plugins or name not in self._entries:
             self._import_all()  # also to see that no built-in entry has that name
         for plugin in plugins:
@@ -106,6 +105,12 @@ class Registry(Generic[T]):
         """Return all names, sorted; plugins are not imported for it."""
         self._import_all()
         return sorted({*self._entries, *(p.name for p in self._plugins())})
+
+    def has(self, name: str) -> bool:
+        """Say whether a module of a name, or a plugin, is there; none is imported."""
+        return name in self._entries or bool(
+            self._modules_of(name) or self._plugins(name)
+        )
 
     def usable(self) -> dict[str, T]:
         """Return the entries by name, without plugins that cannot be imported."""
@@ -132,6 +137,12 @@ class Registry(Generic[T]):
         return code is not None and Path(code).resolve().is_relative_to(
             folder.resolve()
         )
+
+    def _modules_of(self, name: str) -> list[str]:
+        """Return the dotted paths of modules in which an entry is looked for first."""
+        listed = getattr(import_module(self.package), "MODULES", {})
+        module = listed.get(name, name.replace("-", "_"))
+        return [p for p in self._modules() if p.rpartition(".")[2] == module]
 
     def _modules(self) -> Iterator[str]:
         """Yield the dotted paths of the folder's modules, without importing them."""

@@ -7,8 +7,6 @@ another: who has seen one knows the others.
 import numpy as np
 import torch
 from jaxtyping import Float, Int, Shaped
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from privaudit.core.errors import DatasetError, TooFewRecordsError
@@ -54,6 +52,9 @@ def near_duplicates(dataset: Dataset) -> Int[np.ndarray, " n"]:
     Thumbnails are whole numbers and their sums exact in float64, so that every machine
     finds the same groups: the ledger holds them, and is held against them.
     """
+    from scipy.sparse import coo_matrix  # slow to import, as is csgraph
+    from scipy.sparse.csgraph import connected_components
+
     images, count = dataset.images, len(dataset)
     if isinstance(images, FeatureBank | Texts):
         raise DatasetError(

@@ -29,6 +29,7 @@ from jaxtyping import Bool, Float, Int
 from privaudit.core.streams import Stream
 from privaudit.privacy.discrete_gaussian import discrete_gaussian
 from privaudit.privacy.grid_accounting import discrete_epsilon
+from privaudit.statistics.curve import mean_ranks
 from privaudit.statistics.epsilon.gaussian_mechanism import gaussian_epsilon
 from privaudit.statistics.intervals import normal_quantile
 
@@ -65,9 +66,7 @@ class RankQuery:
             >>> RankQuery.of([np.arange(3)], [np.array([0.1, 7.0, 7.0])]).ranks
             array([-2,  1,  1])
         """
-        from scipy.stats import rankdata  # slow to import
-
-        ranks = [2 * rankdata(one) - len(one) - 1 for one in scores]
+        ranks = [2 * mean_ranks(one) - len(one) - 1 for one in scores]
         return cls(
             tuple(map(len, scores)),
             np.concatenate(records).astype(np.int64),

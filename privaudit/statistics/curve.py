@@ -137,6 +137,23 @@ def _thresholds(
     return float(ranked[allowed + 1]), float(ranked[fewest]), float(ranked[most])
 
 
+def mean_ranks(scores: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+    """Return each score's rank from 1, ties that of their mean, as scipy's ``rankdata``.
+
+    Importing scipy.stats takes longer than most audits spend on statistics.
+
+    Args:
+        scores: Without NaN.
+
+    Example:
+        >>> mean_ranks(np.array([3.0, 1.0, 3.0]))
+        array([2.5, 1. , 2.5])
+    """
+    _, of, ties = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks: Float[np.ndarray, " n"] = (ties.cumsum() - (ties - 1) / 2)[of.reshape(-1)]
+    return ranks
+
+
 def pooled_ranks(
     clients: Sequence[Float[np.ndarray, " _"]],
 ) -> Float[np.ndarray, " all"]:
@@ -155,9 +172,7 @@ def pooled_ranks(
         >>> pooled_ranks([np.array([5.0, 7.0]), np.array([0.1, 0.3])])
         array([1., 3., 0., 2.])
     """
-    from scipy.stats import rankdata  # slow to import
-
-    ranks = [rankdata(scores) / (len(scores) + 1) for scores in clients]
+    ranks = [mean_ranks(scores) / (len(scores) + 1) for scores in clients]
     both = np.stack([np.concatenate(ranks), np.concatenate(list(clients))])
     _, order = np.unique(both, axis=1, return_inverse=True)
     return order.reshape(-1).astype(np.float64)

@@ -2,7 +2,7 @@ import numpy as np
 import torch
 
 from privaudit.attacks.difficulty_calibration import DifficultyCalibration
-from privaudit.attacks.loss_threshold import LossThreshold
+from privaudit.attacks.output_attacks import LossThreshold
 from privaudit.auditing.signals.before_training import slope_of
 from privaudit.auditing.signals.target import ask_signals
 from privaudit.federated.trainer import Task

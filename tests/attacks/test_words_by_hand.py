@@ -5,13 +5,15 @@ import zlib
 
 import pytest
 
-from privaudit.attacks.max_prob_gap import MaxProbGap
-from privaudit.attacks.max_renyi import MaxRenyi
-from privaudit.attacks.min_k import MinK
-from privaudit.attacks.min_k_plus_plus import MinKPlusPlus
-from privaudit.attacks.mod_renyi import ModRenyi
-from privaudit.attacks.perplexity_zlib import PerplexityZlib
-from privaudit.attacks.token_loss import TokenLoss
+from privaudit.attacks.token_attacks import (
+    MaxProbGap,
+    MaxRenyi,
+    MinK,
+    MinKPlusPlus,
+    ModRenyi,
+    PerplexityZlib,
+    TokenLoss,
+)
 from privaudit.auditing.attack import Attack
 from privaudit.federated.trainer import Task
 from privaudit.statistics.roc import pooled_auroc

@@ -50,6 +50,6 @@ def _each(world: Path) -> Iterator[Case]:
         flags.flag_cases(), flags.argument_cases(), flags.output_cases(),
         flags.setting_cases(), flags.name_cases(), files.file_cases(), files.value_cases(world),
         files.tensor_cases(), data.data_cases(), data.picture_cases(),
-        data.archive_cases(), data.array_cases(), data.line_cases(), calls.toml_cases(),
+        data.archive_cases(), data.array_cases(), data.pickle_cases(), data.line_cases(), calls.toml_cases(),
         calls.weight_cases(), calls.call_cases(),
     )  # fmt: skip

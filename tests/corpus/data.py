@@ -117,6 +117,28 @@ def picture_cases() -> Iterator[Case]:
         yield data_case(name, file, partial(replace, content=body))
 
 
+def pickle_cases() -> Iterator[Case]:
+    """Yield pickles that bloat, end or hold up Python's own reader, with names listed."""
+    codec = (
+        b"\x80\x02](c_codecs\nencode\nq\x00X" + struct.pack("<I", 2**20) + b"a" * 2**20
+    )
+    array = b"\x80\x02cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\n"
+    rot13 = b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00aX\x05\x00\x00\x00rot13\x86R."
+    doubled = b"".join(b"q%ch%c\x86" % (n, n) for n in range(60))
+    bodies = {
+        "put aside as 10^8": b"Nr" + struct.pack("<I", 10**8) + b".",
+        "a key of a million tuples": b"\x80\x02})" + b"\x85" * 10**6 + b"Ns.",
+        "a key of 2^60 tuples": b"\x80\x02})" + doubled + b"Ns.",
+        "a text made bytes 4,000 times": codec + b"q\x01" + b"h\x00h\x01\x85R" * 4000 + b"e.",
+        "64 MB of lists": b"]" * 2**26,
+        "an array of 1 GiB without content": array + b"J\x00\x00\x00\x40\x85U\x01b\x87R.",
+        "rot13": rot13,
+    }  # fmt: skip
+    for name, body in bodies.items():
+        how = partial(replace, content=body)
+        yield data_case(f"pickle: {name}", "data/cifar10-python/data_batch_1", how)
+
+
 def _put(path: Path, content: Callable[[], bytes]) -> None:
     replace(path, content())
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from privaudit.attacks.loss_threshold import LossThreshold
+from privaudit.attacks.output_attacks import LossThreshold
 from privaudit.attacks.shadow import Shadow
 from privaudit.auditing.attack_result import AttackResult, ClientScores, evaluate_scores
 from privaudit.auditing.audit import Audit

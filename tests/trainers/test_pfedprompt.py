@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from privaudit.attacks.loss_threshold import LossThreshold
+from privaudit.attacks.output_attacks import LossThreshold
 from privaudit.core.tensors import stack
 from privaudit.federated.query import ask
 from privaudit.federated.trainer import Task

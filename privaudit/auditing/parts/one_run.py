@@ -30,6 +30,7 @@ from privaudit.federated.runs.runs import Run
 from privaudit.federated.trainer import Trainer
 from privaudit.federated.trainer_abilities import AcceptsGradientCanaries
 from privaudit.statistics.claim import ClaimVerdict, Guarantee, judge_claim
+from privaudit.statistics.curve import mean_ranks
 from privaudit.statistics.epsilon.bound import EpsilonBound
 from privaudit.statistics.epsilon.designs import OneRunCanaries
 from privaudit.statistics.epsilon.f_dp_one_run import FDPOneRun
@@ -189,9 +190,7 @@ def _moved_against(
 
 def _ranks(scores: Float[np.ndarray, " some"]) -> Float[np.ndarray, " some"]:
     """Return ranks in (0, 1); ties share one."""
-    from scipy.stats import rankdata  # slow to import
-
-    ranked: Float[np.ndarray, " some"] = rankdata(scores) / (len(scores) + 1)
+    ranked: Float[np.ndarray, " some"] = mean_ranks(scores) / (len(scores) + 1)
     return ranked
 
 

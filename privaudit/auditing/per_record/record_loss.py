@@ -47,12 +47,11 @@ class RecordLosses:
         Args:
             rate: Of false ones among those returned, in expectation.
         """
-        from scipy.stats import false_discovery_control  # slow to import
-
-        if not len(self.p_value):
-            return np.zeros(0, bool)
-        adjusted = false_discovery_control(np.clip(self.p_value, 0, 1))
-        found: Bool[np.ndarray, " records"] = adjusted <= rate
+        p_value = np.clip(self.p_value, 0, 1)
+        ordered, count = np.sort(p_value), len(p_value)
+        passed = np.flatnonzero(ordered * (count / np.arange(1, count + 1)) <= rate)
+        largest = ordered[passed[-1]] if len(passed) else -1
+        found: Bool[np.ndarray, " records"] = p_value <= largest
         return found
 
 

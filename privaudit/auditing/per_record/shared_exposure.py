@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 from scipy.special import bdtrc
 
 from privaudit.auditing.attack_result import AttackResult, ClientScores
+from privaudit.statistics.curve import mean_ranks
 from privaudit.statistics.estimate import Estimate, proportion, two_proportions
 
 TOP = 10  # percent of a client's candidates that an attack points at
@@ -86,8 +87,6 @@ def rank_clients(results: Mapping[str, AttackResult]) -> list[RankedClient]:
     Args:
         results: By attack; at least one.
     """
-    from scipy.stats import rankdata  # slow to import
-
     by_attack = [{one.client: one for one in leak.clients} for leak in results.values()]
     ranked = []
     for name, first in by_attack[0].items():
@@ -99,7 +98,7 @@ def rank_clients(results: Mapping[str, AttackResult]) -> list[RankedClient]:
         ]
         if len(alike) < len(entries):
             continue
-        ranks = rankdata(np.stack(alike), axis=1) / (len(first.records) + 1)
+        ranks = np.stack([mean_ranks(one) for one in alike]) / (len(first.records) + 1)
         ranked.append(RankedClient(first, ranks))
     return ranked
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from privaudit.core.arrays import Array
-from privaudit.datasets.files.plain_pickle import Construct
+from privaudit.datasets.files.plain_pickle import Construct, Stateful
 
 _KIND = re.compile(r"[|<>=]?[biuf][1248]")  # plain numbers, of 64 bits at most
 _ORDERS: Mapping[str, Literal["|", "<", ">", "="]] = {
@@ -22,7 +22,7 @@ _ORDERS: Mapping[str, Literal["|", "<", ">", "="]] = {
 MOST_AXES = 8
 
 
-class PickledType:
+class PickledType(Stateful):
     """A type of plain numbers, such as "u1"."""
 
     def __init__(self, name: Any, *flags: Any) -> None:
@@ -39,7 +39,7 @@ class PickledType:
         self.dtype = self.dtype.newbyteorder(_ORDERS[_text(order)])
 
 
-class PickledArray:
+class PickledArray(Stateful):
     """An array whose content follows as its state.
 
     Attributes:

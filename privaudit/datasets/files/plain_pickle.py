@@ -1,18 +1,22 @@
 """What a pickle holds, read as data: arrays, bytes, texts, numbers, lists and dicts.
 
 A pickle is a program for a small machine, and two of its steps import and call whatever
-the pickle names. Here each step is interpreted by this module: a name is looked up in
-the reader's own table of constructors, none of which is the named object, and a name
-that is not there ends the reading. Nothing is imported and nothing of the pickle's is
-called.
+the pickle names. Here its steps are gone through first, and are counted and held to a
+list; then Python's own reader does them, with the reader's constructors in place of
+whatever is named. Nothing is imported and nothing of the pickle's is called.
+
+The first pass is what bounds memory and time. Python's reader makes a table as long as
+the largest number by which something is put aside, and hashes a tuple of tuples by
+recursion, each time anew: such a key ends the process, or never ends.
 
 Source: the steps as documented in the standard library's pickletools, protocols 0 to 5.
 """
 
+import io
+import pickle
 import pickletools
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from privaudit.core.errors import ConfigError, shown
 from privaudit.core.limits import check_limit
@@ -22,25 +26,57 @@ Construct = Callable[..., Any]
 Constructors = Mapping[str, Construct] | Callable[[str], Construct | None]
 _DAMAGE = (
     ValueError, TypeError, IndexError, KeyError, AttributeError, OverflowError,
-    RecursionError,
+    RecursionError, EOFError, pickle.UnpicklingError,
 )  # fmt: skip
 
 
-@runtime_checkable
-class Stateful(Protocol):
-    """What one of the reader's constructors returns, if a state may follow."""
+class Stateful:
+    """Base of what constructors return that is no plain value.
+
+    Python's reader would write a state into any other object's attributes.
+    """
+
+    def __setstate__(self, state: Any) -> None:
+        self.set_state(state)
 
     def set_state(self, state: Any) -> None:
-        """Take the state; raise ValueError where it is not one."""
-        ...
+        """Take the state; raise ValueError where it is not one. By default none is."""
+        raise TypeError(f"a state for a {type(self).__name__}")
 
 
-@dataclass(frozen=True)
-class Named:
-    """A name of the pickle's, and what is made in place of calling it."""
+class Named(type):
+    """A name of the pickle's: a class of its own, as only classes are made anew.
+
+    Attributes:
+        name: MODULE.NAME.
+        make: What is called in its place.
+    """
 
     name: str
-    construct: Construct
+    make: Construct
+
+    def __new__(cls, name: str, construct: Construct) -> "Named":
+        """Return one whose calls are answered by ``construct``."""
+
+        def make(*arguments: Any) -> Any:
+            return _harmless(construct(*arguments))
+
+        def new(_: Any, *arguments: Any) -> Any:
+            return make(*arguments)
+
+        held = {"name": name, "make": staticmethod(make), "__new__": new}
+        return super().__new__(cls, "Named", (), held)
+
+    def __init__(cls, *_: Any) -> None:
+        super().__init__("Named", (), {})
+
+    def __call__(cls, *arguments: Any) -> Any:
+        """Return what is made in place of calling it."""
+        return cls.make(*arguments)
+
+    def __setattr__(cls, *_: Any) -> None:
+        """Refuse states, which would be set so."""
+        raise TypeError("a state for a name")
 
 
 def read_plain_pickle(
@@ -65,12 +101,9 @@ def read_plain_pickle(
         LimitError: It has too many steps, each of which may make an object.
         ConfigError: It is damaged, or holds something else; the text names it.
     """
-    machine = _Machine(what, constructors, stored)
     try:
-        for count, (opcode, argument, _) in enumerate(pickletools.genops(content)):
-            check_limit("entries", count, what)
-            machine.step(opcode.name, argument)
-        return machine.result()
+        _check_steps(content, what)
+        return _StandInReader(content, what, constructors, stored).load()
     except ConfigError:
         raise
     except _DAMAGE as error:
@@ -81,157 +114,98 @@ def read_plain_pickle(
         ) from None
 
 
-class _Machine:
-    """The stack, the marks on it, and what was put aside."""
+def _refuse(what: str, does: str) -> None:
+    raise ConfigError(
+        f"{what} {does}, and of pickles only arrays, bytes, texts, numbers, lists and "
+        "dicts are read: nothing of it was run. If its maker is known, save it in "
+        "another form."
+    )
+
+
+def _check_steps(content: bytes, what: str) -> None:
+    """Go through a pickle's steps with the types that they leave on the stack.
+
+    Source: the stack effects that pickletools declares, as its ``dis`` follows them.
+    """
+    stack: list[Any] = []
+    memo: dict[int, Any] = {}
+    for count, (step, argument, _) in enumerate(pickletools.genops(content)):
+        check_limit("entries", count, what)
+        if step.name not in _STEPS:
+            _refuse(what, f"has a step {step.name}")
+        if isinstance(argument, int) and abs(argument) >= 2**63:
+            raise OverflowError("a number of more than 64 bits")
+        after = step.stack_after
+        if step.name in _PUTS:
+            place = len(memo) if argument is None else int(argument)
+            if place > count:
+                raise ValueError("it puts aside more than it has")
+            memo[place] = stack[-1]
+            after = [stack[-1]] if after else []
+        elif step.name in _GETS:
+            after = [memo[int(argument or 0)]]
+        _take(step, stack)
+        stack += after
+    if stack:
+        raise ValueError("it does not end with one object")
+
+
+def _take(step: pickletools.OpcodeInfo, stack: list[Any]) -> None:
+    """Take from the stack what a step takes, and look at the keys among it."""
+    before = step.stack_before
+    taken, items = len(before), []
+    to_mark = step.name == "POP" and stack[-1] is pickletools.markobject
+    if pickletools.markobject in before or to_mark:
+        while (item := stack.pop()) is not pickletools.markobject:
+            items.append(item)
+        taken = 0 if to_mark else before.index(pickletools.markobject)
+    elif step.name == "SETITEM":
+        items = stack[:-3:-1]
+    if len(stack) < taken or pickletools.markobject in stack[len(stack) - taken :]:
+        raise IndexError("it takes more than there is")
+    if step.name in _FILLING and (len(items) % 2 or not _KEYS.issuperset(items[1::2])):
+        raise TypeError("a key that is neither a text nor a number")
+    del stack[len(stack) - taken :]
+
+
+class _StandInReader(pickle.Unpickler):
+    """Python's reader, in which names are the reader's constructors."""
 
     def __init__(
         self,
+        content: bytes,
         what: str,
         constructors: Constructors,
         stored: Callable[[Any], Any] | None,
     ) -> None:
-        self._what = what
+        super().__init__(io.BytesIO(content), fix_imports=False, encoding="bytes")
+        self._what, self._stored = what, stored
         self._find = constructors if callable(constructors) else dict(constructors).get
-        self._stored = stored
-        self._stack: list[Any] = []
-        self._marked: list[list[Any]] = []
-        self._memo: dict[int, Any] = {}
 
-    def step(self, name: str, argument: Any) -> None:
-        """Do one step of the pickle's."""
-        if name in _NOTHING:
-            return
-        if name in _PUSHED:
-            self._stack.append(_PUSHED[name])
-        elif name in _NEW:
-            self._stack.append(_NEW[name]())
-        elif name in _PLAIN:
-            self._stack.append(_within(argument))
-        elif name in _PYTHON_2:
-            self._stack.append(argument.encode("latin-1"))
-        elif name in _STEPS:
-            _STEPS[name](self, argument)
-        else:
-            self._refuse(f"has a step {name}")
-
-    def result(self) -> Any:
-        """Return what is left."""
-        if len(self._stack) != 1 or self._marked:
-            raise ValueError("it does not end with one object")
-        return self._stack[0]
-
-    def _refuse(self, does: str) -> None:
-        raise ConfigError(
-            f"{self._what} {does}, and of pickles only arrays, bytes, texts, numbers, "
-            "lists and dicts are read: nothing of it was run. If its maker is known, "
-            "save it in another form."
-        )
-
-    def mark(self, _: Any) -> None:
-        self._marked.append(self._stack)
-        self._stack = []
-
-    def _since_mark(self) -> list[Any]:
-        items, self._stack = self._stack, self._marked.pop()
-        return items
-
-    def pop(self, _: Any) -> None:
-        if self._stack:
-            self._stack.pop()
-        else:
-            self._since_mark()
-
-    def pop_mark(self, _: Any) -> None:
-        self._since_mark()
-
-    def copy(self, _: Any) -> None:
-        self._stack.append(self._stack[-1])
-
-    def put(self, place: Any) -> None:
-        self._memo[int(place)] = self._stack[-1]
-
-    def memoize(self, _: Any) -> None:
-        self._memo[len(self._memo)] = self._stack[-1]
-
-    def get(self, place: Any) -> None:
-        self._stack.append(self._memo[int(place)])
-
-    def tuple_of(self, count: int) -> None:
-        if len(self._stack) < count:
-            raise IndexError("a tuple of more than there is")
-        items = self._stack[-count:]
-        self._stack[-count:] = [tuple(items)]
-
-    def tuple_since(self, _: Any) -> None:
-        items = self._since_mark()
-        self._stack.append(tuple(items))
-
-    def list_since(self, _: Any) -> None:
-        items = self._since_mark()
-        self._stack.append(items)
-
-    def dict_since(self, _: Any) -> None:
-        items = self._since_mark()
-        self._stack.append(_filled({}, items))
-
-    def append(self, _: Any) -> None:
-        item = self._stack.pop()
-        self._extend([item])
-
-    def appends(self, _: Any) -> None:
-        self._extend(self._since_mark())
-
-    def _extend(self, items: Iterable[Any]) -> None:
-        if type(self._stack[-1]) is not list:
-            raise TypeError("items for what is no list")
-        self._stack[-1].extend(items)
-
-    def set_item(self, _: Any) -> None:
-        value, key = self._stack.pop(), self._stack.pop()
-        _filled(self._stack[-1], [key, value])
-
-    def set_items(self, _: Any) -> None:
-        items = self._since_mark()
-        _filled(self._stack[-1], items)
-
-    def name(self, argument: Any) -> None:
-        module, _, name = str(argument).partition(" ")
-        self._look_up(module, name)
-
-    def stacked_name(self, _: Any) -> None:
-        name, module = self._stack.pop(), self._stack.pop()
-        if not (isinstance(module, str) and isinstance(name, str)):
-            raise TypeError("a name that is no text")
-        self._look_up(module, name)
-
-    def _look_up(self, module: str, name: str) -> None:
+    def find_class(self, module: str, name: str) -> Any:
+        """Return a stand-in for a name that the reader knows."""
         if len(module) + len(name) > LONGEST_NAME:
             raise ValueError(f"a name of more than {LONGEST_NAME} characters")
         full = f"{module}.{name}"
         construct = self._find(full)
         if construct is None:
-            self._refuse(f"asks for {shown(full)}")
-        else:
-            self._stack.append(Named(full, construct))
+            _refuse(self._what, f"asks for {shown(full)}")
+            return None
+        return Named(full, construct)
 
-    def call(self, _: Any) -> None:
-        arguments, named = self._stack.pop(), self._stack.pop()
-        if not (isinstance(named, Named) and isinstance(arguments, tuple)):
-            raise TypeError("a call of what is no name")
-        self._stack.append(named.construct(*arguments))
-
-    def set_state(self, _: Any) -> None:
-        state = self._stack.pop()
-        target = self._stack[-1]
-        if not isinstance(target, Stateful):
-            raise TypeError(f"a state for a {type(target).__name__}")
-        target.set_state(state)
-
-    def outside(self, _: Any) -> None:
+    def persistent_load(self, identifier: Any) -> Any:
+        """Return what lies outside of the pickle."""
         if self._stored is None:
-            self._refuse("asks for what lies outside of it")
-        else:
-            self._stack.append(self._stored(_flat(self._stack.pop())))
+            _refuse(self._what, "asks for what lies outside of it")
+            return None
+        return _harmless(self._stored(_flat(identifier)))
+
+
+def _harmless(made: Any) -> Any:
+    """Return what was made, into whose attributes no state can be written."""
+    if made is not None and not isinstance(made, (Stateful, *_PLAIN)):
+        raise TypeError(f"a {type(made).__name__} in place of what is named")
+    return made
 
 
 def _flat(identifier: Any) -> tuple[Any, ...]:
@@ -243,51 +217,24 @@ def _flat(identifier: Any) -> tuple[Any, ...]:
     return identifier
 
 
-def _within(value: Any) -> Any:
-    """Refuse numbers that no field of these files has."""
-    if isinstance(value, int) and abs(value) >= 2**63:
-        raise OverflowError("a number of more than 64 bits")
-    return value
-
-
-def _filled(target: Any, items: list[Any]) -> dict[Any, Any]:
-    """Put keys and values, in turn, into a dict.
-
-    Keys are plain, since Python hashes a nested tuple by recursion without end.
-    """
-    if not isinstance(target, dict) or len(items) % 2:
-        raise TypeError("entries for what is no dict")
-    if any(type(key) not in (str, bytes, int) for key in items[::2]):
-        raise TypeError("a key that is neither a text nor a number")
-    target.update(zip(items[::2], items[1::2], strict=True))
-    return target
-
-
 _FLAT = (str, bytes, int, float, bool, Named)
-_NOTHING = {"PROTO", "FRAME", "STOP"}
-_PUSHED: dict[str, Any] = {
-    "NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": (),
+_PLAIN = (str, bytes, int, float, list, dict, tuple, Named)
+_PUTS, _GETS = (
+    {f"{how}{act}" for how in ("", "BIN", "LONG_BIN")} for act in ("PUT", "GET")
+)
+_PUTS.add("MEMOIZE")
+_FILLING = {"DICT", "SETITEM", "SETITEMS"}
+_KEYS = {
+    pickletools.pyint, pickletools.pyinteger_or_bool, pickletools.pylong,
+    pickletools.pystring, pickletools.pybytes_or_str, pickletools.pybytes,
+    pickletools.pyunicode,
 }  # fmt: skip
-_NEW: dict[str, Callable[[], Any]] = {"EMPTY_LIST": list, "EMPTY_DICT": dict}
-_PLAIN = {
-    "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT",
-    "BINFLOAT", "UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "BINBYTES",
-    "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8",
-}  # fmt: skip
-_PYTHON_2 = {"STRING", "BINSTRING", "SHORT_BINSTRING"}
-_STEPS: dict[str, Callable[[_Machine, Any], None]] = {
-    "MARK": _Machine.mark, "POP": _Machine.pop, "POP_MARK": _Machine.pop_mark,
-    "DUP": _Machine.copy, "MEMOIZE": _Machine.memoize,
-    "PUT": _Machine.put, "BINPUT": _Machine.put, "LONG_BINPUT": _Machine.put,
-    "GET": _Machine.get, "BINGET": _Machine.get, "LONG_BINGET": _Machine.get,
-    "TUPLE": _Machine.tuple_since, "LIST": _Machine.list_since,
-    "TUPLE1": lambda machine, _: machine.tuple_of(1),
-    "TUPLE2": lambda machine, _: machine.tuple_of(2),
-    "TUPLE3": lambda machine, _: machine.tuple_of(3),
-    "DICT": _Machine.dict_since, "APPEND": _Machine.append,
-    "APPENDS": _Machine.appends, "SETITEM": _Machine.set_item,
-    "SETITEMS": _Machine.set_items, "GLOBAL": _Machine.name,
-    "STACK_GLOBAL": _Machine.stacked_name, "REDUCE": _Machine.call,
-    "NEWOBJ": _Machine.call, "BUILD": _Machine.set_state,
-    "BINPERSID": _Machine.outside,
+_STEPS = _PUTS | _GETS | _FILLING | {
+    "PROTO", "FRAME", "STOP", "NONE", "NEWTRUE", "NEWFALSE", "EMPTY_TUPLE",
+    "EMPTY_LIST", "EMPTY_DICT", "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1",
+    "LONG4", "DUP", "FLOAT", "BINFLOAT", "UNICODE", "SHORT_BINUNICODE", "BINUNICODE",
+    "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8", "STRING",
+    "BINSTRING", "SHORT_BINSTRING", "MARK", "POP", "POP_MARK", "TUPLE", "LIST",
+    "TUPLE1", "TUPLE2", "TUPLE3", "APPEND", "APPENDS", "GLOBAL", "STACK_GLOBAL",
+    "REDUCE", "NEWOBJ", "BUILD", "BINPERSID",
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""CIFAR's Python version: pickles of arrays and lists, read without unpickling."""
+"""CIFAR's Python version: pickles of arrays and lists, read with nothing of them run."""
 
 from collections.abc import Sequence
 from typing import Any

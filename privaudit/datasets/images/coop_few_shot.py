@@ -1,4 +1,4 @@
-"""CoOp's few-shot splits, split_fewshot/shot_N-seed_S.pkl, read without unpickling.
+"""CoOp's few-shot splits, split_fewshot/shot_N-seed_S.pkl, read with nothing of them run.
 
 Source: CoOp's data sets pickle {"train": [...], "val": [...]} of Dassl's Datum, which
 holds a picture's full path on the machine of whoever drew the split, its label, its
@@ -11,14 +11,14 @@ from typing import Any
 
 from privaudit.core.errors import DatasetError, shown
 from privaudit.core.storage import read_bytes
-from privaudit.datasets.files.plain_pickle import read_plain_pickle
+from privaudit.datasets.files.plain_pickle import Stateful, read_plain_pickle
 
 Row = tuple[str, int, str]  # a file, its label, the class's name
 PARTS = ("train", "val")
 DEEPEST = 64  # parts of a path, each of which may begin the name
 
 
-class _Datum:
+class _Datum(Stateful):
     """What a pickled record says of itself."""
 
     def __init__(self) -> None:

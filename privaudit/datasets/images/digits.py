@@ -4,8 +4,13 @@ Source: Alpaydin and Kaynak, "Optical recognition of handwritten digits", UCI ma
 learning repository 1998, the test part, as shipped with scikit-learn.
 """
 
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
 import torch
 
+from privaudit.core.errors import MissingFileError
 from privaudit.datasets.dataset import DATASETS, Dataset, PixelImages
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -17,9 +22,20 @@ def digits() -> Dataset:
 
     Grey levels are in [0, 1], bright ink on dark ground.
     """
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    pixels = torch.from_numpy(bunch.images).to(torch.float32).unsqueeze(1) / 16
-    labels = torch.from_numpy(bunch.target).long()
+    table = np.loadtxt(_shipped(), delimiter=",")
+    pixels = torch.from_numpy(table[:, :-1]).to(torch.float32).view(-1, 1, 8, 8) / 16
+    labels = torch.from_numpy(table[:, -1]).long()
     return Dataset(PixelImages(pixels), labels, NAMES, "a photo of the digit {}.")
+
+
+def _shipped() -> Path:
+    """Return scikit-learn's file; its reader takes a second to import, and pandas."""
+    found = find_spec("sklearn")
+    for folder in (found and found.submodule_search_locations) or ():
+        file = Path(folder) / "datasets" / "data" / "digits.csv.gz"
+        if file.is_file():
+            return file
+    raise MissingFileError(
+        "The data set digits was requested, and scikit-learn, which ships it as "
+        "datasets/data/digits.csv.gz, has no such file here. Install scikit-learn anew."
+    )

@@ -23,6 +23,7 @@ from privaudit.core.limits import MIB, check_limit
 from privaudit.datasets.files.plain_pickle import (
     Construct,
     Named,
+    Stateful,
     read_plain_pickle,
 )
 
@@ -44,7 +45,7 @@ _LISTS = tuple(
 
 
 @dataclass(frozen=True)
-class _Stored:
+class _Stored(Stateful):
     """Bytes of a tensor, or of several."""
 
     entry: str
@@ -53,7 +54,7 @@ class _Stored:
 
 
 @dataclass(frozen=True)
-class TensorPlace:
+class TensorPlace(Stateful):
     """A tensor whose bytes were not read.
 
     Attributes:
@@ -69,7 +70,7 @@ class TensorPlace:
     stride: tuple[int, ...]
 
 
-class _Entries(dict[Any, Any]):
+class _Entries(Stateful, dict[Any, Any]):
     """An ordered dict, whose attributes are passed over."""
 
     def __init__(self, *_: Any) -> None:
@@ -79,7 +80,7 @@ class _Entries(dict[Any, Any]):
         """Pass over ``_metadata``."""
 
 
-class _Module:
+class _Module(Stateful):
     """A module of TorchScript: its attributes."""
 
     def __init__(self) -> None:

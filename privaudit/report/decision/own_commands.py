@@ -29,12 +29,12 @@ _USUAL_MODES = ("published-paper", "sound")  # of a trade-off
 def private_twin(trainer: str) -> str:
     """Return the trainer that is the same method with noise; empty without one."""
     twin = f"dp-{trainer}"
-    return twin if twin in TRAINERS.names() else ""
+    return twin if TRAINERS.has(twin) else ""
 
 
 def knows(trainer: str, parameter: str) -> bool:
     """Say whether a trainer is known here, and has that parameter."""
-    return trainer in TRAINERS.names() and parameter in parameters_of(trainer)
+    return TRAINERS.has(trainer) and parameter in parameters_of(trainer)
 
 
 def train_command(

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from privaudit.attacks.loss_threshold import LossThreshold
+from privaudit.attacks.output_attacks import LossThreshold
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.attack_result import AttackResult, ClientScores, evaluate_scores
 from privaudit.auditing.linkage import link, link_targets, without_suspects

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from privaudit.attacks.lira import Lira
-from privaudit.attacks.loss_threshold import LossThreshold
+from privaudit.attacks.output_attacks import LossThreshold
 from privaudit.auditing.query_access import answering
 from privaudit.core.errors import AttackError
 from privaudit.core.tensors import stack

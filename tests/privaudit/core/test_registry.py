@@ -64,6 +64,33 @@ def test_a_name_in_a_module_of_another_name_is_found_too(
     assert toys.names() == ["kite", "red-ball", "top"]
 
 
+def test_a_folder_may_say_which_module_holds_a_name(toys: Registry[object]) -> None:
+    vars(sys.modules["toys"])["MODULES"] = {"kite": "others"}
+    assert toys.find("kite").__module__ == "toys.others"
+    assert imported("toys") == ["toys", "toys.others"]
+
+
+@pytest.mark.parametrize("wrong", ["red_ball", "nothing"])
+def test_a_name_is_found_where_it_is_also_when_the_folder_errs(
+    toys: Registry[object], wrong: str
+) -> None:
+    vars(sys.modules["toys"])["MODULES"] = {"kite": wrong}
+    assert toys.find("kite").__module__ == "toys.others"
+
+
+def test_what_is_there_is_said_without_importing_it(
+    toys: Registry[object], shop: Callable[..., None]
+) -> None:
+    shop("1 / 0", doll="shop:doll")
+    assert [toys.has(name) for name in ("red-ball", "top", "doll", "ball")] == [
+        True, True, True, False,
+    ]  # fmt: skip
+    assert not toys.has("kite")  # its module has another name
+    vars(sys.modules["toys"])["MODULES"] = {"kite": "others"}
+    assert toys.has("kite")
+    assert imported("toys") == ["toys"]
+
+
 def test_an_unknown_name_is_answered_with_what_there_is(
     toys: Registry[object], shop: Callable[..., None]
 ) -> None:

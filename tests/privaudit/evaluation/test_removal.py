@@ -9,7 +9,7 @@ import pytest
 from jaxtyping import Int
 
 from privaudit import Audit, Auditor, Run, train
-from privaudit.attacks.loss_threshold import LossThreshold
+from privaudit.attacks.output_attacks import LossThreshold
 from privaudit.auditing.parts.record_exposure import RECORD_EXPOSURE
 from privaudit.auditing.storage.load import read_audit
 from privaudit.auditing.storage.save import save_audit

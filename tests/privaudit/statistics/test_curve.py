@@ -2,13 +2,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import norm
+from scipy.stats import norm, rankdata
 from sklearn.metrics import roc_curve as sklearn_roc_curve
 
 from privaudit.core.errors import ConfigError
-from privaudit.statistics.curve import pooled_ranks
+from privaudit.statistics.curve import mean_ranks, pooled_ranks
 from privaudit.statistics.roc import roc_curve, tpr_at_fpr
 from tests.golden import golden
+
+
+@given(st.lists(st.sampled_from([0.0, -0.0, 0.5, -1.0, 3.0, np.inf]), max_size=30))
+def test_ranks_equal_scipys(scores: list[float]) -> None:
+    np.testing.assert_array_equal(mean_ranks(np.array(scores)), rankdata(scores))
 
 
 @given(seed=st.integers(0, 2**32 - 1), levels=st.integers(2, 50))

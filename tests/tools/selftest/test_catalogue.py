@@ -175,12 +175,10 @@ def test_a_broken_statistic_fails(
 
 @pytest.mark.slow
 def test_an_attack_with_the_wrong_sign_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    from privaudit.attacks import loss_threshold
+    from privaudit.attacks.output_attacks import LossThreshold
 
-    likelihood = loss_threshold._log_likelihood
-    monkeypatch.setattr(
-        loss_threshold, "_log_likelihood", lambda *given: -likelihood(*given)
-    )
+    likelihood = LossThreshold._signal
+    monkeypatch.setattr(LossThreshold, "_signal", lambda *given: -likelihood(*given))
     assert not passes("loss-threshold on pfedprompt")
 
 

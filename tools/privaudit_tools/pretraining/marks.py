@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from PIL import Image, ImageDraw, ImageFont
-from scipy.ndimage import distance_transform_edt
 from torch import Tensor
 
 from privaudit_tools.pretraining.strokes import (
@@ -158,6 +156,8 @@ def _grid() -> Float[Tensor, "s s 2"]:
 
 
 def _printed(fonts: tuple[str, ...]) -> Iterator[_Part]:
+    import matplotlib  # slow to import
+
     folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
     characters = "0123456789" + LETTERS + LETTERS.upper()
     for name in fonts:
@@ -197,6 +197,8 @@ def _fill(draw: ImageDraw.ImageDraw, corners: Outline) -> None:
 
 def _field_of(mask: Bool[np.ndarray, "h w"]) -> Float[Tensor, "1 s s"]:
     """Turn a filled mask into a signed distance field of the common size."""
+    from scipy.ndimage import distance_transform_edt  # slow to import
+
     rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
     ink = mask[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
     side, fine = max(ink.shape), 2 * FIELD_SIZE

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from privaudit.attacks.loss_threshold import LossThreshold
+from privaudit.attacks.output_attacks import LossThreshold
 from privaudit.attacks.shadow import Shadow
 from privaudit.attacks.update_alignment import UpdateAlignment
 from privaudit.auditing.attack import Adversary, Attack, Target

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 from jaxtyping import Bool
-from scipy.stats import nct
+from scipy.stats import false_discovery_control, nct
 
-from privaudit.auditing.per_record.record_loss import record_losses
+from privaudit.auditing.per_record.record_loss import RecordLosses, record_losses
 
 
 def coins(
@@ -76,3 +76,16 @@ def test_too_few_models_say_nothing() -> None:
     assert np.isnan(found.value).all()
     assert (found.p_value == 1).all()
     assert not record_losses(np.ones((4, 0)), is_in[:, :0], is_in[:, :0]).exposed().size
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.2, 0.5])
+@pytest.mark.parametrize("count", [0, 1, 40])
+def test_the_exposed_are_those_of_scipys_control(
+    count: int, rate: float, rng: np.random.Generator
+) -> None:
+    for digits in (1, 2, 16):
+        p_value = (rng.random(count) ** 3).round(digits)
+        found = RecordLosses(*[p_value] * 4).exposed(rate)
+        expected = false_discovery_control(p_value) <= rate if count else found
+        np.testing.assert_array_equal(found, expected)
+        assert found.shape == (count,)

@@ -4,8 +4,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from privaudit.attacks.max_renyi import MaxRenyi
-from privaudit.attacks.mod_renyi import ModRenyi
+from privaudit.attacks.token_attacks import MaxRenyi, ModRenyi
 from privaudit.auditing.signals.token_attack import table_of
 from privaudit.core.errors import AttackError
 from privaudit.federated.trainer import Task

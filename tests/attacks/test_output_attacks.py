@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from privaudit.attacks.loss_threshold import LossThreshold
+from privaudit.attacks.output_attacks import LossThreshold
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.core.seeds import Seeds
 from privaudit.federated.trainer import Reconstruction, Records, Task
