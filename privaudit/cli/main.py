@@ -130,10 +130,9 @@ app.add_typer(key_app, name="key")
 
 for _computes in (train, retrain, active, table, shift, claim):
     app.command()(with_computing(_computes))
-for _asks in (attack, tradeoff, compare, gate, costs):
+for _asks in (attack, tradeoff, compare, gate, costs, verify):
     app.command()(with_owner(with_computing(_asks)))
-for _loads in (lint, verify):
-    app.command()(with_owner(with_trust(_loads)))
+app.command()(with_owner(with_trust(lint)))
 for _reads in (figure, scores, selftest, split, export, report, serve, plan):
     app.command()(_reads)
 
