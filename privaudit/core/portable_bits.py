@@ -217,23 +217,6 @@ def computed_with() -> dict[str, Any]:
     }
 
 
-def in_words(computed: Mapping[str, Any]) -> str:
-    """Return what :func:`computed_with` said once, as a phrase.
-
-    Example:
-        >>> in_words({"bits": "portable", "builds": {"torch": "2.13.0", "numpy": "2.4"}})
-        'portable bits of torch 2.13.0, numpy 2.4'
-        >>> in_words({})
-        'bits that are not stated'
-    """
-    if "bits" not in computed:
-        return "bits that are not stated"
-    builds = computed.get("builds", {}).items()
-    said = f"{computed['bits']} bits of {', '.join(f'{n} {b}' for n, b in builds)}"
-    differing = ", ".join(computed.get("differing", ()))
-    return f"{said}, but for {differing}" if differing else said
-
-
 def _builds() -> dict[str, str]:
     import numpy as np
     import torch

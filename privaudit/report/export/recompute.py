@@ -35,7 +35,8 @@ from privaudit.auditing.storage.restore import restore_audit
 from privaudit.auditing.storage.save import score_columns
 from privaudit.core.devices import chosen_device
 from privaudit.core.errors import ConfigError, PrivauditError, TranscriptError
-from privaudit.core.portable_bits import bits_here, computed_with, in_words
+from privaudit.core.portable_bits import bits_here, computed_with
+from privaudit.core.provenance import in_words
 from privaudit.core.signing import passing_key
 from privaudit.core.storage import to_json
 from privaudit.core.tensors import Tensors, digest

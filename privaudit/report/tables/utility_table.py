@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from privaudit.core.formatting import epsilon, markdown_table, one_line, small, span
+from privaudit.core.provenance import Provenance, counted
 from privaudit.core.storage import read_bytes, storage_errors, to_json
 from privaudit.evaluation.tables.backbones import ran_on
 from privaudit.evaluation.tables.matrix import RESULTS
@@ -111,6 +112,8 @@ def stored_markdown(table: StoredTable) -> str:
         return f"{rounds_of(metrics, over)}{_BRACKETS * paper}*"
 
     parts = [ran_on(plan, table.seeds[0])]
+    if any(one.bits for one in table.computed):
+        parts += [f"**Computed in** {counted(table.computed)}."]
     for panel in plan.panels:
         name = f"{panel.label}, " if panel.label else ""
         parts += [f"*{name}{about(panel.metrics)}", _panel_table(table, panel)]
@@ -296,9 +299,14 @@ def _remarks(table: UtilityTable, whole: UtilityTable) -> str:
         *about_units(plan),
         *_about_pieces(table, whole),
         *_about_rounds(table),
+        f"Computed in {counted(_provenances(table))}.",
         *plan.notes,
     ]
     return "\n".join(f"- {remark}" for remark in remarks)
+
+
+def _provenances(table: UtilityTable) -> list[Provenance]:
+    return [one.computed for one in table.outcomes.values() if not one.error]
 
 
 def _about_pieces(table: UtilityTable, whole: UtilityTable) -> list[str]:
