@@ -1,6 +1,6 @@
 """The audit card: what it can say, and nothing else.
 
-Each field is a number in a range, a hash, or a name that code has registered. What an
+Each field is a number in a range, a hash, a version, or a name that code has registered. What an
 audit found is one noised number and the verdict that it alone gives, so that a reader
 makes interval and verdict again from the card.
 """
