@@ -58,7 +58,7 @@ def counted(found: Iterable[Provenance]) -> str:
 
     Example:
         >>> counted([Provenance("native bits of torch 2", "Xeon"), Provenance()])
-        'native bits of torch 2 on Xeon (1 run); bits that are not stated (1 run)'
+        'bits that are not stated (1 run); native bits of torch 2 on Xeon (1 run)'
     """
-    counts = Counter(map(str, found)).most_common()
+    counts = sorted(Counter(map(str, found)).items(), key=lambda one: (-one[1], one[0]))
     return "; ".join(f"{said} ({n} run{'s' * (n > 1)})" for said, n in counts)

@@ -53,7 +53,7 @@ from privaudit.statistics.progress import Watcher
 
 HELD = 3  # rounds whose numbers are held where bits are not; measured in docs/bits.md
 MESSAGE_OFF = 1e-3  # norm of a tensor's difference, in units of the tensor's own
-SCORES_OFF = 0.5  # mean difference, in standard deviations of an attack's scores
+SCORES_OFF = 0.5  # mean difference, in standard deviations: of runs of no more rounds
 AUROC_OFF = 0.05
 _EXACT = ("client", "records", "labels", "is_member")
 Columns = Mapping[str, Array]
@@ -337,7 +337,7 @@ def _far_scores(
         column = name.rpartition("/")[2]
         if column in _EXACT and not np.array_equal(values, made[name]):
             yield f"{where}, {name}: others"
-        if column == "scores":
+        if column == "scores" and found.run.config.rounds <= HELD:
             gap = float(np.abs(values - made[name]).mean() / (values.std() or 1.0))
             found.largest = max(found.largest, gap / SCORES_OFF)
             if not gap <= SCORES_OFF:
