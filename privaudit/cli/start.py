@@ -17,15 +17,15 @@ _COMPARED = ("table", "selftest")  # commands whose numbers people hold against 
 _WITH_VALUES = ("--owner", "--device", "--memory", "--bits")  # of verify
 
 
-class _Computed(BaseModel):
+class _SaidComputed(BaseModel):
     bits: Bits = "native"
 
 
-class _Header(BaseModel):
+class _SaidHeader(BaseModel):
     """What a run's header says of how it was computed."""
 
     threads: Annotated[int, Field(ge=1, le=1024)]
-    computed: _Computed = _Computed()
+    computed: _SaidComputed = _SaidComputed()
 
 
 def run() -> None:
@@ -80,7 +80,7 @@ def _said_by(folder: Path, name: str | None) -> tuple[Bits | None, int | None]:
             name = read_bytes(folder / "latest").decode().splitlines()[-1]
         inside = folder / name
         place = inside if "/" not in name and inside.exists() else Path(name)
-        asked = _Header.model_validate_json(read_bytes(place / "run.json"))
+        asked = _SaidHeader.model_validate_json(read_bytes(place / "run.json"))
         return asked.computed.bits, asked.threads
     return None, None
 
