@@ -34,7 +34,7 @@ from tests.conftest import Cli, common_cache
 from tests.owner_changes import sign_again
 from tests.places import ROOT
 
-TINY = {"rounds": 2, "clients": 2}
+TINY: Any = {"rounds": 2, "clients": 2}
 AUDIT = "audits/server-reconstruct"
 
 
@@ -293,7 +293,7 @@ def test_no_key_is_needed_or_made(
 
 
 def test_ctrl_c_leaves_nothing(run: Run, temporary: Path) -> None:
-    seen = []
+    seen: list[Path] = []
 
     def stop(event: Any) -> None:
         seen.extend(temporary.rglob("run.key"))
