@@ -33,6 +33,8 @@ class Audit:
             or there were none to train.
         parts: What else was computed, by the name of the part; see :meth:`part`.
         tried: How often the run was audited, which the headline's verdict counts.
+        computed: Which bits it has, and of which library builds
+            (:func:`privaudit.core.portable_bits.computed_with`); empty: not stated.
     """
 
     run: Run
@@ -43,6 +45,7 @@ class Audit:
     budget: ShadowBudget | None = None
     parts: Mapping[str, Any] = field(default_factory=dict)
     tried: Tried = field(default_factory=Tried)
+    computed: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"AUROC {self.auroc}"
@@ -135,6 +138,7 @@ class Audit:
             "clients": self.run.config.clients,
             "seed": self.seed,
             **({"budget": vars(self.budget)} if self.budget else {}),
+            **({"computed": dict(self.computed)} if self.computed else {}),
             "config": self.run.config.model_dump(),
             "privacy": {
                 "claimed": self.run.privacy["claimed"],

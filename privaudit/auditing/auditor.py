@@ -37,6 +37,7 @@ from privaudit.auditing.units.whole_clients import (
     target_clients,
 )
 from privaudit.core.errors import AttackError, UnknownNameError, without_exits
+from privaudit.core.portable_bits import computed_with
 from privaudit.core.seeds import Seeds
 from privaudit.federated.participants import trained_clients
 from privaudit.federated.runs.folder.own_files import refuse_link
@@ -144,6 +145,7 @@ class Auditor(AuditsScores):
             utility=self._utility(),
             seed=seed,
             budget=bought,
+            computed=computed_with(),
             parts={
                 part.name: part.compute(played)
                 for part in audit_parts()

@@ -182,9 +182,9 @@ def doctor() -> None:
 
 
 _COMPUTING = (train, retrain, active, attack, tradeoff, compare, gate, costs, shift,
-              claim)  # fmt: skip
+              claim, verify)  # fmt: skip
 _ASKING = (attack, tradeoff, compare, gate, costs, lint, verify)  # models of runs
-_LOADING = (lint, verify)
+_LOADING = (lint,)
 _NAMES = {import_recording: "import", list_names: "list", show_status: "status"}
 _PANELS: Mapping[str, Sequence[Callable[..., None] | typer.Typer]] = {
     "Run": (train, retrain, split, import_recording, show_status),

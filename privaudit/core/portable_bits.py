@@ -33,6 +33,7 @@ _NUMPY_BEFORE = (
     "AVX512_CLX AVX512_CNL AVX512_ICL"
 )
 _TUNABLES = "GLIBC_TUNABLES"
+_THREADS = "OMP_NUM_THREADS"
 
 OPERATIONS: Mapping[str, str] = {
     "matrix product": "152e6675ba",
@@ -94,11 +95,19 @@ def _environment_at_start() -> Mapping[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def start_anew(bits: Bits | None) -> None:
+def start_anew(bits: Bits | None, threads: int | None = None) -> None:
     """Put this same command in this process's place, with the bits it should have.
 
     Returns where it has them already. Nothing may have been printed or written yet.
+
+    Args:
+        bits: None for those that it has.
+        threads: That portable bits take; None for any number.
     """
+    wanted = str(threads) if threads and bits == "portable" else None
+    if wanted and os.environ.get(_THREADS) != wanted:
+        os.environ[_THREADS] = wanted
+        _replace_process("portable")
     if bits is not None and bits != bits_here():
         _replace_process(bits)
 
@@ -138,12 +147,15 @@ def use_portable_bits() -> None:
     _replace_process("portable")
 
 
-def chosen_bits(argv: Sequence[str], by_default: Bits | None = None) -> Bits | None:
+def chosen_bits(
+    argv: Sequence[str], by_default: Bits | None = None, by_run: Bits | None = None
+) -> Bits | None:
     """Return the bits that a command line asks for, or else the environment.
 
     Args:
         argv: The arguments, with ``--bits NAME`` or ``--bits=NAME``.
         by_default: Without either; None for those that the process has.
+        by_run: Of a run that is computed again, where the arguments say nothing.
 
     Raises:
         ConfigError: There are no such bits.
@@ -152,7 +164,7 @@ def chosen_bits(argv: Sequence[str], by_default: Bits | None = None) -> Bits | N
         >>> chosen_bits(["train", "--bits", "portable"])
         'portable'
     """
-    asked = os.environ.get(CHOICE) or by_default
+    asked = by_run or os.environ.get(CHOICE) or by_default
     before = argv[: argv.index("--")] if "--" in argv else argv
     for place, one in enumerate(before):
         if one == "--bits" and place + 1 < len(before):

@@ -14,7 +14,9 @@ import os
 import re
 import secrets
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,7 @@ TRUST = "PRIVAUDIT_TRUST"  # public keys, with commas between
 OWNER, TRUSTED = "owner.key", "trusted"
 OWN = "your own key"
 _DIGITS = re.compile(r"[0-9a-f]{64}")
+_lent: ContextVar[Ed25519PrivateKey | None] = ContextVar("passing key", default=None)
 _SHOWN = 16  # digits that tell keys apart on a page; trust compares all 64
 
 
@@ -93,12 +96,28 @@ def own_key() -> Ed25519PrivateKey:
         ConfigError: What is there is no key, or others may read it.
         StorageError: It cannot be kept.
     """
+    if lent := _lent.get():
+        return lent
     if SECRET in os.environ:
         return _private(os.environ[SECRET], SECRET)
     place = keys_folder() / OWNER
     if _kept(OWNER) is None:
         _make_key(place)
     return _read_key(place)
+
+
+@contextmanager
+def passing_key() -> Iterator[None]:
+    """Sign within with a key that is kept nowhere, beside those that are trusted.
+
+    For runs that are gone at the end, of somebody who may have no key, nor a place for
+    one. Keys of the owner are read, and none is made.
+    """
+    token = _lent.set(Ed25519PrivateKey.generate())
+    try:
+        yield
+    finally:
+        _lent.reset(token)
 
 
 def _read_key(place: Path) -> Ed25519PrivateKey:
@@ -159,6 +178,8 @@ def trusted_keys() -> dict[str, str]:
         ConfigError: A file or variable holds something else than keys.
     """
     keys = {}
+    if lent := _lent.get():
+        keys[public_half(lent)] = "a key that is not kept"
     if SECRET in os.environ:
         keys[public_half(_private(os.environ[SECRET], SECRET))] = OWN
     if place := _kept(OWNER):

@@ -1,6 +1,6 @@
 """The audit card: what it can say, and nothing else.
 
-Each field is a number in a range, a hash, or a name that code has registered. What an
+Each field is a number in a range, a hash, a version, or a name that code has registered. What an
 audit found is one noised number and the verdict that it alone gives, so that a reader
 makes interval and verdict again from the card.
 """
@@ -23,6 +23,7 @@ from pydantic.dataclasses import dataclass as validated
 from privaudit.core.errors import ConfigError, LimitError, MissingFileError
 from privaudit.core.limits import check_json
 from privaudit.core.parameters import readable
+from privaudit.core.portable_bits import Bits
 from privaudit.core.seeds import Randomness
 from privaudit.core.storage import read_bytes
 from privaudit.federated.runs.folder.remote_store import local_path
@@ -39,6 +40,8 @@ NOISED = "noised rank sum, coins fair"
 Sha = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:@-]{0,79}$")]
 Version = Annotated[str, Field(pattern=r"^[0-9][0-9a-z.+]{0,29}$")]
+BUILD: Final = r"^[0-9][\w.+-]{0,39}( with [\w-]{1,30}( [\w.+-]{1,40})?)?$"
+Build = Annotated[str, Field(pattern=BUILD)]
 Settings = Annotated[
     str, Field(max_length=300, pattern=r"^[A-Za-z0-9_]+\([A-Za-z0-9_=., '+-]*\)$")
 ]
@@ -80,6 +83,20 @@ class Training(_CardPart):
     model_hash: Annotated[str, Field(pattern=r"^[0-9a-f]{0,64}$")] = ""
     rounds: Count
     randomness: Randomness | None = None
+
+
+class Computed(_CardPart):
+    """In which bits something was computed, and by which builds of libraries.
+
+    Attributes:
+        bits: As :mod:`privaudit.core.portable_bits` has them.
+        differing: How many operations had other bytes than the portable ones.
+        builds: Versions, by library.
+    """
+
+    bits: Bits
+    differing: Annotated[int, Field(ge=0, le=100)] = 0
+    builds: dict[Name, Build]
 
 
 class Claimed(_CardPart):
@@ -246,7 +263,12 @@ class LedgerTotal(_CardPart):
 
 
 class Card(_CardPart):
-    """A card."""
+    """A card.
+
+    Attributes:
+        computed: How "training" and each audit were computed, by scenario, where it is
+            stated; None on cards of earlier versions. No processor: its name is text.
+    """
 
     format: Literal[2] = FORMAT
     privaudit: Version
@@ -257,6 +279,7 @@ class Card(_CardPart):
     audits: dict[Name, AuditShown]
     commitments: Commitments
     ledger: LedgerTotal
+    computed: dict[Name, Computed] | None = None
 
     def render(self) -> str:
         """Return the text, the same for the same card everywhere."""
@@ -264,7 +287,10 @@ class Card(_CardPart):
 
     def plain(self) -> dict[str, JsonValue]:
         """Return the card as JSON's types."""
-        return self.model_dump(mode="json")
+        plain = self.model_dump(mode="json")
+        if self.computed is None:
+            del plain["computed"]
+        return plain
 
 
 def read_card(path: str | Path) -> tuple[Card, bool]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from privaudit.auditing.audit import Audit, last_rounds
 from privaudit.auditing.named_attacks import description
+from privaudit.core.provenance import NOT_STATED, Provenance, in_words
 from privaudit.federated.runs.ledger import known_by
 from privaudit.federated.runs.runs import Run
 from privaudit.report.tables.token_grid_table import outside_grid
@@ -43,6 +44,7 @@ def _of_run(audit: Audit) -> dict[str, str]:
         "written by": f"privaudit {run.header.get('privaudit', '?')}",
         **_signers(run),
         "equal bytes": run.why_not_repeatable,
+        **_computed(audit),
         "trainer": fields.pop("trainer"),
         **{f"{kind} from": package for kind, package in _plugins(run).items()},
         **{f"trainer: {name}": value for name, value in trainer_settings.items()},
@@ -52,6 +54,17 @@ def _of_run(audit: Audit) -> dict[str, str]:
         **(_of_rounds(audit) if run.metrics else {}),
     }
     return {name: setting(value) for name, value in shown.items() if value != ""}
+
+
+def _computed(audit: Audit) -> dict[str, str]:
+    """Say in which bits run and audit were computed; no processor, by which bytes differ."""
+    trained = Provenance.of(audit.run.header).bits
+    attacked = in_words(audit.computed) if audit.computed else ""
+    if trained == attacked:
+        return {"computed in": attacked or NOT_STATED}
+    if audit.run.origin:
+        return {"attacked in": attacked}
+    return {"trained in": trained or NOT_STATED, "attacked in": attacked or NOT_STATED}
 
 
 def _coins(run: Run) -> str:

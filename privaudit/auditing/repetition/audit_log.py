@@ -19,6 +19,7 @@ from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.repetition.plan import Asked, AuditPlan, plan_of
 from privaudit.core.errors import MissingFileError, TranscriptError
 from privaudit.core.limits import check_json
+from privaudit.core.portable_bits import processor_name
 from privaudit.federated.runs.folder.run_header import COUNTS, grown_lines
 from privaudit.federated.runs.runs import AUDITS, Run
 from privaudit.recording.origins.scores import SCORES
@@ -69,6 +70,8 @@ class LoggedAudit(BaseModel):
         attacks: The headline first.
         planned: Whether the run was trained with a plan of its audits.
         deviations: By what this one is not as planned, in words.
+        processor: On which it was computed; empty in lines of earlier versions. Not in
+            audit.json, which has the same bytes on all of them.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -80,6 +83,7 @@ class LoggedAudit(BaseModel):
     attacks: Annotated[tuple[LoggedAttack, ...], Field(min_length=1)]
     planned: bool = False
     deviations: tuple[str, ...] = ()
+    processor: str = ""
 
     @property
     def as_planned(self) -> bool:
@@ -144,6 +148,7 @@ def log_audit(
         time=now, privaudit=version("privaudit"), scenario=scenario, seed=seed,
         attacks=tuple(attacks), planned=plan is not None,
         deviations=plan.deviations(scenario, asked or {}, own) if plan else (),
+        processor=processor_name(),
     )  # fmt: skip
     run.add({}, {LOG: line.model_dump_json().encode()})
 

@@ -97,8 +97,9 @@ def audit_scores(
     if table.known is not None:
         parts[PANORAMIA.name] = _beyond(table.known, ledger, result)
     return Audit(
-        run, OF_SCORES, {said.attack: result}, utility=None, seed=0, parts=parts
-    )
+        run, OF_SCORES, {said.attack: result}, utility=None, seed=0, parts=parts,
+        computed=run.header["computed"],
+    )  # fmt: skip
 
 
 def _beyond(

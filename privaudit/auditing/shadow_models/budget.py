@@ -49,6 +49,25 @@ def parse_budget(text: str) -> float:
     return seconds
 
 
+def budget_text(seconds: float) -> str:
+    """Return a budget as :func:`parse_budget` reads it, to the last digit.
+
+    Example:
+        >>> budget_text(120.0), parse_budget(budget_text(1.001 * 3600))
+        ('120s', 3603.5999999999995)
+    """
+    texts = [f"{seconds / factor:.10g}{unit}" for unit, factor in _SECONDS.items()]
+    exact = [text for text in texts if _is(text, seconds)]
+    return exact[0] if exact else f"{seconds:.3f}s"
+
+
+def _is(text: str, seconds: float) -> bool:
+    try:
+        return parse_budget(text) == seconds
+    except ConfigError:  # too many digits in this unit
+        return False
+
+
 def write_time(seconds: float) -> str:
     """Return a time in two digits.
 

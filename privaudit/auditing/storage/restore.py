@@ -64,6 +64,7 @@ def _restore(stored: StoredAudit) -> Audit:
         utility=from_plain(Utility | None, contents["utility"]),
         seed=int(contents["seed"]),
         budget=from_plain(ShadowBudget | None, contents.get("budget")),
+        computed=dict(contents.get("computed", {})),
         parts={
             part.name: part.from_json(contents[part.entry], scored)
             for part in stored_parts(contents)

@@ -54,12 +54,7 @@ def save_audit(audit: Audit, folder: str | Path | None = None) -> Path:
         )
     if folder is not None:
         check_folder(Path(folder))
-    columns = {
-        f"{name}/{column}": values
-        for name, leak in audit.scored.items()
-        for column, values in _columns(leak).items()
-    }
-    columns[CLASS_NAMES] = np.array(audit.run.class_names)
+    columns = {**score_columns(audit), CLASS_NAMES: np.array(audit.run.class_names)}
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **columns)
     below = f"{AUDITS}{audit.scenario.name}"
@@ -76,6 +71,15 @@ def save_audit(audit: Audit, folder: str | Path | None = None) -> Path:
     for name, content in contents.items():
         write_bytes(place / name, content)
     return place / below
+
+
+def score_columns(audit: Audit) -> dict[str, Column]:
+    """Return what scores.npz holds of each attack, as ATTACK/COLUMN."""
+    return {
+        f"{name}/{column}": values
+        for name, leak in audit.scored.items()
+        for column, values in _columns(leak).items()
+    }
 
 
 def _columns(leak: AttackResult) -> dict[str, Column]:

@@ -1,4 +1,4 @@
-"""``privaudit export`` and ``privaudit verify``: a card to publish, and its check."""
+"""``privaudit export``, a card to publish; ``privaudit verify``, its check and a run's."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from privaudit.cli import options, outputs
+from privaudit.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from privaudit.report.export import Export, Verification
+    from privaudit.report.export import Export, Recomputed, Verification
 
 
 def export(
@@ -56,7 +57,13 @@ def _say(found: "Export") -> None:
 
 
 def verify(
-    card: Annotated[str, typer.Argument(help="An audit card, or an export's folder.")],
+    card: Annotated[
+        str | None,
+        typer.Argument(
+            help="An audit card, or an export's folder; with --recompute a run, by "
+            "default the latest."
+        ),
+    ] = None,
     run: Annotated[
         str | None,
         typer.Argument(help="By default: the run with the card's transcript."),
@@ -64,20 +71,76 @@ def verify(
     again: Annotated[
         bool, typer.Option("--again", help="Run the attacks again, too.")
     ] = False,
+    recompute: Annotated[
+        bool,
+        typer.Option(
+            "--recompute",
+            help="Of a run: train it again with its key, run all its attacks again, and "
+            "compare. In the run's own bits, unless --bits says others.",
+        ),
+    ] = False,
     runs: options.RunsFolder = None,
 ) -> None:
-    """Verify an audit card: make it again from its run, and compare.
+    """Verify an audit card against its run, or a run by computing it again.
 
-    Exit code 0 if it matches, 1 if it does not, 2 if the card or the run is missing.
+    Exit code 0 if it matches, 1 if it does not, 2 if that cannot be found out: the card
+    or the run is missing, or cannot be made again here.
     """
     from privaudit.cli.progress import choose_view
     from privaudit.report.export import verify_card
 
+    if recompute:
+        _recompute(card, run, again, runs)
+        return
+    if card is None:
+        raise ConfigError(
+            "verify was called without a card. Name one, or an export's folder, or add "
+            "--recompute to verify a run."
+        )
     with choose_view() as view:
         verification = verify_card(card, run, runs=runs, again=again, watcher=view)
     _say_verification(verification)
     if not verification.matches:
         raise typer.Exit(1)
+
+
+def _recompute(
+    run: str | None, other: str | None, again: bool, runs: Path | None
+) -> None:
+    from privaudit.cli.progress import choose_view
+    from privaudit.report.export import recompute_run
+
+    if other is not None or again:
+        what = "--again" if again else f"a second argument, {other!r}"
+        raise ConfigError(
+            f"--recompute was given with {what}: it takes one run, and makes all its "
+            "audits again. Leave that out."
+        )
+    with choose_view() as view:
+        found = recompute_run(run, runs=runs, watcher=view)
+    _say_recomputed(found)
+    if not found.matches:
+        raise typer.Exit(1)
+
+
+def _say_recomputed(found: "Recomputed") -> None:
+    made = f"{found.messages} messages"
+    if found.audits:
+        made += f", and the audits {', '.join(found.audits)}"
+    if not found.matches:
+        typer.echo(f"{found.run.place} DIFFERS first in {found.difference}.")
+        typer.echo(f"  Before that, no difference: {made}.")
+    elif found.near:
+        typer.echo(f"{found.run.place} comes out within the tolerance: {made}.")
+        typer.echo(
+            f"  The largest difference is {found.largest:.2g} of what is allowed."
+        )
+    else:
+        typer.echo(f"{found.run.place} comes out to the byte: {made}.")
+    if found.near:
+        typer.echo(f"  Not compared to the byte: {'; '.join(found.near)}.")
+    if found.other_version:
+        typer.echo(f"  {found.other_version}")
 
 
 def _say_verification(found: "Verification") -> None:

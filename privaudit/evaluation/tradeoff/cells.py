@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field
 from privaudit.auditing.audit import Audit
 from privaudit.core.errors import ConfigError
 from privaudit.core.formatting import epsilon as in_words
+from privaudit.core.provenance import Provenance
 from privaudit.privacy.certificate import guarantee_of
 from privaudit.statistics.curve import Groups, tpr_over_seeds
 from privaudit.statistics.estimate import Estimate, mean_with_t, paired_difference
@@ -72,6 +73,7 @@ class SweepPoint:
         metric: What utility is measured by.
         scores: The attack's, of members and of non-members; None if not kept.
         study: Of what; None of a sweep that an earlier version wrote.
+        computed: With what the run was trained; nothing of such a sweep.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(arbitrary_types_allowed=True)
@@ -92,6 +94,7 @@ class SweepPoint:
         default=None, repr=False, compare=False
     )
     study: Study | None = None
+    computed: Provenance = field(default_factory=Provenance)
 
     @classmethod
     def of(
@@ -131,6 +134,7 @@ class SweepPoint:
             attack=leak.attack,
             metric=utility.metric,
             study=study_of(audit),
+            computed=Provenance.of(audit.run.header),
             scores=(members, others),
         )
 

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from privaudit.core.parameters import to_plain
+from privaudit.core.provenance import counted
 from privaudit.evaluation.tradeoff.cells import SweepCell, SweepPoint, aggregate
 from privaudit.evaluation.tradeoff.selection_cost import SearchCost, describe
 from privaudit.statistics.dominance import Domination, Front, Margins, find_front
@@ -66,6 +67,8 @@ class Tradeoff:
         ]
         if count > 1:
             said.append(self._on_choosing())
+        runs = [*self.points, *self.report_points]
+        said.append(f"Computed in {counted(point.computed for point in runs)}.")
         return [*(one for one in said if one), *self._on_cost()]
 
     def _on_cost(self) -> list[str]:

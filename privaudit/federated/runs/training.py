@@ -39,6 +39,7 @@ from privaudit.federated.runs.folder.run_files import (
     OWN_MODEL,
     PERSONAL,
     TRACE,
+    as_begun,
     join_models,
     new_header,
     read_metrics,
@@ -205,14 +206,66 @@ def _begin(
     if coins is not None:
         key = partial(coins.read, RUN_KEY)
     ledger = Ledger.toss(population.split, coins_of(config, key))
+    header = new_header(config, population, ledger)
+    _write_empty(run, population, ledger, header, drawn, lease)
+
+
+def _write_empty(
+    run: Run,
+    population: Population,
+    ledger: Ledger,
+    header: Mapping[str, Any],
+    drawn: Mapping[str, str],
+    lease: Lease,
+) -> None:
+    """Write a run of no rounds, beside files that are drawn before the first one."""
     write_bytes(run.path / "ledger.npz", ledger.to_bytes())
     if population.canaries is not None:
         write_json(run.path / CANARIES, {"canaries": canary_texts(population)})
     write_bytes(run.path / METRICS, b"", lease.check)
     TranscriptFolder(run.path / "transcript", ready=lease.check).clear()
-    header = new_header(config, population, ledger)
-    save_header(run.path, header | ({"files": drawn} if drawn else {}), lease)
+    save_header(run.path, {**header, **({"files": drawn} if drawn else {})}, lease)
     remove_unfinished(run.path)
+
+
+def train_again(run: Run, folder: Path, watcher: Watcher | None = None) -> Run:
+    """Train a run anew below another folder, with its key, and leave the run as it is.
+
+    The header stays the run's as it was begun, of which the masks of a seed follow, so
+    that only what is computed can come out otherwise.
+
+    Args:
+        run: A finished one that was trained here.
+        folder: Where the new one is made, by the run's name.
+        watcher: As of :func:`train`.
+
+    Raises:
+        MissingFileError: The run's key is gone.
+        TranscriptError: The key was altered, or data or model are others now.
+    """
+    config, population = run.config, run.population
+    again = Run(folder / run.name)
+    make_private_folder(again.path)
+    with lock_run(again.path) as lease, RoundFiles(again.path, lease) as files:
+        clear_run(again.path, lease.check)
+        drawn = {}
+        if config.randomness == "system":
+            write_bytes(again.path / RUN_KEY, run.read(RUN_KEY))
+            drawn = {RUN_KEY: file_hash(again.path / RUN_KEY)}
+        ledger = run.ledger
+        if not keeps_coins_of_another(config):
+            seeds = coins_of(config, partial(run.read, RUN_KEY))
+            ledger = Ledger.toss(population.split, seeds)
+        header = as_begun(run.header) | {"ledger_hash": ledger.hash}
+        _write_empty(again, population, ledger, header, drawn, lease)
+        vars(again)["population"] = population
+        training = restore(again, lease, files, near=True)
+        return _train_rounds(training, watcher, near=True)
+
+
+def keeps_coins_of_another(config: RunConfig) -> bool:
+    """Say whether a run's coins are those of a key that it has not: some were left out."""
+    return config.seed is None and bool(config.without)
 
 
 def _train_rounds(

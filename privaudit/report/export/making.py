@@ -1,6 +1,7 @@
 """How a card is made of a run: what it says is named here, and nothing else is read."""
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
@@ -23,11 +24,13 @@ from privaudit.core.errors import (
 from privaudit.core.registry import Registry
 from privaudit.datasets.dataset import DATASETS
 from privaudit.evaluation.card import (
+    BUILD,
     AuditShown,
     Card,
     Certified,
     Claimed,
     Commitments,
+    Computed,
     Design,
     LedgerTotal,
     Mechanism,
@@ -129,6 +132,7 @@ def _make(
         audits=audits,
         commitments=_commitments(run, secret, plan),
         ledger=spent,
+        computed=_computed(run, stored),
     )
 
 
@@ -263,6 +267,25 @@ def _training(run: Run) -> Training:
         rounds=config.rounds,
         randomness=config.randomness,
     )
+
+
+def _computed(run: Run, stored: Mapping[str, StoredAudit]) -> dict[str, Computed]:
+    """Return what is stated of how training and audits were computed.
+
+    A build whose version is not written as one is left out.
+    """
+    said = {name: one.contents.get("computed") for name, one in stored.items()}
+    if not run.origin:
+        said["training"] = run.header.get("computed")
+    return {
+        name: Computed(
+            bits=one["bits"],
+            differing=len(one.get("differing", ())),
+            builds={n: b for n, b in one["builds"].items() if re.match(BUILD, b)},
+        )
+        for name, one in said.items()
+        if one
+    }
 
 
 def _registered(name: str, names: Registry[Any]) -> str | None:

@@ -1,26 +1,21 @@
 """An audit played anew, beside what the run kept of it."""
 
 import math
-import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from privaudit.auditing.attack import Attack
 from privaudit.auditing.attack_result import ClientScores
 from privaudit.auditing.audit import Audit
-from privaudit.auditing.auditor import Auditor
-from privaudit.auditing.named_attacks import restore_attack
-from privaudit.auditing.scenario import SCENARIOS
+from privaudit.auditing.storage.again import attack_again
 from privaudit.auditing.storage.load import StoredAudit, read_audit
 from privaudit.core.errors import PrivauditError
 from privaudit.evaluation.card import Card, UtilityShown
-from privaudit.federated.participants import trained_clients
 from privaudit.federated.runs.folder.run_names import load_run
 from privaudit.federated.runs.runs import Run
 from privaudit.report.export.making import utility_shown
@@ -101,46 +96,8 @@ def _play(
         for path in run.path.iterdir():
             if path.name != "audits":
                 _show(path.resolve(), bare / path.name)
-        audit = Auditor(load_run(bare)).attack(
-            stored.scenario,
-            attacks=_named(stored),
-            clients=_attacked(run, stored),
-            shadows=_shadows(stored),
-            seed=stored.contents.get("seed", 0),
-            watcher=watcher,
-            is_logged=False,
-        )
+        audit = attack_again(stored, load_run(bare), watcher)
         return audit, audit.to_dict()  # which reads the run
-
-
-def _attacked(run: Run, stored: StoredAudit) -> int | Literal["all"]:
-    """Return how many clients shadow models were trained for: the fewest attacked."""
-    counts = [len(stored.clients(attack)) for attack in stored.attacks]
-    everyone = trained_clients(run, stored.contents.get("threat", "server"))
-    return "all" if min(counts) == len(everyone) else min(counts)
-
-
-def _shadows(stored: StoredAudit) -> int:
-    """Return how many shadow models the scenario's own attacks had; 0 without any."""
-    own_attacks = SCENARIOS.find(stored.scenario)().attacks
-    settings = [
-        stored.leak(attack)["settings"]
-        for attack in stored.attacks
-        if attack in own_attacks
-    ]
-    counts = re.findall(r"\bshadows=(\d+)", " ".join(settings))
-    return int(counts[0]) if counts else 0
-
-
-def _named(stored: StoredAudit) -> dict[str, Attack]:
-    """Return the attacks that were asked for by name, besides the scenario's own."""
-    own_attacks = SCENARIOS.find(stored.scenario)().attacks
-    others = [name for name in stored.contents["leaks"] if name not in own_attacks]
-    return {
-        name: restore_attack(name, stored.leak(name)["settings"])
-        for name in others
-        if " as " not in name
-    }
 
 
 def _compare_scores(stored: StoredAudit, audit: Audit) -> tuple[int, float, list[str]]:

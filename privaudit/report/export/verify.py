@@ -172,7 +172,10 @@ def _compare(card: Card, as_written: bool, run: Run) -> Verification:
 def _remade(card: Card, run: Run, secret: RunSecret) -> dict[str, Any]:
     numbers = {name: number_of(run, name, secret) for name in sorted(card.audits)}
     logged = max((one.audits for one in card.audits.values()), default=0)
-    return make_card(run, numbers, secret, card.ledger, logged).plain()
+    made = make_card(run, numbers, secret, card.ledger, logged)
+    if card.computed is None:  # of an earlier version
+        made = made.model_copy(update={"computed": None})
+    return made.plain()
 
 
 def _unnoted(card: Card, run: Run, secret: RunSecret) -> Iterator[Mismatch]:

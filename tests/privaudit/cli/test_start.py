@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from privaudit.core.portable_bits import settings
+from privaudit.cli.start import computed_by
+from privaudit.core.portable_bits import chosen_bits, settings
 from tests.places import ROOT
 
 
@@ -38,3 +39,39 @@ def test_unknown_bits_are_refused_before_anything_is_loaded(tmp_path: Path) -> N
     done = command(tmp_path, "train", "--bits", "exact")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("privaudit: There are no bits 'exact'. Use --bits")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("a",),
+        ("--runs", "there", "--device", "cpu", "a"),
+        ("--runs=there",),
+        ("there/a",),
+    ],
+)
+def test_a_run_that_is_computed_again_says_its_bits_and_threads(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is loaded that could check it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PRIVAUDIT_RUNS", "there")
+    monkeypatch.setenv("PRIVAUDIT_BITS", "native")
+    header = {"threads": 2, "computed": {"bits": "portable"}, "more": 1}
+    (tmp_path / "there" / "a").mkdir(parents=True)
+    (tmp_path / "there" / "a" / "run.json").write_text(json.dumps(header))
+    (tmp_path / "there" / "latest").write_text("b\na\n")
+    argv = ["verify", "--recompute", *words]
+    assert computed_by(argv) == ("portable", 2)
+    assert chosen_bits(argv, None, "portable") == "portable"
+    assert chosen_bits([*argv, "--bits", "native"], None, "portable") == "native"
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"threads": 10000}', '{"threads": 1, "computed": 3}']
+)
+def test_a_run_that_says_nothing_changes_nothing(content: str, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(content)
+    assert computed_by(["verify", "--recompute", str(tmp_path)]) == (None, None)
+    assert computed_by(["verify", "--recompute", str(tmp_path / "no")]) == (None, None)
+    assert computed_by(["verify", str(tmp_path)]) == (None, None)

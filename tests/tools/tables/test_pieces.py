@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from privaudit.core.errors import ConfigError
+from privaudit.core.provenance import Provenance
 from privaudit_tools.tables import table as module
 from privaudit_tools.tables.outcomes import TableOutcome
 from privaudit_tools.tables.pieces import Piece, read_records, stored_outcomes
 from privaudit_tools.tables.plan import TablePlan
 from privaudit_tools.tables.stored import read_stored
 from privaudit_tools.tables.table import UtilityTable, make_table
-from privaudit_tools.tables.utility_table import write_utility_table
+from privaudit_tools.tables.utility_table import stored_markdown, write_utility_table
 
 PLAN: dict[str, Any] = {
     "title": "t",
@@ -268,3 +269,31 @@ def test_a_run_without_what_it_needs_is_one_clear_line(
     plan = TablePlan.model_validate(PLAN)
     with pytest.raises(ConfigError, match=rf"runs\.0\.{key}: Field required"):
         stored_outcomes(path, plan)
+
+
+def test_each_run_keeps_what_it_was_computed_with(
+    tmp_path: Path, trained: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cells are trained at different times; a file of earlier versions says nothing."""
+    made(PLAN, tmp_path, None)
+    content = json.loads((tmp_path / "t.json").read_text())
+    for run in content["runs"]:
+        assert (run.pop("bits"), run.pop("processor")) == ("", "")
+    (tmp_path / "t.json").write_text(json.dumps(content))
+    assert not any(one.bits for one in read_stored(tmp_path / "t.json").computed)
+    here = Provenance("portable bits of torch 2", "Xeon")
+    fake = module._outcomes
+
+    def stated(*asked: Any) -> Iterator[Any]:
+        for run, outcome in fake(*asked):
+            yield run, replace(outcome, computed=here)
+
+    monkeypatch.setattr(module, "_outcomes", stated)
+    made(PLAN, tmp_path, Piece(columns="y"))
+    said = {(run["column"], run["processor"]) for run in runs_of(tmp_path, "g: y")}
+    assert said == {("g: y", "Xeon")}
+    table = read_stored(tmp_path / "t.json")
+    counts = f"bits that are not stated (4 runs); {here} (4 runs)."
+    assert f"Computed in {counts}" in (tmp_path / "t.md").read_text()
+    assert f"**Computed in** {counts}" in stored_markdown(table)
+    assert "portable bits of torch 2,Xeon" in (tmp_path / "t-runs.csv").read_text()

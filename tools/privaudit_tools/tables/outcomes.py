@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from privaudit.core.errors import PrivauditError, RunInUseError
+from privaudit.core.provenance import Provenance
 from privaudit.execution.computing import use_threads
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.training import train
@@ -42,6 +43,7 @@ class TableOutcome:
         delta: Of the claim.
         certified: Proved epsilon by view; None where nothing is proved.
         neighbours: Whom that protects, and the neighbouring relation, in words.
+        computed: With which bits, library builds and processor it was trained.
         error: Why it failed; empty where it did not.
         trace: Where in the code, if the error is not one that is raised on purpose.
     """
@@ -56,6 +58,7 @@ class TableOutcome:
     delta: float | None = None
     certified: Mapping[str, float | None] = field(default_factory=dict)
     neighbours: str = ""
+    computed: Provenance = field(default_factory=Provenance)
     error: str = ""
     trace: str = ""
 
@@ -116,6 +119,7 @@ def read_outcome(run: Run, asked: Afterwards | None = None) -> TableOutcome:
             view: proof["epsilon"] for view, proof in run.privacy["certified"].items()
         },
         neighbours=_neighbours(run.privacy["certified"]["released"]),
+        computed=Provenance.of(run.header),
     )
 
 

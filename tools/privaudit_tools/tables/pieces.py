@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from privaudit.core.errors import ConfigError, one_line
+from privaudit.core.provenance import Provenance
 from privaudit.core.storage import parse_json, read_bytes
 from privaudit_tools.tables.metrics import scale
 from privaudit_tools.tables.outcomes import LAST, TableOutcome
@@ -124,7 +125,14 @@ class RunRecord(BaseModel):
     claimed: Number
     delta: Number
     neighbours: str = ""
+    bits: str = ""
+    processor: str = ""
     error: str = ""
+
+    @property
+    def computed(self) -> Provenance:
+        """With what it was trained; nothing in what earlier versions stored."""
+        return Provenance(self.bits, self.processor)
 
     @property
     def averaged_rounds(self) -> int:
@@ -280,4 +288,5 @@ def _outcome(plan: TablePlan, run: RunRecord) -> TableOutcome:
         run.delta,
         proved,
         run.neighbours,
+        run.computed,
     )

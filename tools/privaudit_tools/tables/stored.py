@@ -10,6 +10,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from privaudit.core.errors import ConfigError, one_line
+from privaudit.core.provenance import Provenance
 from privaudit_tools.tables.expectations import Expectation
 from privaudit_tools.tables.metrics import MEGABYTES, Metric
 from privaudit_tools.tables.paper import PaperNumber
@@ -57,12 +58,14 @@ class StoredTable:
         cells: Those with a number.
         rounds: For how many rounds its runs were trained.
         averaged: How many of their last rounds means over rounds are of, at most.
+        computed: With what they were trained, one for each.
     """
 
     plan: TablePlan
     cells: Mapping[Place, StoredCell]
     rounds: frozenset[int] = frozenset()
     averaged: int = 0
+    computed: tuple[Provenance, ...] = ()
 
     @property
     def seeds(self) -> tuple[int, int]:
@@ -151,6 +154,7 @@ def read_stored(path: Path) -> StoredTable:
         found,
         frozenset(run.rounds for run in records.finished),
         max((run.averaged_rounds for run in records.finished), default=0),
+        tuple(run.computed for run in records.finished),
     )
 
 

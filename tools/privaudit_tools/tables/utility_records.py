@@ -85,6 +85,7 @@ def _of_run(table: UtilityTable, outcome: TableOutcome) -> Record:
         "delta": outcome.delta,
         **views,
         "neighbours": outcome.neighbours,
+        **vars(outcome.computed),
         "error": outcome.error,
     }
 

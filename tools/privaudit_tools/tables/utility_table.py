@@ -14,6 +14,7 @@ from privaudit.core.formatting import (
     small,
     span,
 )
+from privaudit.core.provenance import Provenance, counted
 from privaudit.core.storage import read_bytes, storage_errors, to_json
 from privaudit.federated.runs.folder.outputs import check_folder, write_output
 from privaudit.report.figures.figure_style import to_png
@@ -153,6 +154,8 @@ def stored_markdown(table: StoredTable) -> str:
         return f"{rounds_of(metrics, over)}{_BRACKETS * paper}*"
 
     parts = [ran_on(plan, table.seeds[0])]
+    if any(one.bits for one in table.computed):
+        parts += [f"**Computed in** {counted(table.computed)}."]
     for panel in plan.panels:
         name = f"{panel.label}, " if panel.label else ""
         parts += [f"*{name}{about(panel.metrics)}", _panel_table(table, panel)]
@@ -338,9 +341,14 @@ def _remarks(table: UtilityTable, whole: UtilityTable) -> str:
         *about_units(plan),
         *_about_pieces(table, whole),
         *_about_rounds(table),
+        f"Computed in {counted(_provenances(table))}.",
         *plan.notes,
     ]
     return "\n".join(f"- {remark}" for remark in remarks)
+
+
+def _provenances(table: UtilityTable) -> list[Provenance]:
+    return [one.computed for one in table.outcomes.values() if not one.error]
 
 
 def _about_pieces(table: UtilityTable, whole: UtilityTable) -> list[str]:

@@ -53,15 +53,26 @@ def new_header(
         "model_hash": population.model_hash,
         "data_hash": population.data_hash,
         "ledger_hash": ledger.hash,
-        "progress": {
-            "rounds": 0,
-            "length": 0,
-            "head": GENESIS,
-            "metrics_hash": hashlib.sha256(b"").hexdigest(),
-            "trace_hash": hashlib.sha256(b"").hexdigest(),
-            "checkpoint_hash": None,
-        },
+        "progress": _no_progress(),
     }
+
+
+def _no_progress() -> dict[str, Any]:
+    return {
+        "rounds": 0,
+        "length": 0,
+        "head": GENESIS,
+        "metrics_hash": hashlib.sha256(b"").hexdigest(),
+        "trace_hash": hashlib.sha256(b"").hexdigest(),
+        "checkpoint_hash": None,
+    }
+
+
+def as_begun(header: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a finished run's header as it was before its first round, without files."""
+    later = {"files", "stacked_clients", "records_at_once", "precision_seconds"}
+    kept = {name: value for name, value in header.items() if name not in later}
+    return kept | {"progress": _no_progress()}
 
 
 def _plugins(config: RunConfig) -> dict[str, dict[str, str]]:

@@ -288,3 +288,28 @@ def test_errors_of_a_card_are_lines(out: Path) -> None:
     (out / "card.json").write_text("[" * 100_000)
     with pytest.raises(PrivauditError):
         verify_card(out)
+
+
+def test_a_card_says_in_which_bits_it_was_computed(run: Run, out: Path) -> None:
+    """Not on which processor, whose name is anybody's text."""
+    said = json.loads((out / "card.json").read_text())["computed"]
+    assert {"training", "server-reconstruct", "one-run"} < set(said)
+    assert set(said["training"]) == {"bits", "differing", "builds"}
+    assert said["training"]["bits"] == run.header["computed"]["bits"]
+    assert said["training"]["builds"] == run.header["computed"]["builds"]
+
+
+def test_a_card_of_an_earlier_version_is_as_true(run: Run, out: Path) -> None:
+    card = json.loads((out / "card.json").read_text())
+    del card["computed"]
+    (out / "card.json").write_text(rewritten(card))
+    assert verify_card(out, run).matches
+
+
+def test_a_run_that_says_nothing_or_odd_versions_is_exported(
+    run: Run, tmp_path: Path
+) -> None:
+    sign_again(run.path, computed={"bits": "native", "builds": {"torch": "Bob's <b>"}})
+    found = export_public(run.path, tmp_path / "out").card.computed
+    assert found is not None
+    assert found["training"].builds == {}

@@ -1,0 +1,83 @@
+"""A stored audit made again, as its audit.json and scores.npz say that it was asked."""
+
+import re
+from typing import Any, Literal
+
+from privaudit.auditing.attack import Attack
+from privaudit.auditing.audit import Audit
+from privaudit.auditing.auditor import Auditor
+from privaudit.auditing.named_attacks import restore_attack
+from privaudit.auditing.scenario import SCENARIOS
+from privaudit.auditing.shadow_models.budget import budget_text
+from privaudit.auditing.storage.load import StoredAudit
+from privaudit.federated.participants import trained_clients
+from privaudit.federated.runs.runs import Run
+from privaudit.statistics.progress import Watcher
+
+
+def attack_again(
+    stored: StoredAudit, run: Run, watcher: Watcher | None = None
+) -> Audit:
+    """Attack a run as a stored audit was made, which no log counts.
+
+    Args:
+        stored: The audit.
+        run: Which is attacked: the audit's own, or one that was trained again.
+        watcher: As of :meth:`privaudit.auditing.auditor.Auditor.attack`.
+
+    Raises:
+        PrivauditError: As :func:`asked_again`, or as the attack.
+    """
+    asked = asked_again(stored)
+    return Auditor(run).attack(
+        stored.scenario, **asked, watcher=watcher, is_logged=False
+    )
+
+
+def asked_again(stored: StoredAudit) -> dict[str, Any]:
+    """Return the arguments that give the same audit again.
+
+    Raises:
+        UnknownNameError: The scenario or an attack is not installed.
+        PluginError: It is another package's, and cannot be imported.
+        ConfigError: An attack was an object of somebody's own.
+    """
+    budget, shadows = stored.contents.get("budget"), _shadows(stored)
+    return {
+        "attacks": _named(stored),
+        "clients": _attacked(stored),
+        "shadows": None if budget else shadows,
+        "budget": budget_text(float(budget["seconds"])) if budget else None,
+        "seed": stored.contents.get("seed", 0),
+    }
+
+
+def _attacked(stored: StoredAudit) -> int | Literal["all"]:
+    """Return how many clients shadow models were trained for: the fewest attacked."""
+    counts = [len(stored.clients(attack)) for attack in stored.attacks]
+    threat = stored.contents.get("threat", "server")
+    everyone = trained_clients(stored.run, threat)
+    return "all" if min(counts) == len(everyone) else min(counts)
+
+
+def _shadows(stored: StoredAudit) -> int:
+    """Return how many shadow models the scenario's own attacks had; 0 without any."""
+    own_attacks = SCENARIOS.find(stored.scenario)().attacks
+    settings = [
+        stored.leak(attack)["settings"]
+        for attack in stored.attacks
+        if attack in own_attacks
+    ]
+    counts = re.findall(r"\bshadows=(\d+)", " ".join(settings))
+    return int(counts[0]) if counts else 0
+
+
+def _named(stored: StoredAudit) -> dict[str, Attack]:
+    """Return the attacks that were asked for by name, besides the scenario's own."""
+    own_attacks = SCENARIOS.find(stored.scenario)().attacks
+    others = [name for name in stored.contents["leaks"] if name not in own_attacks]
+    return {
+        name: restore_attack(name, stored.leak(name)["settings"])
+        for name in others
+        if " as " not in name
+    }
