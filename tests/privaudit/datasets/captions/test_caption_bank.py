@@ -119,7 +119,7 @@ def test_real_vectors_have_five_references_but_for_captions_of_several_pictures(
     None
 ):
     if not FLICKR.is_dir():
-        pytest.skip("there is no ../shared/data/clip_flickr8k_1000")
+        pytest.skip(f"needs reference data, not in the repository: {FLICKR.name}")
     dataset = load_dataset("caption-bank", FLICKR)
     assert isinstance(dataset.images, FeatureBank)
     assert dataset.images.embeddings.shape == (1000, 512)

@@ -43,6 +43,6 @@ def read_text(name: str) -> Any:
     """Return the lines or the JSON of a text whose metrics were published."""
     path = TEXTS / name
     if not path.exists():
-        pytest.skip("needs shared/data/caption_metric_golden beside the checkout")
+        pytest.skip(f"needs reference data, not in the repository: {TEXTS.name}")
     text = path.read_text()
     return json.loads(text) if path.suffix == ".json" else text.strip().splitlines()
