@@ -25,7 +25,7 @@ from torch import Tensor
 
 PERTURBATION = int(os.environ.get("TEST_PERTURBATION", "0"))
 NOTE = "note_gap"
-ORDER = {
+ORDER: dict[type[ast.cmpop], tuple[int, Callable[[Any, Any], Any]]] = {
     ast.Lt: (1, lambda a, b: a < b),
     ast.LtE: (1, lambda a, b: a <= b),
     ast.Gt: (-1, lambda a, b: a > b),
@@ -117,7 +117,7 @@ def _keep(line: object, gap: Any) -> None:
 class Comparisons(ast.NodeTransformer):
     """Replaces the comparisons of assertions by calls that note them."""
 
-    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
         self.generic_visit(node)
         if len(node.ops) != 1:
             return self._each_of(node)
@@ -127,12 +127,12 @@ class Comparisons(ast.NodeTransformer):
             return self._call(NOTE, [line, ast.Constant(kind.__name__), *sides])
         return self._call(f"{NOTE}_equal", [line, *sides]) if kind is ast.Eq else node
 
-    def _each_of(self, node: ast.Compare) -> ast.AST:
+    def _each_of(self, node: ast.Compare) -> ast.expr:
         """Split ``a < b < c``, where computing b twice is harmless."""
         if not all(type(one) in ORDER for one in node.ops):
             return node
         sides = [node.left, *node.comparators]
-        pairs = [
+        pairs: list[ast.expr] = [
             self.visit_Compare(
                 ast.copy_location(ast.Compare(sides[n], [one], [sides[n + 1]]), node)
             )

@@ -75,5 +75,5 @@ def load_command(name: str, kind: type[TyperCommand]) -> Any:
         found = alone
     command = get_command(found)
     command.name = name
-    command.rich_help_panel = "More"
+    command.rich_help_panel = "More"  # type: ignore[attr-defined]
     return command

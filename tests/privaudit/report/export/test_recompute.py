@@ -273,7 +273,7 @@ def test_an_audit_by_a_scenario_of_ones_own_says_so(whole: Path) -> None:
 
 
 def named_attack() -> Any:
-    from privaudit.attacks.loss_threshold import LossThreshold
+    from privaudit.attacks.output_attacks import LossThreshold
 
     return LossThreshold()
 
