@@ -73,9 +73,9 @@ def test_a_memory_of_noise_is_found(
 ) -> None:
     case = attacked(True)
     uses_labels = getattr(ATTACKS.find(name), "uses_labels", True)
-    if case.world.threat == "released" and not uses_labels:
-        return  # labels are all there is to learn here, and it does not look at them
-    assert pooled_auroc(groups(case.scores, case)).low > case.world.least
+    found = pooled_auroc(groups(case.scores, case)).low > case.world.least
+    # Where a model is released, labels are all there is to learn.
+    assert found == (uses_labels or case.world.threat != "released")
 
 
 def test_nothing_is_found_where_no_candidate_was_trained_on(
