@@ -47,7 +47,7 @@ class LoraTrainer(Optimised):
         epochs: Local passes over the shard in each round.
         batch_size: Records in a batch; 0 takes the whole shard at once.
         micro_batch: Records whose gradient is found at once; a step adds up several, to
-            the same numbers in less memory. 0 takes the whole batch.
+            the same numbers but for rounding. 0 takes the whole batch.
     """
 
     task: ClassVar[AnyTask] = "generation"
