@@ -108,7 +108,9 @@ class Entropy(OutputAttack):
 class ModifiedEntropy(OutputAttack):
     """Score a candidate by minus the modified entropy, which looks at its label.
 
-    It is at most 0 before the threshold is taken. Source: Song and Mittal, equation 8.
+    It is at most 0 before the threshold is taken.
+
+    Source: Song and Mittal, equation 8.
     """
 
     per_class: bool = True

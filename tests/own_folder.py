@@ -1,6 +1,7 @@
 """What a test reads and writes of the clone: files of the repository, and those only to read."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,14 +12,15 @@ from typing import Any
 
 from tests.places import ROOT
 
-READS = ("open", "os.listdir", "os.scandir")
+LISTS = ("os.listdir", "os.scandir")
 WRITES = (
-    "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.link", "os.symlink",
-    "os.truncate", "os.chmod", "shutil.copyfile", "shutil.move", "shutil.rmtree",
+    "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate", "os.chmod",
+    "shutil.rmtree",
 )  # fmt: skip
 TO_WRITE = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-INSTALLED = (".venv", ".git", "build", ".twins", "privaudit.egg-info")
-"""What stands in a clone and is nobody's work: make puts it there."""
+INSTALLED = (".venv", ".git", "build", ".twins")
+PASSING = re.compile(r"__pycache__|\.egg-info\b")
+"""What stands in a clone and is nobody's work: make and Python put it there."""
 
 _watched: list[list[str]] = []
 
@@ -26,7 +28,8 @@ _watched: list[list[str]] = []
 @contextmanager
 def own_folder_only() -> Iterator[list[str]]:
     """Note what is read or written below the clone that is not the repository's."""
-    _listen()
+    if (ROOT / ".git").exists():  # else nobody says what the repository's files are
+        _listen()
     strays: list[str] = []
     _watched.append(strays)
     try:
@@ -41,15 +44,17 @@ def _listen() -> None:
 
 
 def _hear(event: str, arguments: tuple[Any, ...]) -> None:
-    if not _watched or (event not in READS and event not in WRITES):
+    if not _watched or (event != "open" and event not in LISTS and event not in WRITES):
         return
     for path in arguments[: 2 if event in WRITES else 1]:
         name = _below_the_clone(path)
-        if name is not None:
-            opens_to_write = event == "open" and bool(arguments[2] & TO_WRITE)
-            writes = event in WRITES or opens_to_write
-            if not _may(name, writes):
-                _watched[-1].append(f"{'writes' if writes else 'reads'} {name}")
+        if name is None or name.startswith(INSTALLED) or PASSING.search(name):
+            continue
+        opens_to_write = event == "open" and bool(arguments[2] & TO_WRITE)
+        if event in WRITES or opens_to_write:
+            _watched[-1].append(f"writes {name}")
+        elif name not in _repository() and not (event in LISTS and _is_inside(name)):
+            _watched[-1].append(f"reads {name}")
 
 
 def _below_the_clone(path: object) -> str | None:
@@ -59,10 +64,9 @@ def _below_the_clone(path: object) -> str | None:
     return str(whole.relative_to(ROOT)) if whole.is_relative_to(ROOT) else None
 
 
-def _may(name: str, writes: bool) -> bool:
-    if name.startswith(INSTALLED) or "__pycache__" in name:
-        return True
-    return not writes and name in _repository()
+def _is_inside(name: str) -> bool:
+    """Return whether a folder is in one of the repository's: a walk passes what is left."""
+    return name.partition(os.sep)[0] in _repository()
 
 
 @cache

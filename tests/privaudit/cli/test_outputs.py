@@ -21,7 +21,7 @@ from privaudit import Auditor, Recorder, load_run, train, write_tradeoff
 from privaudit.auditing.repetition.plan import make_plan, write_plan
 from privaudit.auditing.storage.save import save_audit
 from privaudit.checks.gate.gate import write_baseline
-from privaudit.cli import main, options, outputs
+from privaudit.cli import main, options, outputs, plugins
 from privaudit.core.errors import ConfigError, StorageError
 from privaudit.evaluation.tradeoff.result import Tradeoff
 from privaudit.federated.runs.folder.outputs import write_output
@@ -44,17 +44,29 @@ OWN_FILES = {  # modules above the runs that write what no user named
 }
 
 
+def _alone(name: str) -> typer.Typer:
+    """Return another package's command as the only one of an app, under its name."""
+    app, found = typer.Typer(), plugins.find_command(name)
+    if isinstance(found, typer.Typer):
+        for one in found.registered_commands:
+            app.command(f"{name} {one.name}")(one.callback)  # type: ignore[type-var]
+    else:
+        app.command(name)(found)
+    return app
+
+
 def parameters() -> Iterator[tuple[tuple[str, ...], str, Any, ParameterInfo]]:
     """Yield each command's words, a parameter's name, its type, and what typer knows."""
     groups = [((), main.app)]
     groups += [((g.name,), g.typer_instance) for g in main.app.registered_groups]  # type: ignore[misc]
+    groups += [((), _alone(name)) for name in plugins.installed_commands()]
     for above, group in groups:
         for command in group.registered_commands:
             assert command.callback is not None
             name = command.name or command.callback.__name__.replace("_", "-")
             for one in inspect.signature(command.callback).parameters.values():
                 kind, *about = get_args(one.annotation)
-                yield (*above, name), one.name, kind, about[0]
+                yield (*above, *name.split()), one.name, kind, about[0]
 
 
 def words_of(command: tuple[str, ...], name: str, about: ParameterInfo) -> list[str]:
@@ -85,7 +97,7 @@ def test_every_path_of_a_command_is_an_output_a_place_of_runs_or_only_read() -> 
     assert sorted(" ".join(words) for words in FILES) == [
         "claim --out", "figure --out", "gate --badge", "gate --junit", "gate --markdown",
         "gate --sarif", "gate --write-baseline", "key export", "lint --sarif", "plan",
-        "split --out",
+        "split --out", "table-figure --out",
     ]  # fmt: skip
     assert sorted(" ".join(words) for words in FOLDERS) == [
         "active --output", "export --public", "pretrain projector --out",
