@@ -196,6 +196,7 @@ check: $(READY)
 	$(BIN)/mypy --num-workers auto
 	$(BIN)/python -m pytest -q --noconftest tests/test_layout.py
 	$(BIN)/python -m tests.budget
+	$(BIN)/python .ci/words.py
 
 # Thousands of bad inputs of every command and reader; make test has a sample.
 corpus: export OMP_NUM_THREADS = 1
