@@ -1,12 +1,12 @@
 """Sentences about numbers and findings, for the terminal and the page."""
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
+from privaudit.auditing.named_attacks import shadows_of
 from privaudit.auditing.repetition.audit_log import Tried
 from privaudit.core.formatting import epsilon, percent, small
 from privaudit.federated.runs.utility import OWNERS
@@ -35,8 +35,6 @@ ADVERSARIES: Mapping[str, str] = {
     SCORES: "whoever can compute these scores of a record",
     "released": "an outsider with a client's released final model, and nothing else",
 }
-
-_SHADOWS = re.compile(r"\bshadows=(\d+)")
 
 HEADINGS: Mapping[str, str] = {
     "leaks": "Leaks",
@@ -227,14 +225,9 @@ def attacked(audit: Audit) -> str:
 
 
 def strength(leak: AttackResult) -> str:
-    """Return an attack with what it had to spend: "rmia (16 shadow models)".
-
-    Example:
-        >>> _SHADOWS.search("Rmia(shadows=16, mode='online')")[1]
-        '16'
-    """
-    found = _SHADOWS.search(leak.settings)
-    return f"{leak.attack} ({found[1]} shadow models)" if found else leak.attack
+    """Return an attack with what it had to spend: "rmia (16 shadow models)"."""
+    count = shadows_of(leak.settings)
+    return leak.attack if count is None else f"{leak.attack} ({count} shadow models)"
 
 
 def unpaid(audit: Audit) -> list[str]:

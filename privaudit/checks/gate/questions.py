@@ -57,11 +57,8 @@ def limited(
     if metric.turn is not None and not estimate.unresolved:
         turned = metric.turn(estimate)
         if estimate.high <= limit < turned.high:
-            interval_at, note = (
-                partial(turned_at, metric, interval_at),
-                _TURNED.format(""),
-            )
-            estimate = turned
+            interval_at = partial(turned_at, metric, interval_at)
+            estimate, note = turned, _TURNED.format("")
     return GateQuestion(
         metric.name(of), metric.side, setting, limit, estimate.value, None,
         interval_at, note,

@@ -168,8 +168,8 @@ def compare(
     Metrics are those of :data:`privaudit.evaluation.metric.METRICS`: the AUROC of each
     attack (DeLong, "Comparing the areas under two or more correlated ROC curves",
     Biometrics 1988; within clients, averaged by pairs), the share of correct guesses,
-    and utility on the clients' own classes. An attack with
-    shadow models for some clients is compared on the clients that both audits attacked.
+    and utility on the clients' own classes. An attack with shadow models for some
+    clients is compared on the clients that both audits attacked.
 
     Args:
         first: A run or its name; or several of one setting, with different seeds.
