@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Int
 
 from privaudit.privacy.certificate import REPEATABLE, is_repeatable
+from privaudit.statistics.verdict import Sampling
 
 _ROUNDING = 1e-9  # relative: an accountant's last digits
 
@@ -26,11 +27,13 @@ class Assurance:
             "unproved": neither.
         short: What is missing, in two or three words; nothing where it is proved.
         sentence: The same with its numbers; nothing where it is proved.
+        sampling: How members were chosen: no sentence says more where no coin did.
     """
 
     kind: Literal["proved", "unproved", "refuted"]
     short: str = ""
     sentence: str = ""
+    sampling: Sampling = "coin"
 
 
 def assure(

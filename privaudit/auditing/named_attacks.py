@@ -128,6 +128,34 @@ def restore_attack(label: str, settings: str) -> Attack:
     )
 
 
+def written_settings(settings: str | None) -> dict[str, str]:
+    """Return what ``repr`` wrote of an attack, by name; its class stands under "".
+
+    A text of another form stands there as it is.
+
+    Example:
+        >>> written_settings("Rmia(shadows=16, mode='online')")
+        {'': 'Rmia', 'shadows': '16', 'mode': "'online'"}
+    """
+    name, bracket, inside = (settings or "").partition("(")
+    pairs = [part.partition("=") for part in inside.removesuffix(")").split(", ")]
+    is_written = bracket and inside.endswith(")") and name.isidentifier()
+    if not is_written or not all(sign for name, sign, _ in pairs if name):
+        return {"": settings or ""}
+    return {"": name, **{name: value for name, _, value in pairs if name}}
+
+
+def count(value: str | None) -> int | None:
+    """Return a whole number of at most nine digits; None if it is something else."""
+    is_one = value is not None and value.isascii() and value.isdecimal()
+    return int(value) if is_one and value and len(value) <= 9 else None
+
+
+def shadows_of(settings: str | None) -> int | None:
+    """Return how many shadow models an attack trains a client; None if none."""
+    return count(written_settings(settings).get("shadows"))
+
+
 def description(label: str) -> str:
     """Return the first line of an attack's documentation; empty if it is not here."""
     try:

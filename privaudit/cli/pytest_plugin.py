@@ -20,7 +20,8 @@ import pytest
 
 if TYPE_CHECKING:
     from privaudit.auditing.audit import Audit
-    from privaudit.checks.gate.checks import GateCheck, GateQuestion
+    from privaudit.checks.gate.checks import GateCheck
+    from privaudit.evaluation.metric import Metric
     from privaudit.federated.runs.runs import Run
 
 MARKER = "privacy"
@@ -204,44 +205,43 @@ def _lenient(config: pytest.Config, limit: MarkerLimit) -> str:
 
 def _check(found: "Audit", limit: MarkerLimit) -> "GateCheck":
     from privaudit.checks.gate.checks import judge
-    from privaudit.checks.gate.questions import as_sampled
+    from privaudit.checks.gate.questions import as_sampled, limited
     from privaudit.core.errors import ConfigError
+    from privaudit.evaluation.metric import METRICS
 
-    wanted = "above" if limit.metric == "utility" else "below"
-    value = getattr(limit, wanted)
-    if limit.metric not in ("auroc", "success", "utility"):
+    if limit.metric not in METRICS.names():
         raise ConfigError(
-            f"@pytest.mark.privacy has metric={limit.metric!r}, and there are auroc, "
-            "success and utility. Choose one."
+            f"@pytest.mark.privacy has metric={limit.metric!r}, and there are "
+            f"{' and '.join(METRICS.names())}. Choose one."
         )
+    metric = METRICS.find(limit.metric)
+    wanted = "above" if metric.side == "use" else "below"
+    value = getattr(limit, wanted)
     if not isinstance(value, int | float) or not 0 <= value <= 1:
         raise ConfigError(
             f"@pytest.mark.privacy on {limit.metric} needs {wanted}=NUMBER from 0 to "
             f"1, and has below={limit.below}, above={limit.above}."
         )
-    asked = as_sampled(_question(found, limit, float(value)), found.run.sampling)
+    question = limited(metric, *_measured(found, metric, limit), float(value), wanted)
+    asked = as_sampled(question, found.run.sampling)
     return judge([asked], limit.alpha)[0]
 
 
-def _question(found: "Audit", limit: MarkerLimit, value: float) -> "GateQuestion":
-    from privaudit.checks.gate import questions
+def _measured(
+    found: "Audit", metric: "Metric[Any]", limit: MarkerLimit
+) -> tuple[str, Any]:
+    """Return what a metric is of, and the scores that it measures."""
     from privaudit.core.errors import UnknownNameError
     from privaudit.evaluation.compare.comparable import score_tests
 
-    if limit.metric == "utility":
+    if metric.side == "use":
         tests = score_tests(found.run)
-        name, use_at = questions.use_name(tests.metric), questions.utility_at(tests)
-        return questions.use_limit(name, use_at, value, "above")
+        return tests.metric, tests
     attack = limit.attack or found.headline.attack
     if attack not in found.results:
         what = f"attack of {found.scenario.name} on this run"
         raise UnknownNameError(what, attack, found.results)
-    clients = found.results[attack].clients
-    if limit.metric == "success":
-        leak_at = questions.success_at(clients)
-        return questions.leak_limit(f"{attack} success rate", leak_at, value, "below")
-    leak_at = questions.auroc_at(clients)
-    return questions.leak_limit(f"{attack} AUROC", leak_at, value, "below")
+    return attack, found.results[attack].clients
 
 
 def _message(found: "Audit", check: "GateCheck") -> str:

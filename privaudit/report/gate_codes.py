@@ -44,8 +44,8 @@ def line_of(check: AnyCheck) -> str:
 
 def unproved(result: GateResult) -> str:
     """Return what is missing from a proof, without epsilons; nothing where one is."""
-    short, said = result.assurance.short, result.assurance.sentence
-    coins = UNKNOWN_SAMPLING if said.endswith(UNKNOWN_SAMPLING) else ""
+    short, sampling = result.assurance.short, result.assurance.sampling
+    coins = UNKNOWN_SAMPLING if sampling == "unknown" else ""
     return f"{short.capitalize()}. {coins}".strip() if short else coins
 
 

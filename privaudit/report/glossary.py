@@ -1,15 +1,16 @@
 """The terms that a page uses, each in plain words and once, at the page's end.
 
 A term is linked where the page first uses it; what a page does not use is not on it.
+The terms stand in glossary.toml.
 """
 
 import re
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 
 from markupsafe import Markup
-
-from privaudit.report.glossary_terms import TERMS, Term
 
 PLACE = "<!-- glossary -->"
 """Where a page wants its glossary."""
@@ -25,6 +26,36 @@ def _pieces(apart: Sequence[str]) -> re.Pattern[str]:
 
 
 _PROSE, _ALL = _pieces((*_APART, "table")), _pieces(_APART)
+
+
+@dataclass(frozen=True)
+class Term:
+    """One entry of the glossary.
+
+    Attributes:
+        key: Its anchor on the page.
+        title: Its heading in the glossary.
+        words: How texts write it: a regular expression, case-insensitive.
+        meaning: Its definition.
+    """
+
+    key: str
+    title: str
+    words: str
+    meaning: str
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        """A regular expression that finds it as whole words."""
+        return re.compile(rf"(?<![\w-])(?:{self.words})(?![\w-])", re.IGNORECASE)
+
+
+def _terms() -> tuple[Term, ...]:
+    text = (files("privaudit.report") / "glossary.toml").read_text(encoding="utf-8")
+    return tuple(Term(key, **entry) for key, entry in tomllib.loads(text).items())
+
+
+TERMS = _terms()
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,24 @@
 """Sentences about numbers and findings, for the terminal and the page."""
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
+from privaudit.auditing.named_attacks import shadows_of
 from privaudit.auditing.repetition.audit_log import Tried
 from privaudit.core.formatting import epsilon, percent, small
 from privaudit.federated.runs.utility import OWNERS
 from privaudit.privacy.certificate import REPEATABLE, guarantee_of, is_repeatable
 from privaudit.privacy.reconstruction_robustness import reconstruction_sentence
 from privaudit.recording.origins.scores import SCORES
-from privaudit.report.decision.unit_words import OF_CLIENTS, OF_GROUPS
+from privaudit.report.decision.unit_words import (
+    OF_CLIENTS,
+    OF_GROUPS,
+    OF_RECORDS,
+    UnitWords,
+)
 from privaudit.statistics.estimate import Estimate
 
 GROUPS = "groups of records that share a coin"
@@ -30,8 +35,6 @@ ADVERSARIES: Mapping[str, str] = {
     SCORES: "whoever can compute these scores of a record",
     "released": "an outsider with a client's released final model, and nothing else",
 }
-
-_SHADOWS = re.compile(r"\bshadows=(\d+)")
 
 HEADINGS: Mapping[str, str] = {
     "leaks": "Leaks",
@@ -56,20 +59,15 @@ def decision(audit: Audit) -> str:
 
 
 _FOUND: Mapping[str, str] = {
-    "leaks": (
-        "can tell members from non-members of a client better than by random guessing"
-    ),
+    "leaks": "can tell {kinds} better than by random guessing",
     "reversed": (
-        "can tell members from non-members of a client better than by random guessing "
-        "if the sign of the attack's scores is turned: members have the lower ones. "
-        "This is no all-clear, but a finding to look into"
+        "can tell {kinds} better than by random guessing if the sign of the attack's "
+        "scores is turned: {members} have the lower ones. This is no all-clear, but a "
+        "finding to look into"
     ),
-    "no evidence": (
-        "could not tell members from non-members of a client with this attack"
-    ),
+    "no evidence": "could not tell {kinds} with this attack",
     "underpowered": (
-        "may or may not be able to tell members from non-members of a client: there "
-        "are too few records to decide"
+        "may or may not be able to tell {kinds}: there are too few {records} to decide"
     ),
     "sampling unknown": (
         "may or may not be able to tell who was trained on: nobody declares that a fair "
@@ -165,54 +163,47 @@ def _view(threat: str) -> str:
 
 def finding(audit: Audit) -> str:
     """State the finding for a reader without statistics."""
-    tied = _of_unit(ties(audit.headline), audit)
+    tied = ties(audit.headline, _unit(audit))
     return " ".join(filter(None, (found(audit), odds(audit), tied)))
 
 
 def found(audit: Audit) -> str:
     """Say whether the adversary can tell who was trained on, without a number."""
     who = heading(adversary(audit.scenario.threat).partition(",")[0])
-    return _of_unit(f"{who} {_FOUND[audit.headline.verdict.kind]}.", audit)
+    said = _FOUND[audit.headline.verdict.kind].format(**vars(_unit(audit)))
+    return f"{who} {said}."
 
 
 def odds(audit: Audit) -> str:
     """State the named attack's AUROC as a bet on two records; empty where unresolved."""
-    return _of_unit(_odds(audit.headline), audit)
+    return _odds(audit.headline, _unit(audit))
 
 
-def _of_unit(said: str, audit: Audit) -> str:
-    """Return what is said of records, of clients or groups where those are counted."""
-    words = OF_GROUPS if counts_groups(audit) else ()
-    for of_records, of_units in OF_CLIENTS if _of_clients(audit) else words:
-        said = said.replace(of_records, of_units)
-    return said
+def _unit(audit: Audit) -> UnitWords:
+    if audit.scenario.unit != "record":
+        return OF_CLIENTS
+    return OF_GROUPS if counts_groups(audit) else OF_RECORDS
 
 
-def _of_clients(audit: Audit) -> bool:
-    return audit.scenario.unit != "record"
-
-
-def ties(leak: AttackResult) -> str:
+def ties(leak: AttackResult, unit: UnitWords = OF_RECORDS) -> str:
     """Count the candidates with tied scores; empty if there are none."""
     if not leak.tied:
         return ""
     count = sum(len(client.scores) for client in leak.clients)
-    return (
-        f"{leak.tied} of {count} candidates are tied with another of the same client; "
-        "no threshold separates them."
-    )
+    return f"{leak.tied} of {count} {unit.tied}; no threshold separates them."
 
 
-def _odds(leak: AttackResult) -> str:
+def _odds(leak: AttackResult, unit: UnitWords) -> str:
     auroc = leak.auroc
     if auroc.unresolved:
         return ""
     return (
-        "Given one member and one non-member of a client, the attack "
-        f"“{leak.attack}”, named beforehand, identifies the member in "
+        f"Given {unit.one_of_each}, the attack "
+        f"“{leak.attack}”, named beforehand, identifies {unit.the_member} in "
         f"{100 * auroc.value:.1f} of 100 cases ({percent(auroc.confidence)} interval "
-        f"{100 * auroc.low:.1f} to {100 * auroc.high:.1f}, n = {auroc.n[0]} members + "
-        f"{auroc.n[1]} non-members; random guessing: 50{_odds_turned(leak)})."
+        f"{100 * auroc.low:.1f} to {100 * auroc.high:.1f}, n = {auroc.n[0]} "
+        f"{unit.n_members} + {auroc.n[1]} {unit.n_others}; random guessing: "
+        f"50{_odds_turned(leak)})."
     )
 
 
@@ -234,14 +225,9 @@ def attacked(audit: Audit) -> str:
 
 
 def strength(leak: AttackResult) -> str:
-    """Return an attack with what it had to spend: "rmia (16 shadow models)".
-
-    Example:
-        >>> _SHADOWS.search("Rmia(shadows=16, mode='online')")[1]
-        '16'
-    """
-    found = _SHADOWS.search(leak.settings)
-    return f"{leak.attack} ({found[1]} shadow models)" if found else leak.attack
+    """Return an attack with what it had to spend: "rmia (16 shadow models)"."""
+    count = shadows_of(leak.settings)
+    return leak.attack if count is None else f"{leak.attack} ({count} shadow models)"
 
 
 def unpaid(audit: Audit) -> list[str]:

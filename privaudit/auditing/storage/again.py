@@ -1,12 +1,11 @@
 """A stored audit made again, as its audit.json and scores.npz say that it was asked."""
 
-import re
 from typing import Any, Literal
 
 from privaudit.auditing.attack import Attack
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.auditor import Auditor
-from privaudit.auditing.named_attacks import restore_attack
+from privaudit.auditing.named_attacks import restore_attack, shadows_of
 from privaudit.auditing.scenario import SCENARIOS
 from privaudit.auditing.shadow_models.budget import budget_text
 from privaudit.auditing.storage.load import StoredAudit
@@ -63,13 +62,12 @@ def _attacked(stored: StoredAudit) -> int | Literal["all"]:
 def _shadows(stored: StoredAudit) -> int:
     """Return how many shadow models the scenario's own attacks had; 0 without any."""
     own_attacks = SCENARIOS.find(stored.scenario)().attacks
-    settings = [
-        stored.leak(attack)["settings"]
+    counts = (
+        shadows_of(stored.leak(attack)["settings"])
         for attack in stored.attacks
         if attack in own_attacks
-    ]
-    counts = re.findall(r"\bshadows=(\d+)", " ".join(settings))
-    return int(counts[0]) if counts else 0
+    )
+    return next((count for count in counts if count is not None), 0)
 
 
 def _named(stored: StoredAudit) -> dict[str, Attack]:

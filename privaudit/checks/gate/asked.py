@@ -7,24 +7,20 @@ from privaudit.auditing.storage.load import StoredAudit
 from privaudit.checks.gate.against import Against
 from privaudit.checks.gate.baseline import Baseline
 from privaudit.checks.gate.checks import GateQuestion
-from privaudit.checks.gate.demands import LEAKS, Demands
+from privaudit.checks.gate.demands import Demands
 from privaudit.checks.gate.paired_baseline import check_same, joined_audit, joined_tests
-from privaudit.checks.gate.questions import (
-    auroc_at,
-    changes,
-    leak_limit,
-    use_limit,
-    use_name,
-    utility_at,
-)
+from privaudit.checks.gate.questions import changes, limited
 from privaudit.checks.gate.settings import GateSettings
 from privaudit.checks.gate.unpaired_baseline import PublicNumbers, unpaired
 from privaudit.evaluation.compare.comparable import score_tests
-from privaudit.evaluation.compare.paired_metrics import (
+from privaudit.evaluation.compare.measured import (
     Measured,
-    measure_pair,
+    measure_attacks,
     measure_use,
 )
+from privaudit.evaluation.metric import metrics_of
+from privaudit.evaluation.metrics.auroc import AUROC
+from privaudit.evaluation.metrics.utility import UTILITY
 
 
 def changes_since(
@@ -40,9 +36,9 @@ def changes_since(
     """
     attacks = demands.comparable(settings)
     stronger = {
-        f"{name}{ending}"
+        metric.name(name)
         for name in attacks
-        for ending in LEAKS.values()
+        for metric in metrics_of("leak", settings.metrics)
         if demands.relation(name) == "stronger"
     }
     if isinstance(against, PublicNumbers):
@@ -62,15 +58,14 @@ def _paired(
     settings: GateSettings,
 ) -> Iterator[GateQuestion]:
     check_same(audit.run, against)
-    endings = tuple(LEAKS[m] for m in settings.metrics if m in LEAKS)
     chosen: list[Measured] = []
-    if endings:
+    if metrics_of("leak", settings.metrics):
         other = joined_audit(audit, against, attacks)
-        measured = measure_pair(audit, other, attacks, utility=False)
-        chosen = [one for one in measured if one.name.endswith(endings)]
+        chosen = measure_attacks(audit, other, attacks, settings.metrics)
     known = audit.run.has_utility or against.metric is not None
-    if "utility" in settings.metrics and known:
-        chosen.append(measure_use(*joined_tests(audit.run, against)))
+    if metrics_of("use", settings.metrics) and known:
+        tests = joined_tests(audit.run, against)
+        chosen += measure_use(*tests, settings.metrics)
     yield from changes(chosen, settings)
 
 
@@ -78,12 +73,12 @@ def limits_of(audit: StoredAudit, settings: GateSettings) -> Iterator[GateQuesti
     """Yield a question for each limit, of every attack that was made."""
     if settings.max_auroc is not None:
         for name in audit.attacks:  # all that were made, on the server's model too
-            at = auroc_at(audit.clients(name))
-            yield leak_limit(f"{name} AUROC", at, settings.max_auroc)
+            clients = audit.clients(name)
+            yield limited(AUROC, name, clients, settings.max_auroc, "max_auroc")
     if settings.min_utility is not None:
         tests = score_tests(audit.run)
-        name = use_name(tests.metric)
-        yield use_limit(name, utility_at(tests), settings.min_utility)
+        least = settings.min_utility
+        yield limited(UTILITY, tests.metric, tests, least, "min_utility")
 
 
 def decided_by(
@@ -91,7 +86,7 @@ def decided_by(
 ) -> Iterator[str]:
     """Yield in words which attacks decided, and how strong each was."""
     asked = [] if against is None else demands.comparable(settings)
-    if not LEAKS.keys() & {*settings.metrics}:
+    if not metrics_of("leak", settings.metrics):
         asked = []
     if settings.max_auroc is not None:
         asked = [*demands.made]

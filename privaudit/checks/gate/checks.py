@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from privaudit.checks.gate.guarantees import GuaranteeCheck
 from privaudit.checks.gate.shortfall import Shortfall
-from privaudit.evaluation.compare.paired_metrics import About
+from privaudit.evaluation.metric import Side
 from privaudit.statistics.change import (
     Change,
     Difference,
@@ -48,7 +48,7 @@ class GateQuestion:
     """
 
     name: str
-    about: About
+    about: Side
     setting: str
     limit: float
     now: float

@@ -1,6 +1,6 @@
 """What must have been checked, and how strongly, held against what was."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from privaudit.auditing.repetition.plan import differences
@@ -20,11 +20,9 @@ from privaudit.checks.gate.shortfall import (
 )
 from privaudit.checks.gate.strength import Made, Relation, made_in
 from privaudit.checks.gate.unpaired_baseline import PublicNumbers
+from privaudit.evaluation.metric import metrics_of
 from privaudit.federated.runs.runs import Run
 from privaudit.models.interfaces import TaskKind
-
-LEAKS: Mapping[str, str] = {"auroc": " AUROC", "success": " success rate"}
-"""Metrics of an attack by name, and how what is asked about one ends."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +122,7 @@ def _less_asked(
 
 
 def _asks_leaks(settings: GateSettings, against: Against | None) -> bool:
-    changes = against is not None and LEAKS.keys() & {*settings.metrics}
+    changes = against is not None and metrics_of("leak", settings.metrics)
     return bool(changes) or settings.max_auroc is not None
 
 

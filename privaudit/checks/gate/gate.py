@@ -327,7 +327,8 @@ def _assurance(audit: StoredAudit) -> Assurance:
     found = assure(privacy["claimed"]["epsilon"], certificate, refuted=refuted)
     if audit.run.sampling == "coin":
         return found
-    return replace(found, sentence=f"{found.sentence} {UNKNOWN_SAMPLING}".strip())
+    sentence = f"{found.sentence} {UNKNOWN_SAMPLING}".strip()
+    return replace(found, sentence=sentence, sampling=audit.run.sampling)
 
 
 def _require_some(checks: Sequence[AnyCheck], settings: GateSettings) -> None:

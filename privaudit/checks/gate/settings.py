@@ -9,14 +9,22 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass as checked
 
 from privaudit.checks.gate.revision import file_at
 from privaudit.core.bounded_files import parse_toml, read_bytes
 from privaudit.core.errors import ConfigError, LimitError, UnknownNameError
 
-Metric = Literal["auroc", "success", "utility"]
+
+def _known_metric(code: str) -> str:
+    from privaudit.evaluation.metric import METRICS  # imports torch
+
+    METRICS.find(code)
+    return code
+
+
+Metric = Annotated[str, AfterValidator(_known_metric)]
 Margin = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
@@ -30,7 +38,8 @@ class GateSettings:
 
     Attributes:
         scenario: Under which the run was audited.
-        metrics: Of each attack "auroc" or "success"; "utility" of the models.
+        metrics: By code: of each attack such as "auroc" or "success"; of the models
+            "utility".
         guarantees: Whether no claimed or certified epsilon may be weaker than the
             baseline's; false is for a change that weakens one on purpose.
         attacks: By name. Empty: the scenario's headline attack, which was named before
@@ -166,10 +175,11 @@ def make_settings(values: Mapping[str, Any], where: str = "the gate") -> GateSet
         return GateSettings(**values)
     except ValidationError as error:
         first = error.errors()[0]
+        fault = first["msg"].removeprefix("Value error, ").rstrip(".")
         name = ".".join(str(part) for part in first["loc"])
         raise ConfigError(
             f"{where[:1].upper()}{where[1:]} cannot take {name} = "
-            f"{first['input']!r}: {first['msg']}."
+            f"{first['input']!r}: {fault}."
         ) from None
 
 

@@ -5,13 +5,13 @@ no known order: made otherwise, it is neither weaker nor stronger, but another a
 """
 
 import operator
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.dominated_views import attack_in_place
+from privaudit.auditing.named_attacks import count, shadows_of, written_settings
 from privaudit.auditing.scenario import find_plan
 from privaudit.auditing.storage.load import StoredAudit
 from privaudit.checks.gate.settings import GateSettings
@@ -21,7 +21,6 @@ Made = Mapping[str, "AttackStrength"]
 
 MORE_IS_STRONGER = ("shadows", "neighbours", "directions")
 """Settings of attacks: numbers of models or queries that one statistic is taken over."""
-SHADOWS = "shadows"
 FEWEST = 5  # shadow models: with fewer an attack is not made (find_scenario)
 
 
@@ -44,7 +43,7 @@ class AttackStrength:
     @property
     def shadows(self) -> int | None:
         """How many shadow models it trained a client; None if it trains none."""
-        return _count(_parsed(self.settings).get(SHADOWS))
+        return shadows_of(self.settings)
 
     def than(self, other: "AttackStrength") -> tuple[Relation, str]:
         """Return how this compares with another, and by what."""
@@ -53,9 +52,9 @@ class AttackStrength:
         if self.package != other.package:
             packages = [one.package or "built in" for one in (self, other)]
             return "another", " and not ".join(packages)
-        now, before = _parsed(self.settings), _parsed(other.settings)
+        now, before = map(written_settings, (self.settings, other.settings))
         unlike = [n for n in {**now, **before} if now.get(n) != before.get(n)]
-        counts = {n: (_count(now.get(n)), _count(before.get(n))) for n in unlike}
+        counts = {n: (count(now.get(n)), count(before.get(n))) for n in unlike}
         if any(n not in MORE_IS_STRONGER or None in two for n, two in counts.items()):
             return "another", f"{self.settings} and not {other.settings}"
         fewer: list[str] = []
@@ -79,22 +78,6 @@ class AttackStrength:
         clients = len(self.clients)
         whom = f", {clients} client{'s' * (clients != 1)}" if clients else ""
         return f"{models}{whom}"
-
-
-def _parsed(settings: str | None) -> dict[str, str]:
-    """Return parameters by name, the class under ""; a text of another form as it is."""
-    settings = settings or ""
-    found = re.fullmatch(r"(\w+)\((.*)\)", settings, re.DOTALL)
-    pairs = [part.partition("=") for part in found[2].split(", ")] if found else []
-    if found is None or not all(sign for name, sign, _ in pairs if name):
-        return {"": settings}
-    return {"": found[1], **{name: value for name, _, value in pairs if name}}
-
-
-def _count(value: str | None) -> int | None:
-    """Return a whole number of at most nine digits; None if it is something else."""
-    found = re.fullmatch(r"[0-9]{1,9}", value or "", re.ASCII)
-    return int(found[0]) if found else None
 
 
 def _counts(n: Iterable[int]) -> str:

@@ -25,21 +25,18 @@ from privaudit.checks.gate.guarantees import NONE_STATED, Stated, stated
 from privaudit.checks.gate.questions import (
     TURNED_SIDES,
     as_sampled,
-    auroc_at,
-    success_at,
+    margin_of,
     turned_at,
-    use_name,
-    utility_at,
 )
 from privaudit.checks.gate.settings import GateSettings
 from privaudit.core.arrays import DAMAGE
 from privaudit.core.errors import ConfigError, IncompatibleRunsError
 from privaudit.evaluation.card import Card, parse_card
 from privaudit.evaluation.compare.comparable import score_tests
+from privaudit.evaluation.metric import Metric, metrics_of
 from privaudit.statistics.change import IntervalAt
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.intervals import normal_quantile
-from privaudit.statistics.roc import sign_turned
 from privaudit.statistics.verdict import Sampling
 
 NOTE = (
@@ -158,20 +155,14 @@ def unpaired(
     for name in attacks:
         clients = audit.clients(name)
         _check_strength(audit, numbers, name)
-        if "auroc" in settings.metrics:
-            before = _estimate(numbers, "leaks", _listed(numbers, name), "auroc")
-            asked = _auroc(name, auroc_at(clients), before, settings)
-            yield as_sampled(asked, _sampling(numbers, name))
-        if "success" in settings.metrics:
-            before = _estimate(
-                numbers, "leaks", _listed(numbers, name), "success_plain"
-            )
-            now = success_at(clients)
-            asked = _question(f"{name} success rate", now, before, settings)
+        for metric in metrics_of("leak", settings.metrics):
+            listed = _listed(numbers, name)
+            before = _estimate(numbers, "leaks", listed, metric.key or metric.code)
+            asked = _question(metric, name, metric.at(clients), before, settings)
             yield as_sampled(asked, _sampling(numbers, name))
     known = audit.run.has_utility or numbers.contents.get("utility") is not None
-    if "utility" in settings.metrics and known:
-        yield _use(audit, numbers, settings)
+    if (measures := metrics_of("use", settings.metrics)) and known:
+        yield from _use(audit, numbers, measures, settings)
 
 
 def _listed(numbers: PublicNumbers, attack: str) -> str:
@@ -199,49 +190,54 @@ def _sampling(numbers: PublicNumbers, attack: str) -> Sampling:
     return "unknown" if kind == "sampling unknown" else "coin"
 
 
-def _auroc(
-    name: str, now: IntervalAt, before: Estimate, settings: GateSettings
-) -> GateQuestion:
-    """Return the question of an AUROC, of either side with its sign turned if need be."""
-    reversed_now, reversed_before = now(0.95).high < 0.5, before.high < 0.5
-    if reversed_now:
-        now = partial(turned_at, now)
-    if reversed_before:
-        before = sign_turned(before)
-    question = _question(f"{name} AUROC", now, before, settings)
-    said = TURNED_SIDES[reversed_now, reversed_before]
-    return replace(question, note=f"{said}{question.note}")
-
-
 def _use(
-    audit: StoredAudit, numbers: PublicNumbers, settings: GateSettings
-) -> GateQuestion:
+    audit: StoredAudit,
+    numbers: PublicNumbers,
+    measures: Sequence[Metric[Any]],
+    settings: GateSettings,
+) -> Iterator[GateQuestion]:
     tests = score_tests(audit.run)
-    before = _estimate(numbers, "utility", "local")
+    before = [_estimate(numbers, "utility", m.key or m.code) for m in measures]
     metric = numbers.contents["utility"].get("metric", tests.metric)
     if metric != tests.metric:
         raise IncompatibleRunsError(
             f"{audit.run.name} measures {tests.metric}, and {numbers.name} {metric}. "
             'Leave "utility" out of the metrics.'
         )
-    question = _question(use_name(metric), utility_at(tests), before, settings)
-    limit = settings.utility_margin
-    return replace(question, about="use", setting="utility_margin", limit=limit)
+    for one, stated_before in zip(measures, before, strict=True):
+        yield _question(one, metric, one.at(tests), stated_before, settings)
 
 
 def _question(
-    name: str, now: IntervalAt, before: Estimate, settings: GateSettings
+    metric: Metric[Any],
+    of: str,
+    now: IntervalAt,
+    before: Estimate,
+    settings: GateSettings,
 ) -> GateQuestion:
+    """Return the question of a metric, of either side with its sign turned if need be."""
+    turned = False, False
+    if metric.of_scores and metric.turn is not None:
+        turned = _is_reversed(metric, now(0.95)), _is_reversed(metric, before)
+        now = partial(turned_at, metric, now) if turned[0] else now
+        before = metric.turn(before) if turned[1] else before
+    setting, margin = margin_of(metric, settings)
     return GateQuestion(
-        name=name,
-        about="leak",
-        setting="margin",
-        limit=settings.margin,
+        name=metric.name(of),
+        about=metric.side,
+        setting=setting,
+        limit=margin,
         now=now(0.95).value,
         before=before.value,
         interval_at=partial(independent_difference, now, partial(rescaled, before)),
-        note=NOTE,
+        note=f"{TURNED_SIDES[turned]}{NOTE}",
     )
+
+
+def _is_reversed(metric: Metric[Any], estimate: Estimate) -> bool:
+    """Say whether all of an interval is on the turned side of chance."""
+    assert metric.turn is not None
+    return estimate.high < metric.turn(estimate).low
 
 
 def _estimate(numbers: PublicNumbers, *keys: str) -> Estimate:

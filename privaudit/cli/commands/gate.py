@@ -32,7 +32,8 @@ ScenarioName = Annotated[str | None, typer.Option(help="Default: server-reconstr
 Metrics = Annotated[
     str | None,
     typer.Option(
-        help="Comma-separated: auroc, success, utility. By default: auroc,utility."
+        help="Comma-separated codes, as auroc, success, utility. By default: "
+        "auroc,utility."
     ),
 ]
 Attacks = Annotated[
@@ -169,9 +170,10 @@ def _write(
     run: str | None, path: Path, configured: "Configured", runs: Path | None
 ) -> None:
     from privaudit.checks.gate.gate import write_baseline
+    from privaudit.evaluation.metric import metrics_of
 
     settings = configured.settings
-    utility = "utility" in settings.metrics
+    utility = bool(metrics_of("use", settings.metrics))
     written = write_baseline(
         run,
         path,

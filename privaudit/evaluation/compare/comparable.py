@@ -19,24 +19,6 @@ _SPLIT_FIELDS = (  # what a split and its coins follow from
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class ClientPair:
-    """One client's candidates under two runs.
-
-    Attributes:
-        first: Scores and guesses on the first run's model.
-        second: On the second's, of the same records.
-    """
-
-    first: ClientScores
-    second: ClientScores
-
-    @property
-    def is_member(self) -> Bool[np.ndarray, " candidates"]:
-        """The truth, the same in both."""
-        return self.first.is_member
-
-
 def check_pairable(first: Run, second: Run) -> None:
     """Raise unless the same clients own and trained on the same records.
 
@@ -122,29 +104,30 @@ def check_made_alike(
 
 def pair_clients(
     attack: str, first: Sequence[ClientScores], second: Sequence[ClientScores]
-) -> list[ClientPair]:
-    """Return the clients that were attacked in both runs.
+) -> tuple[list[ClientScores], list[ClientScores]]:
+    """Return the clients that were attacked in both runs, in the first one's order.
 
     Raises:
         IncompatibleRunsError: There is none, or a client's records are not the same.
     """
     by_name = {client.client: client for client in second}
-    pairs = [ClientPair(c, by_name[c.client]) for c in first if c.client in by_name]
-    if not pairs:
+    ours = [client for client in first if client.client in by_name]
+    theirs = [by_name[client.client] for client in ours]
+    if not ours:
         raise IncompatibleRunsError(
             f"{attack} was made on {', '.join(c.client for c in first)} in one audit "
             f"and on {', '.join(by_name)} in the other: there is nothing to pair. Make "
             "the audits again with the same --clients."
         )
-    for pair in pairs:
-        same = np.array_equal(pair.first.records, pair.second.records)
-        if not same or not np.array_equal(pair.is_member, pair.second.is_member):
+    for one, other in zip(ours, theirs, strict=True):
+        same = np.array_equal(one.records, other.records)
+        if not same or not np.array_equal(one.is_member, other.is_member):
             raise IncompatibleRunsError(
-                f"{attack} scored {len(pair.first.records)} candidates of "
-                f"{pair.first.client} in one audit and {len(pair.second.records)} "
+                f"{attack} scored {len(one.records)} candidates of "
+                f"{one.client} in one audit and {len(other.records)} "
                 "in the other, and they are not the same. Audit both runs again."
             )
-    return pairs
+    return ours, theirs
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,13 @@ from privaudit.evaluation.compare.comparable import (
     refuse_mixture,
     seed_name,
 )
-from privaudit.evaluation.compare.paired_metrics import (
-    About,
+from privaudit.evaluation.compare.measured import (
     Measured,
     measure_pair,
     measure_seeds,
 )
+from privaudit.evaluation.metric import Side
+from privaudit.evaluation.metrics.auroc import AUROC
 from privaudit.federated.runs.folder.run_names import load_run
 from privaudit.federated.runs.runs import Run
 from privaudit.statistics.change import Change, Difference, judge_changes
@@ -52,7 +53,7 @@ class MetricChange:
     """
 
     name: str
-    about: About
+    about: Side
     first: float
     second: float
     change: Change
@@ -164,10 +165,11 @@ def compare(
 ) -> RunComparison:
     """Compare two audited runs: the paired difference of each metric, first minus other.
 
-    Metrics: the AUROC of each attack (DeLong, "Comparing the areas under two or more
-    correlated ROC curves", Biometrics 1988; within clients, averaged by pairs), the
-    share of correct guesses, and utility on the clients' own classes. An attack with
-    shadow models for some clients is compared on the clients that both audits attacked.
+    Metrics are those of :data:`privaudit.evaluation.metric.METRICS`: the AUROC of each
+    attack (DeLong, "Comparing the areas under two or more correlated ROC curves",
+    Biometrics 1988; within clients, averaged by pairs), the share of correct guesses,
+    and utility on the clients' own classes. An attack with shadow models for some
+    clients is compared on the clients that both audits attacked.
 
     Args:
         first: A run or its name; or several of one setting, with different seeds.
@@ -203,7 +205,7 @@ def compare(
         measured = measure_pair(*audits[0], names, utility)
     else:
         measured = measure_seeds(audits, names, utility)
-    margins: dict[About, float] = {"leak": margin, "use": utility_margin}
+    margins: dict[Side, float] = {"leak": margin, "use": utility_margin}
     settled = measured if attacks else _settled(measured)
     rest = [metric for metric in measured if metric not in settled]
     by_coin = all(run.sampling == "coin" for run in (*first_runs, *other_runs))
@@ -222,12 +224,13 @@ def compare(
 
 def _settled(measured: Sequence[Measured]) -> list[Measured]:
     """Return what was named before any score was seen: one AUROC, and utility."""
-    return [measured[0], *(m for m in measured[1:] if m.about == "use")]
+    auroc = next(m for m in measured if m.metric is AUROC)
+    return [auroc, *(m for m in measured if m.about == "use")]
 
 
 def _judge(
     measured: Sequence[Measured],
-    margins: Mapping[About, float],
+    margins: Mapping[Side, float],
     alpha: float,
     sampling: Sampling,
     *,
@@ -237,14 +240,22 @@ def _judge(
     differences = [
         Difference(
             m.name,
-            m.interval_at,
+            m.numbers.interval_at,
             margins[m.about],
             sampling if m.about == "leak" else "coin",
         )
         for m in measured
     ]
     return [
-        MetricChange(m.name, m.about, m.first, m.second, change, is_primary, m.turned)
+        MetricChange(
+            m.name,
+            m.about,
+            m.numbers.first,
+            m.numbers.second,
+            change,
+            is_primary,
+            m.numbers.turned,
+        )
         for m, change in zip(measured, judge_changes(differences, alpha), strict=True)
     ]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from pydantic import ConfigDict, Field
@@ -11,11 +11,17 @@ from privaudit.auditing.audit import Audit
 from privaudit.core.errors import ConfigError
 from privaudit.core.formatting import epsilon as in_words
 from privaudit.core.provenance import Provenance
+from privaudit.evaluation.metric import Metric, metrics_of
 from privaudit.privacy.certificate import guarantee_of
 from privaudit.statistics.curve import Groups, tpr_over_seeds
 from privaudit.statistics.estimate import Estimate, mean_with_t, paired_difference
 
 Key = tuple[str, float | None]  # a cell's mode and epsilon
+
+
+def other_metrics() -> list[Metric[Any]]:
+    """Return the metrics of attacks that have no field of their own in a sweep."""
+    return [metric for metric in metrics_of("leak") if not metric.field]
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,7 @@ class SweepPoint:
         attack: Whose AUROC and success rate they are.
         metric: What utility is measured by.
         scores: The attack's, of members and of non-members; None if not kept.
+        others: What metrics of attacks besides AUROC and success rate say, by code.
         study: Of what; None of a sweep that an earlier version wrote.
         computed: With what the run was trained; nothing of such a sweep.
     """
@@ -95,6 +102,7 @@ class SweepPoint:
     )
     study: Study | None = None
     computed: Provenance = field(default_factory=Provenance)
+    others: Mapping[str, Estimate] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -136,6 +144,7 @@ class SweepPoint:
             study=study_of(audit),
             computed=Provenance.of(audit.run.header),
             scores=(members, others),
+            others={m.code: m.shown(leak) for m in other_metrics()},
         )
 
 
@@ -159,6 +168,7 @@ class SweepCell:
         certified: The largest over the seeds; None if it is missing in one.
         tpr: True-positive rate at a false-positive rate of 1 %, of all seeds' records
             at one threshold; None where no scores were kept.
+        others: Means of other metrics of attacks by code, of those in all its runs.
     """
 
     mode: str
@@ -173,6 +183,7 @@ class SweepCell:
     change: Estimate | None
     certified: float | None
     tpr: Estimate | None
+    others: Mapping[str, Estimate] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -241,6 +252,11 @@ def _cell(
         change=_change(points, groups[reference], differences) if compared else None,
         certified=max(proved) if len(proved) == len(points) else None,
         tpr=tpr_over_seeds(scores) if len(scores) == len(points) else None,
+        others={
+            m.code: m.over_seeds([p.others[m.code].value for p in points])
+            for m in other_metrics()
+            if all(m.code in p.others for p in points)
+        },
     )
 
 

@@ -49,7 +49,8 @@ def client_plot(audits: Sequence[Audit]) -> Figure:
         for label, leak in series_of(audits)
     ]
     clients = dict.fromkeys(c for _, rows in series for c in rows if c != AVERAGE)
-    return _row_plot(series, [*clients, AVERAGE], _WITHIN.format("client"))
+    rows = [*clients, AVERAGE]
+    return row_plot(series, rows, _WITHIN.format("client"), shaded=len(rows) - 1)
 
 
 def _most_pairs(clients: Rows) -> Rows:
@@ -76,7 +77,7 @@ def class_plot(audits: Sequence[Audit], classes: Classes) -> Figure | None:
     ]
     if not any(set(drawn) & set(rows) for _, drawn in series):
         return None
-    return _row_plot(series, rows, _WITHIN.format("class"))
+    return row_plot(series, rows, _WITHIN.format("class"))
 
 
 def property_plot(audits: Sequence[Audit]) -> Figure | None:
@@ -95,7 +96,7 @@ def property_plot(audits: Sequence[Audit]) -> Figure | None:
         return None
     kept = sorted(sizes, key=lambda name: -sizes[name])[:MOST_CLASSES]
     rows = [name for name in sizes if name in kept]
-    return _row_plot(found, rows, "Chance that a record with it is the more exposed")
+    return row_plot(found, rows, "Chance that a record with it is the more exposed")
 
 
 def _largest(classes: Sequence[ClassLeak]) -> list[str]:
@@ -107,8 +108,14 @@ def _largest(classes: Sequence[ClassLeak]) -> list[str]:
     return [name for name in sizes if name in largest]
 
 
-def _row_plot(
-    series: Sequence[tuple[str, Rows]], rows: Sequence[str], what: str
+def row_plot(
+    series: Sequence[tuple[str, Rows]],
+    rows: Sequence[str],
+    what: str,
+    *,
+    names: Sequence[str] = (),
+    shaded: int | None = None,
+    is_named: bool = True,
 ) -> Figure:
     """Draw rows of AUROCs.
 
@@ -116,23 +123,27 @@ def _row_plot(
         series: Of each run, by row.
         rows: From top to bottom.
         what: Written below.
+        names: Of two lines each, in place of the rows' own.
+        shaded: The place of the row that matters most.
+        is_named: Whether a legend says which run a colour is.
     """
-    step = 0.7 / len(series)
+    step, high = 0.7 / len(series), 0.42 if names else 0.32
     with house_style():
-        height = 1.3 + len(rows) * max(0.32, 0.15 * len(series))
+        height = 1.0 + 0.3 * is_named + len(rows) * max(high, 0.15 * len(series))
         figure = new_figure(7.6, height)
         axes = figure.subplots()
         light_grid(axes)
         axes.axvline(0.5, color=INK, linewidth=1, zorder=1)
-        if rows[-1] == AVERAGE:
-            axes.axhspan(len(rows) - 1.5, len(rows) - 0.5, color=PALE, zorder=0)
+        if shaded is not None:
+            axes.axhspan(shaded - 0.5, shaded + 0.5, color=PALE, zorder=0, linewidth=0)
         for index, (label, aurocs) in enumerate(series):
             shift = (index - (len(series) - 1) / 2) * step
             _dots(axes, aurocs, rows, shift, index, shortened(label))
         _mark_unresolved(axes, series, rows)
-        name_rows(axes, [shortened(row, 24) for row in rows])
+        name_rows(axes, names or [shortened(row, 24) for row in rows])
         axes.set_xlabel(what)
-        figure.legend(loc="outside upper center", ncols=min(len(series), 2))
+        if is_named:
+            figure.legend(loc="outside upper center", ncols=min(len(series), 2))
     return figure
 
 
@@ -140,7 +151,7 @@ def _dots(
     axes: Axes, found: Rows, rows: Sequence[str], shift: float, index: int, label: str
 ) -> None:
     places = [(place, row) for place, row in enumerate(rows) if row in found]
-    for average in (False, True):
+    for average in sorted({row == AVERAGE for row in rows}):
         drawn = [(place, row) for place, row in places if (row == AVERAGE) == average]
         axes.errorbar(
             [found[row].value for _, row in drawn],

@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 
 from privaudit.core.formatting import as_csv, epsilon, markdown_table
 from privaudit.core.storage import storage_errors, to_json
-from privaudit.evaluation.tradeoff.cells import SweepCell, SweepPoint
+from privaudit.evaluation.metric import Metric
+from privaudit.evaluation.tradeoff.cells import SweepCell, SweepPoint, other_metrics
 from privaudit.evaluation.tradeoff.result import Tradeoff
 from privaudit.federated.runs.folder.outputs import check_folder, write_output
 from privaudit.report.figures.figure_style import to_png, to_svg
@@ -115,11 +116,18 @@ def _header(found: Tradeoff) -> tuple[str, ...]:
         "Gain over zero-shot",
         "Success rate of the attack",
         "AUROC of the attack",
+        *(f"{heading(metric.title)} of the attack" for metric in _others(found)),
         "TPR at FPR 1 %",
         f"AUROC less {_reference(found.cells)}",
         "ε certified",
         "Standing",
     )
+
+
+def _others(found: Tradeoff) -> list[Metric[Any]]:
+    """Return the metrics that have no column of their own, as far as runs have them."""
+    known = {code for cell in found.cells for code in cell.others}
+    return [metric for metric in other_metrics() if metric.code in known]
 
 
 def _reference(cells: Sequence[SweepCell]) -> str:
@@ -134,13 +142,17 @@ def _has_own_reference(cell: SweepCell) -> bool:
     return cell.reference == (cell.mode, None)
 
 
-def _row(cell: SweepCell) -> list[str]:
+def _row(cell: SweepCell, others: Sequence[Metric[Any]]) -> list[str]:
     measured = (cell.local, cell.neighbour, cell.gain, cell.success, cell.auroc)
     return [
         cell.mode,
         epsilon(cell.epsilon),
         str(len(cell.seeds)),
         *(_number(estimate) for estimate in measured),
+        *(
+            _number(cell.others[m.code]) if m.code in cell.others else ""
+            for m in others
+        ),
         _rate(cell.tpr),
         _number(cell.change) if cell.change else "",
         epsilon(cell.certified),
@@ -148,14 +160,19 @@ def _row(cell: SweepCell) -> list[str]:
 
 
 def _rows(found: Tradeoff) -> list[list[str]]:
+    others = _others(found)
     return [
-        [*_row(cell), found.standing(place)] for place, cell in enumerate(found.cells)
+        [*_row(cell, others), found.standing(place)]
+        for place, cell in enumerate(found.cells)
     ]
 
 
 def _reported(found: Tradeoff) -> list[list[str]]:
     """Return the rows on other seeds: alike, but nothing is compared there."""
-    return [[*_row(cell)[:-2], epsilon(cell.certified)] for cell in found.reported]
+    others = _others(found)
+    return [
+        [*_row(cell, others)[:-2], epsilon(cell.certified)] for cell in found.reported
+    ]
 
 
 def _rate(estimate: Estimate | None) -> str:
@@ -260,8 +277,8 @@ def _as_csv(found: Tradeoff) -> str:
 def _line(cell: SweepCell) -> dict[str, Any]:
     line: dict[str, Any] = {"mode": cell.mode, "epsilon": cell.epsilon}
     line["seeds"] = " ".join(map(str, cell.seeds))
-    for name in _MEASURES:
-        estimate: Estimate | None = getattr(cell, name)
+    measured: dict[str, Estimate | None] = {n: getattr(cell, n) for n in _MEASURES}
+    for name, estimate in (measured | dict(cell.others)).items():
         entries = estimate.to_dict() if estimate else {}
         for end, column in (("value", ""), ("low", "_low"), ("high", "_high")):
             line[name + column] = entries.get(end)

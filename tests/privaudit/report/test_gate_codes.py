@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
-from privaudit.auditing.assurance import assure
+from privaudit.auditing.assurance import Assurance, assure
 from privaudit.checks.gate.gate import GateResult
 from privaudit.checks.gate.guarantees import Stated, compare_guarantees
 from privaudit.report.badge import gate_badge
+from privaudit.report.gate_codes import unproved
 from privaudit.report.junit import gate_junit
 from privaudit.report.markdown import gate_markdown
 from privaudit.report.sarif import gate_sarif
+from privaudit.statistics.verdict import UNKNOWN_SAMPLING, Sampling
 from tests.privaudit.report.gate_results import made
 
 WRITERS: dict[str, Callable[[GateResult], Any]] = {
@@ -65,6 +67,15 @@ def test_no_epsilon_is_there_as_it_may_count_the_members(
         worse = "no weaker" if now == 7.25 else "weaker"
         assert f"is {worse} than before" in written
         assert "Claim not proved." in written
+
+
+def test_that_no_coin_is_declared_is_a_code_whatever_the_sentence_says() -> None:
+    result = made(same=0.0)
+    codes: list[tuple[Sampling, str]] = [("unknown", UNKNOWN_SAMPLING), ("coin", "")]
+    for sampling, said in codes:
+        missing = Assurance("unproved", "nothing proved", "Worded anew.", sampling)
+        found = unproved(replace(result, assurance=missing))
+        assert found == f"Nothing proved. {said}".strip()
 
 
 @pytest.mark.parametrize("name", WRITERS)

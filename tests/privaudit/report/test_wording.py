@@ -1,3 +1,4 @@
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -42,6 +43,21 @@ def test_where_groups_are_counted_odds_are_about_groups() -> None:
     assert "one group of members and one of non-members" in said
     assert "identifies the group of members in" in said
     assert "too few groups of records" in wording.finding(few)
+
+
+def test_where_whole_clients_are_counted_no_word_is_of_records() -> None:
+    audit = make_audit(shift=1.0)
+    scenario = replace(audit.scenario, unit="client")
+    headline = replace(audit.headline, attack="too few records", tied=3)
+    results = {"too few records": headline}  # a name stays what it is
+    said = wording.finding(replace(audit, scenario=scenario, results=results))
+    members, others = audit.auroc.n
+    assert "can tell clients that took part from clients that did not" in said
+    assert "the attack “too few records”, named beforehand" in said
+    assert f"n = {members} that took part + {others} that did not; random" in said
+    assert said.endswith(
+        f"3 of {members + others} clients are tied; no threshold separates them."
+    )
 
 
 def test_a_missing_epsilon_is_none_and_zero_is_zero() -> None:

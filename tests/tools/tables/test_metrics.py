@@ -1,8 +1,10 @@
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from privaudit.evaluation.metric import METRICS
 from privaudit.statistics.captions.scores import METRICS as CAPTION_METRICS
 from privaudit_tools.tables.metrics import (
     PLAIN,
@@ -13,6 +15,7 @@ from privaudit_tools.tables.metrics import (
     scale,
 )
 from privaudit_tools.tables.plan import TablePlan
+from privaudit_tools.tables.utility_words import title
 
 ATTACKS = ("loss-threshold", "token-loss", "max-renyi image 10 % order 2")
 
@@ -45,6 +48,21 @@ def test_a_metric_that_is_no_plain_one_is_an_attack_on_somebodys_model() -> None
     assert not lacks_owner("client rmia success")
     assert not lacks_owner("server token-loss")
     assert not lacks_owner("server exact match")
+
+
+def test_another_metric_of_attacks_is_named_behind_the_attack(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other = replace(METRICS.find("success"), code="advantage", heading="Advantage")
+    assert attack_of("client rmia advantage") == "rmia advantage"
+    monkeypatch.setitem(METRICS._entries, "advantage", other)
+    assert attack_of("client rmia advantage") == "rmia"
+    assert lacks_owner("rmia advantage")
+    check_metrics(["server token-loss advantage"], "some-scenario", ATTACKS)
+    plan = plan_of(metrics=["client token-loss advantage"])
+    assert title(plan, plan.measured[0]) == (
+        "Advantage of token-loss on reconstructed models"
+    )
 
 
 def test_units_by_hand() -> None:

@@ -17,6 +17,7 @@ from privaudit.auditing.parts.server_model import SERVER_MODEL
 from privaudit.auditing.scenario import find_scenario
 from privaudit.core.errors import ConfigError
 from privaudit.core.storage import parse_json, to_json
+from privaudit.evaluation.metric import metrics_of
 from privaudit.federated.runs.population import (
     Population,
     records_elsewhere,
@@ -28,9 +29,9 @@ from privaudit.federated.runs.utility import measure_clients
 from privaudit.federated.trainer import ClientId
 from privaudit_tools.tables.metrics import (
     ELSEWHERE,
-    SUCCESS,
     Metric,
     domain_of,
+    named,
 )
 from privaudit_tools.tables.parts import Elsewhere
 
@@ -138,9 +139,11 @@ def _leaks(run: Run, asked: Afterwards) -> Found:
 
 
 def _found_by(whose: str, results: Mapping[str, AttackResult]) -> Found:
-    aurocs = {f"{whose} {name}": leak.auroc.value for name, leak in results.items()}
-    right = {f"{whose} {name}{SUCCESS}": r.success.value for name, r in results.items()}
-    return aurocs | right
+    return {
+        named(whose, attack, number): number.shown(result).value
+        for number in metrics_of("leak")
+        for attack, result in results.items()
+    }
 
 
 def _elsewhere(run: Run, place: Elsewhere) -> Found:

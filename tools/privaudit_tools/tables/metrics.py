@@ -5,27 +5,31 @@ the server's own model ("server BLEU-1"; on another data set, "elsewhere BLEU-1"
 what is sent ("megabytes per round"), to the clients of one domain ("mix on clipart",
 "local on real"), or to an attack: "client NAME" on reconstructed models,
 "server NAME" on the server's model, its AUROC, or with " success" behind it its share of
-right guesses, averaged over classes. An attack's bare NAME is for tables whose rows say
+right guesses, averaged over classes; likewise with the code of any other metric of
+attacks (:mod:`privaudit.evaluation.metric`). An attack's bare NAME is for tables whose rows say
 whose model is attacked.
 """
 
 import math
 from collections.abc import Collection, Iterator
 from difflib import get_close_matches
-from typing import Literal
+from typing import Any, Literal
 
+from privaudit.evaluation import metric as evaluated
+from privaudit.evaluation.metric import metrics_of
+from privaudit.evaluation.metrics.auroc import AUROC
 from privaudit.federated.runs.tasks import EXACT
 from privaudit.statistics.captions.scores import METRICS as CAPTION_METRICS
 from privaudit.statistics.captions.token_f1 import F1
 
 Metric = str
+AttackNumber = evaluated.Metric[Any]
 Whose = Literal["server", "client"]
 
 ACCURACIES = ("local", "neighbour", "mix", "all")
 MEGABYTES = "megabytes per round"
 ELSEWHERE = "elsewhere"
 CIDER = "CIDEr-D"
-SUCCESS = " success"
 CAPTIONS = tuple(
     f"{who} {name}"
     for who in ("server", "clients", ELSEWHERE)
@@ -60,14 +64,31 @@ def attack_of(metric: Metric) -> str | None:
     """
     if metric in PLAIN or domain_of(metric):
         return None
-    name = metric.removesuffix(SUCCESS)
+    name = _without_number(metric)
     first, _, rest = name.partition(" ")
     return rest if first in _VICTIMS else name
 
 
+def number_of(metric: Metric) -> AttackNumber:
+    """Return which number of an attack a metric is: its AUROC where it names none."""
+    code = metric.rpartition(" ")[2]
+    named = {number.code: number for number in metrics_of("leak")}
+    return named.get(code, AUROC)
+
+
+def named(whose: str, attack: str, number: AttackNumber) -> Metric:
+    """Return what an attack's number is called: "client rmia success"."""
+    return f"{whose} {attack}" + f" {number.code}" * (number is not AUROC)
+
+
+def _without_number(metric: Metric) -> str:
+    number = number_of(metric)
+    return metric if number is AUROC else metric.removesuffix(f" {number.code}")
+
+
 def lacks_owner(metric: Metric) -> bool:
     """Say whether a metric is an attack's bare name."""
-    return attack_of(metric) == metric.removesuffix(SUCCESS)
+    return attack_of(metric) == _without_number(metric)
 
 
 def scale(metric: Metric) -> float:
@@ -83,7 +104,12 @@ def largest(metric: Metric) -> float:
     """Return the largest number that can be printed."""
     if metric == MEGABYTES:
         return math.inf
-    return 1000.0 if metric.endswith(CIDER) else 100.0
+    return 1000.0 if is_cider(metric) else 100.0
+
+
+def is_cider(metric: Metric) -> bool:
+    """Say whether a metric is CIDEr-D of somebody's captions."""
+    return metric in CAPTIONS and metric.partition(" ")[2] == CIDER
 
 
 def check_metrics(
@@ -114,8 +140,8 @@ def _known(scenario: str, attacks: Collection[str]) -> str:
         f"there are {', '.join((*ACCURACIES, MEGABYTES))}; "
         f"{' or '.join(_IN_DOMAINS)} with 'on' and a domain; server, clients or "
         f"{ELSEWHERE} with {texts}; and server or client with an attack of "
-        f"{scenario}, with{SUCCESS} behind it for its right guesses: "
-        f"{', '.join(attacks)}"
+        f"{scenario}, with {' or '.join(_behind())} behind it for another number than "
+        f"its AUROC: {', '.join(attacks)}"
     )
 
 
@@ -124,4 +150,9 @@ def _names(attacks: Collection[str]) -> Iterator[str]:
     for attack in attacks:
         yield attack
         for whose in _VICTIMS:
-            yield from (f"{whose} {attack}", f"{whose} {attack}{SUCCESS}")
+            for number in metrics_of("leak"):
+                yield named(whose, attack, number)
+
+
+def _behind() -> list[str]:
+    return [number.code for number in metrics_of("leak") if number is not AUROC]

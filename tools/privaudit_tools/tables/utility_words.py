@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 
 from privaudit_tools.tables.metrics import (
     CAPTIONS,
-    CIDER,
     ELSEWHERE,
     MEGABYTES,
-    SUCCESS,
     Metric,
     attack_of,
     domain_of,
+    is_cider,
+    number_of,
 )
 from privaudit_tools.tables.plan import ONLY_COLUMN, TablePlan
 
@@ -55,7 +55,7 @@ def heads(labels: Sequence[str], metric: Metric) -> list[str]:
 
 def _number(metric: Metric) -> str:
     """Return which number of an attack a metric is."""
-    return "Success" if metric.endswith(SUCCESS) else "AUROC"
+    return number_of(metric).heading or number_of(metric).title
 
 
 def label(plan: TablePlan, metric: Metric) -> str:
@@ -102,13 +102,13 @@ def unit(metric: Metric) -> str:
     """Return what a printed number counts."""
     if metric == MEGABYTES:
         return MEGABYTES
-    return HUNDREDTHS if metric.endswith(CIDER) else PER_CENT
+    return HUNDREDTHS if is_cider(metric) else PER_CENT
 
 
 def about_units(plan: TablePlan) -> list[str]:
     """Return a sentence for each kind of number that is no share of right answers."""
     sentences = []
-    if any(metric.endswith(CIDER) for metric in plan.measured):
+    if any(is_cider(metric) for metric in plan.measured):
         sentences.append(
             "CIDEr-D is coco-caption's CIDEr times 100, as in papers: from 0 to 1,000."
         )

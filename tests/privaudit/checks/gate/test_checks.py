@@ -13,7 +13,7 @@ from privaudit.checks.gate.checks import (
     judge,
     overall,
 )
-from privaudit.evaluation.compare.paired_metrics import About
+from privaudit.evaluation.metric import Side
 from privaudit.statistics.estimate import Estimate, proportion, unresolved
 from privaudit.statistics.intervals import normal_quantile
 
@@ -28,14 +28,14 @@ def normal_at(value: float, error: float) -> Callable[[float], Estimate]:
     return at
 
 
-def change(value: float, about: About = "leak", error: float = 0.01) -> GateQuestion:
+def change(value: float, about: Side = "leak", error: float = 0.01) -> GateQuestion:
     before = 0.5
     at = normal_at(value, error)
     setting = "margin" if about == "leak" else "utility_margin"
     return GateQuestion("AUROC", about, setting, 0.05, before + value, before, at)
 
 
-def limit(value: float, line: float, about: About = "leak") -> GateQuestion:
+def limit(value: float, line: float, about: Side = "leak") -> GateQuestion:
     setting = "max_auroc" if about == "leak" else "min_utility"
     at = normal_at(value, 0.01)
     return GateQuestion("AUROC", about, setting, line, value, None, at)

@@ -17,7 +17,8 @@ from privaudit.core.errors import (
     UnknownNameError,
 )
 from privaudit.evaluation.compare.compare import MetricChange, compare
-from privaudit.evaluation.compare.paired_metrics import About, measure_pair
+from privaudit.evaluation.compare.measured import measure_pair
+from privaudit.evaluation.metric import Side
 from privaudit.statistics.change import Difference, judge_changes, p_value_within
 from privaudit.statistics.comparisons import pooled_paired_auroc_difference
 from privaudit.statistics.estimate import Estimate
@@ -130,7 +131,9 @@ def test_each_kind_is_corrected_for_its_own_number(runs: Path) -> None:
         for name in ("promptfl-0", "zero-shot-0")
     ]
     auroc, _, use = measure_pair(audits[0], audits[1], ["loss-threshold"], utility=True)
-    first, second = sorted(p_value_within(m.interval_at, 0.0) for m in (auroc, use))
+    first, second = sorted(
+        p_value_within(m.numbers.interval_at, 0.0) for m in (auroc, use)
+    )
     expected = [min(2 * first, 1.0), min(max(2 * first, second), 1.0)]
     assert sorted(e.change.p_value for e in found.primary) == pytest.approx(expected)
 
@@ -157,7 +160,7 @@ def test_a_secondary_increase_decides_nothing(runs: Path) -> None:
     ],
 )
 def test_worse_is_a_higher_leak_and_a_lower_use(
-    about: About, value: float, regressed: bool, passes: bool
+    about: Side, value: float, regressed: bool, passes: bool
 ) -> None:
     def interval_at(confidence: float) -> Estimate:
         half = 0.02 * confidence
@@ -178,12 +181,17 @@ def test_members_with_the_lower_scores_are_as_easily_distinguished(runs: Path) -
         changed = {"loss-threshold": {**columns, "scores": scores}}
         sides.append(replace(audit, columns=changed))
     auroc, _ = measure_pair(sides[0], sides[1], ["loss-threshold"], utility=False)
-    assert auroc.turned == (True, False)
-    assert auroc.first > 0.95
-    assert auroc.interval_at(0.95).low > 0.4
-    (change,) = judge_changes([Difference(auroc.name, auroc.interval_at)])
+    assert auroc.numbers.turned == (True, False)
+    assert auroc.numbers.first > 0.95
+    assert auroc.numbers.interval_at(0.95).low > 0.4
+    (change,) = judge_changes([Difference(auroc.name, auroc.numbers.interval_at)])
     entry = MetricChange(
-        auroc.name, "leak", auroc.first, auroc.second, change, turned=auroc.turned
+        auroc.name,
+        "leak",
+        auroc.numbers.first,
+        auroc.numbers.second,
+        change,
+        turned=auroc.numbers.turned,
     )
     assert entry.regressed
     assert entry.sentence.endswith(

@@ -1,0 +1,46 @@
+"""Success rate of an attack: the share of right guesses."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from privaudit.auditing.attack_result import ClientScores
+from privaudit.evaluation.metric import METRICS, Metric, PairedNumbers
+from privaudit.statistics.comparisons import paired_accuracy_difference
+from privaudit.statistics.estimate import Estimate
+from privaudit.statistics.guesses import success_rate
+from privaudit.statistics.roc import sign_turned
+
+
+def _interval(clients: Sequence[ClientScores], confidence: float) -> Estimate:
+    truth = np.concatenate([client.is_member for client in clients])
+    guesses = np.concatenate([client.guesses for client in clients])
+    return success_rate(truth, guesses, confidence)
+
+
+def _paired(
+    first: Sequence[ClientScores], second: Sequence[ClientScores]
+) -> PairedNumbers:
+    correct, other_correct = (
+        np.concatenate([client.guesses == client.is_member for client in clients])
+        for clients in (first, second)
+    )
+    clusters = [client.cluster for client in first if client.cluster is not None]
+    alike = np.concatenate(clusters) if clusters else None
+
+    def interval_at(confidence: float) -> Estimate:
+        return paired_accuracy_difference(
+            correct, other_correct, confidence, alike
+        ).estimate
+
+    return PairedNumbers(
+        float(correct.mean()), float(other_correct.mean()), interval_at
+    )
+
+
+SUCCESS = METRICS.register("success")(
+    Metric(
+        "success", "success rate", "leak", "success_plain", _interval, _paired,
+        field="success", heading="Success", turn=sign_turned,
+    )
+)  # fmt: skip

@@ -1,0 +1,148 @@
+"""A metric that one line registers is read by all that read metrics."""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from privaudit import Auditor, gate, load_run, train
+from privaudit.auditing.attack_result import ClientScores, leak_auroc
+from privaudit.auditing.storage.load import read_audit
+from privaudit.auditing.storage.restore import restore_audit
+from privaudit.auditing.storage.save import save_audit
+from privaudit.checks.gate.settings import GateSettings, make_settings
+from privaudit.cli.pytest_plugin import MarkerLimit, _check
+from privaudit.core.errors import ConfigError
+from privaudit.evaluation.compare.compare import compare
+from privaudit.evaluation.metric import METRICS, Metric, metrics_of
+from privaudit.evaluation.metrics.auroc import AUROC
+from privaudit.evaluation.tradeoff.cells import SweepPoint
+from privaudit.evaluation.tradeoff.result import judge_sweep
+from privaudit.report.galleries.sweep import write_sweep
+from privaudit.statistics.estimate import Estimate
+from tests.conftest import Cli, common_cache
+
+SCENARIO = "server-reconstruct"
+NEW = "loss-threshold balanced accuracy"
+
+
+def _guessed(clients: Sequence[ClientScores]) -> list[ClientScores]:
+    return [replace(c, scores=c.guesses * 1.0, left_out=None) for c in clients]
+
+
+def _interval(clients: Sequence[ClientScores], confidence: float) -> Estimate:
+    return leak_auroc(_guessed(clients), confidence)
+
+
+@pytest.fixture
+def accuracy(monkeypatch: pytest.MonkeyPatch) -> Metric[Sequence[ClientScores]]:
+    """The AUROC of guesses, under a code that comes before the headline's."""
+    metric: Metric[Sequence[ClientScores]] = Metric(
+        "accuracy", "balanced accuracy", "leak", "", _interval,
+        lambda first, second: AUROC.paired(_guessed(first), _guessed(second)),
+    )  # fmt: skip
+    monkeypatch.setitem(METRICS._entries, "accuracy", metric)
+    return metric
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("audited")
+    with common_cache(tmp_path_factory):
+        for seed in (0, 1):
+            for trainer in ("promptfl", "zero-shot"):
+                run = train(
+                    trainer,
+                    folder=folder,
+                    name=f"{trainer}-{seed}",
+                    rounds=1,
+                    clients=3,
+                    seed=seed,
+                )
+                save_audit(Auditor(run).attack(shadows=0))
+    return folder
+
+
+@pytest.mark.parametrize("seeds", [(0,), (0, 1)])
+def test_runs_and_seeds_are_compared_in_it_and_the_headline_stays(
+    folder: Path, accuracy: Metric[Sequence[ClientScores]], seeds: tuple[int, ...]
+) -> None:
+    found = compare(
+        [folder / f"promptfl-{seed}" for seed in seeds],
+        [folder / f"zero-shot-{seed}" for seed in seeds],
+    )
+    assert [one.name for one in found.primary] == [
+        "loss-threshold AUROC",
+        "accuracy on own classes",
+    ]
+    (new,) = (one for one in found.secondary if one.name == NEW)
+    clients = [
+        read_audit(load_run(folder / f"promptfl-{seed}"), SCENARIO).clients(
+            "loss-threshold"
+        )
+        for seed in seeds
+    ]
+    by_hand = [accuracy.at(each)(0.95).value for each in clients]
+    assert new.first == pytest.approx(sum(by_hand) / len(by_hand))
+
+
+def test_the_gate_asks_about_it(
+    folder: Path, accuracy: Metric[Sequence[ClientScores]], cli: Cli, tmp_path: Path
+) -> None:
+    settings = GateSettings(metrics=("accuracy",), guarantees=False, margin=0.5)
+    run, before = (load_run(folder / name) for name in ("promptfl-0", "zero-shot-0"))
+    (check,) = gate(run, before, settings).tested
+    assert check.name == NEW
+    assert check.question.before is not None
+    audit = folder / "zero-shot-0" / "audits" / SCENARIO / "audit.json"
+    with pytest.raises(ConfigError, match="no estimate at leaks/loss-threshold/accur"):
+        gate(run, audit, settings)
+    baseline = tmp_path / "baseline.json"
+    asked = ("--metrics", "accuracy", "--no-guarantees", "--margin", "0.5")
+    cli("gate", str(before.path), "--write-baseline", str(baseline), *asked)
+    _, said, _ = cli("gate", str(run.path), "--baseline", str(baseline), *asked)
+    assert NEW in " ".join(said.split())
+
+
+def test_what_nobody_registered_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"metrics.0 = 'accuracy': .*auroc, success"):
+        make_settings({"metrics": ["accuracy"]})
+
+
+def test_a_marker_holds_tests_to_it(
+    folder: Path, accuracy: Metric[Sequence[ClientScores]]
+) -> None:
+    audit = restore_audit(read_audit(load_run(folder / "promptfl-0"), SCENARIO))
+    check = _check(audit, MarkerLimit(metric="accuracy", below=0.99))
+    assert check.name == NEW
+    expected = accuracy.at(audit.headline.clients)(0.95)
+    assert check.estimate == expected
+    with pytest.raises(
+        ConfigError, match="are accuracy and auroc and success and util"
+    ):
+        _check(audit, MarkerLimit(metric="precision", below=0.99))
+
+
+def test_a_sweep_has_it_as_a_column(
+    folder: Path, accuracy: Metric[Sequence[ClientScores]], tmp_path: Path
+) -> None:
+    audits = [
+        restore_audit(read_audit(load_run(folder / f"promptfl-{seed}"), SCENARIO))
+        for seed in (0, 1)
+    ]
+    found = judge_sweep([SweepPoint.of(audit, "promptfl", None) for audit in audits])
+    values = [accuracy.shown(audit.headline).value for audit in audits]
+    assert found.cells[0].others["accuracy"].value == pytest.approx(sum(values) / 2)
+    page = write_sweep(found, tmp_path / "sweep").read_text()
+    assert "Balanced accuracy of the attack" in page
+    lines = (tmp_path / "sweep" / "sweep.csv").read_text().splitlines()
+    (row,) = csv.DictReader(lines)
+    assert float(row["accuracy"]) == pytest.approx(sum(values) / 2)
+
+
+def test_every_metric_says_what_its_side_needs() -> None:
+    assert METRICS.names() == ["auroc", "success", "utility"]
+    assert [one.code for one in metrics_of("leak")] == ["auroc", "success"]
+    assert all(METRICS.find(code).code == code for code in METRICS.names())
