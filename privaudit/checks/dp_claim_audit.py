@@ -30,7 +30,7 @@ from privaudit.federated.runs.config import RunConfig, make_config
 from privaudit.federated.runs.population import Population, populate
 from privaudit.federated.trainer import TRAINERS, Trainer
 from privaudit.federated.trainer_abilities import AcceptsGradientCanaries, claim_of
-from privaudit.privacy.certificate import Claim
+from privaudit.privacy.claim import Claim
 from privaudit.privacy.privacy_record import privacy_record
 from privaudit.statistics.claim import ClaimVerdict, Guarantee, judge_claim
 from privaudit.statistics.epsilon.bound import EpsilonBound, ManyRunsMethod

@@ -29,7 +29,7 @@ from privaudit.federated.transcripts.transcript import (
 )
 from privaudit.federated.weighted_mean import WEIGHT
 from privaudit.models.interfaces import OwnersModel
-from privaudit.privacy.certificate import Claim
+from privaudit.privacy.claim import Claim
 from privaudit.privacy.privacy_record import declared_only
 from privaudit.recording.bundle import BUNDLE, Bundle, bundle_of
 from privaudit.recording.owner import Owner, chosen_owner
