@@ -142,7 +142,7 @@ def test_an_attack_with_shadow_models_is_read_without_masks_and_accountants() ->
     needed = read_with(*attack)
     assert "privaudit.federated.federation" in needed
     assert not {n for n in needed if n.endswith((".masked_sum", ".accountant"))}
-    assert len(needed) < 54
+    assert len(needed) < 52
 
 
 def test_what_attacks_use_cannot_name_the_truth_either() -> None:
@@ -167,7 +167,9 @@ def test_only_the_federation_makes_messages() -> None:
     """
     paths = [*MODULES.items(), *((p.stem, p) for p in (ROOT / "trainers").glob("*.py"))]
     makers = {name for name, path in paths if "Message(" in path.read_text()}
-    seen = tuple(f"transcripts.{m}" for m in ("threat_models", "round_sums", "folder"))
+    seen = tuple(
+        f"transcripts.{m}" for m in ("threat_models", "view_messages", "folder")
+    )
     sending = {"federation", "messages", "masked_sum", *seen}
     assert makers <= {
         *(f"privaudit.federated.{name}" for name in sending),

@@ -13,14 +13,13 @@ from torch import Tensor
 
 from privaudit.core.errors import ConfigError, TranscriptError
 from privaudit.core.storage import parse_json
-from privaudit.core.tensors import Tensors, all_finite
+from privaudit.core.tensors import LazyTensors, Tensors, all_finite
 from privaudit.datasets.dataset import Dataset
 from privaudit.datasets.split import PUBLIC, Split
 from privaudit.federated.runs.folder.run_names import RUN_ORIGINS
 from privaudit.federated.runs.population import Population
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.trainer import ClientId, Records, Task
-from privaudit.federated.transcripts.lazy_tensors import LazyTensors
 from privaudit.federated.transcripts.transcript import (
     MASKED_KINDS,
     SERVER,
