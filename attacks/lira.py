@@ -9,12 +9,12 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
-from privaudit.auditing.shadow_models.signal_table import (
-    ShadowTable,
+from privaudit.auditing.shadow_models.shadow_signals import (
+    ShadowSignals,
     SignalsWithMembership,
+    shadow_signals,
 )
 from privaudit.auditing.shadow_models.splits import Source
-from privaudit.auditing.shadow_models.training import shadow_tables
 from privaudit.auditing.signals.thresholds import PUBLIC_MEDIAN, public_threshold
 from privaudit.statistics.shadow_comparison import (
     MANY,
@@ -72,17 +72,17 @@ class Lira:
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
         """Score each target's candidates by a log-likelihood ratio, in nats."""
         source: Source = "candidates" if self.mode == "online" else "public"
-        tables = shadow_tables(adversary, targets, self.shadows, source)
-        return [self._score(table) for table in tables]
+        known = shadow_signals(adversary, targets, self.shadows, source)
+        return [self._score(of_target) for of_target in known]
 
-    def _score(self, table: ShadowTable) -> Scores:
-        score_candidates = self._scoring(table.candidates)
+    def _score(self, known: ShadowSignals) -> Scores:
+        score_candidates = self._scoring(known.candidates)
         scores = score_candidates(np.arange(self.shadows))
         left_out = [score_candidates(rows) for rows in rows_left(self.shadows)]
         threshold = 0.0
         if self.mode == "offline":
-            reference = self._scoring(table.public)(np.arange(self.shadows))
-            labels = table.public.target.labels, table.candidates.target.labels
+            reference = self._scoring(known.public)(np.arange(self.shadows))
+            labels = known.public.target.labels, known.candidates.target.labels
             threshold = public_threshold(reference, *labels)
         return Scores(
             scores,

@@ -67,24 +67,24 @@ class Pipra:
         """
         for target in targets:
             _prompt_of(adversary, target.reconstructed.model)
-        pools = [
+        splits = [
             ShadowSplit.draw(adversary, target, self.shadows, "candidates")
             for target in targets
         ]
-        models = shadow_models(adversary, targets, pools)
-        triples = zip(targets, pools, models, strict=True)
+        models = shadow_models(adversary, targets, splits)
+        triples = zip(targets, splits, models, strict=True)
         return [_score(adversary, *one) for one in triples]
 
 
 def _score(
-    adversary: Adversary, target: Target, pool: ShadowSplit, models: list[Tensors]
+    adversary: Adversary, target: Target, split: ShadowSplit, models: list[Tensors]
 ) -> Scores:
     text = torch.stack([_text(adversary, model) for model in models])
     centre = text.mean(dim=0)
     own = _text(adversary, target.reconstructed.model) - centre
     known = _pairs(text - centre, target.candidates)
     asked = _pairs(own[None], target.candidates)[0]
-    scores = _discriminant(known, pool.is_in, asked)
+    scores = _discriminant(known, split.is_in, asked)
     return Scores(scores, scores > 0)
 
 

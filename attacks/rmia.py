@@ -10,12 +10,12 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
-from privaudit.auditing.shadow_models.signal_table import (
-    ShadowTable,
+from privaudit.auditing.shadow_models.shadow_signals import (
+    ShadowSignals,
     SignalsWithMembership,
+    shadow_signals,
 )
 from privaudit.auditing.shadow_models.splits import Source
-from privaudit.auditing.shadow_models.training import shadow_tables
 from privaudit.auditing.signals.thresholds import PUBLIC_MEDIAN, public_threshold
 from privaudit.core.errors import AttackError
 from privaudit.statistics.delong import delong_components
@@ -80,17 +80,17 @@ class Rmia:
                 "rmia:shadows=1,mode=offline."
             )
         source: Source = "candidates" if self.mode == "online" else "public"
-        tables = shadow_tables(adversary, targets, self.shadows, source)
-        return [self._score(table) for table in tables]
+        known = shadow_signals(adversary, targets, self.shadows, source)
+        return [self._score(of_target) for of_target in known]
 
-    def _score(self, table: ShadowTable) -> Scores:
-        public = _Likelihoods.of(table.public)
-        candidates = _Likelihoods.of(table.candidates)
-        a = self._a(table) if self.mode == "offline" else 0.0
+    def _score(self, known: ShadowSignals) -> Scores:
+        public = _Likelihoods.of(known.public)
+        candidates = _Likelihoods.of(known.candidates)
+        a = self._a(known) if self.mode == "offline" else 0.0
         ratio, others = self._ratios(candidates, public, a)
         scores = dominated_shares(ratio, others, self.gamma)
         among = dominated_shares(others, others, self.gamma)
-        labels = table.public.target.labels, table.candidates.target.labels
+        labels = known.public.target.labels, known.candidates.target.labels
         left_out = [
             dominated_shares(
                 *self._ratios(candidates.only(rows), public.only(rows), a), self.gamma
@@ -117,12 +117,12 @@ class Rmia:
             )
         return _rounded(ratios[0]), _rounded(ratios[1])
 
-    def _a(self, table: ShadowTable) -> float:
+    def _a(self, known: ShadowSignals) -> float:
         if self.a is not None:
             return self.a
         if self.shadows < FEWEST_TO_TUNE:
             return USUAL_A
-        return tune_a(_Likelihoods.of(table.pool), self.gamma)
+        return tune_a(_Likelihoods.of(known.training_set), self.gamma)
 
 
 def _rounded(ratios: Float[np.ndarray, " some"]) -> Float[np.ndarray, " some"]:
@@ -167,20 +167,21 @@ class _Likelihoods:
         )
 
 
-def tune_a(pool: _Likelihoods, gamma: float, most: int = 10) -> float:
+def tune_a(learned: _Likelihoods, gamma: float, most: int = 10) -> float:
     """Return the a at which shadows attack one another best, by mean AUROC.
 
-    Each of some shadows is the target once; of the pool's records those in are members,
-    and those out non-members and population alike. The target itself has no part in it.
+    Each of some shadows is the target once; of the records that shadows may be trained
+    on, those in are members, and those out non-members and population alike. The target
+    itself has no part in it.
     """
     aurocs = np.zeros(len(GRID))
-    for shadow in range(min(most, len(pool.shadows))):
-        inside, outside = pool.is_in[shadow], pool.is_out[shadow]
+    for shadow in range(min(most, len(learned.shadows))):
+        inside, outside = learned.is_in[shadow], learned.is_out[shadow]
         if not inside.any() or not outside.any():
             continue
-        others = np.flatnonzero(np.arange(len(pool.shadows)) != shadow)
-        mean_out = pool.only(others).mean_out()
-        target = pool.shadows[shadow]
+        others = np.flatnonzero(np.arange(len(learned.shadows)) != shadow)
+        mean_out = learned.only(others).mean_out()
+        target = learned.shadows[shadow]
         for place, a in enumerate(GRID):
             ratio = target / offline_mean(mean_out, float(a))
             scores = dominated_shares(ratio, ratio[outside], gamma)

@@ -13,12 +13,12 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.optim.adamw import adamw
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
-from privaudit.auditing.shadow_models.signal_table import (
-    ShadowTable,
+from privaudit.auditing.shadow_models.shadow_signals import (
+    ShadowSignals,
     SignalsWithMembership,
+    shadow_signals,
 )
 from privaudit.auditing.shadow_models.splits import Source, order_of_contents
-from privaudit.auditing.shadow_models.training import shadow_tables
 from privaudit.auditing.signals.signals import SignalTable
 from privaudit.core.streams import Stream
 
@@ -84,20 +84,21 @@ class Shadow:
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
         """Score each target's candidates by the attack model's log-odds."""
         source: Source = "candidates" if self.mode == "online" else "public"
-        tables = shadow_tables(adversary, targets, self.shadows, source)
+        known = shadow_signals(adversary, targets, self.shadows, source)
         return [
-            self._score(adversary, target, table)
-            for target, table in zip(targets, tables, strict=True)
+            self._score(adversary, target, of_target)
+            for target, of_target in zip(targets, known, strict=True)
         ]
 
     def _score(
-        self, adversary: Adversary, target: Target, table: ShadowTable
+        self, adversary: Adversary, target: Target, known: ShadowSignals
     ) -> Scores:
-        held, pool, candidates = self._held, table.pool, table.candidates.target
+        held, learned = self._held, known.training_set
+        candidates = known.candidates.target
         if self.mode == "online":  # sums round alike in whatever order they are asked
-            pool = pool.pick(order_of_contents(target.candidates))
-        train = _Examples.of_shadows(self, pool, slice(held, None))
-        check = _Examples.of_shadows(self, pool, slice(0, held))
+            learned = learned.pick(order_of_contents(target.candidates))
+        train = _Examples.of_shadows(self, learned, slice(held, None))
+        check = _Examples.of_shadows(self, learned, slice(0, held))
         stream = adversary.seeds.stream("attack model", client=target.client)
         classes = (
             _classes(candidates).shape[-1] if self.attack_models == "class-wise" else 1
@@ -140,11 +141,11 @@ class _Examples:
 
     @classmethod
     def of_shadows(
-        cls, attack: Shadow, pool: SignalsWithMembership, some: slice
+        cls, attack: Shadow, learned: SignalsWithMembership, some: slice
     ) -> "_Examples":
-        known = (pool.is_in[some] | pool.is_out[some]).flatten()
-        inputs, labels = attack._seen(pool.signals.models(some))
-        return cls(inputs[known], labels[known], pool.is_in[some].flatten()[known])
+        known = (learned.is_in[some] | learned.is_out[some]).flatten()
+        inputs, labels = attack._seen(learned.signals.models(some))
+        return cls(inputs[known], labels[known], learned.is_in[some].flatten()[known])
 
 
 class _AttackModels:

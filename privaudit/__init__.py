@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from privaudit.recording.recorder import Recorder
     from privaudit.report.galleries.sweep import write_sweep as write_tradeoff
     from privaudit.statistics.claim import Guarantee, judge_claim
-    from privaudit.statistics.epsilon.designs import OneRunCanaries
+    from privaudit.statistics.epsilon.bound import OneRunCanaries
     from privaudit.statistics.epsilon.one_run import OneRunGuesses
     from privaudit.statistics.estimate import Estimate
     from privaudit.statistics.verdict import judge_leak
@@ -84,7 +84,7 @@ _HOMES = {
     "Estimate": "privaudit.statistics.estimate:Estimate",
     "Guarantee": "privaudit.statistics.claim:Guarantee",
     "Ledger": "privaudit.federated.runs.ledger:Ledger",
-    "OneRunCanaries": "privaudit.statistics.epsilon.designs:OneRunCanaries",
+    "OneRunCanaries": "privaudit.statistics.epsilon.bound:OneRunCanaries",
     "OneRunGuesses": "privaudit.statistics.epsilon.one_run:OneRunGuesses",
     "Recorder": "privaudit.recording.recorder:Recorder",
     "Run": "privaudit.federated.runs.runs:Run",

@@ -13,10 +13,10 @@ import torch
 
 from privaudit import Auditor, load_run, train, use_device
 from privaudit.cli.progress import Event
-from privaudit.core.devices import chosen_device, find_device, moved
+from privaudit.core.devices import CPU, chosen_device, find_device, moved
 from privaudit.core.errors import ConfigError
 from privaudit.core.tensors import Stacked
-from privaudit.federated.on_device import on_device
+from privaudit.federated.on_device import class_on_device, on_device
 from privaudit.federated.trainer import TRAINERS, Cohort, LocalResult, Round, Task
 from privaudit.models.precisions import seconds_of
 from privaudit.trainers.promptfl import PromptFL
@@ -85,6 +85,18 @@ def test_a_model_that_writes_agrees_with_the_cpus() -> None:
         assert again.results[name].auroc.value == pytest.approx(
             result.auroc.value, abs=0.05
         )
+
+
+def test_what_computes_elsewhere_can_be_seen() -> None:
+    """One class for each kind and device; the trainer that was given keeps its own."""
+    trainer, device = PromptFL(epochs=2), torch.device("meta")
+    there: Any = on_device(trainer, device)
+    assert there.computes_on == device
+    assert repr(there) == repr(trainer)
+    assert type(there.single_step()) is class_on_device(PromptFL, device)
+    assert type(on_device(PromptFL(), device)) is type(there)
+    assert type(trainer) is PromptFL
+    assert on_device(trainer, CPU) is trainer
 
 
 class MakesTensorsOnTheCPU(PromptFL):

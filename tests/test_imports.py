@@ -125,20 +125,33 @@ def test_no_method_can_name_the_truth(method: str) -> None:
         assert not imports_of(path.read_text()) & TRUTH, path
 
 
+def read_with(*todo: str) -> set[str]:
+    """Return these modules with all of ours that they need, lazily or not."""
+    seen: set[str] = set()
+    left = list(todo)
+    while left:
+        module = left.pop()
+        if module in MODULES and module not in seen:
+            seen.add(module)
+            left += imports_of(MODULES[module].read_text())
+    return seen
+
+
+def test_an_attack_with_shadow_models_is_read_without_masks_and_accountants() -> None:
+    attack = imports_of((ROOT / "attacks" / "lira.py").read_text())
+    needed = read_with(*attack)
+    assert "privaudit.federated.federation" in needed
+    assert not {n for n in needed if n.endswith((".masked_sum", ".accountant"))}
+    assert len(needed) < 52
+
+
 def test_what_attacks_use_cannot_name_the_truth_either() -> None:
     """Shadow models and threat models are in reach; none of them is the ledger."""
-    seen: set[str] = set()
-    todo = [
+    seen = read_with(
         "privaudit.auditing.attack",
         "privaudit.auditing.shadow_models.training",
         "privaudit.tuning.prompts.learning",
-    ]
-    while todo:
-        module = todo.pop()
-        if module in seen or module not in MODULES:
-            continue
-        seen.add(module)
-        todo += imports_of(MODULES[module].read_text())
+    )
     assert {
         f"privaudit.federated.{n}" for n in ("trainer", "transcripts.threat_models")
     } <= seen
@@ -154,7 +167,9 @@ def test_only_the_federation_makes_messages() -> None:
     """
     paths = [*MODULES.items(), *((p.stem, p) for p in (ROOT / "trainers").glob("*.py"))]
     makers = {name for name, path in paths if "Message(" in path.read_text()}
-    seen = tuple(f"transcripts.{m}" for m in ("threat_models", "round_sums", "folder"))
+    seen = tuple(
+        f"transcripts.{m}" for m in ("threat_models", "view_messages", "folder")
+    )
     sending = {"federation", "messages", "masked_sum", *seen}
     assert makers <= {
         *(f"privaudit.federated.{name}" for name in sending),

@@ -20,8 +20,7 @@ from privaudit.federated.trainer import (
     Task,
 )
 from privaudit.federated.transcripts.threat_models import View
-from privaudit.tuning.prompts.averaging import pair_texts
-from privaudit.tuning.prompts.learning import start_context
+from privaudit.tuning.prompts.learning import pair_texts, start_context
 from privaudit.tuning.prompts.optimal_transport import Transport
 from privaudit.tuning.prompts.private_pairs import PrivatePairTrainer
 from privaudit.tuning.prompts.private_prompts import context_losses

@@ -30,7 +30,7 @@ from privaudit.federated.trainer import (
 from privaudit.federated.transcripts.threat_models import View
 from privaudit.federated.transcripts.transcript import Message
 from privaudit.privacy.budget import GaussianNoise
-from privaudit.privacy.certificate import Claim
+from privaudit.privacy.claim import Claim
 from privaudit.privacy.clipping import clip_each, reach_of_steps
 from privaudit.privacy.events import MechanismEvent
 from privaudit.tuning.optimiser import SETTINGS, Optimiser

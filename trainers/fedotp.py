@@ -24,8 +24,7 @@ from privaudit.federated.trainer import (
 )
 from privaudit.federated.transcripts.threat_models import View
 from privaudit.federated.weighted_mean import UNTRAINED, last_sent, weighted_upload
-from privaudit.tuning.prompts.averaging import AveragingTrainer, pair_texts
-from privaudit.tuning.prompts.learning import start_context
+from privaudit.tuning.prompts.learning import LocalSgd, pair_texts, start_context
 from privaudit.tuning.prompts.optimal_transport import Stop, Transport
 from privaudit.tuning.prompts.transported_logits import (
     query_transported,
@@ -35,7 +34,7 @@ from privaudit.tuning.prompts.transported_logits import (
 
 @TRAINERS.register("fedotp")
 @dataclass(frozen=True)
-class FedOTP(AveragingTrainer):
+class FedOTP(LocalSgd):
     """FedOTP: optimal transport with a global prompt, which is sent, and a local one.
 
     A class's logit is the similarity of the picture's parts and the class's two prompts

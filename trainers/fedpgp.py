@@ -22,18 +22,18 @@ from privaudit.federated.trainer import (
 )
 from privaudit.federated.transcripts.threat_models import View
 from privaudit.federated.weighted_mean import UNTRAINED, last_sent, weighted_upload
-from privaudit.tuning.prompts.averaging import AveragingTrainer
 from privaudit.tuning.prompts.contrast import (
     complete,
     contrasted_losses,
     low_rank_start,
     personal_context,
 )
+from privaudit.tuning.prompts.learning import LocalSgd, start_context
 
 
 @TRAINERS.register("fedpgp")
 @dataclass(frozen=True)
-class FedPGP(AveragingTrainer):
+class FedPGP(LocalSgd):
     """FedPGP: send the global prompt sigma, keep the low-rank U and V.
 
     To the cross-entropy comes a contrast: sigma's text features shall be nearer to
@@ -53,6 +53,10 @@ class FedPGP(AveragingTrainer):
     rank: Annotated[int, Field(ge=1)] = 8
     contrast: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.5
+
+    def start(self, task: Task, seeds: Seeds) -> Tensors:
+        """Return a random context."""
+        return {"context": start_context(task, seeds)}
 
     def start_client(self, task: Task, client: ClientId, seeds: Seeds) -> Tensors:
         """Return random factors of the client's own."""

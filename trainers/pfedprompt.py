@@ -25,14 +25,18 @@ from privaudit.federated.trainer import (
 )
 from privaudit.federated.transcripts.threat_models import View
 from privaudit.federated.weighted_mean import weighted_upload
-from privaudit.tuning.prompts.averaging import AveragingTrainer
 from privaudit.tuning.prompts.feature_memory import (
     choose_blend,
     empty_memory,
     fill_memory,
     recall,
 )
-from privaudit.tuning.prompts.learning import QUERY_CHUNK, logits_of
+from privaudit.tuning.prompts.learning import (
+    QUERY_CHUNK,
+    LocalSgd,
+    logits_of,
+    start_context,
+)
 
 STRENGTHS = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0)
 SHARPNESSES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
@@ -41,7 +45,7 @@ BLEND = "memory blend"
 
 @TRAINERS.register("pfedprompt")
 @dataclass(frozen=True)
-class PFedPrompt(AveragingTrainer):
+class PFedPrompt(LocalSgd):
     """pFedPrompt: PromptFL plus a local memory of image features.
 
     A client's logits are s <f, T_c> + a sum over its memory of class c of
@@ -69,6 +73,10 @@ class PFedPrompt(AveragingTrainer):
     strength: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     sharpness: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     held_out: Annotated[float, Field(gt=0, lt=1)] = 0.25
+
+    def start(self, task: Task, seeds: Seeds) -> Tensors:
+        """Return a random context."""
+        return {"context": start_context(task, seeds)}
 
     def start_client(self, task: Task, client: ClientId, seeds: Seeds) -> Tensors:
         """Return an empty memory, which adds nothing."""

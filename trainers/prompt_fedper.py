@@ -25,15 +25,14 @@ from privaudit.federated.trainer import (
 )
 from privaudit.federated.transcripts.threat_models import View
 from privaudit.federated.weighted_mean import UNTRAINED, last_sent, weighted_upload
-from privaudit.tuning.prompts.averaging import AveragingTrainer
-from privaudit.tuning.prompts.learning import prompt_losses, start_context
+from privaudit.tuning.prompts.learning import LocalSgd, prompt_losses, start_context
 
 ADVERSARY = Seeds(0).child("rebuild")  # its own draws, unrelated to any run's
 
 
 @TRAINERS.register("prompt-fedper")
 @dataclass(frozen=True)
-class PromptFedPer(AveragingTrainer):
+class PromptFedPer(LocalSgd):
     """FedPer on prompts: send the first context tokens, keep the others.
 
     Source: Arivazhagan et al., "Federated learning with personalization layers",

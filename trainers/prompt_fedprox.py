@@ -5,16 +5,17 @@ from typing import Annotated
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from privaudit.core.tensors import Stacked
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Stacked, Tensors
 from privaudit.federated.trainer import TRAINERS, Cohort, LocalResult, Round, Task
 from privaudit.federated.weighted_mean import weighted_upload
-from privaudit.tuning.prompts.averaging import AveragingTrainer
+from privaudit.tuning.prompts.learning import start_context
 from privaudit.tuning.prompts.proximal import ProximalTrainer
 
 
 @TRAINERS.register("prompt-fedprox")
 @dataclass(frozen=True)
-class PromptFedProx(ProximalTrainer, AveragingTrainer):
+class PromptFedProx(ProximalTrainer):
     """FedProx on prompts: loss plus mu / 2 |p - p_server|^2.
 
     The term has a gradient here. In four published repositories it is detached, so that
@@ -28,6 +29,10 @@ class PromptFedProx(ProximalTrainer, AveragingTrainer):
     """
 
     mu: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.5
+
+    def start(self, task: Task, seeds: Seeds) -> Tensors:
+        """Return a random context."""
+        return {"context": start_context(task, seeds)}
 
     def local_update(
         self,

@@ -4,15 +4,24 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from privaudit.core.tensors import Stacked
-from privaudit.federated.trainer import TRAINERS, Cohort, LocalResult, Round, Task
-from privaudit.federated.weighted_mean import weighted_upload
-from privaudit.tuning.prompts.averaging import AveragingTrainer
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Stacked, Tensors
+from privaudit.federated.trainer import (
+    TRAINERS,
+    Cohort,
+    Events,
+    Inbox,
+    LocalResult,
+    Round,
+    Task,
+)
+from privaudit.federated.weighted_mean import apply_mean, weighted_upload
+from privaudit.tuning.prompts.learning import LocalSgd, start_context
 
 
 @TRAINERS.register("promptfl")
 @dataclass(frozen=True)
-class PromptFL(AveragingTrainer):
+class PromptFL(LocalSgd):
     """PromptFL: clients train the server's prompt, and the server averages (FedAvg).
 
     A client sends its prompt times its number of records, and that number, so that the
@@ -26,6 +35,10 @@ class PromptFL(AveragingTrainer):
 
     accepts_gradient_canaries: ClassVar[Literal[True]] = True
 
+    def start(self, task: Task, seeds: Seeds) -> Tensors:
+        """Return a random context."""
+        return {"context": start_context(task, seeds)}
+
     def local_update(
         self,
         task: Task,
@@ -37,3 +50,9 @@ class PromptFL(AveragingTrainer):
         """Train the received context, and send it weighted by the shard's size."""
         contexts, loss = self.train(task, cohort, received["context"], at)
         return LocalResult(weighted_upload(cohort, {"context": contexts}), {}, loss)
+
+    def aggregate(
+        self, task: Task, server: Tensors, inbox: Inbox, at: Round
+    ) -> tuple[Tensors, Events]:
+        """Return the mean of the contexts; nobody's records change nothing."""
+        return apply_mean(server, inbox), ()

@@ -21,12 +21,12 @@ from privaudit.federated.trainer import (
 )
 from privaudit.federated.transcripts.threat_models import View
 from privaudit.federated.weighted_mean import weighted_upload
-from privaudit.tuning.prompts.averaging import AveragingTrainer
+from privaudit.tuning.prompts.learning import LocalSgd, start_context
 
 
 @TRAINERS.register("promptfl-ft")
 @dataclass(frozen=True)
-class FineTunedPromptFL(AveragingTrainer):
+class FineTunedPromptFL(LocalSgd):
     """PromptFL with local fine-tuning: the personal model is trained further.
 
     In each round a client trains the prompt it received, sends it, and then trains the
@@ -48,6 +48,10 @@ class FineTunedPromptFL(AveragingTrainer):
 
     tuning_epochs: Annotated[int, Field(ge=0)] = 50
     tuning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+
+    def start(self, task: Task, seeds: Seeds) -> Tensors:
+        """Return a random context."""
+        return {"context": start_context(task, seeds)}
 
     def start_client(self, task: Task, client: ClientId, seeds: Seeds) -> Tensors:
         """Return a place for the tuned prompt, and that there is none yet."""

@@ -23,8 +23,8 @@ from privaudit.federated.trainer import (
 )
 from privaudit.federated.transcripts.threat_models import View
 from privaudit.models.interfaces import AnyTask, Tuning
-from privaudit.privacy.certificate import Claim
 from privaudit.privacy.certificate_phrases import NO_RECORD
+from privaudit.privacy.claim import Claim
 from privaudit.tuning.prompts.learning import PromptTrainer
 from privaudit.tuning.transformers.lora import weight_changes
 from privaudit.tuning.transformers.objectives import objective_of

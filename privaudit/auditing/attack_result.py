@@ -20,7 +20,7 @@ from privaudit.statistics.delong import Clusters
 from privaudit.statistics.estimate import Estimate, unresolved
 from privaudit.statistics.guesses import advantage, class_averaged_success, success_rate
 from privaudit.statistics.roc import auroc, pooled_auroc
-from privaudit.statistics.shadow_comparison import (
+from privaudit.statistics.shadow_error import (
     difference_with_shadow_error,
     shadow_variance,
     with_shadow_error,

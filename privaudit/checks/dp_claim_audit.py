@@ -30,13 +30,16 @@ from privaudit.federated.runs.config import RunConfig, make_config
 from privaudit.federated.runs.population import Population, populate
 from privaudit.federated.trainer import TRAINERS, Trainer
 from privaudit.federated.trainer_abilities import AcceptsGradientCanaries, claim_of
-from privaudit.privacy.certificate import Claim
+from privaudit.privacy.claim import Claim
 from privaudit.privacy.privacy_record import privacy_record
 from privaudit.statistics.claim import ClaimVerdict, Guarantee, judge_claim
-from privaudit.statistics.epsilon.bound import EpsilonBound, ManyRunsMethod
-from privaudit.statistics.epsilon.designs import Adjacency, IndependentRuns
-from privaudit.statistics.epsilon.multi_split import MultiSplit
-from privaudit.statistics.epsilon.split_threshold import SplitThreshold
+from privaudit.statistics.epsilon.bound import (
+    Adjacency,
+    EpsilonBound,
+    IndependentRuns,
+    ManyRunsMethod,
+)
+from privaudit.statistics.epsilon.many_runs import MultiSplit, SplitThreshold
 
 BoundName = Literal["split", "multi-split"]
 BOUNDS: Mapping[BoundName, type[ManyRunsMethod]] = {
@@ -229,7 +232,7 @@ def audit_claim(
             mode is meant for either; a sound one for add/remove-one.
         bound: "split": one half of the runs chooses the threshold, the other bounds.
             "multi-split": the median over 101 random halvings, so that the bound hangs
-            on no single one (:class:`privaudit.statistics.epsilon.multi_split.MultiSplit`).
+            on no single one (:class:`privaudit.statistics.epsilon.many_runs.MultiSplit`).
         runs: Independent runs, at least 20; a bound above 0 takes a few hundred.
         records: Other records per client, at least 1.
         seed: Seed of coins, initialisation, batches and noise.

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MOST = 1_000_000  # of anything that is counted: far more than any federation has
+COHORT_SIZE = 128
+"""Models trained at once, stacked: bounds memory, and is part of a run's record."""
 UNION_KIND = re.compile(r"(constrained-)?(int|float|str|bool)$|literal\[|none$|list\[")
 """What pydantic appends to the place of an error for one kind of a union."""
 LATER: dict[str, Any] = {"later": True}

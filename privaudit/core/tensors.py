@@ -1,7 +1,7 @@
 """Flat, named tensors: the form in which everything is sent, kept and stored."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -116,3 +116,40 @@ def content_of(tensor: Tensor) -> memoryview:
 def at_least_float32(computed: Tensor) -> Tensor:
     """Return what a frozen model computed in the precision of what is learned."""
     return computed.to(torch.promote_types(computed.dtype, torch.float32))
+
+
+class LazyTensors(Tensors):
+    """Tensors of known names, each made when it is asked for, and kept by nobody here.
+
+    Args:
+        names: In their order.
+        make: Returns the tensor of a name.
+
+    Example:
+        >>> import torch
+        >>> ones = LazyTensors(["w"], lambda name: torch.ones(2))
+        >>> "w" in ones, "v" in ones, ones["w"].tolist()
+        (True, False, [1.0, 1.0])
+    """
+
+    __slots__ = ("_make", "_names")
+
+    def __init__(self, names: Iterable[str], make: Callable[[str], Tensor]) -> None:
+        self._names, self._make = dict.fromkeys(names), make
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._make(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(self._names)})"

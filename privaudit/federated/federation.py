@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from privaudit.core.errors import ConfigError
+from privaudit.core.parameters import COHORT_SIZE
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors, alike, distinct, stack, unstack
 from privaudit.federated.local_training import (
@@ -19,15 +20,14 @@ from privaudit.federated.local_training import (
     train_places,
     without_slots,
 )
-from privaudit.federated.masked_sum import Masking
 from privaudit.federated.messages import (
+    Masks,
     RoundMessages,
     events_of,
     exchange,
     inbox_of,
     not_empty,
 )
-from privaudit.federated.runs.fields import COHORT_SIZE
 from privaudit.federated.trainer import ClientId, Events, Records, Round, Task, Trainer
 from privaudit.federated.trainer_abilities import start_clients
 from privaudit.federated.transcripts.transcript import PUBLIC, SERVER, Message
@@ -165,7 +165,7 @@ def run_round(
     participation: float = 1.0,
     cohort_size: int | Stacking = COHORT_SIZE,
     traced: bool = False,
-    masking: Masking | None = None,
+    masking: Masks | None = None,
     dropout: float = 0.0,
     crafted: Mapping[ClientId, Tensors] = NOTHING_CRAFTED,
 ) -> list[RoundRecord]:
@@ -191,9 +191,7 @@ def run_round(
     """
     rounds = [f.at(index, participation) for f in federations]
     if masking is not None:
-        rounds = [
-            replace(at, step=masking.code(len(at.participants)).step) for at in rounds
-        ]
+        rounds = [replace(at, step=masking.step(len(at.participants))) for at in rounds]
     places = [
         place
         for federation, at in zip(federations, rounds, strict=True)

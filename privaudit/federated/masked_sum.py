@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -16,6 +16,7 @@ from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
 from privaudit.datasets.records import ClientId
+from privaudit.federated.messages import MaskedSum
 from privaudit.federated.transcripts.transcript import SERVER, Message
 from privaudit.privacy.secure_aggregation import packets
 from privaudit.privacy.secure_aggregation.fixed_point import FixedPoint
@@ -72,6 +73,20 @@ class Masking:
         """Return how the numbers of so many parties are coded."""
         return FixedPoint(parties, self.bits, self.largest)
 
+    def step(self, parties: int) -> float:
+        """Return the step of the fixed-point grid of so many parties."""
+        return self.code(parties).step
+
+    def sum_of(
+        self,
+        uploads: Mapping[ClientId, Tensors],
+        seeds: Seeds,
+        index: int,
+        streams: Sequence[str],
+    ) -> MaskedSum:
+        """Sum a round's uploads: :func:`masked_sum`."""
+        return masked_sum(uploads, self, seeds, index, streams=streams)
+
     def lost(self, streams: Sequence[str], seeds: Seeds, index: int) -> dict[int, int]:
         """Draw who is lost in a round, by position, and from which stage on."""
         lost = {}
@@ -121,23 +136,6 @@ class Masking:
         """Return what a round's signatures name it by: no other run has its like."""
         entropy = self.entropy(seeds, BEFORE_ROUNDS, "run")
         return f"run {entropy('name of the run', SEED).hex()}, round {index}"
-
-
-@dataclass(frozen=True)
-class MaskedSum:
-    """What came of one round's sum.
-
-    Attributes:
-        total: Of what the survivors sent; None if the round was aborted.
-        survivors: Who is in it, in the order of clients.
-        messages: The protocol's, and then the sum that the server learned.
-        report: For metrics.jsonl: what came of it, who was lost when, what was wrong.
-    """
-
-    total: Tensors | None
-    survivors: tuple[ClientId, ...]
-    messages: tuple[Message, ...]
-    report: Mapping[str, Any]
 
 
 def masked_sum(

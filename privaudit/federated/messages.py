@@ -3,15 +3,51 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
+from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
 from privaudit.federated.local_training import ClientInput, Trained
-from privaudit.federated.masked_sum import Masking, masked_sum
 from privaudit.federated.trainer import ClientId, Events, Inbox, Round, Trainer
 from privaudit.federated.transcripts.transcript import SERVER, Kind, Message
 from privaudit.privacy.events import MechanismEvent
 from privaudit.privacy.secure_aggregation.ideal_sum import secure_sum
+
+
+@dataclass(frozen=True)
+class MaskedSum:
+    """What came of one round's sum.
+
+    Attributes:
+        total: Of what the survivors sent; None if the round was aborted.
+        survivors: Who is in it, in the order of clients.
+        messages: The protocol's, and then the sum that the server learned.
+        report: For metrics.jsonl: what came of it, who was lost when, what was wrong.
+    """
+
+    total: Tensors | None
+    survivors: tuple[ClientId, ...]
+    messages: tuple[Message, ...]
+    report: Mapping[str, Any]
+
+
+@runtime_checkable
+class Masks(Protocol):
+    """How uploads are masked; see :class:`privaudit.federated.masked_sum.Masking`."""
+
+    def step(self, parties: int) -> float:
+        """Return the step of the grid on which numbers of so many parties lie."""
+        ...
+
+    def sum_of(
+        self,
+        uploads: Mapping[ClientId, Tensors],
+        seeds: Seeds,
+        index: int,
+        streams: Sequence[str],
+    ) -> MaskedSum:
+        """Sum a round's uploads so that the server learns the sum only."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -37,7 +73,7 @@ def exchange(
     places: Sequence[ClientInput],
     trained: Sequence[Trained],
     at: Round,
-    masking: Masking | None,
+    masking: Masks | None,
     dropout: float = 0.0,
 ) -> RoundMessages:
     """Send broadcasts down and uploads up, in the clear or under masks.
@@ -58,7 +94,7 @@ def exchange(
     sent = {p.client: t.sent for p, t in zip(places, trained, strict=True)}
     if masking is not None:
         streams = [place.stream for place in places]
-        summed = masked_sum(sent, masking, at.seeds, at.index, streams=streams)
+        summed = masking.sum_of(sent, at.seeds, at.index, streams)
         there = replace(at, participants=summed.survivors)
         messages = not_empty([*down, *summed.messages])
         return RoundMessages(messages, summed.total, there, summed.report)

@@ -1,7 +1,7 @@
 """A trainer that computes on another device; what it takes and gives is on the CPU."""
 
 from collections.abc import Callable, Iterator
-from copy import copy
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -35,16 +35,26 @@ def on_device(trainer: Trainer, device: torch.device) -> Trainer:
     """
     if device == CPU:
         return trainer
-    kind: Any = type(trainer)
-    methods = {
+    there: Trainer = object.__new__(class_on_device(type(trainer), device))
+    vars(there).update(vars(trainer))
+    return there
+
+
+@cache
+def class_on_device(kind: Any, device: torch.device) -> Any:
+    """Return the class of trainers whose work is done on a device: one for each kind.
+
+    It is a subclass of the trainer's own, which stays as it is, and has its name, by
+    which a run is recorded. Its ``computes_on`` is the device, and these methods have a
+    wrapper: those in ``_METHODS``, ``query``, and what is marked by :func:`computes`.
+    """
+    methods: dict[str, Any] = {
         name: _computed_there(getattr(kind, name), device)
         for name in dir(kind)
         if name in _METHODS or hasattr(getattr(kind, name), _MARK)
     }
     methods["query"] = _asked_there(kind.query, device)
-    there = copy(trainer)
-    object.__setattr__(there, "__class__", type(kind.__name__, (kind,), methods))
-    return there
+    return type(kind.__name__, (kind,), {**methods, "computes_on": device})
 
 
 def _computed_there(

@@ -20,7 +20,7 @@ from privaudit.federated.trainer import (
     Trainer,
 )
 from privaudit.federated.transcripts.threat_models import View
-from privaudit.privacy.certificate import Claim
+from privaudit.privacy.claim import Claim
 
 
 @runtime_checkable

@@ -21,7 +21,6 @@ from privaudit.privacy.certificate_phrases import (
     DISCRETE,
     DRAWN,
     FLOATS,
-    NO_MECHANISM,
     NO_NOISE,
     NONE_APPLIED,
     NOTHING_COUNTS,
@@ -39,21 +38,6 @@ from privaudit.privacy.grid_accounting import discrete_epsilon, rounded_noise
 CertifiedView = Literal["server", "server-aggregate", "peer", "released"]
 REPEATABLE = "repeatable, not private"
 """What a run is called whose noise follows from a seed."""
-
-
-@dataclass(frozen=True)
-class Claim:
-    """The epsilon a method claims by its own formula, not what is proved.
-
-    Attributes:
-        epsilon: None where the method claims nothing.
-        delta: Of the claim.
-        source: Whose formula it is, in words.
-    """
-
-    epsilon: float | None = None
-    delta: float = 1e-5
-    source: str = NO_MECHANISM
 
 
 def is_repeatable(proved: Mapping[str, Any]) -> bool:

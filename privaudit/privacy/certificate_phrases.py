@@ -1,6 +1,5 @@
 """What certificates and claims say in words."""
 
-NO_MECHANISM = "no privacy mechanism"
 NO_RECORD = "no record is used"
 
 NOTHING_COUNTS = "no mechanism counts"

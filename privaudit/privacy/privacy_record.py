@@ -5,12 +5,17 @@ from dataclasses import asdict, replace
 from typing import Any, get_args
 
 from privaudit.core.seeds import Randomness
-from privaudit.privacy.certificate import Certificate, CertifiedView, Claim, certify
+from privaudit.privacy.certificate import (
+    Certificate,
+    CertifiedView,
+    certify,
+)
 from privaudit.privacy.certificate_phrases import (
     EVERYTHING_IS_PUBLIC,
     LEFT_OUT,
     NOTHING_RELEASED,
 )
+from privaudit.privacy.claim import Claim
 from privaudit.privacy.events import MechanismEvent
 
 

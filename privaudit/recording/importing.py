@@ -35,7 +35,7 @@ from privaudit.federated.transcripts.transcript import (
     Transcript,
     bytes_sent,
 )
-from privaudit.privacy.certificate import Claim
+from privaudit.privacy.claim import Claim
 from privaudit.privacy.events import MechanismEvent
 from privaudit.privacy.privacy_record import events_by_round, privacy_record
 from privaudit.recording.bundle import BUNDLE, PARTIES, Aggregation, Bundle, read_bundle

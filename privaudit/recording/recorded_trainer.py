@@ -32,7 +32,7 @@ from privaudit.federated.transcripts.threat_models import View
 from privaudit.federated.weighted_mean import UNTRAINED, WEIGHT, apply_mean, role_of
 from privaudit.models.interfaces import AnyTask
 from privaudit.models.token_table import TOKENS, token_signals
-from privaudit.privacy.certificate import Claim
+from privaudit.privacy.claim import Claim
 from privaudit.recording.bundle import Aggregation
 from privaudit.recording.owner import Owner
 from privaudit.recording.repeated_answers import why_not_repeatable

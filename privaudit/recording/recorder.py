@@ -35,7 +35,7 @@ from privaudit.federated.transcripts.transcript import (
     Kind,
     Message,
 )
-from privaudit.privacy.certificate import Claim
+from privaudit.privacy.claim import Claim
 from privaudit.privacy.events import MechanismEvent
 from privaudit.recording.bundle import (
     BUNDLE,

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from privaudit.core.errors import ConfigError
-from privaudit.statistics.epsilon.bound import EpsilonBound
-from privaudit.statistics.epsilon.designs import Adjacency
+from privaudit.statistics.epsilon.bound import Adjacency, EpsilonBound
 
 ClaimKind = Literal["REFUTED", "NOT REFUTED", "UNDERPOWERED", "UNTESTABLE"]
 

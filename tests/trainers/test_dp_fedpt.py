@@ -16,8 +16,8 @@ from privaudit.federated.trainer import Cohort, Records, Round, Task
 from privaudit.federated.weighted_mean import COORDINATES
 from privaudit.privacy.certificate import Certificate, CertifiedView, certify
 from privaudit.statistics.claim import Guarantee, judge_claim
-from privaudit.statistics.epsilon.designs import IndependentRuns
-from privaudit.statistics.epsilon.split_threshold import SplitThreshold
+from privaudit.statistics.epsilon.bound import IndependentRuns
+from privaudit.statistics.epsilon.many_runs import SplitThreshold
 from privaudit.trainers.dp_fedpt import DPFedPT
 from privaudit.tuning.transformers.private_updates import MOVED
 from tests.toy_federation import Play, Shards

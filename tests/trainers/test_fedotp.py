@@ -13,7 +13,7 @@ from privaudit.federated.query import ask
 from privaudit.federated.trainer import Cohort, Task
 from privaudit.federated.transcripts.transcript import SERVER
 from privaudit.trainers.fedotp import FedOTP
-from privaudit.tuning.prompts.averaging import pair_texts
+from privaudit.tuning.prompts.learning import pair_texts
 from privaudit.tuning.prompts.optimal_transport import transport_plan
 from privaudit.tuning.prompts.transported_logits import transported_logits
 from tests.toy_federation import AT, Play, Shards

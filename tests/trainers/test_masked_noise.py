@@ -36,7 +36,7 @@ def one_round(
             seen.extend(uploads.values())
             return masked_sum(uploads, *rest, **more)
 
-        monkeypatch.setattr("privaudit.federated.messages.masked_sum", watched)
+        monkeypatch.setattr("privaudit.federated.masked_sum.masked_sum", watched)
         played = play(build_trainer(name, settings), rounds=0)
         return played.step(masking=masking), seen
 

@@ -8,24 +8,24 @@ Source: Tong et al., ICLR 2025: see :func:`privaudit.auditing.shadow_models.shar
 
 from privaudit.auditing.audit_part import AuditPart
 from privaudit.auditing.played_scenario import PlayedScenario
+from privaudit.auditing.shadow_models.shadow_signals import shadow_signals
 from privaudit.auditing.shadow_models.shares import (
     InferredShare,
     InferredShares,
     estimated_usage,
 )
-from privaudit.auditing.shadow_models.training import shadow_tables
 
 CANDIDATES = "of its candidates"
 
 
 def infer_usage(played: PlayedScenario) -> InferredShares:
     """Estimate each attacked client's share of candidates that it trained on."""
-    tables = shadow_tables(
+    signals = shadow_signals(
         played.adversary, played.shadowed, played.shadows, source="candidates"
     )
     shares = {}
-    for target, table in zip(played.shadowed, tables, strict=True):
-        known = table.candidates
+    for target, of_target in zip(played.shadowed, signals, strict=True):
+        known = of_target.candidates
         estimated = estimated_usage(
             known.target.confidence[0].double().numpy(),
             known.signals.confidence.double().numpy(),

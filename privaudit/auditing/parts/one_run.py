@@ -31,12 +31,10 @@ from privaudit.federated.trainer import Trainer
 from privaudit.federated.trainer_abilities import AcceptsGradientCanaries
 from privaudit.statistics.claim import ClaimVerdict, Guarantee, judge_claim
 from privaudit.statistics.curve import mean_ranks
-from privaudit.statistics.epsilon.bound import EpsilonBound
-from privaudit.statistics.epsilon.designs import OneRunCanaries
-from privaudit.statistics.epsilon.f_dp_one_run import FDPOneRun
+from privaudit.statistics.epsilon.bound import EpsilonBound, OneRunCanaries
 from privaudit.statistics.epsilon.gaussian_one_run import GaussianOneRun
 from privaudit.statistics.epsilon.gaussian_scores import GaussianScores
-from privaudit.statistics.epsilon.one_run import OneRunGuesses
+from privaudit.statistics.epsilon.one_run import FDPOneRun, OneRunGuesses
 
 BY_SECRET = "likelihood of its secret beside others"
 SHARE_GUESSED = 0.1  # in, and as many out

@@ -31,7 +31,7 @@ from privaudit.auditing.per_record.shared_exposure import (
     share_exposure,
 )
 from privaudit.auditing.played_scenario import PlayedScenario
-from privaudit.auditing.shadow_models.training import shadow_tables
+from privaudit.auditing.shadow_models.shadow_signals import shadow_signals
 from privaudit.statistics.estimate import Estimate, mean_with_t
 
 FEWEST = 20  # candidates, of each client that is looked at: a tenth of fewer is one
@@ -159,12 +159,12 @@ def _has_losses(played: PlayedScenario) -> bool:
 
 
 def _losses(played: PlayedScenario) -> dict[str, _ClientLosses]:
-    tables = shadow_tables(
+    shadow_known = shadow_signals(
         played.adversary, played.shadowed, played.shadows, source="candidates"
     )
     found = {}
-    for target, table in zip(played.shadowed, tables, strict=True):
-        known = table.candidates
+    for target, of_target in zip(played.shadowed, shadow_known, strict=True):
+        known = of_target.candidates
         signals = known.signals.confidence.double().numpy()
         is_in, is_out = known.is_in.numpy(), known.is_out.numpy()
         pairs = np.arange(len(signals)) // 2 % 2  # a pair has each record once

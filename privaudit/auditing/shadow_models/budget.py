@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from privaudit.auditing.attack import Adversary, Target
-from privaudit.auditing.shadow_models.training import shadow_tables
+from privaudit.auditing.shadow_models.shadow_signals import shadow_signals
 from privaudit.core.errors import ConfigError, shown
 from privaudit.federated.operations import count_operations
 from privaudit.models.interfaces import TaskKind
@@ -143,7 +143,7 @@ def plan_shadows(
         ranked = sorted(chosen, key=lambda target: len(target.candidates))
         counted = [ranked[len(ranked) // 2]]
     alone = replace(adversary, store=None, watcher=None)  # nothing is kept of these
-    pair = count_operations(lambda: shadow_tables(alone, counted, 2, "candidates"))
+    pair = count_operations(lambda: shadow_signals(alone, counted, 2, "candidates"))
     each = pair / 2 * len(chosen) / len(counted) / RATE
     paid = [rung for rung in LADDER if rung * each <= seconds]
     return ShadowBudget(seconds, each, len(chosen), paid[-1] if paid else 0)

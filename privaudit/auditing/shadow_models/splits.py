@@ -127,12 +127,12 @@ class FederatedShadowSplit:
     Attributes:
         task: What every party knows.
         owner: Of each public record, in each shadow federation.
-        pools: The targets' shadows, where these train on candidates.
+        splits: The targets' shadows, where these train on candidates.
     """
 
     task: Task
     owner: Int[Tensor, "shadows public"]
-    pools: Mapping[ClientId, ShadowSplit]
+    splits: Mapping[ClientId, ShadowSplit]
 
     @classmethod
     def draw(
@@ -144,16 +144,16 @@ class FederatedShadowSplit:
     ) -> "FederatedShadowSplit":
         """Split as the targets' classes ask; bystanders get any class alike."""
         task, count = adversary.task, len(adversary.task.public)
-        pools: dict[ClientId, ShadowSplit] = {}
+        splits: dict[ClientId, ShadowSplit] = {}
         wanted_shares = {
             target.client: _wanted_share(adversary, target) for target in targets
         }
         if source == "candidates":
-            pools = {
+            splits = {
                 target.client: ShadowSplit.draw(adversary, target, shadows, source)
                 for target in targets
             }
-            wanted_shares = dict.fromkeys(pools, torch.zeros(count))
+            wanted_shares = dict.fromkeys(splits, torch.zeros(count))
         shares = torch.stack(
             [
                 wanted_shares.get(client, torch.full((count,), candidates / 2 / count))
@@ -165,17 +165,17 @@ class FederatedShadowSplit:
         owner = torch.searchsorted(
             shares.cumsum(dim=0).T.contiguous(), draw.T.contiguous(), right=True
         ).T
-        return cls(task, torch.where(owner < len(shares), owner, NOBODY), pools)
+        return cls(task, torch.where(owner < len(shares), owner, NOBODY), splits)
 
-    def pool_of(self, client: ClientId) -> ShadowSplit:
+    def split_of(self, client: ClientId) -> ShadowSplit:
         """Return the records that a client's shadows hold, and which.
 
         Of public ones, those of classes that they hold.
         """
         is_out = self.owner == NOBODY
-        if client in self.pools:
-            return replace(self.pools[client], public_out=is_out)
-        is_in = self.owner == self._place(client)
+        if client in self.splits:
+            return replace(self.splits[client], public_out=is_out)
+        is_in = self.owner == self._position(client)
         classes = self.task.public.labels[is_in.any(dim=0)].unique()
         used = torch.isin(self.task.public.labels, classes)
         records = self.task.public.pick(used)
@@ -184,8 +184,8 @@ class FederatedShadowSplit:
     def shards(self, shadow: int) -> dict[ClientId, Records]:
         """Return what each client of one shadow federation trains on."""
         return {
-            client: self.pools[client].shard(shadow)
-            if client in self.pools
+            client: self.splits[client].shard(shadow)
+            if client in self.splits
             else self.task.public.pick(self.owner[shadow] == number)
             for number, client in enumerate(self.task.clients)
         }
@@ -195,11 +195,11 @@ class FederatedShadowSplit:
 
         Its members, and of each class as many records that nobody has, if there are.
         """
-        if client in self.pools:
-            return self.pools[client].records
+        if client in self.splits:
+            return self.splits[client].records
         labels, is_in = (
             self.task.public.labels,
-            self.owner[shadow] == self._place(client),
+            self.owner[shadow] == self._position(client),
         )
         chosen = is_in.clone()
         for label, count in zip(*labels[is_in].unique(return_counts=True), strict=True):
@@ -207,5 +207,5 @@ class FederatedShadowSplit:
             chosen[free.nonzero().flatten()[: int(count)]] = True
         return self.task.public.pick(chosen)
 
-    def _place(self, client: ClientId) -> int:
+    def _position(self, client: ClientId) -> int:
         return self.task.clients.index(client)

@@ -6,29 +6,20 @@ place. Whoever saw no upload (a buyer of a prompt, a server that sees sums) trai
 federations on public records, from starts of its own. Either way the adversary then
 looks at its own shadows exactly as it looked at the real run: through the same threat
 model, and with the same ``reconstruct``.
-
-One :class:`ShadowTable` for each target, computed once, serves every shadow attack; it
-is kept beside the run, the models are not. Shadows are asked and forgotten some at a
-time, so that memory does not grow with their number.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
-from typing import Any
 
 from torch import Tensor
 
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.linkage import link
-from privaudit.auditing.shadow_models.signal_table import ShadowCache, ShadowTable
 from privaudit.auditing.shadow_models.splits import (
     FederatedShadowSplit,
     ShadowSplit,
     Source,
 )
-from privaudit.auditing.signals.signal_cache import content_hash
-from privaudit.core.errors import AttackError
 from privaudit.core.memory import memory_limit, use_records_at_once
 from privaudit.core.tensors import Stacked, Tensors, stack, unstack
 from privaudit.federated.federation import Federation, give_away, run_round
@@ -54,61 +45,8 @@ from privaudit.statistics.progress import Phase
 REPLAY_CHUNK = 256  # shadow clients stacked at once
 
 
-def shadow_tables(
-    adversary: Adversary,
-    targets: Sequence[Target],
-    shadows: int,
-    source: Source = "public",
-) -> list[ShadowTable]:
-    """Return a table for each target, training the shadows on first use.
-
-    Args:
-        adversary: Whose shadows they are.
-        targets: Clients under attack.
-        shadows: Shadow models for each target.
-        source: What they are trained on; see :mod:`privaudit.auditing.shadow_models.splits`.
-    """
-    about = tuple((t.client, content_hash(t.candidates)) for t in targets)
-    key = ("shadows", shadows, source, about, _are_linked(targets))
-    desks = adversary.once(key, lambda: _desks(adversary, targets, shadows, source))
-    return [desk.table(target) for desk, target in zip(desks, targets, strict=True)]
-
-
-def _desks(
-    adversary: Adversary, targets: Sequence[Target], shadows: int, source: Source
-) -> list[ShadowCache]:
-    """Return the answers that are kept beside the run, or train shadows for all."""
-    in_federations = _in_federations(adversary, targets)
-    split, pools = None, []
-    if in_federations:
-        split = FederatedShadowSplit.draw(adversary, targets, shadows, source)
-        pools = [split.pool_of(target.client) for target in targets]
-    else:
-        pools = [ShadowSplit.draw(adversary, t, shadows, source) for t in targets]
-    if source == "public" and adversary.task.kind == "classification":
-        _refuse_empty(targets, pools)
-    desks = [
-        ShadowCache(
-            adversary, target, pool, _about(targets, target, shadows, in_federations)
-        )
-        for target, pool in zip(targets, pools, strict=True)
-    ]
-    if split is not None and not all(desk.is_done for desk in desks):
-        for models in _federated(adversary, targets, split):
-            for desk, chunk in zip(desks, models, strict=True):
-                desk.add(chunk)
-    for desk in [] if in_federations else desks:
-        if not desk.is_done:
-            train = _replayed if adversary.view.messages else _blind_models
-            for chunk in train(adversary, desk.target, desk.pool):
-                desk.add(chunk)
-    for desk in desks:
-        desk.close()
-    return desks
-
-
 def shadow_models(
-    adversary: Adversary, targets: Sequence[Target], pools: Sequence[ShadowSplit]
+    adversary: Adversary, targets: Sequence[Target], splits: Sequence[ShadowSplit]
 ) -> list[list[Tensors]]:
     """Return the shadows of each target themselves, for who looks into models.
 
@@ -117,22 +55,66 @@ def shadow_models(
     Args:
         adversary: Whose shadows they are.
         targets: Clients under attack; as if their models had their owners' names.
-        pools: What the shadows of each target train on, as many for each of them.
+        splits: What the shadows of each target train on, as many for each of them.
     """
-    plain = [_unlinked(target) for target in targets]
-    if not _in_federations(adversary, plain):
-        train = _replayed if adversary.view.messages else _blind_models
-        pairs = zip(plain, pools, strict=True)
-        return [
-            [model for chunk in train(adversary, target, pool) for model in chunk]
-            for target, pool in pairs
-        ]
-    shadows = len(pools[0].is_in)
-    split = FederatedShadowSplit.draw(adversary, plain, shadows, "candidates")
-    of_client = zip(plain, pools, strict=True)
-    split = replace(split, pools={target.client: pool for target, pool in of_client})
-    chunks = _federated(replace(adversary), plain, split)  # nothing kept is reused
-    return [list(chain.from_iterable(column)) for column in zip(*chunks, strict=True)]
+    plain, federated = [_unlinked(target) for target in targets], None
+    if _needs_federations(adversary, plain):
+        shadows = len(splits[0].is_in)
+        drawn = FederatedShadowSplit.draw(adversary, plain, shadows, "candidates")
+        names = [target.client for target in plain]
+        federated = replace(drawn, splits=dict(zip(names, splits, strict=True)))
+        adversary = replace(adversary)  # nothing kept is reused
+    models: list[list[Tensors]] = [[] for _ in targets]
+    everybody = range(len(targets))
+    for number, some in train_shadows(adversary, plain, splits, federated, everybody):
+        models[number] += some
+    return models
+
+
+def draw_splits(
+    adversary: Adversary, targets: Sequence[Target], shadows: int, source: Source
+) -> tuple[list[ShadowSplit], FederatedShadowSplit | None]:
+    """Draw what the shadows of each target train on.
+
+    Returns:
+        One split a target, and where these shadows are places in whole federations,
+        what all clients of these train on.
+    """
+    if not _needs_federations(adversary, targets):
+        return [ShadowSplit.draw(adversary, t, shadows, source) for t in targets], None
+    federated = FederatedShadowSplit.draw(adversary, targets, shadows, source)
+    return [federated.split_of(target.client) for target in targets], federated
+
+
+def train_shadows(
+    adversary: Adversary,
+    targets: Sequence[Target],
+    splits: Sequence[ShadowSplit],
+    federated: FederatedShadowSplit | None,
+    only: Sequence[int],
+) -> Iterator[tuple[int, list[Tensors]]]:
+    """Train shadows, some at a time; yield them with the number of their target.
+
+    Args:
+        adversary: Whose shadows they are.
+        targets: Clients under attack.
+        splits: What the shadows of each target train on.
+        federated: What whole federations train on, where an upload cannot be replayed.
+        only: Numbers of the targets whose shadows are wanted; nothing is trained for none.
+    """
+    if federated is not None:
+        for chunk in _federated(adversary, targets, federated) if only else []:
+            yield from ((number, chunk[number]) for number in only)
+        return
+    train = _replayed if adversary.view.messages else _blind_models
+    for number in only:
+        for models in train(adversary, targets[number], splits[number]):
+            yield number, models
+
+
+def are_linked(targets: Sequence[Target]) -> bool:
+    """Say whether models came without names, so that targets were matched with them."""
+    return any(target.reconstructed.suspects for target in targets)
 
 
 def _unlinked(target: Target) -> Target:
@@ -140,35 +122,11 @@ def _unlinked(target: Target) -> Target:
     return replace(target, reconstructed=alone)
 
 
-def _in_federations(adversary: Adversary, targets: Sequence[Target]) -> bool:
+def _needs_federations(adversary: Adversary, targets: Sequence[Target]) -> bool:
     """Say whether shadows need whole federations: no upload can be replayed."""
     return bool(adversary.view.messages) and not all(
         adversary.view.sees_updates_of(target.client) for target in targets
     )
-
-
-def _refuse_empty(targets: Sequence[Target], pools: Sequence[ShadowSplit]) -> None:
-    """Refuse before anything is trained what no attack model can be learned from.
-
-    A client of two records has shadows of one record on average, and e^-n of n none.
-    """
-    for target, pool in zip(targets, pools, strict=True):
-        if not pool.is_in.any():
-            raise AttackError(
-                f"{len(pool.is_in)} shadow models of {target.client} were requested, "
-                f"and with its {len(target.candidates)} candidates chance gave none of "
-                "them a record to train on. Use more shadow models, such as 16, or "
-                "more public records of the client's classes."
-            )
-
-
-def _about(
-    targets: Sequence[Target], target: Target, shadows: int, in_federations: bool
-) -> dict[str, Any]:
-    """Return what a target's table depends on, beside the adversary."""
-    about = {"client": target.client, "shadows": shadows}
-    others = [other.client for other in targets] if in_federations else []
-    return {**about, "together": others, "linked": _are_linked(targets)}
 
 
 def _tell(adversary: Adversary, of: str, some: range, total: int, detail: str) -> None:
@@ -177,27 +135,27 @@ def _tell(adversary: Adversary, of: str, some: range, total: int, detail: str) -
 
 
 def _blind_models(
-    adversary: Adversary, target: Target, pool: ShadowSplit
+    adversary: Adversary, target: Target, split: ShadowSplit
 ) -> Iterator[list[Tensors]]:
     """Yield what is rebuilt from nothing: no shadow needs training for that."""
-    yield [adversary.reconstruct(target.client).model] * len(pool.is_in)
+    yield [adversary.reconstruct(target.client).model] * len(split.is_in)
 
 
 def _replayed(
-    adversary: Adversary, target: Target, pool: ShadowSplit
+    adversary: Adversary, target: Target, split: ShadowSplit
 ) -> Iterator[list[Tensors]]:
     """Train shadows of one client on the broadcasts that it received."""
-    size, records = _shadows_at_once(adversary, target, pool)
-    for first in range(0, len(pool.is_in), size):
-        chunk = range(first, min(first + size, len(pool.is_in)))
-        shards = [pool.shard(i) for i in chunk]
+    size, records = _shadows_at_once(adversary, target, split)
+    for first in range(0, len(split.is_in), size):
+        chunk = range(first, min(first + size, len(split.is_in)))
+        shards = [split.shard(i) for i in chunk]
         with use_records_at_once(records):
-            uploads = _replay(adversary, target, shards, chunk, len(pool.is_in))
+            uploads = _replay(adversary, target, shards, chunk, len(split.is_in))
         yield _rebuild_replayed(adversary, target.client, uploads)
 
 
 def _shadows_at_once(
-    adversary: Adversary, target: Target, pool: ShadowSplit
+    adversary: Adversary, target: Target, split: ShadowSplit
 ) -> tuple[int, int]:
     """Return how many shadows of one client train together, and on how many records.
 
@@ -208,11 +166,10 @@ def _shadows_at_once(
     name = f"shadow-0 of {target.client}"
     (kept,) = unstack(_start(adversary, [name]), 1)
     at, received = next(_rounds_to_replay(adversary, target.client, bool(kept)))
-    place = ClientInput(target.client, name, pool.shard(0), received, kept)
+    one = ClientInput(target.client, name, split.shard(0), received, kept)
     trainer = _with_choices(adversary.trainer, _sent_by(adversary, target)[at.index])
-    places = [place] * len(pool.is_in)
     stacking = Stacking(REPLAY_CHUNK)
-    size = stacking.size(trainer, adversary.task, places, at)
+    size = stacking.size(trainer, adversary.task, [one] * len(split.is_in), at)
     return size, stacking.records
 
 
@@ -300,14 +257,10 @@ def _rebuild_replayed(
     return models
 
 
-def _are_linked(targets: Sequence[Target]) -> bool:
-    return any(target.reconstructed.suspects for target in targets)
-
-
 def _federated(
     adversary: Adversary, targets: Sequence[Target], split: FederatedShadowSplit
 ) -> Iterator[list[list[Tensors]]]:
-    """Yield the targets' places in whole federations; linked if they are linked.
+    """Yield the targets' shadows in whole federations; linked if they are linked.
 
     Some federations at a time. Where models are linked, what was rebuilt is kept: it is
     looked at without links too, and the federations are trained once.
@@ -316,8 +269,8 @@ def _federated(
     at_once = max(1, REPLAY_CHUNK // len(adversary.task.clients))
     for first in range(0, len(split.owner), at_once):
         chunk = range(first, min(first + at_once, len(split.owner)))
-        rebuilt = _rebuilt_places(adversary, split, names, chunk, _are_linked(targets))
-        if _are_linked(targets):
+        rebuilt = _rebuilt_targets(adversary, split, names, chunk, are_linked(targets))
+        if are_linked(targets):
             rebuilt = [
                 link(
                     adversary.trainer,
@@ -333,7 +286,7 @@ def _federated(
         ]
 
 
-def _rebuilt_places(
+def _rebuilt_targets(
     adversary: Adversary,
     split: FederatedShadowSplit,
     names: Sequence[ClientId],
@@ -341,7 +294,7 @@ def _rebuilt_places(
     keep: bool,
 ) -> list[list[Reconstruction]]:
     """Return what is rebuilt of each federation's targets."""
-    source = "candidates" if split.pools else "public"
+    source = "candidates" if split.splits else "public"
     key = ("shadow federations", source, len(split.owner), tuple(names), some)
     if key in adversary.shared:
         cached = adversary.shared[key]

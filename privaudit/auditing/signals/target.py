@@ -1,8 +1,7 @@
 """What a target says of its candidates and of reference records: asked once, and kept."""
 
 from collections.abc import Mapping, Sequence
-
-from torch import Tensor
+from typing import Any
 
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.signals.signal_cache import content_hash, tensors_hash
@@ -28,19 +27,17 @@ def target_signals(
 
 def _asked_or_kept(adversary: Adversary, target: Target) -> list[SignalTable]:
     """Return what a target says, which is kept beside the run as shadows' answers."""
-    store, model = adversary.store, target.reconstructed.model
-    if store is None:
+    if adversary.store is None:
         return _ask_target(adversary, target)
     about = {
         "target": target.client,
-        "model": tensors_hash(model),
+        "model": tensors_hash(target.reconstructed.model),
         "candidates": content_hash(target.candidates),
     }
-    stored = store.load(**about)
-    if stored is not None:
-        return unfolded(stored)
-    tables = _ask_target(adversary, target)
-    store.save(folded(tables), **about)
+    tables = kept_signals(adversary, about)
+    if tables is None:
+        tables = _ask_target(adversary, target)
+        keep_signals(adversary, tables, about)
     return tables
 
 
@@ -51,17 +48,33 @@ def _ask_target(adversary: Adversary, target: Target) -> list[SignalTable]:
     ]
 
 
-def folded(tables: Sequence[SignalTable]) -> dict[str, Tensor]:
-    """Return the tables about candidates and reference records, by name."""
-    return {
+def keep_signals(
+    adversary: Adversary, tables: Sequence[SignalTable], about: Mapping[str, Any]
+) -> None:
+    """Keep tables about candidates and reference records, where anything is kept.
+
+    Args:
+        adversary: Who has the store.
+        tables: In the order of ``KEPT``.
+        about: What they depend on, beside the adversary.
+    """
+    if adversary.store is None:
+        return
+    tensors = {
         f"{which}/{name}": tensor
         for which, table in zip(KEPT, tables, strict=True)
         for name, tensor in table.to_tensors().items()
     }
+    adversary.store.save(tensors, **about)
 
 
-def unfolded(kept: Mapping[str, Tensor]) -> list[SignalTable]:
-    """Return the tables that :func:`folded` took apart."""
+def kept_signals(
+    adversary: Adversary, about: Mapping[str, Any]
+) -> list[SignalTable] | None:
+    """Return the tables that :func:`keep_signals` kept; None if there are none."""
+    kept = adversary.store.load(**about) if adversary.store else None
+    if kept is None:
+        return None
     return [
         SignalTable.from_tensors(
             {

@@ -25,8 +25,8 @@ from privaudit.auditing.scenario import Scenario
 from privaudit.core.errors import AttackError
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.trainer import Reconstruction
-from privaudit.federated.transcripts.round_sums import EVERYBODY
 from privaudit.federated.transcripts.threat_models import without_names
+from privaudit.federated.transcripts.view_messages import EVERYBODY
 
 
 def refuse_unit(run: Run, scenario: Scenario) -> None:

@@ -18,7 +18,11 @@ from privaudit.core.tensors import Tensors
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.trainer import ClientId, Task, Trainer
 from privaudit.federated.transcripts.transcript import Message
-from privaudit.privacy.certificate import Certificate, CertifiedView, Claim
+from privaudit.privacy.certificate import (
+    Certificate,
+    CertifiedView,
+)
+from privaudit.privacy.claim import Claim
 from privaudit.privacy.events import MechanismEvent, Release, Unit
 from privaudit.privacy.privacy_record import events_by_round
 from privaudit.privacy.trace import ClientTrace, RoundTrace

@@ -7,9 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from privaudit.core.parameters import MOST
+from privaudit.core.parameters import COHORT_SIZE, MOST
 
-COHORT_SIZE = 128  # clients stacked at once: bounds memory, and part of a run's record
 Share = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=MOST)]
 PATH: dict[str, JsonValue] = {"format": "path"}

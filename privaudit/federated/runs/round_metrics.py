@@ -9,7 +9,7 @@ from privaudit.federated.runs.runs import Run
 from privaudit.federated.trainer import Task
 from privaudit.federated.trainer_abilities import claim_of
 from privaudit.federated.transcripts.transcript import UPLOAD_KINDS, Transcript
-from privaudit.privacy.certificate import Claim
+from privaudit.privacy.claim import Claim
 from privaudit.privacy.privacy_record import privacy_record
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.progress import RoundDone

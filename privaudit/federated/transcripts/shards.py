@@ -23,8 +23,7 @@ from privaudit.core.bounded_files import open_regular, reading_errors
 from privaudit.core.errors import LimitError, MissingFileError, TranscriptError
 from privaudit.core.limits import check_json, check_limit
 from privaudit.core.storage import SAFETENSORS_TYPES
-from privaudit.core.tensors import digest
-from privaudit.federated.transcripts.lazy_tensors import LazyTensors
+from privaudit.core.tensors import LazyTensors, digest
 
 _TYPES = {name: dtype for dtype, name in SAFETENSORS_TYPES.items()}
 _LENGTH = 8  # bytes that say how long the header is

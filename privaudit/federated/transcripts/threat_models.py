@@ -30,19 +30,19 @@ from torch import Tensor
 
 from privaudit.core.errors import UnknownNameError, ViewError
 from privaudit.core.tensors import Tensors, distinct
-from privaudit.federated.transcripts.message_index import MessageIndex
-from privaudit.federated.transcripts.round_sums import (
-    EVERYBODY,
-    OthersSums,
-    Sums,
-    sum_of,
-)
 from privaudit.federated.transcripts.transcript import (
     MASKED_KINDS,
     PUBLIC,
     SERVER,
     Kind,
     Message,
+)
+from privaudit.federated.transcripts.view_messages import (
+    EVERYBODY,
+    MessageIndex,
+    OthersSums,
+    Sums,
+    sum_of,
 )
 
 SECRETS = MASKED_KINDS - {"survivors"}  # what only a whole server sees of a masked sum

@@ -9,7 +9,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Strategy
 
 from privaudit.core.errors import ConfigError
-from privaudit.privacy.certificate import Claim
+from privaudit.privacy.claim import Claim
 from privaudit.recording.bundle import CLIPPED_BY
 from privaudit.recording.flower.grid import RecordingGrid
 from privaudit.recording.flower.mechanisms import (

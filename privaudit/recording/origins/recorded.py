@@ -13,14 +13,13 @@ from torch import Tensor
 
 from privaudit.core.errors import ConfigError, TranscriptError
 from privaudit.core.storage import parse_json
-from privaudit.core.tensors import Tensors, all_finite
+from privaudit.core.tensors import LazyTensors, Tensors, all_finite
 from privaudit.datasets.dataset import Dataset
 from privaudit.datasets.split import PUBLIC, Split
 from privaudit.federated.runs.folder.run_names import RUN_ORIGINS
 from privaudit.federated.runs.population import Population
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.trainer import ClientId, Records, Task
-from privaudit.federated.transcripts.lazy_tensors import LazyTensors
 from privaudit.federated.transcripts.transcript import (
     MASKED_KINDS,
     SERVER,
@@ -29,7 +28,7 @@ from privaudit.federated.transcripts.transcript import (
 )
 from privaudit.federated.weighted_mean import WEIGHT
 from privaudit.models.interfaces import OwnersModel
-from privaudit.privacy.certificate import Claim
+from privaudit.privacy.claim import Claim
 from privaudit.privacy.privacy_record import declared_only
 from privaudit.recording.bundle import BUNDLE, Bundle, bundle_of
 from privaudit.recording.owner import Owner, chosen_owner

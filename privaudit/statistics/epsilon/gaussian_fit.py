@@ -9,9 +9,8 @@ from pydantic.dataclasses import dataclass as options
 from scipy.special import ndtri
 
 from privaudit.statistics.epsilon.bound import ManyRunsMethod
-from privaudit.statistics.epsilon.error_rates import errors_at, highest_error_rates
-from privaudit.statistics.epsilon.fixed_grid import Grid
 from privaudit.statistics.epsilon.gaussian_mechanism import gaussian_epsilon
+from privaudit.statistics.epsilon.many_runs import Grid, errors_at, highest_error_rates
 
 
 @options(frozen=True, kw_only=True)

@@ -72,7 +72,7 @@ def too_many_for_mu(
 ) -> Bool[np.ndarray, " counts"]:
     """Return whether mu-Gaussian DP gives so many right guesses with less chance.
 
-    With p_i as for :func:`privaudit.statistics.epsilon.f_dp_one_run.
+    With p_i as for :func:`privaudit.statistics.epsilon.one_run.
     f_dp_one_run_p_value`, ``right`` and ``wrong`` are the sums of j p_j / m and of (r -
     j) p_j / m over j >= i. From all of the significance at v they grow as far as they
     must; past r / m there is more than a whole of probability.

@@ -156,6 +156,13 @@ class LocalSgd(Optimised, PromptTrainer):
         return self.optimise(task, cohort, parameters, batches, objective, rates, at)
 
 
+def pair_texts(task: Task, prompts: Stacked) -> Float[Tensor, "k prompts classes d"]:
+    """Return the text features of each client's "global" and "local" prompt."""
+    both = torch.stack([prompts["global"], prompts["local"]], dim=1)
+    texts = task.prompts(both.flatten(0, 1))
+    return texts.view(*both.shape[:2], *texts.shape[1:])
+
+
 @torch.no_grad()
 def text_of(
     task: Task, contexts: Float[Tensor, "k tokens width"]

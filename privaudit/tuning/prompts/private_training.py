@@ -16,7 +16,7 @@ from privaudit.federated.batches import Batch
 from privaudit.federated.trainer import Cohort, Round, Task
 from privaudit.privacy.accountant import noise_multiplier_for
 from privaudit.privacy.budget import GaussianNoise
-from privaudit.privacy.certificate import Claim
+from privaudit.privacy.claim import Claim
 from privaudit.privacy.clipping import clip_each, clip_records
 from privaudit.privacy.discrete_gaussian import Grid
 from privaudit.privacy.events import MechanismEvent, NoiseAt, Release, sensitivity

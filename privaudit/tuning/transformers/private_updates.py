@@ -22,7 +22,7 @@ from privaudit.federated.trainer import (
 from privaudit.federated.transcripts.threat_models import View
 from privaudit.federated.weighted_mean import COORDINATES, UNTRAINED
 from privaudit.privacy.accountant import noise_multiplier_for
-from privaudit.privacy.certificate import Claim
+from privaudit.privacy.claim import Claim
 from privaudit.privacy.clipping import clip_joint
 from privaudit.privacy.discrete_gaussian import Grid, Rounding
 from privaudit.privacy.events import Adjacency, MechanismEvent, NoiseAt, Release

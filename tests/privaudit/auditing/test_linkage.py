@@ -10,8 +10,10 @@ from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.attack_result import AttackResult, ClientScores, evaluate_scores
 from privaudit.auditing.linkage import link, link_targets, without_suspects
 from privaudit.auditing.parts.linkage_gain import LINKAGE_GAIN, measure_linkage_gain
-from privaudit.auditing.shadow_models.signal_table import ShadowTable
-from privaudit.auditing.shadow_models.training import shadow_tables
+from privaudit.auditing.shadow_models.shadow_signals import (
+    ShadowSignals,
+    shadow_signals,
+)
 from privaudit.core.seeds import Seeds
 from privaudit.federated.trainer import Reconstruction, Records, Task, Trainer
 from privaudit.federated.transcripts.threat_models import View, find_threat
@@ -169,9 +171,9 @@ def test_shadow_federations_are_linked_as_the_targets_are_and_trained_once(
 ) -> None:
     looked = look(replace(memory, epochs=5), task)
     alone = without_suspects(looked.adversary, looked.targets)
-    linked = shadow_tables(looked.adversary, looked.targets, 6)
+    linked = shadow_signals(looked.adversary, looked.targets, 6)
     trained = [key for key in looked.adversary.shared if "federations" in str(key)]
-    average = shadow_tables(looked.adversary, alone, 6)
+    average = shadow_signals(looked.adversary, alone, 6)
     assert trained == [k for k in looked.adversary.shared if "federations" in str(k)]
     for one, other in zip(linked, average, strict=True):
         assert torch.equal(one.public.is_in, other.public.is_in)
@@ -181,6 +183,6 @@ def test_shadow_federations_are_linked_as_the_targets_are_and_trained_once(
     assert not torch.equal(public(linked[0]), public(linked[1]))
 
 
-def public(table: ShadowTable) -> torch.Tensor:
+def public(table: ShadowSignals) -> torch.Tensor:
     """What the shadows say of public records."""
     return table.public.signals.log_likelihood

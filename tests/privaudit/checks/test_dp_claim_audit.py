@@ -20,8 +20,8 @@ from privaudit.core.errors import ConfigError
 from privaudit.federated.runs.config import make_config
 from privaudit.federated.runs.population import Population, populate
 from privaudit.statistics.claim import Guarantee, judge_claim
-from privaudit.statistics.epsilon.designs import IndependentRuns
-from privaudit.statistics.epsilon.split_threshold import SplitThreshold
+from privaudit.statistics.epsilon.bound import IndependentRuns
+from privaudit.statistics.epsilon.many_runs import SplitThreshold
 from tests.privaudit.execution.some_jobs import LikeOthers
 
 PUBLISHED = {"mode": "published-paper", "epsilon": 0.1, "batch_size": 32}

@@ -6,7 +6,12 @@ from dataclasses import replace
 import pytest
 
 from privaudit.federated.trainer import TRAINERS
-from privaudit.privacy.certificate import Certificate, Claim, certify, is_repeatable
+from privaudit.privacy.certificate import (
+    Certificate,
+    certify,
+    is_repeatable,
+)
+from privaudit.privacy.claim import Claim
 from privaudit.privacy.events import MechanismEvent
 from privaudit.privacy.privacy_record import declared_only, privacy_record
 from privaudit.privacy.reconstruction_robustness import reconstruction_bounds

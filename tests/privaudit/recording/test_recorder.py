@@ -12,7 +12,7 @@ import torch
 from privaudit import load_run
 from privaudit.core.errors import ConfigError, PrivauditError
 from privaudit.federated.transcripts.folder import TranscriptFolder
-from privaudit.privacy.certificate import Claim
+from privaudit.privacy.claim import Claim
 from privaudit.privacy.events import MechanismEvent
 from privaudit.recording.bundle import BUNDLE, read_bundle
 from privaudit.recording.importing import finish_recording

@@ -1,8 +1,7 @@
 import pytest
 
 from privaudit.statistics.claim import Guarantee, judge_claim
-from privaudit.statistics.epsilon.bound import EpsilonBound
-from privaudit.statistics.epsilon.designs import Adjacency
+from privaudit.statistics.epsilon.bound import Adjacency, EpsilonBound
 
 SHOWN = EpsilonBound(
     1.2, 0.95, 1e-5, (50, 50), 2.57, "many runs", "Clopper-Pearson", can_refute=True

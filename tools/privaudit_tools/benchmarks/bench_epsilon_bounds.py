@@ -12,20 +12,16 @@ from scipy.stats import binom
 
 from privaudit.statistics.epsilon.bound import EpsilonMethod
 from privaudit.statistics.epsilon.calibration import (
+    GaussianCanaries,
+    RandomisedResponse,
+    Silence,
     coverage,
     holds,
     simulated,
     standard_bounds,
 )
-from privaudit.statistics.epsilon.error_rates import epsilon_from_errors
-from privaudit.statistics.epsilon.f_dp_one_run import FDPOneRun
-from privaudit.statistics.epsilon.multi_split import MultiSplit
-from privaudit.statistics.epsilon.one_run import OneRunGuesses
-from privaudit.statistics.epsilon.simulated_mechanisms import (
-    GaussianCanaries,
-    RandomisedResponse,
-    Silence,
-)
+from privaudit.statistics.epsilon.many_runs import MultiSplit, epsilon_from_errors
+from privaudit.statistics.epsilon.one_run import FDPOneRun, OneRunGuesses
 from privaudit.statistics.estimate import Estimate, proportion
 
 AUDITS, REPEATS = 1000, 200

@@ -17,9 +17,11 @@ import torch
 from privaudit import Auditor, train
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.scenario import find_scenario
-from privaudit.auditing.shadow_models.signal_table import ShadowTable
+from privaudit.auditing.shadow_models.shadow_signals import (
+    ShadowSignals,
+    shadow_signals,
+)
 from privaudit.auditing.shadow_models.splits import ShadowSplit
-from privaudit.auditing.shadow_models.training import shadow_tables
 from privaudit.core.seeds import Seeds
 from privaudit.federated.trainer import Cohort, Round
 from privaudit.tuning.prompts.gradients import ContextGradients, poisson_batch
@@ -41,13 +43,13 @@ def test_shadows_stacked_against_one_by_one(
     attacked: tuple[Adversary, Target], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     adversary, target = attacked
-    tables: dict[int, ShadowTable] = {}
+    tables: dict[int, ShadowSignals] = {}
 
-    def tabled(at_once: int) -> ShadowTable:
+    def tabled(at_once: int) -> ShadowSignals:
         monkeypatch.setattr(
             "privaudit.auditing.shadow_models.training.REPLAY_CHUNK", at_once
         )
-        (table,) = shadow_tables(replace(adversary), [target], SHADOWS, "candidates")
+        (table,) = shadow_signals(replace(adversary), [target], SHADOWS, "candidates")
         return table
 
     tabled(SHADOWS)  # the first pass sets up memory

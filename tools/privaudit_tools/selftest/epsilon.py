@@ -6,7 +6,7 @@ import numpy as np
 
 from privaudit.statistics.epsilon import calibration
 from privaudit.statistics.epsilon.bound import EpsilonMethod
-from privaudit.statistics.epsilon.simulated_mechanisms import (
+from privaudit.statistics.epsilon.calibration import (
     GaussianCanaries,
     RandomisedResponse,
     Silence,

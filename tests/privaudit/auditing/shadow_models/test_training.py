@@ -6,7 +6,11 @@ import pytest
 import torch
 
 from privaudit.auditing.attack import Adversary, Target
-from privaudit.auditing.shadow_models.signal_table import SignalsWithMembership
+from privaudit.auditing.shadow_models import shadow_signals as shadow_signals_module
+from privaudit.auditing.shadow_models.shadow_signals import (
+    SignalsWithMembership,
+    shadow_signals,
+)
 from privaudit.auditing.shadow_models.splits import (
     NOBODY,
     FederatedShadowSplit,
@@ -16,11 +20,11 @@ from privaudit.auditing.shadow_models.training import (
     _federated,
     _replay,
     _rounds_to_replay,
-    shadow_tables,
 )
 from privaudit.auditing.signals.signal_cache import SignalStore
-from privaudit.auditing.signals.signals import measure_signals
-from privaudit.federated.trainer import Reconstruction, Task, Trainer
+from privaudit.auditing.signals.signals import SignalTable, measure_signals
+from privaudit.core.tensors import Tensors
+from privaudit.federated.trainer import Reconstruction, Records, Task, Trainer
 from privaudit.trainers.coop import CoOp
 from privaudit.trainers.dp_fpl import DPFPL
 from privaudit.trainers.promptfl import PromptFL
@@ -37,17 +41,17 @@ def attacked(
     return play_toy(trainer, task=task, shards=shards).watched(threat, asked, seed=9)
 
 
-def test_a_pool_is_public_and_follows_the_candidates_classes(
+def test_what_shadows_train_on_is_public_and_follows_the_candidates_classes(
     task: Task, shards: Shards
 ) -> None:
     only_two = toy_records(40).pick(toy_records(40).labels < 2)
     target = Target("client-0", Reconstruction({}), only_two)
     adversary, _ = attacked(PromptFL(), task, shards, "server")
-    pool = ShadowSplit.draw(adversary, target, shadows=400)
-    assert set(pool.records.labels.tolist()) == {0, 1}
+    own = ShadowSplit.draw(adversary, target, shadows=400)
+    assert set(own.records.labels.tolist()) == {0, 1}
     public = {tuple(row) for row in task.public.features.tolist()}
-    assert {tuple(row) for row in pool.records.features.tolist()} <= public
-    assert pool.is_in.sum(dim=1).float().mean() == pytest.approx(10, abs=0.5)
+    assert {tuple(row) for row in own.records.features.tolist()} <= public
+    assert own.is_in.sum(dim=1).float().mean() == pytest.approx(10, abs=0.5)
 
 
 def test_what_keeps_nothing_is_replayed_for_its_last_round_only(
@@ -79,22 +83,22 @@ def test_what_is_out_is_out_of_the_whole_shadow_federation(
 ) -> None:
     adversary, targets = attacked(PromptFL(), task, shards, "released")
     split = FederatedShadowSplit.draw(adversary, targets[:2], shadows=50)
-    pool = split.pool_of("client-1")
-    assert not (pool.public_in & pool.public_out).any()
+    own = split.split_of("client-1")
+    assert not (own.public_in & own.public_out).any()
     for shadow in range(50):
         held = split.shards(shadow)
         trained = torch.cat([shard.features for shard in held.values()])
-        out = task.public.features[pool.public_out[shadow]]
+        out = task.public.features[own.public_out[shadow]]
         assert len(trained) + int((split.owner[shadow] == NOBODY).sum()) == 80
         assert not (out[:, None] == trained[None]).all(dim=-1).any()
     sizes = (split.owner == 1).sum(dim=1).float().mean()
     assert sizes == pytest.approx(task.candidates["client-1"] / 2, abs=1)
 
 
-def separation(pool: SignalsWithMembership) -> torch.Tensor:
+def separation(learned: SignalsWithMembership) -> torch.Tensor:
     """Mean log-probability of the label for records in, less for records out."""
-    own = pool.signals.log_likelihood
-    return own[pool.is_in].mean() - own[pool.is_out].mean()
+    own = learned.signals.log_likelihood
+    return own[learned.is_in].mean() - own[learned.is_out].mean()
 
 
 @pytest.mark.parametrize(
@@ -106,19 +110,17 @@ def test_replay_and_whole_federations_separate_members_about_alike(
     """Replayed broadcasts carry the target's influence: here it changes little."""
     world = replace(task, rounds=6)
     adversary, targets = attacked(trainer, world, shards, "server")
-    (replayed,) = shadow_tables(adversary, targets[:1], 40)
+    (replayed,) = shadow_signals(adversary, targets[:1], 40)
     split = FederatedShadowSplit.draw(adversary, targets[:1], 40)
-    pool, models = split.pool_of("client-0"), []
-    used = torch.isin(world.public.labels, pool.records.labels.unique())
+    own, models = split.split_of("client-0"), []
+    used = torch.isin(world.public.labels, own.records.labels.unique())
     for chunk in _federated(adversary, targets[:1], split):
         models += chunk[0]
-    signals = measure_signals(trainer, world, models, pool.records)
-    one = float(separation(replayed.pool))
+    signals = measure_signals(trainer, world, models, own.records)
+    one = float(separation(replayed.training_set))
     other = float(
         separation(
-            SignalsWithMembership(
-                signals, pool.is_in, pool.public_out[:, used], signals
-            )
+            SignalsWithMembership(signals, own.is_in, own.public_out[:, used], signals)
         )
     )
     assert one > 0
@@ -128,7 +130,7 @@ def test_replay_and_whole_federations_separate_members_about_alike(
 
 def test_nothing_seen_needs_no_shadow_training(task: Task, shards: Shards) -> None:
     adversary, targets = attacked(CoOp(), task, shards, "server")
-    (table, *_) = shadow_tables(adversary, targets, 5)
+    (table, *_) = shadow_signals(adversary, targets, 5)
     log_likelihoods = table.public.signals.log_likelihood
     one, other = log_likelihoods[0], log_likelihoods[4]
     torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)  # stacked: rounded
@@ -136,8 +138,8 @@ def test_nothing_seen_needs_no_shadow_training(task: Task, shards: Shards) -> No
 
 def test_tables_are_trained_once_for_all_attacks(task: Task, shards: Shards) -> None:
     adversary, targets = attacked(PromptFL(), task, shards, "server")
-    first = shadow_tables(adversary, targets, 5)
-    again = shadow_tables(adversary, targets, 5)
+    first = shadow_signals(adversary, targets, 5)
+    again = shadow_signals(adversary, targets, 5)
     for one, other in zip(first, again, strict=True):
         assert one.public.signals is other.public.signals
         assert one.candidates.signals is other.candidates.signals
@@ -148,12 +150,12 @@ def test_another_target_through_one_adversary_is_asked_anew(
 ) -> None:
     """Shadows are the same; what the target says, and of which records, is not."""
     adversary, targets = attacked(PromptFL(), task, shards, "server")
-    first = shadow_tables(adversary, targets, 5, "candidates")
+    first = shadow_signals(adversary, targets, 5, "candidates")
     start = {"context": torch.zeros_like(targets[0].reconstructed.model["context"])}
     untuned = [replace(t, reconstructed=Reconstruction(start)) for t in targets]
-    other = shadow_tables(adversary, untuned, 5, "candidates")
+    other = shadow_signals(adversary, untuned, 5, "candidates")
     fewer = [replace(t, candidates=t.candidates.pick(FIRST_TEN)) for t in targets]
-    few = shadow_tables(adversary, fewer, 5, "candidates")
+    few = shadow_signals(adversary, fewer, 5, "candidates")
     for one, two, three in zip(first, other, few, strict=True):
         assert one.candidates.signals is two.candidates.signals
         confidence = one.candidates.target.confidence
@@ -182,11 +184,11 @@ def test_each_candidate_is_in_one_shadow_of_a_pair_and_out_of_the_other(
     task: Task, shards: Shards
 ) -> None:
     adversary, targets = attacked(PromptFL(), task, shards, "server")
-    pool = ShadowSplit.draw(adversary, targets[0], 20, "candidates")
-    assert torch.equal(pool.is_in[0::2], ~pool.is_in[1::2])
-    assert not pool.public_in.any()
-    assert pool.public_out.all()
-    assert pool.is_in[0::2].float().mean() == pytest.approx(0.5, abs=0.1)
+    own = ShadowSplit.draw(adversary, targets[0], 20, "candidates")
+    assert torch.equal(own.is_in[0::2], ~own.is_in[1::2])
+    assert not own.public_in.any()
+    assert own.public_out.all()
+    assert own.is_in[0::2].float().mean() == pytest.approx(0.5, abs=0.1)
 
 
 def test_a_record_s_coins_follow_it(task: Task, shards: Shards) -> None:
@@ -214,7 +216,7 @@ def test_crafted_canaries_stand_beside_bystanders_that_have_none(
     crafted = torch.ones(len(targets[0].candidates), *shape)
     canaries = replace(targets[0].candidates, crafted=crafted)
     planted = replace(targets[0], candidates=canaries)
-    (table,) = shadow_tables(adversary, [planted], 6, "candidates")
+    (table,) = shadow_signals(adversary, [planted], 6, "candidates")
     assert torch.isfinite(table.public.signals.confidence).all()
 
 
@@ -224,8 +226,8 @@ def test_shadows_on_candidates_remember_them(
 ) -> None:
     trainer = PromptFL(epochs=60, learning_rate=0.05)
     adversary, targets = attacked(trainer, replace(task, rounds=1), shards, threat)
-    for table in shadow_tables(adversary, targets[:2], 12, "candidates"):
-        assert table.pool is table.candidates
+    for table in shadow_signals(adversary, targets[:2], 12, "candidates"):
+        assert table.training_set is table.candidates
         assert separation(table.candidates) > 0
         assert not (table.public.is_in).any()
 
@@ -236,9 +238,9 @@ def test_kept_tables_are_the_trained_ones(
     adversary, targets = attacked(PromptFL(), task, shards, "server")
     store = SignalStore(tmp_path, {"run": "one"})
     for source in ("public", "candidates"):
-        plain = shadow_tables(replace(adversary), targets, 6, source)
-        trained = shadow_tables(replace(adversary, store=store), targets, 6, source)
-        kept = shadow_tables(replace(adversary, store=store), targets, 6, source)
+        plain = shadow_signals(replace(adversary), targets, 6, source)
+        trained = shadow_signals(replace(adversary, store=store), targets, 6, source)
+        kept = shadow_signals(replace(adversary, store=store), targets, 6, source)
         for tables in zip(plain, trained, kept, strict=True):
             for name in ("candidates", "public"):
                 one, *others = (getattr(table, name) for table in tables)
@@ -249,17 +251,51 @@ def test_kept_tables_are_the_trained_ones(
                     assert torch.equal(one.signals.log_probabilities, logs)
 
 
+@pytest.mark.parametrize("threat", ["server", "released"])
+def test_a_killed_attack_keeps_the_targets_it_had_finished(
+    threat: str,
+    task: Task,
+    shards: Shards,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Replays go target by target; in whole federations all are finished at once."""
+    asked: list[int] = []
+    killed_at = 3 if threat == "server" else 99
+
+    def ask(adversary: Adversary, models: list[Tensors], some: Records) -> SignalTable:
+        asked.append(len(models))
+        if len(asked) == killed_at:  # the second target's candidates
+            raise KeyboardInterrupt
+        return measure_signals(adversary.trainer, adversary.task, models, some)
+
+    adversary, targets = attacked(PromptFL(), task, shards, threat)
+    kept = replace(adversary, store=SignalStore(tmp_path, {}))
+    monkeypatch.setattr(shadow_signals_module, "ask_signals", ask)
+    if threat == "server":
+        with pytest.raises(KeyboardInterrupt):
+            shadow_signals(kept, targets[:2], 6)
+        assert len(list(tmp_path.iterdir())) == 1
+    resumed = shadow_signals(replace(kept), targets[:2], 6)
+    assert len(asked) == (5 if threat == "server" else 4)
+    for one, other in zip(
+        shadow_signals(replace(adversary), targets[:2], 6), resumed, strict=True
+    ):
+        assert torch.equal(one.public.signals.loss, other.public.signals.loss)
+        assert torch.equal(one.candidates.signals.loss, other.candidates.signals.loss)
+
+
 def test_chunks_of_federations_do_not_change_what_they_say(
     task: Task,
     shards: Shards,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     adversary, targets = attacked(PromptFL(), task, shards, "released")
-    (whole,) = shadow_tables(replace(adversary), targets[:1], 7)
+    (whole,) = shadow_signals(replace(adversary), targets[:1], 7)
     monkeypatch.setattr(
         "privaudit.auditing.shadow_models.training.REPLAY_CHUNK", 2 * len(task.clients)
     )
-    (parts,) = shadow_tables(replace(adversary), targets[:1], 7)
+    (parts,) = shadow_signals(replace(adversary), targets[:1], 7)
     torch.testing.assert_close(
         whole.public.signals.log_likelihood,
         parts.public.signals.log_likelihood,

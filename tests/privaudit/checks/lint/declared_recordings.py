@@ -16,7 +16,7 @@ from torch import Tensor
 from privaudit import Recorder, Run
 from privaudit.datasets.split import PUBLIC, TEST
 from privaudit.federated.runs.ledger import Coin, Ledger
-from privaudit.privacy.certificate import Claim
+from privaudit.privacy.claim import Claim
 from privaudit.privacy.events import MechanismEvent
 
 Model = dict[str, Tensor]

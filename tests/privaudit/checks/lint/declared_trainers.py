@@ -27,7 +27,7 @@ from privaudit.federated.trainer import (
     Signals,
     Task,
 )
-from privaudit.privacy.certificate import Claim
+from privaudit.privacy.claim import Claim
 from privaudit.privacy.events import MechanismEvent
 
 ASKED: frozenset[Signal] = frozenset({"log_probabilities"})

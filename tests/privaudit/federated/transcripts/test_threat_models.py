@@ -8,7 +8,7 @@ import torch
 
 from privaudit.core.errors import UnknownNameError, ViewError
 from privaudit.core.tensors import Tensors
-from privaudit.federated.transcripts import round_sums
+from privaudit.federated.transcripts import view_messages
 from privaudit.federated.transcripts.folder import TranscriptFolder
 from privaudit.federated.transcripts.shards import Shard
 from privaudit.federated.transcripts.threat_models import (
@@ -176,7 +176,7 @@ def test_others_uploads_are_summed_once_and_to_the_same_bytes(
         summed.append(len(messages))
         return exact_sum(messages)
 
-    monkeypatch.setattr(round_sums, "exact_sum", counted)
+    monkeypatch.setattr(view_messages, "exact_sum", counted)
     for shadow in range(3):
         uploads = [
             Message(m.round, "client-1", SERVER, "update", {

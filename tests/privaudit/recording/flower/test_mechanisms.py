@@ -28,7 +28,7 @@ from privaudit.checks.lint.linter import lint
 from privaudit.core.errors import ConfigError
 from privaudit.federated.runs.ledger import Ledger
 from privaudit.federated.runs.runs import Run
-from privaudit.privacy.certificate import Claim
+from privaudit.privacy.claim import Claim
 from privaudit.privacy.events import MechanismEvent
 from privaudit.recording.flower import RecordedStrategy, claim_of, noted
 from privaudit.recording.flower.mechanisms import ServerNoise, UpdateNote, weights_of

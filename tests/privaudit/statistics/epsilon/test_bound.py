@@ -10,17 +10,17 @@ from pydantic import TypeAdapter
 
 from privaudit.core.errors import ConfigError
 from privaudit.statistics.epsilon.bound import (
+    CanaryScores,
     EpsilonBound,
     EpsilonMethod,
+    IndependentRuns,
     ManyRunsMethod,
+    OneRunCanaries,
     OneRunMethod,
+    largest_rejected,
+    require_design,
 )
 from privaudit.statistics.epsilon.calibration import standard_bounds
-from privaudit.statistics.epsilon.designs import (
-    CanaryScores,
-    IndependentRuns,
-    OneRunCanaries,
-)
 
 NAMES = sorted(standard_bounds(10))
 BOUND = EpsilonBound(
@@ -118,3 +118,50 @@ def test_increasing_transforms_of_the_scores_change_nothing(
         assert audit(method, scores) == audit(
             method, CanaryScores(other, scores.is_member)
         )
+
+
+COINS = np.array([True, False, True])
+
+
+def test_members_and_nonmembers_are_counted() -> None:
+    runs = IndependentRuns(np.arange(3.0), COINS)
+    assert (runs.members, runs.nonmembers) == (2, 1)
+
+
+def test_each_design_passes_for_itself_only() -> None:
+    runs, canaries = (kind(np.arange(3), COINS) for kind in KINDS)
+    require_design(runs, "many runs", "A bound")
+    require_design(canaries, "one run", "A bound")
+    with pytest.raises(
+        ConfigError, match=r"of 3 canaries of one run\. It does not hold"
+    ):
+        require_design(canaries, "many runs", "SplitThreshold")
+    with pytest.raises(ConfigError, match=r"of 3 runs\. It does not hold"):
+        require_design(runs, "one run", "OneRunGuesses")
+
+
+KINDS = (IndependentRuns, OneRunCanaries)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_that_cannot_be_used_are_refused(
+    kind: type[IndependentRuns | OneRunCanaries],
+) -> None:
+    with pytest.raises(ConfigError, match="2 scores and 3 coins"):
+        kind(np.arange(2.0), COINS)
+    with pytest.raises(ConfigError, match="0 scores and 0 coins"):
+        kind(np.zeros(0), COINS[:0])
+    with pytest.raises(ConfigError, match="2 of 3"):
+        kind(np.array([1.0, np.nan, np.inf]), COINS)
+
+
+def test_it_finds_each_end_from_below() -> None:
+    ends = np.array([0.3, 2.0, 7.5])
+    found = largest_rejected(lambda x: x < ends, np.full(3, 10.0))
+    assert found == pytest.approx(ends, abs=1e-11)
+    assert (found <= ends).all()
+
+
+def test_it_is_0_where_0_is_not_rejected_and_the_top_where_all_is() -> None:
+    found = largest_rejected(lambda x: x < np.array([-1.0, 99.0]), np.array([5.0, 5.0]))
+    assert found == pytest.approx([0.0, 5.0])

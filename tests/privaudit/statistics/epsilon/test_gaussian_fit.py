@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtri
 
-from privaudit.statistics.epsilon.designs import IndependentRuns
+from privaudit.statistics.epsilon.bound import IndependentRuns
 from privaudit.statistics.epsilon.gaussian_fit import GaussianFit, epsilon_from_mu
 from privaudit.statistics.epsilon.gaussian_mechanism import gaussian_epsilon
 from tests.golden import golden

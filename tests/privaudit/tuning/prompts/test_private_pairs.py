@@ -15,8 +15,8 @@ from privaudit.federated.trainer import TRAINERS, Cohort, Records, Task
 from privaudit.federated.transcripts.threat_models import find_threat
 from privaudit.trainers.dp_fedotp import DPFedOTP
 from privaudit.trainers.dp_fedpgp import DPFedPGP
-from privaudit.tuning.prompts.averaging import pair_texts
 from privaudit.tuning.prompts.contrast import personal_context, prompts_contrast
+from privaudit.tuning.prompts.learning import pair_texts
 from privaudit.tuning.prompts.transported_logits import transported_losses
 from tests.toy_federation import ALL, AT, Play, Shards, context_loss, emptied
 

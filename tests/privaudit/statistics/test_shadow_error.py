@@ -9,9 +9,9 @@ from privaudit.statistics.comparisons import Comparison, paired_auroc_difference
 from privaudit.statistics.delong import delong_components
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.roc import pooled_auroc
-from privaudit.statistics.shadow_comparison import (
+from privaudit.statistics.shadow_comparison import rows_left
+from privaudit.statistics.shadow_error import (
     difference_with_shadow_error,
-    rows_left,
     shadow_variance,
     with_shadow_error,
 )

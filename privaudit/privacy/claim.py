@@ -1,0 +1,20 @@
+"""What a method claims of its own privacy; what is proved is a certificate."""
+
+from dataclasses import dataclass
+
+NO_MECHANISM = "no privacy mechanism"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The epsilon a method claims by its own formula, not what is proved.
+
+    Attributes:
+        epsilon: None where the method claims nothing.
+        delta: Of the claim.
+        source: Whose formula it is, in words.
+    """
+
+    epsilon: float | None = None
+    delta: float = 1e-5
+    source: str = NO_MECHANISM
