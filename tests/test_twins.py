@@ -16,10 +16,10 @@ import pytest
 
 from privaudit.statistics.epsilon.designs import IndependentRuns, OneRunCanaries
 from privaudit.statistics.epsilon.fixed_grid import FixedGrid
-from privaudit.statistics.epsilon.gaussian_one_run import GaussianOneRun
 from privaudit.statistics.epsilon.multi_split import MultiSplit
 from privaudit.statistics.epsilon.one_run import OneRunGuesses
 from privaudit.statistics.epsilon.simulated_mechanisms import GaussianCanaries
+from privaudit_labs.bounds.gaussian_one_run import GaussianOneRun
 
 FOLDER = os.environ.get("TEST_TWINS", "")
 pytestmark = pytest.mark.skipif(not FOLDER, reason="make test-twins installs it")

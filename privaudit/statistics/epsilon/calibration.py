@@ -12,12 +12,9 @@ import numpy as np
 from jaxtyping import Float
 
 from privaudit.core.errors import TooFewRecordsError
-from privaudit.statistics.epsilon.bound import EpsilonMethod
+from privaudit.statistics.epsilon.bound import EpsilonMethod, other_bounds
 from privaudit.statistics.epsilon.f_dp_one_run import FDPOneRun
 from privaudit.statistics.epsilon.fixed_grid import FixedGrid
-from privaudit.statistics.epsilon.gaussian_fit import GaussianFit
-from privaudit.statistics.epsilon.gaussian_one_run import GaussianOneRun
-from privaudit.statistics.epsilon.gaussian_scores import GaussianScores
 from privaudit.statistics.epsilon.multi_split import MultiSplit
 from privaudit.statistics.epsilon.one_run import OneRunGuesses
 from privaudit.statistics.epsilon.simulated_mechanisms import SimulatedMechanism
@@ -32,12 +29,14 @@ GRID = tuple(np.linspace(-2.0, 4.0, 9).tolist())  # in standard deviations of th
 def standard_bounds(n: int, delta: float = 1e-5) -> Mapping[str, EpsilonMethod]:
     """Return one of each bound for n canaries or runs, by the name of its class.
 
+    Those of other packages are among them.
+
     One-run bounds guess at a fifth of the canaries, half of them in. Grids are for
     noise of standard deviation 1, as the simulated mechanisms have.
 
     Args:
         n: At least 10.
-        delta: Above 0, for the three that assume a Gaussian mechanism.
+        delta: Above 0 where a bound assumes a Gaussian mechanism.
 
     Raises:
         TooFewRecordsError: n is too small.
@@ -51,11 +50,9 @@ def standard_bounds(n: int, delta: float = 1e-5) -> Mapping[str, EpsilonMethod]:
         SplitThreshold(delta=delta),
         MultiSplit(delta=delta, splits=_SPLITS),
         FixedGrid(delta=delta, thresholds=GRID),
-        GaussianFit(delta=delta, thresholds=GRID),
         OneRunGuesses(delta=delta, **side),
         FDPOneRun(delta=delta, **side),
-        GaussianOneRun(delta=delta, **side),
-        GaussianScores(delta=delta),
+        *other_bounds(EpsilonMethod, delta=delta, thresholds=GRID, **side),
     ]
     return {type(bound).__name__: bound for bound in bounds}
 

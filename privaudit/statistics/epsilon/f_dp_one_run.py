@@ -4,7 +4,7 @@ Source: Mahloujifar, Melis and Chaudhuri, "Auditing f-differential privacy in on
 ICML 2025 (arXiv 2024): the recursion over numbers of right guesses. For the trade-off
 function of (epsilon, delta)-DP it has the closed form given here. Published figures
 take a Gaussian trade-off function instead, and are higher for it: see
-:mod:`privaudit.statistics.epsilon.gaussian_one_run`.
+``labs/privaudit_labs/bounds/gaussian_one_run.py`` of the repository.
 """
 
 import math
