@@ -36,7 +36,7 @@ class Budget:
     words: int
 
 
-BUDGET = Budget(lines=96_500, files=705, tests=70_500, words=75_500)
+BUDGET = Budget(lines=95_000, files=685, tests=70_500, words=69_000)
 """Today's, rounded up; the goal is 82,000 lines in 430 files, 61,000 and 55,000."""
 
 

@@ -180,7 +180,7 @@ def _bounds(
                 method(ranked if isinstance(method, RankedGuesses) else standard),
                 can_refute=False,
             )
-            for method in other_bounds(OneRunMethod, **fixed)
+            for method in other_bounds(OneRunMethod, **fixed)  # type: ignore[type-abstract]
         ),
     ]
 

@@ -52,7 +52,7 @@ def standard_bounds(n: int, delta: float = 1e-5) -> Mapping[str, EpsilonMethod]:
         FixedGrid(delta=delta, thresholds=GRID),
         OneRunGuesses(delta=delta, **side),
         FDPOneRun(delta=delta, **side),
-        *other_bounds(EpsilonMethod, delta=delta, thresholds=GRID, **side),
+        *other_bounds(EpsilonMethod, delta=delta, thresholds=GRID, **side),  # type: ignore[type-abstract]
     ]
     return {type(bound).__name__: bound for bound in bounds}
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.privaudit.auditing.shadow_models.test_shares import signals
+from tests.labs.profiles.test_shares import signals
 
 from privaudit.attacks.label_only import LabelOnly
 from privaudit.attacks.pipra import Pipra
