@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.labs.profiles.test_shares import signals
 
 from privaudit.attacks.label_only import LabelOnly
 from privaudit.attacks.pipra import Pipra
@@ -25,6 +24,7 @@ from privaudit.trainers.promptfl import PromptFL
 from privaudit_labs.profiles.class_shares import SKEW, _regress
 from privaudit_labs.profiles.shares import estimated_usage
 from tests.conftest import toy_records, with_noise
+from tests.labs.profiles.test_shares import signals
 from tests.privaudit.auditing.extraction.test_secrets import null_bounds, null_exposures
 from tests.privaudit.auditing.parts.test_panoramia import drawn, spread
 from tests.toy_federation import CLIENTS, play_toy
