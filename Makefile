@@ -21,7 +21,7 @@ QUICK := tests/test_layout.py tests/test_imports.py tests/test_exports.py tests/
 ELSEWHERE := TEST_THREADS=1 ATEN_CPU_CAPABILITY=default,TEST_THREADS=2,TEST_LAST_BITS=1 \
   ATEN_CPU_CAPABILITY=avx2,TEST_THREADS=4,TEST_PRECISION=medium
 
-.PHONY: demo test quick reference test-tools test-elsewhere test-anywhere margins test-references test-browser test-flower test-nvflare test-ray test-quantised test-twins gpu weights check corpus bench docs clean
+.PHONY: demo test quick reference test-tools test-labs test-elsewhere test-anywhere margins test-references test-browser test-flower test-nvflare test-ray test-quantised test-twins gpu weights check corpus bench docs clean
 
 # Each target sets up what it needs; constraints.txt pins the tested versions.
 $(READY): pyproject.toml tools/pyproject.toml constraints.txt .ci/mend_torchvision.py
@@ -64,6 +64,13 @@ reference: $(READY)
 test-tools: export PYTHONDONTWRITEBYTECODE =
 test-tools: $(READY)
 	$(PYTEST) tests/tools tools/privaudit_tools --ignore=tools/privaudit_tools/benchmarks $(TESTS)
+
+# Audits that decide no verdict, by entry points alone, and what the package asks of any bound
+# and scenario. Then both wheels in a clean environment, and the same there. Every week.
+test-labs: export PYTHONDONTWRITEBYTECODE =
+test-labs: $(READY)
+	$(PYTEST) tests/labs labs/privaudit_labs tests/privaudit/statistics/epsilon tests/contracts/test_scenarios.py $(TESTS)
+	.ci/labs
 
 # The suite in this machine's own bits, on one thread and by its newest kernels: the tests
 # run in portable ones elsewhere. Then as two other machines compute it: features with other

@@ -58,10 +58,11 @@ jaxtyping.jaxtyped = jaxtyped_once  # what --jaxtyping-packages decorates with
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let the tools' commands be found, also where only pytest is told of them."""
+    """Let what tools and labs add be found, also where only pytest is told of it."""
     beside = tempfile.TemporaryDirectory(prefix="beside-")
     config.add_cleanup(beside.cleanup)
-    declare_packages_beside(Path(beside.name))
+    whole = any("tests/labs" in str(one) for one in config.args)
+    declare_packages_beside(Path(beside.name), whole=whole)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,7 +1,7 @@
 """``python -m tests.budget``: how much there is, by folder, and whether it is too much.
 
-Counts lines and files of Python; ``.ci/words.py`` counts the pages. Tests of the tools are
-not counted. Nothing else limits the size of a file or folder.
+Counts lines and files of Python; ``.ci/words.py`` counts the pages. Tests of tools and labs
+are not counted. Nothing else limits the size of a file or folder.
 """
 
 import sys
@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.places import ROOT
 
 WHEEL = ("privaudit", "attacks", "trainers", "scenarios")
-APART = "tools"
+APART = ("tools", "labs")
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Budget:
     Attributes:
         lines: Of Python in the wheel's folders.
         files: The same.
-        tests: Lines of tests, but for those of the tools.
+        tests: Lines of tests, but for those of tools and labs.
     """
 
     lines: int
@@ -31,7 +31,7 @@ class Budget:
     tests: int
 
 
-BUDGET = Budget(lines=96_500, files=705, tests=70_500)
+BUDGET = Budget(lines=95_000, files=680, tests=70_500)
 """Today's, rounded up; the goal is 82,000 lines in 430 files, and 61,000."""
 
 
@@ -46,13 +46,13 @@ def count(root: Path) -> Mapping[str, Sequence[int]]:
 
 def _python(root: Path) -> Iterator[tuple[str, Path]]:
     """Yield each file of Python, and the folder that it counts for."""
-    for top in (*WHEEL, "tests", APART):
+    for top in (*WHEEL, "tests", *APART):
         for path in sorted((root / top).rglob("*.py")):
             parts = path.relative_to(root).parts
             if top == "privaudit" and set(parts) & set(WHEEL[1:]):
                 continue  # a link to a folder beside
-            if parts[:2] == ("tests", APART):
-                yield f"tests/{APART}", path
+            if top == "tests" and parts[1] in APART:
+                yield f"tests/{parts[1]}", path
             elif top == "privaudit":
                 yield "/".join(parts[:2]) if len(parts) > 2 else top, path
             else:

@@ -41,15 +41,26 @@ def declare(
     (info / "entry_points.txt").write_text("\n".join(lines))
 
 
-def declare_packages_beside(folder: Path) -> None:
-    """Declare the tools of the repository where they are not installed.
+NAMES = ("privaudit.commands", "privaudit.scenarios")  # no audit changes by them
+
+
+def declare_packages_beside(folder: Path, *, whole: bool = False) -> None:
+    """Declare the tools and labs of the repository where they are not installed.
 
     Here, and in the processes that tests start.
+
+    Args:
+        folder: Where to.
+        whole: Whether audits get what labs add to them: then they are other audits.
     """
-    project = tomllib.loads((ROOT / "tools/pyproject.toml").read_text())["project"]
-    if project["name"] not in {one.name for one in distributions()}:
-        declare(folder, project["name"], project["entry-points"])
-    paths = [str(folder), str(ROOT / "tools")]
+    installed = {one.name for one in distributions()}
+    for name in ("tools", "labs"):
+        project = tomllib.loads((ROOT / name / "pyproject.toml").read_text())["project"]
+        points = project["entry-points"]
+        some = {group: points[group] for group in points if whole or group in NAMES}
+        if project["name"] not in installed:
+            declare(folder, project["name"], some)
+    paths = [str(folder), str(ROOT / "tools"), str(ROOT / "labs")]
     sys.path += [path for path in paths if path not in sys.path]
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([*([before] if before else []), *paths])

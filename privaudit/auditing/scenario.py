@@ -36,8 +36,6 @@ class Scenario:
         by_round: Whether it is asked when it leaked, and whose a record is.
         answers: What models say when they are asked.
         one_run: Whether epsilon is bounded from below, by canaries.
-        profiles: Whether quantities of clients are estimated, not of records alone: how
-            much of its data each trained on, and of which classes.
         dominates: Scenarios whose adversaries see less: their views, and what models
             answer them, are functions of this one's. Audits make the named attack of
             each here too, where that shows other models.
@@ -52,7 +50,6 @@ class Scenario:
     answers: Answers = "probabilities"
     by_round: bool = False
     one_run: bool = False
-    profiles: bool = False
     dominates: tuple[str, ...] = ()
     note: str = ""
     unit: Literal["record", "client"] = "record"

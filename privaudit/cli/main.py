@@ -17,7 +17,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from privaudit.cli.active import active
 from privaudit.cli.commands.attack import attack, scores
 from privaudit.cli.commands.claim import claim
 from privaudit.cli.commands.compare import compare
@@ -35,7 +34,6 @@ from privaudit.cli.key import app as key_app
 from privaudit.cli.options import with_computing, with_owner, with_trust
 from privaudit.cli.plan import plan
 from privaudit.cli.plugins import installed_commands, load_command
-from privaudit.cli.retrain import retrain
 from privaudit.cli.serve.command import serve
 from privaudit.core.bounded_files import REASONS, reason_of
 from privaudit.core.errors import (
@@ -181,14 +179,13 @@ def doctor() -> None:
         typer.echo(f"{what:20} {found}")
 
 
-_COMPUTING = (train, retrain, active, attack, tradeoff, compare, gate, costs, shift,
-              claim, verify)  # fmt: skip
+_COMPUTING = (train, attack, tradeoff, compare, gate, costs, shift, claim, verify)
 _ASKING = (attack, tradeoff, compare, gate, costs, lint, verify)  # models of runs
 _LOADING = (lint,)
 _NAMES = {import_recording: "import", list_names: "list", show_status: "status"}
 _PANELS: Mapping[str, Sequence[Callable[..., None] | typer.Typer]] = {
-    "Run": (train, retrain, split, import_recording, show_status),
-    "Audit": (attack, active, scores, shift, claim, lint, costs),
+    "Run": (train, split, import_recording, show_status),
+    "Audit": (attack, scores, shift, claim, lint, costs),
     "Decide": (report, compare, tradeoff, gate, plan, serve),
     "Share": (export, verify, key_app),
     "More": (list_names, doctor, figure),

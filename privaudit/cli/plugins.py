@@ -21,11 +21,14 @@ COMMANDS: Registry[Any] = Registry(
     "command", "privaudit.cli.commands", "privaudit.commands"
 )
 _TOOLS = ("privaudit-tools", "tools")
+_LABS = ("privaudit-labs", "labs")
 APART: Mapping[str, tuple[str, str]] = {
     "table": _TOOLS,
     "table-figure": _TOOLS,
     "selftest": _TOOLS,
     "pretrain": _TOOLS,
+    "active": _LABS,
+    "retrain": _LABS,
 }
 """Commands that stand in packages of the repository, and in which folder of it."""
 

@@ -12,7 +12,7 @@ NeurIPS 2023.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,10 +31,13 @@ from privaudit.federated.trainer import Trainer
 from privaudit.federated.trainer_abilities import AcceptsGradientCanaries
 from privaudit.statistics.claim import ClaimVerdict, Guarantee, judge_claim
 from privaudit.statistics.curve import mean_ranks
-from privaudit.statistics.epsilon.bound import EpsilonBound, OneRunCanaries
-from privaudit.statistics.epsilon.gaussian_one_run import GaussianOneRun
-from privaudit.statistics.epsilon.gaussian_scores import GaussianScores
-from privaudit.statistics.epsilon.one_run import FDPOneRun, OneRunGuesses
+from privaudit.statistics.epsilon.bound import (
+    EpsilonBound,
+    OneRunCanaries,
+    OneRunMethod,
+    other_bounds,
+)
+from privaudit.statistics.epsilon.one_run import FDPOneRun, OneRunGuesses, RankedGuesses
 
 BY_SECRET = "likelihood of its secret beside others"
 SHARE_GUESSED = 0.1  # in, and as many out
@@ -128,14 +131,11 @@ def audit_one_run(
         ranks.append(_ranks(canary_scores))
         scores.append(_standardised(canary_scores))
         coins.append(one.is_member[selected])
-    first, *others = (
-        bound
-        for values, bounds in ((ranks, _guess_bounds), (scores, _score_bounds))
-        for bound in bounds(
-            OneRunCanaries(np.concatenate(values), np.concatenate(coins)),
-            _delta(privacy),
-        )
+    ranked, standard = (
+        OneRunCanaries(np.concatenate(values), np.concatenate(coins))
+        for values in (ranks, scores)
     )
+    first, *others = _bounds(ranked, standard, _delta(privacy))
     proved = privacy["certified"][view.partition(":")[0]]
     protects = {name: proved[name] for name in ("adjacency", "unit") if name in proved}
     claimed, certified = (
@@ -155,22 +155,33 @@ def audit_one_run(
     )
 
 
-def _guess_bounds(scores: OneRunCanaries, delta: float) -> list[EpsilonBound]:
-    count = len(scores.scores)
+def _bounds(
+    ranked: OneRunCanaries, standard: OneRunCanaries, delta: float
+) -> list[EpsilonBound]:
+    """Return all bounds, the one named beforehand first.
+
+    Those of other packages come last and inform, whatever they say of themselves: what
+    refutes a claim is fixed here.
+    """
+    count = len(ranked.scores)
     if count < FEWEST:
         raise TooFewRecordsError(
             f"{count} canaries are too few: at least {FEWEST} are needed, and some "
             "hundred to show anything. Plant more, or let every candidate be one."
         )
     side = int(SHARE_GUESSED * count)
+    fixed: dict[str, Any] = {"delta": delta, "guesses_in": side, "guesses_out": side}
     return [
-        make(delta=delta, guesses_in=side, guesses_out=side)(scores)
-        for make in (OneRunGuesses, FDPOneRun, GaussianOneRun)
+        OneRunGuesses(**fixed)(ranked),
+        FDPOneRun(**fixed)(ranked),
+        *(
+            replace(
+                method(ranked if isinstance(method, RankedGuesses) else standard),
+                can_refute=False,
+            )
+            for method in other_bounds(OneRunMethod, **fixed)  # type: ignore[type-abstract]
+        ),
     ]
-
-
-def _score_bounds(scores: OneRunCanaries, delta: float) -> list[EpsilonBound]:
-    return [GaussianScores(delta=delta)(scores)]
 
 
 def _moved_against(

@@ -10,8 +10,8 @@ one of them. A strategy fills in :class:`EpsilonMethod`: those for many runs are
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Float, Shaped
@@ -19,6 +19,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as options
 
 from privaudit.core.errors import ConfigError
+from privaudit.core.registry import Registry
 from privaudit.statistics.intervals import check_confidence
 
 Design = Literal["many runs", "one run"]
@@ -247,6 +248,27 @@ class OneRunMethod(EpsilonMethod):
             ConfigError: The scores are of many runs, or of fewer canaries than guesses.
         """
         return self._bound(scores)
+
+
+M = TypeVar("M", bound=EpsilonMethod)
+BOUNDS: Registry[type[EpsilonMethod]] = Registry(
+    "bound on epsilon", "privaudit.statistics.epsilon", "privaudit.bounds"
+)
+"""Of other packages: what they show informs, whatever they say of themselves."""
+
+
+def other_bounds(design: type[M], **offered: Any) -> list[M]:
+    """Return other packages' ways to a bound for a design, in the order of their names.
+
+    Args:
+        design: The class that they inherit from.
+        offered: Parameters, of which each takes those that are fields of its own.
+    """
+    kinds = [kind for kind in BOUNDS.usable().values() if issubclass(kind, design)]
+    return [
+        kind(**{f.name: offered[f.name] for f in fields(kind) if f.name in offered})
+        for kind in kinds
+    ]
 
 
 HALVINGS = 44  # of a bracket below 20 leave 1e-12

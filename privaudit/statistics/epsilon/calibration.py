@@ -19,14 +19,11 @@ from pydantic.dataclasses import dataclass as options
 from scipy.special import expit
 
 from privaudit.core.errors import TooFewRecordsError
-from privaudit.statistics.epsilon.bound import EpsilonMethod
-from privaudit.statistics.epsilon.gaussian_fit import GaussianFit
+from privaudit.statistics.epsilon.bound import EpsilonMethod, other_bounds
 from privaudit.statistics.epsilon.gaussian_mechanism import (
     gaussian_epsilon,
     gaussian_multiplier,
 )
-from privaudit.statistics.epsilon.gaussian_one_run import GaussianOneRun
-from privaudit.statistics.epsilon.gaussian_scores import GaussianScores
 from privaudit.statistics.epsilon.many_runs import FixedGrid, MultiSplit, SplitThreshold
 from privaudit.statistics.epsilon.one_run import FDPOneRun, OneRunGuesses
 from privaudit.statistics.estimate import Estimate, proportion
@@ -129,12 +126,14 @@ GRID = tuple(np.linspace(-2.0, 4.0, 9).tolist())  # in standard deviations of th
 def standard_bounds(n: int, delta: float = 1e-5) -> Mapping[str, EpsilonMethod]:
     """Return one of each bound for n canaries or runs, by the name of its class.
 
+    Those of other packages are among them.
+
     One-run bounds guess at a fifth of the canaries, half of them in. Grids are for
     noise of standard deviation 1, as the simulated mechanisms have.
 
     Args:
         n: At least 10.
-        delta: Above 0, for the three that assume a Gaussian mechanism.
+        delta: Above 0 where a bound assumes a Gaussian mechanism.
 
     Raises:
         TooFewRecordsError: n is too small.
@@ -148,11 +147,9 @@ def standard_bounds(n: int, delta: float = 1e-5) -> Mapping[str, EpsilonMethod]:
         SplitThreshold(delta=delta),
         MultiSplit(delta=delta, splits=_SPLITS),
         FixedGrid(delta=delta, thresholds=GRID),
-        GaussianFit(delta=delta, thresholds=GRID),
         OneRunGuesses(delta=delta, **side),
         FDPOneRun(delta=delta, **side),
-        GaussianOneRun(delta=delta, **side),
-        GaussianScores(delta=delta),
+        *other_bounds(EpsilonMethod, delta=delta, thresholds=GRID, **side),  # type: ignore[type-abstract]
     ]
     return {type(bound).__name__: bound for bound in bounds}
 

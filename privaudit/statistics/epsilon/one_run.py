@@ -211,7 +211,7 @@ class FDPOneRun(RankedGuesses):
     run", ICML 2025 (arXiv 2024): the recursion over numbers of right guesses. For the
     trade-off function of (epsilon, delta)-DP it has the closed form given here.
     Published figures take a Gaussian trade-off function instead, and are higher for it:
-    see :mod:`privaudit.statistics.epsilon.gaussian_one_run`.
+    see ``labs/privaudit_labs/bounds/gaussian_one_run.py`` of the repository.
     """
 
     words = "one-run f-DP, {n_in} + {n_out} guesses"

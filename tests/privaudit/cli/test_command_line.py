@@ -198,7 +198,7 @@ def test_help_groups_the_commands_by_what_they_are_for(cli: Cli) -> None:
     assert code == 0
     assert panels_of(said) == ["Options", "Run", "Audit", "Decide", "Share", "More"]
     run = said.partition("─ Run ─")[2].partition("╰")[0]
-    assert re.findall(r"^│ (\w+)", run, re.M)[:2] == ["train", "retrain"]
+    assert re.findall(r"^│ (\w+)", run, re.M)[:2] == ["train", "split"]
 
 
 def test_help_of_train_shows_its_options_by_subject(cli: Cli) -> None:

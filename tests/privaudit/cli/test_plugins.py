@@ -1,10 +1,12 @@
 """Commands of other packages are found, listed and run; what is not installed says so."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from privaudit.cli import plugins
+from privaudit.core.registry import Registry
 from tests.conftest import Cli
 from tests.plugins import install
 
@@ -58,14 +60,26 @@ def test_no_package_replaces_a_command_and_a_broken_one_stops_only_its_own(
     assert "The command 'broken' of the package greeting 1.2 cannot be used" in said
 
 
-@pytest.mark.parametrize("words", [["table", "a.toml"], ["figure", "table", "a.json"]])
+@pytest.mark.parametrize(
+    ("words", "package", "folder"),
+    [
+        (["table", "a.toml"], "privaudit-tools", "./tools"),
+        (["figure", "table", "a.json"], "privaudit-tools", "./tools"),
+        (["active"], "privaudit-labs", "./labs"),
+        (["retrain", "base-1", "base-2"], "privaudit-labs", "./labs"),
+    ],
+)
 def test_what_is_not_installed_says_what_to_install(
-    words: list[str], monkeypatch: pytest.MonkeyPatch, cli: Cli
+    words: list[str],
+    package: str,
+    folder: str,
+    monkeypatch: pytest.MonkeyPatch,
+    cli: Cli,
 ) -> None:
-    monkeypatch.setattr("privaudit.core.registry._entry_points", lambda *asked: ())
-    monkeypatch.setattr(plugins.COMMANDS, "_entries", {})
+    alone = Registry[Any]("command", "privaudit.cli.commands", "nobody's.commands")
+    monkeypatch.setattr(plugins, "COMMANDS", alone)
     code, _, said = cli(*words)
     assert code == 2
-    assert "stands in privaudit-tools, which is not installed" in said
-    assert "pip install ./tools" in said
+    assert f"stands in {package}, which is not installed" in said
+    assert f"pip install {folder}." in said
     assert cli("--help")[0] == 0

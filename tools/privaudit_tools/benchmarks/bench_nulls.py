@@ -12,11 +12,8 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from privaudit.auditing.active.amplified import Amplifier
 from privaudit.auditing.attack import ATTACKS
-from privaudit.auditing.parts.class_shares import _regress
 from privaudit.auditing.parts.panoramia import compared, odds_bound
-from privaudit.auditing.shadow_models.shares import InferredShare, InferredShares
 from privaudit.evaluation.blind_baseline import (
     beyond_blind,
     blind_scores,
@@ -27,6 +24,9 @@ from privaudit.federated.trainer import Records, Task
 from privaudit.statistics.comparisons import pooled_paired_auroc_difference
 from privaudit.statistics.roc import auroc
 from privaudit.trainers.promptfl import PromptFL
+from privaudit_labs.active_server.amplified import Amplifier
+from privaudit_labs.profiles.class_shares import _regress
+from privaudit_labs.profiles.shares import InferredShare, InferredShares
 from privaudit_tools.benchmarks.bench_new_attacks import (
     BASELINES,
     CLIENTS_HOLD,
@@ -36,7 +36,7 @@ from privaudit_tools.benchmarks.bench_new_attacks import (
     skewed,
 )
 from tests.conftest import CLASSES, toy_records, with_noise
-from tests.privaudit.auditing.active.test_amplified import RECORDS, played
+from tests.labs.active_server.test_amplified import RECORDS, played
 from tests.privaudit.auditing.parts.test_extraction_part import null_alarms
 from tests.toy_federation import CLIENTS, play_toy
 

@@ -28,7 +28,10 @@ SHOWN = {
     "GaussianOneRun": 1.8,
     "GaussianScores": 3.0,
 }
-"""What most audits of 1,000 show where epsilon is 4: a little less than the median."""
+"""What most audits of 1,000 show where epsilon is 4: a little less than the median.
+
+Those that begin with "Gaussian" are of the labs, and checked where these are installed.
+"""
 
 
 def _beyond_truth(
@@ -71,5 +74,8 @@ def _about(name: str) -> list[SelftestCheck]:
 
 
 CHECKS = tuple(
-    check for name in calibration.standard_bounds(_FEW) for check in _about(name)
+    check
+    for name in calibration.standard_bounds(_FEW)
+    if name in SHOWN  # another package's are its own to check
+    for check in _about(name)
 )

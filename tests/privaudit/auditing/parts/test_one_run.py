@@ -12,8 +12,10 @@ from privaudit.auditing.parts.one_run import ONE_RUN, OneRunAudit, audit_one_run
 from privaudit.auditing.storage.save import save_audit
 from privaudit.core.errors import TooFewRecordsError
 from privaudit.federated.trainer import Reconstruction
+from privaudit.statistics.epsilon.bound import BOUNDS
 from privaudit.trainers.promptfl import PromptFL
 from tests.conftest import toy_records
+from tests.plugins import install
 
 CLAIM: dict[str, Any] = {
     "claimed": {"epsilon": 0.5, "delta": 1e-5},
@@ -62,6 +64,49 @@ def test_clients_are_ranked_apart() -> None:
     scores = coins + 0.1 * rng.random(400)
     shifted = scores + np.repeat([0, 10, 20, 30], 100)
     assert audited(shifted, coins).bound.value == audited(scores, coins).bound.value
+
+
+BOASTFUL = """
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from privaudit.statistics.epsilon.bound import OneRunMethod
+
+
+@dataclass(frozen=True, kw_only=True)
+class Boastful(OneRunMethod):
+    method = "a boast"
+    guesses_in: Annotated[int, Field(ge=1)]
+
+    def values(self, scores, is_member):
+        return np.full(len(scores), 9.0)
+
+    def ceiling(self, members, nonmembers):
+        return 9.0
+"""
+
+
+def test_another_packages_bound_stands_beside_and_refutes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says of itself that it can refute, and has a value far above the claim."""
+    points = {"privaudit.bounds": {"boastful": "boastful_bound:Boastful"}}
+    install(tmp_path / "site", "boastful_bound", points, BOASTFUL)
+    rng = np.random.default_rng(3)
+    coins = rng.random(200) < 0.5
+    scores = rng.random(200)
+    without = audited(scores, coins)
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    monkeypatch.setattr(BOUNDS, "_entries", dict(BOUNDS._entries))
+    found = audited(scores, coins)
+    assert (found.bound, found.verdict) == (without.bound, without.verdict)
+    assert found.verdict.kind != "REFUTED"
+    (boast,) = (one for one in found.others if one.method == "a boast")
+    assert (boast.value, boast.can_refute) == (9.0, False)
+    assert len(found.others) == len(without.others) + 1
 
 
 def test_too_few_canaries_are_refused() -> None:

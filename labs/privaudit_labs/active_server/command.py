@@ -8,7 +8,7 @@ import typer
 from privaudit.cli import options, outputs
 
 if TYPE_CHECKING:
-    from privaudit.evaluation.active_server import ActiveAudit
+    from privaudit_labs.active_server.audit import ActiveAudit
 
 FinishedRun = Annotated[
     str | None, typer.Argument(help="A finished run. By default: the latest.")
@@ -49,6 +49,7 @@ Written = Annotated[
 ]
 
 
+@options.with_computing
 def active(
     run: FinishedRun = None,
     client: Singled = None,
@@ -62,11 +63,11 @@ def active(
     runs: options.RunsFolder = None,
 ) -> None:
     """Let a server single out clients: what does it learn, and who notices?"""
-    from privaudit.auditing.active.amplified import Amplifier
     from privaudit.core.errors import ConfigError
     from privaudit.core.parameters import build
-    from privaudit.evaluation.active_server import attack_actively, write_messages
     from privaudit.federated.runs.folder.run_names import load_run
+    from privaudit_labs.active_server.amplified import Amplifier
+    from privaudit_labs.active_server.audit import attack_actively, write_messages
 
     if output is not None and output.exists():
         raise ConfigError(

@@ -6,12 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from privaudit.auditing.active.amplified import (
-    ActiveServer,
-    Amplified,
-    Amplifier,
-    amplify,
-)
 from privaudit.core.errors import AttackError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
@@ -21,6 +15,12 @@ from privaudit.federated.trainer import Records, Task, Trainer
 from privaudit.statistics.roc import auroc
 from privaudit.trainers.dp_fpl import DPFPL
 from privaudit.trainers.promptfl import PromptFL
+from privaudit_labs.active_server.amplified import (
+    ActiveServer,
+    Amplified,
+    Amplifier,
+    amplify,
+)
 from tests.conftest import toy_records, with_noise
 
 RECORDS = 24

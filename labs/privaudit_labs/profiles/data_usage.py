@@ -3,13 +3,14 @@
 A membership inference attack asks of each record; here its guesses are counted, and the
 count freed of their errors. The shadow models are those of the scenario's attacks.
 
-Source: Tong et al., ICLR 2025: see :func:`privaudit.auditing.shadow_models.shares.estimated_usage`.
+Source: Tong et al., ICLR 2025: see :func:`privaudit_labs.profiles.shares.estimated_usage`.
 """
 
 from privaudit.auditing.audit_part import AuditPart
 from privaudit.auditing.played_scenario import PlayedScenario
 from privaudit.auditing.shadow_models.shadow_signals import shadow_signals
-from privaudit.auditing.shadow_models.shares import (
+from privaudit_labs.profiles.client_profile import NAME
+from privaudit_labs.profiles.shares import (
     InferredShare,
     InferredShares,
     estimated_usage,
@@ -40,7 +41,7 @@ def infer_usage(played: PlayedScenario) -> InferredShares:
 DATA_USAGE = AuditPart(
     "data_usage",
     InferredShares | None,
-    applies=lambda played: played.scenario.profiles and played.shadows > 1,
+    applies=lambda played: played.scenario.name == NAME and played.shadows > 1,
     compute=infer_usage,
     nothing=None,
     title="Share of candidates that was trained on",

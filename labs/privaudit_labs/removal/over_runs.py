@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from privaudit.core.errors import IncompatibleRunsError
 from privaudit.evaluation.compare.comparable import refuse_mixture, seed_name
-from privaudit.evaluation.removal import Paired, Removal
 from privaudit.federated.runs.runs import Run
 from privaudit.statistics.estimate import Estimate, mean_with_t
+from privaudit_labs.removal.removal import Paired, Removal
 
 
 @dataclass(frozen=True)

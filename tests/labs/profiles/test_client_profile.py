@@ -8,8 +8,6 @@ from pydantic.dataclasses import dataclass
 from torch.nn.functional import one_hot
 
 from privaudit import Audit, Auditor, train
-from privaudit.auditing.parts.class_shares import CLASS_SHARES, infer_class_shares
-from privaudit.auditing.parts.data_usage import CANDIDATES, DATA_USAGE
 from privaudit.auditing.storage.load import read_audit
 from privaudit.auditing.storage.restore import restore_audit
 from privaudit.auditing.storage.save import save_audit
@@ -26,6 +24,8 @@ from privaudit.federated.trainer import (
 from privaudit.federated.weighted_mean import weighted_upload
 from privaudit.report.page import render_report
 from privaudit.statistics.estimate import Estimate
+from privaudit_labs.profiles.class_shares import CLASS_SHARES, infer_class_shares
+from privaudit_labs.profiles.data_usage import CANDIDATES, DATA_USAGE
 from tests.class_means import ASKED, ClassMeans
 from tests.conftest import CLASSES, toy_records
 from tests.toy_federation import CLIENTS, Play

@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass as options
 from scipy.special import nctdtrinc
 
 from privaudit.statistics.epsilon.bound import OneRunMethod
-from privaudit.statistics.epsilon.gaussian_fit import epsilon_from_mu
+from privaudit_labs.bounds.gaussian_fit import epsilon_from_mu
 
 MOST = 100.0
 """What is shown at the most: scores that do not overlap at all could show anything."""

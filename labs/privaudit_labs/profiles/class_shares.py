@@ -22,17 +22,18 @@ from torch import Tensor
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.audit_part import AuditPart
 from privaudit.auditing.played_scenario import PlayedScenario
-from privaudit.auditing.shadow_models.shares import (
-    InferredShare,
-    InferredShares,
-    calibrated_share,
-)
 from privaudit.auditing.shadow_models.splits import ShadowSplit
 from privaudit.auditing.shadow_models.training import shadow_models
 from privaudit.core.tensors import Tensors
 from privaudit.federated.query import ask_each
 from privaudit.federated.trainer import Records
 from privaudit.statistics.estimate import Estimate
+from privaudit_labs.profiles.client_profile import NAME
+from privaudit_labs.profiles.shares import (
+    InferredShare,
+    InferredShares,
+    calibrated_share,
+)
 
 SKEW = 2  # power of exponential draws: some classes much, others hardly
 PENALTIES = tuple(10.0**power for power in range(-2, 5))
@@ -140,7 +141,7 @@ CLASS_SHARES = AuditPart(
     "class_shares",
     InferredShares | None,
     applies=lambda played: (
-        played.scenario.profiles
+        played.scenario.name == NAME
         and played.shadows > FOLDS
         and played.adversary.task.kind == "classification"
     ),

@@ -9,8 +9,8 @@ from pydantic.dataclasses import dataclass as options
 from scipy.special import expit, ndtr, ndtri
 
 from privaudit.statistics.epsilon.bound import largest_rejected
-from privaudit.statistics.epsilon.gaussian_fit import epsilon_from_mu
 from privaudit.statistics.epsilon.one_run import RankedGuesses, one_run_epsilon
+from privaudit_labs.bounds.gaussian_fit import epsilon_from_mu
 
 NEGLIGIBLE = 1e-13
 

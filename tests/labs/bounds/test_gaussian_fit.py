@@ -3,8 +3,8 @@ import pytest
 from scipy.special import ndtri
 
 from privaudit.statistics.epsilon.bound import IndependentRuns
-from privaudit.statistics.epsilon.gaussian_fit import GaussianFit, epsilon_from_mu
 from privaudit.statistics.epsilon.gaussian_mechanism import gaussian_epsilon
+from privaudit_labs.bounds.gaussian_fit import GaussianFit, epsilon_from_mu
 from tests.golden import golden
 
 

@@ -13,7 +13,6 @@ from privaudit.attacks.output_attacks import LossThreshold
 from privaudit.auditing.parts.record_exposure import RECORD_EXPOSURE
 from privaudit.auditing.storage.load import read_audit
 from privaudit.auditing.storage.save import save_audit
-from privaudit.cli.retrain import _mean_lines
 from privaudit.core.errors import (
     ConfigError,
     IncompatibleRunsError,
@@ -23,14 +22,15 @@ from privaudit.datasets.dataset import Dataset
 from privaudit.datasets.left_out import read_positions
 from privaudit.datasets.split import UNUSED
 from privaudit.evaluation.compare.comparable import check_pairable
-from privaudit.evaluation.removal import (
+from privaudit.federated.runs import dataset_split
+from privaudit.federated.runs.folder.run_names import load_run
+from privaudit_labs.removal.command import _mean_lines
+from privaudit_labs.removal.over_runs import over_runs
+from privaudit_labs.removal.removal import (
     _attacks_again,
     _shadowed,
     retrain_without,
 )
-from privaudit.evaluation.removal_over_runs import over_runs
-from privaudit.federated.runs import dataset_split
-from privaudit.federated.runs.folder.run_names import load_run
 from tests.conftest import Cli, common_cache
 
 

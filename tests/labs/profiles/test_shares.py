@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from privaudit.auditing.shadow_models.shares import (
+from privaudit_labs.profiles.shares import (
     InferredShare,
     InferredShares,
     calibrated_share,

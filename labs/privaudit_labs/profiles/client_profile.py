@@ -26,6 +26,5 @@ def client_profile(shadows: int = 50) -> Scenario:
             "loss-threshold": ATTACKS.find("loss-threshold")(),
             "token-loss": ATTACKS.find("token-loss")(),
         },
-        profiles=True,
         dominates=("server-aggregate", "curious-peer"),
     )

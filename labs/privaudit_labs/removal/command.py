@@ -9,14 +9,15 @@ import typer
 from privaudit.cli import options
 
 if TYPE_CHECKING:
-    from privaudit.evaluation.removal import Kept, Paired, Removal
-    from privaudit.evaluation.removal_over_runs import Effect, RemovalOverRuns
+    from privaudit_labs.removal.over_runs import Effect, RemovalOverRuns
+    from privaudit_labs.removal.removal import Kept, Paired, Removal
 
 Share = Annotated[
     float, typer.Option(help="Of each client's candidates, that which loses most.")
 ]
 
 
+@options.with_computing
 def retrain(
     run: Annotated[
         list[str] | None,
@@ -42,13 +43,13 @@ def retrain(
     """Train a run again without its most exposed records: who stays, and pays?"""
     from privaudit.cli.progress import Result, choose_view
     from privaudit.core.parameters import to_plain
-    from privaudit.evaluation.removal import Removal, retrain_without
-    from privaudit.evaluation.removal_over_runs import (
+    from privaudit.federated.runs.folder.run_names import load_run
+    from privaudit_labs.removal.over_runs import (
         RemovalOverRuns,
         check_replicates,
         over_runs,
     )
-    from privaudit.federated.runs.folder.run_names import load_run
+    from privaudit_labs.removal.removal import Removal, retrain_without
 
     options.check_kept(runs)
     names: Sequence[str | None] = run or [None]

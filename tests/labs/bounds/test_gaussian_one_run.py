@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtr, ndtri
 
-from privaudit.statistics.epsilon.gaussian_fit import epsilon_from_mu
-from privaudit.statistics.epsilon.gaussian_one_run import (
+from privaudit_labs.bounds.gaussian_fit import epsilon_from_mu
+from privaudit_labs.bounds.gaussian_one_run import (
     GaussianOneRun,
     one_run_mu,
     too_many_for_mu,

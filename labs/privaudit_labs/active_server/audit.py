@@ -14,12 +14,6 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool
 
-from privaudit.auditing.active.amplified import (
-    ActiveServer,
-    Amplified,
-    Amplifier,
-    amplify,
-)
 from privaudit.auditing.named_attacks import refuse_all_members
 from privaudit.auditing.repetition.audit_log import (
     LoggedAttack,
@@ -49,6 +43,12 @@ from privaudit.statistics.comparisons import (
 )
 from privaudit.statistics.estimate import Estimate, proportion
 from privaudit.statistics.roc import pooled_auroc
+from privaudit_labs.active_server.amplified import (
+    ActiveServer,
+    Amplified,
+    Amplifier,
+    amplify,
+)
 
 FEWEST_RECORDS = 10
 SCENARIO = "active-server"  # in the log of audits

@@ -1,0 +1,1 @@
+"""Experimental audits, added to privaudit by entry points: none decides a verdict."""

@@ -1,0 +1,1 @@
+"""Estimates of epsilon that assume Gaussian noise: they inform, and refute nothing."""

@@ -1,0 +1,1 @@
+"""What a server learns of whole clients: the scenario ``client-profile``."""

@@ -1,0 +1,1 @@
+"""Training without the most exposed records: ``privaudit retrain``."""

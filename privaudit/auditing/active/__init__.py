@@ -1,1 +1,0 @@
-"""An adversary who sends, and not only looks."""
