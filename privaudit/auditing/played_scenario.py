@@ -6,6 +6,7 @@ from importlib.metadata import version
 from typing import Literal
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Int, Shaped
 
 from privaudit.auditing.attack import Adversary, Attack, Scores, Target
@@ -15,6 +16,7 @@ from privaudit.auditing.scenario import Scenario
 from privaudit.auditing.signals.signal_cache import FOLDER, SignalStore
 from privaudit.auditing.units.whole_clients import all_candidates
 from privaudit.core.errors import AttackError
+from privaudit.core.portable_bits import computed_with
 from privaudit.federated.runs.runs import Run
 from privaudit.statistics.progress import Phase
 
@@ -200,5 +202,6 @@ def store_beside(run: Run, threat: Sequence[str], seed: int) -> SignalStore | No
             "threat": list(threat),
             "seed": seed,
             "versions": [version("privaudit"), version("torch")],
+            "computed": {**computed_with(), "threads": torch.get_num_threads()},
         },
     )

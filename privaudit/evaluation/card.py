@@ -40,7 +40,10 @@ NOISED = "noised rank sum, coins fair"
 Sha = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:@-]{0,79}$")]
 Version = Annotated[str, Field(pattern=r"^[0-9][0-9a-z.+]{0,29}$")]
-BUILD: Final = r"^[0-9][\w.+-]{0,39}( with [\w-]{1,30}( [\w.+-]{1,40})?)?$"
+BUILD: Final = (
+    r"^[0-9][A-Za-z0-9.+-]{0,29}( with [A-Za-z-]{1,20}( [A-Za-z0-9.+-]{1,30})?)?$"
+)
+Library = Literal["torch", "numpy"]
 Build = Annotated[str, Field(pattern=BUILD)]
 Settings = Annotated[
     str, Field(max_length=300, pattern=r"^[A-Za-z0-9_]+\([A-Za-z0-9_=., '+-]*\)$")
@@ -96,7 +99,7 @@ class Computed(_CardPart):
 
     bits: Bits
     differing: Annotated[int, Field(ge=0, le=100)] = 0
-    builds: dict[Name, Build]
+    builds: dict[Library, Build]
 
 
 class Claimed(_CardPart):

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
 from privaudit.auditing.attack_result import AttackResult
+from privaudit.core.errors import PluginError, shown
 from privaudit.core.registry import Registry
 from privaudit.statistics.change import IntervalAt
 from privaudit.statistics.estimate import Estimate, mean_with_t
@@ -107,7 +108,16 @@ def metrics_of(side: Side, codes: Sequence[str] | None = None) -> list[Metric[An
 
     Args:
         side: Of attacks, or of utility.
-        codes: By default all.
+        codes: By default all that can be used.
+
+    Raises:
+        PluginError: Another package's metric has another code than name.
     """
-    found = map(METRICS.find, METRICS.names() if codes is None else sorted({*codes}))
-    return [metric for metric in found if metric.side == side]
+    asked = METRICS.usable() if codes is None else {c: METRICS.find(c) for c in codes}
+    for name, metric in asked.items():
+        if metric.code != name:
+            raise PluginError(
+                f"The metric {shown(name)} calls itself {shown(metric.code)}. Give it "
+                "one name in its package."
+            )
+    return [metric for _, metric in sorted(asked.items()) if metric.side == side]

@@ -20,6 +20,13 @@ _ORDERS: Mapping[str, Literal["|", "<", ">", "="]] = {
     "|": "|", "<": "<", ">": ">", "=": "=",
 }  # fmt: skip
 MOST_AXES = 8
+MOST_FIELDS = 9  # of a state: each taking of it copies it
+
+
+def _short(state: Any) -> tuple[Any, ...]:
+    if type(state) is not tuple or len(state) > MOST_FIELDS:
+        raise ValueError("a state that is no short tuple")
+    return state
 
 
 class PickledType(Stateful):
@@ -33,7 +40,7 @@ class PickledType(Stateful):
 
     def set_state(self, state: Any) -> None:
         """Take the order of bytes; all else of the state is for types of other kinds."""
-        _, order, *fields = state
+        _, order, *fields = _short(state)
         if any(part is not None for part in fields[:3]):
             raise ValueError("an array of records, and only plain numbers are read")
         self.dtype = self.dtype.newbyteorder(_ORDERS[_text(order)])
@@ -51,7 +58,7 @@ class PickledArray(Stateful):
 
     def set_state(self, state: Any) -> None:
         """Take shape, type, order and bytes, which have to be as many as these say."""
-        _, shape, kind, by_columns, content = state
+        _, shape, kind, by_columns, content = _short(state)
         self._fill(content, kind, shape, "F" if by_columns is True else "C")
 
     @classmethod

@@ -26,7 +26,7 @@ Construct = Callable[..., Any]
 Constructors = Mapping[str, Construct] | Callable[[str], Construct | None]
 _DAMAGE = (
     ValueError, TypeError, IndexError, KeyError, AttributeError, OverflowError,
-    RecursionError, EOFError, pickle.UnpicklingError,
+    RecursionError, EOFError, BufferError, pickle.UnpicklingError,
 )  # fmt: skip
 
 
@@ -181,17 +181,20 @@ class _StandInReader(pickle.Unpickler):
         super().__init__(io.BytesIO(content), fix_imports=False, encoding="bytes")
         self._what, self._stored = what, stored
         self._find = constructors if callable(constructors) else dict(constructors).get
+        self._named: dict[str, Named] = {}  # a class takes 3 kB: one for each name
 
     def find_class(self, module: str, name: str) -> Any:
         """Return a stand-in for a name that the reader knows."""
         if len(module) + len(name) > LONGEST_NAME:
             raise ValueError(f"a name of more than {LONGEST_NAME} characters")
         full = f"{module}.{name}"
+        if full in self._named:
+            return self._named[full]
         construct = self._find(full)
         if construct is None:
             _refuse(self._what, f"asks for {shown(full)}")
             return None
-        return Named(full, construct)
+        return self._named.setdefault(full, Named(full, construct))
 
     def persistent_load(self, identifier: Any) -> Any:
         """Return what lies outside of the pickle."""

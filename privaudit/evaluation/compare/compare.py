@@ -29,6 +29,7 @@ from privaudit.evaluation.compare.measured import (
 )
 from privaudit.evaluation.metric import Side
 from privaudit.evaluation.metrics.auroc import AUROC
+from privaudit.evaluation.metrics.utility import UTILITY
 from privaudit.federated.runs.folder.run_names import load_run
 from privaudit.federated.runs.runs import Run
 from privaudit.statistics.change import Change, Difference, judge_changes
@@ -225,7 +226,7 @@ def compare(
 def _settled(measured: Sequence[Measured]) -> list[Measured]:
     """Return what was named before any score was seen: one AUROC, and utility."""
     auroc = next(m for m in measured if m.metric is AUROC)
-    return [auroc, *(m for m in measured if m.about == "use")]
+    return [auroc, *(m for m in measured if m.metric is UTILITY)]
 
 
 def _judge(

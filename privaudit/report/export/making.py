@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
@@ -33,6 +33,7 @@ from privaudit.evaluation.card import (
     Computed,
     Design,
     LedgerTotal,
+    Library,
     Mechanism,
     NoisedAuroc,
     Privacy,
@@ -281,7 +282,11 @@ def _computed(run: Run, stored: Mapping[str, StoredAudit]) -> dict[str, Computed
         name: Computed(
             bits=one["bits"],
             differing=len(one.get("differing", ())),
-            builds={n: b for n, b in one["builds"].items() if re.match(BUILD, b)},
+            builds={
+                n: one["builds"][n]
+                for n in get_args(Library)
+                if re.fullmatch(BUILD, one["builds"].get(n, ""), re.ASCII)
+            },
         )
         for name, one in said.items()
         if one

@@ -8,8 +8,12 @@ this process are the same, all must be equal to the byte; elsewhere to :func:`to
 import json
 import math
 import os
+import shutil
+import signal
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from itertools import zip_longest
@@ -133,12 +137,33 @@ def recompute_run(
     found = Recomputed(loaded, tuple(_why_near(loaded)))
     with (
         tempfile.TemporaryDirectory(prefix="privaudit-") as folder,
+        _removed_when_ended(folder),
         passing_key(),
         use_threads(loaded.header["threads"]),
     ):
         again = train_again(loaded, Path(folder).resolve(), watcher)
         found.difference = next(_differences(found, again, stored, watcher), "")
     return found
+
+
+@contextmanager
+def _removed_when_ended(folder: str) -> Iterator[None]:
+    """Leave no copy of the run's key where the process is told to end."""
+
+    def end(number: int, _: object) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are the main thread's
+        return
+    before = {n: signal.signal(n, end) for n in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _checked(run: Run) -> list[StoredAudit]:
@@ -253,7 +278,7 @@ def _far(
             continue
         gap = _gap(kept[name], made[name])
         found.largest = max(found.largest, gap / allowed)
-        if gap > allowed:
+        if not gap <= allowed:  # nor where it is no number
             yield f"{where}, {name}: off by {gap:.2g}, and {allowed:.2g} is allowed"
 
 
@@ -361,7 +386,7 @@ def _far_aurocs(stored: StoredAudit, audit: Audit, where: str) -> Iterator[str]:
         kept, made = Estimate.from_dict(stored.leak(name)["auroc"]), result.auroc
         is_held = stored.run.config.rounds <= HELD
         allowed = AUROC_OFF if is_held else kept.high - kept.low  # 4 standard errors
-        if abs(kept.value - made.value) > allowed:
+        if not abs(kept.value - made.value) <= allowed:
             yield (
                 f"{where}, {name}: AUROC {kept.value:.4f}, and it comes out as "
                 f"{made.value:.4f}; {allowed:.2g} is allowed"

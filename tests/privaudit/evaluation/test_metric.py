@@ -14,10 +14,12 @@ from privaudit.auditing.storage.restore import restore_audit
 from privaudit.auditing.storage.save import save_audit
 from privaudit.checks.gate.settings import GateSettings, make_settings
 from privaudit.cli.pytest_plugin import MarkerLimit, _check
-from privaudit.core.errors import ConfigError
-from privaudit.evaluation.compare.compare import compare
-from privaudit.evaluation.metric import METRICS, Metric, metrics_of
+from privaudit.core.errors import ConfigError, PluginError
+from privaudit.evaluation.compare.compare import _settled, compare
+from privaudit.evaluation.compare.measured import Measured
+from privaudit.evaluation.metric import METRICS, Metric, PairedNumbers, metrics_of
 from privaudit.evaluation.metrics.auroc import AUROC
+from privaudit.evaluation.metrics.utility import UTILITY
 from privaudit.evaluation.tradeoff.cells import SweepPoint
 from privaudit.evaluation.tradeoff.result import judge_sweep
 from privaudit.report.galleries.sweep import write_sweep
@@ -146,3 +148,21 @@ def test_every_metric_says_what_its_side_needs() -> None:
     assert METRICS.names() == ["auroc", "success", "utility"]
     assert [one.code for one in metrics_of("leak")] == ["auroc", "success"]
     assert all(METRICS.find(code).code == code for code in METRICS.names())
+
+
+def test_a_metric_of_another_code_than_name_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(METRICS._entries, "mine", replace(AUROC, title="other"))
+    with pytest.raises(PluginError, match="'mine' calls itself 'auroc'"):
+        metrics_of("leak")
+
+
+def test_a_metric_of_another_package_joins_no_primary_family() -> None:
+    """What is settled before any score is seen is what the corrections count."""
+    plugin = replace(UTILITY, code="mine")
+    none = PairedNumbers(
+        0.5, 0.5, lambda confidence: Estimate(0.0, 0.0, 0.0, (1, 1), "")
+    )
+    measured = [Measured(one, "it", none) for one in (AUROC, UTILITY, plugin)]
+    assert _settled(measured) == measured[:2]

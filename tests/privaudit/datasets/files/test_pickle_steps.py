@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from privaudit.core.errors import ConfigError
+from privaudit.datasets.files.pickled_arrays import PickledArray, PickledType
 from privaudit.datasets.files.plain_pickle import Named, Stateful, read_plain_pickle
 
 
@@ -53,10 +54,29 @@ def test_what_is_put_aside_keeps_its_type() -> None:
     assert found == ("a", {"a": "a"})
 
 
-def test_each_name_is_a_class_of_its_own() -> None:
+def test_a_name_that_comes_again_makes_no_class_again() -> None:
     found = read_plain_pickle(
-        b"\x80\x02cm\nmade\ncm\nmade\n\x86.", "It", {"m.made": Made}
+        b"(" + b"cm\nmade\n" * 1000 + b"l.", "It", {"m.made": Made}
     )
+    assert len({id(one) for one in found}) == 1
+
+
+NAMES: dict[str, Any] = {
+    "numpy.dtype": PickledType, "numpy._core.numeric._frombuffer": PickledArray.of_buffer,
+}  # fmt: skip
+TYPE = b"cnumpy\ndtype\n(X\x02\x00\x00\x00u1tR"
+
+
+@pytest.mark.parametrize("state", [b"(" + b"N" * 10 + b"t", b"(NX\x01\x00\x00\x00|l"])
+def test_a_state_that_is_long_or_no_tuple_is_refused(state: bytes) -> None:
+    """Each step that sets it would copy it."""
+    with pytest.raises(ConfigError, match="no short tuple"):
+        read_plain_pickle(b"\x80\x02" + TYPE + state + b"b.", "It", NAMES)
+
+
+def test_each_name_is_a_class_of_its_own() -> None:
+    names = {"m.made": Made, "m.other": Made}
+    found = read_plain_pickle(b"\x80\x02cm\nmade\ncm\nother\n\x86.", "It", names)
     assert [type(one) for one in found] == [Named, Named]
     assert found[0] is not found[1]
     assert found[0].name == "m.made"

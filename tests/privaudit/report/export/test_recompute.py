@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -290,6 +291,28 @@ def test_no_key_is_needed_or_made(
         recompute_run(run.path)
     monkeypatch.setenv("PRIVAUDIT_TRUST", owner)
     assert recompute_run(run.path).matches
+
+
+def test_an_upload_that_is_no_number_is_not_near(run: Run) -> None:
+    sign_again(run.path, computed={"bits": "native", "builds": {}})
+    alter_upload(Run(run.path), 1, lambda tensor: tensor * torch.nan)
+    found = recompute_run(Run(run.path))
+    assert found.difference.startswith("round 1, message 4 (update from client-1")
+
+
+def test_a_process_that_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:
+    """Also not the copy of the run's key."""
+    (tmp_path / "again").mkdir()
+    (tmp_path / "again" / "run.key").touch()
+    code = (
+        "import os, signal, sys\n"
+        "from privaudit.report.export.recompute import _removed_when_ended\n"
+        "with _removed_when_ended(sys.argv[1]):\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path / "again"], check=False)
+    assert done.returncode == -signal.SIGTERM
+    assert not (tmp_path / "again").exists()
 
 
 def test_ctrl_c_leaves_nothing(run: Run, temporary: Path) -> None:

@@ -309,7 +309,8 @@ def test_a_card_of_an_earlier_version_is_as_true(run: Run, out: Path) -> None:
 def test_a_run_that_says_nothing_or_odd_versions_is_exported(
     run: Run, tmp_path: Path
 ) -> None:
-    sign_again(run.path, computed={"bits": "native", "builds": {"torch": "Bob's <b>"}})
+    odd = {"torch": "Bob's <b>", "numpy": "2.4-тайна", "alice@host:member-10110": "2.1"}
+    sign_again(run.path, computed={"bits": "native", "builds": odd})
     found = export_public(run.path, tmp_path / "out").card.computed
     assert found is not None
     assert found["training"].builds == {}
