@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from privaudit.cli.start import computed_by
+from privaudit.cli.recomputed_bits import computed_by
 from privaudit.core.portable_bits import chosen_bits, settings
 from tests.places import ROOT
 
@@ -75,3 +75,13 @@ def test_a_run_that_says_nothing_changes_nothing(content: str, tmp_path: Path) -
     assert computed_by(["verify", "--recompute", str(tmp_path)]) == (None, None)
     assert computed_by(["verify", "--recompute", str(tmp_path / "no")]) == (None, None)
     assert computed_by(["verify", str(tmp_path)]) == (None, None)
+
+
+def test_no_library_is_loaded_before_the_bits_are_chosen() -> None:
+    """A process that starts itself anew would load all of them twice."""
+    code = "import sys, privaudit.cli.start; print(*sorted(sys.modules))"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )  # fmt: skip
+    assert not {"torch", "numpy", "pydantic", "typer"} & set(done.stdout.split())
