@@ -12,7 +12,7 @@ from privaudit.auditing.parts.one_run import ONE_RUN
 from privaudit.auditing.repetition.audit_log import Tried
 from privaudit.auditing.scenario import Scenario
 from privaudit.auditing.shadow_models.budget import ShadowBudget
-from privaudit.core.errors import ConfigError, PluginError, shown
+from privaudit.core.errors import ConfigError
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.utility import Utility
 from privaudit.privacy.reconstruction_robustness import reconstruction_bounds
@@ -130,8 +130,7 @@ class Audit:
             part.entry: part.to_json(self.part(part))
             for part in stored_parts(self.parts)
         }
-        closeness = parts.pop(CLOSENESS.entry)
-        content = {
+        return {
             "run": self.run.name,
             "scenario": self.scenario.name,
             "question": self.scenario.question,
@@ -151,15 +150,10 @@ class Audit:
                 **self.utility.to_dict(),
                 "local_last_10_rounds": last_rounds(self.run),
             },
-            CLOSENESS.entry: closeness,  # before the attacks
+            CLOSENESS.entry: parts.pop(CLOSENESS.entry),  # before the attacks
             "leaks": {name: leak.to_dict() for name, leak in self.results.items()},
+            **parts,
         }
-        if taken := content.keys() & parts.keys():
-            raise PluginError(
-                f"A part of another package writes {shown(min(taken))} of audit.json, "
-                "which is the audit's own. Give it a key of its own."
-            )
-        return content | parts
 
 
 def last_rounds(run: Run) -> float | None:

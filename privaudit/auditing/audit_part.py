@@ -12,11 +12,19 @@ from typing import Any, Generic, TypeVar
 
 from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.played_scenario import PlayedScenario
+from privaudit.core.errors import ConfigError, shown
 from privaudit.core.parameters import from_plain, to_plain
 from privaudit.core.registry import Registry
 
 R = TypeVar("R", covariant=True)
 LATER = 100  # parts that came after the first version of audit.json
+OWN_KEYS = frozenset(
+    {
+        "run", "scenario", "question", "threat", "clients", "seed", "budget", "computed",
+        "config", "privacy", "reconstruction", "utility", "leaks",
+    }
+)  # fmt: skip
+"""What an audit itself writes into audit.json, and no part may."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +59,11 @@ class AuditPart(Generic[R]):
     scores: str = ""
 
     def __post_init__(self) -> None:
+        if self.entry in OWN_KEYS:
+            raise ConfigError(
+                f"The audit part {shown(self.name)} writes {shown(self.entry)} of "
+                "audit.json, which is the audit's own. Give it a key of its own."
+            )
         PARTS.register(self.name)(self)
 
     @property
