@@ -10,8 +10,9 @@ QUANTISED := .venv-quantised
 
 # In portable bits: what passes here passes on another processor.
 PORTABLE := $(BIN)/python -m privaudit.core.portable_bits
-PYTEST := $(PORTABLE) $(BIN)/python -m pytest -q --numprocesses=auto --dist=loadfile --no-loadscope-reorder
-NATIVE := PRIVAUDIT_BITS=native $(BIN)/python -m pytest -q --numprocesses=auto --dist=loadfile --no-loadscope-reorder
+SUITE := $(BIN)/python -m pytest -q --numprocesses=auto --dist=loadfile --no-loadscope-reorder
+PYTEST := $(PORTABLE) $(SUITE)
+NATIVE := PRIVAUDIT_BITS=native $(SUITE)
 TESTS :=
 QUICK := tests/test_layout.py tests/test_imports.py tests/test_exports.py tests/contracts/test_scenarios.py \
   tests/privaudit/core tests/privaudit/auditing/signals tests/privaudit/report/test_wording.py \

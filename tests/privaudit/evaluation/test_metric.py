@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from privaudit import Auditor, gate, load_run, train
+from privaudit import gate, load_run
 from privaudit.auditing.attack_result import ClientScores, leak_auroc
 from privaudit.auditing.storage.load import read_audit
 from privaudit.auditing.storage.restore import restore_audit
-from privaudit.auditing.storage.save import save_audit
 from privaudit.checks.gate.settings import GateSettings, make_settings
 from privaudit.cli.pytest_plugin import MarkerLimit, _check
 from privaudit.core.errors import ConfigError, PluginError
@@ -24,6 +23,7 @@ from privaudit.evaluation.tradeoff.cells import SweepPoint
 from privaudit.evaluation.tradeoff.result import judge_sweep
 from privaudit.report.galleries.sweep import write_sweep
 from privaudit.statistics.estimate import Estimate
+from tests.audited_runs import audit_two_seeds
 from tests.conftest import Cli, common_cache
 
 SCENARIO = "server-reconstruct"
@@ -53,17 +53,7 @@ def accuracy(monkeypatch: pytest.MonkeyPatch) -> Metric[Sequence[ClientScores]]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("audited")
     with common_cache(tmp_path_factory):
-        for seed in (0, 1):
-            for trainer in ("promptfl", "zero-shot"):
-                run = train(
-                    trainer,
-                    folder=folder,
-                    name=f"{trainer}-{seed}",
-                    rounds=1,
-                    clients=3,
-                    seed=seed,
-                )
-                save_audit(Auditor(run).attack(shadows=0))
+        audit_two_seeds(folder)
     return folder
 
 

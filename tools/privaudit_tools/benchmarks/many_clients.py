@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from privaudit import Auditor, train
+from privaudit.datasets.images.digits import NAMES
 from privaudit.federated.runs.config import make_config
 from privaudit.federated.runs.population import populate
 
@@ -98,20 +99,7 @@ def write_embeddings(path: Path, clients: int) -> Path:
         embeddings=(digits.features.numpy()[chosen] + noise).astype("float32"),
         labels=digits.labels.numpy()[chosen],
         split=np.repeat(["train", "val", "test"], [3 * clients, PUBLICS, TESTS]),
-        class_names=np.array(
-            [
-                "zero",
-                "one",
-                "two",
-                "three",
-                "four",
-                "five",
-                "six",
-                "seven",
-                "eight",
-                "nine",
-            ]
-        ),
+        class_names=np.array(NAMES),
         domains=owners,
         domain_names=np.array([f"owner-{n}" for n in range(clients)]),
     )

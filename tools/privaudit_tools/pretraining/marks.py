@@ -18,24 +18,14 @@ from jaxtyping import Bool, Float, Int
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
+from privaudit.datasets.images.digits import NAMES
 from privaudit_tools.pretraining.strokes import (
     distance_field,
     variants_for,
     write_variant,
 )
 
-DIGITS = (
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-)
+DIGITS = NAMES
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 SHAPES = (
     "circle",

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from privaudit import Auditor, Run, load_run, train
+from privaudit import Auditor, Run, load_run
 from privaudit.auditing.storage.load import read_audit
 from privaudit.auditing.storage.save import save_audit
 from privaudit.core.errors import (
@@ -22,6 +22,7 @@ from privaudit.evaluation.metric import Side
 from privaudit.statistics.change import Difference, judge_changes, p_value_within
 from privaudit.statistics.comparisons import pooled_paired_auroc_difference
 from privaudit.statistics.estimate import Estimate
+from tests.audited_runs import audit_two_seeds
 from tests.conftest import Cli, common_cache
 from tests.owner_changes import sign_again
 
@@ -33,18 +34,7 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two trainers over two seeds, each run audited."""
     folder = tmp_path_factory.mktemp("audited")
     with common_cache(tmp_path_factory):
-        for seed in (0, 1):
-            for trainer, settings in (("promptfl", BROKEN), ("zero-shot", {})):
-                run = train(
-                    trainer,
-                    folder=folder,
-                    name=f"{trainer}-{seed}",
-                    rounds=1,
-                    clients=3,
-                    seed=seed,
-                    settings=settings,
-                )
-                save_audit(Auditor(run).attack(shadows=0))
+        audit_two_seeds(folder, BROKEN)
     return folder
 
 

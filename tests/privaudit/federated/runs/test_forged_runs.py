@@ -29,8 +29,7 @@ from privaudit.federated.runs.folder.run_header import (
     save_header,
 )
 from privaudit.federated.runs.folder.witness import NOTES
-from privaudit.federated.transcripts.folder import TranscriptFolder
-from privaudit.federated.transcripts.transcript import ChainEnd, Message
+from tests.altered_transcripts import alter_messages
 from tests.conftest import Cli, common_cache
 
 AUDIT = "audits/server-reconstruct"
@@ -155,22 +154,7 @@ def test_scores_listed_by_their_hash_are_refused_without_the_key(
 
 def rewrite(run: Path) -> str:
     """Change every upload, and make the hash chain anew; return its head."""
-    end, folder = ChainEnd(), TranscriptFolder(run / "transcript")
-    messages = [
-        Message(
-            m.round,
-            m.sender,
-            m.receiver,
-            m.kind,
-            {n: t + 0.1 if m.is_update else t for n, t in m.tensors.items()},
-        )
-        for m in Run(run).transcript
-    ]
-    folder.manifest.unlink()
-    for index in sorted({m.round for m in messages}):
-        mine = [m for m in messages if m.round == index]
-        end = folder.write(index, mine, end)
-    return end.head
+    return alter_messages(run, lambda t: t + 0.1, lambda _, m: m.is_update).head
 
 
 def test_a_rewritten_transcript_is_refused(run: Path, tmp_path: Path, cli: Cli) -> None:

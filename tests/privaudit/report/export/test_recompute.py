@@ -28,9 +28,8 @@ from privaudit.core.errors import (
 from privaudit.core.portable_bits import settings
 from privaudit.core.signing import own_key, public_half
 from privaudit.core.storage import file_hash
-from privaudit.federated.transcripts.folder import TranscriptFolder
-from privaudit.federated.transcripts.transcript import ChainEnd, Message
 from privaudit.report.export import recompute, recompute_run
+from tests.altered_transcripts import alter_messages
 from tests.conftest import Cli, common_cache
 from tests.owner_changes import sign_again
 from tests.places import ROOT
@@ -121,26 +120,16 @@ def test_other_bits_are_held_to_the_tolerance(run: Run) -> None:
     assert found.near[0] == "the run has native bits of torch 2.1"
 
 
-def alter_upload(run: Run, round: int, change: Callable[[Any], Any]) -> None:
+def alter_upload(
+    run: Run, round: int, change: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
     """Change the second client's upload of a round, and make chain and signature anew."""
-    end, folder = ChainEnd(), TranscriptFolder(run.path / "transcript")
-    uploads = [m for m in run.transcript if m.round == round and m.is_update]
-    messages = [
-        Message(
-            m.round,
-            m.sender,
-            m.receiver,
-            m.kind,
-            {
-                n: change(t.clone()) if m is uploads[1] else t
-                for n, t in m.tensors.items()
-            },
-        )
-        for m in run.transcript
+    of_round = [
+        i for i, m in enumerate(run.transcript) if m.round == round and m.is_update
     ]
-    folder.manifest.unlink()
-    for index in sorted({m.round for m in messages}):
-        end = folder.write(index, [m for m in messages if m.round == index], end)
+    end = alter_messages(
+        run.path, lambda t: change(t.clone()), lambda i, _: i == of_round[1]
+    )
     progress = run.header["progress"] | {"head": end.head, "length": end.length}
     sign_again(run.path, progress=progress)
 
