@@ -9,7 +9,6 @@ from privaudit.federated.runs.folder.run_header import (
     ADDED,
     SIGNATURE,
     add_files,
-    read_header,
     save_header,
 )
 
@@ -31,9 +30,3 @@ def sign_again(run: Path, **fields: Any) -> None:
             json.loads((run / "run.json").read_text())[SIGNATURE]["value"],
             contents,
         )
-
-
-def add_audit(run: Path, scenario: str, contents: dict[str, bytes]) -> None:
-    """List files in an audit's folder, as if an attack had written them."""
-    names = {f"audits/{scenario}/{name}": what for name, what in contents.items()}
-    add_files(run, read_header(run).seal, names)

@@ -26,7 +26,6 @@ ENCODERS = (
     *("bert", "roberta", "distilbert", "electra"),
     *("albert", "xlm-roberta", "modernbert", "deberta", "deberta-v2"),
 )
-DECODERS = ("gpt2", "llama")
 WITHOUT_PREFIX = ("encoder-deberta", "encoder-deberta-v2", "vit-Swin")
 """Families into whose attention no prefix can be put."""
 

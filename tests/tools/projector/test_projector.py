@@ -22,9 +22,9 @@ from privaudit.models.language.projector_folder import (
     ProjectorSettings,
 )
 from privaudit.models.language.stacked_language import StackedLanguageModel
-from privaudit.models.surrogate_clip.public_split import drawn_records
 from privaudit_tools.projector.making import captioner_on, make_captioner
 from privaudit_tools.projector.projector import caption_loss, learn_projector
+from privaudit_tools.surrogate_clip.public_split import drawn_records
 from tests.loaded_models import load_captioner
 from tests.places import ROOT
 from tests.privaudit.models.language.small_language import (

@@ -26,17 +26,17 @@ from privaudit.models.surrogate_clip.architecture import (
     SurrogateShape,
     build_model,
 )
-from privaudit.models.surrogate_clip.public_split import (
-    drawn_records,
-    unseen_records,
-    validation_records,
-)
 from privaudit.models.surrogate_clip.storage import (
     SurrogateSettings,
     read_description,
 )
 from privaudit_tools.surrogate_clip import making as command
 from privaudit_tools.surrogate_clip.making import make_surrogate, public_part
+from privaudit_tools.surrogate_clip.public_split import (
+    drawn_records,
+    unseen_records,
+    validation_records,
+)
 from privaudit_tools.surrogate_clip.training import (
     pretrain,
     steps_within,

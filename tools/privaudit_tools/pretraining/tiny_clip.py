@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from privaudit.models.descent import bound_logit_scale, descend
 from privaudit.models.tiny_clip.architecture import build_model
 from privaudit.models.tiny_clip.network import SmallCLIP
 from privaudit.models.tiny_clip.preprocessing import preprocess_batch
@@ -36,6 +35,7 @@ from privaudit.models.tiny_clip.weights import (
     write_log,
 )
 from privaudit_tools.pretraining.captions import true_of, write_captions
+from privaudit_tools.pretraining.descent import bound_logit_scale, descend
 from privaudit_tools.pretraining.drawing import DrawingSettings, draw
 from privaudit_tools.pretraining.marks import Marks, build_marks
 from privaudit_tools.pretraining.tiny_clip_validation import (

@@ -33,12 +33,6 @@ from privaudit.datasets.scenes.distributions import ORDINARY, draw_scene
 from privaudit.datasets.scenes.drawing import draw_pictures
 from privaudit.datasets.scenes.parts import COLOURS, SHAPES, SIZES, TEXTURES, Scene
 from privaudit.models import tiny_clip
-from privaudit.models.descent import (
-    TRIAL_STEPS,
-    descend,
-    require_time,
-    seconds_a_step,
-)
 from privaudit.models.tiny_llava.architecture import (
     CHANNELS,
     Model,
@@ -52,6 +46,12 @@ from privaudit.models.tiny_llava.weights import (
     rounded,
     save_weights,
     write_log,
+)
+from privaudit_tools.pretraining.descent import (
+    TRIAL_STEPS,
+    descend,
+    require_time,
+    seconds_a_step,
 )
 from privaudit_tools.pretraining.lessons import Lessons, answer_loss, pack, teach
 from privaudit_tools.pretraining.tiny_llava_validation import (

@@ -35,13 +35,13 @@ from privaudit.models.language.projector_folder import (
     ProjectorSettings,
 )
 from privaudit.models.language.stacked_language import StackedLanguageModel
-from privaudit.models.surrogate_clip.public_split import PublicRecords, unseen_records
 from privaudit_tools.projector.projector import (
     Learned,
     caption_loss,
     learn_projector,
 )
 from privaudit_tools.surrogate_clip.making import checked, public_part
+from privaudit_tools.surrogate_clip.public_split import PublicRecords, unseen_records
 
 TEMPLATE = "{image}{question}"
 _COMPARED = 200  # unseen records that the losses are measured on

@@ -20,7 +20,6 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from privaudit.datasets.dialogues import ANSWER, TokenSequences
-from privaudit.models.descent import descend
 from privaudit.models.interfaces import Tuning
 from privaudit.models.language.projector_folder import (
     Projector,
@@ -28,6 +27,7 @@ from privaudit.models.language.projector_folder import (
     ProjectorSettings,
 )
 from privaudit.models.language.stacked_language import StackedLanguageModel
+from privaudit_tools.pretraining.descent import descend
 
 Progress = Callable[[ProjectorLogLine], None]
 

@@ -22,12 +22,6 @@ from privaudit.models.surrogate_clip.architecture import (
     SurrogateShape,
     promptable,
 )
-from privaudit.models.surrogate_clip.public_split import (
-    PublicRecords,
-    drawn_records,
-    unseen_records,
-    validation_records,
-)
 from privaudit.models.surrogate_clip.storage import (
     FILE,
     WEIGHTS,
@@ -35,6 +29,12 @@ from privaudit.models.surrogate_clip.storage import (
     SurrogateDescription,
     SurrogateLogLine,
     SurrogateSettings,
+)
+from privaudit_tools.surrogate_clip.public_split import (
+    PublicRecords,
+    drawn_records,
+    unseen_records,
+    validation_records,
 )
 from privaudit_tools.surrogate_clip.training import (
     Pretrained,

@@ -15,8 +15,8 @@ from privaudit.models.surrogate_clip.architecture import (
     SurrogateShape,
     preparation,
 )
-from privaudit.models.surrogate_clip.public_split import PublicRecords
 from privaudit.models.surrogate_clip.storage import VariationSettings
+from privaudit_tools.surrogate_clip.public_split import PublicRecords
 
 
 @runtime_checkable

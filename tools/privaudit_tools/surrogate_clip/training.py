@@ -26,13 +26,6 @@ from privaudit.datasets.dataset import Dataset
 from privaudit.models.clip.promptable_clip import PromptableCLIP
 from privaudit.models.clip.text_tower import text_tower
 from privaudit.models.clip.word_tokenizer import WordTokenizer
-from privaudit.models.descent import (
-    TRIAL_STEPS,
-    bound_logit_scale,
-    descend,
-    require_time,
-    seconds_a_step,
-)
 from privaudit.models.feature_cache import encoded_features
 from privaudit.models.language.image_tokens import feature_map, map_tokens
 from privaudit.models.surrogate_clip.architecture import (
@@ -40,16 +33,23 @@ from privaudit.models.surrogate_clip.architecture import (
     SurrogateShape,
     build_model,
 )
-from privaudit.models.surrogate_clip.public_split import PublicRecords
 from privaudit.models.surrogate_clip.storage import (
     Accuracies,
     SurrogateLogLine,
     SurrogateSettings,
 )
+from privaudit_tools.pretraining.descent import (
+    TRIAL_STEPS,
+    bound_logit_scale,
+    descend,
+    require_time,
+    seconds_a_step,
+)
 from privaudit_tools.surrogate_clip.pictures import (
     PublicBank,
     public_images,
 )
+from privaudit_tools.surrogate_clip.public_split import PublicRecords
 from privaudit_tools.surrogate_clip.texts import (
     TrainingTexts,
     encode,
