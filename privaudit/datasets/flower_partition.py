@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Int
+from numpy.random import Generator
 
 from privaudit.core.errors import ConfigError, nearest, one_line, shown
 from privaudit.core.formatting import install_line
@@ -24,6 +25,8 @@ _EXAMPLE = "flwr:DirichletPartitioner:alpha=0.5"
 _OWNERS = ("owner", "domain")  # two names for one column
 _WORD = re.compile(r"[A-Za-z_][\w-]*", re.ASCII)
 _Value = bool | int | float | str | None
+Numbers = Int[np.ndarray, " n"]
+Domains = Numbers | None
 
 
 @dataclass(frozen=True)
@@ -48,9 +51,6 @@ class FlowerPartition:
         """Return the partition that flwr:NAME:key=value,key=value describes.
 
         Numbers, true, false and none are read as such, everything else is a word.
-
-        Raises:
-            ConfigError: The text is of another form, or sets ``num_partitions``.
         """
         name, pairs = parse_spec("--partition", text.removeprefix(FLOWER), _EXAMPLE)
         parameters = {key: _value(given) for key, given in sorted(pairs.items())}
@@ -78,19 +78,9 @@ class FlowerPartition:
         return f"{FLOWER}{self.name}" + (f":{','.join(pairs)}" * bool(self.parameters))
 
     def split(
-        self,
-        labels: Int[np.ndarray, " n"],
-        clients: int,
-        rng: np.random.Generator,
-        domains: Int[np.ndarray, " n"] | None = None,
-    ) -> Int[np.ndarray, " n"]:
-        """Return each record's client.
-
-        Raises:
-            ConfigError: flwr-datasets is not installed, has no such partitioner, it
-                has no such parameter, fails, makes another number of partitions, or
-                does not give each record to exactly one client.
-        """
+        self, labels: Numbers, clients: int, rng: Generator, domains: Domains = None
+    ) -> Numbers:
+        """Return each record's client: exactly one, or a ConfigError says why not."""
         factory = self._factory()
         order = rng.permutation(len(labels))
         columns = {"record": order, "label": labels[order]}
@@ -174,9 +164,7 @@ class FlowerPartition:
                 f"clients. {reason}. Use other parameters, or --partition dirichlet."
             ) from error
 
-    def _owners(
-        self, parts: Sequence[Int[np.ndarray, " _"]], records: int
-    ) -> Int[np.ndarray, " n"]:
+    def _owners(self, parts: Sequence[Int[np.ndarray, " _"]], records: int) -> Numbers:
         """Return each record's client, of the records of each client."""
         numbers = np.concatenate(parts)
         counts = np.bincount(numbers, minlength=records)
@@ -191,7 +179,7 @@ class FlowerPartition:
         return owner
 
 
-def _dataset(columns: Mapping[str, Int[np.ndarray, " n"]]) -> Any:
+def _dataset(columns: Mapping[str, Numbers]) -> Any:
     """Return columns as what partitioners take."""
     datasets = importlib.import_module("datasets")
     return datasets.Dataset.from_dict({n: one.tolist() for n, one in columns.items()})

@@ -10,11 +10,12 @@ from typing import Annotated
 
 import numpy as np
 from jaxtyping import Int
+from numpy.random import Generator
 from pydantic import Field
 from pydantic.dataclasses import dataclass as options
 
 from privaudit.core.errors import ConfigError, DatasetError, TooFewRecordsError
-from privaudit.datasets.flower_partition import FlowerPartition
+from privaudit.datasets.flower_partition import Domains, FlowerPartition, Numbers
 
 FEWEST_CANDIDATES = 2  # of a client: fewer do not distinguish members from others
 DRAWS = 10  # of a Dirichlet partition, until every client has so many; then repaired
@@ -28,17 +29,9 @@ class Pathological:
     """Classes are split at random, disjointly and as evenly as they go."""
 
     def split(
-        self,
-        labels: Int[np.ndarray, " n"],
-        clients: int,
-        rng: np.random.Generator,
-        domains: Int[np.ndarray, " n"] | None = None,
-    ) -> Int[np.ndarray, " n"]:
-        """Return each record's client.
-
-        Raises:
-            ConfigError: There are more clients than classes.
-        """
+        self, labels: Numbers, clients: int, rng: Generator, domains: Domains = None
+    ) -> Numbers:
+        """Return each record's client."""
         classes = rng.permutation(np.unique(labels))
         if clients > len(classes):
             raise ConfigError(
@@ -71,12 +64,8 @@ class Dirichlet:
     alpha: Concentration = 0.5
 
     def split(
-        self,
-        labels: Int[np.ndarray, " n"],
-        clients: int,
-        rng: np.random.Generator,
-        domains: Int[np.ndarray, " n"] | None = None,
-    ) -> Int[np.ndarray, " n"]:
+        self, labels: Numbers, clients: int, rng: Generator, domains: Domains = None
+    ) -> Numbers:
         """Return each record's client; all have enough, if there are enough at all."""
         for _ in range(DRAWS):
             owner = self._draw(labels, clients, rng)
@@ -84,9 +73,7 @@ class Dirichlet:
                 return owner
         return repaired(owner, clients, rng)
 
-    def _draw(
-        self, labels: Int[np.ndarray, " n"], clients: int, rng: np.random.Generator
-    ) -> Int[np.ndarray, " n"]:
+    def _draw(self, labels: Numbers, clients: int, rng: Generator) -> Numbers:
         owner = np.empty(len(labels), dtype=np.int64)
         for label in np.unique(labels):
             records = rng.permutation(np.flatnonzero(labels == label))
@@ -97,9 +84,7 @@ class Dirichlet:
         return owner
 
 
-def repaired(
-    owner: Int[np.ndarray, " n"], clients: int, rng: np.random.Generator
-) -> Int[np.ndarray, " n"]:
+def repaired(owner: Numbers, clients: int, rng: Generator) -> Numbers:
     """Return a partition in which every client has ``FEWEST_CANDIDATES`` records.
 
     As few records move as can: each one that is lacking comes from who has most at that
@@ -122,7 +107,7 @@ def repaired(
     return owner
 
 
-def records_by(owner: Int[np.ndarray, " n"]) -> dict[int, Int[np.ndarray, " part"]]:
+def records_by(owner: Numbers) -> dict[int, Int[np.ndarray, " part"]]:
     """Return each owner's records in their order: sorted once, not searched for each."""
     order = np.argsort(owner, kind="stable")
     owners, first = np.unique(owner[order], return_index=True)
@@ -144,17 +129,9 @@ class ByDomain:
     alpha: Concentration = 0.5
 
     def split(
-        self,
-        labels: Int[np.ndarray, " n"],
-        clients: int,
-        rng: np.random.Generator,
-        domains: Int[np.ndarray, " n"] | None = None,
-    ) -> Int[np.ndarray, " n"]:
-        """Return each record's client.
-
-        Raises:
-            ConfigError: There are no domains, or clients are no multiple of them.
-        """
+        self, labels: Numbers, clients: int, rng: Generator, domains: Domains = None
+    ) -> Numbers:
+        """Return each record's client."""
         owner = np.empty(len(labels), dtype=np.int64)
         for records, those in _spread(domains, clients):
             owner[records] = those[
@@ -172,18 +149,9 @@ class Natural:
     """
 
     def split(
-        self,
-        labels: Int[np.ndarray, " n"],
-        clients: int,
-        rng: np.random.Generator,
-        domains: Int[np.ndarray, " n"] | None = None,
-    ) -> Int[np.ndarray, " n"]:
-        """Return each record's client, by the number of its owner.
-
-        Raises:
-            DatasetError: Nobody says whose the records are.
-            TooFewRecordsError: Fewer owners have enough records than there are clients.
-        """
+        self, labels: Numbers, clients: int, rng: Generator, domains: Domains = None
+    ) -> Numbers:
+        """Return each record's client, by the number of its owner."""
         if domains is None:
             raise DatasetError(
                 "A natural partition was requested, but the data set does not say whose "
@@ -221,17 +189,9 @@ class ByShards:
     shards: Annotated[int, Field(ge=1)] = 2
 
     def split(
-        self,
-        labels: Int[np.ndarray, " n"],
-        clients: int,
-        rng: np.random.Generator,
-        domains: Int[np.ndarray, " n"] | None = None,
-    ) -> Int[np.ndarray, " n"]:
-        """Return each record's client.
-
-        Raises:
-            TooFewRecordsError: A shard would be empty.
-        """
+        self, labels: Numbers, clients: int, rng: Generator, domains: Domains = None
+    ) -> Numbers:
+        """Return each record's client."""
         count = self.shards * clients
         if len(labels) < count:
             raise TooFewRecordsError(
@@ -259,18 +219,9 @@ class BySizes:
     sizes: str = "power:1"
 
     def split(
-        self,
-        labels: Int[np.ndarray, " n"],
-        clients: int,
-        rng: np.random.Generator,
-        domains: Int[np.ndarray, " n"] | None = None,
-    ) -> Int[np.ndarray, " n"]:
-        """Return each record's client; where sizes are given, others are unused.
-
-        Raises:
-            ConfigError: The sizes given are not one for each client.
-            TooFewRecordsError: They are more than there are candidates.
-        """
+        self, labels: Numbers, clients: int, rng: Generator, domains: Domains = None
+    ) -> Numbers:
+        """Return each record's client; where sizes are given, others are unused."""
         sizes = self.of(len(labels), clients)
         owner = np.full(len(labels), UNUSED)
         owner[rng.permutation(len(labels))[: sum(sizes)]] = np.repeat(
@@ -289,9 +240,8 @@ class BySizes:
                     f"candidates: fewer than {FEWEST_CANDIDATES} for each. Use fewer "
                     "clients."
                 )
-            shares = [
-                round(10**9 * n ** -float(exponent)) for n in range(1, clients + 1)
-            ]
+            ranks = range(1, clients + 1)
+            shares = [round(10**9 * n ** -float(exponent)) for n in ranks]
             more = largest_remainder(shares, spare)
             return [FEWEST_CANDIDATES + one for one in more]
         sizes = [int(one) for one in self.sizes.split(",")]
@@ -335,9 +285,7 @@ Partition = (
 )
 
 
-def _spread(
-    domains: Int[np.ndarray, " n"] | None, clients: int
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _spread(domains: Domains, clients: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield each domain's records and clients."""
     unique = np.unique(domains) if domains is not None else np.zeros(0)
     if domains is None or len(unique) < 2:

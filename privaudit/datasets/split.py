@@ -91,6 +91,7 @@ def split_records(
     split: Int[np.ndarray, " n"] | None = None,
     domains: Int[np.ndarray, " n"] | None = None,
     known: Int[np.ndarray, " known"] | None = None,
+    group: Int[np.ndarray, " n"] | None = None,
 ) -> Split:
     """Split records into test, public and the clients' candidates.
 
@@ -105,11 +106,30 @@ def split_records(
         known: Records that the model has seen, whatever their part: they are public,
             or left out where a share of public ones is asked for, since an adversary's
             own records should look to the model as the candidates do.
+        group: For each record the position of the first one of its group; None splits
+            single records. A group stands for its first record: it is of that class and
+            that part of the data set's own, and shares, shots and sizes count groups. It
+            is known to the model if one of its records is.
 
     Raises:
         TooFewRecordsError: The shares leave no candidates, no test record or hardly a public
             one, or a client would have too few.
+        DatasetError: Records of one group are of several domains.
     """
+    if group is not None:
+        _refuse_torn(group, domains)
+        first, of = np.unique(group, return_inverse=True)
+        of_groups = split_records(
+            labels[first],
+            partition,
+            shares,
+            clients=clients,
+            seeds=seeds,
+            split=None if split is None else split[first],
+            domains=None if domains is None else domains[first],
+            known=None if known is None else np.unique(of[known]),
+        )
+        return Split(of_groups.owner[of], shares.members, group)
     if clients * FEWEST_CANDIDATES > len(labels):  # before anything is drawn for each
         raise TooFewRecordsError(
             f"{clients:,} clients were requested, but the {len(labels):,} records are "
@@ -126,40 +146,9 @@ def split_records(
     return Split(owner, shares.members)
 
 
-def split_groups(
-    group: Int[np.ndarray, " n"],
-    labels: Int[np.ndarray, " n"],
-    partition: Partition,
-    shares: SplitSizes,
-    *,
-    clients: int,
-    seeds: Seeds,
-    split: Int[np.ndarray, " n"] | None = None,
-    domains: Int[np.ndarray, " n"] | None = None,
-    known: Int[np.ndarray, " known"] | None = None,
-) -> Split:
-    """Split groups of records as :func:`split_records` splits records.
-
-    A group stands for its first record: it is of that class and that part of the data
-    set's own, and shares, shots and sizes count groups. It is known to the model if one
-    of its records is.
-
-    Args:
-        group: For each record the position of the first one of its group.
-        labels: Class indices of records, as the other columns.
-        partition: How groups are split.
-        shares: How many groups are set apart, and how many are used.
-        clients: How many.
-        seeds: Of the run.
-        split: The data set's own parts.
-        domains: Of the records.
-        known: Records that the model has seen.
-
-    Raises:
-        TooFewRecordsError: As there, of groups.
-        DatasetError: Records of one group are of several domains.
-    """
-    first, of = np.unique(group, return_inverse=True)
+def _refuse_torn(
+    group: Int[np.ndarray, " n"], domains: Int[np.ndarray, " n"] | None
+) -> None:
     if domains is not None and (torn := domains != domains[group]).any():
         record = int(torn.argmax())
         raise DatasetError(
@@ -167,17 +156,6 @@ def split_groups(
             "owners or domains. A group is one client's: correct the column, or leave "
             "--groups out."
         )
-    of_groups = split_records(
-        labels[first],
-        partition,
-        shares,
-        clients=clients,
-        seeds=seeds,
-        split=None if split is None else split[first],
-        domains=None if domains is None else domains[first],
-        known=None if known is None else np.unique(of[known]),
-    )
-    return Split(of_groups.owner[of], shares.members, group)
 
 
 def _set_apart(
@@ -196,8 +174,10 @@ def _set_apart(
     owner[own_test], owner[own_public] = TEST, PUBLIC
     if known is not None:
         owner[known] = PUBLIC if shares.public is None else SEEN
-    test = 0.0 if own_test.any() else _or(shares.test, TEST_SHARE)
-    public = 0.0 if own_public.any() else _or(shares.public, PUBLIC_SHARE)
+    test = TEST_SHARE if shares.test is None else shares.test
+    test = 0.0 if own_test.any() else test
+    public = PUBLIC_SHARE if shares.public is None else shares.public
+    public = 0.0 if own_public.any() else public
     _refuse_shares(clients, test, public, shares)
     base = records - int(own_test.sum())
     for share, one in ((test, TEST), (public, PUBLIC)):
@@ -218,10 +198,6 @@ def _part(
     return split == part
 
 
-def _or(share: float | None, default: float) -> float:
-    return default if share is None else share
-
-
 def _few(
     labels: Int[np.ndarray, " n"],
     rest: Int[np.ndarray, " rest"],
@@ -238,9 +214,7 @@ def _refuse_shares(
     clients: int, test: float, public: float, shares: SplitSizes
 ) -> None:
     refuse_no_public(shares.public, shares.members)
-    given = [
-        share for share in (shares.test, shares.public or None) if share is not None
-    ]
+    given = [one for one in (shares.test, shares.public or None) if one is not None]
     if clients < 1 or min(given, default=1) <= 0 or test + public >= 1:
         raise TooFewRecordsError(
             f"{clients} clients, a test share of {test:g} and a public share of "
@@ -250,12 +224,7 @@ def _refuse_shares(
 
 
 def refuse_no_public(public: float | None, members: MembershipSampling) -> None:
-    """Refuse to leave an adversary without records where there is one.
-
-    Raises:
-        TooFewRecordsError: The public share is 0, and not all candidates are members,
-            so that runs can be attacked.
-    """
+    """Refuse to leave an adversary without records where there is one."""
     if public == 0 and members != "all":
         raise TooFewRecordsError(
             f"public_share = 0 was requested with members = {members!r}. Attacks need "
@@ -275,11 +244,7 @@ def _refuse_tiny(tests: int, publics: int, records: int, shares: SplitSizes) -> 
 
 
 def refuse_empty(owner: Int[np.ndarray, " n"], clients: int) -> None:
-    """Refuse a client with too few candidates.
-
-    Raises:
-        TooFewRecordsError: There is one.
-    """
+    """Refuse a client with too few candidates."""
     counts = np.bincount(owner[owner >= 0], minlength=clients)
     if counts.min() < FEWEST_CANDIDATES:
         raise TooFewRecordsError(

@@ -1,7 +1,6 @@
 """Who owns which record of a run: its configuration on its data set."""
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 from jaxtyping import Int
@@ -9,12 +8,7 @@ from jaxtyping import Int
 from privaudit.datasets.dataset import Dataset
 from privaudit.datasets.groups import group_records
 from privaudit.datasets.left_out import leave_out, read_positions
-from privaudit.datasets.split import (
-    Split,
-    refuse_empty,
-    split_groups,
-    split_records,
-)
+from privaudit.datasets.split import Split, refuse_empty, split_records
 from privaudit.federated.runs.config import RunConfig
 
 
@@ -33,10 +27,7 @@ def split_dataset(
     Raises:
         ConfigError: The partition, groups or what is left out are impossible.
     """
-    split = split_records
-    if config.groups is not None:
-        split = partial(split_groups, group_records(dataset, config.groups))
-    whole = split(
+    whole = split_records(
         dataset.labels.numpy(),
         config.split(),
         config.shares(),
@@ -45,6 +36,7 @@ def split_dataset(
         split=None if dataset.split is None else dataset.split.numpy(),
         domains=None if dataset.domains is None else dataset.domains.numpy(),
         known=known,
+        group=None if config.groups is None else group_records(dataset, config.groups),
     )
     remaining = whole
     if config.without is not None:

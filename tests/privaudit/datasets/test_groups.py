@@ -11,7 +11,7 @@ from privaudit.core.seeds import Seeds
 from privaudit.datasets.dataset import Dataset, PixelImages
 from privaudit.datasets.groups import group_records
 from privaudit.datasets.partition import Dirichlet
-from privaudit.datasets.split import SplitSizes, split_groups
+from privaudit.datasets.split import SplitSizes, split_records
 from privaudit.federated.runs.ledger import Ledger
 from tests.small_records import text_data
 
@@ -71,8 +71,8 @@ def test_a_group_is_one_clients_and_has_one_coin() -> None:
         replace(data(torch.zeros(600, 1, 2, 2)), groups=torch.from_numpy(names)), "ward"
     )
     labels = names % 5
-    assigned = split_groups(
-        group, labels, Dirichlet(10.0), SplitSizes(), clients=3, seeds=Seeds(0)
+    assigned = split_records(
+        labels, Dirichlet(10.0), SplitSizes(), clients=3, seeds=Seeds(0), group=group
     )
     ledger = Ledger.toss(assigned, Seeds(0))
     assert ledger.fits(assigned)
@@ -88,7 +88,7 @@ def test_a_group_is_one_clients_and_has_one_coin() -> None:
 
 def test_a_group_of_two_owners_is_refused() -> None:
     with pytest.raises(DatasetError, match="Records 0 and 1 are of one group"):
-        split_groups(
-            np.array([0, 0, 2]), np.zeros(3, int), Dirichlet(1.0), SplitSizes(),
-            clients=1, seeds=Seeds(0), domains=np.array([0, 1, 1]),
+        split_records(
+            np.zeros(3, int), Dirichlet(1.0), SplitSizes(), clients=1, seeds=Seeds(0),
+            domains=np.array([0, 1, 1]), group=np.array([0, 0, 2]),
         )  # fmt: skip
