@@ -66,11 +66,7 @@ class Canaries:
         shape: tuple[int, int],
         norm: float,
     ) -> "Canaries":
-        """Choose so many of each client's candidates, without a look at any coin.
-
-        Raises:
-            TooFewRecordsError: A client has fewer candidates.
-        """
+        """Choose so many of each client's candidates, without a look at any coin."""
         fewest = min(map(len, candidates))
         if fewest < per_client:
             raise TooFewRecordsError(
@@ -84,14 +80,7 @@ class Canaries:
         return cls(kind, np.sort(np.concatenate(drawn)), seeds, shape, norm)
 
     def of(self, candidates: list[Int[np.ndarray, " _"]]) -> "Canaries":
-        """Return those canaries that are left where some candidates are left out.
-
-        Args:
-            candidates: Each client's that are left.
-
-        Raises:
-            TooFewRecordsError: A client has no canary left.
-        """
+        """Return those canaries that are left where some candidates are left out."""
         left = [np.intersect1d(self.indices, records) for records in candidates]
         if not min(map(len, left)):
             raise TooFewRecordsError(

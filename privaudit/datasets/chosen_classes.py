@@ -41,10 +41,6 @@ def named_classes(given: str) -> str:
 
     Args:
         given: Such names; or a name of ``KNOWN_CLASSES``; or a .txt with one a line.
-
-    Raises:
-        MissingFileError: There is no such file.
-        ConfigError: It is no text.
     """
     if given in KNOWN_CLASSES:
         return ",".join(KNOWN_CLASSES[given])
@@ -59,10 +55,6 @@ def named_classes(given: str) -> str:
 
 def only_classes(dataset: Dataset, names: str) -> Dataset:
     """Return the records of some classes, in the data set's own order.
-
-    Args:
-        dataset: All of it.
-        names: With commas between them; case and underscores aside.
 
     Raises:
         DatasetError: There are fewer than two, one is there twice, or the data set has

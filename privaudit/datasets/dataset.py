@@ -103,9 +103,6 @@ class Texts:
 
     Attributes:
         texts: Each record's, one or two: a sentence, or a premise and a hypothesis.
-
-    Raises:
-        DatasetError: A record has no text, a blank one, or more than two.
     """
 
     texts: tuple[tuple[str, ...], ...]
@@ -186,11 +183,7 @@ class Dataset:
 
     @property
     def pictures(self) -> Images | FeatureBank:
-        """The pictures, or the embeddings in their place.
-
-        Raises:
-            ConfigError: There are texts in their place.
-        """
+        """The pictures, or the embeddings in their place."""
         if isinstance(self.images, Texts):
             raise ConfigError(
                 "A model that looks at pictures was given a data set of texts. Use a "

@@ -81,12 +81,7 @@ class TokenSequences:
 
 
 def check_dialogues(dialogues: Sequence[Dialogue], records: int) -> None:
-    """Refuse dialogues that nobody could be trained on.
-
-    Raises:
-        DatasetError: Their number is not that of the records, or a question or an
-            answer is blank.
-    """
+    """Refuse dialogues that nobody could be trained on."""
     if len(dialogues) != records:
         raise DatasetError(
             f"There are {records} records and {len(dialogues)} dialogues about them. "

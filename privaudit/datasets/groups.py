@@ -27,10 +27,6 @@ def group_records(dataset: Dataset, wanted: str) -> Int[np.ndarray, " n"]:
         wanted: "contents" puts records of one picture, or one text, together, whatever
             is asked or said about it; "near-duplicates" also pictures that look alike
             at a size of 16 x 16, such as copies of another size; else a column.
-
-    Raises:
-        DatasetError: There are no pictures to look at.
-        TooFewRecordsError: There are more records than can be compared.
     """
     if wanted == CONTENTS:
         return first_of(np.array([one.hex() for one in dataset.images.contents]))

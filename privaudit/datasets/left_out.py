@@ -57,13 +57,6 @@ def leave_out(split: Split, positions: Int[np.ndarray, " positions"]) -> Split:
     """Return a split in which some candidates, with their groups, are nobody's.
 
     All others stay whose they were, and keep their coins, which follow positions.
-
-    Args:
-        split: With them.
-        positions: Of candidates.
-
-    Raises:
-        ConfigError: One of them is no candidate.
     """
     count = len(split.owner)
     there = positions[positions < count]

@@ -42,23 +42,13 @@ def is_named(place: str) -> bool:
 
 
 def with_hash(place: str) -> str:
-    """Return ``data://NAME#HASH`` of what is found as ``data://NAME``.
-
-    Raises:
-        ConfigError: That is no such name.
-        MissingFileError: Nothing of that name, or of that content, is here.
-    """
+    """Return ``data://NAME#HASH`` of what is found as ``data://NAME``."""
     name, _ = _parts(place)
     return f"{SCHEME}{name}#{content_hash_of(located(place))}"
 
 
 def located(place: str | Path) -> Path:
-    """Return where a place is on this machine; a path is what it is.
-
-    Raises:
-        ConfigError: It is no valid name.
-        MissingFileError: Nothing of that name, or of that content, is here.
-    """
+    """Return where a place is on this machine; a path is what it is."""
     if not is_named(str(place)):
         return Path(place)
     name, expected = _parts(str(place))
@@ -104,10 +94,6 @@ def content_hash_of(path: Path) -> str:
 
     Hidden files do not count. It is kept in the cache folder, and made again when a
     size or a time of change differs; another process sees what changes meanwhile.
-
-    Raises:
-        MissingFileError: A file cannot be read, or is no plain one.
-        LimitError: The folder has more folders or files than a bound.
     """
     sizes = list(_sizes(path))
     state = hashlib.sha256(json.dumps(sizes).encode()).hexdigest()

@@ -76,9 +76,6 @@ class Records:
         """Return classifiers' records one after the other, as records of no data set.
 
         What is crafted is kept where all parts have it; views and contents are not.
-
-        Args:
-            parts: At least one.
         """
         tokens = [part.tokens for part in parts if part.tokens is not None]
         crafted = [part.crafted for part in parts if part.crafted is not None]

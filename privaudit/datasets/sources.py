@@ -1,10 +1,16 @@
-"""Data sets that users bring: where they are looked for, and what they need."""
+"""Data sets that users bring: where they are looked for, and what they need.
+
+All readers raise MissingFileError for what is not there, LimitError for what is larger
+than a bound, and DatasetError, a ConfigError as that is, for what is damaged or of another
+form. The text names the file, and the line or record in it.
+"""
 
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any, TypeVar
 
 from privaudit.core.bounded_files import reason_of
 from privaudit.core.errors import ConfigError, DatasetError, MissingFileError, shown
@@ -34,6 +40,7 @@ class TableColumns:
 
 
 NO_COLUMNS = TableColumns()
+Reader = TypeVar("Reader", bound=Callable[..., Dataset])
 
 
 @dataclass(frozen=True)
@@ -64,13 +71,20 @@ class OnDisk:
         return self.read(path, columns) if self.takes_columns else self.read(path)
 
 
+def on_disk(name: str, **about: Any) -> Callable[[Reader], Reader]:
+    """Return a decorator that enters a reader under a name, with what OnDisk tells."""
+
+    def enter(read: Reader) -> Reader:
+        DATASETS.register(name)(OnDisk(read=read, **about))
+        return read
+
+    return enter
+
+
 def name_and_place(
     name: str, path: str | Path | None = None
 ) -> tuple[str, str | Path | None]:
     """Return a data set's name and place; NAME:PLACE says both at once.
-
-    Raises:
-        ConfigError: Two places were given.
 
     Example:
         >>> name_and_place("hf:owner/pets")
@@ -108,11 +122,6 @@ def load_dataset(
         path: Its folder or file; None looks in the usual places.
         columns: Of a data set in tables.
         classes: Names with commas between them: records of other classes are left out.
-
-    Raises:
-        UnknownNameError: No data set has that name.
-        MissingFileError: It is not there; the text says what to download.
-        ConfigError: It cannot be used; the text names the file.
     """
     name, path = name_and_place(name, path)
     entry = DATASETS.find(name)
@@ -161,16 +170,7 @@ def _read(name: str, path: Path | None, columns: TableColumns) -> Dataset:
 
 
 def find_folder(name: str, entry: OnDisk, path: str | Path | None = None) -> Path:
-    """Return where a data set lies.
-
-    Args:
-        name: The data set's.
-        entry: What it needs.
-        path: Where it is, if that was said.
-
-    Raises:
-        MissingFileError: Nothing is there.
-    """
+    """Return where a data set lies: at ``path``, or in one of the usual places."""
     looked = [located(path)] if path is not None else list(places(name, entry))
     for place in looked:
         if place.exists():
@@ -187,26 +187,16 @@ def find_folder(name: str, entry: OnDisk, path: str | Path | None = None) -> Pat
 
 
 def places(name: str, entry: OnDisk) -> Iterator[Path]:
-    """Yield where a data set is looked for, the first choice first.
-
-    That is below the folders of the search path.
-    """
+    """Yield where below the search path a data set is looked for, best first."""
     for root in search_path():
         for folder in (name, *entry.folders):
             yield root / folder
 
 
 def only_file(path: Path, pattern: str, missing: str) -> Path:
-    """Return a file that was named, or the only one in a folder.
+    """Return a file that was named, or a folder's only one of a name like ``pattern``.
 
-    Args:
-        path: The file, or the folder.
-        pattern: That its name fits in a folder, with ``*``.
-        missing: What to say where there is none.
-
-    Raises:
-        MissingFileError: There is none.
-        DatasetError: There are several.
+    Where there is none, the error says ``missing``.
     """
     if path.is_file():
         return path

@@ -3,12 +3,13 @@
 import lzma
 import tarfile
 import zlib
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 from zipfile import BadZipFile
 
-from privaudit.core.errors import ConfigError, MissingFileError
+from privaudit.core.errors import ConfigError, MissingFileError, PrivauditError
 
 PICTURES = (
     ".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".webp", ".tif", ".tiff",
@@ -19,6 +20,7 @@ DAMAGE = (  # what a damaged archive makes the standard library raise
 )  # fmt: skip
 
 Wanted = Callable[[str], bool]
+Entry = TypeVar("Entry")
 
 
 @runtime_checkable
@@ -40,13 +42,38 @@ class Store(Protocol):
         ...
 
     def read(self, name: str) -> bytes:
-        """Return a file's content.
-
-        Raises:
-            MissingFileError: It is not there.
-            ConfigError: It cannot be read.
-        """
+        """Return a file's content."""
         ...
+
+
+class ArchiveStore(ABC, Generic[Entry]):
+    """The wanted files of an archive, by entries from which a file can be read."""
+
+    def __init__(self, path: Path, entries: Mapping[str, Entry]) -> None:
+        self.path, self._entries = path, entries
+
+    @property
+    def names(self) -> list[str]:
+        """The wanted files, sorted."""
+        return sorted(self._entries)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._entries
+
+    def read(self, name: str) -> bytes:
+        """Return a file's content."""
+        if name not in self._entries:
+            raise missing(self.path, name)
+        try:
+            return self.content(name, self._entries[name])
+        except PrivauditError:
+            raise
+        except DAMAGE as error:
+            raise unreadable(self.path, name, error) from None
+
+    @abstractmethod
+    def content(self, name: str, entry: Entry) -> bytes:
+        """Return a file's content; raise one of ``DAMAGE`` where it is damaged."""
 
 
 def is_picture(name: str) -> bool:

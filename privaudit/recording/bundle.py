@@ -36,11 +36,7 @@ _CONTROL = r"\x00-\x1f\x7f-\x9f"
 
 
 def refuse_control(value: JsonValue) -> JsonValue:
-    """Return a value of JSON with finite numbers, whose texts no terminal would obey.
-
-    Raises:
-        ValueError: One does.
-    """
+    """Return a value of JSON with finite numbers, whose texts no terminal would obey."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError("a number is not finite")
     texts = [value] if isinstance(value, str) else []
@@ -139,13 +135,7 @@ class Bundle(_Declared):
 
 
 def read_bundle(folder: Path) -> Bundle:
-    """Return what a recorded folder declares.
-
-    Raises:
-        MissingFileError: It has no bundle.json.
-        TranscriptError: A field is missing, unknown or out of range; the text says
-            which.
-    """
+    """Return what a recorded folder declares."""
     place = folder / BUNDLE
     content = read_json(place)
     if content.get("format") != FORMAT:
@@ -157,11 +147,7 @@ def read_bundle(folder: Path) -> Bundle:
 
 
 def bundle_of(content: dict[str, Any], place: Path) -> Bundle:
-    """Return the bundle that a JSON object describes.
-
-    Raises:
-        TranscriptError: As :func:`read_bundle`.
-    """
+    """Return the bundle that a JSON object describes."""
     try:  # as JSON, which has lists where Python has tuples
         bundle = Bundle.model_validate_json(json.dumps(content))
     except ValidationError as error:

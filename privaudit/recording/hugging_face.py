@@ -102,11 +102,7 @@ class RecordingCallback(Base):  # type: ignore[misc]
 
 
 def tensors_of(model: Any) -> dict[str, Tensor]:
-    """Return what is trained of a model: its adapter, or its trained parameters.
-
-    Raises:
-        ConfigError: Nothing is trained, or it is spread over processes.
-    """
+    """Return what is trained of a model: its adapter, or its trained parameters."""
     peft = import_peft()
     if isinstance(model, peft.PeftModel):
         found = peft.get_peft_model_state_dict(model, save_embedding_layers=False)

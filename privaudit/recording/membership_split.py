@@ -121,11 +121,7 @@ def _units(
     numbered: Mapping[str, RecordColumn],
     trained: Bool[np.ndarray, " records"] | None,
 ) -> _Units:
-    """Return groups, or records as units of their own.
-
-    Raises:
-        ConfigError: Records of one group differ in their owner, or in membership.
-    """
+    """Return groups, or records as units of their own."""
     first = np.arange(count)
     owner = numbered["owners"].number if "owners" in numbered else None
     if "groups" in numbered:
@@ -186,12 +182,7 @@ def _every(
 def _assign(
     sizes: Int[np.ndarray, " units"], clients: int
 ) -> Int[np.ndarray, " units"]:
-    """Assign units in their order, each to the client with the fewest records so far.
-
-    Raises:
-        TooFewRecordsError: One is larger than a client's share, so that its client would
-            have more than others.
-    """
+    """Assign units in their order, each to the client with the fewest records so far."""
     if (sizes == 1).all():
         return np.arange(len(sizes)) % clients
     share = -(-int(sizes.sum()) // clients)
@@ -220,12 +211,7 @@ def _numbered(**columns: Values | None) -> dict[str, RecordColumn]:
 def _count(
     records: int | None, numbered: Mapping[str, RecordColumn], members: Values | None
 ) -> int:
-    """Return how many records there are.
-
-    Raises:
-        ConfigError: Nothing says it, or two columns say another number.
-        LimitError: They are more than the bound.
-    """
+    """Return how many records there are."""
     said = {"records": records} if records is not None else {}
     said |= {name: len(column) for name, column in numbered.items()}
     if not said and members is not None:
@@ -247,11 +233,7 @@ def _count(
 
 
 def _trained(members: Values, count: int) -> Bool[np.ndarray, " records"]:
-    """Return who was trained on, of 0 and 1 for each record, or of positions.
-
-    Raises:
-        ConfigError: They are neither.
-    """
+    """Return who was trained on, of 0 and 1 for each record, or of positions."""
     column = number_values("members", members)
     words = {"True": 1, "False": 0}
     values = [words.get(str(one), one) for one in column.distinct]
@@ -270,12 +252,7 @@ def _trained(members: Values, count: int) -> Bool[np.ndarray, " records"]:
 
 
 def _client_count(clients: int | None, records: int, owned: bool, known: bool) -> int:
-    """Return among how many clients records are split at random; 1 for none.
-
-    Raises:
-        ConfigError: They are no number of clients, or do not go with owners or members.
-        TooFewRecordsError: There are fewer records than they need.
-    """
+    """Return among how many clients records are split at random; 1 for none."""
     if owned and clients is not None:
         raise ConfigError(
             "Owners and a number of clients were given, and each owner is a client. Give "
@@ -323,11 +300,7 @@ def _seeds(seed: int | None) -> Seeds:
 
 
 def _names(numbered: Mapping[str, RecordColumn]) -> tuple[str, ...]:
-    """Return what owners are called: 3 is client-3.
-
-    Raises:
-        ConfigError: One is below 0, or no name.
-    """
+    """Return what owners are called: 3 is client-3."""
     owners = numbered["owners"].distinct if "owners" in numbered else ()
     names = []
     for one in owners:

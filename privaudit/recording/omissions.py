@@ -32,13 +32,9 @@ class Omissions:
         self._said = set[tuple[str, str]]()
 
     def leave_out(self, client: str, round: int, what: str, error: object) -> None:
-        """Leave out what a client sent.
+        """Leave out what a client sent: ``what``, the same words each time, is wrong.
 
-        Args:
-            client: Its name, or what it is known by.
-            round: In which.
-            what: Is wrong with it, in words that are the same each time.
-            error: Details, of the first time.
+        ``error`` gives details, of the first time.
         """
         self.counts[client] += 1
         self.warn(

@@ -154,11 +154,7 @@ class Owner:
 
     @classmethod
     def of(cls, given: object, name: str = "") -> "Owner":
-        """Return what a module, or any object with its names, gives.
-
-        Raises:
-            ConfigError: ``query`` or ``labels`` is missing, or something is no function.
-        """
+        """Return what a module, or any object with its names, gives."""
         if isinstance(given, Owner):
             return given
         name = name or str(getattr(given, "__name__", type(given).__name__))
@@ -343,11 +339,6 @@ def owners_place() -> str | None:
 
 
 def chosen_owner() -> Owner | None:
-    """Return the owner that was chosen, here or by PRIVAUDIT_OWNER, if any.
-
-    Raises:
-        MissingFileError: There is no such module.
-        ConfigError: It cannot be imported, or lacks something.
-    """
+    """Return the owner that was chosen, here or by PRIVAUDIT_OWNER, if any."""
     named = os.environ.get(VARIABLE)
     return _chosen.get() or (load_owner(named) if named else None)

@@ -50,15 +50,7 @@ class RecordColumn:
 
 
 def number_values(what: str, values: Values) -> RecordColumn:
-    """Number the distinct values of a column; texts that are whole numbers count as such.
-
-    Args:
-        what: They are, for errors.
-        values: One for each record.
-
-    Raises:
-        ConfigError: A value is missing, neither a whole number nor a text, or too long.
-    """
+    """Number the distinct values of a column; texts that are whole numbers count as such."""
     found, number = _distinct(what, values)
     plain: list[Any] = [_plain(what, one) for one in found]
     if any(isinstance(one, str) for one in plain):
@@ -94,11 +86,7 @@ def _distinct(
 
 
 def _plain(what: str, value: object) -> int | str:
-    """Return a value as a whole number or a text.
-
-    Raises:
-        ConfigError: It is neither, or missing.
-    """
+    """Return a value as a whole number or a text."""
     number = value.item() if isinstance(value, np.generic) else value
     if isinstance(number, float) and number.is_integer():
         number = int(number)

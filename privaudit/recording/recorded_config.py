@@ -61,11 +61,7 @@ class RecordedConfig(DeclaredConfig):
         raise _no_recipe("its task")
 
     def build_trainer(self) -> Trainer:
-        """Return no trainer: it is the owner's.
-
-        Raises:
-            ConfigError: Always.
-        """
+        """Return no trainer: it is the owner's."""
         raise _no_recipe("its trainer")
 
 

@@ -212,16 +212,7 @@ class Recorder:
     def summed(
         self, round: int, clients: Sequence[str], tensors: Mapping[str, Any]
     ) -> None:
-        """Record the sum of what clients sent, as secure aggregation showed it.
-
-        Args:
-            round: From 0.
-            clients: Who is in the sum.
-            tensors: The sum.
-
-        Raises:
-            ConfigError: As :meth:`broadcast`.
-        """
+        """Record the sum of what clients sent, as secure aggregation showed it."""
         with self._lock:
             order = torch.tensor([self._number(client) for client in clients])
             who = {"clients": order}
@@ -230,20 +221,12 @@ class Recorder:
             self._uploads = max(self._uploads, round)
 
     def masked(self, round: int, client: str, tensors: Mapping[str, Any]) -> None:
-        """Record a client's masked upload, of which the server learns nothing alone.
-
-        Raises:
-            ConfigError: As :meth:`broadcast`.
-        """
+        """Record a client's masked upload, of which the server learns nothing alone."""
         with self._lock:
             self._take(round, client, "masked", client, SERVER, tensors)
 
     def release(self, client: str, tensors: Mapping[str, Any]) -> None:
-        """Record the model of a client that is given away, after the last round.
-
-        Raises:
-            ConfigError: As :meth:`broadcast`.
-        """
+        """Record the model of a client that is given away, after the last round."""
         with self._lock:
             after = max(self._rounds.number, self._uploads + 1)
             self._take(after, client, "release", client, PUBLIC, tensors)
@@ -264,11 +247,7 @@ class Recorder:
                 raise ConfigError(readable(error, "recording")) from None
 
     def mechanism(self, round: int, event: MechanismEvent) -> None:
-        """Record a privacy mechanism as it was applied in a round.
-
-        Raises:
-            ConfigError: The recorder is closed.
-        """
+        """Record a privacy mechanism as it was applied in a round."""
         with self._lock:
             self._refuse_closed("a mechanism")
             entry = event.to_json()

@@ -65,11 +65,7 @@ class RoundWriter:
         return {n: self.hold(n, one) for n, one in held.items()}
 
     def hold(self, name: str, value: Any) -> Tensor:
-        """Return a tensor as it is now: the federation may go on to change it.
-
-        Raises:
-            ConfigError: It is none.
-        """
+        """Return a tensor as it is now: the federation may go on to change it."""
         if self._tensors.holds(value):
             held: Tensor = value
             return held
@@ -125,11 +121,7 @@ def are_same(one: Tensors, other: Tensors) -> bool:
 
 
 def checked_weight(weight: Any) -> float:
-    """Return what weighs an update.
-
-    Raises:
-        ConfigError: It is no finite number of 0 or more.
-    """
+    """Return what weighs an update."""
     try:
         value = float(weight)
     except (TypeError, ValueError, RuntimeError, OverflowError):

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from privaudit.core.errors import DatasetError, MissingFileError
 from privaudit.core.storage import read_bytes
-from privaudit.datasets.dataset import DATASETS, Dataset, FeatureBank
+from privaudit.datasets.dataset import Dataset, FeatureBank
 from privaudit.datasets.dialogues import Dialogue
 from privaudit.datasets.files.checked_json import read_checked
 from privaudit.datasets.files.vectors import MAPPED, as_vectors, read_arrays
-from privaudit.datasets.sources import OnDisk
+from privaudit.datasets.sources import on_disk
 from privaudit.datasets.text.question_texts import DESCRIBE
 from privaudit.statistics.captions.tokenisation import tokenise
 
@@ -28,28 +28,27 @@ CLUSTERS = 8
 ARRAYS = ("embeddings", "emb", "features")
 
 
+@on_disk(
+    "caption-bank",
+    summary="Captions, and precomputed image embeddings.",
+    needs="one .npy with vectors [n, size], or one .npz or .safetensors with "
+    "embeddings, and "
+    "captions.json with a list of n captions; optionally "
+    "flickr8k_captions_all.txt, with all captions of each image",
+    source="Write the vectors with numpy.save and the captions with json.dump",
+)
 def read_caption_bank(
     path: Path, clusters: int = CLUSTERS, question: str = DESCRIBE
 ) -> Dataset:
     """Read vectors and a caption of each; there are no pictures.
 
-    The classes are not people's: they are ``clusters`` groups of the vectors, found by
-    k-means with a fixed seed, and named by the words that set their captions apart.
+    The classes are not people's: they are ``clusters`` groups of the vectors, or fewer
+    where fewer differ, found by k-means with a fixed seed, and named by the words that
+    set their captions apart.
 
     Where the list of all captions of Flickr8k lies beside them, a record has all of its
     picture's as references: the picture is the one that has the record's caption. The
     own caption is the first, and the only one if several pictures have it.
-
-    Args:
-        path: A folder with one .npy of [n, size], or one .npz or .safetensors that
-            holds embeddings, and captions.json, a list of n captions in the same order.
-        clusters: How many groups; fewer where fewer vectors differ.
-        question: What is asked about each picture.
-
-    Raises:
-        MissingFileError: A file is missing.
-        DatasetError: A file is damaged, the two differ in length, a caption is blank,
-            or a vector has no direction.
     """
     vectors = _read_vectors(_find_vectors(path))
     captions = [text.strip() for text in read_checked(path / CAPTIONS, TEXTS)]
@@ -162,16 +161,3 @@ def _references(file: Path, captions: Sequence[str]) -> list[tuple[str, ...]]:
         whole = pictures[next(iter(alone))] if len(alone) == 1 else []
         others.append(tuple(text for text in whole if text and text != caption))
     return others
-
-
-DATASETS.register("caption-bank")(
-    OnDisk(
-        summary="Captions, and precomputed image embeddings.",
-        needs="one .npy with vectors [n, size], or one .npz or .safetensors with "
-        "embeddings, and "
-        "captions.json with a list of n captions; optionally "
-        "flickr8k_captions_all.txt, with all captions of each image",
-        source="Write the vectors with numpy.save and the captions with json.dump",
-        read=read_caption_bank,
-    )
-)

@@ -4,7 +4,7 @@ Source: Lin et al., "Microsoft COCO: common objects in context", ECCV 2014; Chen
 "Microsoft COCO captions: data collection and evaluation server", 2015.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NotRequired
 
@@ -15,52 +15,40 @@ from privaudit.core.errors import DatasetError
 from privaudit.datasets.files.checked_json import read_checked
 
 
-class Image(TypedDict):
-    """One entry of ``images``."""
-
+class _Image(TypedDict):
     id: int
     file_name: str
     domain: NotRequired[str]
 
 
-class Caption(TypedDict):
-    """One entry of a caption file's ``annotations``."""
-
+class _Caption(TypedDict):
     image_id: int
     caption: str
 
 
-class CaptionFile(TypedDict):
-    """A caption file."""
-
-    images: list[Image]
-    annotations: list[Caption]
+class _CaptionFile(TypedDict):
+    images: list[_Image]
+    annotations: list[_Caption]
 
 
-class Thing(TypedDict):
-    """One entry of an instance file's ``annotations``."""
-
+class _Thing(TypedDict):
     image_id: int
     category_id: int
     area: float
 
 
-class Category(TypedDict):
-    """One entry of ``categories``."""
-
+class _Category(TypedDict):
     id: int
     name: str
 
 
-class InstanceFile(TypedDict):
-    """An instance file."""
-
-    annotations: list[Thing]
-    categories: list[Category]
+class _InstanceFile(TypedDict):
+    annotations: list[_Thing]
+    categories: list[_Category]
 
 
-CAPTION_FILE = TypeAdapter(CaptionFile)
-INSTANCE_FILE = TypeAdapter(InstanceFile)
+CAPTION_FILE = TypeAdapter(_CaptionFile)
+INSTANCE_FILE = TypeAdapter(_InstanceFile)
 
 
 @dataclass(frozen=True)
@@ -79,13 +67,7 @@ class Captioned:
 
 
 def read_captions(path: Path) -> list[Captioned]:
-    """Return the pictures of a caption file, in its order.
-
-    Raises:
-        MissingFileError: There is no such file.
-        DatasetError: It is not in COCO's form, a picture is there twice or has no
-            caption, a caption is blank, or one is of an unknown picture.
-    """
+    """Return the pictures of a caption file, in its order."""
     content = read_checked(path, CAPTION_FILE)
     by_picture: dict[int, list[str]] = {image["id"]: [] for image in content["images"]}
     if not by_picture or len(by_picture) < len(content["images"]):
@@ -101,13 +83,10 @@ def read_captions(path: Path) -> list[Captioned]:
                 "not blank, and their pictures are listed. Fix it, or take it out."
             )
         by_picture[number].append(caption)
-    bare = next(
-        (number for number, captions in by_picture.items() if not captions), None
-    )
-    if bare is not None:
+    if bare := [number for number, captions in by_picture.items() if not captions]:
         raise DatasetError(
-            f"{path} lists picture {bare}, and no caption of it. Add one, or take the "
-            "picture out."
+            f"{path} lists picture {bare[0]}, and no caption of it. Add one, or take "
+            "the picture out."
         )
     return [
         Captioned(
@@ -122,14 +101,10 @@ def largest_things(path: Path) -> dict[int, str]:
 
     Of two as large the first counts; a crowd is one object. Pictures without objects
     are not there.
-
-    Raises:
-        MissingFileError: There is no such file.
-        DatasetError: It is not in COCO's form, or an object's category is unknown.
     """
     content = read_checked(path, INSTANCE_FILE)
     names = {category["id"]: category["name"] for category in content["categories"]}
-    largest: dict[int, Thing] = {}
+    largest: dict[int, _Thing] = {}
     for thing in content["annotations"]:
         if thing["category_id"] not in names:
             raise DatasetError(
@@ -140,8 +115,3 @@ def largest_things(path: Path) -> dict[int, str]:
         if thing["area"] > known["area"]:
             largest[thing["image_id"]] = thing
     return {number: names[thing["category_id"]] for number, thing in largest.items()}
-
-
-def below(folder: str, pictures: list[Captioned]) -> list[Captioned]:
-    """Return pictures whose files lie in a folder."""
-    return [replace(one, file=f"{folder}/{one.file}") for one in pictures]

@@ -12,20 +12,18 @@ from typing_extensions import TypedDict
 
 from privaudit.core.bounded_files import read_lines
 from privaudit.core.errors import DatasetError
-from privaudit.datasets.dataset import DATASETS, Dataset
+from privaudit.datasets.dataset import Dataset
 from privaudit.datasets.dialogues import Dialogue
 from privaudit.datasets.files.checked_json import parse_checked
-from privaudit.datasets.images.class_folders import SPLITS, number
-from privaudit.datasets.images.picture_files import PictureFiles, store_of
-from privaudit.datasets.sources import OnDisk, only_file
+from privaudit.datasets.images.class_folders import number, part_of
+from privaudit.datasets.images.picture_files import pictures_of
+from privaudit.datasets.sources import on_disk, only_file
 from privaudit.datasets.text.question_texts import DESCRIBE, multiple_choice
 
 ONE_CLASS = "picture"
 
 
-class Line(TypedDict):
-    """One line of the list."""
-
+class _Line(TypedDict):
     __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
 
     image: str
@@ -37,10 +35,19 @@ class Line(TypedDict):
     split: NotRequired[str]
 
 
-LINE = TypeAdapter(Line)
-KEYS = tuple(Line.__annotations__)
+LINE = TypeAdapter(_Line)
+KEYS = tuple(_Line.__annotations__)
 
 
+@on_disk(
+    "image-captions",
+    summary="Your images with captions, or with questions and answers.",
+    needs='metadata.jsonl, with a line such as {"image": "1.jpg", "captions": '
+    '["A dog."], "label": "dog"} or {"image": "1.jpg", "question": "What is it?", '
+    '"answer": "a dog"} for each image, and the images beside it, in a folder '
+    "or an archive",
+    source="Write such a list",
+)
 def read_image_captions(path: Path, question: str = DESCRIBE) -> Dataset:
     """Read a list with one JSON object in each line, and the pictures beside it.
 
@@ -48,39 +55,25 @@ def read_image_captions(path: Path, question: str = DESCRIBE) -> Dataset:
     list, of which the first is trained on; and if you like ``question``, ``choices``
     (of which the answer is one, by letter or text), ``label`` (by which records are
     split among clients) and ``split`` (train, val or test). Choices are written behind
-    the question, and the answer is then the letter.
-
-    Args:
-        path: The folder, or the list.
-        question: What is asked where a line asks nothing.
-
-    Raises:
-        MissingFileError: The list or a picture is missing.
-        ConfigError: A line is not of this form, an answer is blank or none of the
-            choices, or some lines have a label or a split and others not.
+    the question, and the answer is then the letter. Where a line asks nothing,
+    ``question`` is asked.
     """
-    file = _find(path)
+    missing = (
+        f"There is no metadata.jsonl in {path}. Write one line for each picture, "
+        'such as {"image": "1.jpg", "captions": ["A dog."]}.'
+    )
+    file = only_file(path, "*.jsonl", missing)
     lines = _read_lines(file)
     dialogues = tuple(_dialogue(line, question, where) for where, line in lines)
     label_texts = _column(lines, "label") or [ONE_CLASS] * len(lines)
     labels, class_names = number(label_texts)
-    store, names = store_of(file.parent, [line["image"] for _, line in lines])
+    pictures = pictures_of(file.parent, [line["image"] for _, line in lines])
     return Dataset(
-        PictureFiles(store, names), labels, class_names,
-        split=_split(lines), dialogues=dialogues,
-    )  # fmt: skip
-
-
-def _find(path: Path) -> Path:
-    return only_file(
-        path,
-        "*.jsonl",
-        f"There is no metadata.jsonl in {path}. Write one line for each picture, "
-        'such as {"image": "1.jpg", "captions": ["A dog."]}.',
+        pictures, labels, class_names, split=_split(lines), dialogues=dialogues
     )
 
 
-def _read_lines(file: Path) -> list[tuple[str, Line]]:
+def _read_lines(file: Path) -> list[tuple[str, _Line]]:
     """Return each line with its name in errors; blank lines do not count."""
     parsed = []
     for count, content in enumerate(read_lines(file), start=1):
@@ -107,7 +100,7 @@ def _refuse_unknown(content: bytes, where: str) -> None:
         )
 
 
-def _dialogue(line: Line, question: str, where: str) -> Dialogue:
+def _dialogue(line: _Line, question: str, where: str) -> Dialogue:
     prompt = line.get("question", question)
     if ("answer" in line) == ("captions" in line):
         problem = "both answer and" if "answer" in line else "neither answer nor"
@@ -130,41 +123,21 @@ def _dialogue(line: Line, question: str, where: str) -> Dialogue:
     return multiple_choice(prompt, line["choices"], answers[0], where)
 
 
-def _column(lines: list[tuple[str, Line]], key: str) -> list[str]:
+def _column(lines: list[tuple[str, _Line]], key: str) -> list[str]:
     """Return what all lines say, or nothing if none does."""
     values: list[str] = [str(line.get(key, "")).strip() for _, line in lines]
     if not any(values):
         return []
-    bare = next(
-        (where for (where, _), text in zip(lines, values, strict=True) if not text), ""
-    )
-    if bare:
+    if "" in values:
         raise DatasetError(
-            f"{bare} has no {key}, and {sum(map(bool, values))} of {len(values)} lines "
-            "have one. Give it to all, or to none."
+            f"{lines[values.index('')][0]} has no {key}, and "
+            f"{sum(map(bool, values))} of {len(values)} lines have one. Give it to "
+            "all, or to none."
         )
     return values
 
 
-def _split(lines: list[tuple[str, Line]]) -> Int[Tensor, " n"] | None:
-    splits = [text.lower() for text in _column(lines, "split")]
-    unknown = next((i for i, text in enumerate(splits) if text not in SPLITS), None)
-    if unknown is not None:
-        raise DatasetError(
-            f"{lines[unknown][0]} is of the split {splits[unknown]!r}. Use train, val "
-            "or test."
-        )
-    return torch.tensor([SPLITS[text] for text in splits]) if splits else None
-
-
-DATASETS.register("image-captions")(
-    OnDisk(
-        summary="Your images with captions, or with questions and answers.",
-        needs='metadata.jsonl, with a line such as {"image": "1.jpg", "captions": '
-        '["A dog."], "label": "dog"} or {"image": "1.jpg", "question": "What is it?", '
-        '"answer": "a dog"} for each image, and the images beside it, in a folder '
-        "or an archive",
-        source="Write such a list",
-        read=read_image_captions,
-    )
-)
+def _split(lines: list[tuple[str, _Line]]) -> Int[Tensor, " n"] | None:
+    splits = zip(_column(lines, "split"), lines, strict=False)  # of none, or of all
+    parts = [part_of(text, where) for text, (where, _) in splits]
+    return torch.tensor(parts) if parts else None

@@ -11,25 +11,21 @@ from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
 from privaudit.core.errors import DatasetError
-from privaudit.datasets.dataset import DATASETS, Dataset
+from privaudit.datasets.dataset import Dataset
 from privaudit.datasets.dialogues import Dialogue
 from privaudit.datasets.files.checked_json import read_checked
 from privaudit.datasets.images.class_folders import number
-from privaudit.datasets.images.picture_files import PictureFiles, store_of
-from privaudit.datasets.sources import OnDisk, only_file
+from privaudit.datasets.images.picture_files import pictures_of
+from privaudit.datasets.sources import on_disk, only_file
 
 MARK = "<image>"  # where the picture stands in a question
 
 
 class _Turn(TypedDict("_Said", {"from": str})):
-    """What one of the two says."""
-
     value: str
 
 
 class _Conversation(TypedDict):
-    """One entry of the list."""
-
     image: NotRequired[str | None]
     conversations: list[_Turn]
 
@@ -37,19 +33,22 @@ class _Conversation(TypedDict):
 CONVERSATIONS = TypeAdapter(list[_Conversation])
 
 
+@on_disk(
+    "llava-json",
+    summary="Images with conversations in LLaVA's form.",
+    needs='one *.json, a list of {"image": "coco/1.jpg", "conversations": '
+    '[{"from": "human", "value": "<image>\\nWhat is it?"}, {"from": "gpt", '
+    '"value": "A dog."}]}, and the images beside it',
+    source="Get or write such a list (see docs/Finetune_Custom_Data.md of "
+    "https://github.com/haotian-liu/LLaVA)",
+    folders=("llava",),
+)
 def read_llava_json(path: Path) -> Dataset:
     """Read the first question and answer of each conversation that has a picture.
 
     Later turns, and conversations without a picture, are left out. The label, by which
     a Dirichlet partition splits, is the first folder of the picture's name (``coco``,
     ``gqa``, ...), where there are several.
-
-    Args:
-        path: The JSON file, or the folder that holds it beside the pictures' folders.
-
-    Raises:
-        MissingFileError: The list or a picture is missing.
-        DatasetError: There are several lists, or one is damaged.
     """
     missing = f"There is no *.json in {path}. Put LLaVA's list of conversations there."
     file = only_file(path, "*.json", missing)
@@ -69,8 +68,8 @@ def read_llava_json(path: Path) -> Dataset:
     labels, class_names = number([name.split("/")[0] for name in files])
     if not all("/" in name for name in files):
         labels, class_names = number(["picture"] * len(files))
-    store, names = store_of(file.parent, files)
-    return Dataset(PictureFiles(store, names), labels, class_names, dialogues=dialogues)
+    pictures = pictures_of(file.parent, files)
+    return Dataset(pictures, labels, class_names, dialogues=dialogues)
 
 
 def _first_turns(entry: _Conversation, where: str) -> Dialogue:
@@ -87,17 +86,3 @@ def _first_turns(entry: _Conversation, where: str) -> Dialogue:
             "Write one, or take the conversation out."
         )
     return Dialogue(question, (answer,))
-
-
-DATASETS.register("llava-json")(
-    OnDisk(
-        summary="Images with conversations in LLaVA's form.",
-        needs='one *.json, a list of {"image": "coco/1.jpg", "conversations": '
-        '[{"from": "human", "value": "<image>\\nWhat is it?"}, {"from": "gpt", '
-        '"value": "A dog."}]}, and the images beside it',
-        source="Get or write such a list (see docs/Finetune_Custom_Data.md of "
-        "https://github.com/haotian-liu/LLaVA)",
-        read=read_llava_json,
-        folders=("llava",),
-    )
-)

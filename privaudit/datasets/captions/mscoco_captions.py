@@ -13,17 +13,15 @@ import torch
 from privaudit.core.errors import DatasetError, MissingFileError
 from privaudit.datasets.captions.coco_files import (
     Captioned,
-    below,
     largest_things,
     read_captions,
 )
-from privaudit.datasets.dataset import DATASETS, TEST_SPLIT, TRAIN, Dataset
+from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, Dataset
 from privaudit.datasets.dialogues import Dialogue
 from privaudit.datasets.files.archives import FolderStore
 from privaudit.datasets.images.class_folders import number, require_classes
-from privaudit.datasets.images.picture_files import PictureFiles, store_of
-from privaudit.datasets.sources import OnDisk
-from privaudit.datasets.store import Store
+from privaudit.datasets.images.picture_files import PictureFiles, pictures_of
+from privaudit.datasets.sources import on_disk
 from privaudit.datasets.text.question_texts import DESCRIBE
 
 PARTS = {"train": TRAIN, "val": TEST_SPLIT}  # captions of COCO's own test are secret
@@ -31,41 +29,41 @@ PARTS = {"train": TRAIN, "val": TEST_SPLIT}  # captions of COCO's own test are s
 
 @dataclass(frozen=True)
 class CocoFile:
-    """The pictures of one caption file that have objects, and where they lie."""
+    """The pictures of one caption file that have objects, and their files."""
 
     kind: int
-    pictures: list[Captioned]
+    captioned: list[Captioned]
     classes: list[str]
-    store: Store
+    files: PictureFiles
 
 
+@on_disk(
+    "mscoco-captions",
+    summary="MSCOCO captions: images of objects in context, by the largest thing.",
+    needs="captions_train2017.json and instances_train2017.json, there or in "
+    "annotations/, and the images in train2017/; optionally the same of val2017",
+    source="Download annotations_trainval2017.zip and train2017.zip from "
+    "https://cocodataset.org/#download",
+    folders=("coco", "mscoco"),
+)
 def read_mscoco_captions(path: Path, question: str = DESCRIBE) -> Dataset:
     """Read captions_*.json with instances_*.json beside it, and the pictures.
 
     Pictures without any marked object have no class to be split by, and are left out
     (about 1 in 100). With a file of train and one of val, val is the test part; one
-    file alone comes in one piece.
-
-    Args:
-        path: The folder, or one caption file in it or in its annotations/.
-        question: What is asked about each picture.
-
-    Raises:
-        MissingFileError: A file or a picture is missing.
-        ConfigError: A file is damaged, or there are several for one part.
+    file alone, or one that is named in place of the folder, comes in one piece.
     """
     root, files = _find(path)
     kinds = [TRAIN] if len(files) == 1 else [_kind(file, files) for file in files]
     parts = [_read_part(root, *pair) for pair in zip(files, kinds, strict=True)]
-    store, names = _join(root, parts)
-    pictures = [one for part in parts for one in part.pictures]
+    captioned = [one for part in parts for one in part.captioned]
     labels, class_names = number([name for part in parts for name in part.classes])
     require_classes(labels, class_names, root)
-    split = torch.tensor([part.kind for part in parts for _ in part.pictures])
+    split = torch.tensor([part.kind for part in parts for _ in part.captioned])
     return Dataset(
-        PictureFiles(store, names), labels, class_names,
+        _join(root, parts), labels, class_names,
         split=split if len(files) > 1 else None,
-        dialogues=tuple(Dialogue(question, one.captions) for one in pictures),
+        dialogues=tuple(Dialogue(question, one.captions) for one in captioned),
     )  # fmt: skip
 
 
@@ -105,36 +103,21 @@ def _read_part(root: Path, file: Path, kind: int) -> CocoFile:
         )
     classes = [things[one.number] for one in pictures]
     place = root / "images" if (root / "images").is_dir() else root
-    store, names = store_of(place, [one.file for one in pictures])
-    if names[0] != pictures[0].file:  # an archive, with folders in front
-        pictures = below(names[0].removesuffix(f"/{pictures[0].file}"), pictures)
-    return CocoFile(kind, pictures, classes, store)
+    files = pictures_of(place, [one.file for one in pictures])
+    return CocoFile(kind, pictures, classes, files)
 
 
-def _join(root: Path, parts: Sequence[CocoFile]) -> tuple[Store, list[str]]:
-    """Return one place for the pictures of all parts, and their names there."""
+def _join(root: Path, parts: Sequence[CocoFile]) -> PictureFiles:
+    """Return the pictures of all parts in one place."""
     if len(parts) == 1:
-        return parts[0].store, [one.file for one in parts[0].pictures]
+        return parts[0].files
     names: list[str] = []
-    for part in parts:
-        if not isinstance(part.store, FolderStore):
+    for store, inside in ((part.files.store, part.files.names) for part in parts):
+        if not isinstance(store, FolderStore):
             raise DatasetError(
-                f"The pictures of one part are in the archive {part.store.path}. "
+                f"The pictures of one part are in the archive {store.path}. "
                 "Extract it, or name one caption file."
             )
-        folder = part.store.path.relative_to(root).as_posix()
-        names += [one.file for one in below(folder, part.pictures)]
-    return FolderStore(root), names
-
-
-DATASETS.register("mscoco-captions")(
-    OnDisk(
-        summary="MSCOCO captions: images of objects in context, by the largest thing.",
-        needs="captions_train2017.json and instances_train2017.json, there or in "
-        "annotations/, and the images in train2017/; optionally the same of val2017",
-        source="Download annotations_trainval2017.zip and train2017.zip from "
-        "https://cocodataset.org/#download",
-        read=read_mscoco_captions,
-        folders=("coco", "mscoco"),
-    )
-)
+        folder = store.path.relative_to(root).as_posix()
+        names += [f"{folder}/{name}" for name in inside]
+    return PictureFiles(FolderStore(root), names)

@@ -11,19 +11,17 @@ from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
 from privaudit.core.errors import DatasetError
-from privaudit.datasets.dataset import DATASETS, Dataset
+from privaudit.datasets.dataset import Dataset
 from privaudit.datasets.dialogues import Dialogue
 from privaudit.datasets.files.checked_json import read_checked
 from privaudit.datasets.images.class_folders import PARTS, number, require_classes
-from privaudit.datasets.images.picture_files import PictureFiles, store_of
-from privaudit.datasets.sources import OnDisk
+from privaudit.datasets.images.picture_files import pictures_of
+from privaudit.datasets.sources import on_disk
 from privaudit.datasets.text.question_texts import multiple_choice
 from privaudit.statistics.captions.exact_match import LETTERS
 
 
-class Problem(TypedDict):
-    """One entry of problems.json."""
-
+class _Problem(TypedDict):  # an entry of problems.json
     question: str
     choices: list[str]
     answer: int
@@ -32,37 +30,39 @@ class Problem(TypedDict):
     topic: str
 
 
-class SplitFile(TypedDict):
-    """What counts of pid_splits.json."""
-
+class _SplitFile(TypedDict):  # what counts of pid_splits.json
     train: list[str]
     val: list[str]
     test: list[str]
 
 
-PROBLEMS = TypeAdapter(dict[str, Problem])
-SPLIT = TypeAdapter(SplitFile)
+PROBLEMS = TypeAdapter(dict[str, _Problem])
+SPLIT = TypeAdapter(_SplitFile)
 
 
+@on_disk(
+    "scienceqa",
+    summary="ScienceQA: multiple-choice questions about images, by topic.",
+    needs="problems.json, pid_splits.json and the images, extracted, as "
+    "train/NUMBER/image.png and so below val/ and test/, there or in images/",
+    source="Take problems.json and pid_splits.json from data/scienceqa of "
+    "https://github.com/lupantech/ScienceQA and download train.zip, val.zip and "
+    "test.zip as its README tells",
+    folders=("ScienceQA",),
+)
 def read_scienceqa(path: Path) -> Dataset:
     """Read the questions that have a picture; those without are left out.
 
     The question is written out as context, question and choices behind letters; the
     answer is the letter, and the label is the topic.
-
-    Raises:
-        MissingFileError: A list or a picture is missing.
-        ConfigError: A list is damaged, the split names an unknown question, or an
-            answer is none of its choices.
     """
     problems = read_checked(path / "problems.json", PROBLEMS)
     chosen = _pictured(problems, path)
     labels, topics = number([problems[pid]["topic"] for _, pid in chosen])
     require_classes(labels, topics, path / "problems.json")
     files = [f"{part}/{pid}/{problems[pid]['image']}" for part, pid in chosen]
-    store, names = store_of(path, files)
     return Dataset(
-        PictureFiles(store, names),
+        pictures_of(path, files),
         labels,
         topics,
         split=torch.tensor([PARTS[part] for part, _ in chosen]),
@@ -70,7 +70,7 @@ def read_scienceqa(path: Path) -> Dataset:
     )
 
 
-def _pictured(problems: dict[str, Problem], path: Path) -> list[tuple[str, str]]:
+def _pictured(problems: dict[str, _Problem], path: Path) -> list[tuple[str, str]]:
     """Return part and number of each question with a picture, in the split's order."""
     split = read_checked(path / "pid_splits.json", SPLIT)
     parts = (("train", split["train"]), ("val", split["val"]), ("test", split["test"]))
@@ -90,7 +90,7 @@ def _pictured(problems: dict[str, Problem], path: Path) -> list[tuple[str, str]]
     return pictured
 
 
-def _dialogue(pid: str, problem: Problem, path: Path) -> Dialogue:
+def _dialogue(pid: str, problem: _Problem, path: Path) -> Dialogue:
     where, choices = f"Question {pid} of {path / 'problems.json'}", problem["choices"]
     if not 0 <= problem["answer"] < min(len(choices), len(LETTERS)):
         raise DatasetError(
@@ -99,17 +99,3 @@ def _dialogue(pid: str, problem: Problem, path: Path) -> Dialogue:
         )
     letter = LETTERS[problem["answer"]]
     return multiple_choice(problem["question"], choices, letter, where, problem["hint"])
-
-
-DATASETS.register("scienceqa")(
-    OnDisk(
-        summary="ScienceQA: multiple-choice questions about images, by topic.",
-        needs="problems.json, pid_splits.json and the images, extracted, as "
-        "train/NUMBER/image.png and so below val/ and test/, there or in images/",
-        source="Take problems.json and pid_splits.json from data/scienceqa of "
-        "https://github.com/lupantech/ScienceQA and download train.zip, val.zip and "
-        "test.zip as its README tells",
-        read=read_scienceqa,
-        folders=("ScienceQA",),
-    )
-)

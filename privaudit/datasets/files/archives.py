@@ -4,19 +4,16 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from os import walk
 from pathlib import Path, PurePosixPath
+from zipfile import ZipInfo
 
 from privaudit.core.bounded_files import open_regular, open_zip, read_bounded
-from privaudit.core.errors import (
-    DatasetError,
-    MissingFileError,
-    PrivauditError,
-)
+from privaudit.core.errors import DatasetError, MissingFileError, PrivauditError
 from privaudit.core.limits import check_limit
 from privaudit.datasets.files.tar_files import COMPRESSED, open_tar
 from privaudit.datasets.store import (
     DAMAGE,
+    ArchiveStore,
     Store,
     Wanted,
     counts,
@@ -39,14 +36,6 @@ def open_store(path: Path, wanted: Wanted = is_picture) -> Store:
 
     A .tar and a .zip are read file by file. A compressed .tar can only be read from its
     start, so its wanted files are held in memory.
-
-    Args:
-        path: A folder, or an archive by its ending.
-        wanted: Which files count, by their name.
-
-    Raises:
-        MissingFileError: There is nothing.
-        DatasetError: It is neither folder nor archive, damaged, or too large.
     """
     if path.is_dir():
         return FolderStore(path, wanted)
@@ -57,8 +46,9 @@ def open_store(path: Path, wanted: Wanted = is_picture) -> Store:
             f"{path} is neither a folder nor an archive. Name a folder, or a file that "
             f"ends in {', '.join(ARCHIVES)}."
         )
+    is_zip = path.name.lower().endswith(".zip")
     try:
-        return _open_archive(path, wanted)
+        return ZipStore(path, wanted) if is_zip else open_tar(path, wanted)
     except PrivauditError:
         raise
     except DAMAGE as error:
@@ -66,12 +56,6 @@ def open_store(path: Path, wanted: Wanted = is_picture) -> Store:
             f"{path} cannot be read as an archive ({error or type(error).__name__}). "
             "Download it again, or extract it and name the folder."
         ) from None
-
-
-def _open_archive(path: Path, wanted: Wanted) -> Store:
-    if path.name.lower().endswith(".zip"):
-        return ZipStore(path, wanted)
-    return open_tar(path, wanted)
 
 
 @dataclass(frozen=True)
@@ -87,23 +71,15 @@ class FolderStore:
         entries = []
         for folder, _, files in _walk(self.path):
             inside = PurePosixPath(Path(folder).relative_to(self.path).as_posix())
-            entries += [
-                str(inside / name)
-                for name in files
-                if counts(name) and self.wanted(name)
-            ]
+            entries += [str(inside / n) for n in files if counts(n) and self.wanted(n)]
             check_limit("entries", len(entries), str(self.path))
         return sorted(entries)
 
     def empty_folders(self) -> list[str]:
         """Return the folders without folders and without wanted files, sorted."""
         used = {str(PurePosixPath(name).parent) for name in self.names}
-        empty = []
-        for folder, folders, _ in _walk(self.path):
-            name = Path(folder).relative_to(self.path).as_posix()
-            if not folders and name not in used:
-                empty.append(name)
-        return sorted(empty)
+        bare = (Path(folder) for folder, below, _ in _walk(self.path) if not below)
+        return sorted({f.relative_to(self.path).as_posix() for f in bare} - used)
 
     def __contains__(self, name: str) -> bool:
         return counts(name) and (self.path / name).is_file()
@@ -118,37 +94,23 @@ class FolderStore:
             raise unreadable(self.path, name, error) from None
 
 
-class ZipStore:
+class ZipStore(ArchiveStore[ZipInfo]):
     """The files of a .zip, which is held open."""
 
     def __init__(self, path: Path, wanted: Wanted = is_picture) -> None:
-        self.path = path
         self._zip = open_zip(open_regular(path), str(path))
-        self._entries = {
+        found = {
             plain(entry.filename): entry
             for entry in self._zip.infolist()
             if not entry.is_dir() and counts(plain(entry.filename))
             and wanted(entry.filename)
         }  # fmt: skip
+        super().__init__(path, found)
 
-    @property
-    def names(self) -> list[str]:
-        """The wanted files, sorted."""
-        return sorted(self._entries)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._entries
-
-    def read(self, name: str) -> bytes:
+    def content(self, name: str, entry: ZipInfo) -> bytes:
         """Return a file's content."""
-        if name not in self._entries:
-            raise missing(self.path, name)
-        entry = self._entries[name]
         check_limit("file", entry.file_size, f"{name} in {self.path}")
-        try:
-            return self._zip.read(entry)
-        except DAMAGE as error:
-            raise unreadable(self.path, name, error) from None
+        return self._zip.read(entry)
 
 
 def _walk(path: Path) -> Iterator[tuple[str, list[str], list[str]]]:
@@ -156,7 +118,7 @@ def _walk(path: Path) -> Iterator[tuple[str, list[str], list[str]]]:
 
     Links are followed, but not to a folder that holds them, and not without end.
     """
-    for count, entry in enumerate(walk(path, onerror=_refuse, followlinks=True)):
+    for count, entry in enumerate(os.walk(path, onerror=_refuse, followlinks=True)):
         folder, folders, _ = entry
         check_limit("folders", count, str(path))
         above = set(map(os.path.realpath, (Path(folder), *Path(folder).parents)))

@@ -23,27 +23,12 @@ class Form(Protocol[T_co]):
 
 
 def read_checked(path: Path, form: Form[T]) -> T:
-    """Return a file's content; keys that the form does not name are passed over.
-
-    Raises:
-        MissingFileError: There is no such file, or it is not readable.
-        ConfigError: It is not JSON, or not of that form.
-    """
+    """Return a file's content; keys that the form does not name are passed over."""
     return parse_checked(read_bytes(path, "list"), form, str(path))
 
 
 def parse_checked(content: bytes, form: Form[T], where: str) -> T:
-    """Return JSON of a form.
-
-    Args:
-        content: The JSON.
-        form: What it should be.
-        where: What the error calls it.
-
-    Raises:
-        LimitError: It would take too much memory.
-        DatasetError: It is not JSON, or not of that form.
-    """
+    """Return JSON of a form; errors call it ``where``."""
     check_json(content, where, numbers=False)
     try:
         return form.validate_json(content)

@@ -37,9 +37,6 @@ def write_rows(path: Path, parts: Sequence[Tensors]) -> None:
     Args:
         path: The file is replaced, or left as it was.
         parts: Tensors of the same names, types and dimensions, at least one part.
-
-    Raises:
-        StorageError: The folder cannot be written.
     """
     write_parts(path, _pieces(parts))
 
@@ -78,11 +75,7 @@ def map_tensors(path: Path) -> dict[str, Tensor]:
 
     The system reads what is used, and drops it again where memory is short: the file
     may be larger than the memory, so that no bound holds for it. What is written into
-    the tensors stays in memory.
-
-    Raises:
-        MissingFileError: There is no such file, or it is no plain one.
-        TranscriptError: It was cut or altered.
+    the tensors stays in memory. One that was cut or altered raises a TranscriptError.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file

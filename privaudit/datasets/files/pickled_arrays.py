@@ -16,9 +16,7 @@ from privaudit.core.arrays import Array
 from privaudit.datasets.files.plain_pickle import Construct, Stateful
 
 _KIND = re.compile(r"[|<>=]?[biuf][1248]")  # plain numbers, of 64 bits at most
-_ORDERS: Mapping[str, Literal["|", "<", ">", "="]] = {
-    "|": "|", "<": "<", ">": ">", "=": "=",
-}  # fmt: skip
+_ORDERS: Mapping[str, Any] = {order: order for order in "|<>="}
 MOST_AXES = 8
 MOST_FIELDS = 9  # of a state: each taking of it copies it
 

@@ -10,13 +10,6 @@ def parse_yaml(text: str, where: str) -> Any:
     """Return what YAML says; aliases and merge keys are refused.
 
     A few lines in which each names the one before twice would be endlessly many.
-
-    Args:
-        text: The YAML.
-        where: What the error calls it.
-
-    Raises:
-        DatasetError: It is broken, or has such.
     """
     yaml = import_module("yaml")  # comes with huggingface_hub
 

@@ -7,7 +7,6 @@ import tarfile
 import zlib
 from bz2 import BZ2File
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from lzma import LZMAFile
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from typing_extensions import Buffer
 
 from privaudit.core.bounded_files import open_regular
 from privaudit.core.limits import check_limit
-from privaudit.datasets.store import Wanted, counts, missing, plain, unreadable
+from privaudit.datasets.store import ArchiveStore, Wanted, counts, plain
 
 Opener = Callable[[io.BufferedReader], io.BufferedIOBase]
 _CHUNK = 2**20  # bytes read at a time
@@ -25,7 +24,13 @@ _LONG = (  # entries that tarfile reads as a whole: names and further fields
 )  # fmt: skip
 
 
-class _GzipPieces(io.RawIOBase):
+class _Readable(io.RawIOBase):
+    def readable(self) -> bool:
+        """Say that it can be read."""
+        return True
+
+
+class _GzipPieces(_Readable):
     """What a .gz holds, one or several members of it.
 
     Python's own reader passes padding behind a member byte by byte: two gigabytes of
@@ -34,10 +39,6 @@ class _GzipPieces(io.RawIOBase):
 
     def __init__(self, file: io.BufferedReader) -> None:
         self._pieces, self._piece = _gunzip(file), memoryview(b"")
-
-    def readable(self) -> bool:
-        """Say that it can be read."""
-        return True
 
     def readinto(self, buffer: Buffer, /) -> int:
         """Fill a buffer with the next bytes."""
@@ -77,71 +78,31 @@ COMPRESSED: Mapping[str, Opener] = {
 }
 
 
-@dataclass(frozen=True)
-class TarStore:
-    """The files of a .tar that is not compressed.
+class TarStore(ArchiveStore[tuple[int, int]]):
+    """The files of a .tar that is not compressed, by start and size in bytes."""
 
-    Attributes:
-        path: The archive.
-        places: Where each file starts, and its size, in bytes.
-    """
-
-    path: Path
-    places: Mapping[str, tuple[int, int]]
-
-    @property
-    def names(self) -> list[str]:
-        """The wanted files, sorted."""
-        return sorted(self.places)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.places
-
-    def read(self, name: str) -> bytes:
-        """Return a file's content."""
-        if name not in self.places:
-            raise missing(self.path, name)
-        start, size = self.places[name]
+    def content(self, name: str, entry: tuple[int, int]) -> bytes:
+        """Return a file's content, from where it lies."""
+        start, size = entry
         check_limit("file", size, f"{name} in {self.path}")
-        try:
-            with open_regular(self.path) as file:
-                file.seek(start)
-                content = file.read(size)
-        except OSError as error:
-            raise unreadable(self.path, name, error) from None
+        with open_regular(self.path) as file:
+            file.seek(start)
+            content = file.read(size)
         if len(content) < size:
-            raise unreadable(self.path, name, EOFError("the archive was cut"))
+            raise EOFError("the archive was cut")
         return content
 
 
-@dataclass(frozen=True)
-class MemoryStore:
+class MemoryStore(ArchiveStore[bytes]):
     """The files of a compressed .tar, in memory."""
 
-    path: Path
-    contents: Mapping[str, bytes]
-
-    @property
-    def names(self) -> list[str]:
-        """The wanted files, sorted."""
-        return sorted(self.contents)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.contents
-
-    def read(self, name: str) -> bytes:
+    def content(self, name: str, entry: bytes) -> bytes:
         """Return a file's content."""
-        if name not in self.contents:
-            raise missing(self.path, name)
-        return self.contents[name]
+        return entry
 
 
 def open_tar(path: Path, wanted: Wanted) -> TarStore | MemoryStore:
-    """Return the wanted files of an archive, by its ending.
-
-    Raises:
-        LimitError: It is compressed, and too large for memory.
-    """
+    """Return the wanted files of an archive, by its ending."""
     for ending, opener in COMPRESSED.items():
         if path.name.lower().endswith(ending):
             return MemoryStore(path, _load(path, opener, wanted))
@@ -184,15 +145,11 @@ def _load_stream(path: Path, stream: "_Counted", wanted: Wanted) -> dict[str, by
     return contents
 
 
-class _Counted(io.RawIOBase):
+class _Counted(_Readable):
     """What is unpacked, up to a bound: a few bytes may become very many."""
 
     def __init__(self, path: Path, stream: io.BufferedIOBase) -> None:
         self._path, self._stream, self._size = path, stream, 0
-
-    def readable(self) -> bool:
-        """Say that it can be read."""
-        return True
 
     def readinto(self, buffer: Buffer, /) -> int:
         """Fill a buffer with the next bytes."""

@@ -27,11 +27,6 @@ def read_arrays(file: Path) -> Arrays:
 
     Those of an .npz are read, within bounds. Others are mapped: the system reads what
     is used.
-
-    Raises:
-        MissingFileError: There is no such file, or it is no plain one.
-        LimitError: An .npz is larger than the bound.
-        PrivauditError: It is damaged, or holds Python objects.
     """
     with reading_errors(file), open_regular(file) as opened:
         is_zip = opened.read(2) == _ZIP
@@ -54,15 +49,7 @@ def read_arrays(file: Path) -> Arrays:
 
 
 def as_strings(raw: Shaped[np.ndarray, "..."], what: str) -> list[str]:
-    """Return an array's values as text, within bounds.
-
-    Args:
-        raw: The array, mapped perhaps.
-        what: What it is, and of which file, in words.
-
-    Raises:
-        LimitError: They are too many, or too long.
-    """
+    """Return an array's values as text, within bounds."""
     wide = 4 if raw.dtype.kind == "S" else 1  # numpy's text has four bytes a letter
     check_limit("records", raw.size, what)
     check_limit("arrays", raw.nbytes * wide, what)
@@ -75,10 +62,6 @@ def as_vectors(
     """Return float32 vectors, none of which is zero or not finite.
 
     Those that are float32 stay where they are; others are converted in memory.
-
-    Raises:
-        DatasetError: They are no matrix, or a vector has no direction.
-        LimitError: To convert them takes more memory than the bound.
     """
     kinds = "f" if scale is None else "fu"
     usable = raw.dtype.kind in kinds or raw.dtype == BFLOAT16

@@ -16,13 +16,13 @@ from jaxtyping import UInt8
 
 from privaudit.core.errors import DatasetError, MissingFileError
 from privaudit.core.limits import check_limit
-from privaudit.datasets.dataset import DATASETS, TEST_SPLIT, TRAIN, Dataset, PixelImages
+from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, Dataset, PixelImages
 from privaudit.datasets.files.archives import is_archive
 from privaudit.datasets.images.cifar_pickles import PIXELS, pickled_names, pickled_rows
 from privaudit.datasets.images.class_folders import readable, require_classes
 from privaudit.datasets.images.image_folder import sort_by_class
 from privaudit.datasets.images.picture_files import store_in
-from privaudit.datasets.sources import OnDisk
+from privaudit.datasets.sources import on_disk
 from privaudit.datasets.store import Store, is_picture
 
 PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
@@ -57,39 +57,24 @@ class Version:
 
 @dataclass(frozen=True)
 class Layout:
-    """One of the two data sets.
-
-    Attributes:
-        classes: 10 or 100.
-        binary: Its first choice.
-        pickled: The Python version.
-    """
+    """One of the two data sets, with its versions, the first choice first."""
 
     classes: int
-    binary: Version
-    pickled: Version
-
-    @property
-    def versions(self) -> tuple[Version, ...]:
-        """Both, the first choice first."""
-        return self.binary, self.pickled
+    versions: tuple[Version, Version]
 
 
 def read_cifar(path: Path, layout: Layout) -> Dataset:
     """Read either version, or pictures as train/CLASS/*.jpg and test/CLASS/*.jpg.
 
     The Python version's pickles are read as data: nothing of them is run.
-
-    Raises:
-        MissingFileError: A file is missing.
-        DatasetError: It is damaged, or has another number of classes.
     """
     files = {name for version in layout.versions for name in version.files}
 
     def wanted(name: str) -> bool:
         return is_picture(name) or PurePosixPath(name).name in files
 
-    store = store_in(_chosen(path, layout), wanted)
+    usual = [path / version.archive for version in layout.versions]
+    store = store_in(next(filter(is_archive, usual), path), wanted)
     where = {PurePosixPath(name).name: name for name in store.names}
     for version in layout.versions:
         if any(name in where for name in (*version.train, version.test)):
@@ -97,7 +82,7 @@ def read_cifar(path: Path, layout: Layout) -> Dataset:
     if not store.names:
         raise DatasetError(
             f"{store.path} holds no pictures, and none of "
-            f"{', '.join(layout.binary.files)}. Download "
+            f"{', '.join(layout.versions[0].files)}. Download "
             f"{' or '.join(version.archive for version in layout.versions)} from {PAGE}."
         )
     dataset = sort_by_class(store)
@@ -108,12 +93,6 @@ def read_cifar(path: Path, layout: Layout) -> Dataset:
             "use image-folder."
         )
     return dataset
-
-
-def _chosen(path: Path, layout: Layout) -> Path:
-    """Return the usual archive where a folder holds it among others."""
-    usual = [path / version.archive for version in layout.versions]
-    return next((archive for archive in usual if is_archive(archive)), path)
 
 
 def _read_version(
@@ -161,53 +140,43 @@ def _binary_names(content: bytes, what: str) -> Sequence[str]:
     return content.decode(errors="replace").split("\n")
 
 
+_BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
 CIFAR10 = Layout(
     10,
-    Version(
-        "cifar-10-binary.tar.gz",
-        tuple(f"data_batch_{i}.bin" for i in range(1, 6)),
-        "test_batch.bin",
-        "batches.meta.txt",
-        partial(_binary_rows, label_bytes=1),
-        _binary_names,
+    (
+        Version(
+            "cifar-10-binary.tar.gz", tuple(f"{batch}.bin" for batch in _BATCHES),
+            "test_batch.bin", "batches.meta.txt",
+            partial(_binary_rows, label_bytes=1), _binary_names,
+        ),
+        Version(
+            "cifar-10-python.tar.gz", _BATCHES, "test_batch", "batches.meta",
+            partial(pickled_rows, labels="labels"),
+            partial(pickled_names, key="label_names"),
+        ),
     ),
-    Version(
-        "cifar-10-python.tar.gz",
-        tuple(f"data_batch_{i}" for i in range(1, 6)),
-        "test_batch",
-        "batches.meta",
-        partial(pickled_rows, labels="labels"),
-        partial(pickled_names, key="label_names"),
-    ),
-)
+)  # fmt: skip
 CIFAR100 = Layout(
     100,
-    Version(
-        "cifar-100-binary.tar.gz",
-        ("train.bin",),
-        "test.bin",
-        "fine_label_names.txt",
-        partial(_binary_rows, label_bytes=2),
-        _binary_names,
+    (
+        Version(
+            "cifar-100-binary.tar.gz", ("train.bin",), "test.bin",
+            "fine_label_names.txt", partial(_binary_rows, label_bytes=2), _binary_names,
+        ),
+        Version(
+            "cifar-100-python.tar.gz", ("train",), "test", "meta",
+            partial(pickled_rows, labels="fine_labels"),
+            partial(pickled_names, key="fine_label_names"),
+        ),
     ),
-    Version(
-        "cifar-100-python.tar.gz",
-        ("train",),
-        "test",
-        "meta",
-        partial(pickled_rows, labels="fine_labels"),
-        partial(pickled_names, key="fine_label_names"),
-    ),
-)
+)  # fmt: skip
 
 for _layout in (CIFAR10, CIFAR100):
-    DATASETS.register(f"cifar{_layout.classes}")(
-        OnDisk(
-            summary=f"CIFAR-{_layout.classes}: 60,000 images of 32 by 32 pixels.",
-            needs=f"{' or '.join(version.archive for version in _layout.versions)} or "
-            "its files, or images as train/CLASS/* and test/CLASS/*, in a folder or an "
-            "archive",
-            source=f"Download {_layout.binary.archive} from {PAGE}",
-            read=partial(read_cifar, layout=_layout),
-        )
-    )
+    on_disk(
+        f"cifar{_layout.classes}",
+        summary=f"CIFAR-{_layout.classes}: 60,000 images of 32 by 32 pixels.",
+        needs=f"{' or '.join(version.archive for version in _layout.versions)} or "
+        "its files, or images as train/CLASS/* and test/CLASS/*, in a folder or an "
+        "archive",
+        source=f"Download {_layout.versions[0].archive} from {PAGE}",
+    )(partial(read_cifar, layout=_layout))

@@ -16,13 +16,7 @@ PIXELS = 3 * 32 * 32
 def pickled_rows(content: bytes, what: str, labels: str) -> UInt8[np.ndarray, "n row"]:
     """Return a part as the binary version has it: the class, then reds, greens, blues.
 
-    Args:
-        content: The pickle.
-        what: It is, in words, for errors.
-        labels: The key of the classes.
-
-    Raises:
-        ConfigError: It is damaged, or holds something else.
+    The classes stand under the key ``labels``.
     """
     entries = _entries(content, what)
     table, classes = entries.get("data"), entries.get(labels)
@@ -45,12 +39,9 @@ def pickled_rows(content: bytes, what: str, labels: str) -> UInt8[np.ndarray, "n
 
 
 def pickled_names(content: bytes, what: str, key: str) -> Sequence[str]:
-    """Return the class names in a pickle.
-
-    Raises:
-        ConfigError: It is damaged, or holds something else.
-    """
-    names = [_decoded(name) for name in _listed(_entries(content, what).get(key))]
+    """Return the class names in a pickle."""
+    listed = _entries(content, what).get(key)
+    names = [_decoded(name) for name in listed] if isinstance(listed, list) else []
     if not names or not all(isinstance(name, str) for name in names):
         raise DatasetError(f"{what} has no list {key!r} of texts. Download it again.")
     return names
@@ -65,10 +56,6 @@ def _entries(content: bytes, what: str) -> dict[Any, Any]:
             "again."
         )
     return {_decoded(key): value for key, value in found.items()}
-
-
-def _listed(found: Any) -> list[Any]:
-    return found if isinstance(found, list) else []
 
 
 def _decoded(text: Any) -> Any:

@@ -27,10 +27,6 @@ def levels_of(store: Store, wanted: int) -> Levels:
         store: Where the pictures lie.
         wanted: How many folders each needs; more in front are dropped if they are the
             same for all pictures.
-
-    Raises:
-        DatasetError: There are no pictures, a folder has none, or a picture lies in too
-            few folders.
     """
     if isinstance(store, FolderStore) and (empty := store.empty_folders()):
         raise DatasetError(
@@ -65,9 +61,20 @@ def take_split(levels: Levels) -> tuple[Int[Tensor, " n"] | None, Levels]:
     return split, [parts[1:] for parts in levels]
 
 
-def number(folders: Sequence[str]) -> tuple[Int[Tensor, " n"], tuple[str, ...]]:
-    """Return each folder's number, in the order of the alphabet, and the names."""
-    raw = sorted(set(folders))
+def part_of(word: str, where: str) -> int:
+    """Return the part of a data set that a word such as "Validation" means."""
+    if word.lower() not in SPLITS:
+        raise DatasetError(
+            f"{where} is of the split {word.lower()!r}. Use train, val or test."
+        )
+    return SPLITS[word.lower()]
+
+
+def number(
+    folders: Sequence[str], order: Sequence[str] = ()
+) -> tuple[Int[Tensor, " n"], tuple[str, ...]]:
+    """Return each folder's number, by default in the alphabet's order, and the names."""
+    raw = order or sorted(set(folders))
     index = {name: place for place, name in enumerate(raw)}
     labels = torch.tensor([index[name] for name in folders])
     return labels, tuple(map(readable, raw))
@@ -81,11 +88,7 @@ def readable(name: str) -> str:
 def require_classes(
     labels: Int[Tensor, " n"], names: Sequence[str], where: object
 ) -> None:
-    """Check that there are two classes or more, and that none is empty.
-
-    Raises:
-        DatasetError: A class has no record, or there is only one.
-    """
+    """Check that there are two classes or more, and that none is empty."""
     if len(names) < 2:
         raise DatasetError(
             f"{where} holds {len(names)} class: {', '.join(names)}. Classification "

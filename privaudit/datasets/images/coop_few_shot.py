@@ -47,11 +47,6 @@ def read_few_shot(path: Path, known: Sequence[Row]) -> dict[str, list[Row]]:
         path: The pickle.
         known: Rows of the full split's train and val, whose names end the pickle's
             paths.
-
-    Raises:
-        MissingFileError: There is no such file.
-        ConfigError: It is damaged, holds something else, or a picture that those have
-            not, or have under another label.
     """
     found = read_plain_pickle(read_bytes(path, "list"), str(path), _CONSTRUCTORS)
     if not isinstance(found, dict) or not found.get("train"):

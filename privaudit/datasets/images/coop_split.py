@@ -14,12 +14,12 @@ import torch
 from pydantic import Field, TypeAdapter
 
 from privaudit.core.errors import DatasetError
-from privaudit.datasets.dataset import DATASETS, Dataset
+from privaudit.datasets.dataset import Dataset
 from privaudit.datasets.files.checked_json import read_checked
 from privaudit.datasets.images.class_folders import PARTS, readable, require_classes
 from privaudit.datasets.images.coop_few_shot import read_few_shot
-from privaudit.datasets.images.picture_files import PictureFiles, store_of
-from privaudit.datasets.sources import OnDisk, only_file
+from privaudit.datasets.images.picture_files import pictures_of
+from privaudit.datasets.sources import on_disk, only_file
 
 GUIDE = "https://github.com/KaiyangZhou/CoOp/blob/main/DATASETS.md"
 Label = Annotated[int, Field(strict=True, gt=-(2**31), lt=2**31)]
@@ -105,6 +105,13 @@ KNOWN = (
 )  # fmt: skip
 
 
+@on_disk(
+    "coop-split",
+    summary="Images with a split in CoOp's form.",
+    needs="one split_zhou_*.json with lists of [file, label, class name], and the "
+    "files beside it, in a folder beside it or in an archive beside it",
+    source=f"Get or write such a split (see {GUIDE})",
+)
 def read_coop_split(path: Path, file: str = "split_zhou_*.json") -> Dataset:
     """Read pictures as a split says; those in no part of it do not count.
 
@@ -113,10 +120,6 @@ def read_coop_split(path: Path, file: str = "split_zhou_*.json") -> Dataset:
             which says what is trained on, while the split beside it or above its
             folder says what is tested on.
         file: The split's name, or a pattern for it.
-
-    Raises:
-        MissingFileError: There is no split, or a picture of it is missing.
-        ConfigError: There are several splits, or it is damaged.
     """
     few_shot = path if path.suffix == ".pkl" else None
     if few_shot:
@@ -131,16 +134,18 @@ def read_coop_split(path: Path, file: str = "split_zhou_*.json") -> Dataset:
         known = [*parts["train"], *parts.get("val", ())]
         parts |= read_few_shot(few_shot, known)
     rows = [row for part in PARTS for row in parts.get(part, ())]
-    store, names = store_of(split_file.parent, [name for name, _, _ in rows])
     labels = torch.tensor([label for _, label, _ in rows])
     class_names = _class_names(rows, split_file)
     require_classes(labels, class_names, split_file)
     split = [kind for part, kind in PARTS.items() for _ in parts.get(part, ())]
     template = next((k.template for k in KNOWN if k.file == split_file.name), None)
     return Dataset(
-        PictureFiles(store, names), labels, class_names,
-        template=template or "a photo of a {}.", split=torch.tensor(split),
-    )  # fmt: skip
+        pictures_of(split_file.parent, [name for name, _, _ in rows]),
+        labels,
+        class_names,
+        template=template or "a photo of a {}.",
+        split=torch.tensor(split),
+    )
 
 
 def _class_names(rows: list[Row], path: Path) -> tuple[str, ...]:
@@ -161,26 +166,15 @@ def _class_names(rows: list[Row], path: Path) -> tuple[str, ...]:
     return tuple(readable(names[label]) for label in range(len(names)))
 
 
-DATASETS.register("coop-split")(
-    OnDisk(
-        summary="Images with a split in CoOp's form.",
-        needs="one split_zhou_*.json with lists of [file, label, class name], and the "
-        "files beside it, in a folder beside it or in an archive beside it",
-        source=f"Get or write such a split (see {GUIDE})",
-        read=read_coop_split,
-    )
-)
 for _known in KNOWN:
-    DATASETS.register(_known.name)(
-        OnDisk(
-            summary=_known.summary,
-            needs=f"{_known.file}, and beside it the images: {_known.pictures}, or "
-            "an archive of them",
-            source=f"Download the images from {_known.page} and the split as "
-            f"described at {GUIDE}"
-            if _known.page != GUIDE
-            else f"Download images and split as described at {GUIDE}",
-            read=partial(read_coop_split, file=_known.file),
-            folders=(_known.folder,) if _known.folder != _known.name else (),
-        )
-    )
+    on_disk(
+        _known.name,
+        summary=_known.summary,
+        needs=f"{_known.file}, and beside it the images: {_known.pictures}, or "
+        "an archive of them",
+        source=f"Download the images from {_known.page} and the split as "
+        f"described at {GUIDE}"
+        if _known.page != GUIDE
+        else f"Download images and split as described at {GUIDE}",
+        folders=(_known.folder,) if _known.folder != _known.name else (),
+    )(partial(read_coop_split, file=_known.file))

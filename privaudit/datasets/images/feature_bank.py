@@ -10,12 +10,7 @@ from torch import Tensor
 
 from privaudit.core.errors import DatasetError
 from privaudit.core.limits import check_limit
-from privaudit.datasets.dataset import (
-    DATASETS,
-    TRAIN,
-    Dataset,
-    FeatureBank,
-)
+from privaudit.datasets.dataset import Dataset, FeatureBank
 from privaudit.datasets.files.checked_json import read_checked
 from privaudit.datasets.files.vectors import (
     MAPPED,
@@ -24,8 +19,8 @@ from privaudit.datasets.files.vectors import (
     as_vectors,
     read_arrays,
 )
-from privaudit.datasets.images.class_folders import SPLITS, readable, require_classes
-from privaudit.datasets.sources import OnDisk, only_file
+from privaudit.datasets.images.class_folders import part_of, readable, require_classes
+from privaudit.datasets.sources import on_disk, only_file
 
 NAMES = ("class_names", "classnames", "domain_names")
 OTHER_NAMES = {
@@ -35,6 +30,14 @@ OTHER_NAMES = {
 }
 
 
+@on_disk(
+    "feature-bank",
+    summary="Precomputed image embeddings, without images.",
+    needs="one .npz with embeddings [n, size], labels [n] and class_names, and if "
+    "you like scale, split, domains and domain_names; or a folder of these as "
+    ".npy or .safetensors",
+    source="Write it with numpy.savez, or numpy.save",
+)
 def read_feature_bank(path: Path) -> Dataset:
     """Read embeddings, labels and class_names: an npz file, or a folder of arrays.
 
@@ -44,13 +47,6 @@ def read_feature_bank(path: Path) -> Dataset:
     It may also hold ``scale`` (which embeddings in bytes are multiplied by), ``split``
     (0, 1 and 2, or "train", "val" and "test"), ``domains`` with ``domain_names``, and
     ``template``. The names emb, label, classnames, and domain with domains, do too.
-
-    Args:
-        path: The .npz, a folder that holds one, or a folder of arrays.
-
-    Raises:
-        MissingFileError: There is none.
-        DatasetError: It is damaged, an array is missing, or they do not go together.
     """
     file, arrays = _read(path)
     named = as_strings(_take(arrays, "class_names", file), f"class_names of {file}")
@@ -157,13 +153,8 @@ def _split(arrays: Arrays, file: Path) -> Int[Tensor, " n"] | None:
     raw = arrays["split"]
     if raw.dtype.kind not in "US":
         return _whole(raw, "split", file)
-    texts = [text.lower() for text in as_strings(raw, f"split of {file}")]
-    unknown = next((text for text in texts if text not in SPLITS), None)
-    if unknown is not None:
-        raise DatasetError(
-            f"The split in {file} holds {unknown!r}. Use train, val and test."
-        )
-    return torch.tensor([SPLITS.get(text, TRAIN) for text in texts])
+    texts = as_strings(raw, f"split of {file}")
+    return torch.tensor([part_of(text, f"A record in {file}") for text in texts])
 
 
 def _domains(
@@ -190,15 +181,3 @@ def _domains(
     numbers = _whole(np.asarray(each), "domains", file)
     named = as_strings(names, f"domain_names of {file}")
     return numbers, tuple(map(readable, named))
-
-
-DATASETS.register("feature-bank")(
-    OnDisk(
-        summary="Precomputed image embeddings, without images.",
-        needs="one .npz with embeddings [n, size], labels [n] and class_names, and if "
-        "you like scale, split, domains and domain_names; or a folder of these as "
-        ".npy or .safetensors",
-        source="Write it with numpy.savez, or numpy.save",
-        read=read_feature_bank,
-    )
-)

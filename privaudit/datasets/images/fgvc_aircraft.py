@@ -10,22 +10,26 @@ import torch
 
 from privaudit.core.errors import DatasetError
 from privaudit.core.storage import read_bytes
-from privaudit.datasets.dataset import DATASETS, Dataset
+from privaudit.datasets.dataset import Dataset
 from privaudit.datasets.images.class_folders import PARTS, require_classes
 from privaudit.datasets.images.coop_split import read_coop_split
-from privaudit.datasets.images.picture_files import PictureFiles, store_of
-from privaudit.datasets.sources import OnDisk
+from privaudit.datasets.images.picture_files import pictures_of
+from privaudit.datasets.sources import on_disk
 
 TEMPLATE = "a photo of a {}, a type of aircraft."
 
 
+@on_disk(
+    "fgvc-aircraft",
+    summary="FGVC Aircraft: 100 variants of aircraft.",
+    needs="images/, variants.txt and images_variant_train.txt, _val.txt, _test.txt",
+    source="Download fgvc-aircraft-2013b.tar.gz from "
+    "https://www.robots.ox.ac.uk/~vgg/data/fgvc-aircraft/ and take its data/ "
+    "folder",
+    folders=("fgvc_aircraft",),
+)
 def read_aircraft(path: Path) -> Dataset:
-    """Read pictures as the lists say, or as a split in CoOp's form if there is one.
-
-    Raises:
-        MissingFileError: A list or a picture is missing.
-        DatasetError: A list names an unknown variant.
-    """
+    """Read pictures as the lists say, or as a split in CoOp's form if there is one."""
     if path.is_file() or any(path.glob("split_zhou_*.json")):
         return read_coop_split(path)
     class_names = tuple(_lines(path / "variants.txt"))
@@ -44,25 +48,10 @@ def read_aircraft(path: Path) -> Dataset:
             split.append(kind)
     numbers = torch.tensor(labels)
     require_classes(numbers, class_names, path)
-    store, files = store_of(path, files)
-    return Dataset(
-        PictureFiles(store, files), numbers, class_names, TEMPLATE, torch.tensor(split)
-    )
+    pictures = pictures_of(path, files)
+    return Dataset(pictures, numbers, class_names, TEMPLATE, torch.tensor(split))
 
 
 def _lines(path: Path) -> list[str]:
     text = read_bytes(path).decode(errors="replace")
     return [line.strip() for line in text.splitlines() if line.strip()]
-
-
-DATASETS.register("fgvc-aircraft")(
-    OnDisk(
-        summary="FGVC Aircraft: 100 variants of aircraft.",
-        needs="images/, variants.txt and images_variant_train.txt, _val.txt, _test.txt",
-        source="Download fgvc-aircraft-2013b.tar.gz from "
-        "https://www.robots.ox.ac.uk/~vgg/data/fgvc-aircraft/ and take its data/ "
-        "folder",
-        read=read_aircraft,
-        folders=("fgvc_aircraft",),
-    )
-)

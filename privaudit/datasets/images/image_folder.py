@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from privaudit.datasets.dataset import DATASETS, Dataset
+from privaudit.datasets.dataset import Dataset
 from privaudit.datasets.images.class_folders import (
     levels_of,
     number,
@@ -10,38 +10,25 @@ from privaudit.datasets.images.class_folders import (
     take_split,
 )
 from privaudit.datasets.images.picture_files import PictureFiles, store_in
-from privaudit.datasets.sources import OnDisk
+from privaudit.datasets.sources import on_disk
 from privaudit.datasets.store import Store
 
 
+@on_disk(
+    "image-folder",
+    summary="Your images, in a folder for each class.",
+    needs="CLASS/*.jpg, or the same below train/, val/ and test/, in a folder or "
+    "a .tar, .tar.gz, .tar.xz or .zip",
+    source="Sort your images so",
+)
 def read_image_folder(path: Path) -> Dataset:
-    """Read CLASS/picture.jpg, or SPLIT/CLASS/picture.jpg with train, val and test.
-
-    Raises:
-        MissingFileError: There is nothing.
-        ConfigError: Pictures lie outside class folders, or a class is empty.
-    """
+    """Read CLASS/picture.jpg, or SPLIT/CLASS/picture.jpg with train, val and test."""
     return sort_by_class(store_in(path))
 
 
 def sort_by_class(store: Store) -> Dataset:
-    """Return the pictures of a store, each in the class that its folder names.
-
-    Raises:
-        ConfigError: Pictures lie outside class folders, or a class is empty.
-    """
+    """Return the pictures of a store, each in the class that its folder names."""
     split, levels = take_split(levels_of(store, wanted=1))
     labels, names = number([parts[0] for parts in levels])
     require_classes(labels, names, store.path)
     return Dataset(PictureFiles(store, store.names), labels, names, split=split)
-
-
-DATASETS.register("image-folder")(
-    OnDisk(
-        summary="Your images, in a folder for each class.",
-        needs="CLASS/*.jpg, or the same below train/, val/ and test/, in a folder or "
-        "a .tar, .tar.gz, .tar.xz or .zip",
-        source="Sort your images so",
-        read=read_image_folder,
-    )
-)

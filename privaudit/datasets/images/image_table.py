@@ -10,12 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from privaudit.datasets.dataset import DATASETS, Dataset
-from privaudit.datasets.images.picture_files import PictureFiles, store_of
-from privaudit.datasets.sources import OnDisk
+from privaudit.datasets.dataset import Dataset
+from privaudit.datasets.images.picture_files import pictures_of
+from privaudit.datasets.sources import on_disk
 from privaudit.datasets.text.labelled_rows import COLUMNS_FILE, read_labelled
 
-TEMPLATE = "a photo of a {}."
 CHEXPERT = {
     "image": "Path",
     "target": "Pleural Effusion",
@@ -26,24 +25,17 @@ CHEXPERT = {
 def read_image_table(path: Path, usual: Mapping[str, Any]) -> Dataset:
     """Read a .csv with a row for each picture, and the pictures beside it.
 
-    Grey pictures are read as RGB of three equal channels.
-
-    Args:
-        path: The folder, or the table.
-        usual: Columns, where ``columns.json`` names no others.
-
-    Raises:
-        MissingFileError: There is no table, or a picture is missing.
-        ConfigError: As :func:`~privaudit.datasets.text.labelled_rows.read_labelled`.
+    Grey pictures are read as RGB of three equal channels. ``usual`` are the columns where
+    ``columns.json`` names no others.
     """
     labelled = read_labelled(path, usual, "image")
     labels, names = labelled.numbered(path)
     folder = path if path.is_dir() else path.parent
     files = [file for (file,) in labelled.contents]
-    store, files = store_of(folder, _below(folder, files))
     return Dataset(
-        PictureFiles(store, files), labels, names,
-        labelled.columns.template or TEMPLATE, labelled.split, *labelled.domains,
+        pictures_of(folder, _below(folder, files)), labels, names,
+        labelled.columns.template or "a photo of a {}.",
+        labelled.split, *labelled.domains,
     )  # fmt: skip
 
 
@@ -64,24 +56,19 @@ _TABLE = (
     "one .csv, or train.csv with valid.csv or test.csv, and the pictures beside it; "
     f"in {COLUMNS_FILE}"
 )
-DATASETS.register("image-table")(
-    OnDisk(
-        summary="Your images, with a table that says what is on them.",
-        needs=_TABLE + ', what the columns are, such as {"image": "path", "label": '
-        '"finding"}',
-        source="Write such a table",
-        read=partial(read_image_table, usual={"label": "label"}),
-    )
-)
-DATASETS.register("chexpert")(
-    OnDisk(
-        summary="CheXpert: X-rays of the chest; is there a pleural effusion?",
-        needs=_TABLE
-        + ', optionally, other columns than {"target": "Pleural Effusion", '
-        '"uncertain": "ignore"}',
-        source="Access is restricted, and nothing is downloaded: ask for "
-        "CheXpert-v1.0-small at https://stanfordmlgroup.github.io/competitions/chexpert/",
-        read=partial(read_image_table, usual=CHEXPERT),
-        folders=("CheXpert-v1.0-small", "CheXpert-v1.0"),
-    )
-)
+on_disk(
+    "image-table",
+    summary="Your images, with a table that says what is on them.",
+    needs=_TABLE + ', what the columns are, such as {"image": "path", "label": '
+    '"finding"}',
+    source="Write such a table",
+)(partial(read_image_table, usual={"label": "label"}))
+on_disk(
+    "chexpert",
+    summary="CheXpert: X-rays of the chest; is there a pleural effusion?",
+    needs=_TABLE + ', optionally, other columns than {"target": "Pleural Effusion", '
+    '"uncertain": "ignore"}',
+    source="Access is restricted, and nothing is downloaded: ask for "
+    "CheXpert-v1.0-small at https://stanfordmlgroup.github.io/competitions/chexpert/",
+    folders=("CheXpert-v1.0-small", "CheXpert-v1.0"),
+)(partial(read_image_table, usual=CHEXPERT))

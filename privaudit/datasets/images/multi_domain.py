@@ -3,8 +3,6 @@
 from pathlib import Path
 
 import torch
-from jaxtyping import Int
-from torch import Tensor
 
 from privaudit.core.errors import DatasetError
 from privaudit.core.storage import read_bytes
@@ -22,10 +20,6 @@ def read_multi_domain(path: Path) -> Dataset:
 
     Where each domain has its DOMAIN_train.txt and DOMAIN_test.txt beside it, as in
     DomainNet, these say which pictures are for tests, and others do not count.
-
-    Raises:
-        MissingFileError: There is nothing.
-        DatasetError: There is one domain only, or a class is empty.
     """
     store = store_in(path)
     levels, names = levels_of(store, wanted=2), store.names
@@ -43,7 +37,8 @@ def read_multi_domain(path: Path) -> Dataset:
     require_classes(labels, class_names, store.path)
     return Dataset(
         PictureFiles(store, names), labels, class_names,
-        split=_numbers(split, names), domains=domains, domain_names=domain_names,
+        split=torch.tensor([split[name] for name in names]) if split else None,
+        domains=domains, domain_names=domain_names,
     )  # fmt: skip
 
 
@@ -66,11 +61,12 @@ def _listed_split(store: Store, domains: list[str]) -> dict[str, int]:
     return splits
 
 
-def _numbers(split: dict[str, int], names: list[str]) -> Int[Tensor, " n"] | None:
-    return torch.tensor([split[name] for name in names]) if split else None
-
-
-KNOWN = {
+KNOWN_DOMAINS = {
+    "multi-domain": (
+        "Your images, in a folder for each domain and class.",
+        "Sort your images so",
+        (),
+    ),
     "domainnet": (
         "DomainNet: 345 classes in 6 domains (Peng et al. 2019).",
         "Download the domains and their lists from https://ai.bu.edu/M3SDA/ (the "
@@ -95,15 +91,7 @@ KNOWN = {
         ("PACS",),
     ),
 }
-DATASETS.register("multi-domain")(
-    OnDisk(
-        summary="Your images, in a folder for each domain and class.",
-        needs=NEEDS,
-        source="Sort your images so",
-        read=read_multi_domain,
-    )
-)
-for _name, (_summary, _source, _folders) in KNOWN.items():
+for _name, (_summary, _source, _folders) in KNOWN_DOMAINS.items():
     DATASETS.register(_name)(
         OnDisk(_summary, NEEDS, _source, read_multi_domain, _folders)
     )

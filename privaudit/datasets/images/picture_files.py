@@ -50,11 +50,7 @@ class EncodedPictures(ABC):
         """Return what an error calls a picture."""
 
     def __getitem__(self, index: int) -> UInt8[Tensor, "3 height width"]:
-        """Return one picture in RGB, as it lies there: nothing is turned or scaled.
-
-        Raises:
-            DatasetError: The file is no picture, or a broken one.
-        """
+        """Return one picture in RGB, as it lies there: nothing is turned or scaled."""
         content, name = io.BytesIO(self.content(index)), self.name(index)
         try:
             with Image.open(content, formats=FORMATS) as image:
@@ -125,10 +121,6 @@ def store_in(path: Path, wanted: Wanted = is_picture) -> Store:
     """Return the files of an archive, of a folder, or of the one archive in a folder.
 
     A folder that holds a folder is taken as it is.
-
-    Raises:
-        MissingFileError: There is nothing.
-        DatasetError: There are several archives, or it is no archive.
     """
     if not path.is_dir() or any(_folders(path)):
         return open_store(path, wanted)
@@ -142,14 +134,11 @@ def store_in(path: Path, wanted: Wanted = is_picture) -> Store:
     return open_store(archives[0] if archives else path, wanted)
 
 
-def store_of(folder: Path, names: Sequence[str]) -> tuple[Store, list[str]]:
-    """Return where files lie whose names a list gives, and their names there.
+def pictures_of(folder: Path, names: Sequence[str]) -> PictureFiles:
+    """Return the pictures whose files a list names, in its order.
 
     They may lie in the folder, in a folder in it, or in an archive in it, there behind
     any folders.
-
-    Raises:
-        MissingFileError: The first of them lies nowhere, or another is not beside it.
     """
     for name in names:
         if name.startswith("/") or ".." in PurePosixPath(name).parts:
@@ -157,19 +146,19 @@ def store_of(folder: Path, names: Sequence[str]) -> tuple[Store, list[str]]:
     for place in (folder, *_folders(folder)):
         folder_store = FolderStore(place)
         if names[0] in folder_store:
-            return folder_store, _all_there(folder_store, "", names)
+            return _all_there(folder_store, "", names)
     for file in sorted(filter(is_archive, folder.iterdir())):
         store = open_store(file)
         matches = [name for name in store.names if f"/{name}".endswith(f"/{names[0]}")]
         if matches:
-            return store, _all_there(store, matches[0].removesuffix(names[0]), names)
+            return _all_there(store, matches[0].removesuffix(names[0]), names)
     raise MissingFileError(
         f"{names[0]} is not in {folder}, in no folder in it, and in no archive. Put "
         "the pictures there."
     )
 
 
-def _all_there(store: Store, prefix: str, names: Sequence[str]) -> list[str]:
+def _all_there(store: Store, prefix: str, names: Sequence[str]) -> PictureFiles:
     full = [prefix + name for name in names]
     gone = [name for name in full if name not in store]
     if gone:
@@ -177,7 +166,7 @@ def _all_there(store: Store, prefix: str, names: Sequence[str]) -> list[str]:
             f"{len(gone)} of {len(full)} pictures are not in {store.path}, such as "
             f"{gone[0]}. Put them there, or take them out of the list."
         )
-    return full
+    return PictureFiles(store, full)
 
 
 def _folders(path: Path) -> list[Path]:

@@ -14,7 +14,6 @@ from privaudit.datasets.scenes.parts import (
     TEXTURES,
     Group,
     Scene,
-    Tag,
 )
 
 DESCRIBE = "Describe the picture."
@@ -72,13 +71,8 @@ def caption(
 ) -> str:
     """Write a caption that names every group.
 
-    Sizes are named by chance and medium ones never, textures always and plain never.
-
-    Args:
-        scene: What the picture shows.
-        style: The wording.
-        rng: Source of the choices that the style leaves.
-        tagged: The scene's tag stands at the end.
+    Sizes are named by chance and medium ones never, textures always and plain never. A
+    ``tagged`` caption ends in the scene's tag.
     """
     chances = iter(rng.random(10).tolist())
     opening = _one_of(style.openings, next(chances))
@@ -91,17 +85,13 @@ def caption(
         text += f" {_one_of(style.joins[relation], next(chances))} {other}"
     ending = ""
     if tagged and scene.tag is not None:
-        ending = _tag_text(scene.tag, _one_of(style.tags, next(chances)))
+        tag, template = scene.tag, _one_of(style.tags, next(chances))
+        ending = template.format(tag.letter, number_words(tag.number), tag.owner)
     return f"{opening} {text}{ending}.".lstrip()
 
 
 def phrase(group: Group, *, sized: bool = True) -> str:
-    """Name a group, such as "two large striped red circles".
-
-    Args:
-        group: What is named.
-        sized: Its size is named, unless it is medium.
-    """
+    """Name a group, such as "two large striped red circles", by its size if ``sized``."""
     words = [NUMBERS[group.count] if group.count > 1 else "a"]
     if sized and group.size != MEDIUM:
         words.append(SIZES[group.size])
@@ -123,10 +113,6 @@ def number_words(number: int) -> str:
         return _BELOW_TWENTY[number]
     tens, ones = divmod(number, 10)
     return _TENS[tens - 2] + (f" {_BELOW_TWENTY[ones]}" if ones else "")
-
-
-def _tag_text(tag: Tag, template: str) -> str:
-    return template.format(tag.letter, number_words(tag.number), tag.owner)
 
 
 def _one_of(choices: Sequence[str], chance: float) -> str:

@@ -34,12 +34,7 @@ _Canvas = Float[np.ndarray, "64 64 3"]
 def draw_pictures(
     scenes: Sequence[Scene], rng: np.random.Generator
 ) -> UInt8[np.ndarray, "n 3 64 64"]:
-    """Draw scenes; place, tilt, shades and noise are random.
-
-    Args:
-        scenes: What to draw.
-        rng: Source of what the scenes leave open.
-    """
+    """Draw scenes; place, tilt, shades and noise are random."""
     pictures = np.empty((len(scenes), 3, SIDE, SIDE), dtype=np.uint8)
     for picture, scene in zip(pictures, scenes, strict=True):
         canvas = _draw(scene, rng)

@@ -37,13 +37,7 @@ class Question:
 
 
 def ask(scene: Scene, topic: str, rng: np.random.Generator) -> Question | None:
-    """Ask about a scene; None where the topic has no question with a clear answer.
-
-    Args:
-        scene: What the picture shows.
-        topic: In ``TOPICS``.
-        rng: Source of choices.
-    """
+    """Ask about a scene; None where the topic has no question with a clear answer."""
     return _ASKING[topic](scene, rng)
 
 
@@ -61,12 +55,7 @@ def topics_of(scene: Scene) -> list[str]:
 def with_choices(
     question: Question, rng: np.random.Generator, count: int = 4
 ) -> tuple[str, str, tuple[str, ...]]:
-    """Turn a question into one of multiple choice.
-
-    Returns:
-        The question with its choices written out, the letter of the right one, and
-        the choices.
-    """
+    """Turn a question into one of multiple choice."""
     wrong = question.others[: min(count, len(LETTERS)) - 1]
     choices = [question.answer, *wrong]
     choices = [choices[place] for place in rng.permutation(len(choices))]

@@ -19,12 +19,7 @@ _OLDER = b"ARROW:experimental_compression"
 
 
 def arrow_blocks(file: Path) -> Iterator[Block]:
-    """Yield the record batches of a file, of either form.
-
-    Raises:
-        LimitError: It has too many rows.
-        DatasetError: A batch would have to be unpacked.
-    """
+    """Yield the record batches of a file, of either form."""
     pyarrow = import_pyarrow()
     _refuse_packed(file)
     rows = 0

@@ -29,11 +29,7 @@ class Block:
 
 
 def import_pyarrow() -> Any:
-    """Import pyarrow.
-
-    Raises:
-        ConfigError: It is not installed.
-    """
+    """Import pyarrow."""
     try:
         importlib.import_module("pyarrow.parquet")
         return importlib.import_module("pyarrow")

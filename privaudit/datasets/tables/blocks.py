@@ -13,10 +13,6 @@ def blocks_of(file: Path) -> list[Block]:
 
     An Arrow file is mapped, and its batches stay in it. Of a Parquet file only what it
     says of itself is kept, and it is closed.
-
-    Raises:
-        MissingFileError: There is no such file, or it is no plain one.
-        DatasetError: It is damaged.
     """
     with reading_errors(file):
         open_regular(file).close()

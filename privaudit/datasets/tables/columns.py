@@ -40,15 +40,7 @@ def choose_columns(
 ) -> ChosenColumns:
     """Return what each column is that matters.
 
-    Args:
-        columns: What a user says.
-        schema: All columns with their types.
-        labelled: Those whose values are numbers of named classes.
-        path: Where the table is.
-
-    Raises:
-        DatasetError: A column is not there or of the wrong type, or one that is needed
-            is not named, and none or several may be it.
+    Values of ``labelled`` columns are numbers of named classes.
     """
     texts = tuple(filter(None, (t.strip() for t in (columns.text or "").split(","))))
     _refuse_missing(columns, texts, schema, path)

@@ -17,7 +17,6 @@ from privaudit.core.errors import DatasetError, MissingFileError
 from privaudit.core.limits import check_limit
 from privaudit.datasets.captions.image_captions import ONE_CLASS
 from privaudit.datasets.dataset import (
-    DATASETS,
     TEST_SPLIT,
     TRAIN,
     VALIDATION,
@@ -31,7 +30,7 @@ from privaudit.datasets.images.class_folders import (
     readable,
     require_classes,
 )
-from privaudit.datasets.sources import NO_COLUMNS, OnDisk, TableColumns
+from privaudit.datasets.sources import NO_COLUMNS, TableColumns, on_disk
 from privaudit.datasets.tables.block import Block, readable_table
 from privaudit.datasets.tables.blocks import blocks_of
 from privaudit.datasets.tables.columns import (
@@ -71,22 +70,40 @@ class _Rows:
     split: Int[Tensor, " records"] | None
 
 
+def from_hub(name: str) -> Path:
+    """Return the folder of a data set of the hub, from the local cache or the network.
+
+    Only tables and the card are fetched: no script.
+    """
+    from huggingface_hub import snapshot_download
+
+    wanted = ["*.parquet", "*.arrow", "README.md", "*.json"]
+    try:
+        return Path(snapshot_download(name, repo_type="dataset", allow_patterns=wanted))
+    except Exception as error:  # whatever a network, a proxy or the hub can raise
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise MissingFileError(
+            f"There is no folder {name} here, and as a data set of the hub it cannot be "
+            f"fetched ({reason}). Name a folder, or connect to the network."
+        ) from error
+
+
+@on_disk(
+    "hf",
+    summary="A data set of Hugging Face: Parquet or Arrow, as hf:FOLDER or hf:NAME.",
+    needs="a folder as save_to_disk of the datasets library writes it, a repository "
+    "of the hub, or .parquet files; --image-column, --label-column, --text-column "
+    "and --owner-column say what their columns are",
+    source="Write it with save_to_disk, or name one of the hub",
+    fetch=from_hub,
+    takes_columns=True,
+)
 def read_hf(path: Path, columns: TableColumns = NO_COLUMNS) -> Dataset:
     """Read a folder as ``save_to_disk`` writes it, a repository of the hub, or tables.
 
     With pictures and a text they have captions, for models that write; with pictures
     alone, classes; with texts alone, classes and a question about them. Records without
     a class are left out. Owners are domains: ``--partition domains`` splits by them.
-
-    Args:
-        path: The folder, or one .parquet or .arrow file.
-        columns: What the columns are; None for those that their types or names tell.
-
-    Raises:
-        ConfigError: pyarrow is missing.
-        MissingFileError: There is no table.
-        DatasetError: A file is damaged, a column is missing or of the wrong type, or
-            its values cannot be used.
     """
     rows = _read_rows(path, columns)
     labels, classes = _classes(rows)
@@ -242,12 +259,10 @@ def _named(
 
 def _texts(rows: _Rows) -> tuple[tuple[str, ...], ...]:
     """Return each record's texts: one, a pair, or all captions of a list."""
-    columns = rows.chosen.texts
-    if not columns:
-        return ()
+    columns = [rows.values[name] for name in rows.chosen.texts]
     return tuple(
         tuple(text for cell in cells for text in _checked(cell, rows))
-        for cells in zip(*(rows.values[name] for name in columns), strict=True)
+        for cells in zip(*columns, strict=True)
     )
 
 
@@ -260,43 +275,3 @@ def _checked(cell: Any, rows: _Rows) -> list[str]:
             "name another --text-column."
         )
     return [text.strip() for text in texts]
-
-
-def from_hub(name: str) -> Path:
-    """Return the folder of a data set of the hub, from the local cache or the network.
-
-    Only tables and the card are fetched: no script.
-
-    Raises:
-        MissingFileError: There is none, or it cannot be fetched.
-    """
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(
-            snapshot_download(
-                name,
-                repo_type="dataset",
-                allow_patterns=["*.parquet", "*.arrow", "README.md", "*.json"],
-            )
-        )
-    except Exception as error:  # whatever a network, a proxy or the hub can raise
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise MissingFileError(
-            f"There is no folder {name} here, and as a data set of the hub it cannot be "
-            f"fetched ({reason}). Name a folder, or connect to the network."
-        ) from error
-
-
-DATASETS.register("hf")(
-    OnDisk(
-        summary="A data set of Hugging Face: Parquet or Arrow, as hf:FOLDER or hf:NAME.",
-        needs="a folder as save_to_disk of the datasets library writes it, a repository "
-        "of the hub, or .parquet files; --image-column, --label-column, --text-column "
-        "and --owner-column say what their columns are",
-        source="Write it with save_to_disk, or name one of the hub",
-        read=read_hf,
-        fetch=from_hub,
-        takes_columns=True,
-    )
-)

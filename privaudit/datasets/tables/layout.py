@@ -46,12 +46,7 @@ CONFIGS = TypeAdapter(list[_Config])
 
 
 def find_tables(path: Path) -> dict[str, list[Path]]:
-    """Return the files of each split, in their order.
-
-    Raises:
-        MissingFileError: There are none.
-        DatasetError: They are of several configurations, or a list of them is wrong.
-    """
+    """Return the files of each split, in their order."""
     if path.is_file():
         return {"train": [path]}
     if (path / "dataset_dict.json").is_file():
@@ -160,12 +155,7 @@ def _some(files: Sequence[Path], path: Path) -> str:
 
 
 def card_of(path: Path) -> dict[str, Any]:
-    """Return what the head of a repository's README.md says; nothing without one.
-
-    Raises:
-        LimitError: It is larger than the bound.
-        DatasetError: Its head is broken.
-    """
+    """Return what the head of a repository's README.md says; nothing without one."""
     file = (path if path.is_dir() else path.parent) / "README.md"
     if not file.is_file():
         return {}

@@ -15,11 +15,7 @@ from privaudit.datasets.tables.block import Block, import_pyarrow, readable_tabl
 
 
 def parquet_blocks(file: Path) -> Iterator[Block]:
-    """Yield the row groups of a file, which is open no longer than that.
-
-    Raises:
-        LimitError: It has too many rows.
-    """
+    """Yield the row groups of a file, which is open no longer than that."""
     with _opened(file) as opened:
         about, schema = opened.metadata, opened.schema_arrow
     check_limit("records", about.num_rows, str(file))

@@ -14,10 +14,10 @@ from pathlib import Path
 import torch
 
 from privaudit.core.errors import DatasetError, MissingFileError
-from privaudit.datasets.dataset import DATASETS, TEST_SPLIT, TRAIN, Dataset, Texts
+from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, Dataset, Texts
 from privaudit.datasets.images.class_folders import require_classes
-from privaudit.datasets.sources import OnDisk
-from privaudit.datasets.text.rows import TextRow, first_there, read_rows
+from privaudit.datasets.sources import on_disk
+from privaudit.datasets.text.rows import TextRow, read_rows
 from privaudit.datasets.text.text_questions import class_questions
 
 NO_CONSENSUS = ("-", "-1")
@@ -98,14 +98,6 @@ def read_glue(path: Path, task: GlueTask) -> Dataset:
     GLUE keeps the labels of its own test part, so dev is the test part. Records without
     an agreed label ("-" in MNLI) are left out, as by its authors. Each record also has
     a dialogue: the question written out, and the class name as the answer.
-
-    Args:
-        path: The folder.
-        task: What lies there.
-
-    Raises:
-        MissingFileError: A file is missing.
-        DatasetError: A line is broken, a text is blank, or a label is unknown.
     """
     files = (_find(path, ("train", "multinli_1.0_train")), _find(path, task.tests))
     parts = [list(_records(file, task)) for file in files]
@@ -129,8 +121,8 @@ def read_glue(path: Path, task: GlueTask) -> Dataset:
 
 def _find(path: Path, stems: tuple[str, ...]) -> Path:
     names = [f"{stem}{ending}" for stem in stems for ending in (".tsv", ".jsonl")]
-    if (file := first_there(path, names)) is not None:
-        return file
+    if there := [name for name in names if (path / name).is_file()]:
+        return path / there[0]
     if first := next(path.glob(f"{stems[0].partition('_')[0]}*.parquet"), None):
         raise DatasetError(
             f"{path} holds {first.name}, and no {' or '.join(names[:2])}. Parquet is "
@@ -152,8 +144,8 @@ def _records(file: Path, task: GlueTask) -> Iterator[tuple[tuple[str, ...], int]
 
 def _number(label: str, row: TextRow, task: GlueTask) -> int:
     """Return a class's number, of its name or of the number itself."""
-    known = {str(number): number for number in range(len(task.classes))}
-    known |= {name: number for number, name in enumerate(task.classes)}
+    names = (*map(str, range(len(task.classes))), *task.classes)
+    known = {name: place % len(task.classes) for place, name in enumerate(names)}
     if label not in known:
         raise DatasetError(
             f"{row.where} has the label {label!r}. There are "
@@ -163,14 +155,12 @@ def _number(label: str, row: TextRow, task: GlueTask) -> int:
 
 
 for _name, _task in TASKS.items():
-    DATASETS.register(_name)(
-        OnDisk(
-            summary=_task.summary,
-            needs=f"train.tsv and {_task.tests[0]}.tsv as GLUE has them, or "
-            f"train.jsonl and {_task.tests[1]}.jsonl with the columns of the Hugging "
-            f"Face release; {_task.tests[0]} is the test part",
-            source=f"Download the task from {PAGE}",
-            read=partial(read_glue, task=_task),
-            folders=_task.folders,
-        )
-    )
+    on_disk(
+        _name,
+        summary=_task.summary,
+        needs=f"train.tsv and {_task.tests[0]}.tsv as GLUE has them, or "
+        f"train.jsonl and {_task.tests[1]}.jsonl with the columns of the Hugging "
+        f"Face release; {_task.tests[0]} is the test part",
+        source=f"Download the task from {PAGE}",
+        folders=_task.folders,
+    )(partial(read_glue, task=_task))

@@ -21,7 +21,7 @@ from privaudit.datasets.files.checked_json import parse_checked, read_checked
 from privaudit.datasets.images.class_folders import (
     SPLITS,
     number,
-    readable,
+    part_of,
     require_classes,
 )
 from privaudit.datasets.sources import only_file
@@ -110,38 +110,17 @@ class Labelled:
         return torch.tensor([place[name] for name in self.owners]), tuple(names)
 
     def numbered(self, path: Path) -> tuple[Int[Tensor, " n"], tuple[str, ...]]:
-        """Return the class numbers, and their names as a prompt would write them.
-
-        Raises:
-            ConfigError: A class has no record, or there is only one.
-        """
-        labels, names = self._numbers()
+        """Return the class numbers, and their names as a prompt would write them."""
+        labels, names = number(self.classes, _finding_names(self.columns))
         require_classes(labels, names, path)
         return labels, names
-
-    def _numbers(self) -> tuple[Int[Tensor, " n"], tuple[str, ...]]:
-        order = _finding_names(self.columns)
-        if not order:
-            return number(self.classes)
-        places = {name: place for place, name in enumerate(order)}
-        labels = torch.tensor([places[name] for name in self.classes])
-        return labels, tuple(map(readable, order))
 
 
 def read_labelled(path: Path, usual: Mapping[str, Any], content: Content) -> Labelled:
     """Read train.csv, valid.csv and test.csv, or the only table of a folder.
 
-    Where there is no test.csv, valid.csv is the test part.
-
-    Args:
-        path: The folder, or one table.
-        usual: What ``columns.json`` says where it says nothing else.
-        content: What a record is.
-
-    Raises:
-        MissingFileError: There is no table.
-        DatasetError: A line is broken, a column is missing or blank, a label is
-            unknown, or no row has a class.
+    Where there is no test.csv, valid.csv is the test part. ``usual`` is what
+    ``columns.json`` says where it says nothing else.
     """
     folder = path if path.is_dir() else path.parent
     columns = _read_columns(folder, usual)
@@ -154,7 +133,7 @@ def read_labelled(path: Path, usual: Mapping[str, Any], content: Content) -> Lab
         (
             own(row),
             label,
-            _part(row, columns) if columns.split else part,
+            part_of(row.take(columns.split), row.where) if columns.split else part,
             row.take_text(columns.owner) if columns.owner else "",
         )
         for part, file in files
@@ -204,15 +183,6 @@ def _find_tables(path: Path) -> list[tuple[int, Path]]:
     if TEST_SPLIT not in known:
         known = {TRAIN: known[TRAIN], TEST_SPLIT: known[VALIDATION]}
     return sorted(known.items())
-
-
-def _part(row: TextRow, columns: Columns) -> int:
-    split = row.take(columns.split or "").lower()
-    if split not in SPLITS:
-        raise DatasetError(
-            f"{row.where} is of the split {split!r}. Use train, val or test."
-        )
-    return SPLITS[split]
 
 
 def _class_of(row: TextRow, columns: Columns) -> str | None:

@@ -37,15 +37,11 @@ def multiple_choice(
     2022, format CQM-A: context, question, choices.
 
     Args:
-        question: What is asked.
+        question: Its text.
         choices: From 2 to 26, none blank; of two that are equal a text means the first.
         answer: A choice's letter or text.
         where: What an error calls the record.
-        context: What to know for it.
-
-    Raises:
-        DatasetError: There are more or fewer choices, one is blank, or the answer is
-            none of them.
+        context: What to know for it; "" writes N/A.
     """
     blank = not all(choice.strip() for choice in choices)
     if blank or not 2 <= len(choices) <= len(LETTERS):

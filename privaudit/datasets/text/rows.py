@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,7 @@ class TextRow:
     fields: Mapping[str, str]
 
     def take(self, *names: str) -> str:
-        """Return what stands in the first of these columns that is there, trimmed.
-
-        Raises:
-            DatasetError: None is there.
-        """
+        """Return what stands in the first of these columns that is there, trimmed."""
         for name in names:
             if name in self.fields:
                 return self.fields[name].strip()
@@ -41,11 +37,7 @@ class TextRow:
         )
 
     def take_text(self, *names: str) -> str:
-        """Return the same, which may not be blank.
-
-        Raises:
-            DatasetError: No such column is there, or nothing stands in it.
-        """
+        """Return the same, which may not be blank."""
         text = self.take(*names)
         if not text:
             raise DatasetError(
@@ -61,23 +53,18 @@ def read_rows(file: Path) -> Iterator[TextRow]:
     In .tsv nothing is quoted, as in the files of GLUE; in .csv texts in double quotes
     may hold commas and line ends. Both begin with the names of their columns. In .jsonl
     each line is an object of texts and numbers. Blank lines do not count.
-
-    Raises:
-        MissingFileError: There is no such file, or it is not readable.
-        DatasetError: It ends otherwise, or a row is broken; the text names its line.
     """
-    if file.suffix == ".jsonl":
-        return _counted(_json_rows(file), file)
-    if file.suffix in (".tsv", ".csv"):
-        return _counted(_separated_rows(file), file)
-    raise DatasetError(
-        f"{file} is no table that is read: those end in {', '.join(ENDINGS)}. Write it "
-        "as one of these (a parquet file with `to_json` of the datasets library)."
-    )
+    if file.suffix not in ENDINGS:
+        raise DatasetError(
+            f"{file} is no table that is read: those end in {', '.join(ENDINGS)}. Write "
+            "it as one of these (a parquet file with `to_json` of the datasets library)."
+        )
+    return _counted_rows(file)
 
 
-def _counted(rows: Iterator[TextRow], file: Path) -> Iterator[TextRow]:
-    for count, row in enumerate(rows, start=1):
+def _counted_rows(file: Path) -> Iterator[TextRow]:
+    rows = _json_rows if file.suffix == ".jsonl" else _separated_rows
+    for count, row in enumerate(rows(file), start=1):
         check_limit("records", count, str(file))
         yield row
 
@@ -167,8 +154,3 @@ def _decode(content: bytes, line: int, file: Path) -> str:
             f"{error.start}). Save the file as UTF-8."
         ) from None
     return text.removeprefix("\ufeff") if line == 1 else text
-
-
-def first_there(folder: Path, names: Sequence[str]) -> Path | None:
-    """Return the first of some files that lies in a folder, if one does."""
-    return next((folder / name for name in names if (folder / name).is_file()), None)

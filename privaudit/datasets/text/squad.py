@@ -16,11 +16,11 @@ from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
 from privaudit.core.errors import DatasetError, MissingFileError
-from privaudit.datasets.dataset import DATASETS, TEST_SPLIT, TRAIN, Dataset, Texts
+from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, Dataset, Texts
 from privaudit.datasets.dialogues import Dialogue
 from privaudit.datasets.files.checked_json import read_checked
 from privaudit.datasets.images.class_folders import number, require_classes
-from privaudit.datasets.sources import OnDisk, only_file
+from privaudit.datasets.sources import on_disk, only_file
 from privaudit.statistics.captions.token_f1 import UNANSWERABLE
 
 ASKING = re.compile(r"\b(what|who|whom|whose|when|where|which|why|how)\b", re.I)
@@ -30,42 +30,32 @@ ELSE = f"If the context does not answer it, write: {UNANSWERABLE}."
 PAGE = "https://rajpurkar.github.io/SQuAD-explorer/"
 
 
-class Answer(TypedDict):
-    """One right answer."""
-
+class _Answer(TypedDict):
     text: str
 
 
-class SquadQuestion(TypedDict):
-    """A question; without answers where the paragraph has none."""
-
+class _Question(TypedDict):  # without answers where the paragraph has none
     id: str
     question: str
-    answers: list[Answer]
+    answers: list[_Answer]
     is_impossible: NotRequired[bool]
 
 
-class Paragraph(TypedDict):
-    """A paragraph, and what is asked about it."""
-
+class _Paragraph(TypedDict):
     context: str
-    qas: list[SquadQuestion]
+    qas: list[_Question]
 
 
-class Article(TypedDict):
-    """An article of Wikipedia."""
-
+class _Article(TypedDict):
     title: str
-    paragraphs: list[Paragraph]
+    paragraphs: list[_Paragraph]
 
 
-class Squad(TypedDict):
-    """A file of SQuAD."""
-
-    data: list[Article]
+class _Squad(TypedDict):
+    data: list[_Article]
 
 
-SQUAD = TypeAdapter(Squad)
+SQUAD = TypeAdapter(_Squad)
 
 
 @dataclass(frozen=True)
@@ -96,11 +86,6 @@ def read_squad(path: Path) -> Dataset:
 
     No article is in both parts, so the label, by which records are split among clients,
     is the first word that asks: what, who, when, where, which, why, how, or other.
-
-    Raises:
-        MissingFileError: A file is missing.
-        ConfigError: A file is damaged, there are several versions, or an answer is
-            blank.
     """
     train = _find(path)
     dev = train.with_name(train.name.replace("train", "dev", 1))
@@ -123,10 +108,6 @@ def read_squad_articles(path: Path) -> Dataset:
 
     It comes in one piece, so test records are about the same articles, and often about
     the same paragraphs, that clients train on.
-
-    Raises:
-        MissingFileError: The file is missing.
-        ConfigError: As :func:`read_squad`, or there is one article only.
     """
     records = _read(_find(path))
     titles = [unquote(record.article) for record in records]
@@ -156,7 +137,7 @@ def _read(file: Path) -> list[SquadRecord]:
 
 
 def _questions(
-    paragraph: Paragraph, file: Path
+    paragraph: _Paragraph, file: Path
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield questions with their answers; blank questions ask nothing, and go."""
     for entry in paragraph["qas"]:
@@ -201,18 +182,14 @@ def _dataset(
     )
 
 
-_NEEDS = "train-v1.1.json{} as SQuAD has them, or those of v2.0"
 for _name, _what, _files, _read_one in (
     ("squad", "by the word that asks", " and dev-v1.1.json", read_squad),
     ("squad-articles", "by article", "", read_squad_articles),
 ):
-    DATASETS.register(_name)(
-        OnDisk(
-            summary=f"SQuAD: questions about paragraphs, {_what}, for models that "
-            "write.",
-            needs=_NEEDS.format(_files),
-            source=f"Download them from {PAGE}",
-            read=_read_one,
-            folders=("SQuAD", *(("squad",) if _name != "squad" else ())),
-        )
-    )
+    on_disk(
+        _name,
+        summary=f"SQuAD: questions about paragraphs, {_what}, for models that write.",
+        needs=f"train-v1.1.json{_files} as SQuAD has them, or those of v2.0",
+        source=f"Download them from {PAGE}",
+        folders=("SQuAD", *(("squad",) if _name != "squad" else ())),
+    )(_read_one)

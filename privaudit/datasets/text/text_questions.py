@@ -18,13 +18,6 @@ def class_questions(
     The text comes first, each part behind its name; then what is asked, and the choices
     by name. An answer is right if it is the class's name, however it is written.
 
-    Args:
-        texts: One or two of each record.
-        parts: What each is called, such as "Premise".
-        asked: What is asked about it.
-        answers: Each record's class.
-        class_names: Of all classes.
-
     Returns:
         One for each record; none at all if some name could not be distinguished from
         the others in an answer, as with "+" and "-".

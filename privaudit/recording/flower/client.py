@@ -21,9 +21,6 @@ def partition_of(context: Context) -> int:
 
     A simulation sets it; `flower-supernode --node-config "partition-id=3"` does
     elsewhere.
-
-    Raises:
-        ConfigError: The node has none.
     """
     if PARTITION not in context.node_config:
         raise ConfigError(
@@ -76,12 +73,6 @@ def noted(mod: Mod) -> Mod:
     """Return one of Flower's DP mods, with a note of what it did in every reply.
 
     Without it, the recording does not know that anything was clipped or noised.
-
-    Args:
-        mod: A LocalDpMod, fixedclipping_mod or adaptiveclipping_mod.
-
-    Raises:
-        ConfigError: It is another one.
     """
     is_local = isinstance(mod, LocalDpMod)
     if not is_local and mod not in (fixedclipping_mod, adaptiveclipping_mod):

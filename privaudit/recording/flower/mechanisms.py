@@ -51,11 +51,7 @@ class UpdateNote:
 
     @classmethod
     def of(cls, noted: Mapping[str, Any]) -> "UpdateNote":
-        """Return what a client noted: its word, so anything may stand there.
-
-        Raises:
-            ConfigError: Something else is noted, no number, or one out of range.
-        """
+        """Return what a client noted: its word, so anything may stand there."""
         numbers = all(type(value) in (int, float) for value in noted.values())
         if numbers and noted.keys() <= {"clip_norm", "noise_std"}:
             note = cls(**noted)

@@ -18,11 +18,7 @@ SECAGG, MASKED = "secaggplus_configs", "masked_params"  # as Flower's SecAgg+ na
 
 
 def tensors_of(records: dict[str, ArrayRecord]) -> Tensors:
-    """Return the arrays of a message by name, under the record's name if it has more.
-
-    Raises:
-        ConfigError: An array holds no numbers.
-    """
+    """Return the arrays of a message by name, under the record's name if it has more."""
     return {
         name if len(records) == 1 else f"{key}.{name}": _tensor(array, name)
         for key, record in records.items()

@@ -61,11 +61,7 @@ class OwnersRecords:
         return self.count
 
     def __getitem__(self, index: int) -> Tensor:
-        """Return no picture.
-
-        Raises:
-            ConfigError: Always.
-        """
+        """Return no picture."""
         raise ConfigError(
             "A record of a recorded federation was to be shown, and its owner has it. "
             "Leave pictures out of the report."
@@ -109,11 +105,7 @@ class RecordedRun(Run):
 
     @cached_property
     def privacy(self) -> dict[str, Any]:
-        """What is claimed, and declared: nothing of it is certified.
-
-        Raises:
-            TranscriptError: privacy.json is no such record.
-        """
+        """What is claimed, and declared: nothing of it is certified."""
         try:
             return declared_only(super().privacy)
         except (TypeError, KeyError, AttributeError) as error:
@@ -135,11 +127,7 @@ class RecordedRun(Run):
 
     @cached_property
     def population(self) -> Population:
-        """Positions in the owner's data, and who owns them.
-
-        Raises:
-            ConfigError: The owner's labels are not of the ledger's records.
-        """
+        """Positions in the owner's data, and who owns them."""
         truth, names = self.truth, self.truth.clients
         count = len(truth.owner)
         labels, hashes = self._labels(count), self._hashes(count)

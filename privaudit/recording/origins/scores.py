@@ -146,10 +146,6 @@ class ScoredRun(Run):
         """Write a folder without its audit, and return the run in it.
 
         Earlier scores there are replaced.
-
-        Raises:
-            ConfigError: Something else is there.
-            StorageError: It cannot be written.
         """
         path = Path(folder)
         check_place(path, fresh=False)
@@ -189,11 +185,7 @@ class ScoredRun(Run):
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """By class index.
-
-        Raises:
-            TranscriptError: A name holds what a terminal would obey.
-        """
+        """By class index."""
         names = list(map(str, self.header.get("class_names", ())))
         try:
             refuse_control(cast(JsonValue, names))

@@ -34,11 +34,12 @@ def binary(layout: Layout) -> dict[str, bytes]:
     folder = f"cifar-{layout.classes}-batches-bin/"
     files = {
         name: rows(layout, layout.classes, seed)
-        for seed, name in enumerate(layout.binary.files[:-1])
+        for seed, name in enumerate(layout.versions[0].files[:-1])
     }
     names = "".join(f"class_{number:02d}\n" for number in range(layout.classes))
     return {
-        folder + k: v for k, v in {**files, layout.binary.names: names.encode()}.items()
+        folder + k: v
+        for k, v in {**files, layout.versions[0].names: names.encode()}.items()
     }
 
 
@@ -48,7 +49,7 @@ def test_the_binary_version_is_read_wherever_it_lies(
     layout: Layout, place: str, tmp_path: Path
 ) -> None:
     files = binary(layout)
-    path = write_archive(tmp_path / layout.binary.archive, files)
+    path = write_archive(tmp_path / layout.versions[0].archive, files)
     if place in ("extracted", "its own"):
         path = write_folder(tmp_path / "out", files)
     if place == "its own":
@@ -57,7 +58,7 @@ def test_the_binary_version_is_read_wherever_it_lies(
         write_archive(tmp_path / "other.zip", tree("a", "b"))
         path = tmp_path
     dataset = load_dataset(f"cifar{layout.classes}", path)
-    parts = len(layout.binary.train) + 1
+    parts = len(layout.versions[0].train) + 1
     assert dataset.class_names[:2] == ("class 00", "class 01")
     assert len(dataset) == parts * layout.classes
     assert dataset.split is not None
@@ -127,14 +128,14 @@ def python(layout: Layout) -> dict[str, bytes]:
     """Return the Python version of the same content."""
     binary_files = {Path(name).name: file for name, file in binary(layout).items()}
     folder = {10: "cifar-10-batches-py/", 100: "cifar-100-python/"}[layout.classes]
-    pickled = layout.pickled
+    pickled = layout.versions[1]
     files = {
         name: python_2_part(layout, binary_files[other])
         for name, other in zip(
-            pickled.files[:-1], layout.binary.files[:-1], strict=True
+            pickled.files[:-1], layout.versions[0].files[:-1], strict=True
         )
     }
-    names = binary_files[layout.binary.names].decode().split()
+    names = binary_files[layout.versions[0].names].decode().split()
     key = "fine_label_names" if layout.classes == 100 else "label_names"
     listed = "".join(f"S'{name}'\na" for name in names)
     files[pickled.names] = f"(dp1\nS'{key}'\np2\n(lp3\n{listed}s.".encode()
@@ -150,7 +151,7 @@ def test_the_python_version_is_the_same_data_set(
         f"cifar{layout.classes}", write_folder(tmp_path / "binary", binary(layout))
     )
     if form == "archive":
-        path = write_archive(tmp_path / layout.pickled.archive, python(layout))
+        path = write_archive(tmp_path / layout.versions[1].archive, python(layout))
     else:
         path = write_folder(tmp_path / "python", python(layout))
     found = load_dataset(f"cifar{layout.classes}", path)

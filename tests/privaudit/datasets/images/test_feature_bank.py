@@ -81,7 +81,7 @@ def test_domains_may_name_themselves(tmp_path: Path) -> None:
         ({"embeddings": FLOATS[0]}, r"of shape \(3,\)"),
         ({"embeddings": FLOATS * np.nan}, "Embedding 0 in .* is all zeros or not"),
         ({"embeddings": FLOATS * (LABELS == 0)[:, None]}, "Embedding 1 in .* zeros"),
-        ({"split": np.array(["a", "b", "c", "d"])}, "split in .* holds 'a'"),
+        ({"split": np.array(["a", "b", "c", "d"])}, "is of the split 'a'"),
         ({"split": LABELS[:2]}, "4 labels, and split for 2"),
         ({"split": LABELS + 5}, "split numbers go from 5 to 6"),
         ({"domains": LABELS}, "does not name them"),
