@@ -1,4 +1,4 @@
-"""Which records of a data set are one unit: they share a coin, and count once.
+"""Groups of records, the units of an audit: they share a coin, and count once.
 
 Records of one patient, captions of one picture and copies of a photograph resemble one
 another: who has seen one knows the others.

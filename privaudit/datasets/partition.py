@@ -1,4 +1,4 @@
-"""How candidates are split among clients: by class, by shares of classes, or by owner.
+"""Partitions of candidates among clients: by class, by shares of classes, or by owner.
 
 A partition returns each record's client, or ``UNUSED``.
 """

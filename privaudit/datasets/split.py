@@ -1,4 +1,4 @@
-"""Who owns each record of a data set, before anybody trains.
+"""Split of a data set: who owns each record, before anybody trains.
 
 Every record is one of: a *test* record (utility), a *public* one (the adversary's
 shadows), a *candidate* of one client, or, with few shots, unused.

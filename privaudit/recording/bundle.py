@@ -26,6 +26,8 @@ from privaudit.federated.runs.ledger import CLIENT_NAME, check_client_name
 from privaudit.federated.transcripts.transcript import GENESIS
 
 BUNDLE = "bundle.json"
+INCOMPLETE = "bundle-incomplete.json"
+"""What bundle.json is called where the recorder had to stop before the federation."""
 FORMAT = 2  # of bundle.json; raised when an older reader would misread it
 CLIPPED_BY = "clipped_by"
 """The setting that says "server" where uploads are clipped after they were sent."""

@@ -1,4 +1,4 @@
-"""How a recording becomes a run: transcript and truth are joined, checked and signed."""
+"""Import of a recording as a run: transcript and truth are joined, checked and signed."""
 
 import hashlib
 import json
@@ -38,8 +38,14 @@ from privaudit.federated.transcripts.transcript import (
 from privaudit.privacy.claim import Claim
 from privaudit.privacy.events import MechanismEvent
 from privaudit.privacy.privacy_record import events_by_round, privacy_record
-from privaudit.recording.bundle import BUNDLE, PARTIES, Aggregation, Bundle, read_bundle
-from privaudit.recording.omissions import INCOMPLETE
+from privaudit.recording.bundle import (
+    BUNDLE,
+    INCOMPLETE,
+    PARTIES,
+    Aggregation,
+    Bundle,
+    read_bundle,
+)
 from privaudit.recording.recorded_config import ORIGIN, RecordedConfig
 
 

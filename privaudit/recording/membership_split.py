@@ -1,4 +1,4 @@
-"""The coin before training: who owns which record, and who may train on it.
+"""Membership split before training: who owns which record, and who may train on it.
 
 For federations that are trained elsewhere. Records are set apart for tests and as the
 adversary's public ones, the rest are candidates of one client each, and a fair coin makes
@@ -86,7 +86,8 @@ def split_membership(
     shares, draw = _checked_shares(test_share, public_share), _seeds(seed)
     units = _units(count, numbered, trained)
     places = _place(units, client_count, shares, draw.stream("split").numpy())
-    owner, names, group = places[units.of], _names(numbered), _group(numbered)
+    owner, names = places[units.of], _names(numbered)
+    group = numbered["groups"].first if "groups" in numbered else None
     _refuse_few(units, places, names, len(names) or client_count)
     if trained is not None:
         _refuse_one_sided(trained, owner)
@@ -311,10 +312,6 @@ def _names(numbered: Mapping[str, RecordColumn]) -> tuple[str, ...]:
             )
         names.append(f"client-{one}" if isinstance(one, int) else one)
     return tuple(map(check_client_name, names))
-
-
-def _group(numbered: Mapping[str, RecordColumn]) -> Int[np.ndarray, " records"] | None:
-    return numbered["groups"].first if "groups" in numbered else None
 
 
 def _refuse_few(

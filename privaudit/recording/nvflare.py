@@ -1,4 +1,4 @@
-"""What passes through NVFlare's server or client, recorded by a filter.
+"""NVFlare: a filter that records what passes through its server or a client.
 
 It stands among the job's ``task_result_filters``, on the server to record everyone, or on
 a client to record that one. Filters receive events too: so it sees what is sent to
@@ -47,9 +47,9 @@ class RecordingFilter(DXOFilter):  # type: ignore[misc]
         folder: Of the run: new, or empty.
         ledger: A file of ``privaudit split``, whose clients bear the sites' names; empty
             leaves it to ``privaudit import`` to end what is begun here.
-        trainer: The method, in your words; like ``model`` and ``dataset``.
-        model: Likewise.
-        dataset: Likewise.
+        trainer: The method, in your words.
+        model: The model, in your words.
+        dataset: The data, in your words.
         tasks: Names of the tasks that train.
     """
 

@@ -7,10 +7,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from privaudit.core.errors import PrivauditError
-from privaudit.recording.bundle import BUNDLE
+from privaudit.recording.bundle import BUNDLE, INCOMPLETE
 
-INCOMPLETE = "bundle-incomplete.json"
-"""What bundle.json is called where the recorder had to stop before the federation."""
 _log = logging.getLogger("privaudit.recording")
 
 

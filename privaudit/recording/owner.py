@@ -111,20 +111,14 @@ class Reconstruct(Protocol):
 
 @dataclass(frozen=True)
 class Owner:
-    """An owner's module, checked.
+    """An owner's module, checked; its fields are the names in the table above.
 
     Attributes:
         name: For errors.
         code: SHA-256 of its code: what it answered may be kept while that stays the
             same. Empty where it is not known: then nothing is kept.
-        query: As in :class:`Query`.
-        labels: Class of each record; None for generation.
-        class_names: By class; () are numbers.
         contents: A hash of each record; None takes each for another one.
-        task: What the models do.
-        local_update: As in :class:`LocalUpdate`.
         aggregate: (server's tensors, sum of uploads by name) -> server's tensors.
-        reconstruct: As in :class:`Reconstruct`.
         utility: (tensors, positions) -> scores [records] in [0, 1].
     """
 

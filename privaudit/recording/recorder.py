@@ -39,12 +39,13 @@ from privaudit.privacy.claim import Claim
 from privaudit.privacy.events import MechanismEvent
 from privaudit.recording.bundle import (
     BUNDLE,
+    INCOMPLETE,
     Aggregation,
     Bundle,
     DeclaredClaim,
 )
 from privaudit.recording.importing import finish_recording
-from privaudit.recording.omissions import INCOMPLETE, Omissions
+from privaudit.recording.omissions import Omissions
 from privaudit.recording.round_writer import RoundWriter
 
 
@@ -80,10 +81,9 @@ class Recorder:
         uploads: Whether clients send "models", or "differences" from what they received.
         ledger: The truth about members, or its file, if it may be kept with the run.
             Without one ``privaudit import`` ends what is begun here.
-        trainer: The method, in your words, by default the folder's name; like ``model``
-            and ``dataset``.
-        model: Likewise.
-        dataset: Likewise.
+        trainer: The method, in your words; by default the folder's name.
+        model: The model, in your words.
+        dataset: The data, in your words.
         settings: What a reader of the report should know besides.
         claim: The epsilon that the method claims.
         randomness: Where its noise comes from: "system", or "seed".

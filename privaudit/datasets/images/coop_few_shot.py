@@ -7,14 +7,16 @@ domain and its class's name.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from privaudit.core.errors import DatasetError, shown
 from privaudit.core.storage import read_bytes
 from privaudit.datasets.files.plain_pickle import Stateful, read_plain_pickle
 
-Row = tuple[str, int, str]  # a file, its label, the class's name
-PARTS = ("train", "val")
+Label = Annotated[int, Field(strict=True, gt=-(2**31), lt=2**31)]
+Row = tuple[str, Label, str]  # a file, its label, the class's name
 DEEPEST = 64  # parts of a path, each of which may begin the name
 
 
@@ -58,7 +60,7 @@ def read_few_shot(path: Path, known: Sequence[Row]) -> dict[str, list[Row]]:
             _row(path, one, by_name, lengths)
             for one in _listed(path, found.get(part), len(known))
         ]
-        for part in PARTS
+        for part in ("train", "val")
     }
 
 

@@ -8,22 +8,19 @@ its zero-shot CLIP. Class names are those of the split, with blanks for undersco
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated
 
 import torch
-from pydantic import Field, TypeAdapter
+from pydantic import TypeAdapter
 
 from privaudit.core.errors import DatasetError
 from privaudit.datasets.dataset import Dataset
 from privaudit.datasets.files.checked_json import read_checked
 from privaudit.datasets.images.class_folders import PARTS, readable, require_classes
-from privaudit.datasets.images.coop_few_shot import read_few_shot
+from privaudit.datasets.images.coop_few_shot import Row, read_few_shot
 from privaudit.datasets.images.picture_files import pictures_of
 from privaudit.datasets.sources import on_disk, only_file
 
 GUIDE = "https://github.com/KaiyangZhou/CoOp/blob/main/DATASETS.md"
-Label = Annotated[int, Field(strict=True, gt=-(2**31), lt=2**31)]
-Row = tuple[str, Label, str]  # a file, its label, the class's name
 SPLIT = TypeAdapter(dict[str, list[Row]])
 
 

@@ -111,9 +111,7 @@ def read_hf(path: Path, columns: TableColumns = NO_COLUMNS) -> Dataset:
     groups, _ = _named(rows, rows.chosen.group, "a group", "column as --groups")
     texts = _texts(rows)
     if rows.chosen.image is None:
-        said = ("Text",) if len(rows.chosen.texts) == 1 else ("Text 1", "Text 2")
-        answers = [classes[label] for label in labels.tolist()]
-        asked = class_questions(texts, said, "Which class is it?", answers, classes)
+        asked = class_questions(texts, labels, classes)
         return Dataset(
             Texts(texts), labels, classes, "This is {}.",
             rows.split, domains, owners, asked, groups,

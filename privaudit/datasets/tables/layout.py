@@ -10,11 +10,11 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, TypeAdapter, ValidationError
-from pydantic.dataclasses import dataclass
+from pydantic.dataclasses import dataclass as checked
 
+from privaudit.core import parameters
 from privaudit.core.bounded_files import read_bytes
 from privaudit.core.errors import DatasetError, MissingFileError
-from privaudit.core.parameters import readable
 from privaudit.datasets.files.checked_json import parse_checked, read_checked
 from privaudit.datasets.files.plain_yaml import parse_yaml
 from privaudit.datasets.images.class_folders import SPLITS
@@ -28,13 +28,13 @@ def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-@dataclass(frozen=True)
+@checked(frozen=True)
 class _SplitFiles:
     split: str
     path: Annotated[list[str], BeforeValidator(_listed)]
 
 
-@dataclass(frozen=True)
+@checked(frozen=True)
 class _Config:
     config_name: str
     data_files: list[_SplitFiles]
@@ -90,7 +90,8 @@ def _by_readme(path: Path) -> dict[str, list[Path]]:
     try:
         configs = CONFIGS.validate_python(entries)
     except ValidationError as error:
-        raise DatasetError(readable(error, f"{path / 'README.md'}, configs")) from None
+        said = parameters.readable(error, f"{path / 'README.md'}, configs")
+        raise DatasetError(said) from None
     chosen = configs if len(configs) == 1 else [c for c in configs if c.default]
     if len(chosen) != 1:
         raise DatasetError(

@@ -105,17 +105,14 @@ def read_glue(path: Path, task: GlueTask) -> Dataset:
         if not part:
             raise DatasetError(f"{file} has no record with a label. Get it again.")
     texts = [text for part in parts for text, _ in part]
-    labels = [label for part in parts for _, label in part]
+    labels = torch.tensor([label for part in parts for _, label in part])
     sizes = torch.tensor(list(map(len, parts)))
     split = torch.tensor([TRAIN, TEST_SPLIT]).repeat_interleave(sizes)
-    numbers = torch.tensor(labels)
-    require_classes(numbers, task.class_names, path)
-    answers = [task.class_names[label] for label in labels]
+    names = task.class_names
+    require_classes(labels, names, path)
     return Dataset(
-        Texts(tuple(texts)), numbers, task.class_names, task.template, split,
-        dialogues=class_questions(
-            texts, task.parts, task.asked, answers, task.class_names
-        ),
+        Texts(tuple(texts)), labels, names, task.template, split,
+        dialogues=class_questions(texts, labels, names, task.parts, task.asked),
     )  # fmt: skip
 
 

@@ -2,21 +2,25 @@
 
 from collections.abc import Sequence
 
+from jaxtyping import Int
+from torch import Tensor
+
 from privaudit.datasets.dialogues import Dialogue
 from privaudit.statistics.captions.exact_match import chosen
 
 
 def class_questions(
     texts: Sequence[Sequence[str]],
-    parts: Sequence[str],
-    asked: str,
-    answers: Sequence[str],
+    labels: Int[Tensor, " n"],
     class_names: tuple[str, ...],
+    parts: Sequence[str] = (),
+    asked: str = "Which class is it?",
 ) -> tuple[Dialogue, ...]:
     """Return a question about each record, of which the class name is the answer.
 
-    The text comes first, each part behind its name; then what is asked, and the choices
-    by name. An answer is right if it is the class's name, however it is written.
+    The text comes first, each part behind its name, by default "Text", or "Text 1" and
+    "Text 2"; then what is asked, and the choices by name. An answer is right if it is
+    the class's name, however it is written.
 
     Returns:
         One for each record; none at all if some name could not be distinguished from
@@ -24,17 +28,14 @@ def class_questions(
     """
     if any(chosen(name, class_names) != i for i, name in enumerate(class_names)):
         return ()
+    parts = parts or (("Text",) if len(texts[0]) == 1 else ("Text 1", "Text 2"))
     ending = f"{asked} Answer {_either(class_names)}."
-    return tuple(
-        Dialogue(
-            "\n".join((*_named(parts, record_texts), ending)), (answer,), class_names
-        )
-        for record_texts, answer in zip(texts, answers, strict=True)
-    )
-
-
-def _named(parts: Sequence[str], texts: Sequence[str]) -> list[str]:
-    return [f"{part}: {text}" for part, text in zip(parts, texts, strict=True)]
+    dialogues = []
+    for written, label in zip(texts, labels.tolist(), strict=True):
+        named = [f"{part}: {text}" for part, text in zip(parts, written, strict=True)]
+        question = "\n".join((*named, ending))
+        dialogues.append(Dialogue(question, (class_names[label],), class_names))
+    return tuple(dialogues)
 
 
 def _either(names: Sequence[str]) -> str:

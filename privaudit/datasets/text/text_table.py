@@ -25,12 +25,10 @@ def read_text_table(path: Path, usual: Mapping[str, Any]) -> Dataset:
     labelled = read_labelled(path, usual, "text")
     labels, names = labelled.numbered(path)
     columns, texts = labelled.columns, labelled.contents
-    parts = ("Text",) if len(texts[0]) == 1 else ("Text 1", "Text 2")
-    answers = [names[label] for label in labels.tolist()]
     return Dataset(
         Texts(texts), labels, names, columns.template or "This is {}.", labelled.split,
         *labelled.domains,
-        dialogues=class_questions(texts, parts, "Which class is it?", answers, names),
+        dialogues=class_questions(texts, labels, names),
     )  # fmt: skip
 
 

@@ -1,1 +1,1 @@
-"""What stands in the place of a trained run, by the origin that its header names."""
+"""Runs that were not trained here, by the origin that their header names."""

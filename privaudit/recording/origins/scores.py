@@ -1,4 +1,4 @@
-"""What stands in the place of a run where scores alone were given: nothing was trained.
+"""Scored runs, in place of a run where scores alone were given: nothing was trained.
 
 Its folder holds run.json (``"origin": "scores"``), the ledger and one audit, and no
 transcript, no model and no records. So nothing is certified, nothing measures utility,

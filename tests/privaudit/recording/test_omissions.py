@@ -14,8 +14,8 @@ import torch
 from privaudit import Auditor, lint, load_run
 from privaudit.core.errors import ConfigError, StorageError
 from privaudit.core.tensors import Tensors
+from privaudit.recording.bundle import INCOMPLETE
 from privaudit.recording.importing import finish_recording
-from privaudit.recording.omissions import INCOMPLETE
 from privaudit.recording.owner import use_owner
 from privaudit.recording.recorder import Recorder
 from tests.privaudit.recording.small_federation import (

@@ -28,7 +28,7 @@ def content(domains: tuple[str, ...] = DOMAINS) -> bytes:
     return json.dumps({"info": {}, "images": images, "annotations": written}).encode()
 
 
-PICTURES = {f"images/00{n}.jpg": picture(n) for n in range(3)}
+PICTURES = {f"images/00{grey}.jpg": picture(grey) for grey in range(3)}
 
 
 def test_pictures_have_ten_captions_and_a_domain(bring: Bring) -> None:
