@@ -1,5 +1,12 @@
-"""Embeddings that were made elsewhere, for owners who do not hand out pictures."""
+"""Embeddings that were made elsewhere, for owners who do not hand out pictures.
 
+Arrays lie in .npz, .npy and .safetensors files, with classes or with captions.
+"""
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -8,19 +15,105 @@ from jaxtyping import Float, Int, Shaped
 from pydantic import TypeAdapter
 from torch import Tensor
 
-from privaudit.core.errors import DatasetError
+from privaudit.core.arrays import DAMAGE, map_npy, read_npz
+from privaudit.core.bounded_files import open_regular, reading_errors
+from privaudit.core.errors import DatasetError, MissingFileError, PrivauditError
 from privaudit.core.limits import check_limit
+from privaudit.core.storage import read_bytes
 from privaudit.datasets.dataset import Dataset, FeatureBank
+from privaudit.datasets.dialogues import Dialogue
 from privaudit.datasets.files.checked_json import read_checked
-from privaudit.datasets.files.vectors import (
-    MAPPED,
-    Arrays,
-    as_strings,
-    as_vectors,
-    read_arrays,
-)
+from privaudit.datasets.files.mapped_tensors import map_tensors
 from privaudit.datasets.images.class_folders import part_of, readable, require_classes
 from privaudit.datasets.sources import on_disk, only_file
+from privaudit.datasets.text.question_texts import DESCRIBE
+from privaudit.statistics.captions.tokenisation import tokenise
+
+Arrays = Mapping[str, Shaped[np.ndarray, "..."]]
+MAPPED = (".npy", ".safetensors")
+BFLOAT16 = np.dtype([("bfloat16", "<u2")])  # how read_arrays returns it
+_ZIP = b"PK"  # how a zip begins, whatever it is called
+_ROWS = 8192  # looked at together
+
+
+def read_arrays(file: Path) -> Arrays:
+    """Return a file's arrays by name; that of an .npy is named after the file.
+
+    Those of an .npz are read, within bounds. Others are mapped: the system reads what
+    is used.
+    """
+    with reading_errors(file), open_regular(file) as opened:
+        is_zip = opened.read(2) == _ZIP
+    try:
+        if is_zip or file.suffix == ".npz":
+            return read_npz(read_bytes(file, "arrays"), str(file))
+        if file.suffix == ".safetensors":
+            tensors = map_tensors(file)
+            return {name: _as_array(tensor) for name, tensor in tensors.items()}
+        return {file.stem: map_npy(file)}
+    except PrivauditError:
+        raise
+    except DAMAGE:
+        # numpy's own text says to load what is not trusted with pickle.
+        raise DatasetError(
+            f"{file} cannot be read: it is damaged, of another kind than its name says, "
+            "or holds Python objects, which are never read. Write it with numpy.savez, "
+            "numpy.save or safetensors, names as strings and numbers as numbers."
+        ) from None
+
+
+def as_strings(raw: Shaped[np.ndarray, "..."], what: str) -> list[str]:
+    """Return an array's values as text, within bounds."""
+    wide = 4 if raw.dtype.kind == "S" else 1  # numpy's text has four bytes a letter
+    check_limit("records", raw.size, what)
+    check_limit("arrays", raw.nbytes * wide, what)
+    return [str(one) for one in (raw.astype(str) if wide == 4 else raw).ravel()]
+
+
+def as_vectors(
+    raw: Shaped[np.ndarray, "..."], file: Path, scale: float | None = None
+) -> Float[np.ndarray, "n dim"]:
+    """Return float32 vectors, none of which is zero or not finite.
+
+    Those that are float32 stay where they are; others are converted in memory.
+    """
+    kinds = "f" if scale is None else "fu"
+    usable = raw.dtype.kind in kinds or raw.dtype == BFLOAT16
+    if raw.ndim != 2 or not usable or not raw.size:
+        raise DatasetError(
+            f"The embeddings in {file} are {raw.dtype} of shape {raw.shape}. Store "
+            "them as floats, [records, size], or as unsigned bytes with a scale."
+        )
+    vectors: Float[np.ndarray, "n dim"] = raw
+    if raw.dtype != np.float32 or scale is not None:
+        check_limit("arrays", 4 * raw.size, f"{file} as float32")
+        vectors = _as_float32(raw) * np.float32(1 if scale is None else scale)
+    for first in range(0, len(vectors), _ROWS):
+        some = vectors[first : first + _ROWS]
+        bad = ~np.isfinite(some).all(axis=1) | (some == 0).all(axis=1)
+        if bad.any():
+            raise DatasetError(
+                f"Embedding {first + int(bad.argmax())} in {file} is all zeros or not "
+                "finite, and has no direction. Compute it again, or take the record "
+                "out."
+            )
+    return vectors
+
+
+def _as_array(tensor: Tensor) -> Shaped[np.ndarray, "..."]:
+    """Return a mapped tensor where it lies; numpy has no bfloat16."""
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(BFLOAT16)
+    return tensor.numpy()
+
+
+def _as_float32(raw: Shaped[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+    if raw.dtype != BFLOAT16:
+        return raw.astype(np.float32)
+    bits = raw["bfloat16"].astype(np.uint32)  # bfloat16 is the upper half of float32
+    bits <<= 16
+    return bits.view(np.float32)
+
 
 NAMES = ("class_names", "classnames", "domain_names")
 OTHER_NAMES = {
@@ -181,3 +274,144 @@ def _domains(
     numbers = _whole(np.asarray(each), "domains", file)
     named = as_strings(names, f"domain_names of {file}")
     return numbers, tuple(map(readable, named))
+
+
+CAPTIONS, ALL_CAPTIONS = "captions.json", "flickr8k_captions_all.txt"
+TEXTS = TypeAdapter(list[str])
+CLUSTERS = 8
+ARRAYS = ("embeddings", "emb", "features")
+
+
+@on_disk(
+    "caption-bank",
+    summary="Captions, and precomputed image embeddings.",
+    needs="one .npy with vectors [n, size], or one .npz or .safetensors with "
+    "embeddings, and "
+    "captions.json with a list of n captions; optionally "
+    "flickr8k_captions_all.txt, with all captions of each image",
+    source="Write the vectors with numpy.save and the captions with json.dump",
+)
+def read_caption_bank(
+    path: Path, clusters: int = CLUSTERS, question: str = DESCRIBE
+) -> Dataset:
+    """Read vectors and a caption of each; there are no pictures.
+
+    The classes are not people's: they are ``clusters`` groups of the vectors, or fewer
+    where fewer differ, found by k-means with a fixed seed, and named by the words that
+    set their captions apart.
+
+    Where the list of all captions of Flickr8k lies beside them, a record has all of its
+    picture's as references: the picture is the one that has the record's caption. The
+    own caption is the first, and the only one if several pictures have it.
+    """
+    vectors = _read_vectors(_find_vectors(path))
+    captions = [text.strip() for text in read_checked(path / CAPTIONS, TEXTS)]
+    if len(captions) != len(vectors):
+        raise DatasetError(
+            f"{path} holds {len(vectors)} vectors and {len(captions)} captions. Give "
+            "one caption for each vector, in the same order."
+        )
+    if "" in captions:
+        raise DatasetError(
+            f"Caption {captions.index('')} in {path / CAPTIONS} is blank. Write it, or "
+            "take it out together with its vector."
+        )
+    labels = _cluster(vectors, clusters)
+    others = _references(path / ALL_CAPTIONS, captions)
+    return Dataset(
+        FeatureBank(torch.from_numpy(vectors)),
+        labels,
+        _name_clusters(labels, captions),
+        dialogues=tuple(
+            Dialogue(question, (caption, *rest))
+            for caption, rest in zip(captions, others, strict=True)
+        ),
+    )
+
+
+def _find_vectors(path: Path) -> Path:
+    files = [f for f in sorted(path.glob("*")) if f.suffix in (".npz", *MAPPED)]
+    if not files:
+        raise MissingFileError(
+            f"There is no .npy, .npz or .safetensors in {path}. Put one there."
+        )
+    if len(files) > 1:
+        raise DatasetError(
+            f"{path} holds {', '.join(file.name for file in files)}. Leave the one "
+            f"whose captions are in {CAPTIONS}."
+        )
+    return files[0]
+
+
+def _read_vectors(file: Path) -> Float[np.ndarray, "n dim"]:
+    arrays = read_arrays(file)
+    name = file.stem if file.stem in arrays else None
+    name = next((n for n in ARRAYS if n in arrays), name)
+    if name is None:
+        raise DatasetError(
+            f"{file} holds {', '.join(sorted(arrays)) or 'nothing'}, and no "
+            f"{ARRAYS[0]}. Add it."
+        )
+    return as_vectors(arrays[name], file)
+
+
+def _cluster(vectors: Float[np.ndarray, "n dim"], clusters: int) -> Int[Tensor, " n"]:
+    """Return each vector's group by direction, numbered from 0 without gaps."""
+    from sklearn.cluster import KMeans
+
+    exact = vectors.astype(np.float64)
+    exact /= np.linalg.norm(exact, axis=1, keepdims=True)
+    count = min(clusters, len(np.unique(exact, axis=0)))
+    assignments = KMeans(count, n_init=10, random_state=0).fit(exact).labels_
+    return torch.from_numpy(
+        np.unique(assignments, return_inverse=True)[1].astype(np.int64)
+    )
+
+
+def _name_clusters(
+    labels: Int[Tensor, " n"], captions: Sequence[str]
+) -> tuple[str, ...]:
+    """Return each group's number and the two words most its own.
+
+    Those are the words whose share of the group's captions is farthest above their
+    share of all captions.
+    """
+    words = [set(tokenise(caption)) for caption in captions]
+    everywhere = Counter(word for caption in words for word in caption)
+    names = []
+    for label in range(int(labels.max()) + 1):
+        cluster_words = [
+            words[i] for i in (labels == label).nonzero().flatten().tolist()
+        ]
+        counts = Counter(word for caption in cluster_words for word in caption)
+        beyond = {
+            word: count / len(cluster_words) - everywhere[word] / len(words)
+            for word, count in counts.items()
+        }
+        typical = sorted(beyond, key=lambda word: (-beyond[word], word))[:2]
+        names.append(f"group {label + 1}: {', '.join(typical) or 'no words'}")
+    return tuple(names)
+
+
+def _references(file: Path, captions: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the other captions of each caption's picture, where they are known."""
+    if not file.exists():
+        return [()] * len(captions)
+    rows = list(csv.reader(io.StringIO(read_bytes(file).decode(errors="replace"))))
+    pictures: dict[str, list[str]] = {}
+    holders: dict[str, set[str]] = {}
+    for row in rows[1:]:
+        if len(row) != 2:
+            raise DatasetError(
+                f"{file} has the line {row}. Each is a picture and a caption, behind "
+                "a comma. Get it again."
+            )
+        picture, caption = row[0], row[1].strip()
+        pictures.setdefault(picture, []).append(caption)
+        holders.setdefault(caption, set()).add(picture)
+    others = []
+    for caption in captions:
+        alone = holders.get(caption, set())
+        whole = pictures[next(iter(alone))] if len(alone) == 1 else []
+        others.append(tuple(text for text in whole if text and text != caption))
+    return others

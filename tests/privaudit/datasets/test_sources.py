@@ -1,4 +1,6 @@
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,6 +49,15 @@ def test_a_missing_data_set_is_one_line_that_says_what_to_do(
     assert ".." not in text
     with pytest.raises(MissingFileError, match=r"gone.*, and name its place with"):
         load_dataset(name, tmp_path / "gone")
+
+
+@pytest.mark.parametrize("name", DATASETS.names())
+def test_a_data_set_is_found_by_importing_its_own_module(name: str) -> None:
+    (module,) = DATASETS._modules_of(name)
+    assert module in sys.modules
+    entry: Any = DATASETS.find(name)
+    reader = getattr(entry, "read", entry)
+    assert getattr(reader, "func", reader).__module__.startswith(module)
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from privaudit.datasets.dataset import PixelImages
-from privaudit.datasets.images.drawn_digits import drawn_digits
+from privaudit.datasets.images.digits import drawn_digits
 from privaudit.models.clip.word_tokenizer import vocabulary_of
 from privaudit.models.tiny_clip.tokenizer import TinyTokenizer
 from privaudit_tools.pretraining import captions, marks

@@ -18,8 +18,7 @@ from torch.nn.functional import avg_pool2d
 
 from privaudit.core.seeds import FixedSeed
 from privaudit.core.storage import write_bytes
-from privaudit.datasets.images.digits import NAMES
-from privaudit.datasets.images.drawn_digits import FILE
+from privaudit.datasets.images.digits import FILE, NAMES
 from privaudit_tools.pretraining.strokes import (
     VARIANTS,
     Polylines,

@@ -7,7 +7,7 @@ import pytest
 from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, VALIDATION, Dataset, Texts
 from privaudit.datasets.sources import load_dataset
-from privaudit.datasets.text.labelled_rows import COLUMNS_FILE
+from privaudit.datasets.text.labelled_tables import COLUMNS_FILE
 from tests.privaudit.datasets.conftest import picture, write_folder
 
 HEAD = "Path,Sex,Frontal/Lateral,Edema,Fracture,Pleural Effusion\n"

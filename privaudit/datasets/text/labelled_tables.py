@@ -1,11 +1,15 @@
-"""Tables whose columns say of which class a record is, and how they are read.
+"""Tables whose columns say of which class a picture or a text is, such as CheXpert's.
 
 Source of the policies for uncertain labels: Irvin et al., "CheXpert: a large chest
 radiograph dataset with uncertainty labels and expert comparison", AAAI 2019, section 3.
+Its pictures, those of MIMIC-CXR and the notes of MIMIC-III (Johnson et al., "MIMIC-III, a
+freely accessible critical care database", Scientific Data 3, 2016) are only given to
+people who agreed to their terms: nothing is downloaded here.
 """
 
 from collections.abc import Mapping
 from dataclasses import field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +20,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from privaudit.core.errors import DatasetError
-from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, VALIDATION
+from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, VALIDATION, Dataset, Texts
 from privaudit.datasets.files.checked_json import parse_checked, read_checked
 from privaudit.datasets.images.class_folders import (
     SPLITS,
@@ -24,8 +28,10 @@ from privaudit.datasets.images.class_folders import (
     part_of,
     require_classes,
 )
-from privaudit.datasets.sources import only_file
+from privaudit.datasets.images.picture_files import pictures_of
+from privaudit.datasets.sources import on_disk, only_file
 from privaudit.datasets.text.rows import TextRow, read_rows
+from privaudit.datasets.text.text_questions import class_questions
 
 Content = Literal["image", "text"]
 
@@ -214,3 +220,96 @@ def _truth(row: TextRow, name: str, columns: Columns) -> int | None:
         )
     policy = {"ignore": None, "zeros": 0, "ones": 1}
     return policy[columns.uncertain] if TRUTHS[label] < 0 else TRUTHS[label]
+
+
+CHEXPERT = {
+    "image": "Path",
+    "target": "Pleural Effusion",
+    "template": "a chest X-ray with {}.",
+}
+
+
+def read_image_table(path: Path, usual: Mapping[str, Any]) -> Dataset:
+    """Read a .csv with a row for each picture, and the pictures beside it.
+
+    Grey pictures are read as RGB of three equal channels. ``usual`` are the columns where
+    ``columns.json`` names no others.
+    """
+    labelled = read_labelled(path, usual, "image")
+    labels, names = labelled.numbered(path)
+    folder = path if path.is_dir() else path.parent
+    files = [file for (file,) in labelled.contents]
+    return Dataset(
+        pictures_of(folder, _below(folder, files)), labels, names,
+        labelled.columns.template or "a photo of a {}.",
+        labelled.split, *labelled.domains,
+    )  # fmt: skip
+
+
+def _below(folder: Path, files: list[str]) -> list[str]:
+    """Take off a first folder that all names share and that is not there.
+
+    CheXpert's names begin with its own folder's.
+    """
+    first, _, _ = files[0].partition("/")
+    shared = all(file.startswith(f"{first}/") for file in files)
+    inside = [file.removeprefix(f"{first}/") for file in files]
+    if not first or not shared or (folder / first).exists():
+        return files
+    return inside if (folder / inside[0]).is_file() else files
+
+
+_TABLE = (
+    "one .csv, or train.csv with valid.csv or test.csv, and the pictures beside it; "
+    f"in {COLUMNS_FILE}"
+)
+on_disk(
+    "image-table",
+    summary="Your images, with a table that says what is on them.",
+    needs=_TABLE + ', what the columns are, such as {"image": "path", "label": '
+    '"finding"}',
+    source="Write such a table",
+)(partial(read_image_table, usual={"label": "label"}))
+on_disk(
+    "chexpert",
+    summary="CheXpert: X-rays of the chest; is there a pleural effusion?",
+    needs=_TABLE + ', optionally, other columns than {"target": "Pleural Effusion", '
+    '"uncertain": "ignore"}',
+    source="Access is restricted, and nothing is downloaded: ask for "
+    "CheXpert-v1.0-small at https://stanfordmlgroup.github.io/competitions/chexpert/",
+    folders=("CheXpert-v1.0-small", "CheXpert-v1.0"),
+)(partial(read_image_table, usual=CHEXPERT))
+
+
+def read_text_table(path: Path, usual: Mapping[str, Any]) -> Dataset:
+    """Read a .csv with a row for each text, or for each pair of texts.
+
+    Each record also has a dialogue: the class is asked for, and its name is the answer.
+    ``usual`` are the columns where ``columns.json`` names no others.
+    """
+    labelled = read_labelled(path, usual, "text")
+    labels, names = labelled.numbered(path)
+    columns, texts = labelled.columns, labelled.contents
+    return Dataset(
+        Texts(texts), labels, names, columns.template or "This is {}.", labelled.split,
+        *labelled.domains,
+        dialogues=class_questions(texts, labels, names),
+    )  # fmt: skip
+
+
+on_disk(
+    "text-table",
+    summary="Your texts, in a table with their classes.",
+    needs="one .csv, or train.csv with valid.csv or test.csv, with the columns "
+    f"text and label, or those that {COLUMNS_FILE} names",
+    source="Write such a table",
+)(partial(read_text_table, usual={"label": "label"}))
+on_disk(
+    "mimic-notes",
+    summary="MIMIC-III: clinical notes, by their category.",
+    needs="NOTEEVENTS.csv, extracted, with the columns TEXT and CATEGORY, or a "
+    f"table with others that {COLUMNS_FILE} names",
+    source="Access is restricted, and nothing is downloaded: request it at "
+    "https://physionet.org/content/mimiciii/",
+    folders=("MIMIC-III", "mimiciii"),
+)(partial(read_text_table, usual={"text": "TEXT", "label": "CATEGORY"}))
