@@ -2,10 +2,13 @@ import io
 import tarfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile
 
 import pytest
 from PIL import Image
+
+from privaudit.datasets.dataset import Dataset, Texts
 
 Bring = Callable[..., Path]
 
@@ -60,3 +63,19 @@ def bring(request: pytest.FixtureRequest, tmp_path: Path) -> Bring:
         return home
 
     return write
+
+
+def greys(dataset: Dataset) -> list[int]:
+    """Return the first level of each picture that was read."""
+    pictures: Any = dataset.images
+    return [int(pictures[n][0, 0, 0]) for n in range(len(dataset))]
+
+
+def parts_of(dataset: Dataset) -> list[int]:
+    assert dataset.split is not None
+    return dataset.split.tolist()
+
+
+def texts_of(dataset: Dataset) -> tuple[tuple[str, ...], ...]:
+    assert isinstance(dataset.images, Texts)
+    return dataset.images.texts

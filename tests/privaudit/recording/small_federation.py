@@ -9,9 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from privaudit import Auditor, load_run
+from privaudit.auditing.audit import Audit
 from privaudit.core.tensors import Tensors
 from privaudit.datasets.split import PUBLIC, TEST
 from privaudit.federated.runs.ledger import Coin, Ledger
+from privaudit.federated.transcripts.folder import TranscriptFolder
+from privaudit.federated.transcripts.transcript import Message
+from privaudit.recording.bundle import read_bundle
+from privaudit.recording.owner import use_owner
 from privaudit.recording.recorder import Recorder
 
 CLIENTS, CANDIDATES, REFERENCE, TESTS = 3, 24, 40, 12
@@ -119,3 +125,16 @@ def record(
     with Recorder(folder, ledger=ledger, **settings) as recorder:
         run_federation(recorder, ledger, owner or Linear())
     return recorder
+
+
+def audited(folder: Path, *asked: Any, owner: object = None, **how: Any) -> Audit:
+    """Audit a recorded run by its owner's functions, by default the linear ones."""
+    with use_owner(owner or Linear()):
+        return Auditor(load_run(folder)).attack(*asked, **how)
+
+
+def recorded_messages(folder: Path) -> list[Message]:
+    """Return what a recorded folder holds, whether or not it is a run."""
+    bundle = read_bundle(folder)
+    transcript = TranscriptFolder(folder / "transcript")
+    return list(transcript.read(head=bundle.head, length=bundle.length))

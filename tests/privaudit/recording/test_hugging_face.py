@@ -6,10 +6,8 @@ import pytest
 import torch
 
 from privaudit.core.errors import ConfigError
-from privaudit.federated.transcripts.folder import TranscriptFolder
-from privaudit.federated.transcripts.transcript import Message
-from privaudit.recording.bundle import read_bundle
 from privaudit.recording.hugging_face import RecordingCallback, tensors_of
+from tests.privaudit.recording.small_federation import recorded_messages
 
 
 def at(step: int, first: bool = True) -> Any:
@@ -28,14 +26,8 @@ def tell(callback: RecordingCallback, *events: str | int, first: bool = True) ->
             getattr(callback, f"on_{event}")(None, at(step, first), None, model=model)
 
 
-def messages(folder: Path) -> list[Message]:
-    bundle = read_bundle(folder)
-    transcript = TranscriptFolder(folder / "transcript")
-    return list(transcript.read(head=bundle.head, length=bundle.length))
-
-
 def recorded_weights(folder: Path) -> list[tuple[str, float]]:
-    return [(m.kind, float(m.tensors["weight"])) for m in messages(folder)]
+    return [(m.kind, float(m.tensors["weight"])) for m in recorded_messages(folder)]
 
 
 def test_checkpoints_are_uploads_and_what_follows_the_last_one_too(
@@ -56,7 +48,7 @@ def test_an_epoch_may_be_a_checkpoint(tmp_path: Path) -> None:
     tell(RecordingCallback(tmp_path / "run", at="epoch", client="lab"), *events)
     assert [kind for kind, _ in recorded_weights(tmp_path / "run")].count("update") == 1
     assert {
-        m.receiver for m in messages(tmp_path / "run") if m.kind == "broadcast"
+        m.receiver for m in recorded_messages(tmp_path / "run") if m.kind == "broadcast"
     } == {"lab"}
 
 

@@ -10,12 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from privaudit import Auditor, Ledger, load_run, split_membership
+from privaudit import Ledger, split_membership
 from privaudit.core.errors import ConfigError, LimitError, TooFewRecordsError
 from privaudit.datasets.split import PUBLIC, TEST
-from privaudit.recording.owner import use_owner
 from privaudit.recording.recorder import Recorder
-from tests.privaudit.recording.small_federation import COUNT, Linear, run_federation
+from tests.privaudit.recording.small_federation import (
+    COUNT,
+    Linear,
+    audited,
+    run_federation,
+)
 
 HOSPITALS = np.array(["Zurich", "St.-Anna", "Ward_3"])
 
@@ -237,8 +241,7 @@ def test_a_recorded_federation_of_hospitals_is_audited_by_patient(
     ledger = Ledger.load(file)
     with Recorder(tmp_path / "run", ledger=file, weight="num-examples") as recorder:
         run_federation(recorder, ledger, Linear(), names=ledger.clients)
-    with use_owner(Linear()):
-        audit = Auditor(load_run(tmp_path / "run")).attack("black-box", shadows=0)
+    audit = audited(tmp_path / "run", "black-box", shadows=0)
     candidates = np.flatnonzero(ledger.owner >= 0)
     assert sum(audit.auroc.n) == len(candidates) // 2
     assert audit.auroc.value > 0.95

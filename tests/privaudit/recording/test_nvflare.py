@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from privaudit.federated.transcripts.folder import TranscriptFolder
-from privaudit.federated.transcripts.transcript import Message
 from privaudit.recording.bundle import read_bundle
 from privaudit.recording.membership_split import split_membership
 
@@ -28,6 +26,7 @@ from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
 
 from privaudit.recording.nvflare import RecordingFilter
+from tests.privaudit.recording.small_federation import recorded_messages
 
 SITES = ("hospital-a", "hospital-b")
 
@@ -79,16 +78,10 @@ def play(
             )
 
 
-def messages(folder: Path) -> list[Message]:
-    bundle = read_bundle(folder)
-    transcript = TranscriptFolder(folder / "transcript")
-    return list(transcript.read(head=bundle.head, length=bundle.length))
-
-
 def recorded(folder: Path, kind: str) -> list[tuple[int, str, float]]:
     return [
         (m.round, m.receiver if kind == "broadcast" else m.sender, float(m.tensors["w"][0]))
-        for m in messages(folder)
+        for m in recorded_messages(folder)
         if m.kind == kind
     ]  # fmt: skip
 
@@ -113,7 +106,7 @@ def test_a_server_records_everyone_and_the_mean_of_the_last_round(
         *((0, "hospital-a", 1.0), (0, "hospital-b", 2.0)),
         *((1, "hospital-a", 11.0), (1, "hospital-b", 12.0)),
     ]
-    updates = [m.tensors for m in messages(folder) if m.kind == "update"]
+    updates = [m.tensors for m in recorded_messages(folder) if m.kind == "update"]
     steps = str(MetaKey.NUM_STEPS_CURRENT_ROUND)
     assert [int(tensors[steps]) for tensors in updates] == [5, 10, 5, 10]
     assert read_bundle(folder).aggregation.uploads == "models"

@@ -14,7 +14,13 @@ from privaudit.evaluation.distribution_shift import measure_shift, usual_foreign
 from privaudit.federated.transcripts.threat_models import find_threat
 from privaudit.recording.owner import use_owner
 from privaudit.recording.recorder import Recorder
-from tests.privaudit.recording.small_federation import NAMES, Linear, start, toss
+from tests.privaudit.recording.small_federation import (
+    NAMES,
+    Linear,
+    audited,
+    start,
+    toss,
+)
 
 LATE = NAMES[2]
 
@@ -82,8 +88,7 @@ def test_integers_and_truth_values_are_watched(tmp_path: Path) -> None:
         for number, name in enumerate(NAMES):
             sent = owner.local_update(begin, ledger.members_of(number), 0)
             recorder.update(0, name, sent, weight=5)
-    with use_owner(owner):
-        audit = Auditor(load_run(tmp_path / "run")).attack("update-watch", shadows=0)
+    audit = audited(tmp_path / "run", "update-watch", shadows=0, owner=owner)
     assert audit.auroc.value > 0.95
 
 

@@ -16,7 +16,7 @@ from privaudit.core.errors import AttackError, PrivauditError
 from privaudit.recording.owner import Owner, load_owner, use_owner
 from tests.conftest import Cli
 from tests.places import ROOT
-from tests.privaudit.recording.small_federation import Linear, record
+from tests.privaudit.recording.small_federation import Linear
 
 CODE = """
 from small import answer
@@ -24,13 +24,6 @@ labels = [0, 1, 2]
 def query(tensors, positions):
     return answer
 """
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("recorded") / "run"
-    record(place)
-    return place
 
 
 def test_a_file_is_imported_with_what_lies_beside_it(

@@ -32,6 +32,7 @@ from tests.privaudit.recording.small_federation import (
     NAMES,
     ROUNDS,
     Linear,
+    audited,
     owners,
     record,
     run_federation,
@@ -56,13 +57,6 @@ def headline_alone(name: str) -> Scenario:
 
 
 HEADLINES = {name: headline_alone(name) for name in SCENARIOS}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("recorded") / "run"
-    record(place)
-    return place
 
 
 @pytest.fixture(scope="module")
@@ -114,13 +108,9 @@ def test_what_was_seen_fails_the_bound_on_what_was_never_seen(tmp_path: Path) ->
 
 
 def test_shadows_are_trained_by_the_owners_function(folder: Path) -> None:
-    with use_owner(Linear()):
-        audit = Auditor(load_run(folder)).attack(
-            "server-reconstruct",
-            attacks=["lira:mode=online"],
-            shadows=8,
-            clients=1,
-        )
+    audit = audited(
+        folder, "server-reconstruct", attacks=["lira:mode=online"], shadows=8, clients=1
+    )
     lira = audit.results["lira:mode=online"]
     assert lira.auroc.value > 0.95
     assert sum(lira.auroc.n) == CANDIDATES
@@ -140,8 +130,7 @@ def test_an_owners_measure_of_utility_is_taken(folder: Path) -> None:
         def utility(self, tensors: object, positions: np.ndarray) -> np.ndarray:
             return np.full(len(positions), 0.25)
 
-    with use_owner(Measured()):
-        audit = Auditor(load_run(folder)).attack("prompt-release", shadows=0)
+    audit = audited(folder, "prompt-release", shadows=0, owner=Measured())
     assert audit.measured_utility.local.value == 0.25
     assert audit.measured_utility.metric == "utility"
 
@@ -236,8 +225,7 @@ def test_what_cannot_be_done_says_which_function_is_missing(
 
 def test_without_local_update_no_shadows_are_trained_by_default(folder: Path) -> None:
     owner = Owner(**{**vars(Owner.of(Linear())), "local_update": None})
-    with use_owner(owner):
-        audit = Auditor(load_run(folder)).attack("server-reconstruct")
+    audit = audited(folder, "server-reconstruct", owner=owner)
     assert "lira" not in audit.results
     assert audit.auroc.value > 0.95
 
@@ -267,8 +255,7 @@ def test_differences_are_models_again(tmp_path: Path) -> None:
         tmp_path / "run", ledger=toss(), weight="n", uploads="differences"
     ) as recorder:
         run_federation(recorder, toss(), Linear(), say=say)
-    with use_owner(Linear()):
-        audit = Auditor(load_run(tmp_path / "run")).attack(shadows=0)
+    audit = audited(tmp_path / "run", shadows=0)
     assert audit.auroc.value > 0.95
 
 
@@ -332,8 +319,7 @@ def test_an_owners_words_are_words_on_page_and_terminal(tmp_path: Path) -> None:
     """No markup of a terminal's or a page's."""
     name = "[red]<b>FedAvg</b>[/red]"
     record(tmp_path / "run", trainer=name)
-    with use_owner(Linear()):
-        audit = Auditor(load_run(tmp_path / "run")).attack("prompt-release", shadows=0)
+    audit = audited(tmp_path / "run", "prompt-release", shadows=0)
     console = Console(file=io.StringIO(), width=200)
     print_table([audit], console)
     assert name in console.file.getvalue()  # type: ignore[attr-defined]
@@ -349,8 +335,7 @@ def test_without_broadcasts_uploads_are_attacked(tmp_path: Path) -> None:
         for number, client in enumerate(NAMES):
             sent = owner.local_update(start(), ledger.members_of(number), 0)
             recorder.update(0, client, sent)
-    with use_owner(owner):
-        audit = Auditor(load_run(tmp_path / "run")).attack(shadows=0)
+    audit = audited(tmp_path / "run", shadows=0, owner=owner)
     assert audit.utility is None
     assert audit.auroc.value > 0.95
     assert "Privacy-utility trade-off" not in render_report([audit])
@@ -361,8 +346,7 @@ def test_a_ledger_that_says_nothing_of_a_coin_gives_no_verdict(
 ) -> None:
     tossed = toss()
     record(tmp_path / "run", Ledger(tossed.owner, tossed.is_member))
-    with use_owner(Linear()):
-        audit = Auditor(load_run(tmp_path / "run")).attack(shadows=0)
+    audit = audited(tmp_path / "run", shadows=0)
     assert audit.auroc.value > 0.95
     assert audit.headline.verdict.kind == "sampling unknown"
 

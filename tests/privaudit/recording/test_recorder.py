@@ -11,7 +11,6 @@ import torch
 
 from privaudit import load_run
 from privaudit.core.errors import ConfigError, PrivauditError
-from privaudit.federated.transcripts.folder import TranscriptFolder
 from privaudit.privacy.claim import Claim
 from privaudit.privacy.events import MechanismEvent
 from privaudit.recording.bundle import BUNDLE, read_bundle
@@ -22,7 +21,9 @@ from tests.privaudit.recording.small_federation import (
     NAMES,
     ROUNDS,
     Linear,
+    audited,
     record,
+    recorded_messages,
     run_federation,
     start,
     toss,
@@ -84,9 +85,7 @@ def test_a_tensor_is_recorded_as_it_was(tmp_path: Path) -> None:
         recorder.update(0, client, {"w": weight.numpy()})
     weight += 1
     recorder.close()
-    folder = TranscriptFolder(tmp_path / "run" / "transcript")
-    bundle = read_bundle(tmp_path / "run")
-    stored = list(folder.read(head=bundle.head, length=bundle.length))
+    stored = recorded_messages(tmp_path / "run")
     assert [m.tensors["w"].sum().item() for m in stored] == [0, 0, 0, 3, 3, 3]
 
 
@@ -97,11 +96,9 @@ def test_a_broadcast_that_is_repeated_counts_once(tmp_path: Path) -> None:
         recorder.broadcast(0, "a", {"w": torch.zeros(3)})
     recorder.broadcast(0, "b", {"w": torch.zeros(3)})
     recorder.close()
-    bundle = read_bundle(tmp_path / "run")
-    stored = TranscriptFolder(tmp_path / "run" / "transcript")
-    sent = stored.read(head=bundle.head, length=bundle.length)
+    sent = recorded_messages(tmp_path / "run")
     assert [message.receiver for message in sent] == ["a", "b"]
-    assert bundle.length == 1  # line, for both receive the same
+    assert read_bundle(tmp_path / "run").length == 1  # line, for both receive the same
 
 
 def test_memory_does_not_grow_with_rounds(tmp_path: Path) -> None:
@@ -159,8 +156,6 @@ def test_the_last_model_is_everybodys_where_it_is_one(tmp_path: Path) -> None:
 
 def test_without_a_last_model_a_server_knows_the_mean(tmp_path: Path) -> None:
     """Nobody broadcast what came of the last round; who summed it knows."""
-    from privaudit import Auditor
-    from privaudit.recording.owner import use_owner
 
     ledger, owner = toss(), Linear()
     with Recorder(tmp_path / "run", ledger=ledger, weight="n") as recorder:
@@ -170,10 +165,7 @@ def test_without_a_last_model_a_server_knows_the_mean(tmp_path: Path) -> None:
             members = ledger.members_of(number)
             sent = owner.local_update(start(), members, 0)
             recorder.update(0, client, sent, weight=len(members))
-    with use_owner(owner):
-        audit = Auditor(load_run(tmp_path / "run")).attack(
-            "server-aggregate", shadows=0
-        )
+    audit = audited(tmp_path / "run", "server-aggregate", shadows=0, owner=owner)
     assert audit.auroc.value > 0.95
 
 

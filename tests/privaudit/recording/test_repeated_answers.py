@@ -14,7 +14,7 @@ from privaudit.core.errors import AttackError
 from privaudit.recording import recorded_trainer
 from privaudit.recording.owner import use_owner
 from privaudit.recording.repeated_answers import why_not_repeatable
-from tests.privaudit.recording.small_federation import CLASSES, Linear, record
+from tests.privaudit.recording.small_federation import CLASSES, Linear
 
 
 class Asked(Linear):
@@ -31,26 +31,17 @@ class Asked(Linear):
         return answer
 
 
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("recorded") / "run"
-    record(folder)
-    return folder
-
-
 @pytest.mark.parametrize("layer", [nn.Dropout(0.1), nn.BatchNorm1d(CLASSES)])
-def test_models_in_training_mode_give_no_audit(
-    layer: nn.Module, recorded: Path
-) -> None:
+def test_models_in_training_mode_give_no_audit(layer: nn.Module, folder: Path) -> None:
     owner = Asked(layer.train())
     with (
         use_owner(owner),
         pytest.raises(AttackError, match=r"call its \.eval\(\) in query"),
     ):
-        Auditor(load_run(recorded)).attack(shadows=0, is_logged=False)
+        Auditor(load_run(folder)).attack(shadows=0, is_logged=False)
     owner.layer.eval()
     with use_owner(owner):
-        Auditor(load_run(recorded)).attack(shadows=0, is_logged=False)
+        Auditor(load_run(folder)).attack(shadows=0, is_logged=False)
 
 
 class TrainsIt(Asked):
@@ -62,17 +53,17 @@ class TrainsIt(Asked):
 
 
 def test_a_model_that_shadow_training_left_in_training_mode_is_refused(
-    recorded: Path,
+    folder: Path,
 ) -> None:
     owner = TrainsIt(nn.Dropout(0.1).eval())
     with use_owner(owner):
-        Auditor(load_run(recorded)).attack(shadows=0, is_logged=False)
+        Auditor(load_run(folder)).attack(shadows=0, is_logged=False)
         with pytest.raises(AttackError, match="answers the same question differently"):
-            Auditor(load_run(recorded)).attack(clients=1, shadows=5, is_logged=False)
+            Auditor(load_run(folder)).attack(clients=1, shadows=5, is_logged=False)
 
 
 def test_a_run_asks_its_models_again_once(
-    recorded: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many attacks are made of it: an owner's models may be slow."""
     checked: list[int] = []
@@ -86,7 +77,7 @@ def test_a_run_asks_its_models_again_once(
     monkeypatch.setattr(recorded_trainer, "why_not_repeatable", counted)
     owner = Asked(nn.Identity())
     with use_owner(owner):
-        run = load_run(recorded)
+        run = load_run(folder)
         for _ in range(2):
             Auditor(run).attack(shadows=0, is_logged=False)
     assert checked == [2]

@@ -8,7 +8,13 @@ from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.datasets.captions.image_captions import read_image_captions
 from privaudit.datasets.dataset import TEST_SPLIT, TRAIN
 from privaudit.datasets.sources import load_dataset
-from tests.privaudit.datasets.conftest import Bring, picture, write_folder
+from tests.privaudit.datasets.conftest import (
+    Bring,
+    greys,
+    parts_of,
+    picture,
+    write_folder,
+)
 
 LIST = "metadata.jsonl"
 LINES: list[dict[str, Any]] = [
@@ -39,8 +45,7 @@ def test_captions_answers_and_choices_may_stand_in_one_list(bring: Bring) -> Non
     answers = [dialogue.answers for dialogue in dataset.dialogues]
     assert answers == [("A dog.", "One dog."), ("A cat.",), ("dog", "a dog"), ("B",)]
     assert dataset.dialogues[3].choices == ("dog", "cat")
-    greys = [int(dataset.images[i][0, 0, 0]) for i in range(4)]  # type: ignore[index]
-    assert greys == [1, 2, 1, 2]
+    assert greys(dataset) == [1, 2, 1, 2]
 
 
 def test_labels_may_be_left_out_and_splits_given(tmp_path: Path) -> None:
@@ -49,8 +54,7 @@ def test_labels_may_be_left_out_and_splits_given(tmp_path: Path) -> None:
     path = write_folder(tmp_path, {LIST: lines(one, two), **PICTURES})
     dataset = read_image_captions(path / LIST, question="What is it?")
     assert dataset.class_names == ("picture",)
-    assert dataset.split is not None
-    assert dataset.split.tolist() == [TRAIN, TEST_SPLIT]
+    assert parts_of(dataset) == [TRAIN, TEST_SPLIT]
     assert dataset.dialogues[0].question == "What is it?"
 
 

@@ -7,7 +7,7 @@ import pytest
 from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.datasets.captions.llava_json import read_llava_json
 from privaudit.datasets.sources import load_dataset
-from tests.privaudit.datasets.conftest import Bring, picture, write_folder
+from tests.privaudit.datasets.conftest import Bring, greys, picture, write_folder
 
 LIST = "llava_v1_5_mix665k.json"
 PICTURES = {"coco/train2017/1.png": picture(1), "gqa/images/2.png": picture(2)}
@@ -34,7 +34,7 @@ def test_the_first_exchange_about_each_picture_is_read(bring: Bring) -> None:
     assert dataset.class_names == ("coco", "gqa")
     assert dataset.labels.tolist() == [0, 1]
     assert dataset.split is None
-    assert [int(dataset.images[i][0, 0, 0]) for i in range(2)] == [1, 2]  # type: ignore[index]
+    assert greys(dataset) == [1, 2]
 
 
 @pytest.mark.parametrize(

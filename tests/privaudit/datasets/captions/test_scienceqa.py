@@ -8,7 +8,13 @@ from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, VALIDATION
 from privaudit.datasets.sources import load_dataset
 from privaudit.statistics.captions.exact_match import exact_match
-from tests.privaudit.datasets.conftest import Bring, picture, write_folder
+from tests.privaudit.datasets.conftest import (
+    Bring,
+    greys,
+    parts_of,
+    picture,
+    write_folder,
+)
 
 QUESTION = {
     "question": "Which of these states is farthest north?",
@@ -52,10 +58,8 @@ def test_questions_with_a_picture_are_read_as_the_split_lists_them(
     dataset = load_dataset("scienceqa", bring(files(folder=folder), LISTS))
     assert dataset.class_names == ("geography", "physics")
     assert dataset.labels.tolist() == [1, 0, 0]
-    assert dataset.split is not None
-    assert dataset.split.tolist() == [TRAIN, VALIDATION, TEST_SPLIT]
-    greys = [int(dataset.images[i][0, 0, 0]) for i in range(3)]  # type: ignore[index]
-    assert greys == [3, 4, 1]
+    assert parts_of(dataset) == [TRAIN, VALIDATION, TEST_SPLIT]
+    assert greys(dataset) == [3, 4, 1]
 
 
 def test_the_question_is_written_as_the_published_template_has_it(

@@ -13,6 +13,7 @@ from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, VALIDATION, FeatureBan
 from privaudit.datasets.images.feature_bank import read_caption_bank, read_feature_bank
 from privaudit.datasets.sources import load_dataset
 from tests.places import SHARED
+from tests.privaudit.datasets.conftest import parts_of
 
 NAMES = np.array(["cat", "stop_sign"])
 LABELS = np.array([0, 1, 1, 0])
@@ -50,8 +51,7 @@ def test_bytes_are_multiplied_by_the_scale_and_other_names_do_too(
     dataset = load_dataset("feature-bank", path.parent)
     assert isinstance(dataset.images, FeatureBank)
     assert torch.equal(dataset.images.embeddings, torch.from_numpy(FLOATS / 2))
-    assert dataset.split is not None
-    assert dataset.split.tolist() == [TRAIN, VALIDATION, TEST_SPLIT, TRAIN]
+    assert parts_of(dataset) == [TRAIN, VALIDATION, TEST_SPLIT, TRAIN]
     assert dataset.domain_names == ("art work", "b")
     assert dataset.domains is not None
     assert dataset.domains.tolist() == [0, 0, 1, 1]

@@ -14,6 +14,8 @@ from privaudit.datasets.images.picture_files import PictureFiles
 from privaudit.datasets.sources import load_dataset
 from tests.privaudit.datasets.conftest import (
     Bring,
+    greys,
+    parts_of,
     picture,
     tree,
     write_archive,
@@ -26,8 +28,7 @@ def test_folders_are_classes_in_the_order_of_the_alphabet(bring: Bring) -> None:
     assert dataset.class_names == ("ant lion", "zebra")
     assert dataset.labels.tolist() == [0, 0, 0, 1, 1, 1]
     assert dataset.split is None
-    greys = [int(dataset.images[i][0, 0, 0]) for i in range(6)]  # type: ignore[index]
-    assert greys == [3, 4, 5, 0, 1, 2]
+    assert greys(dataset) == [3, 4, 5, 0, 1, 2]
 
 
 def test_a_first_level_of_parts_is_the_split(bring: Bring) -> None:
@@ -186,8 +187,7 @@ def test_the_lists_of_domainnet_say_what_is_for_tests(tmp_path: Path) -> None:
     }
     dataset = load_dataset("domainnet", write_folder(tmp_path, {**files, **lists}))
     assert len(dataset) == 8
-    assert dataset.split is not None
-    assert dataset.split.tolist() == [TRAIN, TEST_SPLIT] * 4
+    assert parts_of(dataset) == [TRAIN, TEST_SPLIT] * 4
 
 
 def test_a_listed_picture_that_is_missing_is_named(tmp_path: Path) -> None:

@@ -17,12 +17,13 @@ from typer.testing import CliRunner
 from privaudit import Auditor
 from privaudit.cli.main import app
 from privaudit.core.errors import ConfigError, MissingFileError, PrivauditError
-from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, Texts
+from privaudit.datasets.dataset import TEST_SPLIT, TRAIN
 from privaudit.datasets.sources import TableColumns, load_dataset
 from privaudit.datasets.tables.hf import read_hf
 from privaudit.datasets.tables.pictures import TablePictures
 from privaudit.federated.runs.config import make_config
 from privaudit.federated.runs.folder.run_names import load_run
+from tests.privaudit.datasets.conftest import parts_of, texts_of
 
 pyarrow = pytest.importorskip("pyarrow", reason="needs the extra hf (pyarrow)")
 parquet = pytest.importorskip("pyarrow.parquet", reason="needs the extra hf (pyarrow)")
@@ -151,8 +152,7 @@ def test_pictures_are_read_from_every_layout(
     assert all(torch.equal(dataset.images[n], expected[n]) for n in order)
     assert dataset.labels.tolist() == [0, 1] * 5
     assert dataset.class_names == ("cat", "stop sign")
-    assert dataset.split is not None
-    assert dataset.split.tolist() == [TRAIN] * 8 + [TEST_SPLIT] * 2
+    assert parts_of(dataset) == [TRAIN] * 8 + [TEST_SPLIT] * 2
     assert not dataset.dialogues
     assert dataset.hash == read_hf(by_name(tmp_path / "again")).hash
 
@@ -239,13 +239,11 @@ def test_texts_alone_and_pairs_have_classes_and_questions(tmp_path: Path) -> Non
     }
     write_parquet(tmp_path / "train.parquet", columns)
     alone = read_hf(tmp_path)
-    assert isinstance(alone.images, Texts)
-    assert alone.images.texts == (("one",), ("two",), ("four",))  # -1 is no class
+    assert texts_of(alone) == (("one",), ("two",), ("four",))  # -1 is no class
     assert (alone.labels.tolist(), alone.class_names) == ([1, 0, 1], ("9", "10"))
     assert alone.dialogues[0].question.startswith("Text: one\nWhich class is it?")
     pairs = read_hf(tmp_path, TableColumns(text="text,other"))
-    assert isinstance(pairs.images, Texts)
-    assert pairs.images.texts[2] == ("four", "d")
+    assert texts_of(pairs)[2] == ("four", "d")
 
 
 def test_validation_stands_in_for_a_test_split_and_other_splits_are_left_out(
@@ -256,8 +254,7 @@ def test_validation_stands_in_for_a_test_split_and_other_splits_are_left_out(
     splits = {"splits": ["train", "validation", "unsupervised"]}
     (tmp_path / "dataset_dict.json").write_text(json.dumps(splits))
     dataset = read_hf(tmp_path)
-    assert dataset.split is not None
-    assert dataset.split.tolist() == [TRAIN] * 2 + [TEST_SPLIT] * 2
+    assert parts_of(dataset) == [TRAIN] * 2 + [TEST_SPLIT] * 2
     assert read_hf(tmp_path / "train").split is None
 
 

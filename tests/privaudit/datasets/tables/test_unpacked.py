@@ -12,6 +12,7 @@ from privaudit.core.errors import ConfigError
 from privaudit.datasets.dataset import Texts
 from privaudit.datasets.sources import NO_COLUMNS, TableColumns
 from privaudit.datasets.tables.hf import read_hf
+from tests.privaudit.datasets.conftest import texts_of
 
 pyarrow = pytest.importorskip("pyarrow", reason="needs the extra hf (pyarrow)")
 parquet = pytest.importorskip("pyarrow.parquet", reason="needs the extra hf (pyarrow)")
@@ -122,8 +123,7 @@ def test_arrow_of_numbered_values_is_refused_and_plain_is_read(
     texts = pyarrow.array(["one", "two"] * 2)
     table = pyarrow.table({"text": texts, "label": [0, 1] * 2})
     plain = read_hf(stream(tmp_path / "a.arrow", table, None, form))
-    assert isinstance(plain.images, Texts)
-    assert plain.images.texts == (("one",), ("two",)) * 2
+    assert texts_of(plain) == (("one",), ("two",)) * 2
     assert torch.equal(plain.labels, torch.tensor([0, 1, 0, 1]))
     numbered = table.set_column(0, "text", texts.dictionary_encode())
     with pytest.raises(ConfigError, match="numbered values"):

@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from privaudit.core.errors import ConfigError, MissingFileError
-from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, Dataset, Texts
+from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, Dataset
 from privaudit.datasets.sources import load_dataset
 from privaudit.statistics.captions.exact_match import exact_match
 from tests.conftest import Cli
-from tests.privaudit.datasets.conftest import write_folder
+from tests.privaudit.datasets.conftest import parts_of, texts_of, write_folder
 
 SST2 = {
     "train.tsv": 'sentence\tlabel\na "fine film \t1\ndull\u2028 \t0\n',
@@ -36,27 +36,21 @@ def read(name: str, files: dict[str, str], folder: Path) -> Dataset:
     return load_dataset(name, folder)
 
 
-def texts(dataset: Dataset) -> tuple[tuple[str, ...], ...]:
-    assert isinstance(dataset.images, Texts)
-    return dataset.images.texts
-
-
 def test_sst2_is_read_from_its_table_and_dev_is_the_test_part(tmp_path: Path) -> None:
     dataset = read("sst-2", SST2, tmp_path)
-    assert texts(dataset) == (('a "fine film',), ("dull",), ("it 's good",), ("no",))
+    assert texts_of(dataset) == (('a "fine film',), ("dull",), ("it 's good",), ("no",))
     assert dataset.labels.tolist() == [1, 0, 1, 0]
     assert dataset.class_names == ("negative", "positive")
-    assert dataset.split is not None
-    assert dataset.split.tolist() == [TRAIN, TRAIN, TEST_SPLIT, TEST_SPLIT]
+    assert parts_of(dataset) == [TRAIN, TRAIN, TEST_SPLIT, TEST_SPLIT]
 
 
 def test_qnli_and_mnli_are_pairs(tmp_path: Path) -> None:
     qnli = read("qnli", QNLI, tmp_path / "qnli")
-    assert texts(qnli)[1] == ("When?", "In 1990.")
+    assert texts_of(qnli)[1] == ("When?", "In 1990.")
     assert qnli.class_names == ("entailment", "not entailment")
     assert qnli.labels.tolist() == [1, 0, 0]
     mnli = read("mnli", MNLI, tmp_path / "mnli")
-    assert texts(mnli)[0] == ("A dog.", "An animal.")
+    assert texts_of(mnli)[0] == ("A dog.", "An animal.")
     assert mnli.class_names == ("entailment", "neutral", "contradiction")
 
 
@@ -67,7 +61,7 @@ def test_the_name_says_which_genres_are_tested_and_no_consensus_is_left_out(
     other = load_dataset("mnli-mismatched", tmp_path)
     assert matched.labels.tolist() == [0, 2, 1, 1]
     assert other.labels.tolist() == [0, 2, 1, 2]
-    assert (texts(matched)[-1], texts(other)[-1]) == (
+    assert (texts_of(matched)[-1], texts_of(other)[-1]) == (
         ("One.", "Two."),
         ("Red.", "Blue."),
     )

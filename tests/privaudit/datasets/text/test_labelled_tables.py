@@ -5,10 +5,16 @@ from typing import Any
 import pytest
 
 from privaudit.core.errors import ConfigError, MissingFileError
-from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, VALIDATION, Dataset, Texts
+from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, VALIDATION
 from privaudit.datasets.sources import load_dataset
 from privaudit.datasets.text.labelled_tables import COLUMNS_FILE
-from tests.privaudit.datasets.conftest import picture, write_folder
+from tests.privaudit.datasets.conftest import (
+    greys,
+    parts_of,
+    picture,
+    texts_of,
+    write_folder,
+)
 
 HEAD = "Path,Sex,Frontal/Lateral,Edema,Fracture,Pleural Effusion\n"
 TRAIN_ROWS = (
@@ -42,11 +48,6 @@ def chexpert(folder: Path, **columns: Any) -> Path:
     return write_folder(folder / NAME, files)
 
 
-def greys(dataset: Dataset) -> list[int]:
-    pictures: Any = dataset.images
-    return [int(pictures[i][0, 0, 0]) for i in range(len(dataset))]
-
-
 def test_an_owner_column_makes_domains(tmp_path: Path) -> None:
     rows = "text,label,writer\na,yes,Zoe\nb,no,Ann\nc,yes,Zoe\n"
     columns = json.dumps({"owner": "writer"})
@@ -64,8 +65,7 @@ def test_chexpert_has_one_finding_and_ignores_uncertain_records_by_default(
     assert dataset.class_names == ("no Pleural Effusion", "Pleural Effusion")
     assert dataset.labels.tolist() == [1, 0, 0, 0, 0]
     assert greys(dataset) == [0, 1, 3, 4, 5]
-    assert dataset.split is not None
-    assert dataset.split.tolist() == [TRAIN] * 4 + [TEST_SPLIT]
+    assert parts_of(dataset) == [TRAIN] * 4 + [TEST_SPLIT]
     assert dataset.template == "a chest X-ray with {}."
 
 
@@ -118,8 +118,7 @@ def test_parts_can_stand_in_a_column(tmp_path: Path) -> None:
         },
     )  # fmt: skip
     dataset = load_dataset("image-table", path)
-    assert dataset.split is not None
-    assert dataset.split.tolist() == [TRAIN, VALIDATION, TEST_SPLIT]
+    assert parts_of(dataset) == [TRAIN, VALIDATION, TEST_SPLIT]
     assert dataset.class_names == ("x", "y")
     (path / "all.csv").write_text(rows)
     with pytest.raises(ConfigError, match=r"Line 3 .* of the split 'validate'"):
@@ -135,8 +134,7 @@ NOTES = (
 def test_notes_are_texts_of_many_lines(tmp_path: Path) -> None:
     path = write_folder(tmp_path, {"NOTEEVENTS.csv": NOTES.encode("utf-8-sig")})
     dataset = load_dataset("mimic-notes", path)
-    assert isinstance(dataset.images, Texts)
-    assert dataset.images.texts[0] == ('Pt stable,\nsaid "fine".',)
+    assert texts_of(dataset)[0] == ('Pt stable,\nsaid "fine".',)
     assert dataset.class_names == ("Nursing", "Radiology")
     assert dataset.labels.tolist() == [0, 1, 0]
     assert dataset.split is None
@@ -154,8 +152,7 @@ def test_pairs_of_texts_and_names_that_no_answer_could_tell_apart(
         COLUMNS_FILE: json.dumps(columns).encode(),
     }
     dataset = load_dataset("text-table", write_folder(tmp_path, files))
-    assert isinstance(dataset.images, Texts)
-    assert dataset.images.texts == (("a", "b"), ("c", "d"))
+    assert texts_of(dataset) == (("a", "b"), ("c", "d"))
     assert dataset.dialogues == ()
 
 

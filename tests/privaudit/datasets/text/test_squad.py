@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from privaudit.core.errors import ConfigError, MissingFileError
-from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, Texts
+from privaudit.datasets.dataset import TEST_SPLIT, TRAIN
 from privaudit.datasets.dialogues import Dialogue
 from privaudit.datasets.sources import load_dataset
 from privaudit.federated.runs.tasks import score_writing
 from privaudit.federated.trainer import Records
-from tests.privaudit.datasets.conftest import write_folder
+from tests.privaudit.datasets.conftest import parts_of, texts_of, write_folder
 
 
 def asked(question: str, *answers: str, number: str = "q", **more: Any) -> Any:
@@ -45,10 +45,8 @@ def test_questions_are_labelled_by_the_word_that_asks_and_dev_tests(
     dataset = load_dataset("squad", write_folder(tmp_path, FILES))
     assert dataset.class_names == ("other", "which", "who")
     assert dataset.labels.tolist() == [2, 2, 1, 0, 2]
-    assert dataset.split is not None
-    assert dataset.split.tolist() == [TRAIN] * 4 + [TEST_SPLIT]
-    assert isinstance(dataset.images, Texts)
-    assert dataset.images.texts[0] == ("Who won?", "About Super_Bowl.")
+    assert parts_of(dataset) == [TRAIN] * 4 + [TEST_SPLIT]
+    assert texts_of(dataset)[0] == ("Who won?", "About Super_Bowl.")
 
 
 def test_all_answers_are_references_and_the_context_is_written_out(

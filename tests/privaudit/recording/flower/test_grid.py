@@ -13,8 +13,6 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 from privaudit.federated.runs.ledger import Ledger
-from privaudit.federated.transcripts.folder import TranscriptFolder
-from privaudit.federated.transcripts.transcript import Transcript
 from privaudit.recording.flower import RecordingGrid
 from privaudit.recording.flower.mechanisms import UpdateNote
 from tests.privaudit.recording.flower.conftest import Recorded
@@ -26,16 +24,10 @@ from tests.privaudit.recording.flower.small_app import (
     client_app,
     fed_avg,
 )
+from tests.privaudit.recording.small_federation import recorded_messages
 
 pytestmark = pytest.mark.flower
 CLIENTS = [f"client-{n}" for n in range(NODES)]
-
-
-def transcript(folder: Path) -> Transcript:
-    bundle = json.loads((folder / "bundle.json").read_text())
-    return TranscriptFolder(folder / "transcript").read(
-        head=bundle["head"], length=bundle["length"]
-    )
 
 
 def start(grid: object, strategy: FedAvg | None = None, rounds: int = 2) -> list[float]:
@@ -51,7 +43,8 @@ def test_every_model_that_was_sent_is_recorded_once_and_in_order(
     with recording() as grid:
         start(grid)
     sent = [
-        (m.round, m.sender, m.receiver, m.kind) for m in transcript(tmp_path / "run")
+        (m.round, m.sender, m.receiver, m.kind)
+        for m in recorded_messages(tmp_path / "run")
     ]
     rounds = [
         [("server", c, "broadcast") for c in CLIENTS]
@@ -68,7 +61,9 @@ def test_updates_are_recorded_as_they_were_sent_with_their_weights(
 ) -> None:
     with recording() as grid:
         start(grid, rounds=1)
-    updates = {m.sender: m.tensors for m in transcript(tmp_path / "run") if m.is_update}
+    updates = {
+        m.sender: m.tensors for m in recorded_messages(tmp_path / "run") if m.is_update
+    }
     for number, client in enumerate(CLIENTS):
         assert updates[client]["w"].tolist() == [number + 1.0, number + 1.0]
         assert float(updates[client]["num-examples"]) == WEIGHTS[number]
@@ -132,7 +127,7 @@ def test_failed_and_missing_replies_are_no_updates(
 
     with recording(client_app(fails=fails)) as grid:
         start(grid)
-    sent = transcript(tmp_path / "run")
+    sent = recorded_messages(tmp_path / "run")
     updates = [(m.round, m.sender) for m in sent if m.is_update]
     assert (1, "client-1") not in updates
     assert len(updates) == 2 * NODES - 1
@@ -145,7 +140,7 @@ def test_a_node_that_never_replied_has_no_name_and_is_left_out(
 ) -> None:
     with recording(client_app(fails=lambda partition, _: partition == 2)) as grid:
         start(grid, fed_avg(fraction_evaluate=0.0))
-    parties = {m.receiver for m in transcript(tmp_path / "run") if m.round == 0}
+    parties = {m.receiver for m in recorded_messages(tmp_path / "run") if m.round == 0}
     assert parties == {"client-0", "client-1", "server"}
 
 
@@ -155,7 +150,7 @@ def test_without_an_evaluation_the_final_model_is_given(
     grid = recording()
     final = start(grid, fed_avg(fraction_evaluate=0.0))
     grid.close(arrays_of(*final))
-    given = [m for m in transcript(tmp_path / "run") if m.kind == "release"]
+    given = [m for m in recorded_messages(tmp_path / "run") if m.kind == "release"]
     assert [m.tensors["w"].tolist() for m in given] == [final] * NODES
 
 
@@ -170,7 +165,7 @@ def test_after_an_error_the_finished_rounds_are_whole(
 
     with pytest.raises(RuntimeError, match="stops"), recording() as grid:
         start(grid, Breaking(), rounds=4)
-    assert max(m.round for m in transcript(tmp_path / "run")) == 1
+    assert max(m.round for m in recorded_messages(tmp_path / "run")) == 1
     assert json.loads((tmp_path / "run/bundle.json").read_text())["rounds"] >= 2
 
 
@@ -187,7 +182,9 @@ def test_what_comes_late_belongs_to_the_round_in_which_it_arrives(
         grid.pull_messages(first[:1])
         second = list(grid.push_messages(train(2, grid.nodes[:1])))
         grid.pull_messages([*first[1:], *second])
-    updates = [(m.round, m.sender) for m in transcript(tmp_path / "run") if m.is_update]
+    updates = [
+        (m.round, m.sender) for m in recorded_messages(tmp_path / "run") if m.is_update
+    ]
     assert updates == [(0, "client-0"), *((1, client) for client in CLIENTS)]
 
 
@@ -264,7 +261,7 @@ def test_a_node_is_not_taken_for_a_client_that_it_is_not(
     assert run is not None
     assert run.participants == [("client-0", "client-2")]
     assert f"calls partition {partition!r} its own" in caplog.text
-    sent = transcript(run.path)
+    sent = recorded_messages(run.path)
     updates = {m.sender: m.tensors["w"][0] for m in sent if m.is_update}
     assert updates == {"client-0": 1.0, "client-2": 3.0}
 
@@ -274,7 +271,7 @@ def test_without_a_ledger_such_a_node_is_one_without_a_partition(
 ) -> None:
     with recording(noting(partition=0)) as grid:
         echo(grid, 1, grid.nodes)
-    sent = transcript(tmp_path / "run")
+    sent = recorded_messages(tmp_path / "run")
     updates = {m.sender: m.tensors["w"][0] for m in sent if m.is_update}
     assert updates == {"client-0": 1.0, "node-0": 2.0, "client-2": 3.0}
 
@@ -323,7 +320,7 @@ def test_rounds_count_from_0_whatever_flower_calls_them(
     with recording() as grid:
         for at in counts:
             echo(grid, at, grid.nodes)
-    updates = [m.round for m in transcript(tmp_path / "run") if m.is_update]
+    updates = [m.round for m in recorded_messages(tmp_path / "run") if m.is_update]
     assert updates == [0] * NODES + [1] * NODES
 
 
@@ -337,5 +334,5 @@ def test_records_that_change_between_two_sends_are_read_again(
             arrays["w"] = Array(np.full(2, number, dtype=np.float32))
             content = RecordDict({"arrays": arrays, "config": config})
             grid.send_and_receive([Message(content, node, "train")])
-    sent = [m for m in transcript(tmp_path / "run") if m.kind == "broadcast"]
+    sent = [m for m in recorded_messages(tmp_path / "run") if m.kind == "broadcast"]
     assert [m.tensors["w"][0] for m in sent] == [0, 1, 2]
