@@ -41,7 +41,6 @@ class Canaries:
     """Which candidates are canaries, and what makes them so.
 
     Attributes:
-        kind: What they are.
         indices: Their positions in the data set, in order.
         seeds: Draw labels and directions.
         shape: Of a prompt.

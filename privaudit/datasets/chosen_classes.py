@@ -116,12 +116,7 @@ def _pictures(
 
 @dataclass(frozen=True)
 class ChosenPictures(EncodedPictures):
-    """Some of the pictures that files hold; the same as if there were no others.
-
-    Attributes:
-        images: All of them.
-        places: Which, in order.
-    """
+    """Some of the pictures that files hold, by their places among all, in order."""
 
     images: EncodedPictures
     places: tuple[int, ...]

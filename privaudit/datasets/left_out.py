@@ -14,10 +14,7 @@ _RANGES = re.compile(r"\d{1,9}(-\d{1,9})?(,\d{1,9}(-\d{1,9})?)*", re.ASCII)
 
 
 def read_positions(text: str) -> Int[np.ndarray, " positions"]:
-    """Return positions in their order.
-
-    Args:
-        text: As "3,17,20-25".
+    """Return positions in their order, of a text such as "3,17,20-25".
 
     Raises:
         ValueError: It is none, a range goes down, or there are too many.
@@ -38,10 +35,7 @@ def read_positions(text: str) -> Int[np.ndarray, " positions"]:
 
 
 def write_positions(positions: Int[np.ndarray, " positions"]) -> str:
-    """Return the text of positions that :func:`read_positions` reads: shortest, once.
-
-    Args:
-        positions: At least one, in any order.
+    """Return the shortest text of one or more positions for :func:`read_positions`.
 
     Example:
         >>> write_positions(np.array([22, 3, 20, 21]))

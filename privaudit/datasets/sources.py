@@ -112,15 +112,15 @@ def load_dataset(
     columns: TableColumns = NO_COLUMNS,
     classes: str | None = None,
 ) -> Dataset:
-    """Return a data set by name.
+    """Return a data set by its name in ``privaudit list datasets``.
 
     A second call returns the same object, so what changed on the disk meanwhile is only
     seen by another process.
 
     Args:
-        name: From ``privaudit list datasets``.
+        name: One of these names, or NAME:PLACE.
         path: Its folder or file; None looks in the usual places.
-        columns: Of a data set in tables.
+        columns: Which columns of a data set in tables are what.
         classes: Names with commas between them: records of other classes are left out.
     """
     name, path = name_and_place(name, path)

@@ -95,21 +95,15 @@ def split_records(
 ) -> Split:
     """Split records into test, public and the clients' candidates.
 
-    Args:
-        labels: Class indices.
-        partition: How candidates are split.
-        shares: How many records are set apart, and how many are used.
-        clients: How many.
-        seeds: Of the run.
-        split: The data set's own parts.
-        domains: Of the records.
-        known: Records that the model has seen, whatever their part: they are public,
-            or left out where a share of public ones is asked for, since an adversary's
-            own records should look to the model as the candidates do.
-        group: For each record the position of the first one of its group; None splits
-            single records. A group stands for its first record: it is of that class and
-            that part of the data set's own, and shares, shots and sizes count groups. It
-            is known to the model if one of its records is.
+    ``split`` are the data set's own parts. Records that the model has seen are ``known``
+    by their positions: they are public, or left out where a share of public ones is
+    asked for, since an adversary's own records should look to the model as the
+    candidates do.
+
+    ``group`` is for each record the position of the first one of its group; None splits
+    single records. A group stands for its first record: it is of that class and that
+    part of the data set's own, and shares, shots and sizes count groups. It is known to
+    the model if one of its records is.
 
     Raises:
         TooFewRecordsError: The shares leave no candidates, no test record or hardly a public

@@ -114,7 +114,6 @@ class Owner:
     """An owner's module, checked; its fields are the names in the table above.
 
     Attributes:
-        name: For errors.
         code: SHA-256 of its code: what it answered may be kept while that stays the
             same. Empty where it is not known: then nothing is kept.
         contents: A hash of each record; None takes each for another one.

@@ -178,14 +178,9 @@ class Recorder:
     def update(self, round: int, client: str, tensors: Any, weight: Any = None) -> bool:
         """Record what a client sent to the server, as it was sent; return whether it was.
 
-        With a warning left out is what is no tensors, has no weight that is a finite
-        number of 0 or more, or is the client's second in this round.
-
-        Args:
-            round: From 0.
-            client: Its name.
-            tensors: Tensors or arrays by name, not multiplied by any weight.
-            weight: The number of that name, if it is not among the tensors.
+        Tensors are not multiplied by any weight, which may be among them. With a warning
+        left out is what is no tensors, has no weight that is a finite number of 0 or
+        more, or is the client's second in this round.
 
         Raises:
             ConfigError: As :meth:`broadcast`, or there is a weight, and none is declared.

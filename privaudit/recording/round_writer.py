@@ -27,8 +27,7 @@ class RoundWriter:
         folder: Of the transcript, which is emptied.
 
     Attributes:
-        number: Of the round.
-        messages: Of this round, as far as they were sent.
+        messages: Of the round ``number``, as far as they were sent.
         end: Of the hash chain, behind what was written.
         seconds: Of each written round, from its first message to its last.
     """

@@ -48,7 +48,7 @@ class Named(type):
     """A name of the pickle's: a class of its own, as only classes are made anew.
 
     Attributes:
-        name: MODULE.NAME.
+        name: As MODULE.NAME.
         make: What is called in its place.
     """
 

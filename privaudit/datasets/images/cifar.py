@@ -88,7 +88,6 @@ class Version:
     """One form in which one of the two data sets is published.
 
     Attributes:
-        archive: The usual archive's name.
         train: Files of the training part, in order.
         test: The file of the test part.
         names: The file of the class names.

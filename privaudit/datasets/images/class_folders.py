@@ -23,10 +23,8 @@ Levels = list[tuple[str, ...]]
 def levels_of(store: Store, wanted: int) -> Levels:
     """Return each picture's folders and name, without what is in front for all.
 
-    Args:
-        store: Where the pictures lie.
-        wanted: How many folders each needs; more in front are dropped if they are the
-            same for all pictures.
+    Each needs ``wanted`` folders; more in front are dropped if they are the same for all
+    pictures.
     """
     if isinstance(store, FolderStore) and (empty := store.empty_folders()):
         raise DatasetError(

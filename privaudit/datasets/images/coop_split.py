@@ -62,10 +62,8 @@ _CONSTRUCTORS = {
 def read_few_shot(path: Path, known: Sequence[Row]) -> dict[str, list[Row]]:
     """Return the rows of a few-shot split, each with the file's name in the full split.
 
-    Args:
-        path: The pickle.
-        known: Rows of the full split's train and val, whose names end the pickle's
-            paths.
+    ``known`` are rows of the full split's train and val, whose names end the pickle's
+    paths.
     """
     found = read_plain_pickle(read_bytes(path, "list"), str(path), _CONSTRUCTORS)
     if not isinstance(found, dict) or not found.get("train"):
@@ -125,13 +123,10 @@ class CoopPart:
     """A data set that CoOp has a split of.
 
     Attributes:
-        name: Here.
         summary: What it is, in one line.
         folder: Its folder in CoOp's layout.
         split: Of the split file's name: split_zhou_SPLIT.json.
         pictures: The folder of the pictures, inside it.
-        page: Where the pictures are.
-        template: CoOp's hand-written prompt.
     """
 
     name: str

@@ -82,7 +82,6 @@ class PictureFiles(EncodedPictures):
     """Pictures of a folder or an archive, each read when it is asked for.
 
     Attributes:
-        store: Where they are.
         names: Their files, in the order of the records.
     """
 

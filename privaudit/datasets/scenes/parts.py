@@ -23,14 +23,12 @@ Arrangement = Literal["rows", "columns"]
 
 @dataclass(frozen=True)
 class Group:
-    """Some objects that look alike; every number is a position in its tuple of names.
+    """Some objects that look alike; numbers are positions in ``SHAPES``, ``COLOURS`` etc.
+
+    No other group of the scene has the same shape.
 
     Attributes:
         count: How many, from 1 to ``LARGEST_COUNT``.
-        shape: In ``SHAPES``; no other group of the scene has it.
-        colour: In ``COLOURS``.
-        size: In ``SIZES``.
-        texture: In ``TEXTURES``.
     """
 
     count: int

@@ -26,8 +26,6 @@ class Question:
     """A question with one right answer.
 
     Attributes:
-        text: What is asked.
-        answer: The right answer.
         others: Wrong answers of the same kind, the likeliest first.
     """
 

@@ -18,13 +18,10 @@ _Points = Float[np.ndarray, "side side"]
 def stamp(
     shape: int, diameter: int, tilt: int, hollow: bool
 ) -> Float[np.ndarray, "diameter diameter"]:
-    """Return how much of each pixel an object covers, from 0 to 1.
+    """Return how much of each pixel an object, or its outline, covers, from 0 to 1.
 
-    Args:
-        shape: In ``SHAPES``.
-        diameter: Of the circle in which every shape lies, in pixels.
-        tilt: In ``TILTS``.
-        hollow: Only the outline.
+    The diameter is that of the circle in which every shape lies, in pixels; ``shape`` and
+    ``tilt`` are positions in ``SHAPES`` and ``TILTS``.
     """
     line = (np.arange(diameter * _FINE) + 0.5) / (diameter * _FINE) * 2 - 1
     x, y = np.meshgrid(line, -line)  # y goes up

@@ -16,8 +16,6 @@ class Block:
     """Rows that are read together: a row group of Parquet, a record batch of Arrow.
 
     Attributes:
-        file: Where they lie.
-        rows: How many.
         schema: The columns with their types, as pyarrow has them.
         read: Returns some columns of all rows as a pyarrow table.
     """

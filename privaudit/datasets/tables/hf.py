@@ -52,9 +52,7 @@ class _Rows:
     """The rows of all splits that have a class.
 
     Attributes:
-        path: Where they are from.
         blocks: Of all splits, one behind the other.
-        chosen: Which column is what.
         names: Of the classes of each column that has some.
         positions: Which rows of the blocks they are.
         values: What stands in all columns but the pictures'.

@@ -88,7 +88,6 @@ class Labelled:
     """The rows of a table that have a class.
 
     Attributes:
-        columns: What the columns are.
         contents: Each row's picture, or its one or two texts.
         classes: The class of each row.
         parts: The part of each row, if the table has parts.

@@ -63,9 +63,6 @@ class SquadRecord:
     """One question.
 
     Attributes:
-        article: The title of its article.
-        context: Its paragraph.
-        question: As it was asked.
         answers: The right ones, each once; "unanswerable" where there is none.
     """
 

@@ -72,7 +72,8 @@ def name_partition(
 def noted(mod: Mod) -> Mod:
     """Return one of Flower's DP mods, with a note of what it did in every reply.
 
-    Without it, the recording does not know that anything was clipped or noised.
+    That is a LocalDpMod, fixedclipping_mod or adaptiveclipping_mod. Without the note, the
+    recording does not know that anything was clipped or noised.
     """
     is_local = isinstance(mod, LocalDpMod)
     if not is_local and mod not in (fixedclipping_mod, adaptiveclipping_mod):

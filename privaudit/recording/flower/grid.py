@@ -77,9 +77,7 @@ class RecordingGrid(Grid):
         self._others: dict[int, str] = {}  # names of nodes that hold none
         self._round, self._trained = 0, -1
         self._shift: int | None = None  # Flower's count less this one's
-        self._unnamed: list[
-            tuple[int, Tensors]
-        ] = []  # broadcasts, until a node answers
+        self._unnamed = list[tuple[int, Tensors]]()  # broadcasts, until a node answers
         self._notes: dict[int, UpdateNote] = {}
         self._events: list[MechanismEvent] = []
         self._read: dict[int, tuple[dict[str, ArrayRecord], Tensors]] = {}
@@ -159,10 +157,7 @@ class RecordingGrid(Grid):
     ) -> None:
         """Record the sum that the server learned of masked updates in this round.
 
-        Args:
-            nodes: Who is in it.
-            tensors: The sum of updates times their weights.
-            weight: The sum of weights.
+        It is of the updates of ``nodes`` times their weights, and of these weights.
         """
         self._trained = self._round
         names = sorted(self._names.get(node, "") for node in nodes)

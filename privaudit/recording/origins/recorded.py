@@ -48,7 +48,6 @@ class OwnersRecords:
     """Records that only their owner has: nothing of them is known but their number.
 
     Attributes:
-        count: How many.
         digest: What the recording says is the data's hash.
         hashes: Of each record, where the owner has them.
     """

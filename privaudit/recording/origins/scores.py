@@ -78,12 +78,7 @@ class ScoredConfig(DeclaredConfig):
 
 @dataclass(frozen=True)
 class Unwritten:
-    """What a folder of scores will hold.
-
-    Attributes:
-        header: Of run.json.
-        ledger: Whose each record is, and the truth.
-    """
+    """What a folder of scores will hold."""
 
     header: Mapping[str, Any]
     ledger: Ledger
@@ -111,15 +106,10 @@ class ScoredRun(Run):
         class_names: Sequence[str],
         names_hash: str,
     ) -> "ScoredRun":
-        """Return a run in memory.
+        """Return a run in memory, which reports call ``name``.
 
-        Args:
-            name: As reports call it.
-            ledger: Whose each record is, and the truth.
-            config: What is declared.
-            class_names: By class index.
-            names_hash: Which records they are, by their names; empty where they have
-                none: then no other scores are known to be of the same records.
+        ``names_hash`` says which records they are, by their names; empty where they have
+        none: then no other scores are known to be of the same records.
         """
         head = secrets.token_hex(32)
         header = {
