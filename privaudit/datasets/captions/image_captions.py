@@ -23,7 +23,7 @@ from privaudit.datasets.text.question_texts import DESCRIBE, multiple_choice
 ONE_CLASS = "picture"
 
 
-class _Line(TypedDict):
+class _CaptionLine(TypedDict):
     __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
 
     image: str
@@ -35,8 +35,8 @@ class _Line(TypedDict):
     split: NotRequired[str]
 
 
-LINE = TypeAdapter(_Line)
-KEYS = tuple(_Line.__annotations__)
+LINE = TypeAdapter(_CaptionLine)
+KEYS = tuple(_CaptionLine.__annotations__)
 
 
 @on_disk(
@@ -73,7 +73,7 @@ def read_image_captions(path: Path, question: str = DESCRIBE) -> Dataset:
     )
 
 
-def _read_lines(file: Path) -> list[tuple[str, _Line]]:
+def _read_lines(file: Path) -> list[tuple[str, _CaptionLine]]:
     """Return each line with its name in errors; blank lines do not count."""
     parsed = []
     for count, content in enumerate(read_lines(file), start=1):
@@ -100,7 +100,7 @@ def _refuse_unknown(content: bytes, where: str) -> None:
         )
 
 
-def _dialogue(line: _Line, question: str, where: str) -> Dialogue:
+def _dialogue(line: _CaptionLine, question: str, where: str) -> Dialogue:
     prompt = line.get("question", question)
     if ("answer" in line) == ("captions" in line):
         problem = "both answer and" if "answer" in line else "neither answer nor"
@@ -123,7 +123,7 @@ def _dialogue(line: _Line, question: str, where: str) -> Dialogue:
     return multiple_choice(prompt, line["choices"], answers[0], where)
 
 
-def _column(lines: list[tuple[str, _Line]], key: str) -> list[str]:
+def _column(lines: list[tuple[str, _CaptionLine]], key: str) -> list[str]:
     """Return what all lines say, or nothing if none does."""
     values: list[str] = [str(line.get(key, "")).strip() for _, line in lines]
     if not any(values):
@@ -137,7 +137,7 @@ def _column(lines: list[tuple[str, _Line]], key: str) -> list[str]:
     return values
 
 
-def _split(lines: list[tuple[str, _Line]]) -> Int[Tensor, " n"] | None:
+def _split(lines: list[tuple[str, _CaptionLine]]) -> Int[Tensor, " n"] | None:
     splits = zip(_column(lines, "split"), lines, strict=False)  # of none, or of all
     parts = [part_of(text, where) for text, (where, _) in splits]
     return torch.tensor(parts) if parts else None

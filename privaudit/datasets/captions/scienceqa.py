@@ -21,7 +21,7 @@ from privaudit.datasets.text.question_texts import multiple_choice
 from privaudit.statistics.captions.exact_match import LETTERS
 
 
-class _Problem(TypedDict):  # an entry of problems.json
+class _ListedQuestion(TypedDict):  # an entry of problems.json
     question: str
     choices: list[str]
     answer: int
@@ -36,7 +36,7 @@ class _SplitFile(TypedDict):  # what counts of pid_splits.json
     test: list[str]
 
 
-PROBLEMS = TypeAdapter(dict[str, _Problem])
+PROBLEMS = TypeAdapter(dict[str, _ListedQuestion])
 SPLIT = TypeAdapter(_SplitFile)
 
 
@@ -70,7 +70,9 @@ def read_scienceqa(path: Path) -> Dataset:
     )
 
 
-def _pictured(problems: dict[str, _Problem], path: Path) -> list[tuple[str, str]]:
+def _pictured(
+    problems: dict[str, _ListedQuestion], path: Path
+) -> list[tuple[str, str]]:
     """Return part and number of each question with a picture, in the split's order."""
     split = read_checked(path / "pid_splits.json", SPLIT)
     parts = (("train", split["train"]), ("val", split["val"]), ("test", split["test"]))
@@ -90,7 +92,7 @@ def _pictured(problems: dict[str, _Problem], path: Path) -> list[tuple[str, str]
     return pictured
 
 
-def _dialogue(pid: str, problem: _Problem, path: Path) -> Dialogue:
+def _dialogue(pid: str, problem: _ListedQuestion, path: Path) -> Dialogue:
     where, choices = f"Question {pid} of {path / 'problems.json'}", problem["choices"]
     if not 0 <= problem["answer"] < min(len(choices), len(LETTERS)):
         raise DatasetError(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.ndimage import label
+from scipy import ndimage
 
 from privaudit.datasets.scenes.distributions import ORDINARY, PRIVATE, draw_scene
 from privaudit.datasets.scenes.drawing import _RGB, draw_pictures
@@ -54,9 +54,9 @@ def test_each_group_has_as_many_objects_as_it_says() -> None:
         for group, place in zip(scene.groups, places, strict=True):
             rows = slice(place.top, place.top + place.height)
             columns = slice(place.left, place.left + place.width)
-            objects = label(mask[rows, columns], structure=np.ones((3, 3)))[1]
+            objects = ndimage.label(mask[rows, columns], structure=np.ones((3, 3)))[1]
             assert objects == group.count
-        assert label(mask, structure=np.ones((3, 3)))[1] >= len(scene.groups)
+        assert ndimage.label(mask, structure=np.ones((3, 3)))[1] >= len(scene.groups)
 
 
 def test_plain_objects_have_the_colour_that_is_named() -> None:

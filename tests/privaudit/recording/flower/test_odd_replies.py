@@ -24,12 +24,12 @@ from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping
 
 from privaudit import lint
 from privaudit.federated.runs.ledger import Ledger
+from privaudit.recording.bundle import INCOMPLETE
 from privaudit.recording.flower.mechanisms import (
     ServerNoise,
     UpdateNote,
     weights_of,
 )
-from privaudit.recording.omissions import INCOMPLETE
 from tests.privaudit.recording.flower.conftest import Recorded
 from tests.privaudit.recording.flower.small_app import (
     InProcessGrid,
