@@ -113,6 +113,9 @@ class Reconstruct(Protocol):
 class Owner:
     """An owner's module, checked; its fields are the names in the table above.
 
+    Its functions are called as :class:`Query`, :class:`LocalUpdate` and
+    :class:`Reconstruct` say.
+
     Attributes:
         code: SHA-256 of its code: what it answered may be kept while that stays the
             same. Empty where it is not known: then nothing is kept.

@@ -16,7 +16,7 @@ import numpy as np
 from tests.corpus.case import Case
 from tests.corpus.files import AUDIT, RUN, SPOILERS, replace, spoil
 from tests.corpus.flags import BASE
-from tests.corpus.world import picture, write_archive
+from tests.privaudit.datasets.conftest import picture, write_archive
 
 DATA: Mapping[str, tuple[str, str]] = {
     "data/folder/cat/0.png": ("image-folder", "data/folder"),

@@ -1,18 +1,14 @@
 """The small world that cases spoil: a run, its audit, what is made of them, data."""
 
-import io
 import json
 import os
 import pickle
-import tarfile
-from collections.abc import Mapping
 from pathlib import Path
-from zipfile import ZipFile
 
 import numpy as np
-from PIL import Image
 
 from privaudit.cli import main as cli
+from tests.privaudit.datasets.conftest import picture, write_archive, write_folder
 
 CLASSES = ("cat", "dog")
 TRAIN = ("--rounds", "1", "--clients", "2")
@@ -85,21 +81,14 @@ def command(*argv: str) -> None:
             raise RuntimeError(f"privaudit {' '.join(argv)}: {ending.code}") from None
 
 
-def picture(grey: int, size: tuple[int, int] = (8, 8), kind: str = "png") -> bytes:
-    """Return a file of one grey."""
-    buffer = io.BytesIO()
-    Image.new("RGB", size, (grey, grey, grey)).save(buffer, format=kind)
-    return buffer.getvalue()
-
-
 def make_data(place: Path) -> None:
     """Write a small data set of each kind, each as good as it can be."""
     pictures = {
-        f"{name}/{n}.png": picture(9 * n + 100 * c)
+        f"{name}/{n}.png": picture(9 * n + 100 * c, (8, 8))
         for c, name in enumerate(CLASSES)
         for n in range(12)
     }
-    write_files(place / "folder", pictures)
+    write_folder(place / "folder", pictures)
     for ending in ("zip", "tar", "tar.gz"):
         write_archive(place / f"pictures.{ending}", pictures)
     labels = [c for c in range(2) for _ in range(12)]
@@ -113,70 +102,38 @@ def make_data(place: Path) -> None:
     )
     rows = [(name, CLASSES[c]) for name, c in zip(pictures, labels, strict=True)]
     table = "image,label\n" + "".join(f"{a},{b}\n" for a, b in rows)
-    write_files(place / "table", {**pictures, "all.csv": table.encode()})
+    write_folder(place / "table", {**pictures, "all.csv": table.encode()})
     texts = "text,label\n" + "".join(
         f"this is {n},{b}\n" for n, (_, b) in enumerate(rows)
     )
-    write_files(place / "texts", {"all.csv": texts.encode()})
+    write_folder(place / "texts", {"all.csv": texts.encode()})
     split = [[name, c, CLASSES[c]] for name, c in zip(pictures, labels, strict=True)]
     parts = {"train": split[::2], "val": split[1::4], "test": split[3::4]}
-    write_files(
+    write_folder(
         place / "coop",
         {**pictures, "split_zhou_x.json": json.dumps(parts).encode()},
     )
     lines = [{"image": a, "captions": [f"a {b}."], "label": b} for a, b in rows]
     jsonl = "\n".join(map(json.dumps, lines))
-    write_files(place / "captions", {**pictures, "metadata.jsonl": jsonl.encode()})
-    np.save(_folder(place / "vectors") / "x.npy", vectors)
-    write_files(
-        place / "vectors",
-        {
-            "captions.json": json.dumps(
-                [f"a {b} {n}" for n, (_, b) in enumerate(rows)]
-            ).encode()
-        },
-    )
+    write_folder(place / "captions", {**pictures, "metadata.jsonl": jsonl.encode()})
+    captions = json.dumps([f"a {b} {n}" for n, (_, b) in enumerate(rows)]).encode()
+    write_folder(place / "vectors", {"captions.json": captions})
+    np.save(place / "vectors" / "x.npy", vectors)
     asked = [
         {"id": str(n), "question": f"What is {n}?", "answers": [{"text": "a"}]}
         for n in range(20)
     ]
     article = {"title": "t", "paragraphs": [{"context": "a b", "qas": asked}]}
     squad = json.dumps({"data": [article]}).encode()
-    write_files(place / "squad", {"train-v1.1.json": squad, "dev-v1.1.json": squad})
+    write_folder(place / "squad", {"train-v1.1.json": squad, "dev-v1.1.json": squad})
     batch = b"".join(bytes([n % 10]) + bytes([n % 251]) * 3072 for n in range(40))
     files = {f"data_batch_{i}.bin": batch for i in range(1, 6)}
     names = "\n".join(f"class{n}" for n in range(10)).encode()
     files |= {"test_batch.bin": batch, "batches.meta.txt": names}
-    write_files(place / "cifar10", files)
+    write_folder(place / "cifar10", files)
     rows_of = np.frombuffer(batch, dtype=np.uint8).reshape(40, 3073)
     part = {"data": rows_of[:, 1:], "labels": rows_of[:, 0].tolist()}
     files = {f"data_batch_{i}": pickle.dumps(part, 2) for i in range(1, 6)}
     meta = {"label_names": [f"class{n}" for n in range(10)]}
     files |= {"test_batch": pickle.dumps(part, 2), "batches.meta": pickle.dumps(meta)}
-    write_files(place / "cifar10-python", files)
-
-
-def _folder(path: Path) -> Path:
-    path.mkdir(parents=True, exist_ok=True)
-    return path
-
-
-def write_files(place: Path, files: Mapping[str, bytes]) -> None:
-    """Write files by their names below a folder."""
-    for name, content in files.items():
-        _folder((place / name).parent)
-        (place / name).write_bytes(content)
-
-
-def write_archive(path: Path, files: Mapping[str, bytes]) -> None:
-    """Write a .zip, a .tar or a .tar.gz."""
-    if path.suffix == ".zip":
-        with ZipFile(path, "w") as zipped:
-            for name, content in files.items():
-                zipped.writestr(name, content)
-        return
-    with tarfile.open(path, "w:gz" if path.suffix == ".gz" else "w") as archive:
-        for name, content in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
+    write_folder(place / "cifar10-python", files)

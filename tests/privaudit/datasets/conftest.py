@@ -8,7 +8,9 @@ from zipfile import ZipFile
 import pytest
 from PIL import Image
 
+from privaudit.core.errors import ConfigError
 from privaudit.datasets.dataset import Dataset, Texts
+from privaudit.datasets.sources import load_dataset
 
 Bring = Callable[..., Path]
 
@@ -79,3 +81,11 @@ def parts_of(dataset: Dataset) -> list[int]:
 def texts_of(dataset: Dataset) -> tuple[tuple[str, ...], ...]:
     assert isinstance(dataset.images, Texts)
     return dataset.images.texts
+
+
+def assert_refused(name: str, place: Path, message: str) -> None:
+    """Assert that a data set is refused in one line, which names its place."""
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_dataset(name, place)
+    assert str(place) in str(caught.value)
+    assert "\n" not in str(caught.value)

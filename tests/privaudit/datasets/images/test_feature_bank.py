@@ -13,7 +13,7 @@ from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, VALIDATION, FeatureBan
 from privaudit.datasets.images.feature_bank import read_caption_bank, read_feature_bank
 from privaudit.datasets.sources import load_dataset
 from tests.places import SHARED
-from tests.privaudit.datasets.conftest import parts_of
+from tests.privaudit.datasets.conftest import assert_refused, parts_of
 
 NAMES = np.array(["cat", "stop_sign"])
 LABELS = np.array([0, 1, 1, 0])
@@ -100,9 +100,7 @@ def test_banks_that_do_not_go_together_are_one_clear_line(
     arrays: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     path = write(tmp_path, **arrays)
-    with pytest.raises(ConfigError, match=message) as caught:
-        load_dataset("feature-bank", path)
-    assert str(path) in str(caught.value)
+    assert_refused("feature-bank", path, message)
 
 
 def test_a_folder_of_arrays_is_mapped_and_not_read(tmp_path: Path) -> None:
@@ -275,9 +273,7 @@ def test_what_cannot_be_used_is_one_clear_line(
     vectors: Any, captions: Any, message: str, tmp_path: Path
 ) -> None:
     path = write_captions(tmp_path, vectors, captions)
-    with pytest.raises(ConfigError, match=message) as caught:
-        load_dataset("caption-bank", path)
-    assert str(path) in str(caught.value)
+    assert_refused("caption-bank", path, message)
 
 
 def test_damaged_and_missing_files_are_named(
