@@ -132,11 +132,8 @@ def participants_of(
 ) -> tuple[ClientId, ...]:
     """Draw who takes part in a round: a fixed number, at least one.
 
-    Args:
-        clients: All of them.
-        rate: Share that takes part, in (0, 1].
-        seeds: Of the run's secret key: who is drawn is hidden from who sees a release.
-        index: The round.
+    The rate is in (0, 1]; the seeds are of the run's secret key, as who is drawn is
+    hidden from who sees a release.
 
     Raises:
         ConfigError: The rate is not in (0, 1].
@@ -270,13 +267,8 @@ def give_away(
 
     Equal models of a thousand clients are computed once, and are one object.
 
-    Args:
-        trainer: What was trained.
-        task: The task.
-        federation: After its last round.
-        index: The number of rounds, which these messages bear.
-        publish: Whether the personal models are given away.
-        clients: Who gets them; None is everybody.
+    The messages bear the number of rounds as their index. Without ``clients`` all of
+    them get a model.
     """
     everybody = tuple(federation.shards)
     at = Round(index, federation.seeds, everybody, secrets=federation.secrets)

@@ -117,11 +117,7 @@ def _records_that_fit(
 
     0 where even one record at a time saves nothing.
 
-    Args:
-        measure: Returns the bytes that a step takes.
-        whole: Those of a step on all records at once, more than the limit.
-        limit: What it may take; one record is always computed.
-        most: How many records the measured client has: as many at once are all.
+    ``whole`` are the bytes of a step on all ``most`` records, more than the limit.
     """
 
     def taken(count: int) -> int:
@@ -143,12 +139,6 @@ def memory_of_step(trainer: Trainer, task: Task, place: ClientInput, at: Round) 
     is measured tells nothing of the records that clients train on, nor of what they
     draw. A trainer that does not plan its steps by
     :func:`privaudit.federated.batches.epochs_of_batches` runs all of them.
-
-    Args:
-        trainer: Whose step.
-        task: The task.
-        place: A client whose state has the shapes of all.
-        at: The round.
     """
     shard = _longest_shard(task)
     cohort = Cohort.of(["measured"], [place.shard if shard is None else shard])
@@ -254,16 +244,9 @@ def train_stand_ins(
 ) -> LocalResult:
     """Train an adversary's own clients for a round, all from what one client received.
 
-    Args:
-        trainer: Public, and so are its parameters.
-        task: What every party knows.
-        received: From where they start.
-        names: Of their random streams; several may share one.
-        shards: What each trains on.
-        seeds: The adversary's: what a client keeps to itself is as it starts.
-        index: The round.
-        participants: As many as take part in it, of whose number shares of noise
-            depend; by default those who are named.
+    What a client keeps to itself is as it starts, by the adversary's seeds. Several
+    stand-ins may share a name, of their random streams. Shares of noise depend on how
+    many ``participants`` there are: by default as many as stand-ins.
     """
     kept = stack(start_clients(trainer, task, names, seeds))
     down = {n: t.expand(len(names), *t.shape) for n, t in received.items()}

@@ -78,14 +78,8 @@ def exchange(
 ) -> RoundMessages:
     """Send broadcasts down and uploads up, in the clear or under masks.
 
-    Args:
-        trainer: Says what the server needs.
-        places: The participants.
-        trained: What each of them did.
-        at: The round.
-        masking: How uploads are masked; None sends them in the clear, and a trainer
-            that needs sums gets what an ideal secure sum would reveal.
-        dropout: Chance that an upload in the clear is lost on its way.
+    Without ``masking`` a trainer that needs sums gets what an ideal secure sum would
+    reveal, and each upload is lost on its way with the chance ``dropout``.
     """
     down = [
         Message(at.index, SERVER, place.client, "broadcast", place.received)

@@ -263,9 +263,7 @@ class Optimised(BaseTrainer):
     def refuse(self, names: tuple[str, ...], where: str) -> None:
         """Refuse parameters that differ from their defaults.
 
-        Args:
-            names: Of the parameters.
-            where: What they do not go with, and why, in words.
+        ``where`` says what they do not go with, and why.
 
         Raises:
             ConfigError: One differs.

@@ -23,10 +23,7 @@ def split_dataset(
 ) -> Split:
     """Split records, or groups of them, into clients' candidates, tests and the public.
 
-    Args:
-        config: Of the run.
-        dataset: Its records.
-        known: Those that the frozen model has seen.
+    ``known`` are records that the frozen model has seen.
 
     Where a coin decides for a client, its candidates are one group.
 

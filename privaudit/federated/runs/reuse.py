@@ -31,10 +31,7 @@ def usual_name(config: RunConfig) -> str:
 def place_of(folder: str | Path | None, name: str | None, config: RunConfig) -> Run:
     """Return where a run of a configuration is or would be.
 
-    Args:
-        folder: Of all runs; None is the usual one.
-        name: Of the run's folder; None makes it from the configuration.
-        config: The configuration.
+    Without a name it is made from the configuration.
     """
     named = usual_name(config) if name is None else check_name(name)
     return Run(runs_folder(folder) / named)
@@ -128,10 +125,6 @@ def put_plan(path: Path, plan: bytes | None) -> dict[str, str]:
 
 def check_plan(run: Run, plan: bytes | None) -> None:
     """Refuse a run that was begun without a plan of its audits, or with another.
-
-    Args:
-        run: That is there.
-        plan: What the plan's file holds; None asks for none.
 
     Raises:
         ConfigError: The run has none, or another.

@@ -112,10 +112,8 @@ def score_writing(
 ) -> TaskScores:
     """Compare what each model wrote of each record with what people wrote.
 
-    Args:
-        said: By the different models.
-        records: What they wrote of.
-        which: Which of these each model is; None where all differ.
+    ``said`` is by the different models, and ``which`` of these each model is; None
+    where all differ.
     """
     which = np.arange(len(said)) if which is None else which
     dialogues = records.dialogues

@@ -234,11 +234,6 @@ def train_again(run: Run, folder: Path, watcher: Watcher | None = None) -> Run:
     The header stays the run's as it was begun, of which the masks of a seed follow, so
     that only what is computed can come out otherwise.
 
-    Args:
-        run: A finished one that was trained here.
-        folder: Where the new one is made, by the run's name.
-        watcher: As of :func:`train`.
-
     Raises:
         MissingFileError: The run's key is gone.
         TranscriptError: The key was altered, or data or model are others now.

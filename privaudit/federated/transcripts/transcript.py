@@ -92,13 +92,7 @@ class ChainEnd:
 
 
 class Transcript(Sequence[Message]):
-    """Every message of one run, in the order in which they were sent.
-
-    Args:
-        messages: In that order.
-        end: Of their hash chain.
-        shards: The files that their tensors are read from.
-    """
+    """Every message of one run, in the order in which they were sent."""
 
     def __init__(
         self,

@@ -266,12 +266,8 @@ class PrivateLocalTrainer(PrivateTrainer):
 
         On each client's own, or, at the server, of 1 / parties of it on their mean.
 
-        Args:
-            task: The task.
-            release: "global" for what is averaged, "local" for what is kept.
-            noise_at: Who adds it.
-            parties: How many clients took part in the round.
-            tensors: How many are noised, each clipped by itself.
+        The release is "global" for what is averaged, "local" for what is kept; each of
+        so many tensors is clipped by itself.
         """
         rate = self.learning_rate
         noise = GaussianNoise(self.noise_multiplier(task) / rate, rate * self.clip_norm)

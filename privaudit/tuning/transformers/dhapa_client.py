@@ -137,10 +137,6 @@ class DhapaClient(PromptTuner):
 
         Given the prompts, at which entropies are taken: those are sent without noise,
         and so the run itself has no certificate.
-
-        Args:
-            task: Says how many rounds there are.
-            delta: Delta of (epsilon, delta)-DP, in (0, 1).
         """
         rounds = [self.noised_events(task, 1)[:1]] * task.rounds
         return certify(rounds, "server", delta)

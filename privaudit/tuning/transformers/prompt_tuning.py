@@ -140,12 +140,7 @@ class PromptTuner(Optimised):
     ) -> tuple[dict[str, Tensor], Float[Tensor, " k"]]:
         """Run the local epochs, and return each client's parameters and mean loss.
 
-        Args:
-            task: The task.
-            cohort: Who trains.
-            parameters: Where each client begins.
-            at: The round.
-            penalty: What is added to the loss, as FedProx does.
+        ``penalty`` is what is added to the loss, as FedProx does.
         """
         epochs = [self.epochs_of(client) for client in cohort.clients]
         batches = epochs_of_batches(

@@ -107,9 +107,6 @@ class RemoteFile:
 class RemoteFolder:
     """One folder of a store, such as a run's.
 
-    Args:
-        url: Its URL.
-
     Raises:
         ConfigError: No installed package speaks to such stores.
         StorageError: The store cannot be reached.

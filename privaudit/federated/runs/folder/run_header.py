@@ -111,11 +111,6 @@ def save_header(
 ) -> None:
     """Sign and write run.json: the point at which a round counts as done.
 
-    Args:
-        path: The run's folder.
-        header: What it says.
-        lease: The writer's; None where there is no other.
-
     Raises:
         RunInUseError: The lease was taken over; run.json stays as it was.
         StorageError: The folder cannot be written.
@@ -194,9 +189,7 @@ def counted_lines(file: Path, listed: str | None) -> list[bytes]:
 
     What a killed process wrote behind them does not count: one line at most.
 
-    Args:
-        file: The file.
-        listed: The SHA-256 of the lines that count; None where there is no such file.
+    ``listed`` is the SHA-256 of the lines that count; None where there is no such file.
 
     Raises:
         MissingFileError: It is gone.
@@ -224,12 +217,6 @@ def grown_lines(
     path: Path, seal: str, name: str, latest: Callable[[], SignedHeader]
 ) -> list[bytes]:
     """Return the lines of a file of a run that only grows, held against all seen here.
-
-    Args:
-        path: The run's folder.
-        seal: Of the run.
-        name: Of the file.
-        latest: Reads the header.
 
     Raises:
         MissingFileError: It is gone.
@@ -262,11 +249,8 @@ def add_files(
     files that the header does not list, or lists with another hash: they are refused
     until they are made again.
 
-    Args:
-        path: The run's folder.
-        seal: Of the header that the files were made from.
-        contents: By path in the run, with folders at most two deep.
-        lines: To be added each to a file that only grows, likewise.
+    ``seal`` is of the header that the files were made from. Names are paths in the run,
+    with folders at most two deep; ``lines`` are added each to a file that only grows.
 
     Raises:
         ConfigError: The run was trained anew since.

@@ -24,11 +24,8 @@ def remember(file: Path, seal: str, read: Callable[[], list[bytes]]) -> list[byt
     The longest are noted; nothing is where no folder of keys can be written. A run that
     is trained anew, or lies elsewhere, is another one.
 
-    Args:
-        file: The file.
-        seal: Of the run.
-        read: Returns the lines that the run lists. It is called once the note is read:
-            what another process adds meanwhile is more than that.
+    ``read`` returns the lines that the run lists. It is called once the note is read:
+    what another process adds meanwhile is more than that.
 
     Raises:
         TranscriptError: They do not begin with those that were seen before.

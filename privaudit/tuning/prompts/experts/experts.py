@@ -200,11 +200,7 @@ class PromptExperts(ExpertMixture):
     ) -> Reconstruction:
         """Return the best model that a client's uploads give.
 
-        Args:
-            task: The task.
-            view: Which sees uploads.
-            client: Whose.
-            heard: Its uploads that weigh something; at least one.
+        ``heard`` are its uploads that weigh something: at least one.
         """
         received = {m.round: m.tensors for m in view.broadcasts_to(client)}
         last = heard[-1]
