@@ -127,12 +127,7 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
         return self
 
     def local_update(
-        self,
-        task: Task,
-        cohort: Cohort,
-        received: Stacked,
-        kept: Stacked,
-        at: Round,
+        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
     ) -> LocalResult:
         """Train what is kept; send a prompt of its own training, or its noised copy."""
         parameters, objective = self.begin_mixture(task, received, kept)

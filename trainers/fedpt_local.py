@@ -23,12 +23,7 @@ class FedPTLocal(PromptTuner):
     """
 
     def local_update(
-        self,
-        task: Task,
-        cohort: Cohort,
-        received: Stacked,
-        kept: Stacked,
-        at: Round,
+        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
     ) -> LocalResult:
         """Train the client's own parameters further, or first what it received."""
         trained, loss = self.train(task, cohort, kept or received, at)

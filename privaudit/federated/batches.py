@@ -218,6 +218,9 @@ def with_canaries(
 Objective = Callable[[Stacked, Batch], Float[Tensor, " k"]]
 """From parameters and a batch to every client's loss, differentiable."""
 
+Penalty = Callable[[Stacked], Float[Tensor, " k"]]
+"""From parameters alone to a term of every client's loss; no record enters it."""
+
 
 def gradients_of(
     objective: Objective, parameters: Stacked, batch: Batch

@@ -21,6 +21,7 @@ from privaudit.federated.base_trainer import BaseTrainer
 from privaudit.federated.batches import (
     Batch,
     Objective,
+    Penalty,
     epochs_of_batches,
     with_canaries,
 )
@@ -130,11 +131,13 @@ class LocalSgd(Optimised, PromptTrainer):
         cohort: Cohort,
         contexts: Float[Tensor, "k tokens width"],
         at: Round,
+        penalty: Penalty | None = None,
     ) -> tuple[Float[Tensor, "k tokens width"], Float[Tensor, " k"]]:
         """Run the local epochs on each client's context, and return the mean loss."""
 
         def objective(parameters: Stacked, batch: Batch) -> Tensor:
-            return prompt_losses(task, parameters["context"], batch)
+            losses = prompt_losses(task, parameters["context"], batch)
+            return losses if penalty is None else losses + penalty(parameters)
 
         trained, loss = self.fit(task, cohort, {"context": contexts}, objective, at)
         return trained["context"], loss

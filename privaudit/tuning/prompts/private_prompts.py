@@ -45,7 +45,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from privaudit.core.tensors import Stacked
-from privaudit.federated.batches import Batch, with_canaries
+from privaudit.federated.batches import Batch, Penalty, with_canaries
 from privaudit.federated.trainer import ClientId, Cohort, Events, Round, Task
 from privaudit.federated.transcripts.threat_models import View
 from privaudit.privacy.accountant import noise_multiplier_for
@@ -55,7 +55,6 @@ from privaudit.tuning.optimiser import SETTINGS, Optimiser
 from privaudit.tuning.prompts.learning import logits_of, record_losses
 from privaudit.tuning.prompts.private_training import EVERY_RECORD, PrivateTrainer
 from privaudit.tuning.prompts.record_gradients import (
-    Penalty,
     RecordGradients,
     RecordLosses,
 )

@@ -30,9 +30,6 @@ RecordLosses = Callable[[Stacked, Batch], Float[Tensor, "k b"]]
 A record's loss must not depend on another record, and what padding gets is ignored.
 """
 
-Penalty = Callable[[Stacked], Float[Tensor, " k"]]
-"""From parameters alone to a term of every client's loss; no record enters it."""
-
 
 @dataclass(frozen=True)
 class RecordGradients:

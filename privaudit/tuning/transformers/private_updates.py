@@ -222,11 +222,7 @@ class PrivateUpdates(PromptTuner):
         return Claim(self.epsilon, self.delta, _FOR_A_CLIENT.format(how=how))
 
     def release(
-        self,
-        task: Task,
-        clients: Sequence[ClientId],
-        received: Stacked,
-        kept: Stacked,
+        self, task: Task, clients: Sequence[ClientId], received: Stacked, kept: Stacked
     ) -> Stacked:
         """Release the server's last parameters: they are everybody's."""
         return learned(received)

@@ -1,7 +1,7 @@
 """What trainers share that learn prompts of any transformer."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from hashlib import sha256
 from typing import Annotated, ClassVar, Literal
@@ -18,6 +18,7 @@ from privaudit.core.tensors import Stacked, Tensors
 from privaudit.federated.batches import (
     Batch,
     Gradients,
+    Penalty,
     epochs_of_batches,
 )
 from privaudit.federated.query import UNTUNED
@@ -47,8 +48,6 @@ from privaudit.tuning.transformers.objectives import (
 
 TIERS = (0.25, 0.5, 1.0)
 """What part of the local epochs a low, a medium and a high machine manages."""
-Penalty = Callable[[Stacked], Float[Tensor, " k"]]
-"""From parameters to what is added to each client's loss."""
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -119,12 +118,7 @@ class PromptTuner(Optimised):
         return {**learned, **objective_of(task).start_head(stream)}
 
     def local_update(
-        self,
-        task: Task,
-        cohort: Cohort,
-        received: Stacked,
-        kept: Stacked,
-        at: Round,
+        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
     ) -> LocalResult:
         """Train what was received, and send it weighted by shard size."""
         trained, loss = self.train(task, cohort, received, at)
