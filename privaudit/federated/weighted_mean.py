@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.trainer import ClientId, Cohort
+from privaudit.datasets.records import ClientId, Cohort
 from privaudit.federated.transcripts.quantised import RANGE, dequantised
 from privaudit.federated.transcripts.threat_models import View
 

@@ -9,11 +9,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from privaudit.core.bounded_files import read_bytes
 from privaudit.core.devices import chosen_device
 from privaudit.core.errors import ConfigError
 from privaudit.core.limits import check_json
-from privaudit.core.storage import write_bytes
+from privaudit.core.storage import read_bytes, write_bytes
 from privaudit.federated.local_training import Stacking
 from privaudit.federated.runs.config import RunConfig
 from privaudit.federated.runs.folder.own_files import PLAN
