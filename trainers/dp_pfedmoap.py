@@ -12,11 +12,7 @@ from torch import Tensor
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.tensors import Stacked, numbers_in
-from privaudit.federated.batches import (
-    Batch,
-    Objective,
-    epochs_of_batches,
-)
+from privaudit.federated.batches import Batch, Objective, epochs_of_batches
 from privaudit.federated.trainer import (
     TRAINERS,
     ClientId,

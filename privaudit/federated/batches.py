@@ -1,4 +1,4 @@
-"""Which records each client of a cohort takes in each local step."""
+"""Batches: the records that each client of a cohort takes in each local step."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

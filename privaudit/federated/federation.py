@@ -17,7 +17,7 @@ from privaudit.federated.local_training import (
     ClientInput,
     Stacking,
     Trained,
-    train_places,
+    train_clients,
     without_slots,
 )
 from privaudit.federated.messages import (
@@ -86,7 +86,7 @@ class Federation:
         states = {**self.kept, **dict(begun)}
         return {client: states[client] for client in clients}
 
-    def places(self, trainer: Trainer, task: Task, at: Round) -> list[ClientInput]:
+    def inputs(self, trainer: Trainer, task: Task, at: Round) -> list[ClientInput]:
         """Return what the participants of a round have when they start to train."""
         return [
             ClientInput(
@@ -189,24 +189,24 @@ def run_round(
     rounds = [f.at(index, participation) for f in federations]
     if masking is not None:
         rounds = [replace(at, step=masking.step(len(at.participants))) for at in rounds]
-    places = [
-        place
+    inputs = [
+        given
         for federation, at in zip(federations, rounds, strict=True)
-        for place in federation.places(trainer, task, at)
+        for given in federation.inputs(trainer, task, at)
     ]
-    by_rule = [place for place in places if place.client in crafted]
-    places = [
-        replace(place, received=crafted.get(place.client, place.received))
-        for place in places
+    by_rule = [given for given in inputs if given.client in crafted]
+    inputs = [
+        replace(given, received=crafted.get(given.client, given.received))
+        for given in inputs
     ]
     stacking = (
         cohort_size if isinstance(cohort_size, Stacking) else Stacking(cohort_size)
     )
-    trained = train_places(trainer, task, places, rounds[0], stacking, traced)
+    trained = train_clients(trainer, task, inputs, rounds[0], stacking, traced)
     deliveries, first = [], 0
     for at in rounds:
         span = slice(first, first + len(at.participants))
-        part = exchange(trainer, places[span], trained[span], at, masking, dropout)
+        part = exchange(trainer, inputs[span], trained[span], at, masking, dropout)
         part = replace(part, messages=_beside_rule(part.messages, by_rule, at))
         deliveries.append((trained[span], part))
         first = span.stop

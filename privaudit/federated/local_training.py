@@ -12,14 +12,7 @@ from privaudit.core.devices import CPU, moved
 from privaudit.core.errors import TrainingError
 from privaudit.core.memory import PeakMemory, memory_limit, use_records_at_once
 from privaudit.core.seeds import Seeds
-from privaudit.core.tensors import (
-    Stacked,
-    Tensors,
-    alike,
-    all_finite,
-    stack,
-    unstack,
-)
+from privaudit.core.tensors import Stacked, Tensors, alike, all_finite, stack, unstack
 from privaudit.datasets.dialogues import PADDING
 from privaudit.federated.trainer import (
     ClientId,
@@ -91,23 +84,23 @@ class Stacking:
     records: int = 0
 
     def size(
-        self, trainer: Trainer, task: Task, places: Sequence[ClientInput], at: Round
+        self, trainer: Trainer, task: Task, inputs: Sequence[ClientInput], at: Round
     ) -> int:
         """Return how many of these clients train together, at least 1.
 
         Where memory is limited, the first call measures one local step.
         """
-        limit, several = memory_limit(), min(self.most, len(places)) > 1
+        limit, several = memory_limit(), min(self.most, len(inputs)) > 1
         splits = getattr(trainer, "micro_batch", None) == 0  # and is not given how
         if self.fit is None and limit is not None and (several or splits):
-            measure = partial(memory_of_step, trainer, task, places[0], at)
+            measure = partial(memory_of_step, trainer, task, inputs[0], at)
             taken = measure()
             self.fit = min(self.most, max(1, limit // max(1, taken)))
             if splits and taken > limit:
                 shard = _longest_shard(task)
-                most = len(places[0].shard if shard is None else shard)
+                most = len(inputs[0].shard if shard is None else shard)
                 self.records = _records_that_fit(measure, taken, limit, most)
-        return max(1, min(self.most, len(places), self.fit or self.most))
+        return max(1, min(self.most, len(inputs), self.fit or self.most))
 
 
 def _records_that_fit(
@@ -132,7 +125,7 @@ def _records_that_fit(
     return count
 
 
-def memory_of_step(trainer: Trainer, task: Task, place: ClientInput, at: Round) -> int:
+def memory_of_step(trainer: Trainer, task: Task, given: ClientInput, at: Round) -> int:
     """Return the bytes that one client's local step takes at most, beside its records.
 
     Of a client that has as many records as any could, each the longest public one: what
@@ -141,11 +134,11 @@ def memory_of_step(trainer: Trainer, task: Task, place: ClientInput, at: Round) 
     :func:`privaudit.federated.batches.epochs_of_batches` runs all of them.
     """
     shard = _longest_shard(task)
-    cohort = Cohort.of(["measured"], [place.shard if shard is None else shard])
+    cohort = Cohort.of(["measured"], [given.shard if shard is None else shard])
     at = replace(at, trace=None, steps=1)
     with PeakMemory() as memory:
         update_clients(
-            trainer, task, cohort, stack([place.received]), stack([place.kept]), at
+            trainer, task, cohort, stack([given.received]), stack([given.kept]), at
         )
     return memory.peak
 
@@ -161,10 +154,10 @@ def _longest_shard(task: Task) -> Records | None:
     return public.pick(torch.full((max(task.candidates.values()),), longest))
 
 
-def train_places(
+def train_clients(
     trainer: Trainer,
     task: Task,
-    places: Sequence[ClientInput],
+    inputs: Sequence[ClientInput],
     at: Round,
     stacking: Stacking,
     traced: bool,
@@ -175,31 +168,31 @@ def train_places(
         TrainingError: A loss or a tensor is not finite.
     """
     done: dict[int, Trained] = {}
-    received = [place.received for place in places]
-    for positions in alike(received, [place.kept for place in places]):
-        size = stacking.size(trainer, task, [places[i] for i in positions], at)
+    received = [given.received for given in inputs]
+    for positions in alike(received, [given.kept for given in inputs]):
+        size = stacking.size(trainer, task, [inputs[i] for i in positions], at)
         for first in range(0, len(positions), size):
             chunk = positions[first : first + size]
-            some = [places[i] for i in chunk]
+            some = [inputs[i] for i in chunk]
             with use_records_at_once(stacking.records):
                 alone = _train_cohort(trainer, task, some, at, traced)
             done.update(zip(chunk, alone, strict=True))
-    results = [done[i] for i in range(len(places))]
-    _refuse_non_finite(places, results, at.index)
+    results = [done[i] for i in range(len(inputs))]
+    _refuse_non_finite(inputs, results, at.index)
     return results
 
 
 def _train_cohort(
     trainer: Trainer,
     task: Task,
-    places: Sequence[ClientInput],
+    inputs: Sequence[ClientInput],
     at: Round,
     traced: bool,
 ) -> list[Trained]:
-    streams = [place.stream for place in places]
-    cohort = Cohort.of(streams, [place.shard for place in places])
-    received = stack([place.received for place in places])
-    private_state = stack([place.kept for place in places])
+    streams = [given.stream for given in inputs]
+    cohort = Cohort.of(streams, [given.shard for given in inputs])
+    received = stack([given.received for given in inputs])
+    private_state = stack([given.kept for given in inputs])
     trace = Trace(cohort.sizes)
     at = replace(at, trace=trace if traced else None)
     return _split(
@@ -276,16 +269,16 @@ def _split(result: LocalResult, trace: Trace) -> list[Trained]:
 
 
 def _refuse_non_finite(
-    places: Sequence[ClientInput], results: Sequence[Trained], index: int
+    inputs: Sequence[ClientInput], results: Sequence[Trained], index: int
 ) -> None:
-    for place, result in zip(places, results, strict=True):
+    for given, result in zip(inputs, results, strict=True):
         if not (
             math.isfinite(result.loss)
             and all_finite(result.sent)
             and all_finite(result.kept)
         ):
             raise TrainingError(
-                f"Round {index}, {place.client}: the loss or an update is not finite "
+                f"Round {index}, {given.client}: the loss or an update is not finite "
                 f"(loss {result.loss:g}). What was recorded before this round is kept. "
                 "Lower the learning rate and train again."
             )

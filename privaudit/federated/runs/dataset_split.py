@@ -9,12 +9,7 @@ from jaxtyping import Int
 from privaudit.datasets.dataset import Dataset
 from privaudit.datasets.groups import group_records
 from privaudit.datasets.left_out import leave_out, read_positions
-from privaudit.datasets.split import (
-    Split,
-    refuse_empty,
-    split_groups,
-    split_records,
-)
+from privaudit.datasets.split import Split, refuse_empty, split_groups, split_records
 from privaudit.federated.runs.config import RunConfig
 
 

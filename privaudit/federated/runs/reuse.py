@@ -1,4 +1,4 @@
-"""Whether a run that is there is the one that is asked for."""
+"""Reuse of a run: whether one that is there is the one that is asked for."""
 
 import hashlib
 import json
@@ -65,14 +65,8 @@ def configured(
     "auto" is the precision of a run that is there, whatever would be faster today; else
     what the chosen device is faster in.
 
-    Args:
-        make: Makes the configuration of its fields.
-        fields: The fields.
-        place: Where a run of a configuration would be.
-        fresh: Whether runs that are there do not count.
-
-    Returns:
-        It, and the seconds that were measured in each precision, if they were.
+    ``fresh``: whether runs that are there do not count. With the configuration come the
+    seconds that were measured in each precision, if they were.
     """
     if fields.get("precision") != "auto":
         return make(**fields), {}

@@ -1,4 +1,4 @@
-"""What every party of a federated run sends and receives.
+"""The transcript: every message of a federated run.
 
 Besides a run's ledger and private states, which no adversary reaches, the transcript is
 all a trainer leaves behind: whatever is not in it did not leak. It only grows, and each

@@ -1,4 +1,4 @@
-"""What the prompt trainers share: batches, logits, loss, steps and queries.
+"""Prompt learning: logits, losses, local steps and queries.
 
 All of it runs on a cohort: contexts and records carry a leading axis over clients, and
 no client's numbers reach another's.
@@ -25,14 +25,7 @@ from privaudit.federated.batches import (
     epochs_of_batches,
     with_canaries,
 )
-from privaudit.federated.trainer import (
-    Cohort,
-    Records,
-    Round,
-    Signal,
-    Signals,
-    Task,
-)
+from privaudit.federated.trainer import Cohort, Records, Round, Signal, Signals, Task
 from privaudit.tuning.optimiser import Optimised
 
 CONTEXT_STD = 0.02  # CoOp's initial context is N(0, 0.02²)

@@ -1,4 +1,4 @@
-"""What the private variants of PromptFL, FedOTP and FedPGP share.
+"""DP-SGD on prompts, for the private variants of PromptFL, FedOTP and FedPGP.
 
 Such a trainer derives from :class:`PrivateLocalTrainer` and says what its parameters
 are and what each *record's* loss is, ``record_losses(parameters, batch) -> [k, b]``. A
@@ -54,10 +54,7 @@ from privaudit.privacy.events import NoiseAt, Release
 from privaudit.tuning.optimiser import SETTINGS, Optimiser
 from privaudit.tuning.prompts.learning import logits_of, record_losses
 from privaudit.tuning.prompts.private_training import EVERY_RECORD, PrivateTrainer
-from privaudit.tuning.prompts.record_gradients import (
-    RecordGradients,
-    RecordLosses,
-)
+from privaudit.tuning.prompts.record_gradients import RecordGradients, RecordLosses
 
 
 def context_losses(

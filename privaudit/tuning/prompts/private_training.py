@@ -1,4 +1,4 @@
-"""What private prompt trainers share: modes, batches, clipping and noise."""
+"""Differential privacy of prompt trainers: modes, batches, clipping and noise."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

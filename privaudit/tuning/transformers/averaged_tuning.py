@@ -1,4 +1,4 @@
-"""What trainers share whose clients send all that they train, to be averaged."""
+"""Tuning whose clients send all that they train, to be averaged."""
 
 from typing import Literal
 

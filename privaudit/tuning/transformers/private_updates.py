@@ -1,4 +1,4 @@
-"""What trainers share that hide whole clients: flat updates, clipped and noised."""
+"""Client-level differential privacy: flat updates, clipped and noised."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -12,13 +12,7 @@ from torch import Tensor
 
 from privaudit.core.streams import Stream
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.trainer import (
-    ClientId,
-    Cohort,
-    Reconstruction,
-    Round,
-    Task,
-)
+from privaudit.federated.trainer import ClientId, Cohort, Reconstruction, Round, Task
 from privaudit.federated.transcripts.threat_models import View
 from privaudit.federated.weighted_mean import COORDINATES, UNTRAINED
 from privaudit.privacy.accountant import noise_multiplier_for

@@ -1,4 +1,4 @@
-"""What trainers share that learn prompts of any transformer."""
+"""Tuning of any transformer by a PEFT method."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -15,12 +15,7 @@ from torch import Tensor
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.batches import (
-    Batch,
-    Gradients,
-    Penalty,
-    epochs_of_batches,
-)
+from privaudit.federated.batches import Batch, Gradients, Penalty, epochs_of_batches
 from privaudit.federated.query import UNTUNED
 from privaudit.federated.trainer import (
     ClientId,

@@ -1,4 +1,4 @@
-"""What a run goes on from: the states after its last round that counts.
+"""Checkpoints: the states after a run's last round that counts, from which it goes on.
 
 kept/after-NNNN.safetensors holds the server's state after so many rounds, and those of
 the clients that took part in the last of them. States of others stay in the file of

@@ -22,11 +22,7 @@ from privaudit.core.errors import (
     shown,
 )
 from privaudit.core.limits import check_limit
-from privaudit.federated.runs.folder.lease import (
-    MOST_BYTES,
-    lease_name,
-    lease_numbers,
-)
+from privaudit.federated.runs.folder.lease import MOST_BYTES, lease_name, lease_numbers
 
 _URL = re.compile(r"([a-z][a-z0-9+.:-]*)://(.+)")
 _SECRET = re.compile(r"[^@]*?://[^@]*:(?!\d+/)[^@]*@.*", re.DOTALL)  # but no port

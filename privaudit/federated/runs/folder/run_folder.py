@@ -1,4 +1,4 @@
-"""Which files in a folder are a run's own: nothing else is ever removed."""
+"""A run's own files in a folder: nothing else is ever removed."""
 
 import os
 from collections.abc import Callable, Iterator

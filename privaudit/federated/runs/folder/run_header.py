@@ -23,11 +23,7 @@ from pydantic import BaseModel, NonNegativeInt, ValidationError
 from privaudit.core.bounded_files import read_lines
 from privaudit.core.errors import ConfigError, TranscriptError
 from privaudit.core.signing import Signer, check_signature, sign
-from privaudit.core.storage import (
-    read_json,
-    write_bytes,
-    write_json,
-)
+from privaudit.core.storage import read_json, write_bytes, write_json
 from privaudit.federated.runs.folder.lease import Lease
 from privaudit.federated.runs.folder.own_files import HEADER, make_folders
 from privaudit.federated.runs.folder.run_lock import lock_run

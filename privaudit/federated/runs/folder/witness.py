@@ -1,4 +1,4 @@
-"""What this machine remembers of files that only grow, such as the log of audits.
+"""Notes of this machine on files that only grow, such as the log of audits.
 
 A run's folder as it was before some audits is a folder that was signed: nothing in it
 tells that it was put back. So the longest log that was seen here of each run is noted

@@ -15,10 +15,7 @@ from torch import Tensor
 from privaudit.core.seeds import Seeds
 from privaudit.core.streams import Stream
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.batches import (
-    Batch,
-    Objective,
-)
+from privaudit.federated.batches import Batch, Objective
 from privaudit.federated.trainer import (
     ClientId,
     Events,

@@ -2,12 +2,7 @@ import pytest
 import torch
 
 from privaudit.core.seeds import Seeds
-from privaudit.federated.batches import (
-    Batch,
-    gradients_of,
-    pick_batch,
-    poisson_batches,
-)
+from privaudit.federated.batches import Batch, gradients_of, pick_batch, poisson_batches
 from privaudit.federated.trainer import Cohort, Records, Round, Task
 from privaudit.privacy.clipping import clip_joint
 from privaudit.tuning.prompts.gradients import (
