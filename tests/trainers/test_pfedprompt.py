@@ -109,11 +109,6 @@ def test_what_is_in_the_memory_is_a_member_for_certain(
         assert scores.scores[is_member].min() > scores.scores[~is_member].max()
 
 
-@pytest.fixture
-def cohort(shards: dict[str, Records]) -> Cohort:
-    return Cohort.of(list(shards), list(shards.values()))
-
-
 @settings(
     max_examples=30,
     deadline=None,

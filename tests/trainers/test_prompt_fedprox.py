@@ -62,11 +62,10 @@ def test_more_mu_stays_closer(play: Play) -> None:
     assert moved == sorted(moved, reverse=True)
 
 
-def test_the_pulls_gradient_leads_to_the_anchor(shards: Shards) -> None:
+def test_the_pulls_gradient_leads_to_the_anchor(cohort: Cohort) -> None:
     contexts, anchors = torch.randn(
         2, 3, 3, 5, generator=torch.Generator().manual_seed(0)
     )
-    cohort = Cohort.of(list(shards), list(shards.values()))
     gradients, losses = gradients_of(
         lambda p, batch: pull(p["context"], anchors, 0.5),
         {"context": contexts},

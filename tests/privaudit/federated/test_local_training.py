@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from privaudit import Auditor, train
-from privaudit.cli.progress import Event
 from privaudit.core.memory import records_at_once, use_memory, use_records_at_once
 from privaudit.core.seeds import Seeds
 from privaudit.datasets.dataset import DATASETS
@@ -25,6 +24,7 @@ from privaudit.federated.runs.config import build_trainer
 from privaudit.federated.trainer import Task
 from privaudit.trainers.fedpt import FedPT
 from privaudit.trainers.promptfl import PromptFL
+from tests.conftest import stop_after
 from tests.small_records import text_data
 from tests.small_transformers import save
 from tests.toy_federation import Play, Shards
@@ -140,12 +140,8 @@ def test_what_is_measured_tells_nothing_of_members(
 
 @contextmanager
 def stopped_after(rounds: int) -> Iterator[Any]:
-    def stop(event: Event) -> None:
-        if event.done == rounds:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        yield stop
+        yield stop_after(rounds)
 
 
 @pytest.mark.parametrize("more", [True, False])

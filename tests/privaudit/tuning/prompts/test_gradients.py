@@ -16,11 +16,6 @@ AT = Round(0, Seeds(4), ("client-0", "client-1", "client-2"))
 
 
 @pytest.fixture
-def cohort(shards: dict[str, Records]) -> Cohort:
-    return Cohort.of(list(shards), list(shards.values()))
-
-
-@pytest.fixture
 def contexts(task: Task, cohort: Cohort) -> torch.Tensor:
     shape = (len(cohort), task.prompts.context_tokens, task.prompts.width)
     return torch.randn(shape, generator=torch.Generator().manual_seed(0)) / 10

@@ -14,11 +14,6 @@ from privaudit.tuning.prompts.private_prompts import PrivateLocalTrainer, contex
 from tests.toy_federation import ALL, AT, context_gradient
 
 
-@pytest.fixture
-def cohort(shards: dict[str, Records]) -> Cohort:
-    return Cohort.of(list(shards), list(shards.values()))
-
-
 def start(count: int = 3) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(1)
     both = torch.randn(2, count, 3, 5, generator=generator) / 10

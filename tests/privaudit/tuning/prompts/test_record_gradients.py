@@ -12,8 +12,7 @@ from privaudit.tuning.prompts.record_gradients import RecordGradients
 
 
 @pytest.fixture
-def batch(shards: dict[str, Records]) -> Batch:
-    cohort = Cohort.of(list(shards), list(shards.values()))
+def batch(cohort: Cohort, shards: dict[str, Records]) -> Batch:
     at = Round(0, Seeds(4), tuple(shards))
     return fixed_batch(cohort, at, 12)  # client-1 has nine: three are padding
 
