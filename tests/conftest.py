@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +17,9 @@ from torch.nn.functional import normalize
 import tests.simulated_device  # noqa: F401  # before autograd counts devices
 from privaudit.core.seeds import Seeds
 from privaudit.datasets.picture_tokens import PictureTokens
-from privaudit.federated.trainer import Records, Task
+from privaudit.federated.trainer import Cohort, Records, Task
 from privaudit.models.interfaces import Classifier
+from privaudit.statistics.progress import Watcher
 from tests.toy_federation import Play, Shards, play_toy
 from tests.toy_tower import toy_tower
 
@@ -94,6 +96,22 @@ def shards(task: Task) -> dict[str, Records]:
 
 
 @pytest.fixture
+def cohort(shards: Shards) -> Cohort:
+    """All three clients, who train together."""
+    return Cohort.of(list(shards), list(shards.values()))
+
+
+def stop_after(rounds: int) -> Watcher:
+    """Return a watcher that interrupts a training after so many rounds."""
+
+    def watcher(event: Any) -> None:
+        if event.done == rounds:
+            raise KeyboardInterrupt
+
+    return watcher
+
+
+@pytest.fixture
 def seeds() -> Seeds:
     return Seeds(0)
 
@@ -140,17 +158,15 @@ def few_scenes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One finished and one interrupted run, to be copied by each test."""
     from privaudit import train
-    from privaudit.cli.progress import Event
-
-    def stop(event: Event) -> None:
-        if event.done == 2:
-            raise KeyboardInterrupt
 
     folder = tmp_path_factory.mktemp("originals")
     with common_cache(tmp_path_factory):
         train(folder=folder, name="whole", rounds=2, epochs=1, seed=0)
         with pytest.raises(KeyboardInterrupt):
-            train(folder=folder, name="cut", rounds=3, epochs=1, watcher=stop, seed=0)
+            train(
+                folder=folder, name="cut", rounds=3, epochs=1,
+                watcher=stop_after(2), seed=0,
+            )  # fmt: skip
     return folder
 
 

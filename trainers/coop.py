@@ -38,23 +38,14 @@ class CoOp(LocalSgd):
         return {"context": start_context(task, seeds, client)}
 
     def local_update(
-        self,
-        task: Task,
-        cohort: Cohort,
-        received: Stacked,
-        kept: Stacked,
-        at: Round,
+        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
     ) -> LocalResult:
         """Train the client's own context further."""
         contexts, loss = self.train(task, cohort, kept["context"], at)
         return LocalResult({}, {"context": contexts}, loss)
 
     def release(
-        self,
-        task: Task,
-        clients: Sequence[ClientId],
-        received: Stacked,
-        kept: Stacked,
+        self, task: Task, clients: Sequence[ClientId], received: Stacked, kept: Stacked
     ) -> Stacked:
         """Release the client's own prompt."""
         return {"context": kept["context"]}

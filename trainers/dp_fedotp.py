@@ -97,11 +97,7 @@ class DPFedOTP(PrivatePairTrainer):
         return of_sum if self.mode == "published-code" else by_transport
 
     def release(
-        self,
-        task: Task,
-        clients: Sequence[ClientId],
-        received: Stacked,
-        kept: Stacked,
+        self, task: Task, clients: Sequence[ClientId], received: Stacked, kept: Stacked
     ) -> Stacked:
         """Release both prompts, which transport needs apart, or the code's sum."""
         if self.mode == "published-code":

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.batches import Batch
+from privaudit.federated.batches import Batch, Penalty
 from privaudit.federated.trainer import TRAINERS, ClientId, Reconstruction, Task
 from privaudit.federated.transcripts.threat_models import View
 from privaudit.tuning.prompts.contrast import (
@@ -20,7 +20,7 @@ from privaudit.tuning.prompts.contrast import (
 from privaudit.tuning.prompts.learning import CONTEXT_STD, start_context
 from privaudit.tuning.prompts.private_pairs import PrivatePairTrainer
 from privaudit.tuning.prompts.private_prompts import context_losses
-from privaudit.tuning.prompts.record_gradients import Penalty, RecordLosses
+from privaudit.tuning.prompts.record_gradients import RecordLosses
 
 
 @TRAINERS.register("dp-fedpgp")
@@ -83,11 +83,7 @@ class DPFedPGP(PrivatePairTrainer):
         return penalty
 
     def release(
-        self,
-        task: Task,
-        clients: Sequence[ClientId],
-        received: Stacked,
-        kept: Stacked,
+        self, task: Task, clients: Sequence[ClientId], received: Stacked, kept: Stacked
     ) -> Stacked:
         """Release sigma + U V."""
         return {"context": personal_context({**received, **kept})}

@@ -109,12 +109,7 @@ class DPFedPT(PrivateUpdates):
         return dict(server) if places is None else {**server, COORDINATES: places}
 
     def local_update(
-        self,
-        task: Task,
-        cohort: Cohort,
-        received: Stacked,
-        kept: Stacked,
-        at: Round,
+        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
     ) -> LocalResult:
         """Send what training moved, clipped and with the client's noise; no weight."""
         moved, loss = self.moves(task, cohort, received, at)

@@ -130,12 +130,7 @@ class DPFPL(PrivateTrainer):
         return {"context": server["context"]}
 
     def local_update(
-        self,
-        task: Task,
-        cohort: Cohort,
-        received: Stacked,
-        kept: Stacked,
-        at: Round,
+        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
     ) -> LocalResult:
         """Move the local prompts one step, and send the gradients by the global one.
 
@@ -190,11 +185,7 @@ class DPFPL(PrivateTrainer):
         return moved, self._events(task, mechanisms, at)
 
     def release(
-        self,
-        task: Task,
-        clients: Sequence[ClientId],
-        received: Stacked,
-        kept: Stacked,
+        self, task: Task, clients: Sequence[ClientId], received: Stacked, kept: Stacked
     ) -> Stacked:
         """Release the sum of both prompts."""
         return {"context": received["context"] + self._released_part(kept["local"])}

@@ -12,11 +12,7 @@ from torch import Tensor
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.tensors import Stacked, numbers_in
-from privaudit.federated.batches import (
-    Batch,
-    Objective,
-    epochs_of_batches,
-)
+from privaudit.federated.batches import Batch, Objective, epochs_of_batches
 from privaudit.federated.trainer import (
     TRAINERS,
     ClientId,
@@ -127,12 +123,7 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
         return self
 
     def local_update(
-        self,
-        task: Task,
-        cohort: Cohort,
-        received: Stacked,
-        kept: Stacked,
-        at: Round,
+        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
     ) -> LocalResult:
         """Train what is kept; send a prompt of its own training, or its noised copy."""
         parameters, objective = self.begin_mixture(task, received, kept)

@@ -127,12 +127,7 @@ class DPPromptFL(PrivateLocalTrainer):
         return {"context": server["context"]}
 
     def local_update(
-        self,
-        task: Task,
-        cohort: Cohort,
-        received: Stacked,
-        kept: Stacked,
-        at: Round,
+        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
     ) -> LocalResult:
         """Send the trained context, or the code's gradient; no weight and no size."""
         parties, std = len(at.participants), self.noise_std(task)
@@ -209,11 +204,7 @@ class DPPromptFL(PrivateLocalTrainer):
         return reach / rate if self.mode == "published-code" else reach
 
     def aggregate(
-        self,
-        task: Task,
-        server: Tensors,
-        inbox: Inbox,
-        at: Round,
+        self, task: Task, server: Tensors, inbox: Inbox, at: Round
     ) -> tuple[Tensors, Events]:
         """Average the contexts; in "published-code" step along the noised gradient.
 

@@ -14,6 +14,8 @@ from privaudit.federated.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
+    Events,
+    Inbox,
     LocalResult,
     Reconstruction,
     Records,
@@ -23,7 +25,12 @@ from privaudit.federated.trainer import (
     Task,
 )
 from privaudit.federated.transcripts.threat_models import View
-from privaudit.federated.weighted_mean import UNTRAINED, last_sent, weighted_upload
+from privaudit.federated.weighted_mean import (
+    UNTRAINED,
+    apply_mean,
+    last_sent,
+    weighted_upload,
+)
 from privaudit.tuning.prompts.learning import LocalSgd, pair_texts, start_context
 from privaudit.tuning.prompts.optimal_transport import Stop, Transport
 from privaudit.tuning.prompts.transported_logits import (
@@ -81,12 +88,7 @@ class FedOTP(LocalSgd):
         return {"local": start_context(task, seeds, client)}
 
     def local_update(
-        self,
-        task: Task,
-        cohort: Cohort,
-        received: Stacked,
-        kept: Stacked,
-        at: Round,
+        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
     ) -> LocalResult:
         """Train both prompts, and send the global one weighted by the shard's size."""
 
@@ -99,12 +101,14 @@ class FedOTP(LocalSgd):
         sent = weighted_upload(cohort, {"global": trained["global"]})
         return LocalResult(sent, {"local": trained["local"]}, loss)
 
+    def aggregate(
+        self, task: Task, server: Tensors, inbox: Inbox, at: Round
+    ) -> tuple[Tensors, Events]:
+        """Return the mean of the global prompts; nobody's records change nothing."""
+        return apply_mean(server, inbox), ()
+
     def release(
-        self,
-        task: Task,
-        clients: Sequence[ClientId],
-        received: Stacked,
-        kept: Stacked,
+        self, task: Task, clients: Sequence[ClientId], received: Stacked, kept: Stacked
     ) -> Stacked:
         """Release both prompts: transport needs them apart."""
         return {"global": received["global"], "local": kept["local"]}

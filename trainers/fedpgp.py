@@ -15,13 +15,20 @@ from privaudit.federated.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
+    Events,
+    Inbox,
     LocalResult,
     Reconstruction,
     Round,
     Task,
 )
 from privaudit.federated.transcripts.threat_models import View
-from privaudit.federated.weighted_mean import UNTRAINED, last_sent, weighted_upload
+from privaudit.federated.weighted_mean import (
+    UNTRAINED,
+    apply_mean,
+    last_sent,
+    weighted_upload,
+)
 from privaudit.tuning.prompts.contrast import (
     complete,
     contrasted_losses,
@@ -63,12 +70,7 @@ class FedPGP(LocalSgd):
         return low_rank_start(task, client, self.rank, seeds)
 
     def local_update(
-        self,
-        task: Task,
-        cohort: Cohort,
-        received: Stacked,
-        kept: Stacked,
-        at: Round,
+        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
     ) -> LocalResult:
         """Train sigma, U and V, and send sigma weighted by the shard's size."""
 
@@ -79,17 +81,19 @@ class FedPGP(LocalSgd):
         sent = weighted_upload(cohort, {"context": trained.pop("context")})
         return LocalResult(sent, trained, loss)
 
+    def aggregate(
+        self, task: Task, server: Tensors, inbox: Inbox, at: Round
+    ) -> tuple[Tensors, Events]:
+        """Return the mean of the contexts; nobody's records change nothing."""
+        return apply_mean(server, inbox), ()
+
     def _losses(self, task: Task, parameters: Stacked, batch: Batch) -> Tensor:
         return contrasted_losses(
             task, parameters, batch, self.contrast, self.temperature
         )
 
     def release(
-        self,
-        task: Task,
-        clients: Sequence[ClientId],
-        received: Stacked,
-        kept: Stacked,
+        self, task: Task, clients: Sequence[ClientId], received: Stacked, kept: Stacked
     ) -> Stacked:
         """Release sigma + U V."""
         return {"context": personal_context({**received, **kept})}

@@ -3,13 +3,7 @@
 from pydantic.dataclasses import dataclass
 
 from privaudit.core.tensors import Stacked
-from privaudit.federated.trainer import (
-    TRAINERS,
-    Cohort,
-    LocalResult,
-    Round,
-    Task,
-)
+from privaudit.federated.trainer import TRAINERS, Cohort, LocalResult, Round, Task
 from privaudit.tuning.transformers.prompt_tuning import PromptTuner
 
 
@@ -23,12 +17,7 @@ class FedPTLocal(PromptTuner):
     """
 
     def local_update(
-        self,
-        task: Task,
-        cohort: Cohort,
-        received: Stacked,
-        kept: Stacked,
-        at: Round,
+        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
     ) -> LocalResult:
         """Train the client's own parameters further, or first what it received."""
         trained, loss = self.train(task, cohort, kept or received, at)

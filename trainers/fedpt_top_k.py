@@ -106,12 +106,7 @@ class FedPTTopK(PrivateUpdates):
         return self.choice or usual
 
     def local_update(
-        self,
-        task: Task,
-        cohort: Cohort,
-        received: Stacked,
-        kept: Stacked,
-        at: Round,
+        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
     ) -> LocalResult:
         """Send the chosen numbers of what training moved, and their places."""
         moved, loss = self.moves(task, cohort, received, at)

@@ -115,12 +115,7 @@ class FedRand(LoraTrainer):
         return super().start(task, seeds)
 
     def local_update(
-        self,
-        task: Task,
-        cohort: Cohort,
-        received: Stacked,
-        kept: Stacked,
-        at: Round,
+        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
     ) -> LocalResult:
         """Train both factors, and send what came from the server."""
         shares = self._shares(list(received), cohort, at)

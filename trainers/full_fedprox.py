@@ -2,16 +2,15 @@
 
 from typing import Annotated, Literal
 
-import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from privaudit.core.tensors import Stacked
+from privaudit.federated.batches import Penalty
 from privaudit.federated.trainer import TRAINERS, Cohort, Round, Task
-from privaudit.tuning.prompts.proximal import pull
+from privaudit.tuning.optimiser import pull_to
 from privaudit.tuning.transformers.averaged_tuning import AveragedTuner
-from privaudit.tuning.transformers.prompt_tuning import Penalty
 
 
 @TRAINERS.register("full-fedprox")
@@ -41,10 +40,5 @@ class FullFedProx(AveragedTuner):
         penalty: Penalty | None = None,
     ) -> tuple[dict[str, Tensor], Tensor]:
         """Run the local epochs under the pull to what was received."""
-        anchors = {name: tensor.detach() for name, tensor in parameters.items()}
-
-        def to_server(moved: Stacked) -> Tensor:
-            pulls = [pull(moved[name], anchors[name], self.mu) for name in anchors]
-            return torch.stack(pulls).sum(dim=0)
-
+        to_server = pull_to(parameters, self.mu)
         return super().train(task, cohort, parameters, at, penalty or to_server)

@@ -2,9 +2,17 @@
 
 from pydantic.dataclasses import dataclass
 
-from privaudit.core.tensors import Stacked
-from privaudit.federated.trainer import TRAINERS, Cohort, LocalResult, Round, Task
-from privaudit.federated.weighted_mean import weighted_upload
+from privaudit.core.tensors import Stacked, Tensors
+from privaudit.federated.trainer import (
+    TRAINERS,
+    Cohort,
+    Events,
+    Inbox,
+    LocalResult,
+    Round,
+    Task,
+)
+from privaudit.federated.weighted_mean import apply_mean, weighted_upload
 from privaudit.tuning.transformers.learning import LoraTrainer
 
 
@@ -21,13 +29,14 @@ class LoraFedAvg(LoraTrainer):
     """
 
     def local_update(
-        self,
-        task: Task,
-        cohort: Cohort,
-        received: Stacked,
-        kept: Stacked,
-        at: Round,
+        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
     ) -> LocalResult:
         """Train what was received, send it weighted by shard size, and keep it."""
         trained, loss = self.train(task, cohort, received, at)
         return LocalResult(weighted_upload(cohort, trained), trained, loss)
+
+    def aggregate(
+        self, task: Task, server: Tensors, inbox: Inbox, at: Round
+    ) -> tuple[Tensors, Events]:
+        """Return the mean of the factors, each by itself; nobody's records change nothing."""
+        return apply_mean(server, inbox), ()

@@ -8,13 +8,15 @@ from privaudit.federated.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
+    Events,
+    Inbox,
     LocalResult,
     Reconstruction,
     Round,
     Task,
 )
 from privaudit.federated.transcripts.threat_models import View
-from privaudit.federated.weighted_mean import weighted_upload
+from privaudit.federated.weighted_mean import apply_mean, weighted_upload
 from privaudit.tuning.transformers.learning import LoraTrainer
 from privaudit.tuning.transformers.lora import chosen, factor_of, start_pairs
 
@@ -41,12 +43,7 @@ class LoraFedPara(LoraTrainer):
         return start_pairs(task.language.targets, self.rank, stream, suffix="2")
 
     def local_update(
-        self,
-        task: Task,
-        cohort: Cohort,
-        received: Stacked,
-        kept: Stacked,
-        at: Round,
+        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
     ) -> LocalResult:
         """Train both pairs; send the shared one, weighted by the shard's size."""
         start = {**received, **chosen(kept, _is_private)}
@@ -55,6 +52,12 @@ class LoraFedPara(LoraTrainer):
         return LocalResult(
             weighted_upload(cohort, shared), chosen(trained, _is_private), loss
         )
+
+    def aggregate(
+        self, task: Task, server: Tensors, inbox: Inbox, at: Round
+    ) -> tuple[Tensors, Events]:
+        """Return the mean of the shared factors; nobody's records change nothing."""
+        return apply_mean(server, inbox), ()
 
     def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return the shared product; the private one is in no message."""

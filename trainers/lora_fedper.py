@@ -80,12 +80,7 @@ class LoraFedPer(LoraTrainer):
         return {**shared, **{n.removeprefix(FIRST): t for n, t in first.items()}}
 
     def local_update(
-        self,
-        task: Task,
-        cohort: Cohort,
-        received: Stacked,
-        kept: Stacked,
-        at: Round,
+        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
     ) -> LocalResult:
         """Train all; send all in the first round, and the shared part from then on."""
         trained, loss = self.train(task, cohort, {**received, **kept}, at)

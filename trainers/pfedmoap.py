@@ -31,12 +31,7 @@ class PFedMoAP(PromptExperts, LocalSgd):
     """
 
     def local_update(
-        self,
-        task: Task,
-        cohort: Cohort,
-        received: Stacked,
-        kept: Stacked,
-        at: Round,
+        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
     ) -> LocalResult:
         """Train prompt and gate with the experts, or the prompt alone without any."""
         parameters, objective = self.begin_mixture(task, received, kept)

@@ -1,13 +1,15 @@
 """pFedPrompt: a shared prompt, and each client's own memory of few-shot features."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Annotated
 
 import torch
+from jaxtyping import Bool, Float
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
@@ -15,6 +17,8 @@ from privaudit.federated.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
+    Events,
+    Inbox,
     LocalResult,
     Reconstruction,
     Records,
@@ -24,22 +28,18 @@ from privaudit.federated.trainer import (
     Task,
 )
 from privaudit.federated.transcripts.threat_models import View
-from privaudit.federated.weighted_mean import weighted_upload
-from privaudit.tuning.prompts.feature_memory import (
-    choose_blend,
-    empty_memory,
-    fill_memory,
-    recall,
-)
+from privaudit.federated.weighted_mean import apply_mean, weighted_upload
 from privaudit.tuning.prompts.learning import (
     QUERY_CHUNK,
     LocalSgd,
     logits_of,
+    mean_losses,
     start_context,
 )
 
 STRENGTHS = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0)
 SHARPNESSES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
+KEYS, VALUES, FILLED = "memory keys", "memory values", "memory filled"
 BLEND = "memory blend"
 
 
@@ -84,12 +84,7 @@ class PFedPrompt(LocalSgd):
         return empty_memory(self.memory, dim) | {BLEND: torch.zeros(2)}
 
     def local_update(
-        self,
-        task: Task,
-        cohort: Cohort,
-        received: Stacked,
-        kept: Stacked,
-        at: Round,
+        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
     ) -> LocalResult:
         """Train the received context, send it, and fill the memory for own use."""
         contexts, loss = self.train(task, cohort, received["context"], at)
@@ -105,6 +100,12 @@ class PFedPrompt(LocalSgd):
         )  # fmt: skip
         sent = weighted_upload(cohort, {"context": contexts})
         return LocalResult(sent, memory | {BLEND: blend}, loss)
+
+    def aggregate(
+        self, task: Task, server: Tensors, inbox: Inbox, at: Round
+    ) -> tuple[Tensors, Events]:
+        """Return the mean of the contexts; nobody's records change nothing."""
+        return apply_mean(server, inbox), ()
 
     def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return the prompt that was seen; no message shows the memory."""
@@ -138,3 +139,100 @@ class PFedPrompt(LocalSgd):
         each = features.expand(len(text), *features.shape)
         recalled = recall(models, each, sharpness, text.shape[1])
         return logits_of(task, text, each) + strength[:, None, None] * recalled
+
+
+def empty_memory(slots: int, dim: int) -> dict[str, Tensor]:
+    """Return a memory of nothing."""
+    return {
+        KEYS: torch.zeros(slots, dim),
+        VALUES: torch.zeros(slots, dtype=torch.long),
+        FILLED: torch.zeros(slots, dtype=torch.bool),
+    }
+
+
+def fill_memory(
+    cohort: Cohort, slots: int, held_out: float, seeds: Seeds
+) -> tuple[dict[str, Tensor], Bool[Tensor, "k records"]]:
+    """Return each client's memory, and which of its records were held out of it.
+
+    A client's draw is the same in every round. Slots that it has no records for stay
+    empty, so that shapes tell nothing of its size.
+
+    Args:
+        cohort: Whose records.
+        slots: Of each memory: a public number.
+        held_out: Share of the records that stay out, in [0, 1); at least one record, if
+            there are two, unless 0.
+        seeds: Of the run.
+    """
+    rest = torch.zeros_like(cohort.mask)
+    chosen = torch.zeros(len(cohort), slots, dtype=torch.long)
+    filled = torch.zeros(len(cohort), slots, dtype=torch.bool)
+    for row, client in enumerate(cohort.clients):
+        size = int(cohort.sizes[row])
+        stream = seeds.stream("memory", client=client)
+        order = torch.from_numpy(stream.permutation(size))
+        out = max(1, int(held_out * size)) if held_out and size > 1 else 0
+        rest[row, order[:out]] = True
+        stored = order[out:][:slots]
+        chosen[row, : len(stored)] = stored
+        filled[row, : len(stored)] = True
+    rows = torch.arange(len(cohort)).unsqueeze(1)
+    memory = {
+        KEYS: cohort.features[rows, chosen] * filled.unsqueeze(-1),
+        VALUES: cohort.labels[rows, chosen] * filled,
+        FILLED: filled,
+    }
+    return memory, rest
+
+
+def recall(
+    memory: Stacked,
+    features: Float[Tensor, "k b d"],
+    sharpness: Float[Tensor, " k"],
+    classes: int,
+) -> Float[Tensor, "k b classes"]:
+    """Return exp(-b (1 - <f, F>)) summed over the memory's records of each class.
+
+    Source: Guo et al., "pFedPrompt: learning personalized prompt for vision-language
+    models in federated learning", WWW 2023; after Zhang et al., "Tip-Adapter:
+    training-free adaption of CLIP for few-shot classification", ECCV 2022.
+    """
+    likeness = torch.einsum("kbd,ksd->kbs", features, memory[KEYS])
+    weight = torch.exp(-sharpness[:, None, None] * (1 - likeness))
+    labels = one_hot(memory[VALUES], classes) * memory[FILLED].unsqueeze(-1)
+    return weight @ labels.to(weight.dtype)
+
+
+def choose_blend(
+    memory: Stacked,
+    cohort: Cohort,
+    held_out: Bool[Tensor, "k records"],
+    logits: Float[Tensor, "k records classes"],
+    strengths: Sequence[float],
+    sharpnesses: Sequence[float],
+) -> Float[Tensor, "k 2"]:
+    """Return each client's strength and sharpness of least loss on what it held out.
+
+    Ties go to what stands first; so does a client that held nothing out.
+
+    Args:
+        memory: Of each client.
+        cohort: Whose records.
+        held_out: Which of them to judge by.
+        logits: Of all records, by the prompt alone.
+        strengths: Tried, in this order.
+        sharpnesses: Tried with each of them.
+    """
+    best = torch.full((len(cohort),), torch.inf)
+    blend = torch.zeros(len(cohort), 2)
+    for sharpness in sharpnesses:
+        at = torch.full((len(cohort),), sharpness)
+        recalled = recall(memory, cohort.features, at, logits.shape[-1])
+        for strength in strengths:
+            losses = mean_losses(logits + strength * recalled, cohort.labels, held_out)
+            better = losses < best
+            best = torch.where(better, losses, best)
+            pair = torch.tensor([strength, sharpness])
+            blend = torch.where(better.unsqueeze(1), pair, blend)
+    return blend

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Literal
 
 import torch
+from jaxtyping import Float
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
@@ -22,13 +23,13 @@ from privaudit.federated.trainer import (
     Task,
 )
 from privaudit.federated.transcripts.threat_models import View
-from privaudit.tuning.prompts.learning import start_context
-from privaudit.tuning.prompts.proximal import ProximalTrainer, pass_messages
+from privaudit.tuning.optimiser import pull_to
+from privaudit.tuning.prompts.learning import LocalSgd, start_context
 
 
 @TRAINERS.register("prompt-fedamp")
 @dataclass(frozen=True)
-class PromptFedAMP(ProximalTrainer):
+class PromptFedAMP(LocalSgd):
     """FedAMP on prompts: each client is pulled towards similar clients' prompts.
 
     The server keeps the last prompt of each client and sends client i
@@ -102,41 +103,26 @@ class PromptFedAMP(ProximalTrainer):
         return {"mix": mix.view_as(own_context)}
 
     def local_update(
-        self,
-        task: Task,
-        cohort: Cohort,
-        received: Stacked,
-        kept: Stacked,
-        at: Round,
+        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
     ) -> LocalResult:
         """Train the client's own prompt near its mix, and send it."""
         strength = self.attraction / self.step(len(task.clients))
-        start = _own(received, kept)
-        contexts, loss = self.train_near(
-            task, cohort, start, received["mix"], strength, at
-        )
+        to_mix = pull_to({"context": received["mix"]}, strength)
+        contexts, loss = self.train(task, cohort, _own(received, kept), at, to_mix)
         begun = torch.ones_like(kept["begun"])
         return LocalResult(
             {"context": contexts}, {"context": contexts, "begun": begun}, loss
         )
 
     def aggregate(
-        self,
-        task: Task,
-        server: Tensors,
-        inbox: Mapping[ClientId, Tensors],
-        at: Round,
+        self, task: Task, server: Tensors, inbox: Mapping[ClientId, Tensors], at: Round
     ) -> tuple[Tensors, Events]:
         """Put each prompt in the place of its client's last one."""
         new: dict[ClientId, Tensor] = {c: sent["context"] for c, sent in inbox.items()}
         return dict(server) | new, ()
 
     def release(
-        self,
-        task: Task,
-        clients: Sequence[ClientId],
-        received: Stacked,
-        kept: Stacked,
+        self, task: Task, clients: Sequence[ClientId], received: Stacked, kept: Stacked
     ) -> Stacked:
         """Release the client's own prompt; the mix, if it never trained."""
         return {"context": _own(received, kept)}
@@ -157,3 +143,39 @@ class PromptFedAMP(ProximalTrainer):
 def _own(received: Stacked, kept: Stacked) -> Tensor:
     """Return each client's own prompt, or its mix before it has one."""
     return torch.where(kept["begun"][:, None, None], kept["context"], received["mix"])
+
+
+def attention(
+    own: Float[Tensor, " size"],
+    others: Float[Tensor, "others size"],
+    alpha: float,
+    sigma: float,
+) -> Float[Tensor, " others"]:
+    """Return xi_ij = alpha A'(|w_i - w_j|^2), with A'(x) = exp(-x / sigma) / sigma.
+
+    Source: Huang et al., "Personalized cross-silo federated learning on non-IID data",
+    AAAI 2021, algorithm 1, with A(x) = 1 - exp(-x / sigma).
+
+    Args:
+        own: w_i, flat.
+        others: Every w_j but w_i itself.
+        alpha: The server's step, above 0.
+        sigma: Of squared distances, above 0.
+    """
+    squares = (others - own).square().sum(dim=1)
+    return alpha * torch.exp(-squares / sigma) / sigma
+
+
+def pass_messages(
+    own: Float[Tensor, " size"],
+    others: Float[Tensor, "others size"],
+    alpha: float,
+    sigma: float,
+) -> Float[Tensor, " size"]:
+    """Return u_i = (1 - sum_j xi_ij) w_i + sum_j xi_ij w_j, over all others j.
+
+    A mean of prompts as long as the attention sums to at most 1, which is certain if
+    alpha times the number of others is at most sigma.
+    """
+    weights = attention(own, others, alpha, sigma)
+    return own + weights @ (others - own)

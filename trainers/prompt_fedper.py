@@ -18,13 +18,20 @@ from privaudit.federated.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
+    Events,
+    Inbox,
     LocalResult,
     Reconstruction,
     Round,
     Task,
 )
 from privaudit.federated.transcripts.threat_models import View
-from privaudit.federated.weighted_mean import UNTRAINED, last_sent, weighted_upload
+from privaudit.federated.weighted_mean import (
+    UNTRAINED,
+    apply_mean,
+    last_sent,
+    weighted_upload,
+)
 from privaudit.tuning.prompts.learning import LocalSgd, prompt_losses, start_context
 
 ADVERSARY = Seeds(0).child("rebuild")  # its own draws, unrelated to any run's
@@ -55,12 +62,7 @@ class PromptFedPer(LocalSgd):
         return {"private": private} if len(private) else {}
 
     def local_update(
-        self,
-        task: Task,
-        cohort: Cohort,
-        received: Stacked,
-        kept: Stacked,
-        at: Round,
+        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
     ) -> LocalResult:
         """Train all tokens together, and send the shared ones, weighted."""
         whole = _join(received, kept)
@@ -74,12 +76,14 @@ class PromptFedPer(LocalSgd):
             weighted_upload(cohort, {"shared": shared}), private_state, loss
         )
 
+    def aggregate(
+        self, task: Task, server: Tensors, inbox: Inbox, at: Round
+    ) -> tuple[Tensors, Events]:
+        """Return the mean of the shared tokens; nobody's records change nothing."""
+        return apply_mean(server, inbox), ()
+
     def release(
-        self,
-        task: Task,
-        clients: Sequence[ClientId],
-        received: Stacked,
-        kept: Stacked,
+        self, task: Task, clients: Sequence[ClientId], received: Stacked, kept: Stacked
     ) -> Stacked:
         """Release the averaged tokens, followed by the client's own."""
         return {"context": _join(received, kept)}

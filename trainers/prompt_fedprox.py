@@ -7,15 +7,23 @@ from pydantic.dataclasses import dataclass
 
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.trainer import TRAINERS, Cohort, LocalResult, Round, Task
-from privaudit.federated.weighted_mean import weighted_upload
-from privaudit.tuning.prompts.learning import start_context
-from privaudit.tuning.prompts.proximal import ProximalTrainer
+from privaudit.federated.trainer import (
+    TRAINERS,
+    Cohort,
+    Events,
+    Inbox,
+    LocalResult,
+    Round,
+    Task,
+)
+from privaudit.federated.weighted_mean import apply_mean, weighted_upload
+from privaudit.tuning.optimiser import pull_to
+from privaudit.tuning.prompts.learning import LocalSgd, start_context
 
 
 @TRAINERS.register("prompt-fedprox")
 @dataclass(frozen=True)
-class PromptFedProx(ProximalTrainer):
+class PromptFedProx(LocalSgd):
     """FedProx on prompts: loss plus mu / 2 |p - p_server|^2.
 
     The term has a gradient here. In four published repositories it is detached, so that
@@ -35,14 +43,15 @@ class PromptFedProx(ProximalTrainer):
         return {"context": start_context(task, seeds)}
 
     def local_update(
-        self,
-        task: Task,
-        cohort: Cohort,
-        received: Stacked,
-        kept: Stacked,
-        at: Round,
+        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
     ) -> LocalResult:
         """Train the received context near itself, and send it weighted."""
-        anchor = received["context"]
-        contexts, loss = self.train_near(task, cohort, anchor, anchor, self.mu, at)
+        to_server = pull_to(received, self.mu)
+        contexts, loss = self.train(task, cohort, received["context"], at, to_server)
         return LocalResult(weighted_upload(cohort, {"context": contexts}), {}, loss)
+
+    def aggregate(
+        self, task: Task, server: Tensors, inbox: Inbox, at: Round
+    ) -> tuple[Tensors, Events]:
+        """Return the mean of the contexts; nobody's records change nothing."""
+        return apply_mean(server, inbox), ()

@@ -40,12 +40,7 @@ class PromptFL(LocalSgd):
         return {"context": start_context(task, seeds)}
 
     def local_update(
-        self,
-        task: Task,
-        cohort: Cohort,
-        received: Stacked,
-        kept: Stacked,
-        at: Round,
+        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
     ) -> LocalResult:
         """Train the received context, and send it weighted by the shard's size."""
         contexts, loss = self.train(task, cohort, received["context"], at)

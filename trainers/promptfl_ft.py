@@ -14,13 +14,15 @@ from privaudit.federated.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
+    Events,
+    Inbox,
     LocalResult,
     Reconstruction,
     Round,
     Task,
 )
 from privaudit.federated.transcripts.threat_models import View
-from privaudit.federated.weighted_mean import weighted_upload
+from privaudit.federated.weighted_mean import apply_mean, weighted_upload
 from privaudit.tuning.prompts.learning import LocalSgd, start_context
 
 
@@ -59,12 +61,7 @@ class FineTunedPromptFL(LocalSgd):
         return {"tuned": torch.zeros(shape), "is tuned": torch.tensor(False)}
 
     def local_update(
-        self,
-        task: Task,
-        cohort: Cohort,
-        received: Stacked,
-        kept: Stacked,
-        at: Round,
+        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
     ) -> LocalResult:
         """Train the received context, send it, and train it further."""
         contexts, loss = self.train(task, cohort, received["context"], at)
@@ -83,12 +80,14 @@ class FineTunedPromptFL(LocalSgd):
             weighted_upload(cohort, {"context": contexts}), private_state, loss
         )
 
+    def aggregate(
+        self, task: Task, server: Tensors, inbox: Inbox, at: Round
+    ) -> tuple[Tensors, Events]:
+        """Return the mean of the contexts; nobody's records change nothing."""
+        return apply_mean(server, inbox), ()
+
     def release(
-        self,
-        task: Task,
-        clients: Sequence[ClientId],
-        received: Stacked,
-        kept: Stacked,
+        self, task: Task, clients: Sequence[ClientId], received: Stacked, kept: Stacked
     ) -> Stacked:
         """Release the tuned prompt; who never trained has the average only."""
         done = kept["is tuned"][:, None, None]

@@ -45,22 +45,13 @@ class ZeroShot(PromptTrainer):
     prompt: ClassVar[str] = ""  # none is trained, sent or released
 
     def local_update(
-        self,
-        task: Task,
-        cohort: Cohort,
-        received: Stacked,
-        kept: Stacked,
-        at: Round,
+        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
     ) -> LocalResult:
         """Do nothing."""
         return LocalResult({}, {}, torch.zeros(len(cohort)))
 
     def release(
-        self,
-        task: Task,
-        clients: Sequence[ClientId],
-        received: Stacked,
-        kept: Stacked,
+        self, task: Task, clients: Sequence[ClientId], received: Stacked, kept: Stacked
     ) -> Stacked:
         """Release the public model, which holds nothing of anybody."""
         model = self._model(task)

@@ -56,11 +56,7 @@ class BaseTrainer:
         return apply_mean(server, inbox), ()
 
     def release(
-        self,
-        task: Task,
-        clients: Sequence[ClientId],
-        received: Stacked,
-        kept: Stacked,
+        self, task: Task, clients: Sequence[ClientId], received: Stacked, kept: Stacked
     ) -> Stacked:
         """Release what a client last trained and kept, else the server's average."""
         return {**received, **kept}

@@ -1,4 +1,4 @@
-"""Which records each client of a cohort takes in each local step."""
+"""Batches: the records that each client of a cohort takes in each local step."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -43,11 +43,8 @@ def epochs_of_batches(
 ) -> Batches:
     """Shuffle each client's records anew for every epoch, and cut them into batches.
 
-    Args:
-        cohort: Who trains.
-        at: Names the random streams, one for each client.
-        epochs: Passes over the shard, or each client's own number of them.
-        batch_size: Records in a batch, or 0 for the whole shard at once.
+    ``epochs`` are passes over the shard, for all or for each client; a ``batch_size``
+    of 0 takes the whole shard at once.
     """
     sizes = [int(size) for size in cohort.sizes]
     passes = [epochs] * len(cohort) if isinstance(epochs, int) else list(epochs)
@@ -220,6 +217,9 @@ def with_canaries(
 
 Objective = Callable[[Stacked, Batch], Float[Tensor, " k"]]
 """From parameters and a batch to every client's loss, differentiable."""
+
+Penalty = Callable[[Stacked], Float[Tensor, " k"]]
+"""From parameters alone to a term of every client's loss; no record enters it."""
 
 
 def gradients_of(

@@ -34,13 +34,7 @@ class SharesStatistics(Trainer, Protocol):
     def contributions(
         self, task: Task, models: Stacked, records: Records
     ) -> Mapping[str, Float[Tensor, "models records width"]]:
-        """Return what each record adds to the sum behind each mean that is sent.
-
-        Args:
-            task: The task.
-            models: As the client sent them beside the statistics.
-            records: That may be among the client's.
-        """
+        """Return what each record adds to the sum behind each mean that is sent."""
         ...
 
     def noise_std(self, task: Task) -> Mapping[str, float]:

@@ -17,7 +17,7 @@ from privaudit.federated.local_training import (
     ClientInput,
     Stacking,
     Trained,
-    train_places,
+    train_clients,
     without_slots,
 )
 from privaudit.federated.messages import (
@@ -86,7 +86,7 @@ class Federation:
         states = {**self.kept, **dict(begun)}
         return {client: states[client] for client in clients}
 
-    def places(self, trainer: Trainer, task: Task, at: Round) -> list[ClientInput]:
+    def inputs(self, trainer: Trainer, task: Task, at: Round) -> list[ClientInput]:
         """Return what the participants of a round have when they start to train."""
         return [
             ClientInput(
@@ -132,11 +132,8 @@ def participants_of(
 ) -> tuple[ClientId, ...]:
     """Draw who takes part in a round: a fixed number, at least one.
 
-    Args:
-        clients: All of them.
-        rate: Share that takes part, in (0, 1].
-        seeds: Of the run's secret key: who is drawn is hidden from who sees a release.
-        index: The round.
+    The rate is in (0, 1]; the seeds are of the run's secret key, as who is drawn is
+    hidden from who sees a release.
 
     Raises:
         ConfigError: The rate is not in (0, 1].
@@ -192,24 +189,24 @@ def run_round(
     rounds = [f.at(index, participation) for f in federations]
     if masking is not None:
         rounds = [replace(at, step=masking.step(len(at.participants))) for at in rounds]
-    places = [
-        place
+    inputs = [
+        given
         for federation, at in zip(federations, rounds, strict=True)
-        for place in federation.places(trainer, task, at)
+        for given in federation.inputs(trainer, task, at)
     ]
-    by_rule = [place for place in places if place.client in crafted]
-    places = [
-        replace(place, received=crafted.get(place.client, place.received))
-        for place in places
+    by_rule = [given for given in inputs if given.client in crafted]
+    inputs = [
+        replace(given, received=crafted.get(given.client, given.received))
+        for given in inputs
     ]
     stacking = (
         cohort_size if isinstance(cohort_size, Stacking) else Stacking(cohort_size)
     )
-    trained = train_places(trainer, task, places, rounds[0], stacking, traced)
+    trained = train_clients(trainer, task, inputs, rounds[0], stacking, traced)
     deliveries, first = [], 0
     for at in rounds:
         span = slice(first, first + len(at.participants))
-        part = exchange(trainer, places[span], trained[span], at, masking, dropout)
+        part = exchange(trainer, inputs[span], trained[span], at, masking, dropout)
         part = replace(part, messages=_beside_rule(part.messages, by_rule, at))
         deliveries.append((trained[span], part))
         first = span.stop
@@ -270,13 +267,8 @@ def give_away(
 
     Equal models of a thousand clients are computed once, and are one object.
 
-    Args:
-        trainer: What was trained.
-        task: The task.
-        federation: After its last round.
-        index: The number of rounds, which these messages bear.
-        publish: Whether the personal models are given away.
-        clients: Who gets them; None is everybody.
+    The messages bear the number of rounds as their index. Without ``clients`` all of
+    them get a model.
     """
     everybody = tuple(federation.shards)
     at = Round(index, federation.seeds, everybody, secrets=federation.secrets)

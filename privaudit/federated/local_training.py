@@ -12,14 +12,7 @@ from privaudit.core.devices import CPU, moved
 from privaudit.core.errors import TrainingError
 from privaudit.core.memory import PeakMemory, memory_limit, use_records_at_once
 from privaudit.core.seeds import Seeds
-from privaudit.core.tensors import (
-    Stacked,
-    Tensors,
-    alike,
-    all_finite,
-    stack,
-    unstack,
-)
+from privaudit.core.tensors import Stacked, Tensors, alike, all_finite, stack, unstack
 from privaudit.datasets.dialogues import PADDING
 from privaudit.federated.trainer import (
     ClientId,
@@ -91,23 +84,23 @@ class Stacking:
     records: int = 0
 
     def size(
-        self, trainer: Trainer, task: Task, places: Sequence[ClientInput], at: Round
+        self, trainer: Trainer, task: Task, inputs: Sequence[ClientInput], at: Round
     ) -> int:
         """Return how many of these clients train together, at least 1.
 
         Where memory is limited, the first call measures one local step.
         """
-        limit, several = memory_limit(), min(self.most, len(places)) > 1
+        limit, several = memory_limit(), min(self.most, len(inputs)) > 1
         splits = getattr(trainer, "micro_batch", None) == 0  # and is not given how
         if self.fit is None and limit is not None and (several or splits):
-            measure = partial(memory_of_step, trainer, task, places[0], at)
+            measure = partial(memory_of_step, trainer, task, inputs[0], at)
             taken = measure()
             self.fit = min(self.most, max(1, limit // max(1, taken)))
             if splits and taken > limit:
                 shard = _longest_shard(task)
-                most = len(places[0].shard if shard is None else shard)
+                most = len(inputs[0].shard if shard is None else shard)
                 self.records = _records_that_fit(measure, taken, limit, most)
-        return max(1, min(self.most, len(places), self.fit or self.most))
+        return max(1, min(self.most, len(inputs), self.fit or self.most))
 
 
 def _records_that_fit(
@@ -117,11 +110,7 @@ def _records_that_fit(
 
     0 where even one record at a time saves nothing.
 
-    Args:
-        measure: Returns the bytes that a step takes.
-        whole: Those of a step on all records at once, more than the limit.
-        limit: What it may take; one record is always computed.
-        most: How many records the measured client has: as many at once are all.
+    ``whole`` are the bytes of a step on all ``most`` records, more than the limit.
     """
 
     def taken(count: int) -> int:
@@ -136,26 +125,20 @@ def _records_that_fit(
     return count
 
 
-def memory_of_step(trainer: Trainer, task: Task, place: ClientInput, at: Round) -> int:
+def memory_of_step(trainer: Trainer, task: Task, given: ClientInput, at: Round) -> int:
     """Return the bytes that one client's local step takes at most, beside its records.
 
     Of a client that has as many records as any could, each the longest public one: what
     is measured tells nothing of the records that clients train on, nor of what they
     draw. A trainer that does not plan its steps by
     :func:`privaudit.federated.batches.epochs_of_batches` runs all of them.
-
-    Args:
-        trainer: Whose step.
-        task: The task.
-        place: A client whose state has the shapes of all.
-        at: The round.
     """
     shard = _longest_shard(task)
-    cohort = Cohort.of(["measured"], [place.shard if shard is None else shard])
+    cohort = Cohort.of(["measured"], [given.shard if shard is None else shard])
     at = replace(at, trace=None, steps=1)
     with PeakMemory() as memory:
         update_clients(
-            trainer, task, cohort, stack([place.received]), stack([place.kept]), at
+            trainer, task, cohort, stack([given.received]), stack([given.kept]), at
         )
     return memory.peak
 
@@ -171,10 +154,10 @@ def _longest_shard(task: Task) -> Records | None:
     return public.pick(torch.full((max(task.candidates.values()),), longest))
 
 
-def train_places(
+def train_clients(
     trainer: Trainer,
     task: Task,
-    places: Sequence[ClientInput],
+    inputs: Sequence[ClientInput],
     at: Round,
     stacking: Stacking,
     traced: bool,
@@ -185,31 +168,31 @@ def train_places(
         TrainingError: A loss or a tensor is not finite.
     """
     done: dict[int, Trained] = {}
-    received = [place.received for place in places]
-    for positions in alike(received, [place.kept for place in places]):
-        size = stacking.size(trainer, task, [places[i] for i in positions], at)
+    received = [given.received for given in inputs]
+    for positions in alike(received, [given.kept for given in inputs]):
+        size = stacking.size(trainer, task, [inputs[i] for i in positions], at)
         for first in range(0, len(positions), size):
             chunk = positions[first : first + size]
-            some = [places[i] for i in chunk]
+            some = [inputs[i] for i in chunk]
             with use_records_at_once(stacking.records):
                 alone = _train_cohort(trainer, task, some, at, traced)
             done.update(zip(chunk, alone, strict=True))
-    results = [done[i] for i in range(len(places))]
-    _refuse_non_finite(places, results, at.index)
+    results = [done[i] for i in range(len(inputs))]
+    _refuse_non_finite(inputs, results, at.index)
     return results
 
 
 def _train_cohort(
     trainer: Trainer,
     task: Task,
-    places: Sequence[ClientInput],
+    inputs: Sequence[ClientInput],
     at: Round,
     traced: bool,
 ) -> list[Trained]:
-    streams = [place.stream for place in places]
-    cohort = Cohort.of(streams, [place.shard for place in places])
-    received = stack([place.received for place in places])
-    private_state = stack([place.kept for place in places])
+    streams = [given.stream for given in inputs]
+    cohort = Cohort.of(streams, [given.shard for given in inputs])
+    received = stack([given.received for given in inputs])
+    private_state = stack([given.kept for given in inputs])
     trace = Trace(cohort.sizes)
     at = replace(at, trace=trace if traced else None)
     return _split(
@@ -254,16 +237,9 @@ def train_stand_ins(
 ) -> LocalResult:
     """Train an adversary's own clients for a round, all from what one client received.
 
-    Args:
-        trainer: Public, and so are its parameters.
-        task: What every party knows.
-        received: From where they start.
-        names: Of their random streams; several may share one.
-        shards: What each trains on.
-        seeds: The adversary's: what a client keeps to itself is as it starts.
-        index: The round.
-        participants: As many as take part in it, of whose number shares of noise
-            depend; by default those who are named.
+    What a client keeps to itself is as it starts, by the adversary's seeds. Several
+    stand-ins may share a name, of their random streams. Shares of noise depend on how
+    many ``participants`` there are: by default as many as stand-ins.
     """
     kept = stack(start_clients(trainer, task, names, seeds))
     down = {n: t.expand(len(names), *t.shape) for n, t in received.items()}
@@ -293,16 +269,16 @@ def _split(result: LocalResult, trace: Trace) -> list[Trained]:
 
 
 def _refuse_non_finite(
-    places: Sequence[ClientInput], results: Sequence[Trained], index: int
+    inputs: Sequence[ClientInput], results: Sequence[Trained], index: int
 ) -> None:
-    for place, result in zip(places, results, strict=True):
+    for given, result in zip(inputs, results, strict=True):
         if not (
             math.isfinite(result.loss)
             and all_finite(result.sent)
             and all_finite(result.kept)
         ):
             raise TrainingError(
-                f"Round {index}, {place.client}: the loss or an update is not finite "
+                f"Round {index}, {given.client}: the loss or an update is not finite "
                 f"(loss {result.loss:g}). What was recorded before this round is kept. "
                 "Lower the learning rate and train again."
             )

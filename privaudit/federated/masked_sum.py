@@ -152,14 +152,9 @@ def masked_sum(
     A tensor that a client does not send counts as zeros, and is masked like others:
     the server does not learn who sent it.
 
-    Args:
-        uploads: What each participant would send in the clear.
-        masking: How.
-        seeds: Of the run.
-        index: The round.
-        streams: The names of the clients' random streams; by default their own. Where
-            federations share seeds, they must differ: masks serve once.
-        carry: What happens to the protocol's packets on their way.
+    ``streams`` name the clients' random streams, by default by their own names; where
+    federations share seeds they must differ, as masks serve once. ``carry`` is what
+    happens to the protocol's packets on their way.
 
     Raises:
         ConfigError: There are fewer than two clients, or one tensor has two shapes.

@@ -1,4 +1,4 @@
-"""What passes between a server and its clients in one round, and what it gets of it."""
+"""The messages of one round between a server and its clients, and the server's inbox."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -70,7 +70,7 @@ class RoundMessages:
 
 def exchange(
     trainer: Trainer,
-    places: Sequence[ClientInput],
+    inputs: Sequence[ClientInput],
     trained: Sequence[Trained],
     at: Round,
     masking: Masks | None,
@@ -78,27 +78,25 @@ def exchange(
 ) -> RoundMessages:
     """Send broadcasts down and uploads up, in the clear or under masks.
 
-    Args:
-        trainer: Says what the server needs.
-        places: The participants.
-        trained: What each of them did.
-        at: The round.
-        masking: How uploads are masked; None sends them in the clear, and a trainer
-            that needs sums gets what an ideal secure sum would reveal.
-        dropout: Chance that an upload in the clear is lost on its way.
+    Without ``masking`` a trainer that needs sums gets what an ideal secure sum would
+    reveal, and each upload is lost on its way with the chance ``dropout``.
     """
     down = [
-        Message(at.index, SERVER, place.client, "broadcast", place.received)
-        for place in places
+        Message(at.index, SERVER, given.client, "broadcast", given.received)
+        for given in inputs
     ]
-    sent = {p.client: t.sent for p, t in zip(places, trained, strict=True)}
+    sent = {p.client: t.sent for p, t in zip(inputs, trained, strict=True)}
     if masking is not None:
-        streams = [place.stream for place in places]
+        streams = [given.stream for given in inputs]
         summed = masking.sum_of(sent, at.seeds, at.index, streams)
         there = replace(at, participants=summed.survivors)
         messages = not_empty([*down, *summed.messages])
         return RoundMessages(messages, summed.total, there, summed.report)
-    sent = {c: tensors for c, tensors in sent.items() if not _is_lost(at, c, dropout)}
+    sent = {
+        client: tensors
+        for client, tensors in sent.items()
+        if not at.stream("dropout", client).coin(dropout)
+    }
     there = replace(at, participants=tuple(sent))
     up = [update_of(trainer, at.index, c, tensors) for c, tensors in sent.items()]
     inbox = inbox_of(trainer, sent) if sent else None
@@ -116,10 +114,6 @@ def update_of(
 def inbox_of(trainer: Trainer, sent: Mapping[ClientId, Tensors]) -> Inbox:
     """Return what the server gets of uploads: their sum, or each of them."""
     return secure_sum(list(sent.values())) if trainer.aggregation == "sum" else sent
-
-
-def _is_lost(at: Round, client: ClientId, dropout: float) -> bool:
-    return at.stream("dropout", client).coin(dropout)
 
 
 def events_of(events: Events, asked: Round, delivery: RoundMessages) -> Events:

@@ -1,8 +1,8 @@
-"""Which clients an adversary can ask about: those whose training reached it."""
+"""Participants: the clients whose training reached an adversary."""
 
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.trainer_abilities import start_client
-from privaudit.federated.transcripts.transcript import MASKED_KINDS, Message
+from privaudit.federated.transcripts.transcript import MASKED_KINDS
 
 
 def trained_clients(run: Run, threat: str) -> tuple[str, ...]:
@@ -54,11 +54,6 @@ def _arrived(run: Run) -> dict[int, list[int]]:
     for message in run.transcript:
         if message.kind in MASKED_KINDS:
             there = arrived.setdefault(message.round, [])
-            if message.round in summed and not there:
-                there.extend(_named(message))
+            if message.round in summed and not there and message.kind == "survivors":
+                there.extend(message.tensors["clients"].tolist())
     return arrived
-
-
-def _named(message: Message) -> list[int]:
-    named = message.kind == "survivors"
-    return message.tensors["clients"].tolist() if named else []

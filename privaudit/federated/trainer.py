@@ -325,32 +325,19 @@ class Trainer(Protocol):
         ...
 
     def local_update(
-        self,
-        task: Task,
-        cohort: Cohort,
-        received: Stacked,
-        kept: Stacked,
-        at: Round,
+        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
     ) -> LocalResult:
         """Train a cohort for one round."""
         ...
 
     def aggregate(
-        self,
-        task: Task,
-        server: Tensors,
-        inbox: Inbox,
-        at: Round,
+        self, task: Task, server: Tensors, inbox: Inbox, at: Round
     ) -> tuple[Tensors, Events]:
         """Return the server's next state from the sum, or from each upload."""
         ...
 
     def release(
-        self,
-        task: Task,
-        clients: Sequence[ClientId],
-        received: Stacked,
-        kept: Stacked,
+        self, task: Task, clients: Sequence[ClientId], received: Stacked, kept: Stacked
     ) -> Stacked:
         """Return the personal models, from the last broadcast and the kept state."""
         ...

@@ -1,4 +1,4 @@
-"""What some trainers can do beside training: small protocols, each for who asks.
+"""Abilities of some trainers beside training: small protocols, each for one use.
 
 :class:`~privaudit.federated.base_trainer.BaseTrainer` has the first three.
 """

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.trainer import ClientId, Cohort
+from privaudit.datasets.records import ClientId, Cohort
 from privaudit.federated.transcripts.quantised import RANGE, dequantised
 from privaudit.federated.transcripts.threat_models import View
 
@@ -57,9 +57,7 @@ def with_numbers(sent: Mapping[str, Tensor], like: Tensors) -> dict[str, Tensor]
 
     Codes are of tensors without their weight, and what comes back is times it.
 
-    Args:
-        sent: Stacked over clients.
-        like: What one client received, whose shapes are the uploads'.
+    ``like`` is what one client received, whose shapes are the uploads'.
     """
     numbers = dequantised(sent, like)
     for name in (name for name in sent if RANGE + name in sent):
@@ -95,9 +93,7 @@ def times_weight(
 def apply_mean(server: Tensors, sums: Tensors) -> Tensors:
     """Return the server's state with the means of what was sent in their places.
 
-    Args:
-        server: The state; it stays as it is where nobody had a record, or sent one.
-        sums: Over clients, of what :func:`weighted_upload` returns.
+    The state stays as it is where nobody had a record, or sent one.
     """
     if not sums or (weight := sums[WEIGHT]) == 0:
         return server

@@ -1,1 +1,1 @@
-"""What trainers share."""
+"""Local training that trainers share."""

@@ -20,6 +20,7 @@ from privaudit.federated.batches import (
     Batches,
     Gradients,
     Objective,
+    Penalty,
     gradients_of,
 )
 from privaudit.federated.trainer import Cohort, Round, Task
@@ -183,6 +184,31 @@ def fit(
     return state, total / steps.clamp(min=1)
 
 
+def pull(
+    parameter: Float[Tensor, "k ..."], anchor: Float[Tensor, "k ..."], strength: float
+) -> Float[Tensor, " k"]:
+    """Return strength / 2 * |parameter - anchor|^2, whose gradient leads to the anchor.
+
+    The parameter must not be detached: without a gradient the term changes nothing.
+    """
+    return strength / 2 * (parameter - anchor).square().flatten(1).sum(dim=1)
+
+
+def pull_to(anchors: Stacked, strength: float) -> Penalty:
+    """Return the proximal term of FedProx and FedAMP, summed over all parameters.
+
+    No gradient reaches the anchors. A strength of 0 leaves plain training; steps
+    diverge from about 2 (1 + momentum) / learning rate on.
+    """
+    fixed = {name: tensor.detach() for name, tensor in anchors.items()}
+
+    def penalty(parameters: Stacked) -> Float[Tensor, " k"]:
+        pulls = [pull(parameters[name], fixed[name], strength) for name in fixed]
+        return torch.stack(pulls).sum(dim=0)
+
+    return penalty
+
+
 @pydantic.dataclasses.dataclass(frozen=True)
 class Optimised(BaseTrainer):
     """A trainer that learns by gradients: its optimiser and the rate's schedule.
@@ -263,9 +289,7 @@ class Optimised(BaseTrainer):
     def refuse(self, names: tuple[str, ...], where: str) -> None:
         """Refuse parameters that differ from their defaults.
 
-        Args:
-            names: Of the parameters.
-            where: What they do not go with, and why, in words.
+        ``where`` says what they do not go with, and why.
 
         Raises:
             ConfigError: One differs.

@@ -18,14 +18,13 @@ SecondRound = Callable[..., tuple[Tensors, Tensors, Tensors]]
 
 
 @pytest.fixture
-def second_round(task: Task, shards: Shards) -> SecondRound:
+def second_round(task: Task, shards: Shards, cohort: Cohort) -> SecondRound:
     """Return what a cohort received, sent and kept in a round with experts."""
     generator = torch.Generator().manual_seed(7)
     received = {
         "context": 0.1 * torch.randn(3, 3, 5, generator=generator),
         "experts": 0.1 * torch.randn(3, 2, 3, 5, generator=generator),
     }
-    cohort = Cohort.of(list(shards), list(shards.values()))
     at = Round(1, Seeds(0), tuple(shards))
 
     def run(

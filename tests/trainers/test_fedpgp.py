@@ -54,11 +54,10 @@ def test_one_step_descends_the_loss_and_sends_sigma(
 
 
 def test_without_contrast_and_factors_it_is_promptfl(
-    task: Task, shards: Shards
+    task: Task, cohort: Cohort
 ) -> None:
     """U = V = 0 have no gradient: sigma is trained alone."""
     trainer, plain = make(contrast=0.0), PromptFL(epochs=2, learning_rate=0.05)
-    cohort = Cohort.of(list(shards), list(shards.values()))
     received = stack([trainer.start(task, Seeds(0))] * 3)
     nothing = {"u": torch.zeros(3, 3, 2), "v": torch.zeros(3, 2, 5)}
     found = trainer.local_update(task, cohort, received, nothing, AT)

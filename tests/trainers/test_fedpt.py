@@ -102,9 +102,10 @@ def test_a_client_keeps_its_machine_in_an_adversarys_federations() -> None:
         PromptTuner(tiers="three", epochs=2)
 
 
-def test_a_low_machine_makes_fewer_steps(task: Task, shards: Shards) -> None:
+def test_a_low_machine_makes_fewer_steps(
+    task: Task, shards: Shards, cohort: Cohort
+) -> None:
     trainer = FedPT(tiers="three", epochs=8, batch_size=0, optimizer="sgd")
-    cohort = Cohort.of(list(shards), list(shards.values()))
     start = trainer.start(task, Seeds(0))
     received = {n: t.expand(len(cohort), *t.shape) for n, t in start.items()}
     at = Round(0, Seeds(0), tuple(shards))

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from privaudit import train as train_run
 from privaudit.attacks.update_alignment import UpdateAlignment
-from privaudit.cli.progress import Event
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import stack
@@ -28,7 +27,7 @@ from privaudit.privacy.certificate import certify
 from privaudit.trainers.fedpt import FedPT
 from privaudit.trainers.fedpt_dhapa import PICKED, FedPTDhapa
 from privaudit.tuning.transformers.dhapa import client_weights
-from tests.conftest import toy_records
+from tests.conftest import stop_after, toy_records
 from tests.toy_federation import CLIENTS, Play, Played, Shards
 from tests.toy_language import toy_dialogues, toy_writing_task
 
@@ -293,12 +292,8 @@ def test_a_run_that_was_cut_ends_with_the_same_bytes(tmp_path: Path) -> None:
         "folder": tmp_path,
     }
 
-    def stop(event: Event) -> None:
-        if event.done == 2:
-            raise KeyboardInterrupt
-
     whole = train_run("fedpt-dhapa", name="whole", **quick)
     with pytest.raises(KeyboardInterrupt):
-        train_run("fedpt-dhapa", name="cut", watcher=stop, **quick)
+        train_run("fedpt-dhapa", name="cut", watcher=stop_after(2), **quick)
     again = train_run("fedpt-dhapa", name="cut", resume=True, **quick)
     assert again.transcript.head == whole.transcript.head

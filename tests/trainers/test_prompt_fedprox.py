@@ -7,9 +7,9 @@ from privaudit.federated.batches import gradients_of
 from privaudit.federated.trainer import Cohort, Task
 from privaudit.trainers.prompt_fedprox import PromptFedProx
 from privaudit.trainers.promptfl import PromptFL
-from privaudit.tuning.prompts import proximal
+from privaudit.tuning import optimiser
+from privaudit.tuning.optimiser import pull
 from privaudit.tuning.prompts.gradients import fixed_batch
-from privaudit.tuning.prompts.proximal import pull
 from tests.toy_federation import AT, Play, Shards, context_gradient
 
 STEPS: dict[str, Any] = {"learning_rate": 0.05, "momentum": 0.0, "batch_size": 0}
@@ -52,7 +52,7 @@ def test_the_penalty_holds_back_and_a_detached_one_would_not(
     """Must fail: with the term detached, as published in four places, nothing pulls."""
     assert distance(8.0, play) < 0.9 * distance(0.0, play)
     monkeypatch.setattr(
-        proximal, "pull", lambda c, a, strength: pull(c.detach(), a, strength)
+        optimiser, "pull", lambda c, a, strength: pull(c.detach(), a, strength)
     )
     assert distance(8.0, play) >= 0.9 * distance(0.0, play)
 
@@ -62,11 +62,10 @@ def test_more_mu_stays_closer(play: Play) -> None:
     assert moved == sorted(moved, reverse=True)
 
 
-def test_the_pulls_gradient_leads_to_the_anchor(shards: Shards) -> None:
+def test_the_pulls_gradient_leads_to_the_anchor(cohort: Cohort) -> None:
     contexts, anchors = torch.randn(
         2, 3, 3, 5, generator=torch.Generator().manual_seed(0)
     )
-    cohort = Cohort.of(list(shards), list(shards.values()))
     gradients, losses = gradients_of(
         lambda p, batch: pull(p["context"], anchors, 0.5),
         {"context": contexts},

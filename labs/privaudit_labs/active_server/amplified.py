@@ -28,12 +28,12 @@ from privaudit.auditing.signals.signals import log_odds
 from privaudit.core.errors import AttackError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors, unstack
-from privaudit.federated.broadcast_checks import distance
 from privaudit.federated.local_training import train_stand_ins
 from privaudit.federated.query import ask_each
 from privaudit.federated.trainer import Records, Task, Trainer
 from privaudit.federated.weighted_mean import update_deltas
 from privaudit.statistics.shadow_comparison import online_scores
+from privaudit_labs.active_server.broadcast_checks import distance
 
 Ask = Callable[[int, Tensors], Tensors]  # a round and what is sent: the client's upload
 

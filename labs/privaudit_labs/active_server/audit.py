@@ -24,7 +24,6 @@ from privaudit.core.errors import AttackError, ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.storage import make_private_folder
 from privaudit.core.tensors import Tensors
-from privaudit.federated.broadcast_checks import MoveBound, differing
 from privaudit.federated.federation import Federation, run_round
 from privaudit.federated.runs.folder.outputs import check_folder
 from privaudit.federated.runs.member_shards import MemberShards
@@ -49,6 +48,7 @@ from privaudit_labs.active_server.amplified import (
     Amplifier,
     amplify,
 )
+from privaudit_labs.active_server.broadcast_checks import MoveBound, differing
 
 FEWEST_RECORDS = 10
 SCENARIO = "active-server"  # in the log of audits

@@ -207,7 +207,8 @@ def make_config(
         )
     for place in ("checkpoint", "data"):  # a run is read again from other folders
         if fields.get(place) is not None and not _on_the_hub(place, fields):
-            fields[place] = _lasting(fields[place])
+            named = str(fields[place])  # with its hash, or as a full path
+            fields[place] = with_hash(named) if is_named(named) else _full(named)
     if fields.get("template") is not None:
         fields["template"] = _template_text(str(fields["template"]))
     if fields.get("classes") is not None:
@@ -268,11 +269,6 @@ def _on_the_hub(place: str, fields: Mapping[str, Any]) -> bool:
     named = str(fields[place])
     is_hub = place == "data" and fields.get("dataset") == "hf" and is_hub_name(named)
     return is_hub and not Path(_full(named)).exists()
-
-
-def _lasting(place: str | Path) -> str:
-    """Return a place that means the same later: with its hash, or as a full path."""
-    return with_hash(str(place)) if is_named(str(place)) else _full(place)
 
 
 def _full(place: str | Path) -> str:

@@ -142,9 +142,6 @@ class Ledger:
     def members_of(self, client: int | str) -> Int[np.ndarray, " members"]:
         """Return the records that a client trains on, and no others.
 
-        Args:
-            client: Its name, or its place in ``clients``.
-
         Raises:
             UnknownNameError: There is no such client.
         """

@@ -1,4 +1,4 @@
-"""What clients train on, held only while they train."""
+"""Clients' members, held only while they train."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -72,11 +72,6 @@ def encoded(
 ) -> tuple[Records, Int[Tensor, "canaries secrets tokens"] | None]:
     """Return a data set encoded, canaries as they are, and tokens of other secrets.
 
-    Args:
-        dataset: The data set.
-        canaries: Those that were asked for, if any.
-        encode: Makes it what a model reads.
-
     Raises:
         ConfigError: The tokenizer writes digits in different numbers of tokens, or
             there are no pictures to draw canaries in place of.

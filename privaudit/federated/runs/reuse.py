@@ -1,4 +1,4 @@
-"""Whether a run that is there is the one that is asked for."""
+"""Reuse of a run: whether one that is there is the one that is asked for."""
 
 import hashlib
 import json
@@ -9,11 +9,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from privaudit.core.bounded_files import read_bytes
 from privaudit.core.devices import chosen_device
 from privaudit.core.errors import ConfigError
 from privaudit.core.limits import check_json
-from privaudit.core.storage import write_bytes
+from privaudit.core.storage import read_bytes, write_bytes
 from privaudit.federated.local_training import Stacking
 from privaudit.federated.runs.config import RunConfig
 from privaudit.federated.runs.folder.own_files import PLAN
@@ -31,10 +30,7 @@ def usual_name(config: RunConfig) -> str:
 def place_of(folder: str | Path | None, name: str | None, config: RunConfig) -> Run:
     """Return where a run of a configuration is or would be.
 
-    Args:
-        folder: Of all runs; None is the usual one.
-        name: Of the run's folder; None makes it from the configuration.
-        config: The configuration.
+    Without a name it is made from the configuration.
     """
     named = usual_name(config) if name is None else check_name(name)
     return Run(runs_folder(folder) / named)
@@ -69,14 +65,8 @@ def configured(
     "auto" is the precision of a run that is there, whatever would be faster today; else
     what the chosen device is faster in.
 
-    Args:
-        make: Makes the configuration of its fields.
-        fields: The fields.
-        place: Where a run of a configuration would be.
-        fresh: Whether runs that are there do not count.
-
-    Returns:
-        It, and the seconds that were measured in each precision, if they were.
+    ``fresh``: whether runs that are there do not count. With the configuration come the
+    seconds that were measured in each precision, if they were.
     """
     if fields.get("precision") != "auto":
         return make(**fields), {}
@@ -128,10 +118,6 @@ def put_plan(path: Path, plan: bytes | None) -> dict[str, str]:
 
 def check_plan(run: Run, plan: bytes | None) -> None:
     """Refuse a run that was begun without a plan of its audits, or with another.
-
-    Args:
-        run: That is there.
-        plan: What the plan's file holds; None asks for none.
 
     Raises:
         ConfigError: The run has none, or another.

@@ -1,4 +1,4 @@
-"""What the rounds of a training add up to: for whoever watches, and certified."""
+"""Metrics of rounds: what they add up to for whoever watches, and certified."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -22,12 +22,8 @@ class RoundNumbers:
 
     Accounting takes up to a fifth of a second each time, so it is not asked after every
     round of a quick training.
-
-    Args:
-        run: The run's name.
-        config: Its configuration.
-        claim: The method's own; its delta is the one of the certificates.
-        lines: Of the rounds that counted before.
+    The claim's delta is the one of the certificates; ``lines`` are of the rounds that
+    counted before.
     """
 
     def __init__(
@@ -59,13 +55,13 @@ class RoundNumbers:
             self.utility = (utility, done)
         if done == self.total or self._has_time():
             self._account()
-        use, measured = self.utility or (None, None)
+        last, measured = self.utility or (None, None)
         return RoundDone(
             run=self.run,
             done=done,
             total=self.total,
             loss=line["training_loss"],
-            utility=use,
+            utility=last,
             utility_round=measured,
             bytes_up=self.bytes_up,
             bytes_down=self.bytes_down,

@@ -333,9 +333,8 @@ class Run(FoundAgain):
     def add(self, contents: Files, lines: Files | None = None) -> None:
         """Write files beside the others, and list them in the header: audits.
 
-        Args:
-            contents: By path in the run.
-            lines: Without their ends; each is added to a file that only grows.
+        ``contents`` go by path in the run; each of the ``lines`` is added, with its
+        end, to a file that only grows.
 
         Raises:
             ConfigError: The run was trained anew since it was read.

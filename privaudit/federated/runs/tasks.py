@@ -1,4 +1,4 @@
-"""What differs between runs of one task and of the other, utility above all.
+"""The two tasks, classification and generation: scores of their models, and defaults.
 
 A score of a classifier is whether a class is right; one of a model that writes is
 whether an answer is, or how much of a caption people wrote too.
@@ -14,7 +14,6 @@ from jaxtyping import Float, Int
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors, distinct
-from privaudit.datasets.dialogues import Dialogue
 from privaudit.federated.query import as_writer, ask_each, write, write_untuned
 from privaudit.federated.runs.repeated_rows import RepeatedRows
 from privaudit.federated.trainer import Records, Task, Trainer
@@ -112,15 +111,13 @@ def score_writing(
 ) -> TaskScores:
     """Compare what each model wrote of each record with what people wrote.
 
-    Args:
-        said: By the different models.
-        records: What they wrote of.
-        which: Which of these each model is; None where all differ.
+    ``said`` is by the different models, and ``which`` of these each model is; None
+    where all differ.
     """
     which = np.arange(len(said)) if which is None else which
     dialogues = records.dialogues
     references = [dialogue.answers for dialogue in dialogues]
-    if _has_choices(dialogues):
+    if dialogues and all(dialogue.choices for dialogue in dialogues):
         choices = [dialogue.choices for dialogue in dialogues]
         rows = [exact_matches(texts, references, choices) for texts in said]
         return TaskScores(EXACT, RepeatedRows(np.stack(rows).astype(float), which))
@@ -154,14 +151,6 @@ def untuned_scores(
     return score_writing(write_untuned(task, records), records).scores[0]
 
 
-def _has_choices(dialogues: Sequence[Dialogue]) -> bool:
-    return bool(dialogues) and all(dialogue.choices for dialogue in dialogues)
-
-
-def _writers_own_model(trainer: Trainer, server: Tensors) -> Tensors:
-    return as_writer(trainer).own_model(server)
-
-
 RUN_TASKS: Mapping[TaskKind, RunTask] = {
     "classification": RunTask(
         _measure_classes, _zero_shot_scores, lambda trainer, server: None
@@ -169,7 +158,7 @@ RUN_TASKS: Mapping[TaskKind, RunTask] = {
     "generation": RunTask(
         measure_writing,
         untuned_scores,
-        _writers_own_model,
+        lambda trainer, server: as_writer(trainer).own_model(server),
         defaults={
             "dataset": "scenes",
             "model": "tiny-llava",

@@ -21,11 +21,7 @@ from privaudit.core.storage import (
     write_tensors,
 )
 from privaudit.core.tensors import Tensors
-from privaudit.federated.federation import (
-    RoundRecord,
-    give_away,
-    run_round,
-)
+from privaudit.federated.federation import RoundRecord, give_away, run_round
 from privaudit.federated.on_device import on_device
 from privaudit.federated.runs.config import RunConfig, make_config
 from privaudit.federated.runs.folder.checkpoints import (
@@ -234,11 +230,6 @@ def train_again(run: Run, folder: Path, watcher: Watcher | None = None) -> Run:
     The header stays the run's as it was begun, of which the masks of a seed follow, so
     that only what is computed can come out otherwise.
 
-    Args:
-        run: A finished one that was trained here.
-        folder: Where the new one is made, by the run's name.
-        watcher: As of :func:`train`.
-
     Raises:
         MissingFileError: The run's key is gone.
         TranscriptError: The key was altered, or data or model are others now.
@@ -273,7 +264,11 @@ def _train_rounds(
 ) -> Run:
     run = training.run
     stacking = stacking_of(run.config, training.header, near=near)
-    total, numbers = run.config.rounds, _numbers(training)
+    total, claim = (
+        run.config.rounds,
+        claim_of(training.trainer, training.population.task),
+    )
+    numbers = RoundNumbers(run.name, run.config, claim, run.metrics)
     for index in range(training.header["progress"]["rounds"], total):
         started = time.perf_counter()
         (record,) = run_round(
@@ -290,7 +285,7 @@ def _train_rounds(
         training.record(index, record.messages)
         if training.is_traced:
             training.files.add(TRACE, [trace_line(record.trace)])
-        line, use = _note_round(training, record, time.perf_counter() - started)
+        line, utility = _note_round(training, record, time.perf_counter() - started)
         if index + 1 == total:
             _finish(training)
         if stacking.fit not in (None, run.config.cohort_size):
@@ -299,13 +294,8 @@ def _train_rounds(
             training.header["records_at_once"] = stacking.records
         training.commit(index + 1)
         if watcher is not None:
-            watcher(numbers.add(line, use.local if use else None))
+            watcher(numbers.add(line, utility.local if utility else None))
     return Run(run.path)
-
-
-def _numbers(training: TrainingState) -> RoundNumbers:
-    run, claim = training.run, claim_of(training.trainer, training.population.task)
-    return RoundNumbers(run.name, run.config, claim, run.metrics)
 
 
 def _note_round(

@@ -12,16 +12,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from privaudit.core.storage import (
-    file_hash,
-    write_bytes,
-)
-from privaudit.federated.federation import (
-    Federation,
-)
-from privaudit.federated.runs.folder.checkpoints import (
-    Checkpoints,
-)
+from privaudit.core.storage import file_hash, write_bytes
+from privaudit.federated.federation import Federation
+from privaudit.federated.runs.folder.checkpoints import Checkpoints
 from privaudit.federated.runs.folder.lease import Lease
 from privaudit.federated.runs.folder.round_files import MANIFEST, METRICS, RoundFiles
 from privaudit.federated.runs.folder.run_files import (
@@ -30,9 +23,7 @@ from privaudit.federated.runs.folder.run_files import (
     note_environment,
     truncate_trace,
 )
-from privaudit.federated.runs.folder.run_folder import (
-    remove_unfinished,
-)
+from privaudit.federated.runs.folder.run_folder import remove_unfinished
 from privaudit.federated.runs.folder.run_header import save_header
 from privaudit.federated.runs.folder.working_copy import fetch
 from privaudit.federated.runs.member_shards import MemberShards

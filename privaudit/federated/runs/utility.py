@@ -1,4 +1,4 @@
-"""What a model is good for: on a client's own classes, and on its neighbours'."""
+"""Utility of personal models: on a client's own classes, and on its neighbours'."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

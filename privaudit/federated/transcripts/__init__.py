@@ -1,1 +1,1 @@
-"""What every party of a federated run sent, on disk, and what each adversary sees."""
+"""The transcript of a run, on disk, and what each adversary sees of it."""

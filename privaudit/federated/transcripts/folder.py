@@ -78,10 +78,8 @@ class TranscriptFolder:
 
     Tensors are stored once under their digest, however many clients receive them.
 
-    Args:
-        folder: Where it lies.
-        append: Adds lines to the manifest; by default to the file of that name.
-        ready: Raises if what is about to be changed is another's by now.
+    ``append`` adds lines to the manifest, by default to the file of that name;
+    ``ready`` raises if what is about to be changed is another's by now.
     """
 
     def __init__(
@@ -106,11 +104,7 @@ class TranscriptFolder:
         Messages that follow each other and differ in nothing but who receives them
         become one line.
 
-        Args:
-            round: Its number.
-            messages: In order.
-            end: Of the chain so far.
-            tensors: Those of the messages, where their digests are known.
+        ``tensors`` are those of the messages, where their digests are known.
         """
         tensors, lines = tensors or RoundTensors(), []
         described = ((tensors.describe(one), one.receiver) for one in messages)

@@ -43,10 +43,6 @@ class Shard:
 
     Those that somebody holds are shared; the others are read anew.
 
-    Args:
-        path: The file; its header is read.
-        round: Which it is, for what is said of damage.
-
     Raises:
         TranscriptError: The file is gone, was cut or altered.
         LimitError: Its header is larger than a bound.
@@ -124,10 +120,6 @@ class Shard:
 
 class StoredTensors(LazyTensors):
     """A message's tensors on disk.
-
-    Args:
-        shard: Where they are.
-        keys: Their digests, by name.
 
     Raises:
         TranscriptError: One is not in the shard.

@@ -148,9 +148,7 @@ class View:
     def once(self, what: Hashable, make: Callable[[], T]) -> T:
         """Return what is made of the whole view, for all clients the same: made once.
 
-        Args:
-            what: Tells it from all else that is made of a view, by any trainer.
-            make: Makes it.
+        ``what`` tells it from all else that is made of a view, by any trainer.
         """
         if what not in self._made:
             self._made[what] = make()

@@ -1,4 +1,4 @@
-"""What every party of a federated run sends and receives.
+"""The transcript: every message of a federated run.
 
 Besides a run's ledger and private states, which no adversary reaches, the transcript is
 all a trainer leaves behind: whatever is not in it did not leak. It only grows, and each
@@ -92,13 +92,7 @@ class ChainEnd:
 
 
 class Transcript(Sequence[Message]):
-    """Every message of one run, in the order in which they were sent.
-
-    Args:
-        messages: In that order.
-        end: Of their hash chain.
-        shards: The files that their tensors are read from.
-    """
+    """Every message of one run, in the order in which they were sent."""
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ from privaudit.report.figures.figure_style import (
 )
 from privaudit.report.figures.figure_values import errors
 from privaudit.statistics.estimate import Estimate, mean_with_t
-from privaudit.tuning.prompts.experts.mixture import ExpertMixture
+from privaudit.tuning.prompts.experts.experts import PromptExperts
 
 _DASHES = (0, (4, 3))
 
@@ -50,7 +50,7 @@ def attention_shares(run: Run) -> list[Estimate]:
 
 def _client_means(run: Run) -> list[Float[np.ndarray, " experts"]]:
     trainer, population, means = run.trainer, run.population, []
-    if isinstance(trainer, ExpertMixture):
+    if isinstance(trainer, PromptExperts):
         for client, model in run.personal_models.items():
             if "experts" in model:
                 tests = population.tests.pick(population.own_records(client))

@@ -1,1 +1,1 @@
-"""What a model adds to a frozen transformer, as peft configures it: one file each."""
+"""PEFT methods: additions to a frozen transformer, as peft configures them, one file each."""

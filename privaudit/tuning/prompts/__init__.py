@@ -1,1 +1,1 @@
-"""What the prompt trainers share: each file is one piece of them."""
+"""Prompt learning for CLIP, as prompt trainers share it."""

@@ -111,13 +111,8 @@ def complete(
     Sigma alone is no good model once the contrast has pushed it away from the personal
     prompt it was trained in.
 
-    Args:
-        task: Holds the public records.
-        sigma: As seen; it stays as it is.
-        rank: Of the factors.
-        losses: Of parameters "context", "u" and "v" on a batch.
-        optimiser: The client's.
-        learning_rate: Step size, above 0.
+    The client's optimiser trains them; ``losses`` takes parameters "context", "u" and
+    "v", and a batch.
     """
     whole = torch.arange(len(task.public)).expand(PUBLIC_STEPS, 1, -1)
     factors, _ = fit(

@@ -39,10 +39,7 @@ from privaudit.tuning.prompts.learning import logits_of, record_losses
 def poisson_batch(cohort: Cohort, at: Round, rate: float) -> Batch:
     """Draw every record by its own coin, and cut none: padded to the largest sample.
 
-    Args:
-        cohort: Who trains.
-        at: Names the random streams, one for each client.
-        rate: Chance of a record, in (0, 1].
+    ``rate`` is the chance of a record, in (0, 1].
     """
     drawn = poisson_batches(cohort, at, rate)
     width = max(1, int(drawn.sum(dim=1).max()))
@@ -96,11 +93,7 @@ class ContextGradients:
         By a class's text feature, a record's cross-entropy has the gradient
         (probability - [is the label]) * logit scale * image feature.
 
-        Args:
-            task: It has the text tower.
-            contexts: Of each client.
-            batch: Likewise.
-            by_record: Whether :meth:`by_record` will be asked: it is faster then.
+        ``by_record``: whether :meth:`by_record` will be asked, which is faster then.
         """
 
         def run(own: Stacked, *_: Any) -> tuple[Tensor, Products]:

@@ -53,9 +53,7 @@ def by_autograd(
 ) -> tuple[Tensor, Products]:
     """Return what a function gives, and products with its derivative.
 
-    Args:
-        parameters: Of each client; every one must have a part in the output.
-        run: Differentiable.
+    Every client's parameters must have a part in the output.
     """
     leaves = {n: t.detach().requires_grad_() for n, t in parameters.items()}
     with torch.enable_grad():
@@ -90,12 +88,8 @@ def forward_in_groups(
 ) -> tuple[SizeGroup, ...]:
     """Run every client's parameters forward, and keep what gradients need.
 
-    Args:
-        parameters: Each client's own [k, ...].
-        mask: Of the batch: False where padding stands.
-        run: The forward pass.
-        by_record: Whether records' own gradients will be asked for; else one graph is
-            enough.
+    ``by_record``: whether records' own gradients will be asked for; else one graph is
+    enough.
     """
     groups = []
     for members, width in _of_one_size(mask, by_record):
@@ -141,12 +135,9 @@ def gradients_by_record(
 ) -> Iterator[tuple[dict[str, Tensor], Bool[Tensor, "k c"]]]:
     """Yield every record's gradients [k, c, ...], some positions of b at a time.
 
-    Args:
-        groups: Of the cohort.
-        mask: Of its batch, and in parts what comes beside the gradients; those of
-            padding are zero.
-        behind: What the gradients of some positions are products with: for each, as
-            the group's output, and zero for padding.
+    ``behind`` is what the gradients of some positions are products with: for each, as
+    the group's output, and zero for padding. With the gradients comes the batch's mask;
+    those of padding are zero.
     """
     clients, width = mask.shape
     at_once = max(1, GRADIENTS_AT_ONCE // clients)

@@ -1,4 +1,4 @@
-"""What the prompt trainers share: batches, logits, loss, steps and queries.
+"""Prompt learning: logits, losses, local steps and queries.
 
 All of it runs on a cohort: contexts and records carry a leading axis over clients, and
 no client's numbers reach another's.
@@ -21,17 +21,11 @@ from privaudit.federated.base_trainer import BaseTrainer
 from privaudit.federated.batches import (
     Batch,
     Objective,
+    Penalty,
     epochs_of_batches,
     with_canaries,
 )
-from privaudit.federated.trainer import (
-    Cohort,
-    Records,
-    Round,
-    Signal,
-    Signals,
-    Task,
-)
+from privaudit.federated.trainer import Cohort, Records, Round, Signal, Signals, Task
 from privaudit.tuning.optimiser import Optimised
 
 CONTEXT_STD = 0.02  # CoOp's initial context is N(0, 0.02²)
@@ -130,11 +124,13 @@ class LocalSgd(Optimised, PromptTrainer):
         cohort: Cohort,
         contexts: Float[Tensor, "k tokens width"],
         at: Round,
+        penalty: Penalty | None = None,
     ) -> tuple[Float[Tensor, "k tokens width"], Float[Tensor, " k"]]:
         """Run the local epochs on each client's context, and return the mean loss."""
 
         def objective(parameters: Stacked, batch: Batch) -> Tensor:
-            return prompt_losses(task, parameters["context"], batch)
+            losses = prompt_losses(task, parameters["context"], batch)
+            return losses if penalty is None else losses + penalty(parameters)
 
         trained, loss = self.fit(task, cohort, {"context": contexts}, objective, at)
         return trained["context"], loss

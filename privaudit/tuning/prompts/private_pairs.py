@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from privaudit.core.tensors import Stacked, Tensors, numbers_in
+from privaudit.federated.batches import Penalty
 from privaudit.federated.trainer import (
     ClientId,
     Cohort,
@@ -22,7 +23,7 @@ from privaudit.federated.transcripts.threat_models import RoundSum, View
 from privaudit.privacy.events import Release, on_grid
 from privaudit.tuning.optimiser import VELOCITY
 from privaudit.tuning.prompts.private_prompts import PrivateLocalTrainer
-from privaudit.tuning.prompts.record_gradients import Penalty, RecordLosses
+from privaudit.tuning.prompts.record_gradients import RecordLosses
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -54,12 +55,7 @@ class PrivatePairTrainer(PrivateLocalTrainer):
         return {self.shared: server[self.shared]}
 
     def local_update(
-        self,
-        task: Task,
-        cohort: Cohort,
-        received: Stacked,
-        kept: Stacked,
-        at: Round,
+        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
     ) -> LocalResult:
         """Train, and send the shared prompt or the clipped gradient by it."""
         personal = {n: tensor for n, tensor in kept.items() if not n.endswith(VELOCITY)}
@@ -90,11 +86,7 @@ class PrivatePairTrainer(PrivateLocalTrainer):
         )
 
     def aggregate(
-        self,
-        task: Task,
-        server: Tensors,
-        inbox: Inbox,
-        at: Round,
+        self, task: Task, server: Tensors, inbox: Inbox, at: Round
     ) -> tuple[Tensors, Events]:
         """Average the shared prompts, or step along the mean gradient, with noise."""
         parties, code = len(at.participants), self.mode == "published-code"

@@ -1,4 +1,4 @@
-"""What the private variants of PromptFL, FedOTP and FedPGP share.
+"""DP-SGD on prompts, for the private variants of PromptFL, FedOTP and FedPGP.
 
 Such a trainer derives from :class:`PrivateLocalTrainer` and says what its parameters
 are and what each *record's* loss is, ``record_losses(parameters, batch) -> [k, b]``. A
@@ -45,7 +45,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from privaudit.core.tensors import Stacked
-from privaudit.federated.batches import Batch, with_canaries
+from privaudit.federated.batches import Batch, Penalty, with_canaries
 from privaudit.federated.trainer import ClientId, Cohort, Events, Round, Task
 from privaudit.federated.transcripts.threat_models import View
 from privaudit.privacy.accountant import noise_multiplier_for
@@ -54,11 +54,7 @@ from privaudit.privacy.events import NoiseAt, Release
 from privaudit.tuning.optimiser import SETTINGS, Optimiser
 from privaudit.tuning.prompts.learning import logits_of, record_losses
 from privaudit.tuning.prompts.private_training import EVERY_RECORD, PrivateTrainer
-from privaudit.tuning.prompts.record_gradients import (
-    Penalty,
-    RecordGradients,
-    RecordLosses,
-)
+from privaudit.tuning.prompts.record_gradients import RecordGradients, RecordLosses
 
 
 def context_losses(
@@ -266,12 +262,8 @@ class PrivateLocalTrainer(PrivateTrainer):
 
         On each client's own, or, at the server, of 1 / parties of it on their mean.
 
-        Args:
-            task: The task.
-            release: "global" for what is averaged, "local" for what is kept.
-            noise_at: Who adds it.
-            parties: How many clients took part in the round.
-            tensors: How many are noised, each clipped by itself.
+        The release is "global" for what is averaged, "local" for what is kept; each of
+        so many tensors is clipped by itself.
         """
         rate = self.learning_rate
         noise = GaussianNoise(self.noise_multiplier(task) / rate, rate * self.clip_norm)

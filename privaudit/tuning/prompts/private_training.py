@@ -1,4 +1,4 @@
-"""What private prompt trainers share: modes, batches, clipping and noise."""
+"""Differential privacy of prompt trainers: modes, batches, clipping and noise."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -213,15 +213,8 @@ class PrivateTrainer(Optimised, PromptTrainer):
     ) -> dict[str, Tensor]:
         """Add each client's own noise to its tensors, rounded to the noise's grid.
 
-        Args:
-            stacked: What is noised.
-            std: Of the noise; 0 adds none.
-            purpose: Names the random streams.
-            cohort: Whose.
-            at: The round, which may take notes.
-            release: Which one this is.
-            unit: What 1 is in the units of the release's event.
-            reach: As in :meth:`grid`.
+        ``std`` 0 adds none; ``purpose`` names the random streams; ``unit`` is what 1 is
+        in the units of the release's event; ``reach`` is as in :meth:`grid`.
         """
         grid = self.grid(std, at, reach)
         if grid is None:
@@ -241,12 +234,9 @@ class PrivateTrainer(Optimised, PromptTrainer):
 
         Sums over records, or batch means, for what :meth:`divisor` makes means of.
 
-        Args:
-            gradients: Of the batch.
-            releases: Each one's name, what it makes of a gradient by the context,
-                linearly, and the clip norm of it. Gets [k, tokens, width], or with an
-                axis of records after the first.
-            at: The round, which may take notes.
+        A release has a name, what it makes, linearly, of a gradient by the context ([k,
+        tokens, width], or with an axis of records after the first), and a clip norm of
+        that.
         """
         if self.sums_clipped:
             return self._clipped_records(gradients, releases, at)
@@ -331,13 +321,7 @@ class PrivateTrainer(Optimised, PromptTrainer):
     def step_along(
         self, state: Stacked, gradients: Stacked, learning_rate: float
     ) -> dict[str, Tensor]:
-        """Return the state after a step of the optimiser.
-
-        Args:
-            state: From :meth:`begin`.
-            gradients: By some or all of the parameters; the others stand still.
-            learning_rate: Step size, at least 0.
-        """
+        """Return the state after a step of the optimiser."""
         slots = state if self.keeps_slots else {}
         moved, remembered = self.optimiser.step(state, gradients, slots, learning_rate)
         return moved | remembered if self.keeps_slots else moved

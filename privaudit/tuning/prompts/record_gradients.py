@@ -30,9 +30,6 @@ RecordLosses = Callable[[Stacked, Batch], Float[Tensor, "k b"]]
 A record's loss must not depend on another record, and what padding gets is ignored.
 """
 
-Penalty = Callable[[Stacked], Float[Tensor, " k"]]
-"""From parameters alone to a term of every client's loss; no record enters it."""
-
 
 @dataclass(frozen=True)
 class RecordGradients:
@@ -58,13 +55,9 @@ class RecordGradients:
     ) -> "RecordGradients":
         """Compute the losses, and keep what gradients need.
 
-        Args:
-            parameters: Each client's own [k, ...]; every one must have a part in the
-                loss.
-            record_losses: What is differentiated; it is called with some clients'
-                parameters and batches.
-            batch: Of each client.
-            by_record: Whether :meth:`by_record` will be asked: it is faster then.
+        ``record_losses`` is called with some clients' parameters and batches, and every
+        parameter must have a part in it. ``by_record``: whether :meth:`by_record` will
+        be asked, which is faster then.
         """
 
         def run(own: Stacked, clients: Tensor, width: int) -> tuple[Tensor, Products]:

@@ -1,4 +1,4 @@
-"""What trainers share whose clients send all that they train, to be averaged."""
+"""Tuning whose clients send all that they train, to be averaged."""
 
 from typing import Literal
 
@@ -32,12 +32,7 @@ class AveragedTuner(PromptTuner):
     sends: Literal["parameters", "deltas"] = "parameters"
 
     def local_update(
-        self,
-        task: Task,
-        cohort: Cohort,
-        received: Stacked,
-        kept: Stacked,
-        at: Round,
+        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
     ) -> LocalResult:
         """Train what was received, and send it weighted by shard size."""
         trained, loss = self.train(task, cohort, received, at)

@@ -98,12 +98,8 @@ def find_centres(
 
     It begins at the centres from before, so that a cluster keeps its number.
 
-    Args:
-        embeddings: Of the clients that are there.
-        count: Clusters.
-        before: None where none were found yet; comes back with fewer distinct
-            embeddings than clusters.
-        seed: Of k-means++, where no centres are known.
+    ``before`` is None where none were found yet, and comes back with fewer distinct
+    embeddings than clusters; ``seed`` is of k-means++, where no centres are known.
     """
     from sklearn.cluster import KMeans
 

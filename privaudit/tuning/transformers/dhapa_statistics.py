@@ -18,11 +18,6 @@ def held_out(cohort: Cohort, at: Round, share: float) -> Bool[Tensor, "clients n
 
     At least one, and at least one is left to train on; none where a client has fewer
     than two, or the share is 0.
-
-    Args:
-        cohort: Who trains.
-        at: Names the random streams, one for each client.
-        share: Of a client's records, in [0, 1).
     """
     chosen = torch.zeros_like(cohort.mask)
     for row, (client, size) in enumerate(
@@ -87,9 +82,7 @@ def entropies(task: Task, tuning: Tuning, batch: Batch) -> Float[Tensor, "client
 def embeddings(batch: Batch, *, within: float | None) -> Float[Tensor, "clients n d"]:
     """Return f(x), the frozen model's feature of each record.
 
-    Args:
-        batch: The records.
-        within: Features that are longer are shortened to that; None leaves them.
+    Features longer than ``within`` are shortened to that; None leaves them.
     """
     if within is None:
         return batch.features

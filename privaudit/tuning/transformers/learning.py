@@ -1,4 +1,4 @@
-"""What trainers share that fine-tune a language model behind pictures with LoRA."""
+"""LoRA fine-tuning of a language model behind pictures."""
 
 from collections.abc import Iterable, Iterator
 from typing import Annotated, ClassVar
@@ -13,14 +13,7 @@ from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.federated.batches import Batch, epochs_of_batches
 from privaudit.federated.query import UNTUNED
-from privaudit.federated.trainer import (
-    Cohort,
-    Records,
-    Round,
-    Signal,
-    Signals,
-    Task,
-)
+from privaudit.federated.trainer import Cohort, Records, Round, Signal, Signals, Task
 from privaudit.models.interfaces import AnyTask, Tuning
 from privaudit.models.token_table import TOKENS
 from privaudit.tuning.optimiser import ADDED, Kind, Optimised

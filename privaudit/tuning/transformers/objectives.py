@@ -1,4 +1,4 @@
-"""What a tuned transformer is trained for and asked: classes, or the tokens of answers."""
+"""Objectives of a tuned transformer: classes, or the tokens of answers."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,12 +12,7 @@ from privaudit.core.memory import in_chunks, records_at_once
 from privaudit.core.streams import Stream
 from privaudit.core.tensors import Tensors
 from privaudit.datasets.dialogues import ANSWER, TokenSequences
-from privaudit.federated.batches import (
-    Batch,
-    Gradients,
-    accumulated,
-    gradients_of,
-)
+from privaudit.federated.batches import Batch, Gradients, accumulated, gradients_of
 from privaudit.federated.trainer import Records, Signal, Signals, Task
 from privaudit.models.interfaces import LanguageModel, Tower, Tuning
 from privaudit.models.token_table import token_signals

@@ -1,4 +1,4 @@
-"""What trainers share that hide whole clients: flat updates, clipped and noised."""
+"""Client-level differential privacy: flat updates, clipped and noised."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -12,13 +12,7 @@ from torch import Tensor
 
 from privaudit.core.streams import Stream
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.trainer import (
-    ClientId,
-    Cohort,
-    Reconstruction,
-    Round,
-    Task,
-)
+from privaudit.federated.trainer import ClientId, Cohort, Reconstruction, Round, Task
 from privaudit.federated.transcripts.threat_models import View
 from privaudit.federated.weighted_mean import COORDINATES, UNTRAINED
 from privaudit.privacy.accountant import noise_multiplier_for
@@ -222,11 +216,7 @@ class PrivateUpdates(PromptTuner):
         return Claim(self.epsilon, self.delta, _FOR_A_CLIENT.format(how=how))
 
     def release(
-        self,
-        task: Task,
-        clients: Sequence[ClientId],
-        received: Stacked,
-        kept: Stacked,
+        self, task: Task, clients: Sequence[ClientId], received: Stacked, kept: Stacked
     ) -> Stacked:
         """Release the server's last parameters: they are everybody's."""
         return learned(received)

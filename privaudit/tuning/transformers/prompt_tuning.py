@@ -1,7 +1,7 @@
-"""What trainers share that learn prompts of any transformer."""
+"""Tuning of any transformer by a PEFT method."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from hashlib import sha256
 from typing import Annotated, ClassVar, Literal
@@ -15,11 +15,7 @@ from torch import Tensor
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.batches import (
-    Batch,
-    Gradients,
-    epochs_of_batches,
-)
+from privaudit.federated.batches import Batch, Gradients, Penalty, epochs_of_batches
 from privaudit.federated.query import UNTUNED
 from privaudit.federated.trainer import (
     ClientId,
@@ -47,8 +43,6 @@ from privaudit.tuning.transformers.objectives import (
 
 TIERS = (0.25, 0.5, 1.0)
 """What part of the local epochs a low, a medium and a high machine manages."""
-Penalty = Callable[[Stacked], Float[Tensor, " k"]]
-"""From parameters to what is added to each client's loss."""
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -119,12 +113,7 @@ class PromptTuner(Optimised):
         return {**learned, **objective_of(task).start_head(stream)}
 
     def local_update(
-        self,
-        task: Task,
-        cohort: Cohort,
-        received: Stacked,
-        kept: Stacked,
-        at: Round,
+        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
     ) -> LocalResult:
         """Train what was received, and send it weighted by shard size."""
         trained, loss = self.train(task, cohort, received, at)
@@ -140,12 +129,7 @@ class PromptTuner(Optimised):
     ) -> tuple[dict[str, Tensor], Float[Tensor, " k"]]:
         """Run the local epochs, and return each client's parameters and mean loss.
 
-        Args:
-            task: The task.
-            cohort: Who trains.
-            parameters: Where each client begins.
-            at: The round.
-            penalty: What is added to the loss, as FedProx does.
+        ``penalty`` is what is added to the loss, as FedProx does.
         """
         epochs = [self.epochs_of(client) for client in cohort.clients]
         batches = epochs_of_batches(

@@ -9,7 +9,6 @@ import torch
 from privaudit.core.errors import AttackError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
-from privaudit.federated.broadcast_checks import distance
 from privaudit.federated.federation import Federation, run_round
 from privaudit.federated.trainer import Records, Task, Trainer
 from privaudit.statistics.roc import auroc
@@ -21,6 +20,7 @@ from privaudit_labs.active_server.amplified import (
     Amplifier,
     amplify,
 )
+from privaudit_labs.active_server.broadcast_checks import distance
 from tests.conftest import toy_records, with_noise
 
 RECORDS = 24

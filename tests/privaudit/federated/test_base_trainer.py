@@ -7,11 +7,7 @@ import pytest
 from privaudit.auditing.attack import Adversary
 from privaudit.core.errors import AttackError
 from privaudit.core.seeds import Seeds
-from privaudit.federated.trainer import (
-    TRAINERS,
-    Task,
-    Trainer,
-)
+from privaudit.federated.trainer import TRAINERS, Task, Trainer
 from privaudit.federated.transcripts.threat_models import server
 from tests.class_means import ClassMeans
 from tests.conftest import Cli, common_cache

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
+from privaudit import train
 from privaudit.federated.federation import RoundRecord
 from privaudit.federated.participants import trained_clients
-from privaudit.federated.runs.training import train
 from privaudit.federated.trainer import Trainer
 from privaudit.privacy.events import MechanismEvent
 from privaudit.trainers.dp_fpl import DPFPL

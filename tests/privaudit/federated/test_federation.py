@@ -13,7 +13,8 @@ from privaudit.federated.federation import (
     run_round,
 )
 from privaudit.federated.trainer import Task
-from privaudit.federated.transcripts.transcript import SERVER
+from privaudit.federated.transcripts.threat_models import peer, server
+from privaudit.federated.transcripts.transcript import SERVER, bytes_sent
 from privaudit.trainers.coop import CoOp
 from privaudit.trainers.promptfl import PromptFL
 from tests.toy_federation import Play, Shards, joined
@@ -125,3 +126,29 @@ def test_participation_draws_a_fixed_number_anew_in_each_round() -> None:
 def test_no_participation_is_refused() -> None:
     with pytest.raises(ConfigError, match="above 0 and at most 1"):
         participants_of(["a"], 0.0, Seeds(0), 0)
+
+
+def test_a_transcript_says_what_the_rule_was_and_who_was_sent_something_else(
+    play: Play,
+) -> None:
+    played = play(PromptFL(epochs=1), rounds=1)
+    rule = dict(played.server)
+    crafted = {"context": rule["context"] + 1}
+    sent = played.step(crafted={"client-1": crafted}).messages
+    received = {m.receiver: m.tensors for m in sent if m.kind == "broadcast"}
+    (beside,) = [m for m in sent if m.kind == "rule"]
+    assert beside.receiver == "client-1"
+    assert torch.equal(beside.tensors["context"], rule["context"])
+    assert torch.equal(received["client-1"]["context"], crafted["context"])
+    assert beside in server(sent).messages
+    assert beside not in peer("client-1")(sent).messages
+    without = [m for m in sent if m is not beside]
+    assert bytes_sent(sent) == bytes_sent(without)
+
+
+def test_without_anything_crafted_a_round_is_as_it_was(play: Play) -> None:
+    first, second = (play(PromptFL(epochs=1), rounds=1) for _ in range(2))
+    first.step()
+    second.step(crafted={})
+    for one, other in zip(first.messages, second.messages, strict=True):
+        assert one.describe() == other.describe()

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from privaudit import Auditor, train
-from privaudit.cli.progress import Event
 from privaudit.core.memory import records_at_once, use_memory, use_records_at_once
 from privaudit.core.seeds import Seeds
 from privaudit.datasets.dataset import DATASETS
@@ -25,6 +24,7 @@ from privaudit.federated.runs.config import build_trainer
 from privaudit.federated.trainer import Task
 from privaudit.trainers.fedpt import FedPT
 from privaudit.trainers.promptfl import PromptFL
+from tests.conftest import stop_after
 from tests.small_records import text_data
 from tests.small_transformers import save
 from tests.toy_federation import Play, Shards
@@ -71,7 +71,7 @@ def test_what_fits_is_measured_once(play: Play, task: Task, shards: Shards) -> N
     assert stacking.fit == 5
     federation = played.federation
     at = federation.at(0, 1.0)
-    place = federation.places(played.trainer, task, at)[1]
+    place = federation.inputs(played.trainer, task, at)[1]
     taken = memory_of_step(played.trainer, task, place, at)
     with use_memory(2 * taken):  # two of three
         calls.clear()
@@ -84,7 +84,7 @@ def test_what_does_not_fit_for_one_client_is_found_in_parts(play: Play) -> None:
     trainer = FedPT(epochs=1, batch_size=0)
     whole = play(trainer, rounds=1)
     at = whole.federation.at(0, 1.0)
-    place = whole.federation.places(trainer, whole.task, at)[0]
+    place = whole.federation.inputs(trainer, whole.task, at)[0]
     measure = partial(memory_of_step, trainer, whole.task, place, at)
     taken = measure()
     with use_records_at_once(1):
@@ -133,19 +133,15 @@ def test_what_is_measured_tells_nothing_of_members(
             federation = play(trainer, rounds=0, shards=few).federation
             federation = replace(federation, secrets=Seeds(0))
             at = federation.at(0, 1.0)
-            place = federation.places(trainer, task, at)[key]
+            place = federation.inputs(trainer, task, at)[key]
             taken.add(memory_of_step(trainer, task, place, at))
     assert len(taken) == 1
 
 
 @contextmanager
 def stopped_after(rounds: int) -> Iterator[Any]:
-    def stop(event: Event) -> None:
-        if event.done == rounds:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        yield stop
+        yield stop_after(rounds)
 
 
 @pytest.mark.parametrize("more", [True, False])

@@ -11,13 +11,12 @@ import torch
 from privaudit import Auditor, train
 from privaudit.auditing.parts.closeness import CLOSENESS
 from privaudit.auditing.scenario import MASKED
-from privaudit.cli.progress import Event
 from privaudit.core.errors import ViewError
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.transcripts.threat_models import server
 from privaudit.federated.transcripts.transcript import SERVER
 from privaudit.report.settings import masked_with
-from tests.conftest import Cli, common_cache
+from tests.conftest import Cli, common_cache, stop_after
 
 QUICK: dict[str, Any] = {"rounds": 3, "epochs": 1, "seed": 2}
 CHANCE = 1e-6
@@ -114,16 +113,13 @@ def test_masks_cost_bytes_both_ways(runs: Path) -> None:
 def test_equal_configurations_give_equal_bytes_and_a_resumed_run_too(
     runs: Path, tmp_path: Path
 ) -> None:
-    def stop(event: Event) -> None:
-        raise KeyboardInterrupt
-
     masked: dict[str, Any] = {
         "secure_aggregation": "masked",
         "dropout": 0.3,
         **QUICK,
     }
     with pytest.raises(KeyboardInterrupt):
-        train(folder=tmp_path, name="again", watcher=stop, **masked)
+        train(folder=tmp_path, name="again", watcher=stop_after(1), **masked)
     assert not Run(tmp_path / "again").is_complete
     train(folder=tmp_path, name="again", resume=True, **masked)
     for path in (runs / "lossy" / "transcript").iterdir():

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from privaudit import train
-from privaudit.cli.progress import Event
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked
 from privaudit.federated.batches import Batch, Batches, epochs_of_batches
@@ -19,7 +18,7 @@ from privaudit.trainers.dp_fpl import DPFPL
 from privaudit.trainers.dp_promptfl import DPPromptFL
 from privaudit.trainers.promptfl import PromptFL
 from privaudit.tuning.optimiser import Optimised, Optimiser, fit
-from tests.conftest import common_cache
+from tests.conftest import common_cache, stop_after
 from tests.toy_federation import Play
 
 TORCHS: dict[str, Any] = {
@@ -164,11 +163,6 @@ def test_a_resumed_run_goes_on_with_what_was_kept(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """Under partial participation: who sits out goes on from where it was."""
-
-    def stop(event: Event) -> None:
-        if event.done == 2:
-            raise KeyboardInterrupt
-
     options: dict[str, Any] = {
         "seed": 0,
         "rounds": 4,
@@ -180,7 +174,7 @@ def test_a_resumed_run_goes_on_with_what_was_kept(
     with common_cache(tmp_path_factory):
         whole = train(name="whole-adam", **options)
         with pytest.raises(KeyboardInterrupt):
-            train(name="cut-adam", watcher=stop, **options)
+            train(name="cut-adam", watcher=stop_after(2), **options)
         resumed = train(name="cut-adam", resume=True, **options)
     assert resumed.transcript.head == whole.transcript.head
 

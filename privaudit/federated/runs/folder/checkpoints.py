@@ -1,4 +1,4 @@
-"""What a run goes on from: the states after its last round that counts.
+"""Checkpoints: the states after a run's last round that counts, from which it goes on.
 
 kept/after-NNNN.safetensors holds the server's state after so many rounds, and those of
 the clients that took part in the last of them. States of others stay in the file of
@@ -55,10 +55,7 @@ class Checkpoints:
     def save(self, federation: Federation, rounds: int, *, whole: bool = False) -> str:
         """Write the server's state and the participants', and return the hash.
 
-        Args:
-            federation: Whose states they are.
-            rounds: After how many rounds.
-            whole: Whether all clients' states are written into this file.
+        ``whole`` writes all clients' states into this file.
         """
         kept = federation.kept
         states = {
@@ -99,11 +96,8 @@ class Checkpoints:
     ) -> None:
         """Put a federation into the state after ``rounds`` rounds.
 
-        Args:
-            federation: Before its first round.
-            rounds: At least 1.
-            expected: The hash of the newest file.
-            trained: Clients that took part by then.
+        ``expected`` is the hash of the newest file, and ``trained`` are the clients
+        that took part by then.
 
         Raises:
             MissingFileError: A checkpoint is gone.
@@ -158,10 +152,8 @@ def drop_checkpoints(
     Later ones are left: they are of an owner that went on from there, or are written
     again.
 
-    Args:
-        path: The run's folder.
-        but: After how many rounds those are that stay.
-        ready: Raises if the run is another's by now.
+    ``but`` are the rounds after which those were written that stay; ``ready`` raises if
+    the run is another's by now.
     """
 
     def goes(name: str) -> bool:

@@ -260,10 +260,7 @@ class _WatchedLease:
     ) -> Literal["free", "held", "unknown"]:
         """Say whether a lease may be taken; unknown is what has to be looked at longer.
 
-        Args:
-            number: Its number.
-            content: Of its file.
-            locked: Whether the system's lock on the run is held by who asks.
+        ``locked``: whether whoever asks holds the system's lock on the run.
         """
         if not number:
             return "free"

@@ -15,10 +15,7 @@ _KEPT = (".npz", ".npy", ".safetensors", ".key")  # data, which no report replac
 def write_output(path: Path, content: bytes, *, is_data: bool = False) -> None:
     """Replace a file that a user named, or make it.
 
-    Args:
-        path: The file.
-        content: What it is to hold.
-        is_data: Whether it may take the place of data, such as a ledger of a ledger.
+    Only ``is_data`` may take the place of data, such as a ledger of a ledger.
 
     Raises:
         StorageError: It is no place for an output, or it cannot be written.

@@ -22,11 +22,7 @@ from privaudit.core.errors import (
     shown,
 )
 from privaudit.core.limits import check_limit
-from privaudit.federated.runs.folder.lease import (
-    MOST_BYTES,
-    lease_name,
-    lease_numbers,
-)
+from privaudit.federated.runs.folder.lease import MOST_BYTES, lease_name, lease_numbers
 
 _URL = re.compile(r"([a-z][a-z0-9+.:-]*)://(.+)")
 _SECRET = re.compile(r"[^@]*?://[^@]*:(?!\d+/)[^@]*@.*", re.DOTALL)  # but no port
@@ -106,9 +102,6 @@ class RemoteFile:
 
 class RemoteFolder:
     """One folder of a store, such as a run's.
-
-    Args:
-        url: Its URL.
 
     Raises:
         ConfigError: No installed package speaks to such stores.

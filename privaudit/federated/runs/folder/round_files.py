@@ -16,10 +16,6 @@ class RoundFiles(ExitStack):
     Whoever takes the run over puts new files in their place, so that an owner that
     stood still, and wakes behind its last look at its lease, writes into no file of the
     run.
-
-    Args:
-        path: The run's folder.
-        lease: On it.
     """
 
     def __init__(self, path: Path, lease: Lease) -> None:

@@ -87,11 +87,7 @@ def _plugins(config: RunConfig) -> dict[str, dict[str, str]]:
 
 
 def environment(libraries: Iterable[str]) -> dict[str, Any]:
-    """Return what of this machine decides about a run's last bits.
-
-    Args:
-        libraries: Whose versions count.
-    """
+    """Return what of this machine decides about a run's last bits."""
     device = chosen_device()
     return {
         "libraries": _versions(libraries),
@@ -172,10 +168,7 @@ def read_metrics(
 ) -> list[dict[str, Any]]:
     """Return the first entries of a run's metrics, one for each round.
 
-    Args:
-        path: The run directory.
-        rounds: How many entries count.
-        expected: Their recorded hash, if there is one.
+    ``expected`` is their recorded hash, if there is one.
 
     Raises:
         TranscriptError: Rounds are missing, or a line was altered.

@@ -1,4 +1,4 @@
-"""Which files in a folder are a run's own: nothing else is ever removed."""
+"""A run's own files in a folder: nothing else is ever removed."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -29,9 +29,7 @@ _SHOWN = 3  # files that an error names
 def check_place(path: Path, *, fresh: bool) -> None:
     """Refuse to train in a folder whose files could be lost, before any is touched.
 
-    Args:
-        path: Where the run is to be.
-        fresh: Whether what an earlier run wrote there may go.
+    ``fresh``: whether what an earlier run wrote there may go.
 
     Raises:
         ConfigError: It is not empty and no run; the text says what to do.
@@ -63,9 +61,7 @@ def clear_run(path: Path, ready: Callable[[], None] = lambda: None) -> None:
     run.json goes first, so that a kill leaves no mixture; a mark says that the rest may
     go, too. Files that no run writes stay, and so do the folders that they are in.
 
-    Args:
-        path: The run's folder.
-        ready: Raises if the run is another's by now.
+    ``ready`` raises if the run is another's by now.
     """
     check_place(path, fresh=True)
     forget(path, lambda _: True, ready)

@@ -23,11 +23,7 @@ from pydantic import BaseModel, NonNegativeInt, ValidationError
 from privaudit.core.bounded_files import read_lines
 from privaudit.core.errors import ConfigError, TranscriptError
 from privaudit.core.signing import Signer, check_signature, sign
-from privaudit.core.storage import (
-    read_json,
-    write_bytes,
-    write_json,
-)
+from privaudit.core.storage import read_json, write_bytes, write_json
 from privaudit.federated.runs.folder.lease import Lease
 from privaudit.federated.runs.folder.own_files import HEADER, make_folders
 from privaudit.federated.runs.folder.run_lock import lock_run
@@ -111,11 +107,6 @@ def save_header(
 ) -> None:
     """Sign and write run.json: the point at which a round counts as done.
 
-    Args:
-        path: The run's folder.
-        header: What it says.
-        lease: The writer's; None where there is no other.
-
     Raises:
         RunInUseError: The lease was taken over; run.json stays as it was.
         StorageError: The folder cannot be written.
@@ -194,9 +185,7 @@ def counted_lines(file: Path, listed: str | None) -> list[bytes]:
 
     What a killed process wrote behind them does not count: one line at most.
 
-    Args:
-        file: The file.
-        listed: The SHA-256 of the lines that count; None where there is no such file.
+    ``listed`` is the SHA-256 of the lines that count; None where there is no such file.
 
     Raises:
         MissingFileError: It is gone.
@@ -224,12 +213,6 @@ def grown_lines(
     path: Path, seal: str, name: str, latest: Callable[[], SignedHeader]
 ) -> list[bytes]:
     """Return the lines of a file of a run that only grows, held against all seen here.
-
-    Args:
-        path: The run's folder.
-        seal: Of the run.
-        name: Of the file.
-        latest: Reads the header.
 
     Raises:
         MissingFileError: It is gone.
@@ -262,11 +245,8 @@ def add_files(
     files that the header does not list, or lists with another hash: they are refused
     until they are made again.
 
-    Args:
-        path: The run's folder.
-        seal: Of the header that the files were made from.
-        contents: By path in the run, with folders at most two deep.
-        lines: To be added each to a file that only grows, likewise.
+    ``seal`` is of the header that the files were made from. Names are paths in the run,
+    with folders at most two deep; ``lines`` are added each to a file that only grows.
 
     Raises:
         ConfigError: The run was trained anew since.

@@ -27,10 +27,6 @@ UNLIKE = ("progress", "files", "python", "processor", "counts_audits")
 def draw_run_key(path: Path, config: RunConfig) -> dict[str, str]:
     """Draw a run's key from the system if it wants one, and return the file's hash.
 
-    Args:
-        path: The run directory.
-        config: Of the run.
-
     Raises:
         StorageError: The folder cannot be written.
     """
@@ -50,9 +46,7 @@ def secrets_of(config: RunConfig, drawn: Callable[[], bytes]) -> Seeds:
 
     Of a seed, they are the same in runs that differ otherwise, which can so be paired.
 
-    Args:
-        config: Of the run.
-        drawn: Reads the key that was drawn for it, and raises if it was altered.
+    ``drawn`` reads the key that was drawn for it, and raises if it was altered.
     """
     if config.randomness == "system":
         return Seeds.of_key(drawn())
@@ -60,25 +54,14 @@ def secrets_of(config: RunConfig, drawn: Callable[[], bytes]) -> Seeds:
 
 
 def coins_of(config: RunConfig, drawn: Callable[[], bytes]) -> Seeds:
-    """Return where the membership coins come from: the run's key, or an asked-for seed.
-
-    Args:
-        config: Of the run.
-        drawn: Reads the key that was drawn for it, and raises if it was altered.
-    """
+    """Return where the membership coins come from: the run's key, or an asked-for seed."""
     return Seeds.of_key(drawn()) if config.seed is None else config.seeds
 
 
 def masking_of(
     config: RunConfig, header: Mapping[str, Any], drawn: Callable[[], bytes]
 ) -> Masking | None:
-    """Return how a run's uploads are masked; None if they are sent in the clear.
-
-    Args:
-        config: Of the run.
-        header: What its run.json says.
-        drawn: Reads the key that was drawn for it, and raises if it was altered.
-    """
+    """Return how a run's uploads are masked; None if they are sent in the clear."""
     if not config.is_masked:
         return None
     system = config.randomness == "system"

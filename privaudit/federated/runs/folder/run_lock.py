@@ -35,9 +35,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.
 def lock_run(folder: Path, *, patience: float = 0.0) -> Iterator[Lease]:
     """Keep other processes from writing in a run's folder, until the end or a kill.
 
-    Args:
-        folder: The run's, which is there.
-        patience: Seconds to wait for another process.
+    ``patience`` are seconds to wait for another process.
 
     Yields:
         The lease: to be checked before anything is written that counts.

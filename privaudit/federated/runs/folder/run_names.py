@@ -1,4 +1,4 @@
-"""What runs are called, where they lie, and how they are loaded by name."""
+"""The names of runs, where they lie, and how they are loaded."""
 
 import os
 import re
@@ -6,12 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from privaudit.core.bounded_files import reason_of
-from privaudit.core.errors import (
-    ConfigError,
-    MissingFileError,
-    TranscriptError,
-    shown,
-)
+from privaudit.core.errors import ConfigError, MissingFileError, TranscriptError, shown
 from privaudit.core.registry import Registry
 from privaudit.core.storage import read_bytes, write_bytes
 from privaudit.federated.runs.folder.own_files import HEADER

@@ -1,4 +1,4 @@
-"""What this machine remembers of files that only grow, such as the log of audits.
+"""Notes of this machine on files that only grow, such as the log of audits.
 
 A run's folder as it was before some audits is a folder that was signed: nothing in it
 tells that it was put back. So the longest log that was seen here of each run is noted
@@ -24,11 +24,8 @@ def remember(file: Path, seal: str, read: Callable[[], list[bytes]]) -> list[byt
     The longest are noted; nothing is where no folder of keys can be written. A run that
     is trained anew, or lies elsewhere, is another one.
 
-    Args:
-        file: The file.
-        seal: Of the run.
-        read: Returns the lines that the run lists. It is called once the note is read:
-            what another process adds meanwhile is more than that.
+    ``read`` returns the lines that the run lists. It is called once the note is read:
+    what another process adds meanwhile is more than that.
 
     Raises:
         TranscriptError: They do not begin with those that were seen before.

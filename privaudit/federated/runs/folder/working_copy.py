@@ -132,10 +132,7 @@ def _remote(path: Path) -> RemoteFolder | None:
 def remote_lease(path: Path, near: Lease, patience: float) -> Iterator[Lease]:
     """Hold a run's lease in its store, too, and take what is there.
 
-    Args:
-        path: The working copy, or a folder that is none: then nothing happens.
-        near: The lease on the working copy.
-        patience: Seconds to wait for another process.
+    ``near`` is the lease on the working copy; in a folder that is none nothing happens.
     """
     remote = _remote(path)
     if remote is None:
@@ -177,9 +174,7 @@ def pull(path: Path) -> None:
 def fetch(path: Path, name: str) -> None:
     """Download a file of a run, or all in a folder of it, unless they are here.
 
-    Args:
-        path: The run's folder; nothing happens if it is no working copy.
-        name: The file's name in it; a folder's ends with a slash.
+    A folder's name ends with a slash; nothing happens if the run is no working copy.
 
     Raises:
         LimitError: A file is larger than a bound; it was not downloaded.
@@ -251,9 +246,8 @@ def known_names(path: Path) -> set[str]:
 def push(path: Path, check: Callable[[], None]) -> None:
     """Upload what changed, run.json last.
 
-    Args:
-        path: The run's folder; nothing happens if it is no working copy.
-        check: Raises if the run is another's by now: asked before each file.
+    Nothing happens if the run is no working copy. ``check`` raises if it is another's
+    by now, and is asked before each file.
 
     Raises:
         StorageError: The store cannot be written; run.json there is as it was.
@@ -275,10 +269,7 @@ def push(path: Path, check: Callable[[], None]) -> None:
 def forget(path: Path, names: Callable[[str], bool], check: Callable[[], None]) -> None:
     """Remove files of a run in its store: run.json first, if it is one of them.
 
-    Args:
-        path: The run's folder; nothing happens if it is no working copy.
-        names: Says which files.
-        check: Raises if the run is another's by now: asked before each file.
+    Nothing happens if the run is no working copy. ``check`` is as for :func:`push`.
     """
     remote = _remote(path)
     if remote is None:

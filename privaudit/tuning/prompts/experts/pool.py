@@ -41,13 +41,9 @@ def draw_experts(
     They come in an order of chance, so that it tells neither owner nor distance nor
     age. A client without a prompt of its own in the pool gets none.
 
-    Args:
-        pool: As it stood after the previous round.
-        client: Who gets them.
-        at: Names the random streams.
-        count: How many, or as many as there are.
-        choose: The "nearest" by l2 over the flattened prompts, ties in the order
-            of names; "random" ones; or "all", whatever ``count`` is.
+    The pool is as it stood after the round before. Chosen are the ``count`` "nearest"
+    by l2 over the flattened prompts, ties in the order of names; so many "random" ones;
+    or "all".
     """
     others = [pool[name] for name in sorted(pool) if name != client]
     if client not in pool or not others or not count:

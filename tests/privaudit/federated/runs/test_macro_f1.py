@@ -51,7 +51,9 @@ def test_the_influences_are_those_of_leaving_records_out(
     assert found.high - found.low == pytest.approx(2 * 1.96 * deviation, rel=0.03)
 
 
-def test_the_interval_covers_as_often_as_it_says(rng: np.random.Generator) -> None:
+def test_the_interval_of_f1_covers_as_often_as_it_says(
+    rng: np.random.Generator,
+) -> None:
     """Rare classes: shares .8, .15, .05; the truth from a million records."""
 
     def draw(records: int) -> tuple[np.ndarray, np.ndarray]:

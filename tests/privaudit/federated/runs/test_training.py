@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from privaudit import train
-from privaudit.cli.progress import Event, Watcher
+from privaudit.cli.progress import Event
 from privaudit.core.errors import (
     ConfigError,
     PrivauditError,
@@ -29,6 +29,7 @@ from privaudit.datasets.named_places import content_hash_of
 from privaudit.federated.runs.folder.run_files import TRACKED
 from privaudit.federated.runs.folder.run_lock import lock_run
 from privaudit.federated.runs.runs import Run
+from tests.conftest import stop_after
 from tests.owner_changes import sign_again
 
 HOLDER = """
@@ -47,14 +48,6 @@ while True:
     except RunInUseError as error:
         print(error, flush=True)
 """
-
-
-def stop_after(rounds: int) -> Watcher:
-    def watcher(event: Event) -> None:
-        if event.done == rounds:
-            raise KeyboardInterrupt
-
-    return watcher
 
 
 def content(run: Path) -> dict[str, str]:

@@ -2,12 +2,7 @@ import pytest
 import torch
 
 from privaudit.core.seeds import Seeds
-from privaudit.federated.batches import (
-    Batch,
-    gradients_of,
-    pick_batch,
-    poisson_batches,
-)
+from privaudit.federated.batches import Batch, gradients_of, pick_batch, poisson_batches
 from privaudit.federated.trainer import Cohort, Records, Round, Task
 from privaudit.privacy.clipping import clip_joint
 from privaudit.tuning.prompts.gradients import (
@@ -18,11 +13,6 @@ from privaudit.tuning.prompts.gradients import (
 from privaudit.tuning.prompts.learning import prompt_losses
 
 AT = Round(0, Seeds(4), ("client-0", "client-1", "client-2"))
-
-
-@pytest.fixture
-def cohort(shards: dict[str, Records]) -> Cohort:
-    return Cohort.of(list(shards), list(shards.values()))
 
 
 @pytest.fixture

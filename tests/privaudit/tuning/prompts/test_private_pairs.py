@@ -224,10 +224,10 @@ def test_a_server_follows_the_sums_before_its_own_noise(
 
 
 def test_without_noise_of_its_own_there_is_nothing_to_leave_out(play: Play) -> None:
-    for settings, threat in (
+    for options, threat in (
         ({}, "server"),
         ({"mode": "published-paper"}, "peer:client-2"),
     ):
-        trainer = DPFedPGP(epsilon=8.0, **settings)  # type: ignore[arg-type]
+        trainer = DPFedPGP(epsilon=8.0, **options)  # type: ignore[arg-type]
         view = find_threat(threat)(play(trainer).messages)
         assert trainer.without_own_noise(view) is None

@@ -7,19 +7,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from privaudit.core.errors import ConfigError
-from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked
 from privaudit.federated.batches import Batch
-from privaudit.federated.trainer import Cohort, Records, Round, Task
+from privaudit.federated.trainer import Cohort, Records, Task
 from privaudit.tuning.prompts.private_prompts import PrivateLocalTrainer, context_losses
-from tests.toy_federation import ALL, context_gradient
-
-AT = Round(0, Seeds(3), ("client-0", "client-1", "client-2"))
-
-
-@pytest.fixture
-def cohort(shards: dict[str, Records]) -> Cohort:
-    return Cohort.of(list(shards), list(shards.values()))
+from tests.toy_federation import ALL, AT, context_gradient
 
 
 def start(count: int = 3) -> dict[str, torch.Tensor]:

@@ -10,13 +10,11 @@ from privaudit.tuning.prompts.gradients import ContextGradients, fixed_batch
 from privaudit.tuning.prompts.private_prompts import context_losses
 from privaudit.tuning.prompts.record_gradients import RecordGradients
 
-AT = Round(0, Seeds(4), ("client-0", "client-1", "client-2"))
-
 
 @pytest.fixture
-def batch(shards: dict[str, Records]) -> Batch:
-    cohort = Cohort.of(list(shards), list(shards.values()))
-    return fixed_batch(cohort, AT, 12)  # client-1 has nine: three are padding
+def batch(cohort: Cohort, shards: dict[str, Records]) -> Batch:
+    at = Round(0, Seeds(4), tuple(shards))
+    return fixed_batch(cohort, at, 12)  # client-1 has nine: three are padding
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from privaudit.core.storage import read_tensors
 from privaudit.federated.federation import Federation
 from privaudit.federated.runs.folder.checkpoints import Checkpoints, checkpoint_path
 from privaudit.federated.transcripts.transcript import SERVER
-from tests.privaudit.federated.runs.test_training import stop_after
+from tests.conftest import stop_after
 
 FEW: dict[str, Any] = {
     "clients": 8, "participation": 0.25, "rounds": 4, "measured_rounds": 1, "seed": 1,

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from privaudit import Auditor, load_run, train
-from privaudit.cli.progress import Event
 from privaudit.core.errors import (
     ConfigError,
     IncompatibleRunsError,
@@ -35,7 +34,7 @@ from privaudit.privacy.secure_aggregation.identities import Roster
 from privaudit.privacy.secure_aggregation.randomness import RunKey
 from privaudit.report.export.export import export_public
 from privaudit.report.settings import run_settings
-from tests.conftest import Cli, common_cache
+from tests.conftest import Cli, common_cache, stop_after
 
 QUICK: dict[str, Any] = {"rounds": 2, "clients": 3, "epochs": 1}
 SYSTEM: dict[str, Any] = {"secure_aggregation": "masked", **QUICK}
@@ -61,10 +60,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             train(folder=folder, name=f"masked-{rate}", learning_rate=rate, **MASKED)
         train(folder=folder, name="system", **SYSTEM)
     return folder
-
-
-def stop(event: Event) -> None:
-    raise KeyboardInterrupt
 
 
 def first(run: Run, kind: str) -> Tensors:
@@ -185,7 +180,7 @@ def test_a_resumed_run_has_its_key_and_a_fresh_one_another(
 ) -> None:
     """Killed after a round, twice resumed: the same bytes; anew: others."""
     with pytest.raises(KeyboardInterrupt):
-        train(folder=tmp_path, name="one", watcher=stop, **fields)
+        train(folder=tmp_path, name="one", watcher=stop_after(1), **fields)
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     one, two = (
         train(folder=tmp_path, name=name, resume=True, **fields)
@@ -246,7 +241,7 @@ def test_a_run_whose_key_is_gone_or_altered_does_not_go_on(
     content: bytes | None, tmp_path: Path
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
-        train(folder=tmp_path, name="cut", watcher=stop, **SYSTEM)
+        train(folder=tmp_path, name="cut", watcher=stop_after(1), **SYSTEM)
     key = tmp_path / "cut" / RUN_KEY
     if content is None:
         key.unlink()
@@ -369,7 +364,7 @@ def test_a_run_says_who_can_know_its_members(cli: Cli) -> None:
 
 def test_a_resumed_run_keeps_its_coins(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        train(folder=tmp_path, name="one", watcher=stop, **QUICK)
+        train(folder=tmp_path, name="one", watcher=stop_after(1), **QUICK)
     before = Run(tmp_path / "one").truth
     resumed = train(folder=tmp_path, name="one", resume=True, **QUICK)
     assert resumed.truth.hash == before.hash

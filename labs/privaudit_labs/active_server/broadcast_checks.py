@@ -1,4 +1,4 @@
-"""What a client can notice of a server that does not keep to its rule.
+"""Checks by clients of a server that does not keep to its rule.
 
 Two checks, which need nothing of the server's. Clients of a trainer that sends all the
 same compare digests of what they received: whoever was sent something else stands out,
