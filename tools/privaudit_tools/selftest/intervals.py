@@ -6,7 +6,8 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from privaudit.statistics import bootstrap, comparisons, curve, guesses, roc
+from privaudit.statistics import comparisons, curve, guesses, roc
+from privaudit_tools.selftest import bootstrap
 from privaudit_tools.selftest.check import SelftestCheck, by_coin, share_of
 
 _GROUP = "intervals at 95 %"
