@@ -119,9 +119,6 @@ def judge_changes(
         differences: All that are looked at together.
         alpha: In (0, 1); intervals are printed at confidence ``1 - alpha``.
 
-    Raises:
-        ConfigError: ``alpha`` is out of range.
-
     Example:
         >>> from privaudit.statistics.estimate import two_proportions
         >>> rise = lambda c: two_proportions(70, 100, 40, 100, c)
@@ -144,7 +141,7 @@ def p_value_within(interval_at: IntervalAt, margin: float) -> float:
     to six digits, and at least 1e-12.
 
     Args:
-        interval_at: The difference at any confidence; the intervals are nested.
+        interval_at: As in :class:`Difference`.
         margin: At least 0; at 0 this is the p-value of no difference.
     """
     from scipy.optimize import brentq  # slow to import
@@ -182,9 +179,12 @@ def _judge(
     elif kind == "no difference":
         sentence = f"No difference beyond {margin:g}: {said}."
     elif enough is not None:
+        seen = (
+            "it is as large as it looks" if estimate.excludes(0) else "nothing differs"
+        )
         sentence = (
             f"Underpowered: {said}, {_reach(estimate, margin)}; if "
-            f"{_guess(estimate)}, n = about {enough} would decide in 80 of 100 "
+            f"{seen}, n = about {enough} would decide in 80 of 100 "
             f"comparisons, in place of {sum(estimate.n)}."
         )
     return Change(kind, estimate, margin, *p_values, enough, sentence)
@@ -200,12 +200,6 @@ def _kind(estimate: Estimate, margin: float, is_significant: bool) -> Kind:
     if -margin < estimate.low and estimate.high < margin:
         return "no difference"
     return "underpowered"
-
-
-def _guess(estimate: Estimate) -> str:
-    if estimate.excludes(0):
-        return "it is as large as it looks"
-    return "nothing differs"
 
 
 def _enough(estimate: Estimate, margin: float) -> int:

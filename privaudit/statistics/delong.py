@@ -142,16 +142,7 @@ def delong_components(
     *,
     clusters: Clusters | None = None,
 ) -> Placements:
-    """Return the placements of both classes.
-
-    Args:
-        member_scores: At least one, finite.
-        nonmember_scores: Likewise.
-        clusters: Which of them resemble one another; None if none do.
-
-    Raises:
-        ConfigError: A class is empty, or a score is not finite.
-    """
+    """Return the placements of both classes; as :func:`checked_scores` raises."""
     members, others = checked_scores(member_scores, nonmember_scores)
     above = _share_below(members, others)
     below = _share_below(others, members)

@@ -2,6 +2,7 @@
 
 The threshold behind the guesses must have been fixed elsewhere, on shadow models or on
 a split of its own: the best threshold on the target's truth is right too often.
+Conventions are those of :mod:`privaudit.statistics.roc`.
 """
 
 from dataclasses import replace
@@ -17,8 +18,6 @@ _RIGHT = "share of right guesses, Clopper-Pearson"
 _RIGHT_BY_CLASS = (
     "share of right guesses averaged over {classes} classes, Korn-Graubard"
 )
-_RIGHT_CLUSTERED = "share of right guesses, Clopper-Pearson at the effective number"
-_ADVANTAGE = "TPR - FPR, Newcombe's hybrid score"
 
 
 def success_rate(
@@ -29,15 +28,8 @@ def success_rate(
 ) -> Estimate:
     """Return the share of right guesses, 0.5 by chance on a fair membership coin.
 
-    Args:
-        is_member: The truth.
-        guesses: The adversary's, in the same order.
-        confidence: Coverage is at least this, in (0, 1).
-        clusters: Numbers that records share which resemble one another; None if none
-            do. The interval is then Clopper-Pearson's at their effective number.
-
-    Raises:
-        ConfigError: There are no candidates, or not one guess for each.
+    The interval covers at least ``confidence``. With clusters it is Clopper-Pearson's at
+    their effective number.
 
     Example:
         >>> truth = np.array([True, True, False, False])
@@ -51,9 +43,8 @@ def success_rate(
         return replace(estimate, method=_RIGHT)
     size = effective_count(correct, clusters)
     low, high = clopper_pearson(np.array([estimate.value * size]), size, confidence)
-    return replace(
-        estimate, low=float(low[0]), high=float(high[0]), method=_RIGHT_CLUSTERED
-    )
+    method = f"{_RIGHT} at the effective number"
+    return replace(estimate, low=float(low[0]), high=float(high[0]), method=method)
 
 
 def class_averaged_success(
@@ -75,16 +66,6 @@ def class_averaged_success(
     estimated from survey data", Survey Methodology 24, 1998. Here each class's rate is
     shrunk by the rule of succession, and their adjustment for degrees of freedom left
     out.
-
-    Args:
-        is_member: The truth.
-        guesses: The adversary's, in the same order.
-        labels: The class of each candidate.
-        confidence: Nominal coverage, in (0, 1).
-        clusters: As in :func:`success_rate`.
-
-    Raises:
-        ConfigError: There are no candidates, or not one guess and label for each.
     """
     _check_lengths(is_member, guesses, labels)
     _, of_class, sizes = np.unique(labels, return_inverse=True, return_counts=True)
@@ -118,15 +99,6 @@ def advantage(
     average, and at worst in 3 % at 5 + 5 to 100 + 100 candidates, 5 % at 10 + 100 and
     7 % at 5 + 100 (exact, over true-positive rates of 1 to 99 %). It is shown beside
     the AUROC, which decides.
-
-    Args:
-        is_member: The truth.
-        guesses: The adversary's, in the same order.
-        confidence: Nominal coverage, in (0, 1).
-        clusters: As in :func:`success_rate`.
-
-    Raises:
-        ConfigError: There are no members, no non-members, or not one guess for each.
     """
     _check_lengths(is_member, guesses)
     hits, alarms = guesses[is_member], guesses[~is_member]
@@ -135,7 +107,7 @@ def advantage(
     )
     if clusters is not None:
         estimate = _widened(estimate, is_member, guesses, clusters)
-    return replace(estimate, method=_ADVANTAGE)
+    return replace(estimate, method="TPR - FPR, Newcombe's hybrid score")
 
 
 def _widened(

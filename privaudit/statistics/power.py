@@ -95,7 +95,7 @@ class DifferenceDesign:
         """Return the chance that the interval excludes ``against``.
 
         On the right side, at so many members and so many non-members; Student's t as in
-        :func:`privaudit.statistics.comparisons.paired_auroc_difference`.
+        :func:`privaudit.statistics.comparisons.pooled_paired_auroc_difference`.
         """
         first = math.sqrt(auroc_variance(self.baseline + self.difference, per_class))
         second = math.sqrt(auroc_variance(self.baseline, per_class))

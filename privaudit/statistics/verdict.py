@@ -95,14 +95,10 @@ def judge_leak(
 
 
 def at_confidence(auroc: Estimate, confidence: float) -> Estimate:
-    """Return an AUROC with its interval at another confidence.
+    """Return an AUROC of resolved interval with that at another confidence.
 
     The interval is taken to be symmetrical on the logit scale, as that of
     :func:`privaudit.statistics.roc.pooled_auroc` is; at 0 and 1 it is the exact one.
-
-    Args:
-        auroc: Whose interval is resolved.
-        confidence: Coverage, in (0, 1).
 
     Example:
         >>> print(at_confidence(Estimate(0.6, 0.5, 0.6923, (50, 50), "AUROC"), 0.99))

@@ -15,9 +15,7 @@ from privaudit.statistics.captions.tokenisation import Tokens
 def rouge_l(corpus: Corpus, beta: float = 1.2) -> Float[np.ndarray, " images"]:
     """Return each image's ROUGE-L, from 0 to 1; the corpus' is the mean.
 
-    Args:
-        corpus: Candidates and references.
-        beta: How much more recall counts than precision; 1 for as much.
+    Recall counts ``beta`` times as much as precision.
 
     Example:
         >>> corpus = Corpus.of(["this is a good test"], [["this is a test"]])

@@ -40,18 +40,11 @@ def plain_words(answer: str) -> Tokens:
 
 
 def token_f1(answer: str, references: Sequence[str]) -> float:
-    """Return the F1 of the words in common with the best of the references.
+    """Return the F1 of the words in common with the best of the references, 0 to 1.
 
     A word counts as often as it is there. "Unanswerable", and a text without words,
     is all or nothing: it is right where the reference says the same. (The official
     script has an empty text in place of the word.)
-
-    Args:
-        answer: A model's.
-        references: Right answers, one or more.
-
-    Returns:
-        From 0 to 1.
 
     Example:
         >>> token_f1("the dark blue sea", ["blue sea", "water"])

@@ -78,8 +78,8 @@ def _paired_aurocs(rng: np.random.Generator) -> bool:
     """Say whether the difference of a leak of 0.7 and of noise is covered."""
     scores, truth = rng.normal(size=(2, 200)), np.arange(200) < 100
     shift = math.sqrt(2) * float(ndtri(0.7))
-    difference = comparisons.paired_auroc_difference(
-        scores[0] + shift * truth, scores[1], truth
+    difference = comparisons.pooled_paired_auroc_difference(
+        [(scores[0] + shift * truth, scores[1], truth)]
     )
     return not difference.estimate.excludes(0.2)
 
