@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-NO_MECHANISM = "no privacy mechanism"
-
 
 @dataclass(frozen=True)
 class Claim:
@@ -17,4 +15,4 @@ class Claim:
 
     epsilon: float | None = None
     delta: float = 1e-5
-    source: str = NO_MECHANISM
+    source: str = "no privacy mechanism"
