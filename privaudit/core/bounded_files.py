@@ -58,13 +58,9 @@ def open_regular(path: Path) -> io.BufferedReader:
 
 
 def read_bounded(path: Path, limit: str) -> bytes:
-    """Return the content of a plain file that is within a bound.
+    """Return the content of a plain file that is within a bound of that name.
 
     What is appended meanwhile is left unread.
-
-    Args:
-        path: The file.
-        limit: Name of the bound, see :mod:`privaudit.core.limits`.
 
     Raises:
         OSError: It cannot be read, or is no plain file.
@@ -94,11 +90,7 @@ def bounded_lines(path: Path) -> Iterator[bytes]:
 
 
 def read_bytes(path: Path, limit: str = "text") -> bytes:
-    """Read a plain file that is within a bound.
-
-    Args:
-        path: The file.
-        limit: Name of the bound, see :mod:`privaudit.core.limits`.
+    """Read a plain file that is within a bound, as :func:`read_bounded` does.
 
     Raises:
         MissingFileError: There is no such file, it is not readable, or no plain file.

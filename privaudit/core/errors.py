@@ -90,11 +90,7 @@ class ConfigError(PrivauditError, ValueError):
 class UnknownNameError(ConfigError):
     """No trainer, attack, scenario, data set or model has that name.
 
-    Args:
-        kind: What was asked for.
-        name: Its name.
-        known: Those that there are, which are shown.
-        nearby: Others that may have been meant.
+    The ``known`` names are shown; ``nearby`` are others that may have been meant.
     """
 
     def __init__(

@@ -98,12 +98,7 @@ def limit_of(name: str) -> str:
 
 
 def check_limit(name: str, found: int, what: str) -> None:
-    """Refuse what is larger than a bound.
-
-    Args:
-        name: The bound's.
-        found: How many there are, or are declared.
-        what: What has them, in words.
+    """Refuse what has, or declares, more than a bound allows; ``what`` is its name.
 
     Raises:
         LimitError: There are more.
@@ -123,10 +118,7 @@ def check_json(content: bytes, what: str, *, numbers: bool = True) -> None:
     object, 120 for a list, 50 for a text and 40 for a number. Signs inside of texts
     count as well, so that the estimate is never too small by much.
 
-    Args:
-        content: The JSON.
-        what: What it is, in words.
-        numbers: Whether numbers are kept; false where a form names no lists of them.
+    Numbers cost nothing where a form names no lists of them, as they are not kept then.
 
     Raises:
         LimitError: It would take more than the bound.

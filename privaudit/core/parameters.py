@@ -68,12 +68,9 @@ def field_names(factory: Callable[..., object]) -> frozenset[str]:
 
 
 def build(what: str, factory: Callable[..., T], settings: Mapping[str, Any]) -> T:
-    """Return what a class makes of parameters.
+    """Return what a class makes of those parameters that differ from their defaults.
 
-    Args:
-        what: It is, for errors, such as "trainer 'promptfl'".
-        factory: The class.
-        settings: Those parameters that differ from their defaults; texts are read.
+    Texts are read. Errors call it ``what``, such as "trainer 'promptfl'".
 
     Raises:
         ConfigError: A parameter is unknown or out of range.

@@ -58,9 +58,6 @@ class FixedSeed:
 
     They keep their bytes as long as these generators stay as they are. Public: torch
     keeps 32 bits of such a seed, which can all be tried. Runs draw from :class:`Seeds`.
-
-    Attributes:
-        seed: A constant of the data set or model.
     """
 
     seed: int

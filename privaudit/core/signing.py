@@ -27,12 +27,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
     Ed25519PublicKey,
 )
 
-from privaudit.core.errors import (
-    ConfigError,
-    StorageError,
-    TranscriptError,
-    TrustError,
-)
+from privaudit.core.errors import ConfigError, StorageError, TranscriptError, TrustError
 from privaudit.core.storage import (
     make_private_folder,
     read_bytes,

@@ -23,11 +23,7 @@ from privaudit.core.bounded_files import (
 from privaudit.core.bounded_files import (
     read_bytes as read_bytes,  # stands here beside what writes
 )
-from privaudit.core.errors import (
-    StorageError,
-    TranscriptError,
-    shown,
-)
+from privaudit.core.errors import StorageError, TranscriptError, shown
 from privaudit.core.limits import check_json, check_limit
 from privaudit.core.tensors import Tensors, content_of
 
@@ -89,11 +85,8 @@ def write_bytes(
 ) -> None:
     """Replace a file by ``content``, or leave it as it was.
 
-    Args:
-        path: The file.
-        content: What it is to hold.
-        ready: Called before the new file takes the place of the old one, which stays
-            if this raises.
+    ``ready`` is called before the new file takes the place of the old one, which stays if
+    this raises.
 
     Raises:
         StorageError: The folder cannot be written, or no file is to be replaced.

@@ -81,10 +81,8 @@ class Executor(Protocol):
     ) -> Generator[Finished[Result]]:
         """Yield each job as it finishes; one that is closed early ends the others.
 
-        Args:
-            jobs: Any number.
-            watcher: Of what jobs do that run in this process.
-            begun: Called with a job as it begins, where that is known.
+        The watcher is of what jobs do that run in this process; ``begun`` is called with
+        a job as it begins, where that is known.
         """
         ...
 

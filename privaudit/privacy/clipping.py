@@ -28,7 +28,7 @@ def clip_joint(
     algorithm 1.
 
     Args:
-        gradients: Per-record gradients by name.
+        gradients: Of each record, by name.
         clip_norm: Largest joint norm, above 0; infinity clips nothing.
         mask: False for padded records, which contribute exactly 0 whatever they hold.
 

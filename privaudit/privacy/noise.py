@@ -31,9 +31,6 @@ def noise_std_published(
         batch_size: B, at least 1.
         clients: N, at least 1.
 
-    Raises:
-        ConfigError: A value is outside its range.
-
     Example:
         >>> local, over_clients = noise_std_published(0.4, 1e-5, 100, 10.0, 32, 10)
         >>> print(f"{local:.2f} {over_clients:.3f}")

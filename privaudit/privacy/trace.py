@@ -25,7 +25,6 @@ class ClippedNorm:
     """The largest norm of a release's gradients after clipping, in one round.
 
     Attributes:
-        release: Of which.
         by: Whether every record's gradient was clipped, the mean over a batch, or all
             that a client's training moved.
         largest: In the units of the release's :class:`MechanismEvent`.
@@ -41,7 +40,6 @@ class DrawnNoise:
     """The noise that was added to a release in one step.
 
     Attributes:
-        release: Which.
         values: How many draws.
         square: Sum of their squares, in the squared units of the release's event.
     """
@@ -121,12 +119,9 @@ class Trace:
     def noise(
         self, release: Release, noise: Mapping[str, Float[Tensor, "k ..."]], unit: float
     ) -> None:
-        """Note how much noise each client added in a step.
+        """Note how much noise each client added to each tensor of a release in a step.
 
-        Args:
-            release: What it hides.
-            noise: As it was added to each tensor.
-            unit: What 1 is in the units of the release's event.
+        ``unit`` is what 1 is in the units of the release's event.
         """
         values = sum(tensor[0].numel() for tensor in noise.values())
         squares = sum(_square(tensor, 1) for tensor in noise.values())

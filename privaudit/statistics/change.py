@@ -113,11 +113,8 @@ def judge_changes(
     """Return what may be said about each difference, in the order given.
 
     Where no difference is beyond its margin, the chance that any is called an increase
-    or a decrease is at most ``alpha``, however many there are.
-
-    Args:
-        differences: All that are looked at together.
-        alpha: In (0, 1); intervals are printed at confidence ``1 - alpha``.
+    or a decrease is at most ``alpha``, however many there are: give all that are looked
+    at together. Intervals are printed at confidence ``1 - alpha``.
 
     Example:
         >>> from privaudit.statistics.estimate import two_proportions

@@ -210,8 +210,6 @@ class RocCurve:
     Attributes:
         fpr: Non-decreasing.
         tpr: Non-decreasing.
-        members: Their number.
-        nonmembers: Their number.
     """
 
     fpr: Float[np.ndarray, " points"]

@@ -14,6 +14,10 @@ from privaudit.core.errors import ConfigError
 from privaudit.statistics.estimate import Estimate, proportion, two_proportions
 from privaudit.statistics.intervals import clopper_pearson, effective_count
 
+Truth = Bool[np.ndarray, " candidates"]
+Guesses = Bool[np.ndarray, " guesses"]  # the adversary's, in the order of the truth
+ClusterNumbers = Int[np.ndarray, " clusters"]
+
 _RIGHT = "share of right guesses, Clopper-Pearson"
 _RIGHT_BY_CLASS = (
     "share of right guesses averaged over {classes} classes, Korn-Graubard"
@@ -21,10 +25,10 @@ _RIGHT_BY_CLASS = (
 
 
 def success_rate(
-    is_member: Bool[np.ndarray, " candidates"],
-    guesses: Bool[np.ndarray, " guesses"],
+    is_member: Truth,
+    guesses: Guesses,
     confidence: float = 0.95,
-    clusters: Int[np.ndarray, " clusters"] | None = None,
+    clusters: ClusterNumbers | None = None,
 ) -> Estimate:
     """Return the share of right guesses, 0.5 by chance on a fair membership coin.
 
@@ -48,11 +52,11 @@ def success_rate(
 
 
 def class_averaged_success(
-    is_member: Bool[np.ndarray, " candidates"],
-    guesses: Bool[np.ndarray, " guesses"],
+    is_member: Truth,
+    guesses: Guesses,
     labels: Shaped[np.ndarray, " labels"],
     confidence: float = 0.95,
-    clusters: Int[np.ndarray, " clusters"] | None = None,
+    clusters: ClusterNumbers | None = None,
 ) -> Estimate:
     """Return the share of right guesses within each class, averaged over the classes.
 
@@ -88,10 +92,10 @@ def class_averaged_success(
 
 
 def advantage(
-    is_member: Bool[np.ndarray, " candidates"],
-    guesses: Bool[np.ndarray, " guesses"],
+    is_member: Truth,
+    guesses: Guesses,
     confidence: float = 0.95,
-    clusters: Int[np.ndarray, " clusters"] | None = None,
+    clusters: ClusterNumbers | None = None,
 ) -> Estimate:
     """Return the true-positive rate less the false-positive rate, 0 by chance.
 
@@ -112,9 +116,9 @@ def advantage(
 
 def _widened(
     found: Estimate,
-    is_member: Bool[np.ndarray, " candidates"],
-    guesses: Bool[np.ndarray, " guesses"],
-    clusters: Int[np.ndarray, " clusters"],
+    is_member: Truth,
+    guesses: Guesses,
+    clusters: ClusterNumbers,
 ) -> Estimate:
     """Return a difference of rates with an interval as wide as clusters make it."""
     influence = np.zeros(len(guesses))
@@ -127,7 +131,7 @@ def _widened(
 
 
 def _check_lengths(
-    is_member: Bool[np.ndarray, " candidates"],
+    is_member: Truth,
     *others: Shaped[np.ndarray, " _"],
 ) -> None:
     lengths = [len(is_member), *(len(other) for other in others)]

@@ -126,11 +126,7 @@ def auroc_variance(auroc: float, per_class: int | float) -> float:
 def required_n(design: AurocDesign | DifferenceDesign, power: float = _POWER) -> int:
     """Return how many members, and as many non-members, give that power.
 
-    Spread over clients it takes about as many in all.
-
-    Args:
-        design: What is to be distinguished from what.
-        power: The chance of success, in (0, 1).
+    Spread over clients it takes about as many in all. ``power`` is the chance of success.
 
     Raises:
         ConfigError: ``power`` is out of range, or a billion are not enough.

@@ -45,11 +45,7 @@ def caption_scores(
     """Return every metric of captions.
 
     CIDEr-D weighs words by how rare they are in *these* references: it is compared
-    only on the same images.
-
-    Args:
-        candidates: One caption for each image; an empty one scores 0.
-        references: What people wrote of each image, one or more.
+    only on the same images. An empty caption scores 0.
 
     Raises:
         ConfigError: There is no image, the two differ in length, or an image has no

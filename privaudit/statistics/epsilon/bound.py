@@ -249,9 +249,8 @@ BOUNDS: Registry[type[EpsilonMethod]] = Registry(
 def other_bounds(design: type[M], **offered: Any) -> list[M]:
     """Return other packages' ways to a bound for a design, in the order of their names.
 
-    Args:
-        design: The class that they inherit from.
-        offered: Parameters, of which each takes those that are fields of its own.
+    ``design`` is the class that they inherit from. Of the parameters that are offered
+    each takes those that are fields of its own.
     """
     kinds = [kind for kind in BOUNDS.usable().values() if issubclass(kind, design)]
     return [

@@ -12,7 +12,6 @@ from privaudit.core.errors import ConfigError
 from privaudit.privacy.accountant import (
     SamplingPhase,
     epsilon_of,
-    gaussian_epsilon,
     noise_multiplier_for,
 )
 from privaudit.privacy.certificate import (
