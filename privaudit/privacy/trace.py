@@ -9,10 +9,10 @@ of what is sent, and no view holds them.
 from collections.abc import Mapping
 from typing import Literal
 
+import pydantic.dataclasses
 import torch
 from jaxtyping import Bool, Float, Int
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from privaudit.privacy.events import Release
@@ -20,7 +20,7 @@ from privaudit.privacy.events import Release
 ClippedBy = Literal["record", "batch", "client"]
 
 
-@dataclass(frozen=True)
+@pydantic.dataclasses.dataclass(frozen=True)
 class ClippedNorm:
     """The largest norm of a release's gradients after clipping, in one round.
 
@@ -35,7 +35,7 @@ class ClippedNorm:
     largest: NonNegativeFloat
 
 
-@dataclass(frozen=True)
+@pydantic.dataclasses.dataclass(frozen=True)
 class DrawnNoise:
     """The noise that was added to a release in one step.
 
@@ -49,7 +49,7 @@ class DrawnNoise:
     square: NonNegativeFloat
 
 
-@dataclass(frozen=True)
+@pydantic.dataclasses.dataclass(frozen=True)
 class ClientTrace:
     """What one client did in one round.
 
