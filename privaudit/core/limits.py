@@ -98,11 +98,7 @@ def limit_of(name: str) -> str:
 
 
 def check_limit(name: str, found: int, what: str) -> None:
-    """Refuse what has, or declares, more than a bound allows; ``what`` is its name.
-
-    Raises:
-        LimitError: There are more.
-    """
+    """Refuse what has, or declares, more than a bound allows; ``what`` is its name."""
     allowed, limit = most(name), LIMITS[name]
     if found > allowed:
         raise LimitError(
@@ -119,9 +115,6 @@ def check_json(content: bytes, what: str, *, numbers: bool = True) -> None:
     count as well, so that the estimate is never too small by much.
 
     Numbers cost nothing where a form names no lists of them, as they are not kept then.
-
-    Raises:
-        LimitError: It would take more than the bound.
     """
     costs = {b"{": 240, b"[": 120, b'"': 25, b",": 40 if numbers else 0}
     cost = len(content) + sum(content.count(sign) * costs[sign] for sign in costs)

@@ -116,11 +116,7 @@ def complete_settings(built: object) -> dict[str, Any]:
 
 
 def refuse_incomplete(what: str, made: object, protocol: type, advice: str) -> None:
-    """Refuse an object without what a protocol asks for.
-
-    Raises:
-        ConfigError: Something is missing.
-    """
+    """Refuse an object without what a protocol asks for."""
     names = sorted(get_protocol_members(protocol))
     missing = [name for name in names if not hasattr(made, name)]
     if missing:

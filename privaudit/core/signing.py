@@ -203,11 +203,7 @@ def _lines() -> list[str]:
 
 
 def read_public(text: str, place: str) -> str:
-    """Return a public key as it is compared.
-
-    Raises:
-        ConfigError: It is none.
-    """
+    """Return a public key as it is compared; a ConfigError where it is none."""
     key = text.strip().lower()
     if not _DIGITS.fullmatch(key):
         raise ConfigError(

@@ -22,9 +22,6 @@ def find_executor(name: str = "local") -> Executor:
             four; "ray": on the cluster that RAY_ADDRESS names, or all of this machine;
             "ray://HOST:10001": on that cluster; "ray,gpus=0.5": two jobs to a GPU.
 
-    Raises:
-        ConfigError: There is no such place.
-
     Example:
         >>> find_executor("local:2")
         Local(processes=2)

@@ -144,9 +144,6 @@ def run_jobs(
 
     No two jobs are of one run. Watcher and ``begun`` are as for :class:`Executor`;
     ``failure`` says why a result is one, and nothing where it is none.
-
-    Raises:
-        ConfigError: Two jobs share a name.
     """
     refuse_copies(jobs)
 

@@ -97,9 +97,6 @@ class Grid:
                 values up to it, noise and all, are exact in float32, and so are sums of
                 several parties in float64.
             step: A power of two, or 0: the grid is no finer.
-
-        Raises:
-            ConfigError: ``std`` is not above 0 and finite.
         """
         above_zero("standard deviation of the noise", std)
         finest = _power_of_two(std) / (FINE if reach is None else SUMMED)

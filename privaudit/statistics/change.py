@@ -36,9 +36,6 @@ class Difference:
         margin: The largest difference that does not matter, above 0.
         sampling: Of a leak, how members were chosen: without a coin each, the number
             stands and there is no verdict.
-
-    Raises:
-        ConfigError: ``margin`` is out of range.
     """
 
     name: str

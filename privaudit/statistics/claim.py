@@ -19,9 +19,6 @@ class Guarantee:
         delta: Of the guarantee, in [0, 1).
         adjacency: Which data sets count as neighbours.
         unit: What is protected.
-
-    Raises:
-        ConfigError: A number is out of range.
     """
 
     epsilon: float

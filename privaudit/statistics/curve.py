@@ -12,7 +12,7 @@ from jaxtyping import Float, Shaped
 from scipy.special import bdtr, bdtrc
 
 from privaudit.core.errors import ConfigError
-from privaudit.statistics.delong import Clusters, checked_scores
+from privaudit.statistics.delong import Clusters, Members, Others, checked_scores
 from privaudit.statistics.estimate import Estimate, mean_with_t, needs, unresolved
 from privaudit.statistics.intervals import (
     check_confidence,
@@ -74,8 +74,8 @@ def tpr_at_fpr(
 
 
 def _effective(
-    members: Float[np.ndarray, " members"],
-    others: Float[np.ndarray, " nonmembers"],
+    members: Members,
+    others: Others,
     fpr: float,
     clusters: Clusters | None,
 ) -> tuple[float, float]:
@@ -89,8 +89,8 @@ def _effective(
 
 
 def _rate_and_bounds(
-    members: Float[np.ndarray, " members"],
-    others: Float[np.ndarray, " nonmembers"],
+    members: Members,
+    others: Others,
     fpr: float,
     confidence: float,
     sizes: tuple[float, float],
@@ -114,7 +114,7 @@ def _rate_and_bounds(
 
 
 def _thresholds(
-    others: Float[np.ndarray, " nonmembers"], fpr: float, confidence: float, draws: int
+    others: Others, fpr: float, confidence: float, draws: int
 ) -> tuple[float, float, float]:
     """Return where at most ``fpr`` lie above, and bounds on where that truly is.
 

@@ -29,11 +29,7 @@ FEWEST = 3  # seeds: two may agree by chance, and then seem exact
 
 @dataclass(frozen=True)
 class Margins:
-    """The largest differences of leaks and of utility that do not matter, in (0, 1).
-
-    Raises:
-        ConfigError: One is out of range.
-    """
+    """The largest differences of leaks and of utility that do not matter, in (0, 1)."""
 
     leak: float = 0.05
     use: float = 0.05

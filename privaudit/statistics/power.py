@@ -184,7 +184,12 @@ def enough_to_exclude(estimate: Estimate, margin: float, *, sides: int = 2) -> i
     error = (estimate.high - estimate.low) / (2 * quantile)
     share = _POWER if sides == 1 else (1 + _POWER) / 2
     exact = sum(estimate.n) * (error * (quantile + float(ndtri(share))) / margin) ** 2
-    digit = 10 ** max(math.floor(math.log10(max(exact, 1))) - 1, 0)
+    return up_to_two_digits(max(exact, 1))
+
+
+def up_to_two_digits(exact: float) -> int:
+    """Return a number of records, rounded up to two digits."""
+    digit = 10 ** max(math.floor(math.log10(exact)) - 1, 0)
     return math.ceil(exact / digit) * digit
 
 

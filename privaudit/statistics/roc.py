@@ -24,20 +24,24 @@ from jaxtyping import Float, Shaped
 from scipy.special import expit, logit, stdtrit
 
 from privaudit.core.errors import TooFewRecordsError
-from privaudit.statistics.curve import RocCurve, roc_curve, tied, tpr_at_fpr
+from privaudit.statistics.curve import RocCurve as RocCurve
+from privaudit.statistics.curve import roc_curve as roc_curve
+from privaudit.statistics.curve import tied
+from privaudit.statistics.curve import tpr_at_fpr as tpr_at_fpr
 from privaudit.statistics.delong import (
+    AnyScores,
     AurocVariance,
     Clusters,
     Placements,
     auroc_interval,
-    delong_components,
 )
+from privaudit.statistics.delong import delong_components as delong_components
 from privaudit.statistics.estimate import STUDENT, Estimate, needs, unresolved
+from privaudit.statistics.guesses import advantage as advantage
 from privaudit.statistics.guesses import (
-    advantage,
-    class_averaged_success,
-    success_rate,
+    class_averaged_success as class_averaged_success,
 )
+from privaudit.statistics.guesses import success_rate as success_rate
 from privaudit.statistics.intervals import check_confidence
 
 _LOGIT = "AUROC, DeLong or Wilcoxon on the logit scale"
@@ -47,24 +51,10 @@ _POOLED = "AUROC averaged over {n} clients by pairs"
 LEFT_OUT = "{n} left out, without members or non-members"
 _STRATIFIED = "stratified DeLong or Wilcoxon on the logit scale"
 
-__all__ = [
-    "RocCurve",
-    "advantage",
-    "auroc",
-    "class_averaged_success",
-    "delong_components",
-    "pooled_auroc",
-    "roc_curve",
-    "sign_turned",
-    "success_rate",
-    "tpr_at_fpr",
-    "variance_doubled",
-]
-
 
 def auroc(
-    member_scores: Shaped[np.ndarray, "..."],
-    nonmember_scores: Shaped[np.ndarray, "..."],
+    member_scores: AnyScores,
+    nonmember_scores: AnyScores,
     confidence: float = 0.95,
     clusters: Clusters | None = None,
 ) -> Estimate:

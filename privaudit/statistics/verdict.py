@@ -10,6 +10,7 @@ from scipy.special import expit, logit
 from privaudit.core.errors import ConfigError
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.intervals import normal_quantile
+from privaudit.statistics.power import up_to_two_digits
 
 Sampling = Literal["coin", "unknown"]
 """How members were chosen: by an independent fair coin each, or nobody says how."""
@@ -74,9 +75,6 @@ def judge_leak(
             the two groups may differ from the start, and no verdict is given.
         tried: How many audits there were to choose from, at least 1: the interval is
             then one that holds for all of them at once.
-
-    Raises:
-        ConfigError: ``margin`` is out of range.
 
     Example:
         >>> print(judge_leak(Estimate(0.531, 0.502, 0.560, (640, 640), "AUROC")))
@@ -157,6 +155,4 @@ def _enough(auroc: Estimate, margin: float) -> int:
     Such an interval cannot hold 0.5 and reach beyond the margin, whatever the truth.
     Widths are taken to fall with the root of n, in the present proportions.
     """
-    exact = sum(auroc.n) * ((auroc.high - auroc.low) / margin) ** 2
-    digit = 10 ** max(math.floor(math.log10(exact)) - 1, 0)
-    return math.ceil(exact / digit) * digit
+    return up_to_two_digits(sum(auroc.n) * ((auroc.high - auroc.low) / margin) ** 2)

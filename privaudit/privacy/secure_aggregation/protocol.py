@@ -99,9 +99,6 @@ def aggregate(
         graph: Who masks with whom, and the threshold; by default all pairs.
         lost: From which of :data:`STAGES` on a client is gone.
         carry: What happens to packets on their way.
-
-    Raises:
-        ConfigError: There are fewer than two clients.
     """
     threshold = threshold_of(len(codes))
     if graph is not None:

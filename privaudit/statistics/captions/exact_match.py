@@ -104,13 +104,18 @@ def exact_matches(
         ConfigError: There are not as many answers as questions, or as
             :func:`exact_match`.
     """
+    check_answers(answers, references)
+    questions = zip(answers, references, choices, strict=True)
+    return np.array([exact_match(*one) for one in questions], bool)
+
+
+def check_answers(answers: Sequence[str], references: Sequence[Sequence[str]]) -> None:
+    """Raise ConfigError unless there are as many answers as questions."""
     if len(answers) != len(references):
         raise ConfigError(
             f"There are {len(answers)} answers to {len(references)} questions. Give one "
             "for each."
         )
-    questions = zip(answers, references, choices, strict=True)
-    return np.array([exact_match(*one) for one in questions], bool)
 
 
 def _place(letter: str, choices: Sequence[str]) -> int | None:

@@ -47,10 +47,6 @@ def caption_scores(
     CIDEr-D weighs words by how rare they are in *these* references: it is compared
     only on the same images. An empty caption scores 0.
 
-    Raises:
-        ConfigError: There is no image, the two differ in length, or an image has no
-            reference.
-
     Example:
         >>> scores = caption_scores(["a dog", "two cats"], [["a dog"], ["some cats"]])
         >>> round(scores.corpus["BLEU-1"], 3), round(scores.corpus["CIDEr-D"], 3)

@@ -12,21 +12,13 @@ from privaudit.core.errors import ConfigError
 from privaudit.privacy.accountant import SamplingPhase, epsilon_of, tightest_epsilon
 from privaudit.privacy.certificate import Certificate, CertifiedView, certify
 from privaudit.privacy.events import MechanismEvent
-from tests.privaudit.privacy.test_certificate import DELTA
+from tests.privaudit.privacy.test_certificate import DELTA, SHARED
 
-CLIENT_EVENT = MechanismEvent(
-    release="global",
-    noise_multiplier=8.0,
-    sensitivity=2.0,
-    clip_norm=1.0,
-    sampling_rate=0.3,
-    sampling="without-replacement",
-    noise_at="distributed",
-    parties=3,
-    per_record=False,
-    unit="client",
-    adjacency="replace-one",
-)
+CLIENT_EVENT = replace(
+    SHARED, noise_multiplier=8.0, sensitivity=2.0, sampling_rate=0.3,
+    sampling="without-replacement", noise_at="distributed", parties=3,
+    per_record=False, unit="client", adjacency="replace-one",
+)  # fmt: skip
 
 
 def test_drawing_clients_without_replacement_is_dp_accountings() -> None:
