@@ -1,4 +1,4 @@
-"""What privaudit raises on purpose.
+"""Errors that privaudit raises on purpose.
 
 PrivauditError
 ├── ConfigError                a value that no run could use

@@ -1,4 +1,4 @@
-"""How much of a foreign file is read, and why no more: one place for all bounds.
+"""Bounds on foreign files: how much is read, and why no more, in one place.
 
 Files come from other people: runs, baselines, cards, plans, data sets and weights. What
 they may cost is bounded before they are read, so that none takes more than about 2 GiB

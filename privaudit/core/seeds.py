@@ -1,4 +1,4 @@
-"""Where randomness comes from: one seed, and a stream for every purpose."""
+"""Randomness of a seed: a stream for every purpose."""
 
 import hashlib
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Who vouches for a run: the owner's Ed25519 key, and others' that are trusted.
+"""Signatures of runs: the owner's Ed25519 key, and others' that are trusted.
 
 The owner's key is made on first use, in a folder outside all runs:
 

@@ -1,4 +1,4 @@
-"""How this process computes, in a form to send to another one, here or elsewhere."""
+"""Computing context of this process, in a form to send to another one."""
 
 import json
 from collections.abc import Iterator

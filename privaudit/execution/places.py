@@ -1,4 +1,4 @@
-"""Where jobs run, by name: ``--on``."""
+"""Executors by name: ``--on``."""
 
 import re
 

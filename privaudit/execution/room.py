@@ -1,4 +1,4 @@
-"""How much memory this process took at most, and how much it may take."""
+"""Memory of this process: its peak, and its limits."""
 
 import os
 import sys

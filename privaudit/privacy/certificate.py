@@ -1,4 +1,4 @@
-"""What an accountant proves about the mechanisms as they were applied, per view.
+"""Certificates: what an accountant proves of mechanisms as they were applied, per view.
 
 The same noise protects against one adversary and not against another: whoever adds the
 noise sees what it hides. Claims by a method's own formula are another matter

@@ -1,4 +1,4 @@
-"""What a method claims of its own privacy; what is proved is a certificate."""
+"""Claim of a method about its own privacy; what is proved is a certificate."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-r"""What noise on a grid costs more than the Gaussian noise that accountants know.
+r"""Accounting of noise on a grid: what it costs more than Gaussian noise.
 
 Let g be the grid's step and m the noise's standard deviation in steps. Beside the
 discrete Gaussian P on the integers stands Q, the Gaussian N(0, m^2) rounded to the

@@ -1,4 +1,4 @@
-"""How much noise DP-FPL's paper asks for."""
+"""Noise that DP-FPL's paper asks for."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What a run says about its privacy: what is claimed, and what is proved per view."""
+"""Privacy record of a run: what is claimed, and what is proved per view."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace

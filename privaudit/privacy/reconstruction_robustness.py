@@ -1,4 +1,4 @@
-"""What a certificate says about reconstructing a record: how often, at the most."""
+"""Reconstruction robustness: how often a record is reconstructed, at the most."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What clients' privacy mechanisms did in a round, as only a run's owner may know it.
+"""Trace of clients' privacy mechanisms in a round, as only a run's owner may know it.
 
 A transcript shows what was sent, and a certificate what was meant. Whether samples were
 drawn, gradients clipped and noise added as meant shows in neither: so a private trainer

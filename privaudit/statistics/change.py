@@ -1,4 +1,4 @@
-"""What several paired differences say: increases, decreases, or too few records.
+"""Changes by several paired differences: increases, decreases, or too few records.
 
 A margin says from where on a difference matters. A claim that something grew or fell
 is tested against the margin, at levels that hold for all the claims together (Holm). A

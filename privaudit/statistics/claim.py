@@ -1,4 +1,4 @@
-"""What a bound from below says about a claimed and a certified epsilon."""
+"""Verdicts on a claimed and a certified epsilon, by a bound from below."""
 
 import math
 from dataclasses import dataclass

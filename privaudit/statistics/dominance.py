@@ -1,4 +1,4 @@
-"""Which of several settings are worse than another by test, and which are not.
+"""Pareto dominance between settings by test: which are worse than another.
 
 Of two noisy numbers one is always lower, so a front of point values calls half of all
 equal settings dominated. Here a setting is dominated if another is better by more than

@@ -1,4 +1,4 @@
-"""How often yes-or-no guesses at membership are right.
+"""Attack accuracy: how often yes-or-no guesses at membership are right.
 
 The threshold behind the guesses must have been fixed elsewhere, on shadow models or on
 a split of its own: the best threshold on the target's truth is right too often.
@@ -55,7 +55,6 @@ def class_averaged_success(
     is_member: Truth,
     guesses: Guesses,
     labels: Shaped[np.ndarray, " labels"],
-    confidence: float = 0.95,
     clusters: ClusterNumbers | None = None,
 ) -> Estimate:
     """Return the share of right guesses within each class, averaged over the classes.
@@ -84,18 +83,13 @@ def class_averaged_success(
             of_class
         ]
         effective *= effective_count(influence, clusters) / len(labels)
-    low, high = clopper_pearson(np.array([value * effective]), effective, confidence)
+    low, high = clopper_pearson(np.array([value * effective]), effective, 0.95)
     method = _RIGHT_BY_CLASS.format(classes=classes)
-    return Estimate(
-        value, float(low[0]), float(high[0]), (len(labels),), method, confidence
-    )
+    return Estimate(value, float(low[0]), float(high[0]), (len(labels),), method)
 
 
 def advantage(
-    is_member: Truth,
-    guesses: Guesses,
-    confidence: float = 0.95,
-    clusters: ClusterNumbers | None = None,
+    is_member: Truth, guesses: Guesses, clusters: ClusterNumbers | None = None
 ) -> Estimate:
     """Return the true-positive rate less the false-positive rate, 0 by chance.
 
@@ -107,7 +101,7 @@ def advantage(
     _check_lengths(is_member, guesses)
     hits, alarms = guesses[is_member], guesses[~is_member]
     estimate = two_proportions(
-        int(hits.sum()), len(hits), int(alarms.sum()), len(alarms), confidence
+        int(hits.sum()), len(hits), int(alarms.sum()), len(alarms)
     )
     if clusters is not None:
         estimate = _widened(estimate, is_member, guesses, clusters)

@@ -1,4 +1,4 @@
-"""How many records an audit takes, before it is made; and what it will find.
+"""Power: how many records an audit takes, and what it will find.
 
 Scores are taken as binormal with equal spread: for an AUROC near 0.5 any other shape
 changes little, since every placement is then nearly uniform. Where an audit of the

@@ -1,4 +1,4 @@
-"""What a target says of records beside what shadow models say: LiRA's and RMIA's sums.
+"""Comparison of a target with shadow models: the sums of LiRA and RMIA.
 
 Signals are [models, records]; masks say which model was trained on which record. The
 attacks ``lira`` and ``rmia`` have the sources, and the choices to be made. Other coins

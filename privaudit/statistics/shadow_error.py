@@ -1,4 +1,4 @@
-"""How much of an AUROC's error is the coins of shadow models: a jackknife over them."""
+"""Error of an AUROC by the coins of shadow models: a jackknife over them."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What an AUROC says about a leak, in one sentence."""
+"""Verdict on a leak by an AUROC, in one sentence."""
 
 import math
 from dataclasses import dataclass, replace

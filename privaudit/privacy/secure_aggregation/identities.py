@@ -1,4 +1,4 @@
-"""Who signs: long-term keys, the list of them, and what a signature is bound to."""
+"""Signatures: long-term keys, the list of them, and what a signature is bound to."""
 
 import hashlib
 from collections.abc import Collection, Sequence

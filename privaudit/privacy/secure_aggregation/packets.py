@@ -1,4 +1,4 @@
-"""What parties of the protocol send one another, and what can be wrong with it."""
+"""Packets that parties of the protocol send, and the faults that they can have."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

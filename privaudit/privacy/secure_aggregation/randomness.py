@@ -1,4 +1,4 @@
-"""Where a party's secrets come from: a key, the run's seed, or the operating system."""
+"""Secrets of a party: of a key, of the run's seed, or of the operating system."""
 
 import os
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Whether an answer is right, however it is written."""
+"""Exact match of an answer, however it is written."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""All metrics of a model's captions at once, with intervals."""
+"""Caption metrics of a model, all at once, with intervals."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -52,11 +52,7 @@ def caption_scores(
         >>> round(scores.corpus["BLEU-1"], 3), round(scores.corpus["CIDEr-D"], 3)
         (0.75, 3.125)
     """
-    return score_corpus(Corpus.of(candidates, references))
-
-
-def score_corpus(corpus: Corpus) -> CaptionScores:
-    """Return every metric of captions that are words already."""
+    corpus = Corpus.of(candidates, references)
     counts = bleu_counts(corpus)
     means = {"ROUGE-L": rouge_l(corpus), "CIDEr-D": cider_d(corpus)}
     whole = dict(zip(BLEU, bleu(counts.summed()).tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""The words of a caption, as the metrics count them."""
+"""Tokeniser of captions, as the metrics count words."""
 
 import html
 import re

@@ -5,13 +5,11 @@ import pytest
 
 from privaudit.core.errors import ConfigError
 from privaudit.statistics.captions.bootstrap import bootstrap_sums
-from privaudit.statistics.captions.corpus import Corpus
 from privaudit.statistics.captions.scores import (
     METRICS,
     CaptionScores,
     caption_scores,
     mean_estimates,
-    score_corpus,
 )
 from tests.privaudit.statistics.captions.conftest import read_text
 
@@ -131,7 +129,7 @@ def test_captions_that_are_all_alike_have_an_interval_without_width() -> None:
 
 
 def test_captions_without_words_score_nothing() -> None:
-    scores = score_corpus(Corpus(((),) * 12, ((("a", "dog"),),) * 12))
+    scores = caption_scores([""] * 12, [["a dog"]] * 12)
     assert set(scores.corpus.values()) == {0.0}
     assert mean_estimates([scores], np.random.default_rng(0))["BLEU-4"].high == 0.0
 
