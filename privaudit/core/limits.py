@@ -98,7 +98,10 @@ def limit_of(name: str) -> str:
 
 
 def check_limit(name: str, found: int, what: str) -> None:
-    """Refuse what has, or declares, more than a bound allows; ``what`` is its name."""
+    """Refuse, by a LimitError, what has or declares more than a bound allows.
+
+    ``what`` is its name, in words.
+    """
     allowed, limit = most(name), LIMITS[name]
     if found > allowed:
         raise LimitError(
@@ -108,7 +111,7 @@ def check_limit(name: str, found: int, what: str) -> None:
 
 
 def check_json(content: bytes, what: str, *, numbers: bool = True) -> None:
-    """Refuse JSON that would take too much memory as Python's objects.
+    """Refuse, by a LimitError, JSON that would take too much memory as Python's objects.
 
     Counts the signs that make objects, at what Python needs for each: 240 bytes for an
     object, 120 for a list, 50 for a text and 40 for a number. Signs inside of texts

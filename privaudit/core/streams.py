@@ -115,7 +115,8 @@ class Stream:
             words = self.words(missing * count).reshape(missing, count)
             orders = np.argsort(words, axis=1, kind="stable")
             ranked = np.take_along_axis(words, orders, axis=1)
-            tied = (ranked[:, 1:] == ranked[:, :-1]).any(axis=1)  # favour an order
+            # Ties would favour an order.
+            tied = (ranked[:, 1:] == ranked[:, :-1]).any(axis=1)
             accepted = np.concatenate([accepted, orders[~tied].astype(np.int64)])
         return accepted
 

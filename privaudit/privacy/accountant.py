@@ -286,12 +286,10 @@ def _dp_accounting(
     else:
         from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
 
-        neighbours = NeighboringRelation
-        accountant = RdpAccountant(
-            neighboring_relation=neighbours.REPLACE_ONE
-            if drawn
-            else neighbours.ADD_OR_REMOVE_ONE
-        )
+        relation = NeighboringRelation.ADD_OR_REMOVE_ONE
+        if drawn:
+            relation = NeighboringRelation.REPLACE_ONE
+        accountant = RdpAccountant(neighboring_relation=relation)
     for phase in phases:
         accountant.compose(_event(phase, drawn), phase.steps)
     return float(accountant.get_epsilon(delta))

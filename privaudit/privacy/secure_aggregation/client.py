@@ -138,7 +138,7 @@ class Client:
     ) -> Arrays:
         """Return an update under its own mask, and one with each who shared secrets.
 
-        Of the same clients are what they sealed for it, and their digests of that.
+        ``sealed`` is what others sealed for it, and ``digests`` are theirs of that.
 
         Raises:
             FaultError: A share was not sealed by whom it is from, or its digests are
