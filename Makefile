@@ -16,7 +16,7 @@ NATIVE := PRIVAUDIT_BITS=native $(SUITE)
 TESTS :=
 QUICK := tests/test_layout.py tests/test_imports.py tests/test_exports.py tests/contracts/test_scenarios.py \
   tests/privaudit/core tests/privaudit/auditing/signals tests/privaudit/report/test_wording.py \
-  $(addprefix tests/privaudit/statistics/test_,bootstrap.py claim.py curve.py estimate.py verdict.py) \
+  $(addprefix tests/privaudit/statistics/test_,claim.py curve.py estimate.py verdict.py) \
   $(addprefix tests/privaudit/privacy/test_,certificate.py clipping.py discrete_gaussian.py) \
   tests/privaudit/federated/test_federation.py tests/privaudit/federated/transcripts
 ELSEWHERE := TEST_THREADS=1 ATEN_CPU_CAPABILITY=default,TEST_THREADS=2,TEST_LAST_BITS=1 \

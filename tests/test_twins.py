@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from privaudit.statistics.epsilon.bound import IndependentRuns, OneRunCanaries
-from privaudit.statistics.epsilon.calibration import GaussianCanaries
 from privaudit.statistics.epsilon.many_runs import FixedGrid, MultiSplit
 from privaudit.statistics.epsilon.one_run import OneRunGuesses
 from privaudit_labs.bounds.gaussian_one_run import GaussianOneRun
+from privaudit_tools.selftest.calibration import GaussianCanaries
 
 FOLDER = os.environ.get("TEST_TWINS", "")
 pytestmark = pytest.mark.skipif(not FOLDER, reason="make test-twins installs it")

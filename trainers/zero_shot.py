@@ -23,7 +23,6 @@ from privaudit.federated.trainer import (
 )
 from privaudit.federated.transcripts.threat_models import View
 from privaudit.models.interfaces import AnyTask, Tuning
-from privaudit.privacy.certificate_phrases import NO_RECORD
 from privaudit.privacy.claim import Claim
 from privaudit.tuning.prompts.learning import PromptTrainer
 from privaudit.tuning.transformers.lora import weight_changes
@@ -87,7 +86,7 @@ class ZeroShot(PromptTrainer):
 
     def claim(self, task: Task) -> Claim:
         """Claim 0: the model does not depend on any record."""
-        return Claim(0.0, source=NO_RECORD)
+        return Claim(0.0, source="no record is used")
 
     def _model(self, task: Task) -> Tensors:
         return (

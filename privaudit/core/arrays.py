@@ -47,7 +47,10 @@ def read_npz(content: bytes, what: str) -> Mapping[str, Array]:
 def _read_member(archive: ZipFile, name: str) -> Array:
     with archive.open(name) as member:
         unpacked = cast(io.BufferedIOBase, member)  # a ZipExtFile is one
-        return _read_array(unpacked, archive.getinfo(name).file_size)
+        _check_header(unpacked, archive.getinfo(name).file_size)
+        unpacked.seek(0)
+        array: Array = np.lib.format.read_array(unpacked, allow_pickle=False)
+        return array
 
 
 def map_npy(path: Path) -> Array:
@@ -64,13 +67,6 @@ def map_npy(path: Path) -> Array:
         _check_header(file, os.fstat(file.fileno()).st_size)
     mapped: Array = np.load(path, mmap_mode="c", allow_pickle=False)
     return mapped
-
-
-def _read_array(file: io.BufferedIOBase, size: int) -> Array:
-    _check_header(file, size)
-    file.seek(0)
-    array: Array = np.lib.format.read_array(file, allow_pickle=False)
-    return array
 
 
 def _check_header(file: io.BufferedIOBase, size: int) -> None:

@@ -1,4 +1,9 @@
-"""Opening files that other people made: plain ones only, within bounds; and TOML."""
+"""Opening files that other people made: plain ones only, within bounds; and TOML.
+
+Everywhere: a file that is not there, not readable or no plain one is a MissingFileError,
+of :func:`open_regular`, :func:`read_bounded` and :func:`bounded_lines` an OSError; what is
+larger than its bound, or nested deeper, is a LimitError.
+"""
 
 import errno
 import io
@@ -40,9 +45,6 @@ def open_regular(path: Path) -> io.BufferedReader:
 
     A pipe is opened without waiting for somebody who writes, and refused like devices,
     which may have no end.
-
-    Raises:
-        OSError: It is not there, not readable, or of another kind.
     """
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
@@ -58,17 +60,9 @@ def open_regular(path: Path) -> io.BufferedReader:
 
 
 def read_bounded(path: Path, limit: str) -> bytes:
-    """Return the content of a plain file that is within a bound.
+    """Return the content of a plain file that is within a bound of that name.
 
     What is appended meanwhile is left unread.
-
-    Args:
-        path: The file.
-        limit: Name of the bound, see :mod:`privaudit.core.limits`.
-
-    Raises:
-        OSError: It cannot be read, or is no plain file.
-        LimitError: It is larger than the bound.
     """
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -77,12 +71,7 @@ def read_bounded(path: Path, limit: str) -> bytes:
 
 
 def bounded_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a plain file, which may be of any size; lines may not.
-
-    Raises:
-        OSError: It cannot be read, or is no plain file.
-        LimitError: A line is longer than the bound.
-    """
+    """Yield the lines of a plain file, which may be of any size; lines may not."""
     longest = most("line")
     with open_regular(path) as file:
         for number in itertools.count(1):
@@ -94,27 +83,13 @@ def bounded_lines(path: Path) -> Iterator[bytes]:
 
 
 def read_bytes(path: Path, limit: str = "text") -> bytes:
-    """Read a plain file that is within a bound.
-
-    Args:
-        path: The file.
-        limit: Name of the bound, see :mod:`privaudit.core.limits`.
-
-    Raises:
-        MissingFileError: There is no such file, it is not readable, or no plain file.
-        LimitError: It is larger than the bound.
-    """
+    """Read a plain file that is within a bound, as :func:`read_bounded` does."""
     with reading_errors(path):
         return read_bounded(path, limit)
 
 
 def read_lines(path: Path) -> list[bytes]:
-    """Return the lines of a file that is within bounds, as each of them is.
-
-    Raises:
-        MissingFileError: There is no such file, it is not readable, or no plain file.
-        LimitError: It, or a line of it, is larger than a bound, or they are too many.
-    """
+    """Return the lines of a file that is within bounds, as each and their number are."""
     content = read_bytes(path, "lines")
     ends = content.count(b"\n") + content.count(b"\r") - content.count(b"\r\n")
     unended = bool(content) and content[-1:] not in b"\r\n"
@@ -126,11 +101,7 @@ def read_lines(path: Path) -> list[bytes]:
 
 @contextmanager
 def reading_errors(path: Path) -> Iterator[None]:
-    """Turn what keeps a file from being read into one clear line.
-
-    Raises:
-        MissingFileError: There is no such file, it is not readable, or no plain file.
-    """
+    """Turn what keeps a file from being read into one clear line."""
     try:
         yield
     except FileNotFoundError:
@@ -173,7 +144,6 @@ def open_zip(file: io.BufferedIOBase, what: str) -> ZipFile:
     """Open a zip, if its list of entries is within the bounds.
 
     Raises:
-        LimitError: The list is larger.
         BadZipFile: It is no zip; also the other errors that zipfile has for damage.
     """
     bounded = _BoundedReads(file, what)
@@ -184,13 +154,7 @@ def open_zip(file: io.BufferedIOBase, what: str) -> ZipFile:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return what a TOML file holds.
-
-    Raises:
-        MissingFileError: There is no such file, or it is no plain one.
-        LimitError: It is larger, or nested deeper, than a bound.
-        ConfigError: It is no TOML.
-    """
+    """Return what a TOML file holds; as :func:`parse_toml` does."""
     return parse_toml(read_bytes(path, "toml"), str(path))
 
 
@@ -198,7 +162,6 @@ def parse_toml(content: bytes, what: str) -> dict[str, Any]:
     """Return what TOML says.
 
     Raises:
-        LimitError: It is larger, or nested deeper, than a bound.
         ConfigError: It is no TOML.
     """
     check_limit("toml", len(content), what)

@@ -50,8 +50,7 @@ def find_device(name: str) -> torch.device:
 def use_device(device: str | torch.device | None) -> Iterator[torch.device]:
     """Let runs and audits within compute on a device; None leaves what was chosen.
 
-    Raises:
-        ConfigError: As :func:`find_device`.
+    Names are read, and refused, as by :func:`find_device`.
 
     Example:
         >>> with use_device("cpu") as device:
@@ -82,12 +81,7 @@ def here() -> torch.device:
 
 
 def device_name(device: torch.device) -> str:
-    """Return what a device is called by who made it.
-
-    Example:
-        >>> bool(device_name(CPU))
-        True
-    """
+    """Return what a device is called by who made it."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return platform.machine() if device == CPU else device.type

@@ -1,4 +1,4 @@
-"""What privaudit raises on purpose.
+"""Errors that privaudit raises on purpose.
 
 PrivauditError
 ├── ConfigError                a value that no run could use
@@ -90,11 +90,7 @@ class ConfigError(PrivauditError, ValueError):
 class UnknownNameError(ConfigError):
     """No trainer, attack, scenario, data set or model has that name.
 
-    Args:
-        kind: What was asked for.
-        name: Its name.
-        known: Those that there are, which are shown.
-        nearby: Others that may have been meant.
+    The ``known`` names are shown; ``nearby`` are others that may have been meant.
     """
 
     def __init__(
@@ -165,14 +161,11 @@ class ViewError(PrivauditError):
 
 @contextmanager
 def without_exits() -> Iterator[None]:
-    """Make an error of ``sys.exit`` in other people's code; also decorates a function.
+    """Make a PluginError of ``sys.exit`` in others' code; also decorates a function.
 
     An owner's script without a main guard, a plugin or a model's own code would end
     the process with exit code 0, which a gate takes for a pass. A reader of the output
     that went away (``| head``) ends it, too: rich does so, with exit code 1.
-
-    Raises:
-        PluginError: It was called within.
     """
     try:
         yield

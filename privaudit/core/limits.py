@@ -1,4 +1,4 @@
-"""How much of a foreign file is read, and why no more: one place for all bounds.
+"""Bounds on foreign files: how much is read, and why no more, in one place.
 
 Files come from other people: runs, baselines, cards, plans, data sets and weights. What
 they may cost is bounded before they are read, so that none takes more than about 2 GiB
@@ -98,15 +98,9 @@ def limit_of(name: str) -> str:
 
 
 def check_limit(name: str, found: int, what: str) -> None:
-    """Refuse what is larger than a bound.
+    """Refuse, by a LimitError, what has or declares more than a bound allows.
 
-    Args:
-        name: The bound's.
-        found: How many there are, or are declared.
-        what: What has them, in words.
-
-    Raises:
-        LimitError: There are more.
+    ``what`` is its name, in words.
     """
     allowed, limit = most(name), LIMITS[name]
     if found > allowed:
@@ -117,19 +111,13 @@ def check_limit(name: str, found: int, what: str) -> None:
 
 
 def check_json(content: bytes, what: str, *, numbers: bool = True) -> None:
-    """Refuse JSON that would take too much memory as Python's objects.
+    """Refuse, by a LimitError, JSON that would take too much memory as Python's objects.
 
     Counts the signs that make objects, at what Python needs for each: 240 bytes for an
     object, 120 for a list, 50 for a text and 40 for a number. Signs inside of texts
     count as well, so that the estimate is never too small by much.
 
-    Args:
-        content: The JSON.
-        what: What it is, in words.
-        numbers: Whether numbers are kept; false where a form names no lists of them.
-
-    Raises:
-        LimitError: It would take more than the bound.
+    Numbers cost nothing where a form names no lists of them, as they are not kept then.
     """
     costs = {b"{": 240, b"[": 120, b'"': 25, b",": 40 if numbers else 0}
     cost = len(content) + sum(content.count(sign) * costs[sign] for sign in costs)

@@ -59,12 +59,8 @@ def parse_size(text: str) -> int:
 def use_memory(limit: int | str | None) -> Iterator[None]:
     """Let steps within take at most so much memory; None leaves what was chosen.
 
-    Args:
-        limit: Bytes, or a size such as "20GiB": for what a step makes, beside the
-            frozen model and the records.
-
-    Raises:
-        ConfigError: It is no size.
+    The limit, in bytes or as :func:`parse_size` reads it, is for what a step makes,
+    beside the frozen model and the records.
     """
     size = parse_size(limit) if isinstance(limit, str) else limit
     token = _limit.set(size or _limit.get())

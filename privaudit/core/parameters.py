@@ -68,12 +68,9 @@ def field_names(factory: Callable[..., object]) -> frozenset[str]:
 
 
 def build(what: str, factory: Callable[..., T], settings: Mapping[str, Any]) -> T:
-    """Return what a class makes of parameters.
+    """Return what a class makes of those parameters that differ from their defaults.
 
-    Args:
-        what: It is, for errors, such as "trainer 'promptfl'".
-        factory: The class.
-        settings: Those parameters that differ from their defaults; texts are read.
+    Texts are read. Errors call it ``what``, such as "trainer 'promptfl'".
 
     Raises:
         ConfigError: A parameter is unknown or out of range.
@@ -119,11 +116,7 @@ def complete_settings(built: object) -> dict[str, Any]:
 
 
 def refuse_incomplete(what: str, made: object, protocol: type, advice: str) -> None:
-    """Refuse an object without what a protocol asks for.
-
-    Raises:
-        ConfigError: Something is missing.
-    """
+    """Refuse an object without what a protocol asks for."""
     names = sorted(get_protocol_members(protocol))
     missing = [name for name in names if not hasattr(made, name)]
     if missing:

@@ -98,11 +98,8 @@ def _environment_at_start() -> Mapping[str, str]:
 def start_anew(bits: Bits | None, threads: int | None = None) -> None:
     """Put this same command in this process's place, with the bits it should have.
 
-    Returns where it has them already. Nothing may have been printed or written yet.
-
-    Args:
-        bits: None for those that it has.
-        threads: That portable bits take; None for any number.
+    Returns where it has them already, as it does of None; ``threads`` are those that
+    portable bits take, None for any number. Nothing may have been printed or written yet.
     """
     wanted = str(threads) if threads and bits == "portable" else None
     if wanted and os.environ.get(_THREADS) != wanted:
@@ -183,8 +180,7 @@ def chosen_bits(
 def warn_unless_held(asked: str | None = None) -> None:
     """Warn where portable bits were requested, and what is computed here is other.
 
-    Args:
-        asked: The bits that were requested; None for those of the process.
+    ``asked`` are the bits that were requested; None for those of the process.
     """
     bits = bits_here()
     if asked == "portable" and bits == "native":
@@ -254,6 +250,7 @@ def differing_operations() -> tuple[str, ...]:
 
 
 def _results() -> dict[str, Any]:
+    import numpy as np
     import torch
     from torch.nn import functional
 
@@ -285,14 +282,6 @@ def _results() -> dict[str, Any]:
         "QR": torch.linalg.qr(a.double())[0],
         "square root": a.abs().sqrt(),
         "float64 log": a.double().abs().log(),
-        **_numpy_results(doubles),
-    }
-
-
-def _numpy_results(doubles: Any) -> dict[str, Any]:
-    import numpy as np
-
-    return {
         "numpy exp": np.exp(doubles),
         "numpy product": doubles @ doubles.T,
         "numpy sum": doubles.sum(0),

@@ -33,8 +33,7 @@ REPLACED: dict[str, Callable[..., Any]] = {
 def replace_kernels() -> Any:
     """Replace the kernels on the CPU, in a process of portable bits; once.
 
-    Returns:
-        What holds the replacements as long as it lives; None for native bits.
+    What is returned holds the replacements as long as it lives; None for native bits.
     """
     if bits_here() == "native":
         return None

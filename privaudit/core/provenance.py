@@ -1,4 +1,4 @@
-"""What numbers were computed with, in words: bits, library builds, processor."""
+"""Provenance of numbers in words: bits, library builds, processor."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping

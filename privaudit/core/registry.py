@@ -73,7 +73,10 @@ class Registry(Generic[T]):
         def enter(entry: E) -> E:
             other: object = self._entries.setdefault(name, cast(T, entry))
             if other is not entry:
-                raise self._taken_twice(name, _origin(other), _origin(entry))
+                raise ConfigError(
+                    f"Two {self.kind}s are called {name!r}: {_origin(other)} and "
+                    f"{_origin(entry)}. Rename one."
+                )
             return entry
 
         return enter
@@ -182,11 +185,6 @@ class Registry(Generic[T]):
                 "package, or rename its entry point."
             )
         self._entries[name] = loaded
-
-    def _taken_twice(self, name: str, one: str, other: str) -> ConfigError:
-        return ConfigError(
-            f"Two {self.kind}s are called {name!r}: {one} and {other}. Rename one."
-        )
 
 
 def import_under_one_name(name: str) -> None:

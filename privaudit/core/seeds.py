@@ -1,4 +1,4 @@
-"""Where randomness comes from: one seed, and a stream for every purpose."""
+"""Randomness of a seed: a stream for every purpose."""
 
 import hashlib
 from dataclasses import dataclass
@@ -58,9 +58,6 @@ class FixedSeed:
 
     They keep their bytes as long as these generators stay as they are. Public: torch
     keeps 32 bits of such a seed, which can all be tried. Runs draw from :class:`Seeds`.
-
-    Attributes:
-        seed: A constant of the data set or model.
     """
 
     seed: int

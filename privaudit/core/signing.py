@@ -1,4 +1,4 @@
-"""Who vouches for a run: the owner's Ed25519 key, and others' that are trusted.
+"""Signatures of runs: the owner's Ed25519 key, and others' that are trusted.
 
 The owner's key is made on first use, in a folder outside all runs:
 
@@ -27,12 +27,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
     Ed25519PublicKey,
 )
 
-from privaudit.core.errors import (
-    ConfigError,
-    StorageError,
-    TranscriptError,
-    TrustError,
-)
+from privaudit.core.errors import ConfigError, StorageError, TranscriptError, TrustError
 from privaudit.core.storage import (
     make_private_folder,
     read_bytes,
@@ -208,11 +203,7 @@ def _lines() -> list[str]:
 
 
 def read_public(text: str, place: str) -> str:
-    """Return a public key as it is compared.
-
-    Raises:
-        ConfigError: It is none.
-    """
+    """Return a public key as it is compared; a ConfigError where it is none."""
     key = text.strip().lower()
     if not _DIGITS.fullmatch(key):
         raise ConfigError(

@@ -1,4 +1,9 @@
-"""Files that are either whole or not there: write, fsync, rename."""
+"""Files that are either whole or not there: write, fsync, rename.
+
+Everywhere: what cannot be written is a StorageError, and what was there before is whole.
+What is missing or not readable is a MissingFileError, what is larger than a bound a
+LimitError, and what was cut or altered a TranscriptError.
+"""
 
 import errno
 import hashlib
@@ -23,11 +28,7 @@ from privaudit.core.bounded_files import (
 from privaudit.core.bounded_files import (
     read_bytes as read_bytes,  # stands here beside what writes
 )
-from privaudit.core.errors import (
-    StorageError,
-    TranscriptError,
-    shown,
-)
+from privaudit.core.errors import StorageError, TranscriptError, shown
 from privaudit.core.limits import check_json, check_limit
 from privaudit.core.tensors import Tensors, content_of
 
@@ -61,11 +62,7 @@ def cache_folder() -> Path:
 
 @contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Turn a full disk or a read-only folder into one clear line.
-
-    Raises:
-        StorageError: Nothing could be written; what was there before is whole.
-    """
+    """Turn a full disk or a read-only folder into one clear line."""
     try:
         yield
     except OSError as error:
@@ -89,14 +86,8 @@ def write_bytes(
 ) -> None:
     """Replace a file by ``content``, or leave it as it was.
 
-    Args:
-        path: The file.
-        content: What it is to hold.
-        ready: Called before the new file takes the place of the old one, which stays
-            if this raises.
-
-    Raises:
-        StorageError: The folder cannot be written, or no file is to be replaced.
+    ``ready`` is called before the new file takes the place of the old one, which stays if
+    this raises. What is there and no plain file is not replaced.
     """
     write_parts(path, [content], ready)
 
@@ -106,11 +97,7 @@ def write_parts(
     parts: Iterable[bytes | memoryview],
     ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Replace a file as :func:`write_bytes` does, by parts that are made meanwhile.
-
-    Raises:
-        StorageError: The folder cannot be written, or no file is to be replaced.
-    """
+    """Replace a file as :func:`write_bytes` does, by parts that are made meanwhile."""
     with storage_errors(path):
         refuse_special(path)
         handle, name = tempfile.mkstemp(UNFINISHED, f".{path.name}.", path.parent)
@@ -128,11 +115,7 @@ def write_parts(
 
 
 def refuse_special(path: Path) -> None:
-    """Refuse to put a file in the place of a device or a pipe.
-
-    Raises:
-        OSError: There is one.
-    """
+    """Refuse, by an OSError, to put a file in the place of a device or a pipe."""
     with suppress(FileNotFoundError):
         mode = path.stat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # renaming refuses those
@@ -140,11 +123,7 @@ def refuse_special(path: Path) -> None:
 
 
 def append_lines(path: Path, lines: list[str]) -> None:
-    """Append whole lines and wait until they are on the disk.
-
-    Raises:
-        StorageError: The folder cannot be written.
-    """
+    """Append whole lines and wait until they are on the disk."""
     with storage_errors(path), path.open("a", encoding="utf-8") as file:
         add_lines(file, lines)
 
@@ -169,35 +148,19 @@ def to_json(content: Mapping[str, Any]) -> bytes:
 
 
 def file_hash(path: Path) -> str:
-    """Return the SHA-256 of a file's content.
-
-    Raises:
-        MissingFileError: There is no such file, or it is not readable.
-        LimitError: It is larger than any file of a run may be.
-    """
+    """Return the SHA-256 of a file's content, no larger than any of a run may be."""
     with reading_errors(path), open_regular(path) as file:
         check_limit("tensors", os.fstat(file.fileno()).st_size, str(path))
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises:
-        MissingFileError: There is no such file, or it is not readable.
-        LimitError: It is larger than a bound.
-        TranscriptError: It holds no JSON object, so it was cut or altered.
-    """
+    """Read a JSON object."""
     return parse_json(read_bytes(path), path)
 
 
 def parse_json(content: bytes, path: Path) -> dict[str, Any]:
-    """Return the JSON object that a file's content is.
-
-    Raises:
-        LimitError: It would take more memory than the bound.
-        TranscriptError: It is none, so it was cut or altered.
-    """
+    """Return the JSON object that a file's content is; else it was cut or altered."""
     check_json(content, str(path))
     try:
         parsed = json.loads(content.decode())
@@ -247,22 +210,12 @@ def write_tensors(
 
 
 def read_tensors(path: Path, limit: str = "tensors") -> dict[str, Any]:
-    """Read a safetensors file; its header never declares more than it holds.
-
-    Raises:
-        MissingFileError: There is no such file, or it is not readable.
-        LimitError: It is larger than a bound.
-        TranscriptError: It was cut or altered.
-    """
+    """Read a safetensors file; its header never declares more than it holds."""
     return parse_tensors(read_bytes(path, limit), path)
 
 
 def parse_tensors(content: bytes, path: Path) -> dict[str, Any]:
-    """Return the tensors that a file's content holds.
-
-    Raises:
-        TranscriptError: It was cut or altered.
-    """
+    """Return the tensors that a file's content holds."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 

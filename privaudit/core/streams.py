@@ -90,12 +90,8 @@ class Stream:
     def below(self, bound: int, count: int) -> Int64[np.ndarray, " count"]:
         """Return integers in [0, bound), all equally likely: other words are dropped.
 
-        Args:
-            bound: 1 to 2^63.
-            count: How many.
-
         Raises:
-            ConfigError: There is no integer below the bound, or it is too large.
+            ConfigError: The bound is not in 1 to 2^63.
         """
         if not 1 <= bound <= 2**63:
             raise ConfigError(
@@ -119,20 +115,15 @@ class Stream:
             words = self.words(missing * count).reshape(missing, count)
             orders = np.argsort(words, axis=1, kind="stable")
             ranked = np.take_along_axis(words, orders, axis=1)
-            tied = (ranked[:, 1:] == ranked[:, :-1]).any(
-                axis=1
-            )  # would favour an order
+            # Ties would favour an order.
+            tied = (ranked[:, 1:] == ranked[:, :-1]).any(axis=1)
             accepted = np.concatenate([accepted, orders[~tied].astype(np.int64)])
         return accepted
 
     def coins(
         self, probability: float, shape: int | Sequence[int] = ()
     ) -> Bool[np.ndarray, "..."]:
-        """Return whether each coin fell heads.
-
-        Args:
-            probability: Of heads, in [0, 1]; exact to 2^-64.
-            shape: Of the coins.
+        """Return whether each coin fell heads, of a probability exact to 2^-64.
 
         Raises:
             ConfigError: The probability is outside [0, 1].

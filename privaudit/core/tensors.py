@@ -121,10 +121,6 @@ def at_least_float32(computed: Tensor) -> Tensor:
 class LazyTensors(Tensors):
     """Tensors of known names, each made when it is asked for, and kept by nobody here.
 
-    Args:
-        names: In their order.
-        make: Returns the tensor of a name.
-
     Example:
         >>> import torch
         >>> ones = LazyTensors(["w"], lambda name: torch.ones(2))

@@ -1,1 +1,1 @@
-"""Where independent jobs run: in this process, in others of this machine, or on Ray."""
+"""Execution of independent jobs: in this process, in others of this machine, or on Ray."""

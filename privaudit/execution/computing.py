@@ -1,4 +1,4 @@
-"""How this process computes, in a form to send to another one, here or elsewhere."""
+"""Computing context of this process, in a form to send to another one."""
 
 import json
 from collections.abc import Iterator
@@ -14,10 +14,7 @@ from privaudit.models.remote_code import remote_code_is_trusted, trust_remote_co
 def computing_here(parts: int = 1) -> str:
     """Return device, memory, checkpointing, trust in models' own code, and threads.
 
-    A line of JSON, for :func:`computing_as`.
-
-    Args:
-        parts: Processes that compute at once, and share the memory.
+    A line of JSON, for :func:`computing_as` in so many processes, which share the memory.
     """
     limit, checkpointing = chosen(parts)
     device, trusted = str(chosen_device()), remote_code_is_trusted()

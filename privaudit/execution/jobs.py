@@ -55,11 +55,7 @@ class Finished(Generic[Result]):
 
     @property
     def value(self) -> Result:
-        """The result.
-
-        Raises:
-            PrivauditError: The job's own.
-        """
+        """The result; an error of the job is raised."""
         if self.error is not None:
             raise self.error
         return cast(Result, self.result)
@@ -81,10 +77,8 @@ class Executor(Protocol):
     ) -> Generator[Finished[Result]]:
         """Yield each job as it finishes; one that is closed early ends the others.
 
-        Args:
-            jobs: Any number.
-            watcher: Of what jobs do that run in this process.
-            begun: Called with a job as it begins, where that is known.
+        The watcher is of what jobs do that run in this process; ``begun`` is called with
+        a job as it begins, where that is known.
         """
         ...
 
@@ -96,11 +90,7 @@ def perform_there(computing: str, job: Job[Result]) -> Result:
 
 
 def refuse_copies(jobs: Sequence[Job[Any]]) -> None:
-    """Refuse two jobs of one name: they are identified by it.
-
-    Raises:
-        ConfigError: There are such.
-    """
+    """Refuse two jobs of one name: they are identified by it."""
     names = Counter(job.name for job in jobs)
     twice = [name for name, count in names.items() if count > 1]
     if twice:
@@ -112,11 +102,7 @@ def refuse_copies(jobs: Sequence[Job[Any]]) -> None:
 
 
 def finish_all(finished: Iterator[Finished[Result]]) -> Iterator[Finished[Result]]:
-    """Yield what is done; the first error of ours ends it, a lost process at the end.
-
-    Raises:
-        PrivauditError: Of a job.
-    """
+    """Yield what is done; the first error of ours ends it, a lost process at the end."""
     lost: list[PrivauditError] = []
     for one in finished:
         if isinstance(one.error, LostWorkerError):
@@ -135,12 +121,7 @@ def results_of(
     watcher: Watcher | None = None,
     begun: Begun | None = None,
 ) -> list[Result]:
-    """Run jobs, and return their results in the order of the jobs.
-
-    Raises:
-        ConfigError: Two jobs share a name.
-        PrivauditError: Of a job.
-    """
+    """Run jobs, and return their results in the order of the jobs, or raise their error."""
     refuse_copies(jobs)
     found: dict[str, Result] = {}
     with closing(executor.run(jobs, watcher=watcher, begun=begun)) as finished:

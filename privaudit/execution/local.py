@@ -116,13 +116,13 @@ def _in_processes(
                 running[future] = job, process
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 job, process = running.pop(future)
-                finished = _finished(job, future)
+                finished = _process_finished(job, future)
                 is_lost = isinstance(finished.error, LostWorkerError)
                 idle.append(start() if is_lost else process)
                 yield finished
 
 
-def _finished(job: Job[Result], future: "Future[Result]") -> Finished[Result]:
+def _process_finished(job: Job[Result], future: "Future[Result]") -> Finished[Result]:
     try:
         return Finished(job, future.result())
     except BrokenProcessPool:

@@ -67,7 +67,7 @@ class OnRay:
             try:
                 while waiting:
                     (done,), _ = ray.wait(list(waiting), num_returns=1)
-                    yield _finished(ray, waiting.pop(done), done)
+                    yield _task_finished(ray, waiting.pop(done), done)
             finally:
                 for left in waiting:
                     ray.cancel(left, force=True)
@@ -145,7 +145,7 @@ def _perform_on_node(computing: str, folder: str, job: Job[Result]) -> Result:
         return perform_there(computing, job)
 
 
-def _finished(ray: Any, job: Job[Result], done: Any) -> Finished[Result]:
+def _task_finished(ray: Any, job: Job[Result], done: Any) -> Finished[Result]:
     try:
         return Finished(job, ray.get(done))
     except ray.exceptions.RayTaskError as error:

@@ -1,4 +1,4 @@
-"""Where jobs run, by name: ``--on``."""
+"""Executors by name: ``--on``."""
 
 import re
 
@@ -21,9 +21,6 @@ def find_executor(name: str = "local") -> Executor:
         name: "local": in as many processes of this machine as pay off; "local:4": in
             four; "ray": on the cluster that RAY_ADDRESS names, or all of this machine;
             "ray://HOST:10001": on that cluster; "ray,gpus=0.5": two jobs to a GPU.
-
-    Raises:
-        ConfigError: There is no such place.
 
     Example:
         >>> find_executor("local:2")

@@ -1,4 +1,4 @@
-"""How much memory this process took at most, and how much it may take."""
+"""Memory of this process: its peak, and its limits."""
 
 import os
 import sys
@@ -25,8 +25,8 @@ def processes_that_fit() -> int | None:
 
 def memory_limits(
     groups: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")
-) -> list[int]:
-    """Return the limits of containers and batch systems on this process, in bytes.
+) -> Iterator[int]:
+    """Yield the limits of containers and batch systems on this process, in bytes.
 
     Source: Linux, "Control Group v2", memory.max; "Memory Resource Controller" (v1),
     memory.limit_in_bytes.
@@ -35,10 +35,6 @@ def memory_limits(
         groups: The groups that this process is in; a limit above one counts, too.
         root: Where the groups are mounted; a container sees its own there.
     """
-    return list(_limits(groups, root))
-
-
-def _limits(groups: Path, root: Path) -> Iterator[int]:
     with suppress(OSError):
         for line in groups.read_text().splitlines():
             _, controllers, group = line.split(":", 2)

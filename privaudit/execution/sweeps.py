@@ -53,11 +53,7 @@ _JOBS = TypeAdapter(dict[str, _JobState])
 
 @dataclass(frozen=True)
 class SweepFile:
-    """The sweep.json of one plan, below the folder of runs.
-
-    Attributes:
-        path: Of the file.
-    """
+    """The sweep.json of one plan, below the folder of runs."""
 
     path: Path
 
@@ -67,11 +63,8 @@ class SweepFile:
     ) -> "SweepFile":
         """Write a plan with its jobs, or add jobs that it does not have yet.
 
-        Args:
-            runs: The folder of runs.
-            kind: "tradeoff" or "table".
-            plan: As JSON knows it; a sweep's name is made of it.
-            jobs: What is to be done.
+        A sweep's name is made of its kind, "tradeoff" or "table", and of the plan, in
+        JSON's types.
         """
         text = json.dumps(plan, sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
@@ -149,16 +142,8 @@ def run_jobs(
     A job whose run another process trains comes after all others, and then waits: for
     the run, or for the end of that process, whose work it goes on with.
 
-    Args:
-        executor: Who runs them.
-        jobs: No two of one run.
-        file: Where it is written down.
-        watcher: Of what jobs do that run in this process.
-        begun: Called with a job as it begins, where that is known.
-        failure: Says why a result is a failure; empty where it is none.
-
-    Raises:
-        ConfigError: Two jobs share a name.
+    No two jobs are of one run. Watcher and ``begun`` are as for :class:`Executor`;
+    ``failure`` says why a result is one, and nothing where it is none.
     """
     refuse_copies(jobs)
 
@@ -181,15 +166,13 @@ def run_jobs(
                 file.note(one.job, "running", host="", driver=0)
             else:
                 yield noted(one)
-    patient = [_patient(job) for job in in_use.values()]
+    patient = [
+        replace(job, perform=_when_free, arguments=(job.perform, job.arguments))
+        for job in in_use.values()
+    ]
     with closing(executor.run(patient, watcher=watcher, begun=begun)) as finished:
         for one in finished:
             yield noted(replace(one, job=in_use[one.job.name]))
-
-
-def _patient(job: Job[Result]) -> Job[Result]:
-    """Return a job that waits for its run."""
-    return replace(job, perform=_when_free, arguments=(job.perform, job.arguments))
 
 
 def _when_free(
@@ -197,6 +180,7 @@ def _when_free(
     arguments: tuple[Any, ...],
     watcher: Watcher | None = None,
 ) -> Result:
+    """Do a job that waits for its run."""
     while True:
         try:
             return perform(*arguments, watcher=watcher)

@@ -37,7 +37,6 @@ from privaudit.privacy.secure_aggregation.randomness import (
     KeyedSecrets,
     RunKey,
     SecretSource,
-    SeededSecrets,
     SystemSecrets,
 )
 
@@ -102,7 +101,7 @@ class Masking:
             return SystemSecrets()
         if isinstance(self.secrets, RunKey):
             return KeyedSecrets(self.secrets, index, stream)
-        return SeededSecrets(seeds, index, stream)
+        return KeyedSecrets.of_seed(seeds, index, stream)
 
     def drawn_graph(
         self, seeds: Seeds, index: int, parties: int

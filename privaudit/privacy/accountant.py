@@ -19,9 +19,9 @@ from typing import Any, Literal
 from privaudit.core.errors import ConfigError
 from privaudit.core.parameters import above_zero, at_least_one, fraction, probability
 from privaudit.statistics.epsilon.gaussian_mechanism import (
-    gaussian_epsilon as gaussian_epsilon,
+    gaussian_epsilon,
+    gaussian_multiplier,
 )
-from privaudit.statistics.epsilon.gaussian_mechanism import gaussian_multiplier
 
 Accountant = Literal["opacus-rdp", "opacus-prv", "dpa-rdp", "dpa-pld", "gaussian-exact"]
 Sampling = Literal["poisson", "without-replacement"]
@@ -135,13 +135,8 @@ def noise_multiplier_for(
     as near below it as the accountant has one; never above it. The thousandth is left
     for noise on a grid (:mod:`privaudit.privacy.grid_accounting`).
 
-    Args:
-        epsilon: The budget, above 0.
-        delta: In (0, 1).
-        sampling_rate: In (0, 1].
-        steps: At least 1.
-        accountant: Of :func:`epsilon_of`; "tightest" is :func:`tightest_epsilon`, which
-            certificates use.
+    Ranges are those of :class:`SamplingPhase` and :func:`epsilon_of`; "tightest" is
+    :func:`tightest_epsilon`, which certificates use.
 
     Raises:
         ConfigError: A value is outside its range, or this accountant proves no epsilon
@@ -235,74 +230,13 @@ def _cached_epsilon(
             'replacement, and only "dpa-rdp" supports those. Use it.'
         )
     with _known_warnings_silenced():
-        if accountant == "opacus-prv":
-            return _opacus_prv(phases, delta, resolution)
-        if accountant == "dpa-pld":
-            return _dpa_pld(phases, delta, resolution)
-        return _ACCOUNTANTS[accountant](phases, delta)
+        if accountant == "gaussian-exact":
+            return _gaussian_exact(phases, delta)
+        library = _opacus if accountant.startswith("opacus") else _dp_accounting
+        return library(phases, delta, accountant, resolution)
 
 
-def _dpa_rdp_without_replacement(
-    phases: tuple[SamplingPhase, ...], delta: float
-) -> float:
-    """Return Rényi's bound for a fixed number drawn from all, one of them replaced.
-
-    Source: Wang, Balle and Kasiviswanathan, "Subsampled Rényi differential privacy and
-    analytical moments accountant", AISTATS 2019, theorem 27.
-    """
-    from dp_accounting import (
-        GaussianDpEvent,
-        NeighboringRelation,
-        SampledWithoutReplacementDpEvent,
-    )
-    from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
-
-    accountant = RdpAccountant(neighboring_relation=NeighboringRelation.REPLACE_ONE)
-    for phase in phases:
-        share = Fraction(phase.sampling_rate).limit_denominator(10**6)
-        event = SampledWithoutReplacementDpEvent(
-            share.denominator, share.numerator, GaussianDpEvent(phase.noise_multiplier)
-        )
-        accountant.compose(event, phase.steps)
-    return float(accountant.get_epsilon(delta))
-
-
-def _opacus_prv(
-    phases: tuple[SamplingPhase, ...], delta: float, resolution: float
-) -> float:
-    from opacus.accountants import PRVAccountant
-
-    accountant = PRVAccountant()
-    accountant.history = _history(phases)
-    return float(accountant.get_epsilon(delta, eps_error=resolution))
-
-
-def _opacus_rdp(phases: tuple[SamplingPhase, ...], delta: float) -> float:
-    from opacus.accountants import RDPAccountant
-
-    accountant = RDPAccountant()
-    accountant.history = _history(phases)
-    return float(accountant.get_epsilon(delta))
-
-
-def _dpa_rdp(phases: tuple[SamplingPhase, ...], delta: float) -> float:
-    if _without_replacement(phases):
-        return _dpa_rdp_without_replacement(phases, delta)
-    from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
-
-    return _composed(RdpAccountant(), phases, delta)
-
-
-def _dpa_pld(
-    phases: tuple[SamplingPhase, ...], delta: float, resolution: float
-) -> float:
-    from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
-
-    accountant = PLDAccountant(value_discretization_interval=resolution / 100)
-    return _composed(accountant, phases, delta)
-
-
-def _gaussian_exact(phases: tuple[SamplingPhase, ...], delta: float) -> float:
+def _gaussian_exact(phases: Sequence[SamplingPhase], delta: float) -> float:
     for phase in phases:
         if phase.sampling_rate < 1:
             raise ConfigError(
@@ -312,11 +246,71 @@ def _gaussian_exact(phases: tuple[SamplingPhase, ...], delta: float) -> float:
     return gaussian_epsilon(_mu(phases), delta)
 
 
-_ACCOUNTANTS: dict[str, Callable[[tuple[SamplingPhase, ...], float], float]] = {
-    "opacus-rdp": _opacus_rdp,
-    "dpa-rdp": _dpa_rdp,
-    "gaussian-exact": _gaussian_exact,
-}
+def _opacus(
+    phases: Sequence[SamplingPhase],
+    delta: float,
+    name: Accountant,
+    resolution: float,
+) -> float:
+    from opacus.accountants import PRVAccountant, RDPAccountant
+
+    tight = name == "opacus-prv"
+    accountant: Any = PRVAccountant() if tight else RDPAccountant()
+    accountant.history = [
+        (p.noise_multiplier, p.sampling_rate, p.steps) for p in phases
+    ]
+    options = {"eps_error": resolution} if tight else {}
+    return float(accountant.get_epsilon(delta, **options))
+
+
+def _dp_accounting(
+    phases: Sequence[SamplingPhase],
+    delta: float,
+    name: Accountant,
+    resolution: float,
+) -> float:
+    """Return Rényi's bound, or that of composed losses.
+
+    Source: for a fixed number drawn from all, one of them replaced: Wang, Balle and
+    Kasiviswanathan, "Subsampled Rényi differential privacy and analytical moments
+    accountant", AISTATS 2019, theorem 27.
+    """
+    from dp_accounting import NeighboringRelation
+
+    accountant: Any
+    drawn = _without_replacement(phases)
+    if name == "dpa-pld":
+        from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
+
+        accountant = PLDAccountant(value_discretization_interval=resolution / 100)
+    else:
+        from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
+
+        relation = NeighboringRelation.ADD_OR_REMOVE_ONE
+        if drawn:
+            relation = NeighboringRelation.REPLACE_ONE
+        accountant = RdpAccountant(neighboring_relation=relation)
+    for phase in phases:
+        accountant.compose(_event(phase, drawn), phase.steps)
+    return float(accountant.get_epsilon(delta))
+
+
+def _event(phase: SamplingPhase, without_replacement: bool) -> Any:
+    from dp_accounting import (
+        GaussianDpEvent,
+        PoissonSampledDpEvent,
+        SampledWithoutReplacementDpEvent,
+    )
+
+    event = GaussianDpEvent(phase.noise_multiplier)
+    if without_replacement:
+        share = Fraction(phase.sampling_rate).limit_denominator(10**6)
+        return SampledWithoutReplacementDpEvent(
+            share.denominator, share.numerator, event
+        )
+    if phase.sampling_rate < 1:
+        return PoissonSampledDpEvent(phase.sampling_rate, event)
+    return event
 
 
 def _without_replacement(phases: Sequence[SamplingPhase]) -> bool:
@@ -332,21 +326,6 @@ def _without_replacement(phases: Sequence[SamplingPhase]) -> bool:
 
 def _mu(phases: Sequence[SamplingPhase]) -> float:
     return math.sqrt(sum(phase.steps / phase.noise_multiplier**2 for phase in phases))
-
-
-def _history(phases: Sequence[SamplingPhase]) -> list[tuple[float, float, int]]:
-    return [(p.noise_multiplier, p.sampling_rate, p.steps) for p in phases]
-
-
-def _composed(accountant: Any, phases: Sequence[SamplingPhase], delta: float) -> float:
-    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
-
-    for phase in phases:
-        event = GaussianDpEvent(phase.noise_multiplier)
-        if phase.sampling_rate < 1:
-            event = PoissonSampledDpEvent(phase.sampling_rate, event)
-        accountant.compose(event, phase.steps)
-    return float(accountant.get_epsilon(delta))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""How a round's noise is shared: between releases, and between who adds it."""
+"""Privacy budget of a round: shares of releases, and of who adds the noise."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What an accountant proves about the mechanisms as they were applied, per view.
+"""Certificates: what an accountant proves of mechanisms as they were applied, per view.
 
 The same noise protects against one adversary and not against another: whoever adds the
 noise sees what it hides. Claims by a method's own formula are another matter
@@ -16,28 +16,33 @@ from privaudit.core.formatting import epsilon as epsilon_text
 from privaudit.core.formatting import small
 from privaudit.core.seeds import Randomness
 from privaudit.privacy.accountant import Sampling, SamplingPhase, tightest_epsilon
-from privaudit.privacy.certificate_phrases import (
-    DECLARED,
-    DISCRETE,
-    DRAWN,
-    FLOATS,
-    NO_NOISE,
-    NONE_APPLIED,
-    NOTHING_COUNTS,
-    POISSON,
-    SERVERS_OWN,
-    STEPS,
-    UNBOUNDED,
-    WHOLE,
-    WHY,
-    WITHOUT_NOISE,
-)
 from privaudit.privacy.events import Adjacency, MechanismEvent, Unit
 from privaudit.privacy.grid_accounting import discrete_epsilon, rounded_noise
 
 CertifiedView = Literal["server", "server-aggregate", "peer", "released"]
 REPEATABLE = "repeatable, not private"
 """What a run is called whose noise follows from a seed."""
+_WHY: dict[str, dict[str, str]] = {
+    "server": {
+        "client": "Every upload carries its own client's noise.",
+        "distributed": "Every upload carries its client's share of the noise only.",
+    },
+    "server-aggregate": {
+        "client": "The sum that the server sees carries every client's noise.",
+        "distributed": "The sum that the server sees carries all shares of the noise.",
+    },
+    "peer": {
+        "server": "Broadcasts carry the server's noise, which no peer knows.",
+        "client": "Broadcasts carry the noise of all clients but the peer itself.",
+        "distributed": "Broadcasts carry all shares of the noise but the peer's own.",
+    },
+    "released": {
+        "server": "The global part carries the server's noise, the local its client's.",
+        "client": "Every part of the prompt carries its client's noise.",
+        "distributed": "The global part carries all shares of the noise.",
+    },
+}
+"""Why the noise counts, by view and by who adds it."""
 
 
 def is_repeatable(proved: Mapping[str, Any]) -> bool:
@@ -88,8 +93,12 @@ class Certificate:
         """Return the same of mechanisms that nothing here applied: no proof."""
         if self.epsilon is None:
             return self
+        why = (
+            "Declared, not certified: the mechanisms are the word of whoever recorded "
+            "the federation or wrote the trainer, and nothing here applied them."
+        )
         return replace(
-            self, epsilon=None, declared=self.epsilon, accountant="", why=DECLARED
+            self, epsilon=None, declared=self.epsilon, accountant="", why=why
         )
 
     def fields(self) -> dict[str, Any]:
@@ -157,9 +166,8 @@ def certify(
     rounds = [[event for event in r if _is_seen(event, view)] for r in events]
     unprotected = _why_unprotected(rounds, view)
     if unprotected:
-        return Certificate(
-            None, delta, view, NOTHING_COUNTS, "", unprotected, unit, adjacency
-        )
+        nothing = "no mechanism counts"
+        return Certificate(None, delta, view, nothing, "", unprotected, unit, adjacency)
     phases = _phases(rounds, view)
     epsilon, accountant = _epsilon(phases, rounds, delta)
     mechanism = _describe(phases) + _kind(rounds)
@@ -243,10 +251,10 @@ def _why_unprotected(
 ) -> str:
     """Say what stands in the way of a proof; nothing if nothing does."""
     if not rounds:
-        return NONE_APPLIED
+        return "No mechanism was applied."
     for number, events in enumerate(rounds):
         if not events:
-            return NO_NOISE.format(round=number)
+            return f"What this view sees of round {number} carries no noise."
         for event in events:
             if effective_noise(event, view) == 0:
                 return _why_not(event, number)
@@ -255,17 +263,20 @@ def _why_unprotected(
 
 def _why_not(event: MechanismEvent, number: int) -> str:
     if not event.bounded:
-        return UNBOUNDED.format(release=event.release, round=number)
+        return (
+            f"Nothing bounds what the noise of the {event.release} release of round "
+            f"{number} hides: it was not clipped."
+        )
     if event.noise_at == "server" and event.noise_multiplier > 0:
-        return SERVERS_OWN
-    return WITHOUT_NOISE.format(release=event.release, round=number)
+        return "The server adds the noise itself, so it sees what the noise hides."
+    return f"The {event.release} release of round {number} has no noise."
 
 
 def _why(rounds: Sequence[Sequence[MechanismEvent]], view: CertifiedView) -> str:
     """Say why the noise counts; what is shared decides, if anything is."""
     events = [event for events in rounds for event in events]
     shared = [event for event in events if event.release != "local"]
-    return WHY[view][(shared or events)[0].noise_at]
+    return _WHY[view][(shared or events)[0].noise_at]
 
 
 def _phases(
@@ -310,8 +321,8 @@ def _sampled(event: MechanismEvent, view: CertifiedView) -> tuple[float, Samplin
 
 def _describe(phases: Sequence[SamplingPhase]) -> str:
     return "; ".join(
-        STEPS.format(steps=phase.steps, noise=f"{phase.noise_multiplier:.4g}")
-        + _how_sampled(phase)
+        f"at most {phase.steps} steps of a Gaussian mechanism of effective noise "
+        f"multiplier {phase.noise_multiplier:.4g}, {_how_sampled(phase)}"
         for phase in phases
     )
 
@@ -320,17 +331,24 @@ def _kind(rounds: Sequence[Sequence[MechanismEvent]]) -> str:
     """Say how the noise was drawn."""
     events = [event for events in rounds for event in events]
     if any(event.kind == "gaussian" for event in events):
-        return f"; {FLOATS}"
+        return (
+            "; noise drawn in floating point, whose low bits can tell neighbouring values "
+            "apart, which no accountant counts"
+        )
     fewest = min(event.scale for event in events)
-    return f"; {DISCRETE.format(steps=fewest)}"
+    return (
+        f"; discrete Gaussian noise on a grid, {fewest} steps to a standard deviation or "
+        "more, which is accounted for"
+    )
 
 
 def _how_sampled(phase: SamplingPhase) -> str:
     if phase.sampling_rate == 1:
-        return WHOLE
+        return "without sampling"
+    rate = f"{phase.sampling_rate:.4g}"
     if phase.sampling == "poisson":
-        return POISSON.format(rate=f"{phase.sampling_rate:.4g}")
-    return DRAWN.format(rate=f"{phase.sampling_rate:.4g}")
+        return f"Poisson-sampled at rate {rate}"
+    return f"of {rate} of all clients, drawn without replacement"
 
 
 def guarantee_of(proved: Mapping[str, Any]) -> str:

@@ -1,8 +1,6 @@
-"""What a method claims of its own privacy; what is proved is a certificate."""
+"""Claim of a method about its own privacy; what is proved is a certificate."""
 
 from dataclasses import dataclass
-
-NO_MECHANISM = "no privacy mechanism"
 
 
 @dataclass(frozen=True)
@@ -17,4 +15,4 @@ class Claim:
 
     epsilon: float | None = None
     delta: float = 1e-5
-    source: str = NO_MECHANISM
+    source: str = "no privacy mechanism"

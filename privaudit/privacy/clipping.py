@@ -28,7 +28,7 @@ def clip_joint(
     algorithm 1.
 
     Args:
-        gradients: Per-record gradients by name.
+        gradients: Of each record, by name.
         clip_norm: Largest joint norm, above 0; infinity clips nothing.
         mask: False for padded records, which contribute exactly 0 whatever they hold.
 
@@ -69,11 +69,8 @@ def clip_each(
 
     What the published code of DP-FPL does to the gradient of a batch's mean loss. One
     record can move each clipped tensor by 2 ``clip_norm``, and k tensors by
-    2 sqrt(k) ``clip_norm``, however large the batch.
-
-    Raises:
-        ConfigError: ``clip_norm`` is not above 0, or there are no gradients.
-        TrainingError: A gradient is not finite.
+    2 sqrt(k) ``clip_norm``, however large the batch. Errors are those of
+    :func:`clip_joint`.
     """
     _check(gradients, clip_norm)
     _refuse_non_finite(gradients)

@@ -97,9 +97,6 @@ class Grid:
                 values up to it, noise and all, are exact in float32, and so are sums of
                 several parties in float64.
             step: A power of two, or 0: the grid is no finer.
-
-        Raises:
-            ConfigError: ``std`` is not above 0 and finite.
         """
         above_zero("standard deviation of the noise", std)
         finest = _power_of_two(std) / (FINE if reach is None else SUMMED)
@@ -156,13 +153,8 @@ def discrete_gaussian(
     exp(-k j / scale - j^2 / 2 scale^2), and so altogether in proportion to
     exp(-(k scale + j)^2 / 2 scale^2). Minus zero is not kept. Seven of ten are.
 
-    Args:
-        count: How many, at least 0.
-        scale: The standard deviation, to 2^-53 from 2 on; 1 to 2^30.
-        stream: Its words decide all, and the same words give the same integers.
-
-    Raises:
-        ConfigError: The scale is out of range.
+    ``scale``, 1 to 2^30, is the standard deviation, to 2^-53 from 2 on; out of range it
+    is a ConfigError. The stream's words decide all: the same give the same integers.
     """
     return discrete_gaussians(count, scale, [stream])[0]
 
@@ -271,12 +263,8 @@ def _happens(
     """Return True with the chance exp(-numerator / denominator) each.
 
     A run of events of the chances x, x/2, x/3, ... ends before the first, after the
-    second and so on with the chance 1 - x + x^2/2 - ... = exp(-x).
-
-    Args:
-        numerators: 0 to the denominator.
-        denominator: 1 to 2^63.
-        stream: Of bits.
+    second and so on with the chance 1 - x + x^2/2 - ... = exp(-x). Numerators are 0 to
+    the denominator, which is 1 to 2^63.
 
     Source: Canonne, Kamath and Steinke 2020, algorithm 1.
     """

@@ -1,4 +1,4 @@
-"""What was done to a round's releases for the sake of privacy, as it was applied."""
+"""Mechanism events: what was applied to a round's releases for the sake of privacy."""
 
 import math
 from collections.abc import Mapping, Sequence

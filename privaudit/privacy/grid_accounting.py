@@ -1,4 +1,4 @@
-r"""What noise on a grid costs more than the Gaussian noise that accountants know.
+r"""Accounting of noise on a grid: what it costs more than Gaussian noise.
 
 Let g be the grid's step and m the noise's standard deviation in steps. Beside the
 discrete Gaussian P on the integers stands Q, the Gaussian N(0, m^2) rounded to the
@@ -81,24 +81,15 @@ def discrete_epsilon(
 
 
 def spread(scale: int, parties: int) -> float:
-    """Return tau: how far a sum's chances lie from a discrete Gaussian's, in logs.
-
-    Args:
-        scale: Standard deviation of each party's noise in steps.
-        parties: How many.
-    """
+    """Return tau: how far a sum's chances lie from a discrete Gaussian's, in logs."""
     return 10 * parties * math.exp(-((math.pi * scale) ** 2))
 
 
 def rounded_noise(noise_multiplier: float, values: int, scale: int | float) -> float:
     """Return the noise multiplier that counts where values are rounded to a grid.
 
-    To the nearest step, which adds sqrt(values) steps to the sensitivity at most.
-
-    Args:
-        noise_multiplier: Standard deviation over sensitivity, above 0.
-        values: How many are rounded, jointly of that sensitivity.
-        scale: The standard deviation in steps.
+    To the nearest step, which adds sqrt(values) steps to the sensitivity at most, that
+    of all values jointly. ``scale`` is the noise's standard deviation in steps.
     """
     return 1 / (1 / noise_multiplier + math.sqrt(values) / scale)
 

@@ -1,4 +1,4 @@
-"""How much noise DP-FPL's paper asks for."""
+"""Noise that DP-FPL's paper asks for."""
 
 import math
 
@@ -30,9 +30,6 @@ def noise_std_published(
         clip_norm: C, above 0.
         batch_size: B, at least 1.
         clients: N, at least 1.
-
-    Raises:
-        ConfigError: A value is outside its range.
 
     Example:
         >>> local, over_clients = noise_std_published(0.4, 1e-5, 100, 10.0, 32, 10)

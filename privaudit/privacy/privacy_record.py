@@ -1,4 +1,4 @@
-"""What a run says about its privacy: what is claimed, and what is proved per view."""
+"""Privacy record of a run: what is claimed, and what is proved per view."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -9,11 +9,6 @@ from privaudit.privacy.certificate import (
     Certificate,
     CertifiedView,
     certify,
-)
-from privaudit.privacy.certificate_phrases import (
-    EVERYTHING_IS_PUBLIC,
-    LEFT_OUT,
-    NOTHING_RELEASED,
 )
 from privaudit.privacy.claim import Claim
 from privaudit.privacy.events import MechanismEvent
@@ -70,13 +65,18 @@ def _certify(
     """Return the certificate; 0 where nothing in the view depends on a record."""
     untouched = claim.epsilon == 0 and not any(events)
     if untouched or _is_empty(view, events, sends_updates):
+        why = "No record has any influence on what this view holds."
         return Certificate(
-            0.0, claim.delta, view, NOTHING_RELEASED, "by definition",
-            EVERYTHING_IS_PUBLIC,
-        )  # fmt: skip
+            0.0, claim.delta, view, "nothing is released", "by definition", why
+        )
     proved = certify(events, view, claim.delta)
     if leaves_out and proved.epsilon is not None:
-        return replace(proved, epsilon=None, accountant="", why=LEFT_OUT)
+        why = (
+            "Which records are left out may follow from the data, as by an audit, and no "
+            "noise covers that choice: an epsilon would hold for a list that was fixed "
+            "before anybody looked at the data."
+        )
+        return replace(proved, epsilon=None, accountant="", why=why)
     return proved
 
 
@@ -103,10 +103,6 @@ def events_by_round(
     mechanisms: Sequence[Mapping[str, Any]], rounds: int
 ) -> list[list[MechanismEvent]]:
     """Return the mechanisms of each round, from what :func:`privacy_record` groups.
-
-    Args:
-        mechanisms: Each once, with the rounds it was applied in.
-        rounds: How many there are.
 
     Raises:
         ConfigError: A mechanism is none.

@@ -1,4 +1,4 @@
-"""What a certificate says about reconstructing a record: how often, at the most."""
+"""Reconstruction robustness: how often a record is reconstructed, at the most."""
 
 import math
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ _CANDIDATES = (1_000, 1_000_000)
 
 
 def reconstruction_bound(epsilon: float, delta: float, baseline: float) -> float:
-    """Return the largest chance that a record can be reconstructed with.
+    """Return the largest chance that a record can be reconstructed with; 1 says nothing.
 
     Whoever knows all other records and would guess this one with a chance of
     ``baseline`` beforehand succeeds afterwards with at most e^epsilon baseline + delta:
@@ -25,9 +25,6 @@ def reconstruction_bound(epsilon: float, delta: float, baseline: float) -> float
         delta: In [0, 1).
         baseline: In (0, 1]: of 1,000 equally likely records, 0.001.
 
-    Returns:
-        In (0, 1]; 1 says nothing.
-
     Example:
         >>> round(reconstruction_bound(1.0, 1e-5, 0.001), 6)
         0.002728
@@ -38,13 +35,10 @@ def reconstruction_bound(epsilon: float, delta: float, baseline: float) -> float
 
 
 def reconstruction_bounds(certificate: Mapping[str, Any]) -> dict[str, float] | None:
-    """Return the bounds for a small and a large set of equally likely candidates.
+    """Return a view's bounds for a small and a large set of equally likely candidates.
 
     By their number, as text: that is how they stand in audit.json. None where nothing
     is proved, or where the noise follows from a seed.
-
-    Args:
-        certificate: Of a view, as in privacy.json.
 
     Example:
         >>> reconstruction_bounds({"epsilon": 1.0, "delta": 1e-5, "unit": "record"})
@@ -59,9 +53,6 @@ def reconstruction_bounds(certificate: Mapping[str, Any]) -> dict[str, float] | 
 
 def reconstruction_sentence(certificate: Mapping[str, Any]) -> str:
     """Say what a certificate allows; nothing where it allows everything by itself.
-
-    Args:
-        certificate: As in :func:`reconstruction_bounds`.
 
     Example:
         >>> reconstruction_sentence({"epsilon": 1.0, "delta": 1e-5, "unit": "record"})

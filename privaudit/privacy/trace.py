@@ -1,4 +1,4 @@
-"""What clients' privacy mechanisms did in a round, as only a run's owner may know it.
+"""Trace of clients' privacy mechanisms in a round, as only a run's owner may know it.
 
 A transcript shows what was sent, and a certificate what was meant. Whether samples were
 drawn, gradients clipped and noise added as meant shows in neither: so a private trainer
@@ -9,10 +9,10 @@ of what is sent, and no view holds them.
 from collections.abc import Mapping
 from typing import Literal
 
+import pydantic.dataclasses
 import torch
 from jaxtyping import Bool, Float, Int
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from privaudit.privacy.events import Release
@@ -20,12 +20,11 @@ from privaudit.privacy.events import Release
 ClippedBy = Literal["record", "batch", "client"]
 
 
-@dataclass(frozen=True)
+@pydantic.dataclasses.dataclass(frozen=True)
 class ClippedNorm:
     """The largest norm of a release's gradients after clipping, in one round.
 
     Attributes:
-        release: Of which.
         by: Whether every record's gradient was clipped, the mean over a batch, or all
             that a client's training moved.
         largest: In the units of the release's :class:`MechanismEvent`.
@@ -36,12 +35,11 @@ class ClippedNorm:
     largest: NonNegativeFloat
 
 
-@dataclass(frozen=True)
+@pydantic.dataclasses.dataclass(frozen=True)
 class DrawnNoise:
     """The noise that was added to a release in one step.
 
     Attributes:
-        release: Which.
         values: How many draws.
         square: Sum of their squares, in the squared units of the release's event.
     """
@@ -51,7 +49,7 @@ class DrawnNoise:
     square: NonNegativeFloat
 
 
-@dataclass(frozen=True)
+@pydantic.dataclasses.dataclass(frozen=True)
 class ClientTrace:
     """What one client did in one round.
 
@@ -121,12 +119,9 @@ class Trace:
     def noise(
         self, release: Release, noise: Mapping[str, Float[Tensor, "k ..."]], unit: float
     ) -> None:
-        """Note how much noise each client added in a step.
+        """Note how much noise each client added to each tensor of a release in a step.
 
-        Args:
-            release: What it hides.
-            noise: As it was added to each tensor.
-            unit: What 1 is in the units of the release's event.
+        ``unit`` is what 1 is in the units of the release's event.
         """
         values = sum(tensor[0].numel() for tensor in noise.values())
         squares = sum(_square(tensor, 1) for tensor in noise.values())

@@ -1,4 +1,4 @@
-"""What several paired differences say: increases, decreases, or too few records.
+"""Changes by several paired differences: increases, decreases, or too few records.
 
 A margin says from where on a difference matters. A claim that something grew or fell
 is tested against the margin, at levels that hold for all the claims together (Holm). A
@@ -36,9 +36,6 @@ class Difference:
         margin: The largest difference that does not matter, above 0.
         sampling: Of a leak, how members were chosen: without a coin each, the number
             stands and there is no verdict.
-
-    Raises:
-        ConfigError: ``margin`` is out of range.
     """
 
     name: str
@@ -113,14 +110,8 @@ def judge_changes(
     """Return what may be said about each difference, in the order given.
 
     Where no difference is beyond its margin, the chance that any is called an increase
-    or a decrease is at most ``alpha``, however many there are.
-
-    Args:
-        differences: All that are looked at together.
-        alpha: In (0, 1); intervals are printed at confidence ``1 - alpha``.
-
-    Raises:
-        ConfigError: ``alpha`` is out of range.
+    or a decrease is at most ``alpha``, however many there are: give all that are looked
+    at together. Intervals are printed at confidence ``1 - alpha``.
 
     Example:
         >>> from privaudit.statistics.estimate import two_proportions
@@ -144,7 +135,7 @@ def p_value_within(interval_at: IntervalAt, margin: float) -> float:
     to six digits, and at least 1e-12.
 
     Args:
-        interval_at: The difference at any confidence; the intervals are nested.
+        interval_at: As in :class:`Difference`.
         margin: At least 0; at 0 this is the p-value of no difference.
     """
     from scipy.optimize import brentq  # slow to import
@@ -182,9 +173,12 @@ def _judge(
     elif kind == "no difference":
         sentence = f"No difference beyond {margin:g}: {said}."
     elif enough is not None:
+        seen = (
+            "it is as large as it looks" if estimate.excludes(0) else "nothing differs"
+        )
         sentence = (
             f"Underpowered: {said}, {_reach(estimate, margin)}; if "
-            f"{_guess(estimate)}, n = about {enough} would decide in 80 of 100 "
+            f"{seen}, n = about {enough} would decide in 80 of 100 "
             f"comparisons, in place of {sum(estimate.n)}."
         )
     return Change(kind, estimate, margin, *p_values, enough, sentence)
@@ -200,12 +194,6 @@ def _kind(estimate: Estimate, margin: float, is_significant: bool) -> Kind:
     if -margin < estimate.low and estimate.high < margin:
         return "no difference"
     return "underpowered"
-
-
-def _guess(estimate: Estimate) -> str:
-    if estimate.excludes(0):
-        return "it is as large as it looks"
-    return "nothing differs"
 
 
 def _enough(estimate: Estimate, margin: float) -> int:

@@ -1,4 +1,4 @@
-"""What a bound from below says about a claimed and a certified epsilon."""
+"""Verdicts on a claimed and a certified epsilon, by a bound from below."""
 
 import math
 from dataclasses import dataclass
@@ -19,9 +19,6 @@ class Guarantee:
         delta: Of the guarantee, in [0, 1).
         adjacency: Which data sets count as neighbours.
         unit: What is protected.
-
-    Raises:
-        ConfigError: A number is out of range.
     """
 
     epsilon: float

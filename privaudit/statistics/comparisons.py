@@ -1,4 +1,9 @@
-"""Two attacks, or two runs, on the same records."""
+"""Paired comparisons: two attacks, or two runs, on the same records.
+
+Everywhere: ``confidence`` is the nominal coverage of an interval, in (0, 1); ``clusters``
+are numbers that records share which resemble one another, None if none do; arrays of
+unlike lengths are a ConfigError.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -22,6 +27,12 @@ from privaudit.statistics.roc import LEFT_OUT
 _PAIRED = "paired difference of AUROCs, DeLong with Satterthwaite's t"
 _AVERAGED = ", averaged over {n} clients by pairs"
 
+# Per client: scores a and b of each candidate, and whether it is a member. Without names
+# for lengths: each client has its own.
+PairedScores = Sequence[
+    tuple[Shaped[np.ndarray, " _"], Shaped[np.ndarray, " _"], Bool[np.ndarray, " _"]]
+]
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -34,71 +45,32 @@ class Comparison:
         return f"{self.estimate}, p = {self.p_value:.2g}"
 
 
-def paired_auroc_difference(
-    scores_a: Shaped[np.ndarray, " candidates"],
-    scores_b: Shaped[np.ndarray, " others"],
-    is_member: Bool[np.ndarray, " truths"],
-    confidence: float = 0.95,
+def pooled_paired_auroc_difference(
+    groups: PairedScores, confidence: float = 0.95
 ) -> Comparison:
-    """Return the AUROC of ``scores_a`` less that of ``scores_b`` on the same records.
+    """Return the AUROC of scores a less that of b, averaged over clients by pairs.
 
     DeLong's paired test, with Student's t at Satterthwaite's degrees of freedom in
     place of the normal: at 12 records the normal covers 92 %, this 95 %. Where a
     variance that both classes share is the larger, it counts (Student beside Welch):
     with ties and unequal classes a class may have none of its own.
 
-    Args:
-        scores_a: One per candidate, higher means more likely a member.
-        scores_b: The same candidates, in the same order.
-        is_member: The truth about them.
-        confidence: Nominal coverage, in (0, 1).
-
-    Raises:
-        ConfigError: The lengths differ, a class is empty, or a score is not finite.
-    """
-    return pooled_paired_auroc_difference([(scores_a, scores_b, is_member)], confidence)
-
-
-def pooled_paired_auroc_difference(
-    groups: Sequence[
-        tuple[
-            Shaped[np.ndarray, " _"], Shaped[np.ndarray, " _"], Bool[np.ndarray, " _"]
-        ]
-    ],
-    confidence: float = 0.95,
-) -> Comparison:
-    """Return the paired AUROC difference averaged over clients by number of pairs.
-
     Each client's records are compared within that client. Clients without a member or
     without a non-member are left out, and ``method`` says how many.
 
-    Args:
-        groups: Per client ``scores_a``, ``scores_b``, ``is_member``, as for
-            :func:`paired_auroc_difference`.
-        confidence: Nominal coverage, in (0, 1).
-
     Raises:
-        TooFewRecordsError: Lengths differ within a client, no client has members and
-            non-members, or a score is not finite.
+        TooFewRecordsError: No client has members and non-members.
+        ConfigError: A score is not finite.
     """
     return paired_auroc_at(groups)(confidence)
 
 
 def paired_auroc_at(
-    groups: Sequence[
-        tuple[
-            Shaped[np.ndarray, " _"], Shaped[np.ndarray, " _"], Bool[np.ndarray, " _"]
-        ]
-    ],
-    clusters: Sequence[Int[np.ndarray, " _"] | None] | None = None,
+    groups: PairedScores, clusters: Sequence[Int[np.ndarray, " _"] | None] | None = None
 ) -> Callable[[float], Comparison]:
     """Return :func:`pooled_paired_auroc_difference` at any confidence.
 
     For p-values, which take intervals at many: the scores are compared once.
-
-    Args:
-        groups: As there.
-        clusters: Per client, numbers that records share which resemble one another.
     """
     alike = clusters or [None] * len(groups)
     usable = [
@@ -247,15 +219,10 @@ def paired_accuracy_difference(
     for the difference between binomial proportions based on paired data", Statistics
     in Medicine 17, 1998, method 10.
 
-    Args:
-        correct_a: Whether model a is right about each record.
-        correct_b: Likewise model b, in the same order.
-        confidence: Nominal coverage, in (0, 1).
-        clusters: Numbers that records share which resemble one another: interval and
-            p-value are then of their effective number.
+    With clusters, interval and p-value are of the effective number of records.
 
     Raises:
-        ConfigError: The lengths differ, or there are no records.
+        ConfigError: There are no records.
 
     Example:
         >>> a, b = np.arange(100) < 80, np.arange(100) < 70
@@ -330,9 +297,6 @@ def holm(
         repeats: How many such families there were to choose from, at least 1: each is
             held to its part of the error.
 
-    Raises:
-        ConfigError: One is outside [0, 1].
-
     Example:
         >>> holm([0.01, 0.04, 0.03])
         array([0.03, 0.06, 0.06])
@@ -353,17 +317,15 @@ def holm(
 def p_above_chance(auroc: Estimate) -> float:
     """Return twice the one-sided p-value of an AUROC of at most 0.5, at most 1.
 
+    Of one whose interval is symmetric on the logit scale, as those of
+    :mod:`privaudit.statistics.roc` are.
+
     It is at most alpha just where an interval of confidence 1 - alpha lies wholly above
     0.5, so that "leaks" and a p-value of one attack never disagree. 1 where there is no
     interval, and where the AUROC is not above 0.5: the direction was fixed beforehand.
 
     Source: the interval of :func:`privaudit.statistics.delong.auroc_interval`, solved
     for the confidence at which it ends at 0.5; at an AUROC of 1 its exact one.
-
-    Args:
-        auroc: As :func:`privaudit.statistics.roc.auroc` or
-            :func:`privaudit.statistics.roc.pooled_auroc` return it, for these clients:
-            symmetric on the logit scale.
 
     Example:
         >>> round(p_above_chance(Estimate(0.6, 0.5, 0.6923, (50, 50), "AUROC")), 3)

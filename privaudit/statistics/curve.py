@@ -1,4 +1,7 @@
-"""The ROC curve, and the true-positive rate at a low false-positive rate."""
+"""The ROC curve, and the true-positive rate at a low false-positive rate.
+
+Conventions are those of :mod:`privaudit.statistics.roc`.
+"""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +12,7 @@ from jaxtyping import Float, Shaped
 from scipy.special import bdtr, bdtrc
 
 from privaudit.core.errors import ConfigError
-from privaudit.statistics.delong import Clusters, checked_scores
+from privaudit.statistics.delong import Clusters, Members, Others, checked_scores
 from privaudit.statistics.estimate import Estimate, mean_with_t, needs, unresolved
 from privaudit.statistics.intervals import (
     check_confidence,
@@ -45,16 +48,8 @@ def tpr_at_fpr(
     Source: combining two errors: Zou and Donner, "Construction of confidence limits
     about effect measures: a general approach", Statistics in Medicine 27, 2008.
 
-    Args:
-        member_scores: At least one, finite.
-        nonmember_scores: With fewer than ``10 / fpr`` the estimate is unresolved.
-        fpr: In (0, 1).
-        confidence: Nominal coverage, in (0, 1).
-        clusters: Which records resemble one another, by numbers that they share: both
-            errors are then those of the effective numbers of records.
-
-    Raises:
-        ConfigError: ``fpr`` is out of range, a class is empty, or a score not finite.
+    With fewer non-members than ``10 / fpr`` the estimate is unresolved. Clusters make both
+    errors those of the effective numbers of records.
 
     Example:
         >>> print(tpr_at_fpr(np.array([60.0, 95.0]), np.arange(100.0), fpr=0.1))
@@ -79,8 +74,8 @@ def tpr_at_fpr(
 
 
 def _effective(
-    members: Float[np.ndarray, " members"],
-    others: Float[np.ndarray, " nonmembers"],
+    members: Members,
+    others: Others,
     fpr: float,
     clusters: Clusters | None,
 ) -> tuple[float, float]:
@@ -94,8 +89,8 @@ def _effective(
 
 
 def _rate_and_bounds(
-    members: Float[np.ndarray, " members"],
-    others: Float[np.ndarray, " nonmembers"],
+    members: Members,
+    others: Others,
     fpr: float,
     confidence: float,
     sizes: tuple[float, float],
@@ -119,7 +114,7 @@ def _rate_and_bounds(
 
 
 def _thresholds(
-    others: Float[np.ndarray, " nonmembers"], fpr: float, confidence: float, draws: int
+    others: Others, fpr: float, confidence: float, draws: int
 ) -> tuple[float, float, float]:
     """Return where at most ``fpr`` lie above, and bounds on where that truly is.
 
@@ -142,9 +137,6 @@ def mean_ranks(scores: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
 
     Importing scipy.stats takes longer than most audits spend on statistics.
 
-    Args:
-        scores: Without NaN.
-
     Example:
         >>> mean_ranks(np.array([3.0, 1.0, 3.0]))
         array([2.5, 1. , 2.5])
@@ -165,9 +157,6 @@ def pooled_ranks(
     candidates, ties have the mean of theirs, and where ranks of two clients are equal
     the higher score goes first. With one client it is the order of its scores.
 
-    Args:
-        clients: Each client's scores, of members and non-members together.
-
     Example:
         >>> pooled_ranks([np.array([5.0, 7.0]), np.array([0.1, 0.3])])
         array([1., 3., 0., 2.])
@@ -179,14 +168,10 @@ def pooled_ranks(
 
 
 def uneven(sizes: Sequence[int], fpr: float) -> str:
-    """Return why ranks of clients of such sizes tell no rate; nothing if they do.
+    """Return why ranks of clients of so many candidates tell no rate; "" if they do.
 
     The highest rank of n candidates is n / (n + 1): below a rate of 1 / n a client is
     hardly ever above a threshold that a much larger one sets, whatever leaks of it.
-
-    Args:
-        sizes: How many candidates each client has.
-        fpr: In (0, 1).
 
     Example:
         >>> uneven([2000, 20], 0.01)  # doctest: +ELLIPSIS
@@ -225,8 +210,6 @@ class RocCurve:
     Attributes:
         fpr: Non-decreasing.
         tpr: Non-decreasing.
-        members: How many members there are.
-        nonmembers: How many non-members there are.
     """
 
     fpr: Float[np.ndarray, " points"]
@@ -249,9 +232,6 @@ def roc_curve(
     member_scores: MemberScores, nonmember_scores: NonmemberScores
 ) -> RocCurve:
     """Return the ROC curve; a score at the threshold is called a member.
-
-    Raises:
-        ConfigError: A class is empty, or a score is not finite.
 
     Example:
         >>> curve = roc_curve(np.array([2.0, 1.0]), np.array([1.0, 0.0]))
@@ -277,7 +257,7 @@ def tpr_over_seeds(groups: Sequence[Groups], fpr: float = 0.01) -> Estimate:
 
     The threshold is the one at which at most ``fpr`` of all seeds' non-members are
     called members. Two errors are added to the interval like the legs of a right angle:
-    that of counting records (:func:`privaudit.statistics.curve.tpr_at_fpr`), and that
+    that of counting records (:func:`tpr_at_fpr`), and that
     of having so few seeds (Student's, of the seeds' rates at that threshold). At 3 to
     5 seeds of 250 to 400 records it covers 92 % (seeds that leak very unlike) to 99 %.
     A single seed has the first alone.

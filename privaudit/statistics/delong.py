@@ -25,6 +25,9 @@ from privaudit.statistics.intervals import inflation, normal_quantile
 
 Clusters = tuple[Int[np.ndarray, " _"], Int[np.ndarray, " _"]]
 """Numbers that resembling records share, of members and of non-members."""
+Members = Float[np.ndarray, " members"]
+Others = Float[np.ndarray, " nonmembers"]
+AnyScores = Shaped[np.ndarray, "..."]
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,8 @@ class Placements:
             None where all are independent.
     """
 
-    members: Float[np.ndarray, " members"]
-    nonmembers: Float[np.ndarray, " nonmembers"]
+    members: Members
+    nonmembers: Others
     tied_variance: float = 0.0
     clusters: Clusters | None = None
 
@@ -137,21 +140,12 @@ def _clustered_variance(placed: Placements, clusters: Clusters) -> float:
 
 
 def delong_components(
-    member_scores: Shaped[np.ndarray, "..."],
-    nonmember_scores: Shaped[np.ndarray, "..."],
+    member_scores: AnyScores,
+    nonmember_scores: AnyScores,
     *,
     clusters: Clusters | None = None,
 ) -> Placements:
-    """Return the placements of both classes.
-
-    Args:
-        member_scores: At least one, finite.
-        nonmember_scores: Likewise.
-        clusters: Which of them resemble one another; None if none do.
-
-    Raises:
-        ConfigError: A class is empty, or a score is not finite.
-    """
+    """Return the placements of both classes; as :func:`checked_scores` raises."""
     members, others = checked_scores(member_scores, nonmember_scores)
     above = _share_below(members, others)
     below = _share_below(others, members)
@@ -159,9 +153,7 @@ def delong_components(
     return Placements(above, 1 - below, tied, clusters)
 
 
-def _tied_variance(
-    members: Float[np.ndarray, " members"], others: Float[np.ndarray, " nonmembers"]
-) -> float:
+def _tied_variance(members: Members, others: Others) -> float:
     """Return Wilcoxon's variance: that of mid-ranks, drawn without replacement.
 
     Source: Lehmann, "Nonparametrics", 1975, section 1.4, equation 1.35.
@@ -174,14 +166,13 @@ def _tied_variance(
 
 
 def checked_scores(
-    member_scores: Shaped[np.ndarray, "..."],
-    nonmember_scores: Shaped[np.ndarray, "..."],
-) -> tuple[Float[np.ndarray, " members"], Float[np.ndarray, " nonmembers"]]:
-    """Return both as float64.
+    member_scores: AnyScores,
+    nonmember_scores: AnyScores,
+) -> tuple[Members, Others]:
+    """Return both as float64, one finite number for each of at least one record.
 
     Raises:
-        ConfigError: A class is empty, or a score is not finite, or not one number for
-            each record.
+        ConfigError: They are not.
     """
     members = np.asarray(member_scores, np.float64)
     others = np.asarray(nonmember_scores, np.float64)

@@ -1,4 +1,4 @@
-"""Which of several settings are worse than another by test, and which are not.
+"""Pareto dominance between settings by test: which are worse than another.
 
 Of two noisy numbers one is always lower, so a front of point values calls half of all
 equal settings dominated. Here a setting is dominated if another is better by more than
@@ -29,15 +29,7 @@ FEWEST = 3  # seeds: two may agree by chance, and then seem exact
 
 @dataclass(frozen=True)
 class Margins:
-    """The largest differences that do not matter.
-
-    Attributes:
-        leak: Of leaks, in (0, 1).
-        use: Of utility, in (0, 1).
-
-    Raises:
-        ConfigError: One is out of range.
-    """
+    """The largest differences of leaks and of utility that do not matter, in (0, 1)."""
 
     leak: float = 0.05
     use: float = 0.05

@@ -19,9 +19,6 @@ from privaudit.statistics.intervals import check_confidence, clopper_pearson, wi
 _MEAN = "mean of replicates"
 _PAIRED_MEAN = "mean of paired differences of replicates"
 STUDENT = ", t with {freedom} degrees of freedom"
-_PROPORTION = "proportion, Clopper-Pearson"
-_TWO_PROPORTIONS = "difference of proportions, Newcombe's hybrid score"
-_NEEDS = "needs {wanted} {what}, has {found}"
 
 
 @dataclass(frozen=True)
@@ -133,7 +130,7 @@ def unresolved(
 
 def needs(wanted: int, what: str, found: int) -> str:
     """Say of an estimate without an interval what it would take."""
-    return _NEEDS.format(wanted=wanted, what=what, found=found)
+    return f"needs {wanted} {what}, has {found}"
 
 
 def proportion(successes: int, trials: int, confidence: float = 0.95) -> Estimate:
@@ -141,7 +138,7 @@ def proportion(successes: int, trials: int, confidence: float = 0.95) -> Estimat
 
     Args:
         successes: From 0 to ``trials``.
-        trials: Independent trials, at least one.
+        trials: Independent, at least one.
         confidence: Coverage is at least this, in (0, 1).
 
     Raises:
@@ -153,14 +150,9 @@ def proportion(successes: int, trials: int, confidence: float = 0.95) -> Estimat
     """
     _check_counts(successes, trials)
     low, high = clopper_pearson(np.array([float(successes)]), trials, confidence)
-    return Estimate(
-        successes / trials,
-        float(low[0]),
-        float(high[0]),
-        (trials,),
-        _PROPORTION,
-        confidence,
-    )
+    ends = float(low[0]), float(high[0])
+    method = "proportion, Clopper-Pearson"
+    return Estimate(successes / trials, *ends, (trials,), method, confidence)
 
 
 def two_proportions(
@@ -175,15 +167,7 @@ def two_proportions(
     Source: Newcombe, "Interval estimation for the difference between independent
     proportions", Statistics in Medicine 17, 1998, method 10 (hybrid score).
 
-    Args:
-        successes_a: From 0 to ``trials_a``.
-        trials_a: At least one.
-        successes_b: From 0 to ``trials_b``.
-        trials_b: At least one.
-        confidence: Nominal coverage, in (0, 1).
-
-    Raises:
-        ConfigError: One of the two is no proportion.
+    Ranges and errors are those of :func:`proportion`; coverage is nominal.
 
     Example:
         >>> print(two_proportions(56, 70, 48, 80))
@@ -197,9 +181,8 @@ def two_proportions(
     value = rate_a - rate_b
     low = value - math.hypot(rate_a - low_a, high_b - rate_b)
     high = value + math.hypot(high_a - rate_a, rate_b - low_b)
-    return Estimate(
-        value, low, high, (trials_a, trials_b), _TWO_PROPORTIONS, confidence
-    )
+    method = "difference of proportions, Newcombe's hybrid score"
+    return Estimate(value, low, high, (trials_a, trials_b), method, confidence)
 
 
 def mean_with_t(
@@ -249,11 +232,6 @@ def paired_difference(
 ) -> Estimate:
     """Return the mean of ``a - b`` over paired replicates, with Student's interval.
 
-    Args:
-        a: One per replicate, such as a seed.
-        b: The same replicates, in the same order.
-        confidence: Coverage for normal differences, in (0, 1).
-
     Raises:
         ConfigError: The two differ in length, or as :func:`mean_with_t`.
 
@@ -266,11 +244,9 @@ def paired_difference(
             f"A paired difference needs as many of a as of b, and there are {len(a)} "
             f"and {len(b)}. Pair them by replicate."
         )
-    mean = mean_with_t(
-        np.asarray(a, np.float64) - np.asarray(b, np.float64), confidence
-    )
-    method = mean.method.replace(_MEAN, _PAIRED_MEAN)
-    return replace(mean, method=method)
+    differences = np.asarray(a, np.float64) - np.asarray(b, np.float64)
+    mean = mean_with_t(differences, confidence)
+    return replace(mean, method=mean.method.replace(_MEAN, _PAIRED_MEAN))
 
 
 def _check_counts(successes: int, trials: int) -> None:

@@ -1,7 +1,8 @@
-"""How often yes-or-no guesses at membership are right.
+"""Attack accuracy: how often yes-or-no guesses at membership are right.
 
 The threshold behind the guesses must have been fixed elsewhere, on shadow models or on
 a split of its own: the best threshold on the target's truth is right too often.
+Conventions are those of :mod:`privaudit.statistics.roc`.
 """
 
 from dataclasses import replace
@@ -13,31 +14,26 @@ from privaudit.core.errors import ConfigError
 from privaudit.statistics.estimate import Estimate, proportion, two_proportions
 from privaudit.statistics.intervals import clopper_pearson, effective_count
 
+Truth = Bool[np.ndarray, " candidates"]
+Guesses = Bool[np.ndarray, " guesses"]  # the adversary's, in the order of the truth
+ClusterNumbers = Int[np.ndarray, " clusters"]
+
 _RIGHT = "share of right guesses, Clopper-Pearson"
 _RIGHT_BY_CLASS = (
     "share of right guesses averaged over {classes} classes, Korn-Graubard"
 )
-_RIGHT_CLUSTERED = "share of right guesses, Clopper-Pearson at the effective number"
-_ADVANTAGE = "TPR - FPR, Newcombe's hybrid score"
 
 
 def success_rate(
-    is_member: Bool[np.ndarray, " candidates"],
-    guesses: Bool[np.ndarray, " guesses"],
+    is_member: Truth,
+    guesses: Guesses,
     confidence: float = 0.95,
-    clusters: Int[np.ndarray, " clusters"] | None = None,
+    clusters: ClusterNumbers | None = None,
 ) -> Estimate:
     """Return the share of right guesses, 0.5 by chance on a fair membership coin.
 
-    Args:
-        is_member: The truth.
-        guesses: The adversary's, in the same order.
-        confidence: Coverage is at least this, in (0, 1).
-        clusters: Numbers that records share which resemble one another; None if none
-            do. The interval is then Clopper-Pearson's at their effective number.
-
-    Raises:
-        ConfigError: There are no candidates, or not one guess for each.
+    The interval covers at least ``confidence``. With clusters it is Clopper-Pearson's at
+    their effective number.
 
     Example:
         >>> truth = np.array([True, True, False, False])
@@ -51,17 +47,15 @@ def success_rate(
         return replace(estimate, method=_RIGHT)
     size = effective_count(correct, clusters)
     low, high = clopper_pearson(np.array([estimate.value * size]), size, confidence)
-    return replace(
-        estimate, low=float(low[0]), high=float(high[0]), method=_RIGHT_CLUSTERED
-    )
+    method = f"{_RIGHT} at the effective number"
+    return replace(estimate, low=float(low[0]), high=float(high[0]), method=method)
 
 
 def class_averaged_success(
-    is_member: Bool[np.ndarray, " candidates"],
-    guesses: Bool[np.ndarray, " guesses"],
+    is_member: Truth,
+    guesses: Guesses,
     labels: Shaped[np.ndarray, " labels"],
-    confidence: float = 0.95,
-    clusters: Int[np.ndarray, " clusters"] | None = None,
+    clusters: ClusterNumbers | None = None,
 ) -> Estimate:
     """Return the share of right guesses within each class, averaged over the classes.
 
@@ -75,16 +69,6 @@ def class_averaged_success(
     estimated from survey data", Survey Methodology 24, 1998. Here each class's rate is
     shrunk by the rule of succession, and their adjustment for degrees of freedom left
     out.
-
-    Args:
-        is_member: The truth.
-        guesses: The adversary's, in the same order.
-        labels: The class of each candidate.
-        confidence: Nominal coverage, in (0, 1).
-        clusters: As in :func:`success_rate`.
-
-    Raises:
-        ConfigError: There are no candidates, or not one guess and label for each.
     """
     _check_lengths(is_member, guesses, labels)
     _, of_class, sizes = np.unique(labels, return_inverse=True, return_counts=True)
@@ -99,18 +83,13 @@ def class_averaged_success(
             of_class
         ]
         effective *= effective_count(influence, clusters) / len(labels)
-    low, high = clopper_pearson(np.array([value * effective]), effective, confidence)
+    low, high = clopper_pearson(np.array([value * effective]), effective, 0.95)
     method = _RIGHT_BY_CLASS.format(classes=classes)
-    return Estimate(
-        value, float(low[0]), float(high[0]), (len(labels),), method, confidence
-    )
+    return Estimate(value, float(low[0]), float(high[0]), (len(labels),), method)
 
 
 def advantage(
-    is_member: Bool[np.ndarray, " candidates"],
-    guesses: Bool[np.ndarray, " guesses"],
-    confidence: float = 0.95,
-    clusters: Int[np.ndarray, " clusters"] | None = None,
+    is_member: Truth, guesses: Guesses, clusters: ClusterNumbers | None = None
 ) -> Estimate:
     """Return the true-positive rate less the false-positive rate, 0 by chance.
 
@@ -118,31 +97,22 @@ def advantage(
     average, and at worst in 3 % at 5 + 5 to 100 + 100 candidates, 5 % at 10 + 100 and
     7 % at 5 + 100 (exact, over true-positive rates of 1 to 99 %). It is shown beside
     the AUROC, which decides.
-
-    Args:
-        is_member: The truth.
-        guesses: The adversary's, in the same order.
-        confidence: Nominal coverage, in (0, 1).
-        clusters: As in :func:`success_rate`.
-
-    Raises:
-        ConfigError: There are no members, no non-members, or not one guess for each.
     """
     _check_lengths(is_member, guesses)
     hits, alarms = guesses[is_member], guesses[~is_member]
     estimate = two_proportions(
-        int(hits.sum()), len(hits), int(alarms.sum()), len(alarms), confidence
+        int(hits.sum()), len(hits), int(alarms.sum()), len(alarms)
     )
     if clusters is not None:
         estimate = _widened(estimate, is_member, guesses, clusters)
-    return replace(estimate, method=_ADVANTAGE)
+    return replace(estimate, method="TPR - FPR, Newcombe's hybrid score")
 
 
 def _widened(
     found: Estimate,
-    is_member: Bool[np.ndarray, " candidates"],
-    guesses: Bool[np.ndarray, " guesses"],
-    clusters: Int[np.ndarray, " clusters"],
+    is_member: Truth,
+    guesses: Guesses,
+    clusters: ClusterNumbers,
 ) -> Estimate:
     """Return a difference of rates with an interval as wide as clusters make it."""
     influence = np.zeros(len(guesses))
@@ -155,7 +125,7 @@ def _widened(
 
 
 def _check_lengths(
-    is_member: Bool[np.ndarray, " candidates"],
+    is_member: Truth,
     *others: Shaped[np.ndarray, " _"],
 ) -> None:
     lengths = [len(is_member), *(len(other) for other in others)]

@@ -68,9 +68,7 @@ def weighted_means(
 ) -> tuple[Float[np.ndarray, " rows"], Rows]:
     """Return each row's weighted mean, and the influence of each record on it.
 
-    Args:
-        scores: Of each record, for each row.
-        weights: 0 or more, of any sum above 0.
+    Weights are 0 or more, of any sum above 0.
     """
     share = weights / weights.sum(axis=1, keepdims=True)
     means = (scores * share).sum(axis=1)
@@ -93,10 +91,6 @@ def effective_count(
     Source: Korn and Graubard, "Confidence intervals for proportions with small expected
     number of positive counts estimated from survey data", Survey Methodology 24, 1998,
     with their adjustment for degrees of freedom.
-
-    Args:
-        values: Of records, at least one.
-        clusters: Numbers that records share which resemble one another.
     """
     _, number = np.unique(clusters, return_inverse=True)
     count, size = int(number.max()) + 1, len(values)
@@ -115,12 +109,6 @@ def effective_count(
 def half_width(
     influence: Float[np.ndarray, " records"], records: int, confidence: float
 ) -> float:
-    """Return half the width of a normal interval.
-
-    Args:
-        influence: Of each record on the statistic.
-        records: How many count.
-        confidence: Coverage, in (0, 1).
-    """
+    """Return half the width of a normal interval, from influences of ``records``."""
     variance = (influence**2).sum() * inflation(records)
     return float(normal_quantile(confidence) * np.sqrt(variance))

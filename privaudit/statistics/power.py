@@ -1,4 +1,4 @@
-"""How many records an audit takes, before it is made; and what it will find.
+"""Power: how many records an audit takes, and what it will find.
 
 Scores are taken as binormal with equal spread: for an AUROC near 0.5 any other shape
 changes little, since every placement is then nearly uniform. Where an audit of the
@@ -95,7 +95,7 @@ class DifferenceDesign:
         """Return the chance that the interval excludes ``against``.
 
         On the right side, at so many members and so many non-members; Student's t as in
-        :func:`privaudit.statistics.comparisons.paired_auroc_difference`.
+        :func:`privaudit.statistics.comparisons.pooled_paired_auroc_difference`.
         """
         first = math.sqrt(auroc_variance(self.baseline + self.difference, per_class))
         second = math.sqrt(auroc_variance(self.baseline, per_class))
@@ -126,11 +126,7 @@ def auroc_variance(auroc: float, per_class: int | float) -> float:
 def required_n(design: AurocDesign | DifferenceDesign, power: float = _POWER) -> int:
     """Return how many members, and as many non-members, give that power.
 
-    Spread over clients it takes about as many in all.
-
-    Args:
-        design: What is to be distinguished from what.
-        power: The chance of success, in (0, 1).
+    Spread over clients it takes about as many in all. ``power`` is the chance of success.
 
     Raises:
         ConfigError: ``power`` is out of range, or a billion are not enough.
@@ -188,7 +184,12 @@ def enough_to_exclude(estimate: Estimate, margin: float, *, sides: int = 2) -> i
     error = (estimate.high - estimate.low) / (2 * quantile)
     share = _POWER if sides == 1 else (1 + _POWER) / 2
     exact = sum(estimate.n) * (error * (quantile + float(ndtri(share))) / margin) ** 2
-    digit = 10 ** max(math.floor(math.log10(max(exact, 1))) - 1, 0)
+    return up_to_two_digits(max(exact, 1))
+
+
+def up_to_two_digits(exact: float) -> int:
+    """Return a number of records, rounded up to two digits."""
+    digit = 10 ** max(math.floor(math.log10(exact)) - 1, 0)
     return math.ceil(exact / digit) * digit
 
 

@@ -31,9 +31,6 @@ class RoundDone(_Event):
     """A round of training counts: it is on disk, and a kill loses nothing of it.
 
     Attributes:
-        run: The run's name.
-        done: Rounds that count.
-        total: Rounds in all.
         loss: The mean over clients of their last training losses.
         utility: As last measured, on clients' own classes; None if it was not yet.
             Watching measures nothing: runs do, as ``measured_rounds`` says.
@@ -76,9 +73,6 @@ class Phase(_Event):
             that is perhaps gone, "reconstruct" of clients' models,
             "shadows" that are trained, "attack" whose scores are made, "cell" of a
             sweep, "claim" whose runs are trained, "check" of a selftest.
-        what: Which one.
-        done: How many are finished.
-        total: How many there are.
         detail: How far the present one is, in words.
     """
 
@@ -110,11 +104,9 @@ class CellDone(_Event):
         cell: The cell's name, without its budget.
         epsilon: Its budget; None without noise.
         seed: The replicate.
-        done: Runs that are finished.
         total: Runs in all, as far as is known.
         metric: What utility is measured by.
         utility: Of this run alone, on clients' own classes.
-        auroc: Of this run alone.
         seconds_left: For the runs that remain, if they take as long as these did.
     """
 

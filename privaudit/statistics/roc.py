@@ -5,6 +5,13 @@ count one half. Scores of different clients come from different models, so
 :func:`pooled_auroc` averages what each client's scores achieve. Rates at one threshold
 for all clients (:func:`tpr_at_fpr` on joined scores) are what an adversary gets who
 does compare them: a lower figure than a threshold for each client would give.
+
+Everywhere in this module, :mod:`privaudit.statistics.curve`,
+:mod:`privaudit.statistics.delong` and :mod:`privaudit.statistics.guesses`:
+``confidence`` is the nominal coverage of an interval, in (0, 1). ``clusters`` are numbers
+that records share which resemble one another, each with a coin of its own; None if none
+do. A class without scores, scores that are not finite, arrays of unlike lengths and
+numbers out of range are a ConfigError.
 """
 
 import math
@@ -17,20 +24,24 @@ from jaxtyping import Float, Shaped
 from scipy.special import expit, logit, stdtrit
 
 from privaudit.core.errors import TooFewRecordsError
-from privaudit.statistics.curve import RocCurve, roc_curve, tied, tpr_at_fpr
+from privaudit.statistics.curve import RocCurve as RocCurve
+from privaudit.statistics.curve import roc_curve as roc_curve
+from privaudit.statistics.curve import tied
+from privaudit.statistics.curve import tpr_at_fpr as tpr_at_fpr
 from privaudit.statistics.delong import (
+    AnyScores,
     AurocVariance,
     Clusters,
     Placements,
     auroc_interval,
-    delong_components,
 )
+from privaudit.statistics.delong import delong_components as delong_components
 from privaudit.statistics.estimate import STUDENT, Estimate, needs, unresolved
+from privaudit.statistics.guesses import advantage as advantage
 from privaudit.statistics.guesses import (
-    advantage,
-    class_averaged_success,
-    success_rate,
+    class_averaged_success as class_averaged_success,
 )
+from privaudit.statistics.guesses import success_rate as success_rate
 from privaudit.statistics.intervals import check_confidence
 
 _LOGIT = "AUROC, DeLong or Wilcoxon on the logit scale"
@@ -38,28 +49,12 @@ _TIES = "{ties} of {n} scores tie"
 _CLUSTERS = "by {n} clusters, Obuchowski"
 _POOLED = "AUROC averaged over {n} clients by pairs"
 LEFT_OUT = "{n} left out, without members or non-members"
-_EQUAL = "equal in all"
 _STRATIFIED = "stratified DeLong or Wilcoxon on the logit scale"
-_JACKKNIFE = "jackknife over clients"
-
-__all__ = [
-    "RocCurve",
-    "advantage",
-    "auroc",
-    "class_averaged_success",
-    "delong_components",
-    "pooled_auroc",
-    "roc_curve",
-    "sign_turned",
-    "success_rate",
-    "tpr_at_fpr",
-    "variance_doubled",
-]
 
 
 def auroc(
-    member_scores: Shaped[np.ndarray, "..."],
-    nonmember_scores: Shaped[np.ndarray, "..."],
+    member_scores: AnyScores,
+    nonmember_scores: AnyScores,
     confidence: float = 0.95,
     clusters: Clusters | None = None,
 ) -> Estimate:
@@ -68,17 +63,6 @@ def auroc(
     The interval is on the logit scale, with DeLong's variance or, where that is
     larger, Wilcoxon's with the same ties; ``method`` says how many scores tie. At 0 and
     1 it is exact; see :func:`privaudit.statistics.delong.auroc_interval`.
-
-    Args:
-        member_scores: At least one, finite.
-        nonmember_scores: At least one, finite; the same model's scores.
-        confidence: Nominal coverage, in (0, 1).
-        clusters: Which records resemble one another, by numbers that they share; each
-            had a coin of its own. None if none do.
-
-    Raises:
-        ConfigError: A class is empty, or a score is not finite, or not one number for
-            each record.
 
     Example:
         >>> print(auroc(np.array([3.0, 2.0, 0.0]), np.array([1.0, 0.0])))
@@ -150,11 +134,11 @@ def pooled_auroc(
         population: "these": the interval is for other records of the same clients, and
             ``n`` counts members and non-members. "new": it is for other clients, the
             client is the replicate, and ``n`` counts clients.
-        confidence: Nominal coverage, in (0, 1).
-        clusters: Per client, as in :func:`auroc`.
+        confidence: As everywhere.
+        clusters: Per client.
 
     Raises:
-        TooFewRecordsError: No client has members and non-members, or a score is not finite.
+        TooFewRecordsError: No client has members and non-members.
 
     Example:
         >>> alice = np.array([2.0, 0.0]), np.array([1.0])
@@ -224,11 +208,11 @@ def _pool_new(
     shifts = weights / (1 - weights) * (values - value)
     error = np.sqrt((count - 1) / count * (shifts @ shifts))
     if error == 0:
-        these = _pool_these(clients, f"{method}{_EQUAL}; ", confidence)
+        these = _pool_these(clients, f"{method}equal in all; ", confidence)
         return replace(these, n=(count,))
     freedom = float(1 / (weights @ weights) - 1)
     half = float(stdtrit(freedom, (1 + confidence) / 2) * error)
-    how = method + _JACKKNIFE + STUDENT.format(freedom=f"{freedom:.3g}")
+    how = f"{method}jackknife over clients" + STUDENT.format(freedom=f"{freedom:.3g}")
     low, high = max(value - half, 0.0), min(value + half, 1.0)
     return Estimate(value, low, high, (count,), how, confidence)
 

@@ -1,4 +1,4 @@
-"""What a target says of records beside what shadow models say: LiRA's and RMIA's sums.
+"""Comparison of a target with shadow models: the sums of LiRA and RMIA.
 
 Signals are [models, records]; masks say which model was trained on which record. The
 attacks ``lira`` and ``rmia`` have the sources, and the choices to be made. Other coins
@@ -19,15 +19,19 @@ MOST_SETS = 16  # of shadows that a jackknife leaves out in turn
 FEWEST_SETS = 3
 FLAT = 1e-4  # least deviation over models, in nats: below it is rounding
 
+PerRecord = Float[np.ndarray, " records"]
+Signals = Float[np.ndarray, "models records"]
+Mask = Bool[np.ndarray, "models records"]
+
 
 def online_scores(
-    target: Float[np.ndarray, " records"],
-    shadows: Float[np.ndarray, "models records"],
-    is_in: Bool[np.ndarray, "models records"],
-    is_out: Bool[np.ndarray, "models records"],
+    target: PerRecord,
+    shadows: Signals,
+    is_in: Mask,
+    is_out: Mask,
     variance: Variance = "per-record",
     floor: float = FLAT,
-) -> Float[np.ndarray, " records"]:
+) -> PerRecord:
     """Return log N(target; shadows in) - log N(target; shadows out).
 
     0 for a record that no shadow was trained on, or all of them.
@@ -38,12 +42,12 @@ def online_scores(
 
 
 def offline_scores(
-    target: Float[np.ndarray, " records"],
-    shadows: Float[np.ndarray, "models records"],
-    is_out: Bool[np.ndarray, "models records"],
+    target: PerRecord,
+    shadows: Signals,
+    is_out: Mask,
     variance: Variance = "per-record",
     floor: float = FLAT,
-) -> Float[np.ndarray, " records"]:
+) -> PerRecord:
     """Return -log Pr[N(shadows out) > target]: one-sided, so 0 is far below them.
 
     log 2, as for their median, where all shadows were trained on a record.
@@ -54,11 +58,11 @@ def offline_scores(
 
 
 def _normals(
-    shadows: Float[np.ndarray, "models records"],
-    chosen: Bool[np.ndarray, "models records"],
+    shadows: Signals,
+    chosen: Mask,
     variance: Variance,
     floor: float,
-) -> tuple[Float[np.ndarray, " records"], Float[np.ndarray, " records"]]:
+) -> tuple[PerRecord, PerRecord]:
     """Return each record's median and deviation over the chosen shadows."""
     picked = np.where(chosen, shadows, np.nan)
     known = chosen.any(axis=0)
@@ -70,13 +74,11 @@ def _normals(
     return centre, np.maximum(spread, floor)
 
 
-def _deviation(
-    picked: Float[np.ndarray, "models records"], variance: Variance
-) -> Float[np.ndarray, " records"] | float:
+def _deviation(picked: Signals, variance: Variance) -> PerRecord | float:
     if variance == "auto":
         variance = "per-record" if len(picked) >= MANY else "global"
     if variance == "per-record":
-        deviation: Float[np.ndarray, " records"] = np.nanstd(picked, axis=0)
+        deviation: PerRecord = np.nanstd(picked, axis=0)
         return deviation
     if variance == "global":
         picked = picked - np.nanmean(picked, axis=0)
@@ -85,19 +87,19 @@ def _deviation(
 
 
 def _log_density(
-    value: Float[np.ndarray, " records"],
-    mean: Float[np.ndarray, " records"],
-    deviation: Float[np.ndarray, " records"],
-) -> Float[np.ndarray, " records"]:
+    value: PerRecord,
+    mean: PerRecord,
+    deviation: PerRecord,
+) -> PerRecord:
     standard = (value - mean) / deviation
     return -0.5 * standard**2 - np.log(deviation) - 0.5 * np.log(2 * np.pi)
 
 
 def dominated_shares(
-    ratios: Float[np.ndarray, " records"],
+    ratios: PerRecord,
     others: Float[np.ndarray, " population"],
     gamma: float,
-) -> Float[np.ndarray, " records"]:
+) -> PerRecord:
     """Return the share of the population whose ratio a record's exceeds gamma times.
 
     By one sort, in O((n + z) log z): no n x z table.
@@ -106,17 +108,15 @@ def dominated_shares(
     return np.searchsorted(ranked, ratios, side="left") / len(others)
 
 
-def offline_mean(
-    mean_out: Float[np.ndarray, " records"], a: float
-) -> Float[np.ndarray, " records"]:
+def offline_mean(mean_out: PerRecord, a: float) -> PerRecord:
     """Return (1 + a)/2 mean_out + (1 - a)/2: a guess at p(x) from shadows out of x."""
     return ((1 + a) * mean_out + (1 - a)) / 2
 
 
 def masked_mean(
-    values: Float[np.ndarray, "models records"],
-    chosen: Bool[np.ndarray, "models records"],
-) -> Float[np.ndarray, " records"]:
+    values: Signals,
+    chosen: Mask,
+) -> PerRecord:
     """Return each record's mean over the chosen models; over all if none is."""
     counts = chosen.sum(axis=0)
     mean = (values * chosen).sum(axis=0) / np.maximum(counts, 1)

@@ -1,4 +1,4 @@
-"""How much of an AUROC's error is the coins of shadow models: a jackknife over them."""
+"""Error of an AUROC by the coins of shadow models: a jackknife over them."""
 
 import math
 from collections.abc import Sequence
@@ -88,16 +88,11 @@ def _interaction(placements: Float[np.ndarray, "sets records"]) -> float:
 
 
 def with_shadow_error(estimate: Estimate, variance: float, sets: int) -> Estimate:
-    """Return an AUROC whose interval knows of the shadows' coins, too.
+    """Return an AUROC, with :func:`shadow_variance` of so many sets in its interval.
 
     On the logit scale both errors add up like the legs of a right angle; at 0 and 1 on
     the plain one. So few sets know their variance badly: Student's t in place of the
     normal, as a factor at 95 %.
-
-    Args:
-        estimate: With the interval for other records.
-        variance: Of :func:`shadow_variance`.
-        sets: Which it was computed from.
     """
     if estimate.unresolved:
         return estimate
@@ -125,13 +120,7 @@ def with_shadow_error(estimate: Estimate, variance: float, sets: int) -> Estimat
 def difference_with_shadow_error(
     comparison: Comparison, variance: float, sets: int
 ) -> Comparison:
-    """Return a difference of AUROCs whose interval knows of the shadows' coins, too.
-
-    Args:
-        comparison: With the interval for other records.
-        variance: Of :func:`shadow_variance`, of the difference.
-        sets: Which it was computed from.
-    """
+    """Return a difference of AUROCs, with its :func:`shadow_variance`, too."""
     estimate = comparison.estimate
     reach = _reach(estimate.confidence, variance, sets)
     value = estimate.value

@@ -1,4 +1,4 @@
-"""What an AUROC says about a leak, in one sentence."""
+"""Verdict on a leak by an AUROC, in one sentence."""
 
 import math
 from dataclasses import dataclass, replace
@@ -10,6 +10,7 @@ from scipy.special import expit, logit
 from privaudit.core.errors import ConfigError
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.intervals import normal_quantile
+from privaudit.statistics.power import up_to_two_digits
 
 Sampling = Literal["coin", "unknown"]
 """How members were chosen: by an independent fair coin each, or nobody says how."""
@@ -75,9 +76,6 @@ def judge_leak(
         tried: How many audits there were to choose from, at least 1: the interval is
             then one that holds for all of them at once.
 
-    Raises:
-        ConfigError: ``margin`` is out of range.
-
     Example:
         >>> print(judge_leak(Estimate(0.531, 0.502, 0.560, (640, 640), "AUROC")))
         Leaks: AUROC 0.531 [0.502, 0.560], n = 640 + 640, lies above 0.5.
@@ -95,14 +93,10 @@ def judge_leak(
 
 
 def at_confidence(auroc: Estimate, confidence: float) -> Estimate:
-    """Return an AUROC with its interval at another confidence.
+    """Return an AUROC of resolved interval with that at another confidence.
 
     The interval is taken to be symmetrical on the logit scale, as that of
     :func:`privaudit.statistics.roc.pooled_auroc` is; at 0 and 1 it is the exact one.
-
-    Args:
-        auroc: Whose interval is resolved.
-        confidence: Coverage, in (0, 1).
 
     Example:
         >>> print(at_confidence(Estimate(0.6, 0.5, 0.6923, (50, 50), "AUROC"), 0.99))
@@ -161,6 +155,4 @@ def _enough(auroc: Estimate, margin: float) -> int:
     Such an interval cannot hold 0.5 and reach beyond the margin, whatever the truth.
     Widths are taken to fall with the root of n, in the present proportions.
     """
-    exact = sum(auroc.n) * ((auroc.high - auroc.low) / margin) ** 2
-    digit = 10 ** max(math.floor(math.log10(exact)) - 1, 0)
-    return math.ceil(exact / digit) * digit
+    return up_to_two_digits(sum(auroc.n) * ((auroc.high - auroc.low) / margin) ** 2)

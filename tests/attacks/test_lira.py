@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from privaudit.statistics.comparisons import paired_auroc_difference
+from privaudit.statistics.comparisons import pooled_paired_auroc_difference
 from privaudit.statistics.roc import auroc
 from privaudit.statistics.shadow_comparison import (
     Variance,
@@ -125,4 +125,4 @@ def test_where_difficulty_varies_it_beats_the_loss(mode: str) -> None:
     else:
         scores = offline_scores(target, signals[1:], ~is_in[1:], "global")
     assert auroc(scores[truth], scores[~truth]).value == pytest.approx(0.85, abs=0.05)
-    assert paired_auroc_difference(scores, target, truth).estimate.low > 0.15
+    assert pooled_paired_auroc_difference([(scores, target, truth)]).estimate.low > 0.15

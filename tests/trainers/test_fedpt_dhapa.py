@@ -22,8 +22,8 @@ from privaudit.federated.client_statistics import (
     parameters_of,
 )
 from privaudit.federated.trainer import Cohort, Round, Task
-from privaudit.privacy.accountant import gaussian_epsilon
 from privaudit.privacy.certificate import certify
+from privaudit.statistics.epsilon.gaussian_mechanism import gaussian_epsilon
 from privaudit.trainers.fedpt import FedPT
 from privaudit.trainers.fedpt_dhapa import PICKED, FedPTDhapa
 from privaudit.tuning.transformers.dhapa import client_weights

@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass as options
 from scipy.special import expit, ndtr, ndtri
 
 from privaudit.statistics.epsilon.bound import largest_rejected
-from privaudit.statistics.epsilon.one_run import RankedGuesses, one_run_epsilon
+from privaudit.statistics.epsilon.one_run import RankedGuesses, binomial_epsilon
 from privaudit_labs.bounds.gaussian_fit import epsilon_from_mu
 
 NEGLIGIBLE = 1e-13
@@ -55,7 +55,7 @@ def one_run_mu(
     A Gaussian mechanism answers each coin rightly with a chance of Phi(mu / 2), so the
     binomial bound on that chance bounds what can come out.
     """
-    pure = one_run_epsilon(correct, guesses, canaries, significance, 0.0)
+    pure = binomial_epsilon(correct, guesses, significance)
 
     return largest_rejected(
         lambda mu: too_many_for_mu(correct, guesses, canaries, mu, significance),

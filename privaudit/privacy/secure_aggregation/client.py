@@ -1,12 +1,11 @@
 """One client of the protocol: its secrets, and what it is willing to say."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from jaxtyping import UInt, UInt8
 
 from privaudit.privacy.secure_aggregation.identities import Identity, Roster
 from privaudit.privacy.secure_aggregation.masks import pair_mask, pair_sign, self_mask
@@ -18,8 +17,10 @@ from privaudit.privacy.secure_aggregation.packets import (
     SHARES,
     SIGNED,
     Arrays,
+    Codes,
     FaultError,
     Party,
+    Table,
     as_rows,
 )
 from privaudit.privacy.secure_aggregation.primitives import (
@@ -40,8 +41,6 @@ from privaudit.privacy.secure_aggregation.sharing import split
 
 ADVERTISED = 2 * KEY + DIGEST  # two public keys, and a commitment to the own mask
 LOW_ORDER = "a public key of it is of low order"
-Keys = Mapping[Party, bytes]
-Signatures = Mapping[Party, bytes]
 
 
 @dataclass(frozen=True)
@@ -63,13 +62,13 @@ class Client:
     It takes each step once, in their order, and none after it found a fault.
 
     Args:
-        me: Its position.
+        me: Its position in the roster.
         identity: Its long-term key.
         roster: Whom the round asks.
         threshold: How many shares give a secret back, and how many signatures on one
             list it wants to see before it reveals shares: of all clients, or on a
             graph of its neighbours and itself.
-        entropy: Its own.
+        entropy: The source of its own secrets.
     """
 
     def __init__(
@@ -86,7 +85,7 @@ class Client:
         self._self_seed = entropy("own mask", SEED)
         self._sealing, self._sealing_public = key_pair(entropy("sealing key", SEED))
         self._masking, self._masking_public = key_pair(self._mask_seed)
-        self._keys: Keys = {}
+        self._keys: Table = {}
         self._held: dict[Party, Held] = {}
         self._survivors: tuple[Party, ...] = ()
         self._due: int | None = KEYS
@@ -101,7 +100,7 @@ class Client:
                 "signature": np.frombuffer(signature, dtype=np.uint8),
             }
 
-    def share_out(self, keys: Keys, signatures: Signatures) -> Arrays:
+    def share_out(self, keys: Table, signatures: Table) -> Arrays:
         """Return a share of both secrets for all listed, sealed for their eyes only.
 
         Beside them stand digests of all shares, so that a wrong one has a name.
@@ -133,16 +132,13 @@ class Client:
 
     def mask(
         self,
-        codes: UInt[np.ndarray, " n"],
-        sealed: Mapping[Party, bytes],
-        digests: Mapping[Party, bytes],
+        codes: Codes,
+        sealed: Table,
+        digests: Table,
     ) -> Arrays:
         """Return an update under its own mask, and one with each who shared secrets.
 
-        Args:
-            codes: The update.
-            sealed: What the others sealed for it.
-            digests: Theirs of that, for the same clients.
+        ``sealed`` is what others sealed for it, and ``digests`` are theirs of that.
 
         Raises:
             FaultError: A share was not sealed by whom it is from, or its digests are
@@ -161,8 +157,7 @@ class Client:
     def sign(self, survivors: Sequence[Party]) -> Arrays:
         """Return its signature on the lists of keys, of sharers and of survivors.
 
-        Args:
-            survivors: Whose masked updates arrived, in rising order.
+        Survivors are those whose masked updates arrived, in rising order.
 
         Raises:
             FaultError: The list is too short, without the client, or it names others
@@ -179,7 +174,7 @@ class Client:
             signature = self._identity.sign(self._lists_text())
             return {"signature": np.frombuffer(signature, dtype=np.uint8)}
 
-    def reveal(self, signatures: Signatures) -> Arrays:
+    def reveal(self, signatures: Table) -> Arrays:
         """Return shares of own masks of survivors, and of keys of those who are gone.
 
         Both shares of one client would uncover its update. So it reveals those that its
@@ -194,8 +189,8 @@ class Client:
             there = self._near_survivors
             gone = [peer for peer in sorted(self._held) if peer not in there]
             return {
-                "self_masks": _rows([self._held[peer].self_mask for peer in there]),
-                "mask_keys": _rows([self._held[peer].mask_key for peer in gone]),
+                "self_masks": as_rows([self._held[c].self_mask for c in there], SEED),
+                "mask_keys": as_rows([self._held[c].mask_key for c in gone], SEED),
             }
 
     @contextmanager
@@ -215,7 +210,7 @@ class Client:
     def _near_survivors(self) -> list[Party]:
         return self.roster.among(self.me, set(self._survivors))
 
-    def _check_keys(self, keys: Keys, signatures: Signatures) -> None:
+    def _check_keys(self, keys: Table, signatures: Table) -> None:
         if len(keys) < self.threshold:
             raise FaultError(SERVER, "its list of keys is shorter than the threshold")
         if keys.get(self.me) != self._advertised:
@@ -228,7 +223,7 @@ class Client:
                 raise FaultError(SERVER, "its list has keys that their owner disowns")
         _check_all_different(keys)
 
-    def _check_agreement(self, signatures: Signatures) -> None:
+    def _check_agreement(self, signatures: Table) -> None:
         if len(signatures) < self.threshold:
             raise FaultError(SERVER, "too few signed its list of survivors")
         if not set(signatures) <= set(self._near_survivors):
@@ -241,9 +236,7 @@ class Client:
     def _lists_text(self) -> bytes:
         return self.roster.lists_text(self._keys, [*self._held], self._survivors)
 
-    def _take(
-        self, sealed: Mapping[Party, bytes], digests: Mapping[Party, bytes]
-    ) -> None:
+    def _take(self, sealed: Table, digests: Table) -> None:
         if not set(sealed) <= set(self._keys) or len(sealed) + 1 < self.threshold:
             raise FaultError(SERVER, "it forwarded shares of too few, or of strangers")
         for peer, text in sealed.items():
@@ -291,14 +284,10 @@ def keys_fault(text: bytes) -> str:
     return LOW_ORDER if low else ""
 
 
-def _check_all_different(keys: Keys) -> None:
+def _check_all_different(keys: Table) -> None:
     seen: set[bytes] = set()
     for peer, text in keys.items():
         for key in (text[:KEY], text[KEY : 2 * KEY]):
             if key in seen:
                 raise FaultError(peer, "a public key of it is another one's, too")
             seen.add(key)
-
-
-def _rows(shares: Sequence[bytes]) -> UInt8[np.ndarray, "rows 16"]:
-    return as_rows(shares, SEED)

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float64, Int64, UInt
+from jaxtyping import Float64, Int64
 
 from privaudit.core.errors import ConfigError, TrainingError
+from privaudit.privacy.secure_aggregation.packets import Codes
 
 GUARD = 8  # bits that an honest sum leaves empty, so that most others are noticed
 COARSEST = 2.0**-10  # a larger step would drown updates
@@ -62,12 +63,8 @@ class FixedPoint:
 
     def encode(
         self, numbers: Float64[np.ndarray, " n"], whose: str = "An update"
-    ) -> UInt[np.ndarray, " n"]:
+    ) -> Codes:
         """Return the nearest codes.
-
-        Args:
-            numbers: Finite.
-            whose: For the error.
 
         Raises:
             TrainingError: A number is out of range. Clipping it would change the sum
@@ -83,11 +80,11 @@ class FixedPoint:
         steps = np.rint(numbers / self.step).astype(np.int64)
         return steps.astype(self.dtype)  # modulo 2^bits
 
-    def decode(self, codes: UInt[np.ndarray, " n"]) -> Float64[np.ndarray, " n"]:
+    def decode(self, codes: Codes) -> Float64[np.ndarray, " n"]:
         """Return the numbers; the upper half of the codes is negative."""
         return self._signed(codes) * self.step
 
-    def fits(self, codes: UInt[np.ndarray, " n"]) -> bool:
+    def fits(self, codes: Codes) -> bool:
         """Say whether honest parties' numbers can sum up to this.
 
         Each number that is uniform instead passes with a chance of about 2^-8.
@@ -96,6 +93,6 @@ class FixedPoint:
         steps = self._signed(codes)
         return bool(((steps <= most) & (steps >= -most)).all())
 
-    def _signed(self, codes: UInt[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:
+    def _signed(self, codes: Codes) -> Int64[np.ndarray, " n"]:
         kind = np.int64 if self.bits == 64 else np.int32
         return codes.view(kind).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Who masks with whom where not all pairs do: a random ring, and how many on it.
+"""Masking graph where not all pairs mask: a random ring, and how many are on it.
 
 Source: Bell, Bonawitz, Gascón, Lepoint and Raykova, "Secure single-server aggregation
 with (poly)logarithmic overhead", CCS 2020: a Harary graph of k on a random order of the

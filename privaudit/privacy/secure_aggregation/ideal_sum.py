@@ -1,4 +1,4 @@
-"""What a secure aggregation protocol reveals: sums, and nothing else."""
+"""Ideal secure sum: what a protocol reveals, and nothing else."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain

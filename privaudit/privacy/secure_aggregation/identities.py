@@ -1,7 +1,7 @@
-"""Who signs: long-term keys, the list of them, and what a signature is bound to."""
+"""Signatures: long-term keys, the list of them, and what a signature is bound to."""
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -13,18 +13,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
 
 from privaudit.core.errors import ConfigError
 from privaudit.privacy.secure_aggregation.graph import MaskingGraph
-from privaudit.privacy.secure_aggregation.packets import Party, positions
+from privaudit.privacy.secure_aggregation.packets import Party, Table, positions
 
 SIGNATURE = 64  # bytes
 
 
 @dataclass(frozen=True)
 class Identity:
-    """A client's long-term key for signatures by Ed25519.
-
-    Attributes:
-        seed: 32 bytes, which stand for the private key.
-    """
+    """A client's long-term key for signatures by Ed25519; 32 bytes stand for it."""
 
     seed: bytes = field(repr=False)
 
@@ -89,19 +85,15 @@ class Roster:
 
     def lists_text(
         self,
-        keys: Mapping[Party, bytes],
+        keys: Table,
         shared: Sequence[Party],
         survivors: Sequence[Party],
     ) -> bytes:
         """Return what a client signs before it helps to unmask: all that it received.
 
-        On a graph it is the survivors only: neighbours receive other keys, and
-        compare nevertheless.
-
-        Args:
-            keys: Who advertised what.
-            shared: Who shared out secrets.
-            survivors: Whose masked updates arrived.
+        That is who advertised what, who shared out secrets, and whose masked updates
+        arrived; on a graph the last only: neighbours receive other keys, and compare
+        nevertheless.
         """
         if self.graph is not None:
             keys, shared = {}, ()

@@ -3,31 +3,25 @@
 from typing import Any
 
 import numpy as np
-from jaxtyping import UInt
 
-from privaudit.privacy.secure_aggregation.packets import Party
-from privaudit.privacy.secure_aggregation.primitives import KEY, derive, key_stream
+from privaudit.core.streams import Stream
+from privaudit.privacy.secure_aggregation.packets import Codes, Party
+from privaudit.privacy.secure_aggregation.primitives import KEY, derive
 
 
-def self_mask(seed: bytes, like: UInt[np.ndarray, " n"]) -> UInt[np.ndarray, " n"]:
+def self_mask(seed: bytes, like: Codes) -> Codes:
     """Return the mask that a client alone puts on its update."""
     return _stream(derive(seed, "own mask", KEY), like)
 
 
 def pair_mask(
-    shared: bytes, like: UInt[np.ndarray, " n"], label: str, one: Party, other: Party
-) -> UInt[np.ndarray, " n"]:
+    shared: bytes, like: Codes, label: str, one: Party, other: Party
+) -> Codes:
     """Return the mask that two clients put on, one of them with a minus.
 
     The pair is part of it. One X25519 key can be written in two ways, so a client may
     advertise another one's; what it agrees on is then the same, and would cancel.
-
-    Args:
-        shared: What they agreed on.
-        like: Gives number and type.
-        label: Of the round.
-        one: Either of them.
-        other: The other.
+    ``like`` gives number and type, and the label is the round's.
     """
     pair = f"{min(one, other)}|{max(one, other)}"
     return _stream(derive(shared, f"pair mask|{label}|{pair}", KEY), like)
@@ -38,9 +32,7 @@ def pair_sign(client: Party, peer: Party) -> Any:
     return np.add if client < peer else np.subtract
 
 
-def _stream(key: bytes, like: UInt[np.ndarray, " n"]) -> UInt[np.ndarray, " n"]:
-    # Of little-endian order, so that all machines agree.
-    order = like.dtype.newbyteorder("<")
-    return np.frombuffer(key_stream(key, like.nbytes), dtype=order).astype(
-        like.dtype, copy=False
-    )
+def _stream(key: bytes, like: Codes) -> Codes:
+    # Of little-endian order, so that all machines agree. A key is used for one stream.
+    drawn = np.frombuffer(Stream(key).take(like.nbytes), like.dtype.newbyteorder("<"))
+    return drawn.astype(like.dtype, copy=False)

@@ -1,11 +1,11 @@
-"""What parties of the protocol send one another, and what can be wrong with it."""
+"""Packets that parties of the protocol send, and the faults that they can have."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Int32, Shaped, UInt8
+from jaxtyping import Int32, Shaped, UInt, UInt8
 
 Party = int  # the position of a client among those who were asked to take part
 SERVER: Party = -1
@@ -13,6 +13,8 @@ PacketKind = Literal[
     "keys", "shares", "masked", "complaint", "survivors", "signature", "signatures",
     "revealed-shares",
 ]  # fmt: skip
+Codes = UInt[np.ndarray, " n"]
+Table = Mapping[Party, bytes]
 Arrays = Mapping[str, Shaped[np.ndarray, "..."]]
 Form = tuple[type[Any], tuple[int, ...]]  # of an array: the type of numbers, the shape
 STAGES: tuple[PacketKind, ...] = (
@@ -25,14 +27,7 @@ POSITION = np.int32  # 16 bits would end at client 32,767
 
 @dataclass(frozen=True)
 class Packet:
-    """What one party sends to another.
-
-    Attributes:
-        sender: A client, or ``SERVER``.
-        receiver: Likewise.
-        kind: What it is.
-        arrays: By name.
-    """
+    """What one party, a client or the ``SERVER``, sends to another."""
 
     sender: Party
     receiver: Party
@@ -106,7 +101,7 @@ def positions(clients: Sequence[Party]) -> Int32[np.ndarray, " clients"]:
     return np.array(clients, dtype=POSITION)
 
 
-def as_list(**tables: Mapping[Party, bytes]) -> Arrays:
+def as_list(**tables: Table) -> Arrays:
     """Return tables of the same clients as a list that the server sends."""
     clients = sorted(next(iter(tables.values())))
     rows = {
@@ -129,10 +124,8 @@ def read_list(
 ) -> tuple[list[Party], list[dict[Party, bytes]]]:
     """Return whom a server's list names, and a table for each array beside the names.
 
-    Args:
-        arrays: "clients", in rising order, and rows of bytes for each of them.
-        parties: How many were asked.
-        widths: How many bytes a row of each array has.
+    It holds "clients", in rising order, of so many that were asked, and rows of bytes for
+    each of them, of the ``widths`` that are given by name.
 
     Raises:
         FaultError: It has another form, or names clients that cannot be.

@@ -10,17 +10,11 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import (
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from privaudit.core.streams import KEY as KEY  # of a public key, and of a symmetric one
-from privaudit.core.streams import Stream
 from privaudit.core.streams import derive as derive
 
 SEED = 16  # bytes of a secret that is shared out: X25519 is no stronger than 128 bits
 TAG = 16  # bytes by which a sealed text is longer
 DIGEST = 16  # bytes of a commitment to 128 random bits
-
-
-def key_stream(key: bytes, count: int) -> bytes:
-    """Return ChaCha20's key stream; a key is used for one stream only."""
-    return Stream(key).take(count)
 
 
 def key_pair(seed: bytes) -> tuple[X25519PrivateKey, bytes]:

@@ -4,9 +4,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-import numpy as np
-from jaxtyping import UInt
-
 from privaudit.core.errors import ConfigError
 from privaudit.privacy.secure_aggregation.client import ADVERTISED, Client
 from privaudit.privacy.secure_aggregation.fixed_point import FixedPoint
@@ -22,6 +19,7 @@ from privaudit.privacy.secure_aggregation.packets import (
     STAGES,
     Arrays,
     Carrier,
+    Codes,
     Fault,
     FaultError,
     Packet,
@@ -34,8 +32,6 @@ from privaudit.privacy.secure_aggregation.packets import (
 from privaudit.privacy.secure_aggregation.primitives import DIGEST, SEED, TAG
 from privaudit.privacy.secure_aggregation.randomness import SecretSource
 from privaudit.privacy.secure_aggregation.server import Server
-
-Codes = UInt[np.ndarray, " n"]
 
 
 @dataclass(frozen=True)
@@ -97,15 +93,12 @@ def aggregate(
     Args:
         codes: Each client's update in fixed point.
         identities: Each client's long-term key; all know the public ones beforehand.
-        entropies: Each client's own.
+        entropies: Each client's source of secrets.
         code: Tells sums that honest clients can reach from others.
         label: Of the run and the round.
         graph: Who masks with whom, and the threshold; by default all pairs.
         lost: From which of :data:`STAGES` on a client is gone.
         carry: What happens to packets on their way.
-
-    Raises:
-        ConfigError: There are fewer than two clients.
     """
     threshold = threshold_of(len(codes))
     if graph is not None:
@@ -141,7 +134,7 @@ class _Run:
 
     def all_rounds(self, code: FixedPoint) -> Codes:
         server = self.server
-        self._ask(KEYS, range(len(self.clients)), self._advertise, server.accept_keys)
+        self._ask(KEYS, range(len(self.clients)), Client.advertise, server.accept_keys)
         self._enough(server.keys, server.keys)
         self._ask(SHARES, [*server.keys], self._share_out, server.accept_shares)
         self._enough(server.shares, server.shares)
@@ -175,9 +168,6 @@ class _Run:
                 self._complain(client, error)
             packet = Packet(client.me, SERVER, STAGES[stage], sent)
             accept(client.me, self.wire.send(packet).arrays)
-
-    def _advertise(self, client: Client) -> Arrays:
-        return client.advertise()
 
     def _share_out(self, client: Client) -> Arrays:
         keys = self.server.list_keys(client.me)

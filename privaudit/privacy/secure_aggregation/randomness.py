@@ -1,4 +1,4 @@
-"""Where a party's secrets come from: a key, the run's seed, or the operating system."""
+"""Secrets of a party: of a key, of the run's seed, or of the operating system."""
 
 import os
 from dataclasses import dataclass, field
@@ -43,40 +43,25 @@ class RunKey:
 
 @dataclass(frozen=True)
 class KeyedSecrets:
-    """Bytes that follow from a run's key: the same at every call.
-
-    Attributes:
-        key: Of the run.
-        round: The round.
-        party: Whose they are.
-    """
+    """A party's bytes in a round, which follow from the run's key: always the same."""
 
     key: RunKey
     round: int
     party: str
 
+    @classmethod
+    def of_seed(cls, seeds: Seeds, round: int, party: str) -> "KeyedSecrets":
+        """Return a simulation's secrets: equal seeds give equal keys and masks.
+
+        Whoever knows the seed can remove every mask, and two sums of one seed share
+        their masks. Runs have a :class:`RunKey`.
+        """
+        return cls(RunKey.of_seed(seeds, ""), round, party)
+
     def __call__(self, purpose: str, count: int) -> bytes:
         """Return the purpose's bytes, the same at every call."""
         name = name_of(f"entropy {purpose}", self.round, self.party)
         return Stream.of(self.key.secret, name).take(count)
-
-
-@dataclass(frozen=True)
-class SeededSecrets:
-    """A simulation's randomness: equal seeds give equal keys and masks.
-
-    Whoever knows the seed can remove every mask, and two sums of one seed share their
-    masks. Runs have a :class:`RunKey`.
-    """
-
-    seeds: Seeds
-    round: int
-    party: str
-
-    def __call__(self, purpose: str, count: int) -> bytes:
-        """Return the purpose's bytes, the same at every call."""
-        key = RunKey.of_seed(self.seeds, "")
-        return KeyedSecrets(key, self.round, self.party)(purpose, count)
 
 
 class SystemSecrets:

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property, reduce
 
 import numpy as np
-from jaxtyping import UInt
 
 from privaudit.privacy.secure_aggregation.client import (
     ADVERTISED,
@@ -15,8 +14,10 @@ from privaudit.privacy.secure_aggregation.identities import SIGNATURE, Roster
 from privaudit.privacy.secure_aggregation.masks import pair_mask, pair_sign, self_mask
 from privaudit.privacy.secure_aggregation.packets import (
     Arrays,
+    Codes,
     Fault,
     Party,
+    Table,
     as_list,
     has_form,
     positions,
@@ -31,8 +32,6 @@ from privaudit.privacy.secure_aggregation.primitives import (
     key_pair,
 )
 from privaudit.privacy.secure_aggregation.sharing import combine
-
-Codes = UInt[np.ndarray, " n"]
 
 
 class Server:
@@ -195,9 +194,7 @@ class Server:
             return dict.fromkeys(self.keys, _numbered(sorted(self.keys)))
         return {c: _numbered(self.roster.among(c, self.keys)) for c in self.keys}
 
-    def _near(
-        self, client: Party, table: Mapping[Party, bytes]
-    ) -> Mapping[Party, bytes]:
+    def _near(self, client: Party, table: Table) -> Table:
         return {party: table[party] for party in self.roster.among(client, table)}
 
     def _named_shares(

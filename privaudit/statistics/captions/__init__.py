@@ -1,1 +1,1 @@
-"""How well captions and answers agree with references."""
+"""Metrics of captions and answers against references."""

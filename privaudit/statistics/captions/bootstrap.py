@@ -1,7 +1,6 @@
 """Intervals for numbers of a whole corpus, by drawing its images again."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
@@ -13,28 +12,12 @@ LEAST = 10
 """With fewer records a bootstrap's interval is too narrow to be one."""
 REPLICATES, CONFIDENCE = 2000, 0.95
 _METHOD = f"bootstrap over {{what}} (BCa, {REPLICATES} replicates)"
-_MODELS = "mean of {models} models, "
 CHUNK = 2_000_000
 """Weights that are held at once."""
 
 Statistic = Callable[
     [Float[np.ndarray, "*samples columns"]], Float[np.ndarray, "*samples numbers"]
 ]
-
-
-@dataclass(frozen=True)
-class Intervals:
-    """Numbers of a corpus, each with its interval, which holds it.
-
-    Attributes:
-        values: Of the corpus as it is.
-        low: Lower ends.
-        high: Upper ends.
-    """
-
-    values: Float[np.ndarray, " numbers"]
-    low: Float[np.ndarray, " numbers"]
-    high: Float[np.ndarray, " numbers"]
 
 
 def bootstrap_estimates(
@@ -50,13 +33,14 @@ def bootstrap_estimates(
     Args:
         columns: What is added up, for each record.
         statistic: The numbers from sums, for each row.
-        values: What they are, by name: with too few records there is no more to say.
+        values: The numbers of the records as they are: with too few records there is no
+            more to say.
         rng: Draws the records.
         models: Whose mean it is.
         records: What is drawn, in a word.
     """
     count = len(columns)
-    mean = _MODELS.format(models=models) if models > 1 else ""
+    mean = f"mean of {models} models, " if models > 1 else ""
     method = mean + _METHOD.format(what=records)
     if count < LEAST:
         reason = needs(LEAST, records, count)
@@ -64,8 +48,7 @@ def bootstrap_estimates(
             name: unresolved(reason, (count,), method, CONFIDENCE, value)
             for name, value in values.items()
         }
-    intervals = bootstrap_sums(columns, statistic, rng)
-    ends = np.stack([intervals.values, intervals.low, intervals.high], axis=1).tolist()
+    ends = bootstrap_sums(columns, statistic, rng).tolist()
     return {
         name: Estimate(value, low, high, (count,), method, CONFIDENCE)
         for name, (value, low, high) in zip(values, ends, strict=True)
@@ -77,8 +60,8 @@ def bootstrap_sums(
     statistic: Statistic,
     rng: np.random.Generator,
     replicates: int = REPLICATES,
-) -> Intervals:
-    """Return bias-corrected and accelerated bootstrap intervals of functions of sums.
+) -> Float[np.ndarray, "numbers 3"]:
+    """Return functions of sums, each with the ends of its BCa bootstrap interval.
 
     A replicate draws as many images as there are, with replacement: its sums are one
     product of how often each was drawn and the columns. The ends rest on 5 % of them.
@@ -95,7 +78,7 @@ def bootstrap_sums(
         for i in range(len(values))
     ]
     low, high = np.array(ends).T
-    return Intervals(values, np.minimum(low, values), np.maximum(high, values))
+    return np.stack([values, np.minimum(low, values), np.maximum(high, values)], axis=1)
 
 
 def _draw_sums(

@@ -28,7 +28,6 @@ class Weighted:
     Attributes:
         weights: Count times inverse document frequency.
         norms: Length of the vector of each order.
-        bigrams: How many there are.
     """
 
     weights: Mapping[Tokens, float]

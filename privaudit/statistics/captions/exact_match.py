@@ -1,4 +1,4 @@
-"""Whether an answer is right, however it is written."""
+"""Exact match of an answer, however it is written."""
 
 import re
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ def normalise(answer: str) -> Tokens:
 
 
 def chosen(answer: str, choices: Sequence[str]) -> int | None:
-    """Return which choice an answer names, by its letter or by its text.
+    """Return which choice an answer names, by letter or text; None if it names none.
 
     A letter alone is a letter, also where some choice's text is that letter. In
     ``(A) red`` the letter counts only if the text is that choice's, and likewise in
@@ -51,9 +51,6 @@ def chosen(answer: str, choices: Sequence[str]) -> int | None:
     Args:
         answer: Such as ``B``, ``(b)``, ``The answer is B.``, ``(B) red`` or ``red``.
         choices: Their texts, in the order of their letters.
-
-    Returns:
-        The choice's index; None if it names none of them.
     """
     answer = SAID.sub("", answer, count=1)
     if alone := LETTER.match(answer):
@@ -72,10 +69,7 @@ def exact_match(
 ) -> bool:
     """Return whether an answer is one of the references.
 
-    Args:
-        answer: A model's.
-        references: Right answers; with choices, by letter or text.
-        choices: The possible answers of a multiple-choice question.
+    With the choices of a multiple-choice question, both are letters or texts of them.
 
     Raises:
         ConfigError: There are choices, and a reference is none of them.
@@ -104,24 +98,24 @@ def exact_matches(
     references: Sequence[Sequence[str]],
     choices: Sequence[Sequence[str]],
 ) -> Bool[np.ndarray, " records"]:
-    """Return which answers are right.
-
-    Args:
-        answers: One a question.
-        references: The right answers of each question.
-        choices: What each question offers.
+    """Return which answers are right, one a question.
 
     Raises:
         ConfigError: There are not as many answers as questions, or as
             :func:`exact_match`.
     """
+    check_answers(answers, references)
+    questions = zip(answers, references, choices, strict=True)
+    return np.array([exact_match(*one) for one in questions], bool)
+
+
+def check_answers(answers: Sequence[str], references: Sequence[Sequence[str]]) -> None:
+    """Raise ConfigError unless there are as many answers as questions."""
     if len(answers) != len(references):
         raise ConfigError(
             f"There are {len(answers)} answers to {len(references)} questions. Give one "
             "for each."
         )
-    questions = zip(answers, references, choices, strict=True)
-    return np.array([exact_match(*one) for one in questions], bool)
 
 
 def _place(letter: str, choices: Sequence[str]) -> int | None:

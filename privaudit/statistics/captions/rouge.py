@@ -11,13 +11,11 @@ from jaxtyping import Float
 from privaudit.statistics.captions.corpus import Corpus
 from privaudit.statistics.captions.tokenisation import Tokens
 
+BETA = 1.2  # how much more recall counts than precision
 
-def rouge_l(corpus: Corpus, beta: float = 1.2) -> Float[np.ndarray, " images"]:
+
+def rouge_l(corpus: Corpus) -> Float[np.ndarray, " images"]:
     """Return each image's ROUGE-L, from 0 to 1; the corpus' is the mean.
-
-    Args:
-        corpus: Candidates and references.
-        beta: How much more recall counts than precision; 1 for as much.
 
     Example:
         >>> corpus = Corpus.of(["this is a good test"], [["this is a test"]])
@@ -25,10 +23,10 @@ def rouge_l(corpus: Corpus, beta: float = 1.2) -> Float[np.ndarray, " images"]:
         array([0.9071])
     """
     pairs = zip(corpus.candidates, corpus.references, strict=True)
-    return np.array([_one(candidate, refs, beta) for candidate, refs in pairs])
+    return np.array([_one(candidate, refs) for candidate, refs in pairs])
 
 
-def _one(candidate: Tokens, references: tuple[Tokens, ...], beta: float) -> float:
+def _one(candidate: Tokens, references: tuple[Tokens, ...]) -> float:
     common = [longest_common(candidate, reference) for reference in references]
     if not any(common):
         return 0.0
@@ -38,7 +36,7 @@ def _one(candidate: Tokens, references: tuple[Tokens, ...], beta: float) -> floa
         for shared, reference in zip(common, references, strict=True)
         if reference
     )
-    return (1 + beta**2) * precision * recall / (recall + beta**2 * precision)
+    return (1 + BETA**2) * precision * recall / (recall + BETA**2 * precision)
 
 
 def longest_common(first: Tokens, second: Tokens) -> int:

@@ -1,4 +1,4 @@
-"""All metrics of a model's captions at once, with intervals."""
+"""Caption metrics of a model, all at once, with intervals."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -45,26 +45,14 @@ def caption_scores(
     """Return every metric of captions.
 
     CIDEr-D weighs words by how rare they are in *these* references: it is compared
-    only on the same images.
-
-    Args:
-        candidates: One caption for each image; an empty one scores 0.
-        references: What people wrote of each image, one or more.
-
-    Raises:
-        ConfigError: There is no image, the two differ in length, or an image has no
-            reference.
+    only on the same images. An empty caption scores 0.
 
     Example:
         >>> scores = caption_scores(["a dog", "two cats"], [["a dog"], ["some cats"]])
         >>> round(scores.corpus["BLEU-1"], 3), round(scores.corpus["CIDEr-D"], 3)
         (0.75, 3.125)
     """
-    return score_corpus(Corpus.of(candidates, references))
-
-
-def score_corpus(corpus: Corpus) -> CaptionScores:
-    """Return every metric of captions that are words already."""
+    corpus = Corpus.of(candidates, references)
     counts = bleu_counts(corpus)
     means = {"ROUGE-L": rouge_l(corpus), "CIDEr-D": cider_d(corpus)}
     whole = dict(zip(BLEU, bleu(counts.summed()).tolist(), strict=True))

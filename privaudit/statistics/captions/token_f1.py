@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from jaxtyping import Float
 
-from privaudit.core.errors import ConfigError
 from privaudit.statistics.captions.bootstrap import bootstrap_estimates
+from privaudit.statistics.captions.exact_match import check_answers
 from privaudit.statistics.captions.tokenisation import Tokens
 from privaudit.statistics.estimate import Estimate
 
@@ -40,18 +40,11 @@ def plain_words(answer: str) -> Tokens:
 
 
 def token_f1(answer: str, references: Sequence[str]) -> float:
-    """Return the F1 of the words in common with the best of the references.
+    """Return the F1 of the words in common with the best of the references, 0 to 1.
 
     A word counts as often as it is there. "Unanswerable", and a text without words,
     is all or nothing: it is right where the reference says the same. (The official
     script has an empty text in place of the word.)
-
-    Args:
-        answer: A model's.
-        references: Right answers, one or more.
-
-    Returns:
-        From 0 to 1.
 
     Example:
         >>> token_f1("the dark blue sea", ["blue sea", "water"])
@@ -74,16 +67,8 @@ def same_words(answer: str, references: Sequence[str]) -> bool:
 def short_answer_scores(
     answers: Sequence[str], references: Sequence[Sequence[str]]
 ) -> Float[np.ndarray, "2 records"]:
-    """Return F1 and exact match of each answer.
-
-    Raises:
-        ConfigError: There are not as many answers as questions.
-    """
-    if len(answers) != len(references):
-        raise ConfigError(
-            f"There are {len(answers)} answers to {len(references)} questions. Give one "
-            "for each."
-        )
+    """Return F1 and exact match of each answer, one to each question."""
+    check_answers(answers, references)
     pairs = list(zip(answers, references, strict=True))
     return np.array(
         [[score(*pair) for pair in pairs] for score in (token_f1, same_words)], float

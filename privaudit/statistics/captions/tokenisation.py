@@ -1,4 +1,4 @@
-"""The words of a caption, as the metrics count them."""
+"""Tokeniser of captions, as the metrics count words."""
 
 import html
 import re
@@ -45,7 +45,7 @@ TOKEN = re.compile(
 
 
 def tokenise(caption: str) -> Tokens:
-    """Return a caption's words in lower case, without punctuation.
+    """Return a caption's words in lower case, none for a text of punctuation.
 
     This follows the tokeniser behind published numbers, so that numbers compare: the
     Penn Treebank rules of Stanford CoreNLP 3.4.1 in lower case, after which
@@ -58,12 +58,6 @@ def tokenise(caption: str) -> Tokens:
     currency, keeps smileys and telephone numbers whole, and splits a rare few further
     contractions (``y'all``). The 41,455 captions of Flickr8k and of coco-caption's
     example come out the same from both.
-
-    Args:
-        caption: Any text; blanks of any kind separate words.
-
-    Returns:
-        The words; none for a text of punctuation.
 
     Source: Chen, Fang, Lin, Vedantam, Gupta, Dollar, Zitnick, "Microsoft COCO captions:
     data collection and evaluation server", 2015, section 4.1.

@@ -24,6 +24,9 @@ from privaudit.statistics.intervals import check_confidence
 
 Design = Literal["many runs", "one run"]
 Adjacency = Literal["add/remove-one", "replace-one"]
+AuditScores = Shaped[np.ndarray, "audits canaries"]
+AuditCoins = Bool[np.ndarray, "audits canaries"]
+AuditBounds = Float[np.ndarray, " audits"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,11 +190,7 @@ class EpsilonMethod(ABC):
         """How the bound is found, in words, with what was fixed beforehand."""
 
     @abstractmethod
-    def values(
-        self,
-        scores: Shaped[np.ndarray, "audits canaries"],
-        is_member: Bool[np.ndarray, "audits canaries"],
-    ) -> Float[np.ndarray, " audits"]:
+    def values(self, scores: AuditScores, is_member: AuditCoins) -> AuditBounds:
         """Return the bounds of many audits at once, for simulations; each at least 0.
 
         Nobody can tell here which design the scores are of.
@@ -207,9 +206,7 @@ class EpsilonMethod(ABC):
         n = scores.members, scores.nonmembers
         ceiling = self.ceiling(*n)
         return EpsilonBound(
-            value=min(
-                value, ceiling
-            ),  # they differ by rounding where scores are perfect
+            value=min(value, ceiling),  # perfect scores: they differ by rounding
             confidence=self.confidence,
             delta=self.delta,
             n=n,
@@ -228,11 +225,7 @@ class ManyRunsMethod(EpsilonMethod):
     design: ClassVar[Design] = "many runs"
 
     def __call__(self, scores: IndependentRuns) -> EpsilonBound:
-        """Return the bound.
-
-        Raises:
-            ConfigError: The scores are of one run.
-        """
+        """Return the bound; scores of one run are a ConfigError."""
         return self._bound(scores)
 
 
@@ -242,11 +235,7 @@ class OneRunMethod(EpsilonMethod):
     design: ClassVar[Design] = "one run"
 
     def __call__(self, scores: OneRunCanaries) -> EpsilonBound:
-        """Return the bound.
-
-        Raises:
-            ConfigError: The scores are of many runs, or of fewer canaries than guesses.
-        """
+        """Return the bound; scores of many runs, or too few, are a ConfigError."""
         return self._bound(scores)
 
 
@@ -260,9 +249,8 @@ BOUNDS: Registry[type[EpsilonMethod]] = Registry(
 def other_bounds(design: type[M], **offered: Any) -> list[M]:
     """Return other packages' ways to a bound for a design, in the order of their names.
 
-    Args:
-        design: The class that they inherit from.
-        offered: Parameters, of which each takes those that are fields of its own.
+    ``design`` is the class that they inherit from. Of the parameters that are offered
+    each takes those that are fields of its own.
     """
     kinds = [kind for kind in BOUNDS.usable().values() if issubclass(kind, design)]
     return [

@@ -34,8 +34,6 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
     Gaussian mechanisms compose to one whose squared ``mu`` is the sum of theirs.
 
-    Source: as :func:`gaussian_delta`.
-
     Example:
         >>> round(gaussian_epsilon(1.0, 1e-5), 4)
         4.3772
@@ -52,10 +50,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def gaussian_multiplier(epsilon: float, delta: float) -> float:
-    """Return the least noise multiplier with which one step costs ``epsilon``.
-
-    Source: as :func:`gaussian_delta`.
-    """
+    """Return the least noise multiplier with which one step costs ``epsilon``."""
     from scipy.optimize import brentq
 
     above_zero("epsilon", epsilon)

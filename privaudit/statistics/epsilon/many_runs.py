@@ -13,7 +13,12 @@ from jaxtyping import Bool, Float, Int, Shaped
 from pydantic import Field
 from pydantic.dataclasses import dataclass as options
 
-from privaudit.statistics.epsilon.bound import ManyRunsMethod
+from privaudit.statistics.epsilon.bound import (
+    AuditBounds,
+    AuditCoins,
+    AuditScores,
+    ManyRunsMethod,
+)
 from privaudit.statistics.intervals import clopper_pearson
 
 TINY = 1e-300
@@ -89,14 +94,9 @@ def errors_at(
     counted: Bool[np.ndarray, "audits runs"],
 ) -> tuple[Int[np.ndarray, "audits thresholds"], Int[np.ndarray, "audits thresholds"]]:
     """Return misses and alarms; a score at the threshold is called a member."""
-    columns = [
-        (
-            (~called & is_member & counted).sum(1),
-            (called & ~is_member & counted).sum(1),
-        )
-        for called in (scores >= thresholds[:, [j]] for j in range(thresholds.shape[1]))
-    ]
-    misses, alarms = zip(*columns, strict=True)
+    calls = [scores >= thresholds[:, [j]] for j in range(thresholds.shape[1])]
+    misses = [(~called & is_member & counted).sum(1) for called in calls]
+    alarms = [(called & ~is_member & counted).sum(1) for called in calls]
     return np.stack(misses, axis=1), np.stack(alarms, axis=1)
 
 
@@ -104,14 +104,9 @@ def ceiling_from_errors(
     members: int, nonmembers: int, significance: float, delta: float
 ) -> float:
     """Return the bound without a single error, at least 0."""
-    none = np.zeros((1, 1), np.int64)
+    none, trials = np.zeros((1, 1), np.int64), np.array([[members], [nonmembers]])
     epsilon = epsilon_from_errors(
-        none,
-        none,
-        np.array([members]),
-        np.array([nonmembers]),
-        significance=significance,
-        delta=delta,
+        none, none, *trials, significance=significance, delta=delta
     )
     return max(float(epsilon[0, 0]), 0.0)
 
@@ -125,8 +120,7 @@ class SplitThreshold(ManyRunsMethod):
     show the most.
 
     Source: Jagielski, Ullman and Oprea, "Auditing differentially private machine
-    learning", NeurIPS 2020. Both directions are taken, see
-    :func:`privaudit.statistics.epsilon.many_runs.epsilon_from_rates`.
+    learning", NeurIPS 2020. Both directions are taken, see :func:`epsilon_from_rates`.
 
     Attributes:
         split_seed: Which half a run falls into.
@@ -143,11 +137,7 @@ class SplitThreshold(ManyRunsMethod):
         """How the bound is found, in words."""
         return "Clopper-Pearson, threshold by split"
 
-    def values(
-        self,
-        scores: Shaped[np.ndarray, "audits canaries"],
-        is_member: Bool[np.ndarray, "audits canaries"],
-    ) -> Float[np.ndarray, " audits"]:
+    def values(self, scores: AuditScores, is_member: AuditCoins) -> AuditBounds:
         """Return each audit's bound, at least 0."""
         bounds = _every_other(is_member, self.split_seed)
         thresholds = self._choose(scores, is_member, ~bounds)
@@ -169,10 +159,7 @@ class SplitThreshold(ManyRunsMethod):
         )
 
     def _choose(
-        self,
-        scores: Shaped[np.ndarray, "audits canaries"],
-        is_member: Bool[np.ndarray, "audits canaries"],
-        chooses: Bool[np.ndarray, "audits canaries"],
+        self, scores: AuditScores, is_member: AuditCoins, chooses: AuditCoins
     ) -> Float[np.ndarray, " audits"]:
         # The other half's scores must not even be thresholds: they go to the end.
         falling = np.where(chooses, -scores.astype(np.float64), np.inf)
@@ -195,9 +182,7 @@ class SplitThreshold(ManyRunsMethod):
         return -falling[np.arange(len(best)), best]
 
 
-def _every_other(
-    is_member: Bool[np.ndarray, "audits canaries"], seed: int
-) -> Bool[np.ndarray, "audits canaries"]:
+def _every_other(is_member: AuditCoins, seed: int) -> AuditCoins:
     """Return a random half of the members and one of the non-members, rounded up."""
     order = np.random.default_rng(seed).permutation(is_member.shape[1])
     shuffled = is_member[:, order]
@@ -235,11 +220,7 @@ class MultiSplit(ManyRunsMethod):
         """How the bound is found, in words, with the number of splits."""
         return f"Clopper-Pearson, median of {self.splits} thresholds by split"
 
-    def values(
-        self,
-        scores: Shaped[np.ndarray, "audits canaries"],
-        is_member: Bool[np.ndarray, "audits canaries"],
-    ) -> Float[np.ndarray, " audits"]:
+    def values(self, scores: AuditScores, is_member: AuditCoins) -> AuditBounds:
         """Return each audit's bound, at least 0."""
         single = SplitThreshold(confidence=1 - self.significance / 2, delta=self.delta)
         seeds = range(self.split_seed, self.split_seed + self.splits)
@@ -265,8 +246,7 @@ class FixedGrid(ManyRunsMethod):
     Each threshold's bound is Clopper-Pearson's at its share of the significance
     (Bonferroni), whether or not the threshold is of use. A grid made of the same scores
     (each score, the corners of their ROC curve) is not fixed, and its size corrects for
-    nothing; take quantiles of other runs' scores, or
-    :class:`privaudit.statistics.epsilon.many_runs.SplitThreshold`.
+    nothing; take quantiles of other runs' scores, or :class:`SplitThreshold`.
 
     Attributes:
         thresholds: Fixed before the scores were seen.
@@ -286,11 +266,7 @@ class FixedGrid(ManyRunsMethod):
             return "Clopper-Pearson, one threshold fixed in advance"
         return f"Clopper-Pearson, Bonferroni over {count} thresholds fixed in advance"
 
-    def values(
-        self,
-        scores: Shaped[np.ndarray, "audits canaries"],
-        is_member: Bool[np.ndarray, "audits canaries"],
-    ) -> Float[np.ndarray, " audits"]:
+    def values(self, scores: AuditScores, is_member: AuditCoins) -> AuditBounds:
         """Return each audit's bound, at least 0."""
         grid = np.broadcast_to(self.thresholds, (len(scores), len(self.thresholds)))
         everyone = np.ones_like(is_member)

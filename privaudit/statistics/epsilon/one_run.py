@@ -2,17 +2,28 @@
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Annotated, ClassVar
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Float, Int
 from pydantic import Field
 from pydantic.dataclasses import dataclass as options
 from scipy.special import bdtr, bdtrc, expit, gammaln, log_expit, logit
 
 from privaudit.core.errors import ConfigError, TooFewRecordsError
-from privaudit.statistics.epsilon.bound import OneRunMethod, largest_rejected
+from privaudit.statistics.epsilon.bound import (
+    AuditBounds,
+    AuditCoins,
+    AuditScores,
+    OneRunMethod,
+    largest_rejected,
+)
 from privaudit.statistics.intervals import clopper_pearson
+
+Counts = Int[np.ndarray, " counts"]
+PerCount = Float[np.ndarray, " counts"]
+PValue = Callable[[Counts, int, int, PerCount, float], PerCount]
 
 
 @options(frozen=True, kw_only=True)
@@ -51,11 +62,7 @@ class RankedGuesses(OneRunMethod):
         """How many guesses there are in all."""
         return self.guesses_in + self.guesses_out
 
-    def values(
-        self,
-        scores: Shaped[np.ndarray, "audits canaries"],
-        is_member: Bool[np.ndarray, "audits canaries"],
-    ) -> Float[np.ndarray, " audits"]:
+    def values(self, scores: AuditScores, is_member: AuditCoins) -> AuditBounds:
         """Return each audit's bound, at least 0."""
         counts, back = np.unique(self.correct(scores, is_member), return_inverse=True)
         return self.epsilon_of(counts, scores.shape[1])[back]
@@ -67,21 +74,13 @@ class RankedGuesses(OneRunMethod):
         return float(best[0])
 
     @abstractmethod
-    def epsilon_of(
-        self, correct: Int[np.ndarray, " counts"], canaries: int
-    ) -> Float[np.ndarray, " counts"]:
+    def epsilon_of(self, correct: Counts, canaries: int) -> PerCount:
         """Return the bound for each number of right guesses."""
 
     def correct(
-        self,
-        scores: Shaped[np.ndarray, "audits canaries"],
-        is_member: Bool[np.ndarray, "audits canaries"],
+        self, scores: AuditScores, is_member: AuditCoins
     ) -> Int[np.ndarray, " audits"]:
-        """Return how many guesses are right.
-
-        Raises:
-            ConfigError: There are fewer canaries than guesses.
-        """
+        """Return how many guesses are right; too few canaries are a ConfigError."""
         canaries = scores.shape[1]
         self._check(canaries)
         shuffle = np.random.default_rng(self.tie_seed).permutation(canaries)
@@ -117,49 +116,41 @@ class OneRunGuesses(RankedGuesses):
 
     words = "one-run binomial, {n_in} + {n_out} guesses"
 
-    def epsilon_of(
-        self, correct: Int[np.ndarray, " counts"], canaries: int
-    ) -> Float[np.ndarray, " counts"]:
+    def epsilon_of(self, correct: Counts, canaries: int) -> PerCount:
         """Return the bound for each number of right guesses."""
-        return one_run_epsilon(
-            correct, self.guesses, canaries, self.significance, self.delta
-        )
+        if self.delta == 0:
+            return binomial_epsilon(correct, self.guesses, self.significance)
+        return _largest_epsilon(self, one_run_p_value, correct, canaries)
 
 
-def one_run_epsilon(
-    correct: Int[np.ndarray, " counts"],
-    guesses: int,
-    canaries: int,
-    significance: float,
-    delta: float,
-) -> Float[np.ndarray, " counts"]:
-    """Return the lower bounds on epsilon for so many right guesses, at least 0.
+def binomial_epsilon(correct: Counts, guesses: int, significance: float) -> PerCount:
+    """Return what so many right guesses show at delta = 0, at least 0.
+
+    Randomised response has the binomial tail, so no valid bound shows more.
 
     Example:
-        >>> one_run_epsilon(np.array([80]), 100, 1000, 0.05, 0.0)
+        >>> binomial_epsilon(np.array([80]), 100, 0.05)
         array([0.958...])
     """
     whole = correct.astype(np.float64)
     low, _ = clopper_pearson(whole, guesses, 1 - 2 * significance)
-    pure = np.maximum(logit(low), 0.0)
-    if delta == 0:
-        return pure
+    return np.maximum(logit(low), 0.0)
 
+
+def _largest_epsilon(
+    method: RankedGuesses, p_value: PValue, correct: Counts, canaries: int
+) -> PerCount:
+    """Return the largest epsilon that so many right guesses reject."""
+    guesses, alpha, delta = method.guesses, method.significance, method.delta
     return largest_rejected(
-        lambda epsilon: (
-            one_run_p_value(correct, guesses, canaries, epsilon, delta) < significance
-        ),
-        pure,
+        lambda epsilon: p_value(correct, guesses, canaries, epsilon, delta) < alpha,
+        binomial_epsilon(correct, guesses, alpha),
     )
 
 
 def one_run_p_value(
-    correct: Int[np.ndarray, " counts"],
-    guesses: int,
-    canaries: int,
-    epsilon: Float[np.ndarray, " counts"],
-    delta: float,
-) -> Float[np.ndarray, " counts"]:
+    correct: Counts, guesses: int, canaries: int, epsilon: PerCount, delta: float
+) -> PerCount:
     """Return the chance, at the most, of so many right guesses or more under DP.
 
     P[X >= v] + 2 m delta max over i of P[v > X >= v - i] / i, for v right ones of r
@@ -188,7 +179,7 @@ def one_run_p_value(
 def _log_binomial(
     successes: Int[np.ndarray, "counts outcomes"],
     trials: int,
-    epsilon: Float[np.ndarray, " counts"],
+    epsilon: PerCount,
 ) -> Float[np.ndarray, "counts outcomes"]:
     """Return log P[X = successes] for a chance of e^epsilon / (1 + e^epsilon)."""
     outcomes = np.arange(trials + 1.0)
@@ -216,48 +207,18 @@ class FDPOneRun(RankedGuesses):
 
     words = "one-run f-DP, {n_in} + {n_out} guesses"
 
-    def epsilon_of(
-        self, correct: Int[np.ndarray, " counts"], canaries: int
-    ) -> Float[np.ndarray, " counts"]:
+    def epsilon_of(self, correct: Counts, canaries: int) -> PerCount:
         """Return the bound for each number of right guesses."""
-        return f_dp_one_run_epsilon(
-            correct, self.guesses, canaries, self.significance, self.delta
-        )
-
-
-def f_dp_one_run_epsilon(
-    correct: Int[np.ndarray, " counts"],
-    guesses: int,
-    canaries: int,
-    significance: float,
-    delta: float,
-) -> Float[np.ndarray, " counts"]:
-    """Return the lower bounds on epsilon for so many right guesses, at least 0.
-
-    Randomised response has the binomial tail, so the bound at delta = 0 by that tail is
-    the most that any valid bound can give.
-    """
-    highest = one_run_epsilon(correct, guesses, canaries, significance, 0.0)
-
-    return largest_rejected(
-        lambda epsilon: (
-            f_dp_one_run_p_value(correct, guesses, canaries, epsilon, delta)
-            < significance
-        ),
-        highest,
-    )
+        return _largest_epsilon(self, f_dp_one_run_p_value, correct, canaries)
 
 
 def f_dp_one_run_p_value(
-    correct: Int[np.ndarray, " counts"],
-    guesses: int,
-    canaries: int,
-    epsilon: Float[np.ndarray, " counts"],
-    delta: float,
-) -> Float[np.ndarray, " counts"]:
+    correct: Counts, guesses: int, canaries: int, epsilon: PerCount, delta: float
+) -> PerCount:
     """Return the chance, at the most, of so many right guesses or more under DP; O(1).
 
-    Let p_i be the chance of i right guesses of r at m canaries. For every i
+    Arguments are those of :func:`one_run_p_value`. Let p_i be the chance of i right
+    guesses of r at m canaries. For every i
 
         sum over j > i of j p_j <= e^epsilon sum over j >= i of (r - j) p_j + delta m.
 
@@ -266,13 +227,6 @@ def f_dp_one_run_p_value(
     the mass below v is p_{v-1} P[X < v] / P[X = v - 1], with p_{v-1} from the first
     equality, all linear in p_v. (The other branch of the trade-off function begins
     where that mass is 1 already.)
-
-    Args:
-        correct: v, from 0 to ``guesses``.
-        guesses: r.
-        canaries: m, at least r.
-        epsilon: At least 0, for each count.
-        delta: In [0, 1).
     """
     v = np.maximum(correct, 1)
     share = _share_at(v - 1, guesses, epsilon) * (guesses - v + 1)
@@ -282,11 +236,7 @@ def f_dp_one_run_p_value(
     return np.where((excess > 0) & (correct > 0), np.minimum(p_value, 1.0), 1.0)
 
 
-def _share_at(
-    successes: Int[np.ndarray, " counts"],
-    trials: int,
-    epsilon: Float[np.ndarray, " counts"],
-) -> Float[np.ndarray, " counts"]:
+def _share_at(successes: Counts, trials: int, epsilon: PerCount) -> PerCount:
     """Return P[X = successes] / P[X <= successes], X as likely right as DP allows."""
     failures = trials - successes
     ways = math.lgamma(trials + 1) - gammaln(successes + 1) - gammaln(failures + 1)

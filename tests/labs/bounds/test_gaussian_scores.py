@@ -3,10 +3,10 @@ import pytest
 from scipy.stats import nct, ttest_ind
 
 from privaudit.statistics.epsilon.bound import OneRunCanaries
-from privaudit.statistics.epsilon.calibration import GaussianCanaries
 from privaudit.statistics.epsilon.gaussian_mechanism import gaussian_epsilon
 from privaudit_labs.bounds.gaussian_one_run import GaussianOneRun
 from privaudit_labs.bounds.gaussian_scores import MOST, GaussianScores
+from privaudit_tools.selftest.calibration import GaussianCanaries
 
 
 def test_the_limit_is_that_of_the_two_sample_t_statistic() -> None:

@@ -7,7 +7,7 @@ What holds of any bound is asked of these by the package's own tests, which
 import numpy as np
 import pytest
 
-from privaudit.statistics.epsilon.calibration import (
+from privaudit_tools.selftest.calibration import (
     RandomisedResponse,
     coverage,
     standard_bounds,

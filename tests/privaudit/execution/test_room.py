@@ -20,8 +20,8 @@ def test_the_limits_of_containers_count_of_either_version(tmp_path: Path) -> Non
     for name, limit in limits.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"{limit}\n")
-    assert room.memory_limits(groups, tmp_path) == [3000, 2**63 - 4096, 4000]
-    assert room.memory_limits(tmp_path / "none", tmp_path) == []
+    assert list(room.memory_limits(groups, tmp_path)) == [3000, 2**63 - 4096, 4000]
+    assert not list(room.memory_limits(tmp_path / "none", tmp_path))
 
 
 def test_the_smaller_memory_counts(monkeypatch: pytest.MonkeyPatch) -> None:

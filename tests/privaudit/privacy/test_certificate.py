@@ -9,23 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privaudit.core.errors import ConfigError
-from privaudit.privacy.accountant import (
-    SamplingPhase,
-    epsilon_of,
-    gaussian_epsilon,
-    noise_multiplier_for,
-)
+from privaudit.privacy.accountant import SamplingPhase, epsilon_of, noise_multiplier_for
 from privaudit.privacy.certificate import (
     Certificate,
     CertifiedView,
     certify,
     effective_noise,
 )
-from privaudit.privacy.events import (
-    MechanismEvent,
-    NoiseAt,
-    sensitivity,
-)
+from privaudit.privacy.events import MechanismEvent, NoiseAt, sensitivity
+from privaudit.statistics.epsilon.gaussian_mechanism import gaussian_epsilon
 
 DELTA = 1e-5
 VIEWS: tuple[CertifiedView, ...] = get_args(CertifiedView)

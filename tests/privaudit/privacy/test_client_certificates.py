@@ -12,28 +12,20 @@ from privaudit.core.errors import ConfigError
 from privaudit.privacy.accountant import SamplingPhase, epsilon_of, tightest_epsilon
 from privaudit.privacy.certificate import Certificate, CertifiedView, certify
 from privaudit.privacy.events import MechanismEvent
+from tests.privaudit.privacy.test_certificate import DELTA, SHARED
 
-DELTA = 1e-5
-EVENT = MechanismEvent(
-    release="global",
-    noise_multiplier=8.0,
-    sensitivity=2.0,
-    clip_norm=1.0,
-    sampling_rate=0.3,
-    sampling="without-replacement",
-    noise_at="distributed",
-    parties=3,
-    per_record=False,
-    unit="client",
-    adjacency="replace-one",
-)
+CLIENT_EVENT = replace(
+    SHARED, noise_multiplier=8.0, sensitivity=2.0, sampling_rate=0.3,
+    sampling="without-replacement", noise_at="distributed", parties=3,
+    per_record=False, unit="client", adjacency="replace-one",
+)  # fmt: skip
 
 
 def test_drawing_clients_without_replacement_is_dp_accountings() -> None:
     theirs = RdpAccountant(neighboring_relation=NeighboringRelation.REPLACE_ONE)
     event = SampledWithoutReplacementDpEvent(10, 3, GaussianDpEvent(4.0))
     theirs.compose(event, 20)
-    found = certify([[EVENT]] * 20, "released", DELTA)
+    found = certify([[CLIENT_EVENT]] * 20, "released", DELTA)
     assert found.epsilon == pytest.approx(theirs.get_epsilon(DELTA))
     unsampled = epsilon_of([SamplingPhase(4.0, 1.0, 20)], DELTA, "gaussian-exact")
     assert float(found.epsilon or 99) < unsampled
@@ -44,7 +36,7 @@ def test_who_knows_the_participants_gets_no_benefit_of_the_draw(
     view: CertifiedView,
 ) -> None:
     drawn, all_of_them = (
-        certify([[replace(EVENT, sampling_rate=rate)]] * 20, view, DELTA)
+        certify([[replace(CLIENT_EVENT, sampling_rate=rate)]] * 20, view, DELTA)
         for rate in (0.3, 1.0)
     )
     assert drawn.epsilon == all_of_them.epsilon
@@ -52,7 +44,7 @@ def test_who_knows_the_participants_gets_no_benefit_of_the_draw(
 
 def test_a_client_that_is_left_out_is_not_one_that_is_replaced() -> None:
     """Another would have been drawn in its place: the draw then proves nothing."""
-    left_out = replace(EVENT, adjacency="add/remove-one", sensitivity=1.0)
+    left_out = replace(CLIENT_EVENT, adjacency="add/remove-one", sensitivity=1.0)
     found = certify([[left_out]] * 20, "released", DELTA)
     assert found.accountant == "gaussian-exact"
     assert found.adjacency == "add/remove-one"
@@ -74,18 +66,20 @@ def test_other_accountants_do_not_know_such_a_draw() -> None:
 
 
 def test_noise_on_what_nothing_bounds_proves_nothing() -> None:
-    found = certify([[replace(EVENT, bounded=False)]], "released", DELTA)
+    found = certify([[replace(CLIENT_EVENT, bounded=False)]], "released", DELTA)
     assert found.epsilon is None
     assert "not clipped" in found.why
 
 
 def test_units_do_not_mix() -> None:
     with pytest.raises(ConfigError, match="do not add up"):
-        certify([[EVENT, replace(EVENT, unit="record")]], "released", DELTA)
+        certify(
+            [[CLIENT_EVENT, replace(CLIENT_EVENT, unit="record")]], "released", DELTA
+        )
 
 
 def test_a_certificate_keeps_unit_and_adjacency_in_json() -> None:
-    found = certify([[EVENT]], "server", DELTA)
+    found = certify([[CLIENT_EVENT]], "server", DELTA)
     again = Certificate.from_json(found.to_json())
     assert (again.unit, again.adjacency) == ("client", "replace-one")
-    assert MechanismEvent.from_json(EVENT.to_json()) == EVENT
+    assert MechanismEvent.from_json(CLIENT_EVENT.to_json()) == CLIENT_EVENT

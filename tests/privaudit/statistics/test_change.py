@@ -13,7 +13,7 @@ from privaudit.statistics.change import (
     judge_changes,
     p_value_within,
 )
-from privaudit.statistics.comparisons import paired_auroc_difference
+from privaudit.statistics.comparisons import pooled_paired_auroc_difference
 from privaudit.statistics.estimate import Estimate, paired_difference, unresolved
 from privaudit.statistics.intervals import normal_quantile
 
@@ -96,9 +96,9 @@ def test_the_p_value_at_no_margin_is_the_comparisons_own(
     a, b = rng.normal(size=80) + 0.8 * truth, rng.normal(size=80)
 
     def interval_at(confidence: float) -> Estimate:
-        return paired_auroc_difference(a, b, truth, confidence).estimate
+        return pooled_paired_auroc_difference([(a, b, truth)], confidence).estimate
 
-    expected = paired_auroc_difference(a, b, truth).p_value
+    expected = pooled_paired_auroc_difference([(a, b, truth)]).p_value
     assert p_value_within(interval_at, 0.0) == pytest.approx(expected, rel=1e-3)
 
 

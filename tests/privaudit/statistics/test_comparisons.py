@@ -8,7 +8,6 @@ from privaudit.core.errors import ConfigError
 from privaudit.statistics.comparisons import (
     holm,
     paired_accuracy_difference,
-    paired_auroc_difference,
     pooled_paired_auroc_difference,
 )
 from privaudit.statistics.delong import delong_components
@@ -48,8 +47,8 @@ def test_the_p_value_is_near_the_golden_normal_one(case: int) -> None:
     known = golden("roc", f"c{case}_")
     classes = [known[f"scores{a}_{c}"] for a in (1, 2) for c in ("pos", "neg")]
     truth = np.arange(len(classes[0]) + len(classes[1])) < len(classes[0])
-    ours = paired_auroc_difference(
-        np.concatenate(classes[:2]), np.concatenate(classes[2:]), truth
+    ours = pooled_paired_auroc_difference(
+        [(np.concatenate(classes[:2]), np.concatenate(classes[2:]), truth)]
     )
     normal = float(known["paired_p_two_sided"])
     assert normal <= ours.p_value <= normal + 0.02
@@ -57,7 +56,7 @@ def test_the_p_value_is_near_the_golden_normal_one(case: int) -> None:
 
 def test_the_difference_is_that_of_the_aurocs(rng: np.random.Generator) -> None:
     a, b, truth = _correlated(rng, 60, shift=1.0)
-    ours = paired_auroc_difference(a, b, truth)
+    ours = pooled_paired_auroc_difference([(a, b, truth)])
     expected = auroc(a[truth], a[~truth]).value - auroc(b[truth], b[~truth]).value
     assert ours.estimate.value == pytest.approx(expected, abs=1e-12)
     assert ours.estimate.n == (30, 30)
@@ -66,8 +65,8 @@ def test_the_difference_is_that_of_the_aurocs(rng: np.random.Generator) -> None:
 @given(seed=st.integers(0, 2**32 - 1))
 def test_swapping_the_attacks_mirrors_the_comparison(seed: int) -> None:
     a, b, truth = _correlated(np.random.default_rng(seed), 20)
-    ours = paired_auroc_difference(a, b, truth)
-    mirror = paired_auroc_difference(b, a, truth)
+    ours = pooled_paired_auroc_difference([(a, b, truth)])
+    mirror = pooled_paired_auroc_difference([(b, a, truth)])
     assert ours.estimate.low == pytest.approx(-mirror.estimate.high, abs=1e-9)
     assert ours.p_value == pytest.approx(mirror.p_value)
     assert ours.estimate.excludes(0) == (ours.p_value < 0.05)
@@ -75,14 +74,14 @@ def test_swapping_the_attacks_mirrors_the_comparison(seed: int) -> None:
 
 def test_the_same_scores_do_not_differ() -> None:
     scores, truth = np.arange(20.0), np.arange(20) % 2 == 0
-    ours = paired_auroc_difference(scores, scores, truth)
+    ours = pooled_paired_auroc_difference([(scores, scores, truth)])
     assert (ours.estimate.value, ours.p_value) == (0, 1)
     assert ours.estimate.low < 0 < ours.estimate.high
 
 
 def test_perfect_against_reversed_is_a_difference_of_one() -> None:
     truth = np.arange(20) < 10
-    ours = paired_auroc_difference(truth * 1.0, truth * -1.0, truth)
+    ours = pooled_paired_auroc_difference([(truth * 1.0, truth * -1.0, truth)])
     assert ours.estimate.value == 1
     assert 0 < ours.estimate.low < 1
     assert ours.p_value < 0.05
@@ -94,7 +93,7 @@ def test_groups_are_weighted_by_pairs_and_the_empty_left_out(
     whole = _correlated(rng, 40, shift=1.0)
     members_only = np.ones(3), np.zeros(3), np.ones(3, bool)
     ours = pooled_paired_auroc_difference([whole, members_only])
-    assert ours.estimate.value == paired_auroc_difference(*whole).estimate.value
+    assert ours.estimate.value == pooled_paired_auroc_difference([whole]).estimate.value
     assert "1 left out" in ours.estimate.method
     with pytest.raises(ConfigError, match="None of 1 groups"):
         pooled_paired_auroc_difference([members_only])
@@ -102,7 +101,7 @@ def test_groups_are_weighted_by_pairs_and_the_empty_left_out(
 
 def test_unaligned_scores_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"\[3, 2, 3\]"):
-        paired_auroc_difference(np.zeros(3), np.zeros(2), np.ones(3, bool))
+        pooled_paired_auroc_difference([(np.zeros(3), np.zeros(2), np.ones(3, bool))])
 
 
 @pytest.mark.parametrize("sizes", [(12,), (20,), (60,), (4, 6, 9, 30), (2, 3, 4)])
@@ -126,13 +125,15 @@ def test_a_class_that_ties_is_not_certain_of_a_difference(
     truth, alarms = np.arange(110) < 100, []
     for _ in range(200):
         some = 1.0 * (rng.random(110) < 0.05)
-        alarms.append(paired_auroc_difference(some, np.zeros(110), truth).p_value)
+        alarms.append(
+            pooled_paired_auroc_difference([(some, np.zeros(110), truth)]).p_value
+        )
     assert np.mean(np.array(alarms) < 0.05) <= 0.05
 
 
 def test_in_balanced_classes_a_comparison_is_delongs(rng: np.random.Generator) -> None:
     a, b, truth = _correlated(rng, 400, shift=1.0)
-    ours = paired_auroc_difference(a, b, truth).estimate
+    ours = pooled_paired_auroc_difference([(a, b, truth)]).estimate
     difference = delong_components(a[truth], a[~truth]) - delong_components(
         b[truth], b[~truth]
     )
@@ -146,7 +147,7 @@ def test_a_true_difference_is_covered_and_found(rng: np.random.Generator) -> Non
     covered, found = [], []
     for _ in range(400):
         good, blind = rng.normal(size=200) + truth, rng.normal(size=200)
-        ours = paired_auroc_difference(good, blind, truth)
+        ours = pooled_paired_auroc_difference([(good, blind, truth)])
         covered.append(not ours.estimate.excludes(expected))
         found.append(ours.p_value < 0.05)
     assert np.mean(covered) >= 0.95 - 3 * np.sqrt(0.05 * 0.95 / 400)

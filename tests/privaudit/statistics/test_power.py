@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from privaudit.core.errors import ConfigError
-from privaudit.statistics.comparisons import paired_auroc_difference
+from privaudit.statistics.comparisons import pooled_paired_auroc_difference
 from privaudit.statistics.delong import delong_components
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.power import (
@@ -85,7 +85,7 @@ def test_the_planned_comparisons_find_what_they_were_planned_for(
             + _shift(level) * truth
             for noise, level in zip(own, (baseline + difference, baseline), strict=True)
         )
-        found.append(paired_auroc_difference(a, b, truth).estimate.low > 0)
+        found.append(pooled_paired_auroc_difference([(a, b, truth)]).estimate.low > 0)
     assert abs(np.mean(found) - 0.8) <= ERROR + 0.03
 
 
@@ -131,13 +131,15 @@ def test_so_many_records_do_exclude_the_margin(rng: np.random.Generator) -> None
     margin, asked = 0.08, []
     for _ in range(50):
         a, b = rng.normal(size=(2, 200))
-        plain = paired_auroc_difference(a, b, np.arange(200) < 100).estimate
+        plain = pooled_paired_auroc_difference([(a, b, np.arange(200) < 100)]).estimate
         asked.append(enough_to_exclude(plain, margin))
     size = int(np.median(asked)) // 2
     within = []
     for _ in range(REPEATS):
         a, b = rng.normal(size=(2, 2 * size))
-        found = paired_auroc_difference(a, b, np.arange(2 * size) < size).estimate
+        found = pooled_paired_auroc_difference(
+            [(a, b, np.arange(2 * size) < size)]
+        ).estimate
         within.append(-margin < found.low and found.high < margin)
     assert abs(np.mean(within) - 0.8) <= ERROR + 0.03
 

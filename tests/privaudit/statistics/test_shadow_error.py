@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from privaudit.statistics.comparisons import Comparison, paired_auroc_difference
+from privaudit.statistics.comparisons import Comparison, pooled_paired_auroc_difference
 from privaudit.statistics.delong import delong_components
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.roc import pooled_auroc
@@ -141,7 +141,7 @@ def difference(
     scores = np.concatenate([members, others])
     theirs = np.concatenate([their_members, their_others])
     is_member = np.arange(len(scores)) < len(members)
-    plain = paired_auroc_difference(scores, theirs, is_member)
+    plain = pooled_paired_auroc_difference([(scores, theirs, is_member)])
     variance = shadow_variance(left, their_left)
     return plain, difference_with_shadow_error(plain, variance, len(left))
 

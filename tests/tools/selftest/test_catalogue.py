@@ -12,7 +12,6 @@ import pytest
 
 from privaudit.cli import main as cli
 from privaudit.statistics import (
-    bootstrap,
     change,
     comparisons,
     curve,
@@ -24,6 +23,7 @@ from privaudit.statistics import (
 from privaudit.statistics import verdict as verdicts
 from privaudit.statistics.epsilon.one_run import OneRunGuesses
 from privaudit.statistics.estimate import Estimate
+from privaudit_tools.selftest import bootstrap
 from privaudit_tools.selftest.catalogue import CHECKS
 from privaudit_tools.selftest.check import SelftestCheck, run_checks
 

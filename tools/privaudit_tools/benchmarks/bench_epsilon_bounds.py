@@ -11,7 +11,10 @@ import pytest
 from scipy.stats import binom
 
 from privaudit.statistics.epsilon.bound import EpsilonMethod
-from privaudit.statistics.epsilon.calibration import (
+from privaudit.statistics.epsilon.many_runs import MultiSplit, epsilon_from_errors
+from privaudit.statistics.epsilon.one_run import FDPOneRun, OneRunGuesses
+from privaudit.statistics.estimate import Estimate, proportion
+from privaudit_tools.selftest.calibration import (
     GaussianCanaries,
     RandomisedResponse,
     Silence,
@@ -20,9 +23,6 @@ from privaudit.statistics.epsilon.calibration import (
     simulated,
     standard_bounds,
 )
-from privaudit.statistics.epsilon.many_runs import MultiSplit, epsilon_from_errors
-from privaudit.statistics.epsilon.one_run import FDPOneRun, OneRunGuesses
-from privaudit.statistics.estimate import Estimate, proportion
 
 AUDITS, REPEATS = 1000, 200
 EPSILONS = (1.0, 4.0, 8.0)

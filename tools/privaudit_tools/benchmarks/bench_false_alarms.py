@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.special import ndtri
 
-from privaudit.statistics.bootstrap import bootstrap_auroc
 from privaudit.statistics.roc import auroc
+from privaudit_tools.selftest.bootstrap import bootstrap_auroc
 from privaudit_tools.selftest.false_alarms import (
     DISTRIBUTIONS,
     RATES,

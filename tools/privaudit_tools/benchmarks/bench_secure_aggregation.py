@@ -42,7 +42,7 @@ from privaudit.privacy.secure_aggregation.protocol import (
     aggregate,
     threshold_of,
 )
-from privaudit.privacy.secure_aggregation.randomness import SeededSecrets
+from privaudit.privacy.secure_aggregation.randomness import KeyedSecrets
 from privaudit.privacy.secure_aggregation.server import Server
 from privaudit.privacy.secure_aggregation.sharing import combine, split
 from privaudit_tools.benchmarks.measuring import machine, spread, timed
@@ -157,7 +157,9 @@ def test_a_graph_against_all_pairs(clients: int, pairs: str) -> None:
     if pairs == "all" and clients > 300:
         make[1:] = [Sparing] * (clients - 1)
     everyone = [
-        make[i](i, identity, roster, threshold, SeededSecrets(Seeds(0), 0, f"c{i}"))
+        make[i](
+            i, identity, roster, threshold, KeyedSecrets.of_seed(Seeds(0), 0, f"c{i}")
+        )
         for i, identity in enumerate(identities)
     ]
     Sparing.everyone = everyone
@@ -238,7 +240,7 @@ def masked(
 ) -> ProtocolOutcome:
     """Run the whole protocol."""
     seeds = Seeds(0)
-    entropies = [SeededSecrets(seeds, 0, f"c{i}") for i in range(len(updates))]
+    entropies = [KeyedSecrets.of_seed(seeds, 0, f"c{i}") for i in range(len(updates))]
     identities = [Identity(i.to_bytes(32)) for i in range(len(updates))]
     codes = [code.encode(update) for update in updates]
     return aggregate(codes, identities, entropies, code, lost=lost)

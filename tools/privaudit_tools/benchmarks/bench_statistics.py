@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from privaudit.statistics.bootstrap import Resampling, bootstrap_auroc
 from privaudit.statistics.roc import auroc
 from privaudit_tools.benchmarks.measuring import machine, spread, timed
+from privaudit_tools.selftest.bootstrap import Resampling, bootstrap_auroc
 
 PASSES, SCORES, SECONDS = 5, 500_000, 1.0
 REPLICATES, RATIO = 1000, 5

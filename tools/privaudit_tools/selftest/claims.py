@@ -67,7 +67,7 @@ def _differs(rng: np.random.Generator) -> bool:
 def _sees_change(rng: np.random.Generator) -> bool:
     better = _PAIRED.baseline + _PAIRED.difference
     scores = _two_attacks(rng, _RISE, better, _PAIRED.baseline)
-    return comparisons.paired_auroc_difference(*scores).estimate.low > 0
+    return comparisons.pooled_paired_auroc_difference([scores]).estimate.low > 0
 
 
 def _regression(rng: np.random.Generator) -> bool:

@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from privaudit.statistics.epsilon import calibration
 from privaudit.statistics.epsilon.bound import EpsilonMethod
-from privaudit.statistics.epsilon.calibration import (
+from privaudit.statistics.estimate import Estimate, proportion
+from privaudit_tools.selftest import calibration
+from privaudit_tools.selftest.calibration import (
     GaussianCanaries,
     RandomisedResponse,
     Silence,
     SimulatedMechanism,
 )
-from privaudit.statistics.estimate import Estimate, proportion
 from privaudit_tools.selftest.check import CONFIDENCE, Measure, SelftestCheck
 
 _GROUP = "epsilon bounds at 95 %"

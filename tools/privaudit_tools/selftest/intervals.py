@@ -6,7 +6,8 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from privaudit.statistics import bootstrap, comparisons, curve, guesses, roc
+from privaudit.statistics import comparisons, curve, guesses, roc
+from privaudit_tools.selftest import bootstrap
 from privaudit_tools.selftest.check import SelftestCheck, by_coin, share_of
 
 _GROUP = "intervals at 95 %"
@@ -77,8 +78,8 @@ def _paired_aurocs(rng: np.random.Generator) -> bool:
     """Say whether the difference of a leak of 0.7 and of noise is covered."""
     scores, truth = rng.normal(size=(2, 200)), np.arange(200) < 100
     shift = math.sqrt(2) * float(ndtri(0.7))
-    difference = comparisons.paired_auroc_difference(
-        scores[0] + shift * truth, scores[1], truth
+    difference = comparisons.pooled_paired_auroc_difference(
+        [(scores[0] + shift * truth, scores[1], truth)]
     )
     return not difference.estimate.excludes(0.2)
 

@@ -15,7 +15,7 @@ from privaudit.privacy.secure_aggregation.identities import Roster
 from privaudit.privacy.secure_aggregation.masks import pair_mask, pair_sign, self_mask
 from privaudit.privacy.secure_aggregation.packets import Arrays, FaultError, Party
 from privaudit.privacy.secure_aggregation.primitives import KEY, agree, key_pair
-from privaudit.privacy.secure_aggregation.randomness import SeededSecrets
+from privaudit.privacy.secure_aggregation.randomness import KeyedSecrets
 from privaudit.privacy.secure_aggregation.sharing import combine
 from tests.privaudit.privacy.secure_aggregation.conftest import identities_of
 
@@ -141,7 +141,7 @@ class ActiveServer:
         return bool(error <= len(victims) * self.code.step)
 
     def _client(self, me: Party, make: Make) -> Client:
-        entropy = SeededSecrets(Seeds(self.parties), 0, f"c{me}")
+        entropy = KeyedSecrets.of_seed(Seeds(self.parties), 0, f"c{me}")
         return make(me, self.identities[me], self.roster, self.threshold, entropy)
 
     def _upload(

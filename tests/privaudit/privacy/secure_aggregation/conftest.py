@@ -19,7 +19,7 @@ from privaudit.privacy.secure_aggregation.primitives import (
     unseal,
 )
 from privaudit.privacy.secure_aggregation.protocol import ProtocolOutcome, aggregate
-from privaudit.privacy.secure_aggregation.randomness import SeededSecrets
+from privaudit.privacy.secure_aggregation.randomness import KeyedSecrets
 from privaudit.privacy.secure_aggregation.sharing import split
 
 THREE = [[0.5, -1.0], [0.25, 2.0], [1.0, 3.0]]
@@ -47,7 +47,9 @@ def summed(
 ) -> ProtocolOutcome:
     """Run the protocol on updates that are written out."""
     code = FixedPoint(len(updates), 64 if bits == 64 else 32, largest)
-    entropies = [SeededSecrets(Seeds(seed), 0, f"c{i}") for i in range(len(updates))]
+    entropies = [
+        KeyedSecrets.of_seed(Seeds(seed), 0, f"c{i}") for i in range(len(updates))
+    ]
     codes = [code.encode(np.array(update, dtype=np.float64)) for update in updates]
     identities = identities_of(len(updates))
     return aggregate(

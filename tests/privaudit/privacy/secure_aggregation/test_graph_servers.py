@@ -198,9 +198,6 @@ def test_a_signature_is_of_one_graph() -> None:
         assert signed == [False, True, False, False, False]
 
 
-UPDATES = np.array([[2.0**i, -i] for i in range(12)]).tolist()
-
-
 @pytest.mark.parametrize("kind", ["keys", "shares", "signatures"])
 def test_a_servers_list_that_names_a_stranger_aborts_the_round(kind: str) -> None:
     """Client 5 is none of client 0's neighbours; it stands in for client 2."""
@@ -213,7 +210,8 @@ def test_a_servers_list_that_names_a_stranger_aborts_the_round(kind: str) -> Non
     def carry(packet: Packet) -> Packet:
         return altered(kind, stranger, sender=SERVER, to=0)(packet)
 
-    outcome = summed(UPDATES, graph=ring(12, 4, 3), largest=4096.0, carry=carry)
+    updates = [[2.0**i, float(-i)] for i in range(12)]
+    outcome = summed(updates, graph=ring(12, 4, 3), largest=4096.0, carry=carry)
     assert outcome.total is None
     (fault,) = outcome.faults
     assert (fault.client, fault.accuser) == (SERVER, 0)

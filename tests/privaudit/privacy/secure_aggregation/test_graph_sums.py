@@ -24,7 +24,6 @@ from privaudit.privacy.secure_aggregation.packets import (
 from privaudit.privacy.secure_aggregation.protocol import ProtocolOutcome
 from tests.privaudit.privacy.secure_aggregation.conftest import decoded, summed
 
-shamir = pytest.importorskip("Crypto.Protocol.SecretSharing").Shamir
 NEVER, PARTIES = len(STAGES), 12
 GRAPH = MaskingGraph.drawn(PARTIES, Density(6, 5), bytes(32))
 UPDATES = np.array([[2.0**i, -(3.0**i) / 4096] for i in range(PARTIES)])
@@ -128,6 +127,7 @@ def test_the_sum_is_what_the_formulas_make_of_the_packets() -> None:
 
     Total = uploads - PRG(b_u) of survivors u - the masks of survivors with those gone.
     """
+    shamir = pytest.importorskip("Crypto.Protocol.SecretSharing").Shamir
     pattern = tuple(
         {3: MASKED, 8: MASKED, 6: REVEALED}.get(c, NEVER) for c in range(12)
     )

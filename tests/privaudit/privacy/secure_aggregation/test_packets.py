@@ -24,7 +24,7 @@ from privaudit.privacy.secure_aggregation.packets import (
     read_list,
 )
 from privaudit.privacy.secure_aggregation.protocol import threshold_of
-from privaudit.privacy.secure_aggregation.randomness import SeededSecrets
+from privaudit.privacy.secure_aggregation.randomness import KeyedSecrets
 from privaudit.privacy.secure_aggregation.server import Server
 from tests.privaudit.privacy.secure_aggregation.conftest import Change, altered
 
@@ -203,7 +203,7 @@ def test_six_of_forty_thousand_clients_sum_up() -> None:
     roster, code = Roster(tuple(publics), ""), FixedPoint(MANY)
     codes = {client: code.encode(np.array([float(client), 0.5])) for client in FEW}
     clients = [
-        Client(c, identities[c], roster, 5, SeededSecrets(Seeds(0), 0, f"c{c}"))
+        Client(c, identities[c], roster, 5, KeyedSecrets.of_seed(Seeds(0), 0, f"c{c}"))
         for c in FEW
     ]
     server = Server(roster, 5, codes[0])

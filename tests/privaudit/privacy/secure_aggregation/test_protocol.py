@@ -17,7 +17,7 @@ from privaudit.privacy.secure_aggregation.protocol import (
     aggregate,
     threshold_of,
 )
-from privaudit.privacy.secure_aggregation.randomness import SeededSecrets, SystemSecrets
+from privaudit.privacy.secure_aggregation.randomness import KeyedSecrets, SystemSecrets
 from tests.privaudit.privacy.secure_aggregation.bounds import (
     error_of_sum,
     most_colluders,
@@ -41,7 +41,7 @@ def test_two_clients_masks_are_put_on_by_hand() -> None:
     """The first adds what both agreed on, the second takes it off; and its own."""
     outcome = summed([[1.0], [2.0]])
     codes = FixedPoint(2, 64, 8.0).encode(np.array([1.0, 2.0]))
-    first, second = (SeededSecrets(Seeds(0), 0, name) for name in ("c0", "c1"))
+    first, second = (KeyedSecrets.of_seed(Seeds(0), 0, name) for name in ("c0", "c1"))
     private, _ = key_pair(first("mask key", 16))
     _, public = key_pair(second("mask key", 16))
     shared = pair_mask(agree(private, public), codes[:1], "", 1, 0)

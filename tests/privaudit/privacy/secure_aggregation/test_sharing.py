@@ -1,4 +1,5 @@
 from itertools import combinations
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -7,7 +8,10 @@ from hypothesis import strategies as st
 from privaudit.privacy.secure_aggregation.sharing import combine, split, times
 
 SECRET = bytes(range(16))
-pycryptodome = pytest.importorskip("Crypto.Protocol.SecretSharing")
+
+
+def pycryptodome() -> Any:
+    return pytest.importorskip("Crypto.Protocol.SecretSharing").Shamir
 
 
 def elements() -> st.SearchStrategy[int]:
@@ -34,10 +38,11 @@ def test_the_elements_form_a_field(a: int, b: int, c: int) -> None:
 
 
 def test_pycryptodome_reads_our_shares_and_we_read_its() -> None:
+    shamir = pycryptodome()
     ours = split(SECRET, 4, range(7), bytes(range(100, 148)))
-    theirs = pycryptodome.Shamir.split(4, 7, SECRET)
+    theirs = shamir.split(4, 7, SECRET)
     for some in combinations(range(7), 4):
-        assert pycryptodome.Shamir.combine([(i + 1, ours[i]) for i in some]) == SECRET
+        assert shamir.combine([(i + 1, ours[i]) for i in some]) == SECRET
         assert combine({i: dict(theirs)[i + 1] for i in some}) == SECRET
 
 
@@ -57,7 +62,7 @@ def test_too_few_shares_fit_every_secret() -> None:
     """Two points of a parabola: any value at 0 has one parabola through all three."""
     shares = split(SECRET, 3, range(5), bytes(range(50, 82)))
     for other in (bytes(16), b"\xff" * 16):
-        third = pycryptodome.Shamir.combine(  # the value at 3, from those at 0, 1, 2
+        third = pycryptodome().combine(  # the value at 3, from those at 0, 1, 2
             [(0 ^ 3, other), (1 ^ 3, shares[0]), (2 ^ 3, shares[1])]
         )
         assert combine({0: shares[0], 1: shares[1], 2: third}) == other

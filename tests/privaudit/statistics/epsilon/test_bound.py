@@ -20,7 +20,7 @@ from privaudit.statistics.epsilon.bound import (
     largest_rejected,
     require_design,
 )
-from privaudit.statistics.epsilon.calibration import standard_bounds
+from privaudit_tools.selftest.calibration import standard_bounds
 
 NAMES = sorted(standard_bounds(10))
 BOUND = EpsilonBound(

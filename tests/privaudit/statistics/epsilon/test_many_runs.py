@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from scipy.stats import beta, binom
 
 from privaudit.statistics.epsilon.bound import IndependentRuns
-from privaudit.statistics.epsilon.calibration import GaussianCanaries
 from privaudit.statistics.epsilon.many_runs import (
     FixedGrid,
     MultiSplit,
@@ -19,6 +18,7 @@ from privaudit.statistics.epsilon.many_runs import (
     errors_at,
     highest_error_rates,
 )
+from privaudit_tools.selftest.calibration import GaussianCanaries
 from tests.golden import golden
 
 

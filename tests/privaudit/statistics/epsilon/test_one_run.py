@@ -1,5 +1,4 @@
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -12,12 +11,21 @@ from privaudit.statistics.epsilon.bound import OneRunCanaries
 from privaudit.statistics.epsilon.one_run import (
     FDPOneRun,
     OneRunGuesses,
-    f_dp_one_run_epsilon,
     f_dp_one_run_p_value,
-    one_run_epsilon,
     one_run_p_value,
 )
 from tests.golden import golden
+
+
+def epsilon_of(
+    kind: type[OneRunGuesses | FDPOneRun],
+    counts: np.ndarray,
+    r: int,
+    m: int,
+    delta: float,
+) -> np.ndarray:
+    """Return the bounds of r guesses at m canaries, of which ``counts`` are right."""
+    return kind(guesses_in=r, guesses_out=0, delta=delta).epsilon_of(counts, m)
 
 
 def plain_p_value(v: int, r: int, m: int, epsilon: float, delta: float) -> float:
@@ -59,7 +67,7 @@ def test_p_values_equal_the_golden_ones() -> None:
 def test_counts_give_the_golden_epsilon(delta: float, name: str) -> None:
     known = golden("audit_bounds")
     ours = [
-        one_run_epsilon(np.array([v]), r, m, significance=0.05, delta=delta)[0]
+        epsilon_of(OneRunGuesses, np.array([v]), r, m, delta)[0]
         for m, r, v in known["cnt_m_guess_correct"].tolist()
     ]
     expected = known[f"cnt_eps_one_run_s05_{name}"]
@@ -105,16 +113,16 @@ def test_the_p_value_rises_with_epsilon_wherever_it_decides(delta: float) -> Non
             assert (np.diff(deciding) >= -1e-12).all(), (r, m, v)
 
 
-@pytest.mark.parametrize("epsilon_of", [one_run_epsilon, f_dp_one_run_epsilon])
+@pytest.mark.parametrize("kind", [OneRunGuesses, FDPOneRun])
 @given(
     r=st.integers(1, 200),
     m=st.integers(200, 2000),
     delta=st.sampled_from([0.0, 1e-6, 1e-4]),
 )
 def test_more_right_guesses_never_show_less(
-    epsilon_of: Callable[..., np.ndarray], r: int, m: int, delta: float
+    kind: type[OneRunGuesses | FDPOneRun], r: int, m: int, delta: float
 ) -> None:
-    epsilon = epsilon_of(np.arange(r + 1), r, m, significance=0.05, delta=delta)
+    epsilon = epsilon_of(kind, np.arange(r + 1), r, m, delta)
     assert (np.diff(epsilon) >= -1e-9).all()
     assert epsilon[0] == 0
 
@@ -216,15 +224,17 @@ def test_without_delta_it_is_no_tighter_than_the_binomial(
 
 def test_epsilon_is_where_the_p_value_is_the_significance() -> None:
     counts = np.array([60, 80, 100])
-    epsilon = f_dp_one_run_epsilon(counts, 100, 1000, significance=0.05, delta=1e-5)
+    epsilon = epsilon_of(FDPOneRun, counts, 100, 1000, 1e-5)
     p = f_dp_one_run_p_value(counts, 100, 1000, epsilon, 1e-5)
     assert p == pytest.approx(np.full(3, 0.05), abs=1e-9)
 
 
 def test_few_guesses_among_many_canaries_lose_less_to_delta() -> None:
-    count, options = np.array([200]), {"significance": 0.05, "delta": 1e-5}
-    ours = f_dp_one_run_epsilon(count, 200, 20_000, **options)
-    assert ours[0] > one_run_epsilon(count, 200, 20_000, **options)[0] + 0.1
+    binomial, ours = (
+        epsilon_of(kind, np.array([200]), 200, 20_000, 1e-5)[0]
+        for kind in (OneRunGuesses, FDPOneRun)
+    )
+    assert ours > binomial + 0.1
 
 
 def test_the_ceiling_without_delta_is_the_binomial_one() -> None:

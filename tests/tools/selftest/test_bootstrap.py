@@ -8,11 +8,11 @@ from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
 from privaudit.core.errors import ConfigError
-from privaudit.statistics.bootstrap import (
+from privaudit.statistics.roc import auroc
+from privaudit_tools.selftest.bootstrap import (
     Resampling,
     bootstrap_auroc,
 )
-from privaudit.statistics.roc import auroc
 
 
 def _drawn(seed: int, levels: int) -> tuple[Resampling, np.ndarray, np.ndarray]:
