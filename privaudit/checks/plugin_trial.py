@@ -92,12 +92,12 @@ def try_mechanisms(
     """Play one round many times, and hold what is seen against what is declared.
 
     Args:
-        trainer: Of whatever package.
-        task: Its public records stand in for clients'.
+        trainer: The trainer of another package.
+        task: Its public records stand in for clients' records.
         seconds: What it may take, about: fewer runs find less.
         most: Runs with a record, and as many without; at least FEWEST are made.
-        keys: Of all runs; by default the system draws them, and nobody knows what a
-            trial will ask.
+        keys: Keys of all runs; by default the system draws them, and nobody knows what
+            a trial will ask.
 
     Raises:
         TooFewRecordsError: There are not enough public records.
@@ -169,10 +169,9 @@ class _Told:
 def _told_apart(pilot: Sequence[Rows], seen: Sequence[Rows], level: float) -> _Told:
     """Look along the direction that the pilot's runs tell; judge by the others.
 
-    Args:
-        pilot: With and without the record; the runs of one place have one key.
-        seen: Likewise, of other keys.
-        level: Chance that what is left when chance is taken off is too much.
+    Each holds rows with and without the record, of one key in one place; the two have
+    different keys. The level is the chance that what is left when chance is taken off
+    is too much.
     """
     moved, spread = (pilot[0] - pilot[1]).mean(dim=0), pilot[1].var(dim=0)
     along = moved / (spread + (float(spread.max()) * 1e-12 or 1.0))

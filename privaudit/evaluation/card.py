@@ -297,10 +297,7 @@ class Card(_CardPart):
 
 
 def read_card(path: str | Path) -> tuple[Card, bool]:
-    """Return a card, and whether its text is as it was written.
-
-    Args:
-        path: The file, or the folder of an export.
+    """Return the card of a file or of an export's folder; and whether it is unaltered.
 
     Raises:
         MissingFileError: There is none on this machine.

@@ -104,11 +104,7 @@ METRICS: Registry[Metric[Any]] = Registry(
 
 
 def metrics_of(side: Side, codes: Sequence[str] | None = None) -> list[Metric[Any]]:
-    """Return the metrics of a side in the order of their codes; those asked for only.
-
-    Args:
-        side: Of attacks, or of utility.
-        codes: By default all that can be used.
+    """Return the metrics of a side in the order of their codes: those asked for, or all.
 
     Raises:
         PluginError: Another package's metric has another code than name.

@@ -1,4 +1,4 @@
-"""What a pass would not be worth: less was checked than was to be.
+"""Shortfalls: less was checked than was to be, so that a pass would be worth nothing.
 
 An attack that is missing, weaker or another one, and a baseline of another version or
 of another branch's code, leave the gate undecided. Settings of the change that ask for
@@ -90,14 +90,7 @@ class Shortfall:
 def short_of_baseline(
     run: str, scenario: str, made: Made, demanded: Made
 ) -> Iterator[Shortfall]:
-    """Yield each attack that a baseline names, and that a run's audit is short of.
-
-    Args:
-        run: Name of the run.
-        scenario: Under which it was audited.
-        made: The attacks of its audit.
-        demanded: Those of the baseline.
-    """
+    """Yield each attack that a baseline demands, and that a run's audit is short of."""
     wanted = that_options_choose(demanded, scenario)
     shadows = max((one.shadows or 0 for one in wanted.values()), default=0)
     command = attack_command(run, scenario, wanted, shadows)
@@ -137,9 +130,9 @@ def short_of_settings(
     Args:
         run: Name of the run.
         made: The attacks of its audit.
-        settings: What is asked.
-        kind: What its models do, where an adversary could train shadow models of them;
-            None where none could.
+        settings: The gate's.
+        kind: The task of its models, where an adversary could train shadow models of
+            them; None where none could.
         by_default: Whether settings that are not set ask for something: where a
             baseline says how strong attacks are to be, they do not.
 
@@ -237,10 +230,8 @@ def stale(
 ) -> Iterator[Shortfall]:
     """Yield what makes a baseline one of something else than the run's past.
 
-    Args:
-        tool: The version of privaudit whose attacks made it; None where nobody knows.
-        made_by: The same of the run's audit.
-        revision: Of the code; None where nobody knows.
+    That is another version of privaudit behind its attacks (None: nobody knows) than
+    behind the run's, or a revision of the code from which today's does not come.
     """
     if tool != made_by:
         yield Shortfall(
@@ -284,14 +275,7 @@ def unheld(baseline: str) -> Shortfall:
 def less_asked(
     now: GateSettings, before: GateSettings, headline: str, source: str
 ) -> Iterator[Shortfall]:
-    """Yield each setting that asks for less than it did.
-
-    Args:
-        now: What is asked.
-        before: What may not be fallen behind.
-        headline: The attack that is asked where a setting names none.
-        source: Where those stood.
-    """
+    """Yield each setting that asks for less than it did where the source has it."""
     for name, ours, theirs in weaker_settings(now, before, headline):
         is_now, was = _word(ours), _word(theirs)
         yield Shortfall(

@@ -1,4 +1,4 @@
-"""What is weaker than what: of attacks, and of the gate's own settings.
+"""Strength of attacks and of the gate's settings: what is weaker than what.
 
 This is the only place that orders them. A setting of an attack that is not listed has
 no known order: made otherwise, it is neither weaker nor stronger, but another attack.
@@ -169,10 +169,7 @@ def weaker_settings(
 ) -> Iterator[tuple[str, Any, Any]]:
     """Yield each setting that asks for less than another's: its name, and both values.
 
-    Args:
-        now: What is asked.
-        before: What may not be fallen behind.
-        headline: The attack that is asked where a setting names none.
+    The headline is the attack that is asked where a setting names none.
     """
     ours, theirs = (_explicit(one, headline) for one in (now, before))
     for one in fields(GateSettings):

@@ -9,7 +9,7 @@ from scipy.stats import chi2
 from torch import Tensor
 
 from privaudit.checks.lint.evidence import Evidence
-from privaudit.checks.lint.finding import Found, Rule
+from privaudit.checks.lint.finding import Found, rule
 from privaudit.checks.lint.recorded_uploads import (
     clips_later,
     is_recorded,
@@ -37,7 +37,9 @@ class _Length:
         return self.norm > self.bound * (1 + ROUNDING)
 
 
-def _check(evidence: Evidence) -> Found:
+@rule
+def clipped_norms(evidence: Evidence) -> Found:
+    """Is every recorded norm within the bound?"""
     if not evidence.is_noised:
         return
     grouped = defaultdict(list)
@@ -59,7 +61,6 @@ def _check(evidence: Evidence) -> Found:
             "note",
             "Whether anything was clipped cannot be determined: the owner's trace holds "
             "no norms, and every upload carries noise.",
-            (),
         )
 
 
@@ -140,8 +141,3 @@ def _records(evidence: Evidence, index: int, client: str) -> int:
     if notes is not None and notes.batches:
         return max(len(batch) for batch in notes.batches)
     return len(evidence.members[client])
-
-
-CLIPPED_NORMS = Rule(
-    "clipped-norms", "Is every recorded norm within the bound?", _check
-)

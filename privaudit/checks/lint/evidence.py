@@ -1,4 +1,4 @@
-"""What the rules look at: a run's own record of itself, read for its owner."""
+"""Evidence: a run's own record of itself, read for its owner, as the rules see it."""
 
 import os
 from collections import defaultdict

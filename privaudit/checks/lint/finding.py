@@ -1,4 +1,4 @@
-"""What a rule found, and what a rule is."""
+"""Findings of the linter, and its rules."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -36,6 +36,10 @@ class Finding:
         return asdict(self) | {"settings": list(self.settings)}
 
 
+Found = Iterator[tuple[Severity, str] | tuple[Severity, str, tuple[str, ...]]]
+"""Severity, sentence and, where any cause it, settings of each finding."""
+
+
 @dataclass(frozen=True)
 class Rule:
     """One question about a run.
@@ -43,16 +47,18 @@ class Rule:
     Attributes:
         name: Of its findings.
         question: What it asks.
-        check: From the evidence to severity, sentence and settings of each finding.
     """
 
     name: str
     question: str
-    check: Callable[[Evidence], Iterator[tuple[Severity, str, tuple[str, ...]]]]
+    check: Callable[[Evidence], Found]
 
     def __call__(self, evidence: Evidence) -> list[Finding]:
         """Return what it finds."""
         return [Finding(self.name, *fields) for fields in self.check(evidence)]
 
 
-Found = Iterator[tuple[Severity, str, tuple[str, ...]]]
+def rule(check: Callable[[Evidence], Found]) -> Rule:
+    """Return the rule that is called as a function is, and asks its docstring's line."""
+    question = (check.__doc__ or "").partition("\n")[0]
+    return Rule(check.__name__.replace("_", "-"), question, check)

@@ -1,4 +1,4 @@
-"""Whether noise is what a usual generator draws after a seed that somebody would try."""
+"""Guessable seeds: noise that a usual generator draws after a seed one would try."""
 
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -56,8 +56,8 @@ def find_seed(
     is not found, nor is any other seed.
 
     Args:
-        values: As they were drawn, perhaps beside something else; FIRST at least.
-        level: Chance to name one for values that are normal and independent.
+        values: FIRST at least, as they were drawn, perhaps beside something else.
+        level: Chance to name a seed for values that are normal and independent.
         rarity: From a cosine and a number of values to its p-value.
     """
     size = min(len(values), 2 * FIRST)

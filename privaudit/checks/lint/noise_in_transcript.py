@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from privaudit.checks.lint.evidence import Evidence
-from privaudit.checks.lint.finding import Found, Rule
+from privaudit.checks.lint.finding import Found, rule
 from privaudit.checks.lint.guessable_seeds import FIRST, find_seed
 from privaudit.checks.lint.recorded_uploads import (
     COMPARED,
@@ -68,7 +68,9 @@ class NoisedUpload:
         return self.event.unit == "record" and self.event.steps > 1
 
 
-def _check(evidence: Evidence) -> Found:
+@rule
+def noise_in_transcript(evidence: Evidence) -> Found:
+    """Do a recording's messages hold the noise that it declares, new each time?"""
     held, noises = list(_held(evidence)), servers_noise(evidence)
     yield from _too_short(held)
     yield from _too_alike(held)
@@ -124,7 +126,7 @@ def _too_short(held: Sequence[NoisedUpload]) -> Found:
             " Either it is not there, or the clip norm is not in units of what is sent, "
             "so that nothing can be said of it."
         )
-    yield ("warning" if one.in_own_units else "error"), text, ()
+    yield ("warning" if one.in_own_units else "error"), text
 
 
 def _squares(moves: Mapping[str, Numbers]) -> Iterator[tuple[str, float, int]]:
@@ -154,7 +156,6 @@ def _too_alike(held: Sequence[NoisedUpload]) -> Found:
             "error",
             f"Two uploads differ by {size:.3g} times what two noises of their own do "
             f"({one.where}; {other.where}): the same noise is in both, or none.",
-            (),
         )
 
 
@@ -190,7 +191,6 @@ def _unmoved(held: Sequence[NoisedUpload]) -> Found:
                 "error",
                 f"{unmoved} of {len(first)} numbers of an upload are moved by "
                 f"{near:.2g} at most ({one.where}): there is no noise on them.",
-                (),
             )
             return
 
@@ -210,7 +210,6 @@ def _unevenly_added(evidence: Evidence) -> Found:
                 f"The noises of {event.parties} clients are said to add up, and in round "
                 f"{index} they weigh unequally: beside what the heaviest sends there is "
                 f"the noise of {counted:.3g}. Declare it as each upload's own.",
-                (),
             )
             return
 
@@ -225,7 +224,6 @@ def _lost(noises: Sequence[ServersNoise]) -> Found:
                     f"The server's noise on {name} of round {noise.index} is declared as "
                     f"{noise.std / step:.2g} of the step between neighbouring numbers "
                     "that are sent: rounding takes it away.",
-                    (),
                 )
                 return
 
@@ -251,19 +249,14 @@ def _reused(noises: Sequence[ServersNoise]) -> Found:
                 f"The server's noise of rounds {one} and {other} correlates at "
                 f"{alike[place]:.3f} (n = {size}): whoever sees both broadcasts subtracts "
                 "it. Draw it anew in each round.",
-                (),
             )
 
 
 def correlation_p(correlation: float, values: int) -> float:
-    """Return how rare a correlation of two independent draws is, two-sided.
+    """Return how rare a cosine of two independent draws of 2 values or more is, two-sided.
 
     Exact where one of them is normal, of mean 0: its direction is uniform, and the
     square of the cosine is of the Beta distribution (1/2, (values - 1)/2).
-
-    Args:
-        correlation: Their cosine.
-        values: How many numbers each has, at least 2.
 
     Example:
         >>> round(correlation_p(0.5, 3), 6)  # on a sphere the cosine is uniform
@@ -292,7 +285,6 @@ def _misshapen(noises: Sequence[ServersNoise]) -> Found:
                 f"The server's noise on {name} of round {noise.index} is not normal "
                 f"(Kolmogorov-Smirnov, n = {len(values)}, {len(np.unique(values))} "
                 "different values): what the accountant counts holds for Gaussian noise.",
-                (),
             )
             return
 
@@ -313,13 +305,5 @@ def _guessed(held: Sequence[NoisedUpload], noises: Sequence[ServersNoise]) -> Fo
                 "error",
                 f"The noise of {where} is what {seed} draws: whoever tries seeds "
                 "subtracts it. Draw it from the system's randomness.",
-                (),
             )
             return
-
-
-NOISE_IN_TRANSCRIPT = Rule(
-    "noise-in-transcript",
-    "Do a recording's messages hold the noise that it declares, new each time?",
-    _check,
-)

@@ -1,4 +1,4 @@
-"""What a recorded federation's uploads show of clipping and of the server's noise.
+"""Uploads of a recorded federation: what they show of clipping and the server's noise.
 
 Its clients are what is protected, and clipped as a whole: all tensors of an update
 together. Uploads are models, or the moves from what was received.

@@ -49,7 +49,9 @@ def measure_pair(
     """Return every metric, with records as replicates."""
     found = measure_attacks(first, second, attacks)
     return (
-        [*found, *measure_use(*pair_tests(first.run, second.run))] if utility else found
+        [*found, *measure_utility(*pair_tests(first.run, second.run))]
+        if utility
+        else found
     )
 
 
@@ -71,7 +73,7 @@ def measure_attacks(
     ]
 
 
-def measure_use(
+def measure_utility(
     ours: TestScores, theirs: TestScores, codes: Sequence[str] | None = None
 ) -> list[Measured]:
     """Return metrics of utility of two runs, on the same test records."""

@@ -1,4 +1,4 @@
-"""What a sweep trains: its plan, from Python, flags or a TOML file, and its cells."""
+"""Plan of a sweep, from Python, flags or a TOML file, and the cells it trains."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,10 @@ from pydantic import (
 
 from privaudit.core.bounded_files import read_toml
 from privaudit.core.errors import ConfigError, nearest
+from privaudit.evaluation.sweep_runs import SweepRun, shared_settings
 from privaudit.federated.runs.config import RunConfig, make_config, parameters_of
+from privaudit.federated.runs.reuse import usual_name
+from privaudit.statistics.progress import cell_name
 
 _OWN_OPTION = {
     "trainer": "trainers",
@@ -50,30 +53,10 @@ Margin = Annotated[float, Field(gt=0, lt=1)]
 
 
 class SweepPlan(BaseModel):
-    """What a sweep trains, attacks and compares.
+    """The arguments of :func:`privaudit.evaluation.tradeoff.sweep.sweep`, checked.
 
-    Attributes:
-        trainers: Names; those without an epsilon have no budgets and no modes.
-        epsilons: Budgets; None ("none" in a file) is no noise, in every mode: modes
-            differ without it too.
-        modes: Of trainers that have modes.
-        vary: Values by name: of a parameter, for those trainers that have it, or of a
-            field of :class:`privaudit.federated.runs.config.RunConfig`. All are combined.
-        seeds: Replicates; each moves partition, coin, start, batches and noise.
-        report_seeds: Others, with which the cells that nothing dominates are trained
-            anew and reported; none leaves that out.
-        scenario: Who attacks.
-        attack: Which of its attacks carries the numbers, named beforehand; by default
-            the headline.
-        clients: How many are attacked with shadow models, or all.
-        shadows: Shadow models for each; 0 leaves shadow attacks out. A number and no
-            budget: cells are compared, so each must meet as strong an adversary.
-        settings: Parameters, for those trainers that have them.
-        fields: Of RunConfig, for all runs.
-        margin: The largest difference in AUROC that does not matter, in (0, 1).
-        utility_margin: Likewise in utility.
-        alpha: The chance of calling any cell dominated that is not, in (0, 1).
-        against_first: Whether differences in the table are all to its first row.
+    In a file None is "none". Shadow models are a number and no budget: cells are
+    compared, so each must meet as strong an adversary.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -102,7 +85,6 @@ class Cell:
 
     Attributes:
         label: Of its curve.
-        trainer: Its name.
         epsilon: None is no noise.
         settings: The trainer's parameters.
         fields: Of the run's configuration, without the seed.
@@ -114,9 +96,25 @@ class Cell:
     settings: Mapping[str, Any] = field(default_factory=dict)
     fields: Mapping[str, Any] = field(default_factory=dict)
 
-    def config(self, seed: int) -> dict[str, Any]:
-        """Return what :func:`privaudit.federated.runs.training.train` takes beside the trainer."""
-        return {**self.fields, "settings": self.settings, "seed": seed}
+    def config(self, seed: int) -> RunConfig:
+        """Return the configuration of its run with a seed.
+
+        Raises:
+            ConfigError: A value is impossible.
+        """
+        return make_config(self.trainer, self.settings, **self.fields, seed=seed)
+
+    def run(self, seed: int) -> SweepRun:
+        """Return its run with a seed."""
+        config = self.config(seed)
+        return SweepRun(
+            cell_name(self.label, self.epsilon, seed),
+            self.trainer,
+            self.settings,
+            {**self.fields, "seed": seed},
+            config.digest,
+            usual_name(config),
+        )
 
 
 def make_plan(entries: Mapping[str, Any]) -> SweepPlan:
@@ -165,22 +163,17 @@ def cells_of(plan: SweepPlan) -> list[Cell]:
 
 def _of_trainer(plan: SweepPlan, trainer: str) -> Iterator[Cell]:
     known = parameters_of(trainer)
-    shared = {name: v for name, v in plan.settings.items() if name in known}
     budgets = plan.epsilons if "epsilon" in known else (None,)
     modes = plan.modes if "mode" in known else (None,)
     varying = _varying(plan, known)
     for mode, epsilon, varied in itertools.product(modes, budgets, varying):
-        privacy_settings = {"mode": mode, "epsilon": epsilon}
-        privacy_settings = {
-            name: value for name, value in privacy_settings.items() if name in known
-        }
-        inner = {name: v for name, v in varied.items() if name in known}
+        given = {**plan.settings, **varied, "mode": mode, "epsilon": epsilon}
         outer = {name: v for name, v in varied.items() if name not in known}
         yield Cell(
             _label(plan, trainer, mode, varied),
             trainer,
             epsilon,
-            {**shared, **inner, **privacy_settings},
+            shared_settings(trainer, given),
             {**plan.fields, **outer},
         )
 
@@ -263,8 +256,7 @@ def _check_configs(cells: Sequence[Cell], seeds: Sequence[int]) -> None:
     places: dict[str, Cell] = {}
     for cell in cells:
         for seed in seeds:
-            digest = make_config(cell.trainer, **cell.config(seed)).digest
-            other = places.setdefault(digest, cell)
+            other = places.setdefault(cell.config(seed).digest, cell)
             if other is not cell:
                 raise ConfigError(
                     f"{cell.label!r} and {other.label!r} are the same runs, and a copy "
