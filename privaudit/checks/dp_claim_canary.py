@@ -12,7 +12,6 @@ from torch import Tensor
 
 from privaudit.core.errors import TooFewRecordsError
 from privaudit.core.seeds import Seeds
-from privaudit.core.tensors import Tensors
 from privaudit.execution.jobs import Executor, Job, finish_all
 from privaudit.execution.local import HERE
 from privaudit.federated.batches import Batch
@@ -144,7 +143,12 @@ class Bench:
             moved += self._against(seen, after - seen)
             seen = after
         if where == "released":
-            models = [self._released(federation) for federation in federations]
+            models = [
+                give_away(
+                    self.trainer, self.task, one, self.task.rounds, publish=False
+                )[0][TARGET]
+                for one in federations
+            ]
             given = torch.stack([model[self.trainer.prompt] for model in models])
             moved = self._against(given, given)
         return moved, events
@@ -158,12 +162,6 @@ class Bench:
         return Federation.begin(
             self.trainer, self.task, shards, seeds, name=f"run-{run}"
         )
-
-    def _released(self, federation: Federation) -> Tensors:
-        models, _ = give_away(
-            self.trainer, self.task, federation, self.task.rounds, publish=False
-        )
-        return models[TARGET]
 
     def _against(
         self,

@@ -173,6 +173,8 @@ def _told_apart(pilot: Sequence[Rows], seen: Sequence[Rows], level: float) -> _T
     different keys. The level is the chance that what is left when chance is taken off
     is too much.
     """
+    from scipy.stats import norm
+
     moved, spread = (pilot[0] - pilot[1]).mean(dim=0), pilot[1].var(dim=0)
     along = moved / (spread + (float(spread.max()) * 1e-12 or 1.0))
     along = along / along.norm().clamp(min=1e-300)
@@ -189,7 +191,8 @@ def _told_apart(pilot: Sequence[Rows], seen: Sequence[Rows], level: float) -> _T
     error = float(differences.std(ddof=1)) / spread_of / math.sqrt(len(inside))
     error += apart / math.sqrt(2 * len(inside))  # of the deviation: keys are shared
     is_normal = all(_is_normal(side) for side in (inside, outside))
-    return _Told(share, least, apart, (apart - _z(level) * error) * is_normal)
+    least_apart = (apart - float(norm.isf(level)) * error) * is_normal
+    return _Told(share, least, apart, least_apart)
 
 
 def _least(inside: int, outside: int, runs: int, level: float) -> float:
@@ -199,12 +202,6 @@ def _least(inside: int, outside: int, runs: int, level: float) -> float:
     low = beta.ppf(level / 2, inside, runs - inside + 1) if inside else 0.0
     high = beta.isf(level / 2, outside + 1, runs - outside) if outside < runs else 1.0
     return float(low - high)
-
-
-def _z(level: float) -> float:
-    from scipy.stats import norm
-
-    return float(norm.isf(level))
 
 
 def _is_normal(scores: Float[np.ndarray, " runs"]) -> bool:

@@ -437,11 +437,12 @@ def parse_baseline(contents: Mapping[str, Any], path: Path) -> Baseline:
         )
     check_signature(_PURPOSE, plain, contents[SIGNATURE], path)
     try:
+        packed = base64.b64decode(plain["arrays"], validate=True)
         made = {
             "attacks": {n: _strength(**one) for n, one in plain["attacks"].items()},
             "gate": make_settings(plain["gate"], str(path)),
             "guarantees": {n: Stated(**one) for n, one in plain["guarantees"].items()},
-            "arrays": _unpacked(plain["arrays"]),
+            "arrays": dict(read_npz(packed, "The baseline")),
         }
         names = [field.name for field in fields(Baseline)]
         baseline = Baseline(**{name: plain[name] for name in names} | made)
@@ -510,8 +511,3 @@ def _packed(arrays: Arrays) -> str:
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
     return base64.b64encode(buffer.getvalue()).decode()
-
-
-def _unpacked(text: str) -> dict[str, Any]:
-    content = base64.b64decode(text, validate=True)
-    return dict(read_npz(content, "The baseline"))

@@ -217,9 +217,14 @@ def gate(
     questions = [as_sampled(question, loaded.sampling) for question in questions]
     planned = plan_of(loaded)
     tried = _tried(audit)
+    guarantees = (
+        compare_guarantees(stated_of(loaded), against.guarantees)
+        if against is not None and settings.guarantees
+        else ()
+    )
     checks: list[AnyCheck] = [
         *judge(questions, settings.alpha / tried.different),
-        *_guarantees(loaded, against, settings),
+        *guarantees,
         *demands.short,
     ]
     _require_some(checks, settings)
@@ -365,13 +370,6 @@ def _decided_by(
     each = [f"{', '.join(names)} ({how})" for how, names in by_strength.items()]
     if each:
         yield f"Attacks that decided: {'; '.join(each)}."
-
-
-def _guarantees(
-    run: Run, against: Against | None, settings: GateSettings
-) -> Iterator[GuaranteeCheck]:
-    if against is not None and settings.guarantees:
-        yield from compare_guarantees(stated_of(run), against.guarantees)
 
 
 def _deviations(planned: AuditPlan | None, settings: GateSettings) -> tuple[str, ...]:

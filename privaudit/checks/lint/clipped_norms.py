@@ -43,7 +43,7 @@ def clipped_norms(evidence: Evidence) -> Found:
     if not evidence.is_noised:
         return
     grouped = defaultdict(list)
-    for length in (*_noted(evidence), *_sent(evidence), *_noised(evidence)):
+    for length in (*_noted(evidence), *_sent(evidence), *_noised_lengths(evidence)):
         grouped[length.what].append(length)
     for what, lengths in grouped.items():
         beyond = [length for length in lengths if length.is_beyond]
@@ -105,7 +105,7 @@ def _moved(evidence: Evidence, index: int, bound: float) -> Iterator[_Length]:
             yield _Length(upload.norm, most, "uploads without noise", place)
 
 
-def _noised(evidence: Evidence) -> Iterator[_Length]:
+def _noised_lengths(evidence: Evidence) -> Iterator[_Length]:
     """Yield how far clients moved that clip, and add noise to what they send.
 
     By the triangle no farther than the clip norm and the noise, and noise so long is as

@@ -18,7 +18,7 @@ from privaudit.checks.lint.residuals import (
 from privaudit.privacy.events import Release
 from privaudit.statistics.comparisons import holm
 
-LEVEL = 0.001
+BAND_LEVEL = 0.001
 """Chance that noise as claimed is called anything else, in a whole run."""
 
 
@@ -34,7 +34,7 @@ def noise_as_claimed(evidence: Evidence) -> Found:
     rejected = holm(two_sided(squares))
     wrong = defaultdict(list)
     for (release, residual), p_value in zip(tests, rejected, strict=True):
-        if p_value < LEVEL:
+        if p_value < BAND_LEVEL:
             wrong[release].append(residual)
     for release, residuals in wrong.items():
         yield _judged(evidence, release, residuals, groups[release])
@@ -85,7 +85,7 @@ def _judged(
         f"The noise on the {release} release has {ratio:.3f} [{low:.3f}, {high:.3f}] "
         f"times the claimed standard deviation (n = {whole.values}); {single} of "
         f"{len(drawn)} draws are outside the chi-square band (two-sided, level "
-        f"{LEVEL:g}, Holm over all draws and their sum; least: {least.where}, "
+        f"{BAND_LEVEL:g}, Holm over all draws and their sum; least: {least.where}, "
         f"{math.sqrt(least.square / least.values):.3f}).",
         evidence.setting("mode", "noise_at"),
     )

@@ -12,7 +12,7 @@ from privaudit.checks.lint.evidence import Evidence
 from privaudit.checks.lint.finding import Found, rule
 from privaudit.statistics.comparisons import holm
 
-LEVEL = 0.001
+COINS_LEVEL = 0.001
 """Chance that Poisson samples are called anything else, in a whole run, about."""
 
 TESTS = 3
@@ -70,7 +70,7 @@ class Counts:
     def could_tell(self) -> bool:
         """Say whether counts as equal as can be would have been found."""
         equal = np.rint(self.trials * self.rate).astype(np.int64)
-        return replace(self, counts=equal).p_value() < LEVEL / TESTS
+        return replace(self, counts=equal).p_value() < COINS_LEVEL / TESTS
 
     def _squares(self) -> Float[np.ndarray, " n"]:
         variance = self.trials * self.rate * (1 - self.rate)
@@ -116,7 +116,7 @@ def _tested(evidence: Evidence, rate: float, causes: tuple[str, ...]) -> Found:
     share = float(binomtest(total, trials, rate).pvalue)
     p_values = holm([sizes.p_value(), inclusions.p_value(), share])
     for counts, p_value in zip((sizes, inclusions), p_values, strict=False):
-        if p_value < LEVEL:
+        if p_value < COINS_LEVEL:
             yield (
                 "error",
                 f"{counts.what} spread {counts.spread():.3g} times as much as Poisson "
@@ -125,7 +125,7 @@ def _tested(evidence: Evidence, rate: float, causes: tuple[str, ...]) -> Found:
                 "not hold.",
                 causes,
             )
-    if p_values[2] < LEVEL:
+    if p_values[2] < COINS_LEVEL:
         yield (
             "error",
             f"Batches hold {total} of {trials} records offered, a share of "
@@ -133,7 +133,7 @@ def _tested(evidence: Evidence, rate: float, causes: tuple[str, ...]) -> Found:
             f"p = {p_values[2]:.2g}).",
             causes,
         )
-    if not sizes.could_tell() and (p_values >= LEVEL).all():
+    if not sizes.could_tell() and (p_values >= COINS_LEVEL).all():
         yield (
             "note",
             f"{len(sizes.counts)} batches from {FEWEST} records or more are too few to "

@@ -1,6 +1,6 @@
-"""Rules that read a run in one look: claims, delta, copies, seeds, units, weights."""
+"""Rules about claims, delta, copies of records, seeds and aggregation weights."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 from privaudit.checks.lint.evidence import Evidence
 from privaudit.checks.lint.finding import Found, rule
@@ -79,7 +79,9 @@ def duplicate_records(evidence: Evidence) -> Found:
     if not copies or not evidence.claim.epsilon:
         return
     most = max(copies, key=len)
-    inside = max(_most_in_one_client(where) for where in copies)
+    inside = max(
+        max(Counter(client for client, _ in where).values()) for where in copies
+    )
     across = sum(len({client for client, _ in where}) > 1 for where in copies)
     first = ", ".join(f"member {position} of {client}" for client, position in most[:3])
     yield (
@@ -91,11 +93,6 @@ def duplicate_records(evidence: Evidence) -> Found:
         "delta.",
         (f"dataset={evidence.dataset}",),
     )
-
-
-def _most_in_one_client(where: list[tuple[str, int]]) -> int:
-    clients = [client for client, _ in where]
-    return max(clients.count(client) for client in set(clients))
 
 
 @rule

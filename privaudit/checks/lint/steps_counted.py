@@ -6,7 +6,7 @@ from typing import get_args
 
 from privaudit.checks.lint.evidence import Evidence
 from privaudit.checks.lint.finding import Found, rule
-from privaudit.privacy.certificate import Certificate, CertifiedView, certify
+from privaudit.privacy.certificate import CertifiedView, certify
 from privaudit.privacy.events import MechanismEvent
 
 TOLERANCE = 1e-3  # relative: an accountant's own, between versions
@@ -79,15 +79,11 @@ def _too_low(evidence: Evidence) -> Iterator[str]:
             continue
         again = certify(evidence.rounds, view, stored.delta)
         if again.epsilon is None or again.epsilon > stored.stated * (1 + TOLERANCE):
-            yield _disagreement(view, stored, again)
-
-
-def _disagreement(view: CertifiedView, stored: Certificate, again: Certificate) -> str:
-    return (
-        f"The certificate for the view {view} says {stored.stated:.3g} "
-        f"({stored.mechanism}), and the mechanisms on record give {again} "
-        f"({again.mechanism})."
-    )
+            yield (
+                f"The certificate for the view {view} says {stored.stated:.3g} "
+                f"({stored.mechanism}), and the mechanisms on record give {again} "
+                f"({again.mechanism})."
+            )
 
 
 @rule

@@ -107,8 +107,6 @@ class RunComparison:
     Attributes:
         first: Names of the runs that are judged.
         against: Names of those they are judged against, in the same order.
-        scenario: Under which both were audited.
-        paired_by: Records of one pair of runs, or seeds of several.
         changes: The primary metrics first.
     """
 
@@ -207,7 +205,10 @@ def compare(
     else:
         measured = measure_seeds(audits, names, utility)
     margins: dict[Side, float] = {"leak": margin, "use": utility_margin}
-    settled = measured if attacks else _settled(measured)
+    settled = measured
+    if not attacks:  # what was named before any score was seen: one AUROC, and utility
+        auroc = next(m for m in measured if m.metric is AUROC)
+        settled = [auroc, *(m for m in measured if m.metric is UTILITY)]
     rest = [metric for metric in measured if metric not in settled]
     by_coin = all(run.sampling == "coin" for run in (*first_runs, *other_runs))
     sampling: Sampling = "coin" if by_coin else "unknown"
@@ -221,12 +222,6 @@ def compare(
             *_judge(rest, margins, alpha, sampling, is_primary=False),
         ),
     )
-
-
-def _settled(measured: Sequence[Measured]) -> list[Measured]:
-    """Return what was named before any score was seen: one AUROC, and utility."""
-    auroc = next(m for m in measured if m.metric is AUROC)
-    return [auroc, *(m for m in measured if m.metric is UTILITY)]
 
 
 def _judge(

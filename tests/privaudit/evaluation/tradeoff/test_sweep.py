@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
+from privaudit import load_run
 from privaudit.cli.progress import CellDone, Event
 from privaudit.core.errors import ConfigError
 from privaudit.evaluation.tradeoff.plan import cells_of, make_plan
 from privaudit.evaluation.tradeoff.sweep import sweep
-from privaudit.federated.runs.folder.run_names import load_run, runs_folder
+from privaudit.federated.runs.folder.run_names import runs_folder
 from privaudit.report.galleries.sweep import write_sweep
 
 SMALL = {"rounds": 1, "clients": 2, "test_share": 0.45}
