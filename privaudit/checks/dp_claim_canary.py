@@ -39,10 +39,7 @@ class Bench:
     """What all runs share.
 
     Attributes:
-        trainer: The method.
-        task: What everybody knows.
         shards: What each client has in every run.
-        canary: One record.
         other: What stands in its place where the coin leaves it out: nothing (data sets
             that differ by a record more), or another (that differ in one).
         seeds: A child of them for each run.

@@ -37,7 +37,6 @@ class Pair:
     """Two data sets of the target that are neighbours, or are twice.
 
     Attributes:
-        bench: Who plays.
         shards: The target's records on either side.
         twice: Whether a neighbour of a neighbour stands on the other side.
     """

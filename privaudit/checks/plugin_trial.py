@@ -51,7 +51,6 @@ class Trial:
             as it says.
         runs: With the record, and as many without.
         views: Whose guesses were counted.
-        seconds: How long it took.
         too_slow: Whether a single round took so long that no trial was made.
     """
 

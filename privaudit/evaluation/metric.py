@@ -27,8 +27,6 @@ class PairedNumbers:
     """A metric of two runs, record by record.
 
     Attributes:
-        first: The first run's value.
-        second: The other's.
         interval_at: First less second at any confidence.
         turned: Of first and second, whether its members have the lower scores: then
             its value, and the difference, are those of the scores with the sign turned.

@@ -92,16 +92,12 @@ class Baseline(Against):
     """A run as later ones are compared with it.
 
     Attributes:
-        run: Its name.
-        scenario: Under which it was audited.
         settings: Its configuration without the seed.
         hashes: Of "data", "model", "deal" (who owns which record) and "ledger".
         attacks: On clients' models, the headline first, and how they were made.
-        gate: The gate's settings that were in force.
         tool: The version of privaudit that attacked; None where no log says it.
         revision: Of the code; None outside of a checkout.
         made: When, in UTC.
-        guarantees: Claimed and certified epsilons, by name.
         metric: Of utility, such as "accuracy"; None where it was left out.
         arrays: "ATTACK/keys", "/client", "/scores", "/guesses", and with shadow models
             "/left_out": one row for each candidate, ordered by key; "utility/scores"

@@ -34,13 +34,10 @@ class GateQuestion:
 
     Attributes:
         name: Such as "loss-threshold AUROC".
-        about: A leak is worse where it is higher, a use where it is lower.
         setting: What draws the line, such as "margin" or "max_auroc".
         limit: The line: a margin where ``before`` is known, else a value.
-        now: The run's value.
         before: The baseline's; None where the run is held to a value.
         interval_at: Of the change since the baseline, or of the run's value.
-        note: Added to the sentence.
         sampling: Of a leak, how members were chosen: without a coin each, nothing is
             decided.
         stronger: Whether the attack was stronger than the baseline's: then a rise may
@@ -76,7 +73,6 @@ class GateCheck:
     """A question with its answer.
 
     Attributes:
-        question: What was asked.
         outcome: "regression": worse beyond the line, after Holm. "pass": that is ruled
             out. "underpowered": neither, or no coin is declared that chose members.
         estimate: The change since the baseline, or the run's value.

@@ -75,13 +75,10 @@ class GateResult:
     """What came of the gate.
 
     Attributes:
-        run: Name of the run that is judged.
         baseline: What it was compared with; None where limits alone are asked.
         paired: Whether each record was compared with itself.
-        settings: What was asked.
         checks: The answers: changes first, then limits, then guarantees, then of what
             the audit or the settings are short.
-        places: Where settings were set.
         assurance: What is proved of the run; a pass proves nothing.
         tried: How often the run was audited: the checks share alpha with all those.
         deviations: By what the settings are not as the run's plan has them.

@@ -73,11 +73,8 @@ class GuaranteeCheck:
     Attributes:
         name: "claimed epsilon", "certified epsilon (VIEW)" or, where nothing here
             applied the mechanisms, "declared epsilon (VIEW)".
-        now: The run's.
-        before: The baseline's.
         outcome: "pass": at least as strong, with every number in it. "regression":
             weaker, gone, or of a kind that cannot be compared.
-        sentence: What a developer reads.
     """
 
     name: str

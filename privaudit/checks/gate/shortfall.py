@@ -47,11 +47,9 @@ class Shortfall:
 
     Attributes:
         name: An attack, a setting, or "baseline".
-        code: What is wrong with it.
         now: As it is, in a few words.
         before: As it was to be.
         setting: What governs it.
-        sentence: What a developer reads.
     """
 
     name: str

@@ -54,11 +54,8 @@ class PublicNumbers(Against):
     """What an export, or an audit.json, says of a run.
 
     Attributes:
-        name: Of the file.
         dataset: Its name; None where nothing is said.
         contents: "leaks" by attack, and "utility".
-        guarantees: Claimed and certified epsilons, by name; empty where nothing is
-            said, not even "none".
         of_card: The headline's settings, where it is a card: it says nothing of others.
     """
 

@@ -34,8 +34,6 @@ class Evidence:
     """A run as the rules see it; a test may alter any part of it.
 
     Attributes:
-        trainer: With its parameters.
-        task: What every party knows.
         claim: The method's own epsilon.
         certified: What is recorded as proved, per view.
         rounds: The mechanisms of each round.

@@ -14,11 +14,9 @@ class Finding:
     """One thing that a rule found.
 
     Attributes:
-        rule: Its name.
         severity: "error": the claim does not hold, or the record of it is wrong.
             "warning": it holds against fewer adversaries, or on a condition, that a
             reader would miss. "note": what could not be checked, or is as it should be.
-        sentence: With the numbers.
         settings: What causes it, as "name=value".
     """
 
@@ -42,12 +40,7 @@ Found = Iterator[tuple[Severity, str] | tuple[Severity, str, tuple[str, ...]]]
 
 @dataclass(frozen=True)
 class Rule:
-    """One question about a run.
-
-    Attributes:
-        name: Of its findings.
-        question: What it asks.
-    """
+    """One question about a run."""
 
     name: str
     question: str

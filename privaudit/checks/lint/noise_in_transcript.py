@@ -43,9 +43,7 @@ class NoisedUpload:
     """An upload that is said to hold noise.
 
     Attributes:
-        upload: By what it moves the model.
         std: Of the noise on each number, as declared.
-        event: Which declares it.
     """
 
     upload: Upload

@@ -27,9 +27,6 @@ class Counts:
     """How often something happened, each a binomial count if sampling is Poisson.
 
     Attributes:
-        what: Of what, in words.
-        counts: How often.
-        trials: Out of how many.
         rate: The chance of each, in (0, 1).
     """
 

@@ -29,8 +29,6 @@ class Numbers:
     """What is kept of a tensor.
 
     Attributes:
-        square: Sum of all its squares.
-        values: How many numbers it has.
         first: Some of them, in a row.
     """
 
@@ -50,9 +48,7 @@ class Upload:
     """By what a recorded upload, or a sum of them, moves the model.
 
     Attributes:
-        index: The round.
         sender: Of it, in words.
-        moves: By tensor.
         rounding: How far it may move by rounding alone: a step for each number.
         voices: How many clients are in it.
     """
@@ -74,8 +70,6 @@ class ServersNoise:
     """What a server added to the mean of uploads, in units of the heaviest one's move.
 
     Attributes:
-        index: The round.
-        event: The mechanism that declares it.
         tensors: The noise by tensor, as far as it is of floating point.
         steps: Between neighbouring numbers of the next model, by tensor, in those units.
     """

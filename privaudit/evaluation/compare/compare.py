@@ -46,7 +46,6 @@ class MetricChange:
         name: Such as "loss-threshold AUROC".
         about: A leak is worse where it is higher, a use where it is lower.
         first: The first run's value, or the mean over seeds.
-        second: The other's.
         change: First less second, and the verdict.
         is_primary: Whether it was named beforehand, and so decides.
         turned: Whether members have the lower scores in the first, and in the second:
@@ -205,10 +204,7 @@ def compare(
     else:
         measured = measure_seeds(audits, names, utility)
     margins: dict[Side, float] = {"leak": margin, "use": utility_margin}
-    settled = measured
-    if not attacks:  # what was named before any score was seen: one AUROC, and utility
-        auroc = next(m for m in measured if m.metric is AUROC)
-        settled = [auroc, *(m for m in measured if m.metric is UTILITY)]
+    settled = measured if attacks else _settled(measured)
     rest = [metric for metric in measured if metric not in settled]
     by_coin = all(run.sampling == "coin" for run in (*first_runs, *other_runs))
     sampling: Sampling = "coin" if by_coin else "unknown"
@@ -222,6 +218,12 @@ def compare(
             *_judge(rest, margins, alpha, sampling, is_primary=False),
         ),
     )
+
+
+def _settled(measured: Sequence[Measured]) -> list[Measured]:
+    """Return what was named before any score was seen: one AUROC, and utility."""
+    auroc = next(m for m in measured if m.metric is AUROC)
+    return [auroc, *(m for m in measured if m.metric is UTILITY)]
 
 
 def _judge(

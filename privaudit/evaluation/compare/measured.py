@@ -23,7 +23,6 @@ class Measured:
     """One metric of two runs, or two settings.
 
     Attributes:
-        metric: Which.
         of: An attack, or what utility is measured by.
         numbers: Both values, or means over seeds, and the interval of their difference.
     """

@@ -66,8 +66,6 @@ class SweepPoint:
             besides, it does without noise too.
         epsilon: As claimed or asked for; None without noise.
         seed: Of the run: the replicate.
-        success: Of its guesses.
-        auroc: The headline attack's AUROC.
         local: Accuracy on a client's own classes.
         neighbour: On other clients' classes; None if every client owns all.
         gain: Accuracy on own classes beyond the zero-shot model's; None without one.

@@ -21,8 +21,6 @@ class Spent:
     """What one run spent of its records' privacy, against one adversary.
 
     Attributes:
-        seed: Of the run.
-        view: The adversary.
         epsilon: As proved; None if nothing is, 0 if no record has any influence.
         delta: Of the proof, in (0, 1).
         rounds: The mechanisms as applied.
@@ -73,7 +71,6 @@ class SearchCost:
     """What a sweep spent.
 
     Attributes:
-        cells: How many were tried.
         runs: How many were trained, seeds and all.
         unprotected: How many runs carry no proof.
         one_seed: All cells of one seed together; None if no run is private.
