@@ -111,7 +111,7 @@ class Bench:
             for first in range(0, len(coins), at_once)
         ]
         jobs = [
-            Job(f"runs from {some.start} on", score_runs, (self, some, coins, where))
+            Job(f"runs from {some.start} on", Bench.some, (self, some, coins, where))
             for some in chunks
         ]
         sizes = {job.name: len(some) for job, some in zip(jobs, chunks, strict=True)}
@@ -127,7 +127,11 @@ class Bench:
         return scores.double().numpy(), every[-1][1]
 
     def some(
-        self, some: range, coins: Bool[np.ndarray, " runs"], where: Where
+        self,
+        some: range,
+        coins: Bool[np.ndarray, " runs"],
+        where: Where,
+        watcher: Watcher | None = None,
     ) -> tuple[Tensor, list[list[dict[str, Any]]]]:
         """Train some runs together; return scores, and one run's mechanisms."""
         federations = [self._begin(run, bool(coins[run])) for run in some]
@@ -169,17 +173,6 @@ class Bench:
         gradients = _gradients(self.task, contexts, self.canary)
         length = gradients.flatten(1).norm(dim=1).clamp(min=1e-12)
         return -(gradients * moves).sum(dim=(1, 2)) / length
-
-
-def score_runs(
-    bench: Bench,
-    some: range,
-    coins: Bool[np.ndarray, " runs"],
-    where: Where,
-    watcher: Watcher | None = None,
-) -> tuple[Tensor, list[list[dict[str, Any]]]]:
-    """Do what :meth:`Bench.some` does, as a job."""
-    return bench.some(some, coins, where)
 
 
 def _contexts(

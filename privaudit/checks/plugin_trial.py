@@ -129,13 +129,14 @@ def _guessed(
     seconds, runs = limits
     pairs = bench.pairs(events)
     level = LEVEL / (2 * len(views) * len(pairs))  # two questions each
-    for left, (name, pair) in zip(range(len(pairs), 0, -1), pairs, strict=True):
+    for left, pair in zip(range(len(pairs), 0, -1), pairs, strict=True):
         started = time.monotonic()
-        pilot = [pair.seen(side, range(PILOT)) for side in SIDES]
+        pilot = [bench.play(pair.shards[side], range(PILOT)) for side in SIDES]
         each = (time.monotonic() - started) / PILOT
         rest = (seconds - (time.monotonic() - began)) / left
         runs = int(min(runs, max(FEWEST, rest / max(each, 1e-9))))
-        seen = [pair.seen(side, range(PILOT, PILOT + runs)) for side in SIDES]
+        judged = range(PILOT, PILOT + runs)
+        seen = [bench.play(pair.shards[side], judged) for side in SIDES]
         for view in views:
             allowed = _allowed(events, view, pair.twice)
             first, other = ([found[view] for found in part] for part in (pilot, seen))
@@ -143,7 +144,7 @@ def _guessed(
                 continue
             told = _told_apart(first, other, level)
             if told.least > allowed or told.least_apart > _distance(allowed):
-                said = _sentence(view, name, told, allowed, runs)
+                said = _sentence(view, pair.name, told, allowed, runs)
                 return Trial((said,), runs, views, time.monotonic() - began)
     return Trial((), runs, views, time.monotonic() - began)
 

@@ -33,7 +33,7 @@ from privaudit.checks.gate.guarantees import Stated, stated
 from privaudit.checks.gate.questions import changes
 from privaudit.checks.gate.revision import commits_lacking, commits_since, revision_of
 from privaudit.checks.gate.settings import GateSettings, make_settings
-from privaudit.checks.gate.shortfall import Shortfall, stale
+from privaudit.checks.gate.shortfall import Shortfall
 from privaudit.checks.gate.strength import AttackStrength, Made, made_in
 from privaudit.core.arrays import DAMAGE, read_npz
 from privaudit.core.errors import (
@@ -155,7 +155,24 @@ class Baseline(Against):
 
     def stale(self, made_by: str | None) -> Iterator[Shortfall]:
         """Yield that another version attacked, or that the code is another branch's."""
-        yield from stale(self.tool, made_by, self.revision)
+        if self.tool != made_by:
+            yield Shortfall(
+                "baseline", "another version", str(made_by), str(self.tool), "baseline",
+                f"Undecided: the baseline was attacked by privaudit {self.tool}, and the "
+                f"run by {made_by}, whose attacks may be others. Attack both by one "
+                "version, and write the baseline again.",
+            )  # fmt: skip
+        try:
+            if self.revision is not None:
+                commits_since(self.revision)
+        except LookupError:
+            yield Shortfall(
+                "baseline", "another branch", "not from it", str(self.revision),
+                "baseline",
+                f"Undecided: the baseline was written at revision {self.revision}, from "
+                "which the code here does not come. Write one on the branch that the "
+                "change goes to, or update the change from it.",
+            )  # fmt: skip
 
     def check_alike(self, run: Run) -> None:
         """Raise IncompatibleRunsError unless both have the same data and model."""

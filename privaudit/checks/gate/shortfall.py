@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 from privaudit.auditing.named_attacks import named_attacks
 from privaudit.auditing.scenario import OF_SCORES, find_plan
-from privaudit.checks.gate.revision import commits_since
 from privaudit.checks.gate.settings import GateSettings
 from privaudit.checks.gate.strength import (
     FEWEST,
@@ -221,33 +220,6 @@ def attack_command(
     named = [word for name in attacks if name not in own for word in ("--attack", name)]
     words = ["privaudit", "attack", run, "--scenario", scenario, "--shadows"]
     return shlex.join([*words, str(shadows), *named])
-
-
-def stale(
-    tool: str | None, made_by: str | None, revision: str | None
-) -> Iterator[Shortfall]:
-    """Yield what makes a baseline one of something else than the run's past.
-
-    That is another version of privaudit behind its attacks (None: nobody knows) than
-    behind the run's, or a revision of the code from which today's does not come.
-    """
-    if tool != made_by:
-        yield Shortfall(
-            "baseline", "another version", str(made_by), str(tool), "baseline",
-            f"Undecided: the baseline was attacked by privaudit {tool}, and the run by "
-            f"{made_by}, whose attacks may be others. Attack both by one version, and "
-            "write the baseline again.",
-        )  # fmt: skip
-    try:
-        if revision is not None:
-            commits_since(revision)
-    except LookupError:
-        yield Shortfall(
-            "baseline", "another branch", "not from it", str(revision), "baseline",
-            f"Undecided: the baseline was written at revision {revision}, from which "
-            "the code here does not come. Write one on the branch that the change "
-            "goes to, or update the change from it.",
-        )  # fmt: skip
 
 
 def unsigned(name: str) -> Shortfall:

@@ -152,6 +152,17 @@ class Evidence:
         events = [e for e in self.rounds[index] if e.release == release]
         return events[0] if events else None
 
+    def server_step(self, index: int) -> tuple[MechanismEvent, Tensors, Tensors] | None:
+        """Return a round's noise of the server, and the broadcasts before and after it.
+
+        None where it declares none, or where one was not broadcast.
+        """
+        event = self.event_of(index, "global")
+        before, after = (self.broadcasts.get(i) for i in (index, index + 1))
+        if event is None or event.noise_at != "server" or not (before and after):
+            return None
+        return event, before, after
+
     def notes(self) -> Iterator[tuple[int, ClientId, ClientTrace]]:
         """Yield what every client noted in every round."""
         for index, traced in enumerate(self.trace or ()):

@@ -95,12 +95,8 @@ def _nothing_claimed(evidence: Evidence) -> Finding:
     sentence = f"{evidence.name} claims no epsilon: there is no promise to check."
     if known := known_by(evidence.coin_seed):
         sentence += f" {known}"
+    causes: tuple[str, ...] = ()
     if "epsilon" in evidence.settings:
         sentence += " Without epsilon no noise is added, whatever the mode."
-        return Finding(
-            "nothing-claimed",
-            "note",
-            sentence,
-            ("epsilon=none", *evidence.setting("mode")),
-        )
-    return Finding("nothing-claimed", "note", sentence)
+        causes = ("epsilon=none", *evidence.setting("mode"))
+    return Finding("nothing-claimed", "note", sentence, causes)

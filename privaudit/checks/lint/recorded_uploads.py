@@ -181,13 +181,10 @@ def servers_noise(evidence: Evidence) -> tuple[ServersNoise, ...]:
 
 def _servers_noise(evidence: Evidence) -> Iterator[ServersNoise]:
     for index, messages in sorted(evidence.uploads.items()):
-        event = evidence.event_of(index, "global")
-        before, after = (evidence.broadcasts.get(i) for i in (index, index + 1))
-        if event is None or event.noise_at != "server" or not (before and after):
+        step, weights = evidence.server_step(index), weights_of(messages)
+        if step is None or not any(weights):
             continue
-        weights = weights_of(messages)
-        if not any(weights):
-            continue
+        event, before, after = step
         moves = [_clipped(evidence, event, message) for message in messages]
         scale = sum(weights) / max(weights)
         noise, steps = dict[str, Numbers](), dict[str, float]()

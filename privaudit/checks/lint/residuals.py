@@ -96,10 +96,9 @@ def server_residuals(evidence: Evidence) -> Iterator[Residual]:
 def _shown(evidence: Evidence, trainer: ShowsNoise) -> Iterator[Residual]:
     """Yield what a trainer finds itself between two broadcasts."""
     for index, (total, _) in sorted(_totals(evidence).items()):
-        event = evidence.event_of(index, "global")
-        before, after = (evidence.broadcasts.get(i) for i in (index, index + 1))
-        if event is None or event.noise_at != "server" or not (before and after):
+        if (step := evidence.server_step(index)) is None:
             continue
+        event, before, after = step
         noise = trainer.noise_on_sum(before, after, total, event.parties)
         yield _of_server(index, noise, event.noise_multiplier * event.clip_norm)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -38,17 +37,10 @@ def _or_none(value: Any) -> Any:
     return None if value == "none" else value
 
 
-def _without_none(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: _or_none(value) for name, value in values.items()}
-
-
-def _varied(values: dict[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
-    return {name: tuple(map(_or_none, entries)) for name, entries in values.items()}
-
-
 Budget = Annotated[float | None, BeforeValidator(_or_none)]
-Values = Annotated[dict[str, Any], AfterValidator(_without_none)]
-Varied = Annotated[dict[str, tuple[Any, ...]], AfterValidator(_varied)]
+Entry = Annotated[Any, BeforeValidator(_or_none)]
+Values = dict[str, Entry]
+Varied = dict[str, tuple[Entry, ...]]
 Margin = Annotated[float, Field(gt=0, lt=1)]
 
 
