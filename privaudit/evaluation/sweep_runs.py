@@ -15,7 +15,7 @@ from privaudit.auditing.named_attacks import refuse_all_members
 from privaudit.auditing.scenario import Scenario
 from privaudit.execution.jobs import Begun, Executor, Finished, Job
 from privaudit.execution.sweeps import SweepFile, run_jobs
-from privaudit.federated.runs.config import RunConfig, parameters_of
+from privaudit.federated.runs.config import RunConfig
 from privaudit.federated.runs.folder.run_names import shared_place
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.training import train
@@ -85,12 +85,6 @@ def perform_runs(
     jobs = [Job(run.label, perform, (run, *more, place), run.run) for run, more in runs]
     file = SweepFile.begin(folder, kind, plan, jobs)
     return run_jobs(executor, jobs, file, watcher=watcher, begun=begun, failure=failure)
-
-
-def shared_settings(trainer: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those parameters of a whole sweep that a trainer has."""
-    known = parameters_of(trainer)
-    return {name: value for name, value in settings.items() if name in known}
 
 
 def readable_attacks(config: RunConfig, scenario: Scenario) -> Mapping[str, Attack]:

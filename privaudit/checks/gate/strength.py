@@ -124,7 +124,7 @@ def that_options_choose(made: Made, scenario: str) -> dict[str, AttackStrength]:
 
 
 AS_STRICT: Mapping[str, Callable[[Any, Any], bool]] = {
-    "scenario": lambda now, before: before in (now, *find_plan(now).dominates),
+    "scenario": lambda now, before: now == before or before in find_plan(now).dominates,
     "metrics": lambda now, before: {*now} >= {*before},
     "attacks": lambda now, before: {*now} >= {*before},
     "guarantees": operator.ge,

@@ -18,10 +18,7 @@ from pydantic import (
 
 from privaudit.core.bounded_files import read_toml
 from privaudit.core.errors import ConfigError, nearest
-from privaudit.evaluation.sweep_runs import SweepRun, shared_settings
 from privaudit.federated.runs.config import RunConfig, make_config, parameters_of
-from privaudit.federated.runs.reuse import usual_name
-from privaudit.statistics.progress import cell_name
 
 _OWN_OPTION = {
     "trainer": "trainers",
@@ -96,18 +93,6 @@ class Cell:
         """
         return make_config(self.trainer, self.settings, **self.fields, seed=seed)
 
-    def run(self, seed: int) -> SweepRun:
-        """Return its run with a seed."""
-        config = self.config(seed)
-        return SweepRun(
-            cell_name(self.label, self.epsilon, seed),
-            self.trainer,
-            self.settings,
-            {**self.fields, "seed": seed},
-            config.digest,
-            usual_name(config),
-        )
-
 
 def make_plan(entries: Mapping[str, Any]) -> SweepPlan:
     """Return a plan, with its entries checked one by one.
@@ -168,6 +153,12 @@ def _of_trainer(plan: SweepPlan, trainer: str) -> Iterator[Cell]:
             shared_settings(trainer, given),
             {**plan.fields, **outer},
         )
+
+
+def shared_settings(trainer: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those parameters of a whole sweep that a trainer has."""
+    known = parameters_of(trainer)
+    return {name: value for name, value in settings.items() if name in known}
 
 
 def _varying(plan: SweepPlan, known: frozenset[str]) -> Iterator[dict[str, Any]]:

@@ -27,7 +27,8 @@ from privaudit.evaluation.tradeoff.selection_cost import Spent, search_cost
 from privaudit.execution.jobs import Executor, Job, finish_all
 from privaudit.execution.local import HERE
 from privaudit.federated.runs.folder.run_names import runs_folder
-from privaudit.statistics.progress import CellDone, Phase, Watcher
+from privaudit.federated.runs.reuse import usual_name
+from privaudit.statistics.progress import CellDone, Phase, Watcher, cell_name
 
 __all__ = ["Tradeoff", "run_sweep", "sweep"]
 
@@ -154,6 +155,19 @@ def _check_attacked(plan: SweepPlan, scenario: Scenario, cells: Sequence[Cell]) 
         )
 
 
+def planned_run(cell: Cell, seed: int) -> SweepRun:
+    """Return a cell's run with a seed."""
+    config = cell.config(seed)
+    return SweepRun(
+        cell_name(cell.label, cell.epsilon, seed),
+        cell.trainer,
+        cell.settings,
+        {**cell.fields, "seed": seed},
+        config.digest,
+        usual_name(config),
+    )
+
+
 @dataclass(frozen=True)
 class SweptRun:
     """What is kept of a run that is trained and attacked: a point, and what it spent."""
@@ -198,7 +212,7 @@ class _Work:
 
     def run(self, wanted: Sequence[tuple[Cell, int]]) -> list[SweepPoint]:
         """Return a point for each cell and seed, in that order."""
-        runs = [(cell.run(seed), (cell, self.plan)) for cell, seed in wanted]
+        runs = [(planned_run(cell, seed), (cell, self.plan)) for cell, seed in wanted]
         self.total += len(runs)
         swept: dict[str, SweptRun] = {}
         finished = perform_runs(

@@ -5,6 +5,7 @@ import pytest
 
 from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.evaluation.tradeoff.plan import cells_of, make_plan, read_sweep_plan
+from privaudit.evaluation.tradeoff.sweep import planned_run
 
 
 def plan(**changes: Any) -> Any:
@@ -32,8 +33,8 @@ def test_varied_values_reach_the_runs() -> None:
     assert cell.settings == {"rank": "4", "mode": "sound", "epsilon": 8.0}
     config = cell.config(3)
     assert (config.rounds, config.seed) == (7, 3)
-    assert cell.run(3).fields == {"rounds": "7", "seed": 3}
-    assert cell.run(3).digest == config.digest
+    assert planned_run(cell, 3).fields == {"rounds": "7", "seed": 3}
+    assert planned_run(cell, 3).digest == config.digest
 
 
 def test_a_parameter_for_all_is_for_those_trainers_that_have_it() -> None:

@@ -8,7 +8,7 @@ from privaudit import load_run
 from privaudit.cli.progress import CellDone, Event
 from privaudit.core.errors import ConfigError
 from privaudit.evaluation.tradeoff.plan import cells_of, make_plan
-from privaudit.evaluation.tradeoff.sweep import sweep
+from privaudit.evaluation.tradeoff.sweep import planned_run, sweep
 from privaudit.federated.runs.folder.run_names import runs_folder
 from privaudit.report.galleries.sweep import write_sweep
 
@@ -31,7 +31,7 @@ def test_close_budgets_are_two_jobs() -> None:
     plan = make_plan(
         {"trainers": ["dp-fpl"], "epsilons": [1.0000001, 1.0000002], "seeds": [1]}
     )
-    names = [cell.run(1).label for cell in cells_of(plan)]
+    names = [planned_run(cell, 1).label for cell in cells_of(plan)]
     assert names == [
         f"{mode}, epsilon 1.000000{last}, seed 1"
         for mode in ("published-paper", "sound")
