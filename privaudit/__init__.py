@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from privaudit.core.devices import use_device
     from privaudit.core.memory import use_checkpointing, use_memory
     from privaudit.core.portable_bits import use_portable_bits
-    from privaudit.evaluation.blind_baseline import blind_baseline
     from privaudit.evaluation.compare.compare import compare
-    from privaudit.evaluation.distribution_shift import measure_shift as shift
     from privaudit.evaluation.tradeoff.sweep import sweep as tradeoff
     from privaudit.federated.runs.folder.run_names import load_run
     from privaudit.federated.runs.ledger import Ledger
@@ -53,7 +51,6 @@ __all__ = [
     "OneRunGuesses",
     "Recorder",
     "Run",
-    "blind_baseline",
     "claim",
     "compare",
     "finish_recording",
@@ -63,7 +60,6 @@ __all__ = [
     "lint",
     "load_run",
     "shadow_scores",
-    "shift",
     "signals_of_logits",
     "split_membership",
     "tokens_of_logits",
@@ -88,7 +84,6 @@ _HOMES = {
     "OneRunGuesses": "privaudit.statistics.epsilon.one_run:OneRunGuesses",
     "Recorder": "privaudit.recording.recorder:Recorder",
     "Run": "privaudit.federated.runs.runs:Run",
-    "blind_baseline": "privaudit.evaluation.blind_baseline:blind_baseline",
     "claim": "privaudit.checks.dp_claim_audit:audit_claim",
     "compare": "privaudit.evaluation.compare.compare:compare",
     "finish_recording": "privaudit.recording.importing:finish_recording",
@@ -98,7 +93,6 @@ _HOMES = {
     "lint": "privaudit.checks.lint:lint",
     "load_run": "privaudit.federated.runs.folder.run_names:load_run",
     "shadow_scores": "privaudit.auditing.external_models:shadow_scores",
-    "shift": "privaudit.evaluation.distribution_shift:measure_shift",
     "signals_of_logits": "privaudit.auditing.external_models:signals_of_logits",
     "split_membership": "privaudit.recording.membership_split:split_membership",
     "tokens_of_logits": "privaudit.auditing.external_models:tokens_of_logits",
@@ -113,11 +107,21 @@ _HOMES = {
     "write_tradeoff": "privaudit.report.galleries.sweep:write_sweep",
 }
 
+_LABS = {
+    "blind_baseline": "privaudit_labs.shift.blind_baseline.blind_baseline",
+    "shift": "privaudit_labs.shift.distribution_shift.measure_shift",
+}
+
 
 def __getattr__(name: str) -> Any:
     """Import torch and all that needs it on first use: `privaudit --help` does not."""
     from importlib import import_module
 
+    if name in _LABS:
+        raise AttributeError(
+            f"privaudit.{name} is {_LABS[name]} of privaudit-labs now. Import it from "
+            "there; in a clone of the repository: pip install ./labs."
+        )
     if name not in _HOMES:
         raise AttributeError(f"module 'privaudit' has no attribute {name!r}")
     module, _, attribute = _HOMES[name].partition(":")

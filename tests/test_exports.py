@@ -35,6 +35,12 @@ def test_no_function_bears_the_path_of_a_module() -> None:
     assert not modules & set(privaudit.__all__)
 
 
+@pytest.mark.parametrize("name", ["shift", "blind_baseline"])
+def test_what_moved_to_labs_says_where_it_is(name: str) -> None:
+    with pytest.raises(AttributeError, match=r"privaudit_labs\.shift\..*pip install"):
+        getattr(privaudit, name)
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'audit_all'"):
         privaudit.audit_all  # noqa: B018

@@ -23,10 +23,10 @@ from privaudit.cli.main import app
 from privaudit.cli.progress import Event
 from privaudit.datasets import sources
 from privaudit.datasets.scenes import records as scenes
-from privaudit.evaluation.distribution_shift import measure_shift
 from privaudit.federated.runs.ledger import Ledger
 from privaudit.report.export import export_public, verify_card
 from privaudit.report.page import render_report
+from privaudit_labs.shift.distribution_shift import measure_shift
 
 pytestmark = pytest.mark.slow
 SMALL: dict[str, Any] = {

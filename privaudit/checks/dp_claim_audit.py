@@ -76,14 +76,10 @@ class ClaimAudit:
     """What many runs say about a claimed epsilon.
 
     Attributes:
-        config: What was trained.
         canary: What was put in by the coin, in words.
         where: What the adversary sees: a peer what the server sends, somebody with the
             released model that alone.
         records: Ordinary records of each client.
-        bound: The lower bound.
-        verdict: On the claim.
-        scores: Of each run.
         is_member: How each run's coin fell.
     """
 

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from privaudit.core.errors import TooFewRecordsError
 from privaudit.core.seeds import Seeds
-from privaudit.core.tensors import Tensors
 from privaudit.execution.jobs import Executor, Job, finish_all
 from privaudit.execution.local import HERE
 from privaudit.federated.batches import Batch
@@ -40,10 +39,7 @@ class Bench:
     """What all runs share.
 
     Attributes:
-        trainer: The method.
-        task: What everybody knows.
         shards: What each client has in every run.
-        canary: One record.
         other: What stands in its place where the coin leaves it out: nothing (data sets
             that differ by a record more), or another (that differ in one).
         seeds: A child of them for each run.
@@ -115,7 +111,7 @@ class Bench:
             for first in range(0, len(coins), at_once)
         ]
         jobs = [
-            Job(f"runs from {some.start} on", score_runs, (self, some, coins, where))
+            Job(f"runs from {some.start} on", Bench.some, (self, some, coins, where))
             for some in chunks
         ]
         sizes = {job.name: len(some) for job, some in zip(jobs, chunks, strict=True)}
@@ -131,7 +127,11 @@ class Bench:
         return scores.double().numpy(), every[-1][1]
 
     def some(
-        self, some: range, coins: Bool[np.ndarray, " runs"], where: Where
+        self,
+        some: range,
+        coins: Bool[np.ndarray, " runs"],
+        where: Where,
+        watcher: Watcher | None = None,
     ) -> tuple[Tensor, list[list[dict[str, Any]]]]:
         """Train some runs together; return scores, and one run's mechanisms."""
         federations = [self._begin(run, bool(coins[run])) for run in some]
@@ -144,7 +144,12 @@ class Bench:
             moved += self._against(seen, after - seen)
             seen = after
         if where == "released":
-            models = [self._released(federation) for federation in federations]
+            models = [
+                give_away(
+                    self.trainer, self.task, one, self.task.rounds, publish=False
+                )[0][TARGET]
+                for one in federations
+            ]
             given = torch.stack([model[self.trainer.prompt] for model in models])
             moved = self._against(given, given)
         return moved, events
@@ -159,12 +164,6 @@ class Bench:
             self.trainer, self.task, shards, seeds, name=f"run-{run}"
         )
 
-    def _released(self, federation: Federation) -> Tensors:
-        models, _ = give_away(
-            self.trainer, self.task, federation, self.task.rounds, publish=False
-        )
-        return models[TARGET]
-
     def _against(
         self,
         contexts: Float[Tensor, "runs tokens width"],
@@ -174,17 +173,6 @@ class Bench:
         gradients = _gradients(self.task, contexts, self.canary)
         length = gradients.flatten(1).norm(dim=1).clamp(min=1e-12)
         return -(gradients * moves).sum(dim=(1, 2)) / length
-
-
-def score_runs(
-    bench: Bench,
-    some: range,
-    coins: Bool[np.ndarray, " runs"],
-    where: Where,
-    watcher: Watcher | None = None,
-) -> tuple[Tensor, list[list[dict[str, Any]]]]:
-    """Do what :meth:`Bench.some` does, as a job."""
-    return bench.some(some, coins, where)
 
 
 def _contexts(

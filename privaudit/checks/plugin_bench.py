@@ -37,18 +37,14 @@ class Pair:
     """Two data sets of the target that are neighbours, or are twice.
 
     Attributes:
-        bench: Who plays.
+        name: What tells them apart, in words.
         shards: The target's records on either side.
         twice: Whether a neighbour of a neighbour stands on the other side.
     """
 
-    bench: "TrialBench"
+    name: str
     shards: Mapping[Side, Records]
     twice: bool = False
-
-    def seen(self, side: Side, some: range) -> dict[CertifiedView, Rows]:
-        """Return what each view holds in some runs, a row for each."""
-        return self.bench.play(self.shards[side], some)
 
 
 @dataclass(frozen=True)
@@ -190,7 +186,7 @@ class TrialBench:
         total = torch.cat([views["server-aggregate"] for views in seen])
         return first, total - first if total.shape == first.shape else torch.zeros(0)
 
-    def pairs(self, events: Events) -> list[tuple[str, Pair]]:
+    def pairs(self, events: Events) -> list[Pair]:
         """Return neighbours: with the record that shows most, of each kind there is."""
         target, _, rest = self.shards
         event = next(e for e in events if e.noise_multiplier > 0)
@@ -203,18 +199,18 @@ class TrialBench:
                     "with": one.pick(whole),
                     "without": other.pick(whole),
                 }
-                found.append((f"{name} alone", Pair(self, sides, twice=not replaced)))
+                found.append(Pair(f"{name} alone", sides, twice=not replaced))
             else:
                 base = Records.joined([target, other]) if replaced else target
                 joined = Records.joined([target, one])
-                found.append((name, Pair(self, {"with": joined, "without": base})))
+                found.append(Pair(name, {"with": joined, "without": base}))
         is_alone = event.unit == "record" and not replaced
         if is_alone and self.task.kind == "classification":
             # A batch's mean that is clipped, in place of each record, turns round.
             beside = Records.joined([target, other])
             louder = Records.joined([beside, replace(one, features=2 * one.features)])
-            pair = Pair(self, {"with": louder, "without": beside})
-            found.append(("a record that outweighs its opposite", pair))
+            name = "a record that outweighs its opposite"
+            found.append(Pair(name, {"with": louder, "without": beside}))
         return found
 
     def _records(self, rest: Records) -> Iterator[tuple[str, Records, Records]]:

@@ -51,7 +51,6 @@ class Trial:
             as it says.
         runs: With the record, and as many without.
         views: Whose guesses were counted.
-        seconds: How long it took.
         too_slow: Whether a single round took so long that no trial was made.
     """
 
@@ -92,12 +91,12 @@ def try_mechanisms(
     """Play one round many times, and hold what is seen against what is declared.
 
     Args:
-        trainer: Of whatever package.
-        task: Its public records stand in for clients'.
+        trainer: The trainer of another package.
+        task: Its public records stand in for clients' records.
         seconds: What it may take, about: fewer runs find less.
         most: Runs with a record, and as many without; at least FEWEST are made.
-        keys: Of all runs; by default the system draws them, and nobody knows what a
-            trial will ask.
+        keys: Keys of all runs; by default the system draws them, and nobody knows what
+            a trial will ask.
 
     Raises:
         TooFewRecordsError: There are not enough public records.
@@ -130,13 +129,14 @@ def _guessed(
     seconds, runs = limits
     pairs = bench.pairs(events)
     level = LEVEL / (2 * len(views) * len(pairs))  # two questions each
-    for left, (name, pair) in zip(range(len(pairs), 0, -1), pairs, strict=True):
+    for left, pair in zip(range(len(pairs), 0, -1), pairs, strict=True):
         started = time.monotonic()
-        pilot = [pair.seen(side, range(PILOT)) for side in SIDES]
+        pilot = [bench.play(pair.shards[side], range(PILOT)) for side in SIDES]
         each = (time.monotonic() - started) / PILOT
         rest = (seconds - (time.monotonic() - began)) / left
         runs = int(min(runs, max(FEWEST, rest / max(each, 1e-9))))
-        seen = [pair.seen(side, range(PILOT, PILOT + runs)) for side in SIDES]
+        judged = range(PILOT, PILOT + runs)
+        seen = [bench.play(pair.shards[side], judged) for side in SIDES]
         for view in views:
             allowed = _allowed(events, view, pair.twice)
             first, other = ([found[view] for found in part] for part in (pilot, seen))
@@ -144,7 +144,7 @@ def _guessed(
                 continue
             told = _told_apart(first, other, level)
             if told.least > allowed or told.least_apart > _distance(allowed):
-                said = _sentence(view, name, told, allowed, runs)
+                said = _sentence(view, pair.name, told, allowed, runs)
                 return Trial((said,), runs, views, time.monotonic() - began)
     return Trial((), runs, views, time.monotonic() - began)
 
@@ -169,11 +169,12 @@ class _Told:
 def _told_apart(pilot: Sequence[Rows], seen: Sequence[Rows], level: float) -> _Told:
     """Look along the direction that the pilot's runs tell; judge by the others.
 
-    Args:
-        pilot: With and without the record; the runs of one place have one key.
-        seen: Likewise, of other keys.
-        level: Chance that what is left when chance is taken off is too much.
+    Each holds rows with and without the record, of one key in one place; the two have
+    different keys. The level is the chance that what is left when chance is taken off
+    is too much.
     """
+    from scipy.stats import norm
+
     moved, spread = (pilot[0] - pilot[1]).mean(dim=0), pilot[1].var(dim=0)
     along = moved / (spread + (float(spread.max()) * 1e-12 or 1.0))
     along = along / along.norm().clamp(min=1e-300)
@@ -190,7 +191,8 @@ def _told_apart(pilot: Sequence[Rows], seen: Sequence[Rows], level: float) -> _T
     error = float(differences.std(ddof=1)) / spread_of / math.sqrt(len(inside))
     error += apart / math.sqrt(2 * len(inside))  # of the deviation: keys are shared
     is_normal = all(_is_normal(side) for side in (inside, outside))
-    return _Told(share, least, apart, (apart - _z(level) * error) * is_normal)
+    least_apart = (apart - float(norm.isf(level)) * error) * is_normal
+    return _Told(share, least, apart, least_apart)
 
 
 def _least(inside: int, outside: int, runs: int, level: float) -> float:
@@ -200,12 +202,6 @@ def _least(inside: int, outside: int, runs: int, level: float) -> float:
     low = beta.ppf(level / 2, inside, runs - inside + 1) if inside else 0.0
     high = beta.isf(level / 2, outside + 1, runs - outside) if outside < runs else 1.0
     return float(low - high)
-
-
-def _z(level: float) -> float:
-    from scipy.stats import norm
-
-    return float(norm.isf(level))
 
 
 def _is_normal(scores: Float[np.ndarray, " runs"]) -> bool:

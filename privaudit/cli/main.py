@@ -20,13 +20,11 @@ from typer.core import TyperCommand, TyperGroup
 from privaudit.cli.commands.attack import attack, scores
 from privaudit.cli.commands.claim import claim
 from privaudit.cli.commands.compare import compare
-from privaudit.cli.commands.costs import costs
 from privaudit.cli.commands.export import export, verify
 from privaudit.cli.commands.gate import gate
 from privaudit.cli.commands.lint import lint
 from privaudit.cli.commands.recording import import_recording, split
 from privaudit.cli.commands.report import figure, report
-from privaudit.cli.commands.shift import shift
 from privaudit.cli.commands.tradeoff import tradeoff
 from privaudit.cli.commands.train import train
 from privaudit.cli.completion import run_to_its_end
@@ -179,13 +177,13 @@ def doctor() -> None:
         typer.echo(f"{what:20} {found}")
 
 
-_COMPUTING = (train, attack, tradeoff, compare, gate, costs, shift, claim, verify)
-_ASKING = (attack, tradeoff, compare, gate, costs, lint, verify)  # models of runs
+_COMPUTING = (train, attack, tradeoff, compare, gate, claim, verify)
+_ASKING = (attack, tradeoff, compare, gate, lint, verify)  # models of runs
 _LOADING = (lint,)
 _NAMES = {import_recording: "import", list_names: "list", show_status: "status"}
 _PANELS: Mapping[str, Sequence[Callable[..., None] | typer.Typer]] = {
     "Run": (train, split, import_recording, show_status),
-    "Audit": (attack, scores, shift, claim, lint, costs),
+    "Audit": (attack, scores, claim, lint),
     "Decide": (report, compare, tradeoff, gate, plan, serve),
     "Share": (export, verify, key_app),
     "More": (list_names, doctor, figure),

@@ -27,8 +27,10 @@ APART: Mapping[str, tuple[str, str]] = {
     "table-figure": _TOOLS,
     "selftest": _TOOLS,
     "pretrain": _TOOLS,
+    "costs": _TOOLS,
     "active": _LABS,
     "retrain": _LABS,
+    "shift": _LABS,
 }
 """Commands that stand in packages of the repository, and in which folder of it."""
 

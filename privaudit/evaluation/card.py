@@ -68,7 +68,6 @@ class Design(_CardPart):
     Attributes:
         sampling: "coin": a fair coin chose each member.
         unit: What had a coin of its own.
-        clients: How many there are.
     """
 
     sampling: Sampling
@@ -94,7 +93,6 @@ class Computed(_CardPart):
     Attributes:
         bits: As :mod:`privaudit.core.portable_bits` has them.
         differing: How many operations had other bytes than the portable ones.
-        builds: Versions, by library.
     """
 
     bits: Bits
@@ -114,11 +112,6 @@ class Certified(_CardPart):
 
     Attributes:
         epsilon: None where nothing is proved.
-        delta: Beside it.
-        unit: What it protects.
-        adjacency: Between the data sets that it compares.
-        randomness: Where the noise comes from.
-        accountant: What computed it.
         declared: Of mechanisms that nothing here applied: somebody's word, no proof.
     """
 
@@ -167,10 +160,8 @@ class NoisedAuroc(_CardPart):
     Attributes:
         value: In [0, 1].
         low: What it does not rule out, the noise in it.
-        high: Likewise.
         confidence: Of the interval: 95 % for all audits of the run together.
         candidates: How many had a coin.
-        noise_sd: Standard deviation of the noise.
         null_sd: Standard deviation without noise where nothing leaks.
     """
 
@@ -210,14 +201,12 @@ class AuditShown(_CardPart):
     Attributes:
         threat: Who looked on.
         headline: The attack that was named beforehand.
-        settings: Its parameters.
         attacks: All that were made, by their registered names.
         unnamed: How many others were, whose names are not this installation's.
         audits: How many were made of the run by then.
         corrected_for: Of how many different ones the interval holds together.
         planned: Whether it was made as it was planned before training.
         auroc: What the headline found; None where no coins are declared.
-        verdict: What that number says.
         scores: Commitment to all scores and guesses.
     """
 
@@ -297,10 +286,7 @@ class Card(_CardPart):
 
 
 def read_card(path: str | Path) -> tuple[Card, bool]:
-    """Return a card, and whether its text is as it was written.
-
-    Args:
-        path: The file, or the folder of an export.
+    """Return the card of a file or of an export's folder; and whether it is unaltered.
 
     Raises:
         MissingFileError: There is none on this machine.

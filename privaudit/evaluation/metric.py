@@ -27,8 +27,6 @@ class PairedNumbers:
     """A metric of two runs, record by record.
 
     Attributes:
-        first: The first run's value.
-        second: The other's.
         interval_at: First less second at any confidence.
         turned: Of first and second, whether its members have the lower scores: then
             its value, and the difference, are those of the scores with the sign turned.
@@ -104,11 +102,7 @@ METRICS: Registry[Metric[Any]] = Registry(
 
 
 def metrics_of(side: Side, codes: Sequence[str] | None = None) -> list[Metric[Any]]:
-    """Return the metrics of a side in the order of their codes; those asked for only.
-
-    Args:
-        side: Of attacks, or of utility.
-        codes: By default all that can be used.
+    """Return the metrics of a side in the order of their codes: those asked for, or all.
 
     Raises:
         PluginError: Another package's metric has another code than name.

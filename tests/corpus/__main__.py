@@ -14,6 +14,7 @@ from tests.corpus.all_cases import all_cases, prepare
 from tests.corpus.case import Case
 from tests.corpus.running import Outcome, run_cases
 from tests.corpus.world import make_world
+from tests.plugins import declare_packages_beside
 
 
 def main(argv: Sequence[str]) -> int:
@@ -25,8 +26,9 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--world", type=Path, help="keep what is spoilt, for next time")
     asked = parser.parse_args(argv)
     started = time.monotonic()
-    prepare()
     with tempfile.TemporaryDirectory(prefix="corpus-") as place:
+        declare_packages_beside(Path(place) / "beside")  # costs and shift
+        prepare()
         world = (asked.world or Path(place)) / "world"
         make_world(world)
         cases = [c for c in all_cases(world) if all(w in c.name for w in asked.words)]

@@ -51,11 +51,14 @@ FINE: Mapping[tuple[str, str], str] = {}
 def commands() -> Iterator[tuple[str, Any]]:
     """Yield every command with what Click knows of it."""
     import typer
+    from typer.core import TyperCommand
 
     from privaudit.cli.main import app
+    from privaudit.cli.plugins import load_command
 
     whole: Any = typer.main.get_command(app)
-    for name, found in whole.commands.items():
+    beside = {name: load_command(name, TyperCommand) for name in ("costs", "shift")}
+    for name, found in {**whole.commands, **beside}.items():
         yield from getattr(found, "commands", {name: found}).items()
 
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from privaudit.evaluation.blind_baseline import blind_scores, pooled_blind_auroc
 from privaudit.statistics.roc import auroc
+from privaudit_labs.shift.blind_baseline import blind_scores, pooled_blind_auroc
 
 for count, columns in ((60, 2), (60, 20), (200, 20), (600, 20), (600, 74)):
     ours, plain = [], []

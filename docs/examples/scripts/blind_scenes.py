@@ -3,9 +3,9 @@
 import numpy as np
 import torch
 
-from privaudit.evaluation.blind_baseline import blind_baseline
 from privaudit.federated.runs.config import make_config
 from privaudit.federated.runs.population import populate, records_elsewhere
+from privaudit_labs.shift.blind_baseline import blind_baseline
 
 config = make_config("zero-shot", dataset="scenes", model="tiny-llava")
 rng = np.random.default_rng(0)

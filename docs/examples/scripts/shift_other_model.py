@@ -6,9 +6,9 @@ import torch
 
 from privaudit import Auditor, load_run
 from privaudit.core.seeds import Seeds
-from privaudit.evaluation.distribution_shift import measure_shift
 from privaudit.federated.federation import Federation, run_round
-from privaudit.report.tables.shift_table import shift_table
+from privaudit_labs.shift.distribution_shift import measure_shift
+from privaudit_labs.shift.shift_table import shift_table
 
 PREPARE = Auditor.prepare
 

@@ -1,94 +1,73 @@
-"""What a run is compared with: a baseline's file, another run, or public numbers."""
+"""The one form of what a run is compared with: a signed baseline, or public numbers."""
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Literal
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar, Literal
 
-from privaudit.auditing.scenario import OF_SCORES, find_plan
-from privaudit.auditing.storage.load import AUDIT, check_audit_file
-from privaudit.checks.gate.baseline import (
-    Baseline,
-    make_baseline,
-    parse_baseline,
-    read_contents,
-)
-from privaudit.checks.gate.strength import AttackStrength, Made
-from privaudit.checks.gate.unpaired_baseline import PublicNumbers, parse_numbers
-from privaudit.core.errors import IncompatibleRunsError
-from privaudit.federated.runs.folder.own_files import HEADER
-from privaudit.federated.runs.folder.remote_store import local_path
+from privaudit.auditing.storage.load import StoredAudit
+from privaudit.checks.gate.checks import GateQuestion
+from privaudit.checks.gate.guarantees import Stated
+from privaudit.checks.gate.settings import GateSettings
+from privaudit.checks.gate.shortfall import Shortfall
+from privaudit.checks.gate.strength import Made
 from privaudit.federated.runs.runs import Run
 
-Against = Baseline | PublicNumbers
 Pairing = Literal["record", "no", "no baseline"]
 
 
-def load_against(
-    baseline: Against | Run | str | Path | None, scenario: str
-) -> tuple[Against | None, bool]:
-    """Return what a run is compared with, and whether somebody vouches for it.
+class Against(ABC):
+    """What a run is compared with.
 
-    Raises:
-        MissingFileError: There is no such file.
-        ConfigError: It is none to compare with, of another version or scenario.
-        TranscriptError: It was cut or altered, or a baseline is not signed.
-        TrustError: It is signed by a key that is not trusted.
+    Attributes:
+        pairing: Whether each record is compared with itself.
+        guarantees: Claimed and certified epsilons, by name; empty where nothing is
+            said, not even "none".
+        gate: The gate's settings that were in force, which later ones may not fall
+            behind; None where nothing says them, nor how strong attacks are to be.
     """
-    if isinstance(baseline, Run):
-        return make_baseline(baseline, scenario), True
-    if not isinstance(baseline, str | Path):
-        return baseline, True
-    path = local_path(baseline)
-    path = path / "card.json" if path.is_dir() else path
-    contents = read_contents(path)
-    if "baseline" not in contents:
-        check_audit_file(path)
-        return parse_numbers(contents, scenario, path), _lies_in_a_run(path)
-    saved = parse_baseline(contents, path)
-    if saved.scenario != scenario:
-        raise IncompatibleRunsError(
-            f"{path} is a baseline of the scenario {saved.scenario}, and the gate asks "
-            f"about {scenario}. Choose one."
-        )
-    return saved, True
 
+    pairing: ClassVar[Pairing]
+    guarantees: Mapping[str, Stated]
+    gate: GateSettings | None
 
-def _lies_in_a_run(path: Path) -> bool:
-    """Say whether it is a run's audit.json, which the run's signature covers."""
-    return (
-        path.name == AUDIT and (path.resolve().parent.parent.parent / HEADER).exists()
-    )
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """What it is called in sentences."""
 
+    @abstractmethod
+    def demanded(self, scenario: str) -> Made:
+        """Return the attacks that are to be made, the headline first, and how."""
 
-def demanded_by(against: Against, scenario: str) -> Made:
-    """Return the attacks that are to be made, the headline first, and how."""
-    if isinstance(against, Baseline):
-        return against.attacks
-    leaks = against.contents["leaks"]
-    own = [name for name in find_plan(scenario).attacks if name in leaks]
-    ordered = {name: leaks[name] for name in [*own, *leaks]}
-    return {
-        name: _said(leak, scenario)
-        for name, leak in ordered.items()
-        if isinstance(leak, dict)
-    }
+    @abstractmethod
+    def questions(
+        self, audit: StoredAudit, attacks: Sequence[str], settings: GateSettings
+    ) -> Iterator[GateQuestion]:
+        """Yield a question for each metric that is asked for.
 
+        Raises:
+            IncompatibleRunsError: The two cannot be compared; the text says by what.
+        """
 
-def _said(leak: Mapping[str, Any], scenario: str) -> AttackStrength:
-    settings = "" if scenario == OF_SCORES.name else leak.get("settings")
-    how = settings if isinstance(settings, str) else None
-    return AttackStrength(how, str(leak.get("package", "")))
+    def notes(self, run: Run, settings: GateSettings, target: str) -> Iterator[str]:
+        """Yield in words what a reader must know besides.
 
+        Args:
+            run: The run that is compared.
+            settings: What is asked of it.
+            target: The branch that a change goes to; empty, or a file, where none is
+                named.
+        """
+        yield from ()
 
-def name_of(against: Against | None) -> str | None:
-    """Return what it is called; None of nothing."""
-    if against is None:
-        return None
-    return against.run if isinstance(against, Baseline) else against.name
+    def stale(self, made_by: str | None) -> Iterator[Shortfall]:
+        """Yield what makes it one of something else than the run's past.
 
+        Args:
+            made_by: The version of privaudit whose attacks were made on the run; None
+                where nobody knows.
+        """
+        yield from ()
 
-def pairing_of(against: Against | None) -> Pairing:
-    """Return whether each record is compared with itself."""
-    if against is None:
-        return "no baseline"
-    return "record" if isinstance(against, Baseline) else "no"
+    def check_alike(self, run: Run) -> None:  # noqa: B027 # public numbers say neither
+        """Raise IncompatibleRunsError unless both have the same data and model."""

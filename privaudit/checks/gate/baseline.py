@@ -14,8 +14,8 @@ import hashlib
 import hmac
 import io
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -25,14 +25,20 @@ import numpy as np
 from jaxtyping import Int, Shaped, UInt8
 
 from privaudit.auditing.repetition.audit_log import read_log
-from privaudit.auditing.storage.load import LEFT_OUT, read_audit
+from privaudit.auditing.repetition.plan import differences
+from privaudit.auditing.storage.load import LEFT_OUT, StoredAudit, read_audit
+from privaudit.checks.gate.against import Against
+from privaudit.checks.gate.checks import GateQuestion
 from privaudit.checks.gate.guarantees import Stated, stated
-from privaudit.checks.gate.revision import revision_of
+from privaudit.checks.gate.questions import changes
+from privaudit.checks.gate.revision import commits_lacking, commits_since, revision_of
 from privaudit.checks.gate.settings import GateSettings, make_settings
-from privaudit.checks.gate.strength import AttackStrength, made_in
+from privaudit.checks.gate.shortfall import Shortfall
+from privaudit.checks.gate.strength import AttackStrength, Made, made_in
 from privaudit.core.arrays import DAMAGE, read_npz
 from privaudit.core.errors import (
     ConfigError,
+    IncompatibleRunsError,
     LimitError,
     MissingFileError,
     TranscriptError,
@@ -40,7 +46,19 @@ from privaudit.core.errors import (
 from privaudit.core.limits import check_json
 from privaudit.core.signing import check_signature, sign
 from privaudit.core.storage import read_bytes, to_json
-from privaudit.evaluation.compare.comparable import score_tests
+from privaudit.evaluation.compare.comparable import (
+    OWN_COINS,
+    TestScores,
+    refuse_unnamed,
+    score_tests,
+    unlike_settings,
+)
+from privaudit.evaluation.compare.measured import (
+    Measured,
+    measure_attacks,
+    measure_utility,
+)
+from privaudit.evaluation.metric import metrics_of
 from privaudit.federated.runs.folder.outputs import write_output
 from privaudit.federated.runs.ledger import Ledger
 from privaudit.federated.runs.runs import Run
@@ -55,22 +73,31 @@ _SENSITIVE = "scores of single records: keep it where the ledger may be kept"
 
 Arrays = Mapping[str, Shaped[np.ndarray, "..."]]
 
+_MODEL = ("model", "checkpoint")
+_SPLIT = (
+    "clients", "partition", "alpha", "shards", "sizes", "shots", "test_share",
+    "public_share",
+)  # fmt: skip
+_UNLIKE: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "data": ("were trained on other data", ("dataset", "data", *_MODEL)),
+    "model": ("tune other models", _MODEL),
+    "deal": ("split their records differently", _SPLIT),
+    "ledger": ("have other members", ("members", "canary", "canaries")),
+}
+"""By hash, what another one means, and the settings that it follows from."""
+
 
 @dataclass(frozen=True)
-class Baseline:
+class Baseline(Against):
     """A run as later ones are compared with it.
 
     Attributes:
-        run: Its name.
-        scenario: Under which it was audited.
         settings: Its configuration without the seed.
         hashes: Of "data", "model", "deal" (who owns which record) and "ledger".
         attacks: On clients' models, the headline first, and how they were made.
-        gate: The gate's settings that were in force.
         tool: The version of privaudit that attacked; None where no log says it.
         revision: Of the code; None outside of a checkout.
         made: When, in UTC.
-        guarantees: Claimed and certified epsilons, by name.
         metric: Of utility, such as "accuracy"; None where it was left out.
         arrays: "ATTACK/keys", "/client", "/scores", "/guesses", and with shadow models
             "/left_out": one row for each candidate, ordered by key; "utility/scores"
@@ -90,23 +117,74 @@ class Baseline:
     metric: str | None
     arrays: Arrays
 
+    pairing = "record"
+
+    @property
+    def label(self) -> str:
+        """The run's name."""
+        return self.run
+
+    def demanded(self, scenario: str) -> Made:
+        """Return the attacks that are to be made."""
+        return self.attacks
+
+    def questions(
+        self, audit: StoredAudit, attacks: Sequence[str], settings: GateSettings
+    ) -> Iterator[GateQuestion]:
+        """Yield a question for each metric that is asked for, record by record."""
+        check_same(audit.run, self)
+        chosen: list[Measured] = []
+        if metrics_of("leak", settings.metrics):
+            other = joined_audit(audit, self, attacks)
+            chosen = measure_attacks(audit, other, attacks, settings.metrics)
+        known = audit.run.has_utility or self.metric is not None
+        if metrics_of("use", settings.metrics) and known:
+            tests = _joined_tests(audit.run, self)
+            chosen += measure_utility(*tests, settings.metrics)
+        yield from changes(chosen, settings)
+
+    def notes(self, run: Run, settings: GateSettings, target: str) -> Iterator[str]:
+        """Yield by what the run differs, and how old the baseline is, if git can tell."""
+        now = {k: v for k, v in run.config.described().items() if k != "seed"}
+        if unlike := differences(self.settings, now):
+            yield f"The run differs from its baseline: {'; '.join(unlike)}."
+        if self.revision is not None:
+            yield from _age(self.revision, target)
+        elif revision_of() is not None:
+            yield "Nothing says of which revision the baseline is: it may be an old one."
+
+    def stale(self, made_by: str | None) -> Iterator[Shortfall]:
+        """Yield that another version attacked, or that the code is another branch's."""
+        if self.tool != made_by:
+            yield Shortfall(
+                "baseline", "another version", str(made_by), str(self.tool), "baseline",
+                f"Undecided: the baseline was attacked by privaudit {self.tool}, and the "
+                f"run by {made_by}, whose attacks may be others. Attack both by one "
+                "version, and write the baseline again.",
+            )  # fmt: skip
+        try:
+            if self.revision is not None:
+                commits_since(self.revision)
+        except LookupError:
+            yield Shortfall(
+                "baseline", "another branch", "not from it", str(self.revision),
+                "baseline",
+                f"Undecided: the baseline was written at revision {self.revision}, from "
+                "which the code here does not come. Write one on the branch that the "
+                "change goes to, or update the change from it.",
+            )  # fmt: skip
+
+    def check_alike(self, run: Run) -> None:
+        """Raise IncompatibleRunsError unless both have the same data and model."""
+        check_same(run, self, ("data", "model"))
+
     def to_dict(self) -> dict[str, Any]:
         """Return the content of a baseline file, but for its signature."""
         return {
             "baseline": FORMAT,
             "privaudit": version("privaudit"),
             "sensitive": _SENSITIVE,
-            "run": self.run,
-            "scenario": self.scenario,
-            "settings": dict(self.settings),
-            "hashes": dict(self.hashes),
-            "attacks": {n: asdict(one) for n, one in self.attacks.items()},
-            "gate": asdict(self.gate),
-            "tool": self.tool,
-            "revision": self.revision,
-            "made": self.made,
-            "guarantees": {n: asdict(one) for n, one in self.guarantees.items()},
-            "metric": self.metric,
+            **asdict(replace(self, arrays={})),
             "arrays": _packed(self.arrays),
         }
 
@@ -118,14 +196,9 @@ def make_baseline(
     utility: bool = True,
     settings: GateSettings | None = None,
 ) -> Baseline:
-    """Return what later runs are compared with.
+    """Return what later runs are compared with, of a run that was audited.
 
-    Args:
-        run: A finished one, audited under ``scenario``.
-        scenario: Its name.
-        utility: Whether to ask the models for their utility, if anybody can say what it
-            is; of models that write this takes minutes.
-        settings: The gate's, which later ones may not fall behind.
+    Utility takes minutes of models that write.
 
     Raises:
         ConfigError: The run is not finished.
@@ -213,6 +286,108 @@ def record_keys(
     return np.frombuffer(joined, np.uint8).reshape(len(records), KEY_BYTES)
 
 
+def _age(revision: str, target: str) -> Iterator[str]:
+    try:
+        count = commits_since(revision)
+    except LookupError:
+        return  # that is a shortfall
+    if count != 0:
+        since = "an unknown number of" if count is None else f"{count}"
+        ago = f"{since} commit{'s' * (count != 1)} ago"
+        yield f"The baseline is of revision {revision[:12]}, {ago}."
+    if target and (newer := commits_lacking(revision, target)):
+        yield (
+            f"The baseline is older than {target}, which has {newer} "
+            f"commit{'s' * (newer != 1)} since: a newer one can be written there."
+        )
+
+
+def check_same(
+    run: Run, baseline: Baseline, parts: Collection[str] = tuple(_UNLIKE)
+) -> None:
+    """Raise unless run and baseline have the same data, model, split and membership.
+
+    Raises:
+        IncompatibleRunsError: They do not; the text says what differs.
+    """
+    if "ledger" in parts:
+        refuse_unnamed(run)
+    hashes = hashes_of(run, run.truth)
+    for part in parts:
+        if hashes[part] != baseline.hashes[part]:
+            _refuse(run, baseline, *_UNLIKE[part])
+
+
+def _refuse(run: Run, baseline: Baseline, what: str, names: tuple[str, ...]) -> None:
+    unlike = unlike_settings(run.config.described(), baseline.settings, names)
+    guess = "with equal settings, so the seeds or the versions differ"
+    if run.config.seed is None:
+        guess = OWN_COINS
+    raise IncompatibleRunsError(
+        f"{run.name} and the baseline of {baseline.run} {what} "
+        f"({'; '.join(unlike) or guess}), so that no record can be compared with "
+        "itself. Train both alike and with the same --seed, write the baseline again, or "
+        "compare with public numbers (`privaudit export`), which takes more records."
+    )
+
+
+def joined_audit(
+    audit: StoredAudit, baseline: Baseline, attacks: Sequence[str]
+) -> StoredAudit:
+    """Return the baseline as an audit, with the truth of the run's own ledger.
+
+    Its records are those of the run's audit that the baseline has, in that order.
+
+    Raises:
+        IncompatibleRunsError: The baseline lacks an attack.
+    """
+    if lacking := [name for name in attacks if name not in baseline.attacks]:
+        raise IncompatibleRunsError(
+            f"The baseline of {baseline.run} holds no {lacking[0]}: it has "
+            f"{', '.join(baseline.attacks)}. Attack that run again and write its "
+            "baseline again, or ask for one of these."
+        )
+    ledger, names = audit.run.truth, tuple(attacks)
+    columns = {name: _joined(audit, baseline, ledger, name) for name in names}
+    return StoredAudit(audit.run, audit.scenario, names, columns, audit.contents)
+
+
+def _joined(
+    audit: StoredAudit, baseline: Baseline, ledger: Ledger, attack: str
+) -> dict[str, Any]:
+    ours, there = audit.columns[attack], baseline.arrays
+    keys = there[f"{attack}/{KEYS}"]
+    row_of = {key.tobytes(): row for row, key in enumerate(keys)}
+    positions = [
+        row_of.get(k.tobytes(), -1) for k in record_keys(ledger, ours["records"])
+    ]
+    rows = np.array(positions, np.int64)
+    matched = rows >= 0
+    known = {name: ours[name][matched] for name in ("records", "labels", "is_member")}
+    columns = [
+        c for c in (CLIENT, SCORES, GUESSES, LEFT_OUT) if f"{attack}/{c}" in there
+    ]
+    return known | {c: there[f"{attack}/{c}"][rows[matched]] for c in columns}
+
+
+def _joined_tests(run: Run, baseline: Baseline) -> tuple[TestScores, TestScores]:
+    """Return the run's and the baseline's scores on the same test records."""
+    if baseline.metric is None:
+        raise IncompatibleRunsError(
+            f"The baseline of {baseline.run} was written without utility. Write it "
+            'again, or leave "utility" out of the metrics.'
+        )
+    tests = score_tests(run)
+    scores, own_mask = baseline.arrays[UTILITY], baseline.arrays[OWN]
+    if tests.metric != baseline.metric or tests.scores.shape != scores.shape:
+        raise IncompatibleRunsError(
+            f"{run.name} measures {tests.metric} of {tests.scores.shape} clients and "
+            f"test records, and the baseline {baseline.metric} of {scores.shape}. "
+            'Leave "utility" out of the metrics, or write the baseline again.'
+        )
+    return tests, TestScores(baseline.metric, scores, own_mask)
+
+
 def save_baseline(baseline: Baseline, path: Path) -> Path:
     """Sign a baseline, and write it whole or not at all; only its owner can read it.
 
@@ -275,20 +450,15 @@ def parse_baseline(contents: Mapping[str, Any], path: Path) -> Baseline:
         )
     check_signature(_PURPOSE, plain, contents[SIGNATURE], path)
     try:
-        baseline = Baseline(
-            run=plain["run"],
-            scenario=plain["scenario"],
-            settings=plain["settings"],
-            hashes=plain["hashes"],
-            attacks={n: _strength(**one) for n, one in plain["attacks"].items()},
-            gate=make_settings(plain["gate"], str(path)),
-            tool=plain["tool"],
-            revision=plain["revision"],
-            made=plain["made"],
-            guarantees={n: Stated(**one) for n, one in plain["guarantees"].items()},
-            metric=plain["metric"],
-            arrays=_unpacked(plain["arrays"]),
-        )
+        packed = base64.b64decode(plain["arrays"], validate=True)
+        made = {
+            "attacks": {n: _strength(**one) for n, one in plain["attacks"].items()},
+            "gate": make_settings(plain["gate"], str(path)),
+            "guarantees": {n: Stated(**one) for n, one in plain["guarantees"].items()},
+            "arrays": dict(read_npz(packed, "The baseline")),
+        }
+        names = [field.name for field in fields(Baseline)]
+        baseline = Baseline(**{name: plain[name] for name in names} | made)
         _check(baseline)
     except LimitError:
         raise
@@ -354,8 +524,3 @@ def _packed(arrays: Arrays) -> str:
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
     return base64.b64encode(buffer.getvalue()).decode()
-
-
-def _unpacked(text: str) -> dict[str, Any]:
-    content = base64.b64decode(text, validate=True)
-    return dict(read_npz(content, "The baseline"))

@@ -34,13 +34,10 @@ class GateQuestion:
 
     Attributes:
         name: Such as "loss-threshold AUROC".
-        about: A leak is worse where it is higher, a use where it is lower.
         setting: What draws the line, such as "margin" or "max_auroc".
         limit: The line: a margin where ``before`` is known, else a value.
-        now: The run's value.
         before: The baseline's; None where the run is held to a value.
         interval_at: Of the change since the baseline, or of the run's value.
-        note: Added to the sentence.
         sampling: Of a leak, how members were chosen: without a coin each, nothing is
             decided.
         stronger: Whether the attack was stronger than the baseline's: then a rise may
@@ -76,7 +73,6 @@ class GateCheck:
     """A question with its answer.
 
     Attributes:
-        question: What was asked.
         outcome: "regression": worse beyond the line, after Holm. "pass": that is ruled
             out. "underpowered": neither, or no coin is declared that chose members.
         estimate: The change since the baseline, or the run's value.
@@ -105,16 +101,19 @@ class GateCheck:
         return self.question.setting
 
     @property
+    def kind(self) -> Literal["limit", "change"]:
+        """Whether a value was held to a limit, or a change to a margin."""
+        return "limit" if self.question.before is None else "change"
+
+    @property
     def title(self) -> str:
         """What was asked, in a few words that no other check of a gate has."""
-        kind = "limit" if self.question.before is None else "change"
-        return f"{self.question.name}: {kind}"
+        return f"{self.question.name}: {self.kind}"
 
     @property
     def rule(self) -> str:
         """What kind of question it was: a name for reports."""
-        kind = "limit" if self.question.before is None else "change"
-        return f"{self.question.about}-{kind}"
+        return f"{self.question.about}-{self.kind}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON knows them."""
@@ -179,11 +178,13 @@ def _answer(question: GateQuestion, change: Change, alpha: float) -> GateCheck:
     if outcome == "underpowered" and open_by_records and not change.estimate.unresolved:
         enough = _enough(question, change.estimate)
     estimate = question.interval_at(1 - alpha)
-    said = _SENTENCES[outcome](question, estimate, change.estimate)
+    said = _said(question, outcome, estimate, change.estimate)
     if enough is not None:
+        same = question.before is not None and not change.estimate.excludes(0)
+        guess = "nothing differs" if same else "it is as it looks"
         said += (
-            f" If {_guess(question, change.estimate)}, n = about {enough} would decide "
-            f"in 80 of 100 comparisons, in place of {sum(estimate.n)}."
+            f" If {guess}, n = about {enough} would decide in 80 of 100 comparisons, in "
+            f"place of {sum(estimate.n)}."
         )
     sentence = f"{outcome.capitalize()}: {said}{question.note}"
     if not by_coin:
@@ -200,69 +201,51 @@ def _enough(question: GateQuestion, worse: Estimate) -> int:
     return enough_to_exclude(worse, max(apart, least), sides=1)
 
 
-def _guess(question: GateQuestion, worse: Estimate) -> str:
-    if question.before is not None and not worse.excludes(0):
-        return "nothing differs"
-    return "it is as it looks"
-
-
-def _values(question: GateQuestion) -> str:
-    return f"({question.before:.3f} before, {question.now:.3f} now)"
-
-
-def _said_regression(
-    question: GateQuestion, estimate: Estimate, worse: Estimate
-) -> str:
-    if question.before is None:
-        side = "above" if question.about == "leak" else "below"
-        return f"{question.name} is {estimate}, {side} the limit of {question.limit:g}."
-    verb = "rose" if question.about == "leak" else "fell"
-    return (
-        f"{question.name} {verb} beyond the margin of {question.limit:g}: it changed "
-        f"by {estimate} {_values(question)}."
-    )
-
-
-def _said_pass(question: GateQuestion, estimate: Estimate, worse: Estimate) -> str:
-    if question.before is None:
-        side = "below" if question.about == "leak" else "above"
-        return f"{question.name} is {estimate}, {side} the limit of {question.limit:g}."
-    noun = "rise" if question.about == "leak" else "fall"
-    return (
-        f"a {noun} of {question.name} beyond the margin of {question.limit:g} is ruled "
-        f"out: it changed by {estimate} {_values(question)}."
-    )
-
-
-def _said_undecided(question: GateQuestion, estimate: Estimate, worse: Estimate) -> str:
-    if question.sampling != "coin":
-        beyond = "and no verdict is given"
-    elif question.stronger and worse.low > question.margin:
-        beyond = "which is beyond it, but the attack was stronger than the baseline's"
-    elif not worse.unresolved and worse.low > question.margin:
-        beyond = "which is beyond it, but not after Holm's correction for all checks"
-    elif question.before is not None and worse.low > 0:
-        beyond = "which is not chance, but leaves it open"
-    else:
-        beyond = "which leaves it open"
-    if question.before is None:
-        side = "above" if question.about == "leak" else "below"
-        return (
-            f"whether {question.name} is {side} the limit of {question.limit:g} is not "
-            f"decided: it is {estimate}, {beyond}."
-        )
-    verb = "rose" if question.about == "leak" else "fell"
-    return (
-        f"whether {question.name} {verb} beyond the margin of {question.limit:g} is "
-        f"not decided: it changed by {estimate}, {beyond} {_values(question)}."
-    )
-
-
-_SENTENCES = {
-    "regression": _said_regression,
-    "pass": _said_pass,
-    "underpowered": _said_undecided,
+_WORDS = {
+    "leak": ("above", "below", "rose", "rise"),
+    "use": ("below", "above", "fell", "fall"),
 }
+"""The bad side of a limit, the good one, and what is worse as a verb and as a noun."""
+
+
+def _said(
+    question: GateQuestion, outcome: Outcome, estimate: Estimate, worse: Estimate
+) -> str:
+    """Say the answer, with the number and its interval."""
+    name, line = question.name, f"{question.limit:g}"
+    bad, good, verb, noun = _WORDS[question.about]
+    beyond = _beyond(question, worse)
+    if question.before is None:
+        if outcome == "underpowered":
+            return (
+                f"whether {name} is {bad} the limit of {line} is not decided: it is "
+                f"{estimate}, {beyond}."
+            )
+        side = bad if outcome == "regression" else good
+        return f"{name} is {estimate}, {side} the limit of {line}."
+    values = f"({question.before:.3f} before, {question.now:.3f} now)"
+    said = {
+        "regression": f"{name} {verb} beyond the margin of {line}: it changed by "
+        f"{estimate} {values}.",
+        "pass": f"a {noun} of {name} beyond the margin of {line} is ruled out: it "
+        f"changed by {estimate} {values}.",
+        "underpowered": f"whether {name} {verb} beyond the margin of {line} is not "
+        f"decided: it changed by {estimate}, {beyond} {values}.",
+    }
+    return said[outcome]
+
+
+def _beyond(question: GateQuestion, worse: Estimate) -> str:
+    """Say why an estimate leaves a question open."""
+    if question.sampling != "coin":
+        return "and no verdict is given"
+    if question.stronger and worse.low > question.margin:
+        return "which is beyond it, but the attack was stronger than the baseline's"
+    if not worse.unresolved and worse.low > question.margin:
+        return "which is beyond it, but not after Holm's correction for all checks"
+    if question.before is not None and worse.low > 0:
+        return "which is not chance, but leaves it open"
+    return "which leaves it open"
 
 
 def shifted(estimate: Estimate, by: float) -> Estimate:

@@ -15,42 +15,42 @@ from privaudit.auditing.audit import Audit
 from privaudit.auditing.repetition.audit_log import Tried, count_tried
 from privaudit.auditing.repetition.plan import AuditPlan, differences, plan_of
 from privaudit.auditing.scenario import find_plan
-from privaudit.auditing.storage.load import StoredAudit, read_audit
-from privaudit.checks.gate.against import (
-    Against,
-    Pairing,
-    demanded_by,
-    load_against,
-    name_of,
-    pairing_of,
+from privaudit.auditing.storage.load import (
+    AUDIT,
+    StoredAudit,
+    check_audit_file,
+    read_audit,
 )
-from privaudit.checks.gate.asked import changes_since, decided_by, limits_of
+from privaudit.checks.gate.against import Against, Pairing
 from privaudit.checks.gate.baseline import (
-    Baseline,
     make_baseline,
+    parse_baseline,
+    read_contents,
     save_baseline,
     stated_of,
 )
 from privaudit.checks.gate.checks import (
     AnyCheck,
     GateCheck,
+    GateQuestion,
     Outcome,
     judge,
     overall,
 )
-from privaudit.checks.gate.demands import hold
+from privaudit.checks.gate.demands import Demands, hold
 from privaudit.checks.gate.guarantees import GuaranteeCheck, compare_guarantees
-from privaudit.checks.gate.paired_baseline import check_same
-from privaudit.checks.gate.questions import as_sampled
+from privaudit.checks.gate.questions import as_sampled, limited
 from privaudit.checks.gate.settings import Configured, GateSettings, SettingLine
-from privaudit.checks.gate.shortfall import (
-    Shortfall,
-    short_of_baseline,
-    stale,
-    unsigned,
-)
+from privaudit.checks.gate.shortfall import Shortfall, short_of_baseline, unsigned
 from privaudit.checks.gate.strength import made_now
-from privaudit.core.errors import ConfigError
+from privaudit.checks.gate.unpaired_baseline import parse_numbers
+from privaudit.core.errors import ConfigError, IncompatibleRunsError
+from privaudit.evaluation.compare.comparable import score_tests
+from privaudit.evaluation.metric import metrics_of
+from privaudit.evaluation.metrics.auroc import AUROC
+from privaudit.evaluation.metrics.utility import UTILITY
+from privaudit.federated.runs.folder.own_files import HEADER
+from privaudit.federated.runs.folder.remote_store import local_path
 from privaudit.federated.runs.folder.run_names import load_run
 from privaudit.federated.runs.runs import Run
 from privaudit.statistics.estimate import Estimate
@@ -75,13 +75,10 @@ class GateResult:
     """What came of the gate.
 
     Attributes:
-        run: Name of the run that is judged.
         baseline: What it was compared with; None where limits alone are asked.
         paired: Whether each record was compared with itself.
-        settings: What was asked.
         checks: The answers: changes first, then limits, then guarantees, then of what
             the audit or the settings are short.
-        places: Where settings were set.
         assurance: What is proved of the run; a pass proves nothing.
         tried: How often the run was audited: the checks share alpha with all those.
         deviations: By what the settings are not as the run's plan has them.
@@ -207,33 +204,38 @@ def gate(
         config = replace(config, chosen={*config.chosen, "baseline"})
     settings = config.settings
     loaded = run if isinstance(run, Run) else load_run(run, folder=folder)
-    against, signed = load_against(baseline or settings.baseline, settings.scenario)
+    against, signed = _load_against(baseline or settings.baseline, settings.scenario)
     audit = read_audit(loaded.require_complete(), settings.scenario)
     demands = hold(audit, against, config, signed or accept_unsigned)
     questions = [
-        *changes_since(audit, against, demands, settings),
-        *limits_of(audit, settings),
+        *_changes_since(audit, against, demands, settings),
+        *_limits_of(audit, settings),
     ]
     questions = [as_sampled(question, loaded.sampling) for question in questions]
     planned = plan_of(loaded)
     tried = _tried(audit)
+    guarantees = (
+        compare_guarantees(stated_of(loaded), against.guarantees)
+        if against is not None and settings.guarantees
+        else ()
+    )
     checks: list[AnyCheck] = [
         *judge(questions, settings.alpha / tried.different),
-        *_guarantees(loaded, against, settings),
+        *guarantees,
         *demands.short,
     ]
     _require_some(checks, settings)
     return GateResult(
         run=loaded.name,
-        baseline=name_of(against),
-        paired=pairing_of(against),
+        baseline=None if against is None else against.label,
+        paired="no baseline" if against is None else against.pairing,
         settings=settings,
         checks=tuple(checks),
         places=config.places,
         assurance=_assurance(audit),
         tried=tried,
         deviations=_deviations(planned, settings),
-        notes=(*decided_by(demands, against, settings), *demands.notes),
+        notes=(*_decided_by(demands, against, settings), *demands.notes),
     )
 
 
@@ -242,11 +244,7 @@ def check_against(
 ) -> list[GuaranteeCheck | Shortfall]:
     """Return an audit's claimed and certified epsilons beside a baseline's.
 
-    With them comes what the audit's attacks are short of.
-
-    Args:
-        found: The audit; nobody needs to have stored it.
-        baseline: As in :func:`gate`.
+    With them comes what its attacks are short of. Nobody needs to have stored it.
 
     Raises:
         MissingFileError: There is no such baseline.
@@ -255,14 +253,15 @@ def check_against(
         TrustError: It is signed by a key that is not trusted.
     """
     scenario, run = found.scenario.name, found.run
-    against, signed = load_against(baseline, scenario)
+    against, signed = _load_against(baseline, scenario)
     assert against is not None
-    short = [] if signed else [unsigned(name_of(against) or "")]
-    if isinstance(against, Baseline):
-        check_same(run, against, ("data", "model"))
-        short += stale(against.tool, version("privaudit"), against.revision)
-    named = demanded_by(against, scenario)
-    short += short_of_baseline(run.name, scenario, made_now(found), named)
+    against.check_alike(run)
+    named = against.demanded(scenario)
+    short = [
+        *([] if signed else [unsigned(against.label)]),
+        *against.stale(version("privaudit")),
+        *short_of_baseline(run.name, scenario, made_now(found), named),
+    ]
     return [*compare_guarantees(stated_of(run), against.guarantees), *short]
 
 
@@ -279,13 +278,8 @@ def write_baseline(
 
     The file is as sensitive as the ledger; see :mod:`privaudit.checks.gate.baseline`.
 
-    Args:
-        run: A finished and audited run; the latest by default.
-        path: Replaced if it is there; the folder must exist.
-        scenario: Under which the run was audited.
-        utility: Whether to ask the models for their utility.
-        settings: The gate's, which later ones may not fall behind.
-        folder: Where runs are kept.
+    A file that is there is replaced. The settings are those that later ones may not
+    fall behind.
 
     Raises:
         MissingFileError: There is no such run or audit.
@@ -296,11 +290,83 @@ def write_baseline(
     return save_baseline(made, Path(path))
 
 
-def _guarantees(
-    run: Run, against: Against | None, settings: GateSettings
-) -> Iterator[GuaranteeCheck]:
-    if against is not None and settings.guarantees:
-        yield from compare_guarantees(stated_of(run), against.guarantees)
+def _load_against(
+    baseline: Against | Run | str | Path | None, scenario: str
+) -> tuple[Against | None, bool]:
+    """Return what a run is compared with, and whether somebody vouches for it."""
+    if isinstance(baseline, Run):
+        return make_baseline(baseline, scenario), True
+    if not isinstance(baseline, str | Path):
+        return baseline, True
+    path = local_path(baseline)
+    path = path / "card.json" if path.is_dir() else path
+    contents = read_contents(path)
+    if "baseline" not in contents:
+        check_audit_file(path)
+        return parse_numbers(contents, scenario, path), _lies_in_a_run(path)
+    saved = parse_baseline(contents, path)
+    if saved.scenario != scenario:
+        raise IncompatibleRunsError(
+            f"{path} is a baseline of the scenario {saved.scenario}, and the gate asks "
+            f"about {scenario}. Choose one."
+        )
+    return saved, True
+
+
+def _lies_in_a_run(path: Path) -> bool:
+    """Say whether it is a run's audit.json, which the run's signature covers."""
+    run = path.resolve().parent.parent.parent
+    return path.name == AUDIT and (run / HEADER).exists()
+
+
+def _changes_since(
+    audit: StoredAudit,
+    against: Against | None,
+    demands: Demands,
+    settings: GateSettings,
+) -> Iterator[GateQuestion]:
+    """Yield a question for each metric that is compared, if anything is."""
+    if against is None:
+        return
+    attacks = demands.comparable(settings)
+    stronger = {
+        metric.name(name)
+        for name in attacks
+        for metric in metrics_of("leak", settings.metrics)
+        if demands.relation(name) == "stronger"
+    }
+    for one in against.questions(audit, attacks, settings):
+        yield replace(one, stronger=one.name in stronger)
+
+
+def _limits_of(audit: StoredAudit, settings: GateSettings) -> Iterator[GateQuestion]:
+    """Yield a question for each limit, of every attack that was made."""
+    if settings.max_auroc is not None:
+        for name in audit.attacks:  # all that were made, on the server's model too
+            clients = audit.clients(name)
+            yield limited(AUROC, name, clients, settings.max_auroc, "max_auroc")
+    if settings.min_utility is not None:
+        tests = score_tests(audit.run)
+        least = settings.min_utility
+        yield limited(UTILITY, tests.metric, tests, least, "min_utility")
+
+
+def _decided_by(
+    demands: Demands, against: Against | None, settings: GateSettings
+) -> Iterator[str]:
+    """Yield in words which attacks decided, and how strong each was."""
+    asked = [] if against is None else demands.comparable(settings)
+    if not metrics_of("leak", settings.metrics):
+        asked = []
+    if settings.max_auroc is not None:
+        asked = [*demands.made]
+    by_strength: dict[str, list[str]] = {}
+    for name in asked:
+        if name in demands.made:
+            by_strength.setdefault(str(demands.made[name]), []).append(name)
+    each = [f"{', '.join(names)} ({how})" for how, names in by_strength.items()]
+    if each:
+        yield f"Attacks that decided: {'; '.join(each)}."
 
 
 def _deviations(planned: AuditPlan | None, settings: GateSettings) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What a run claims and what is proved about it, held against its baseline's: exactly.
+"""Guarantees: the claimed and proved epsilons of a run beside its baseline's, exactly.
 
 An epsilon follows from settings, not from a sample, so there is no margin and no test:
 a rise is a rise. Whoever means to promise less writes a new baseline, or says so in the
@@ -73,11 +73,8 @@ class GuaranteeCheck:
     Attributes:
         name: "claimed epsilon", "certified epsilon (VIEW)" or, where nothing here
             applied the mechanisms, "declared epsilon (VIEW)".
-        now: The run's.
-        before: The baseline's.
         outcome: "pass": at least as strong, with every number in it. "regression":
             weaker, gone, or of a kind that cannot be compared.
-        sentence: What a developer reads.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What the gate asks of a run's audit, alone or beside another's."""
+"""Questions of the gate about a run's audit, alone or beside another's."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -43,14 +43,9 @@ def limited(
 ) -> GateQuestion:
     """Return the question whether a leak is above a limit, or a use below it.
 
-    Args:
-        metric: Which.
-        of: An attack, or what utility is measured by.
-        scores: What the metric measures.
-        limit: In [0, 1]. Where the sign of the scores is what keeps a leak below it,
-            the question is about what the turned scores give: an adversary who sees
-            that members have the lower ones turns them.
-        setting: What draws the line.
+    Where the sign of the scores is what keeps a leak below the limit, in [0, 1], the
+    question is about what the turned scores give: an adversary who sees that members
+    have the lower ones turns them.
     """
     interval_at, note = metric.at(scores), ""
     estimate = interval_at(0.95)

@@ -27,11 +27,7 @@ def revision_of(name: str = "HEAD") -> str | None:
 def file_at(name: str, path: str) -> bytes | None:
     """Return a file as a revision has it, empty where that has none.
 
-    None where there is no such revision.
-
-    Args:
-        name: Of the revision.
-        path: From the working directory.
+    None where there is no such revision. The path is relative to the working directory.
     """
     revision = revision_of(name)
     if revision is None:

@@ -86,7 +86,6 @@ class Configured:
     """Settings, and where each of them was set.
 
     Attributes:
-        settings: All of them.
         places: Of those that a file sets; "" is the head of the file's table.
         chosen: Names of those that whoever calls the gate chose: they may be weaker
             than the reference. None: all of them.

@@ -1,4 +1,4 @@
-"""What a pass would not be worth: less was checked than was to be.
+"""Shortfalls: less was checked than was to be, so that a pass would be worth nothing.
 
 An attack that is missing, weaker or another one, and a baseline of another version or
 of another branch's code, leave the gate undecided. Settings of the change that ask for
@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 from privaudit.auditing.named_attacks import named_attacks
 from privaudit.auditing.scenario import OF_SCORES, find_plan
-from privaudit.checks.gate.revision import commits_since
 from privaudit.checks.gate.settings import GateSettings
 from privaudit.checks.gate.strength import (
     FEWEST,
@@ -47,11 +46,9 @@ class Shortfall:
 
     Attributes:
         name: An attack, a setting, or "baseline".
-        code: What is wrong with it.
         now: As it is, in a few words.
         before: As it was to be.
         setting: What governs it.
-        sentence: What a developer reads.
     """
 
     name: str
@@ -90,14 +87,7 @@ class Shortfall:
 def short_of_baseline(
     run: str, scenario: str, made: Made, demanded: Made
 ) -> Iterator[Shortfall]:
-    """Yield each attack that a baseline names, and that a run's audit is short of.
-
-    Args:
-        run: Name of the run.
-        scenario: Under which it was audited.
-        made: The attacks of its audit.
-        demanded: Those of the baseline.
-    """
+    """Yield each attack that a baseline demands, and that a run's audit is short of."""
     wanted = that_options_choose(demanded, scenario)
     shadows = max((one.shadows or 0 for one in wanted.values()), default=0)
     command = attack_command(run, scenario, wanted, shadows)
@@ -137,9 +127,9 @@ def short_of_settings(
     Args:
         run: Name of the run.
         made: The attacks of its audit.
-        settings: What is asked.
-        kind: What its models do, where an adversary could train shadow models of them;
-            None where none could.
+        settings: The gate's.
+        kind: The task of its models, where an adversary could train shadow models of
+            them; None where none could.
         by_default: Whether settings that are not set ask for something: where a
             baseline says how strong attacks are to be, they do not.
 
@@ -232,35 +222,6 @@ def attack_command(
     return shlex.join([*words, str(shadows), *named])
 
 
-def stale(
-    tool: str | None, made_by: str | None, revision: str | None
-) -> Iterator[Shortfall]:
-    """Yield what makes a baseline one of something else than the run's past.
-
-    Args:
-        tool: The version of privaudit whose attacks made it; None where nobody knows.
-        made_by: The same of the run's audit.
-        revision: Of the code; None where nobody knows.
-    """
-    if tool != made_by:
-        yield Shortfall(
-            "baseline", "another version", str(made_by), str(tool), "baseline",
-            f"Undecided: the baseline was attacked by privaudit {tool}, and the run by "
-            f"{made_by}, whose attacks may be others. Attack both by one version, and "
-            "write the baseline again.",
-        )  # fmt: skip
-    try:
-        if revision is not None:
-            commits_since(revision)
-    except LookupError:
-        yield Shortfall(
-            "baseline", "another branch", "not from it", str(revision), "baseline",
-            f"Undecided: the baseline was written at revision {revision}, from which "
-            "the code here does not come. Write one on the branch that the change "
-            "goes to, or update the change from it.",
-        )  # fmt: skip
-
-
 def unsigned(name: str) -> Shortfall:
     """Return that nobody vouches for numbers to compare with."""
     return Shortfall(
@@ -284,14 +245,7 @@ def unheld(baseline: str) -> Shortfall:
 def less_asked(
     now: GateSettings, before: GateSettings, headline: str, source: str
 ) -> Iterator[Shortfall]:
-    """Yield each setting that asks for less than it did.
-
-    Args:
-        now: What is asked.
-        before: What may not be fallen behind.
-        headline: The attack that is asked where a setting names none.
-        source: Where those stood.
-    """
+    """Yield each setting that asks for less than it did where the source has it."""
     for name, ours, theirs in weaker_settings(now, before, headline):
         is_now, was = _word(ours), _word(theirs)
         yield Shortfall(

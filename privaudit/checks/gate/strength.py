@@ -1,4 +1,4 @@
-"""What is weaker than what: of attacks, and of the gate's own settings.
+"""Strength of attacks and of the gate's settings: what is weaker than what.
 
 This is the only place that orders them. A setting of an attack that is not listed has
 no known order: made otherwise, it is neither weaker nor stronger, but another attack.
@@ -123,43 +123,23 @@ def that_options_choose(made: Made, scenario: str) -> dict[str, AttackStrength]:
     return {name: one for name, one in made.items() if name not in placed}
 
 
-def _sees_as_much(now: str, before: str) -> bool:
-    return now == before or before in find_plan(now).dominates
-
-
-def _no_more(now: float | None, before: float | None) -> bool:
-    return before is None or (now is not None and now <= before)
-
-
-def _no_less(now: float | None, before: float | None) -> bool:
-    return before is None or (now is not None and now >= before)
-
-
-def _as_many(now: int | str, before: int | str) -> bool:
-    return now == "all" or (before != "all" and int(now) >= int(before))
-
-
-def _includes(now: Iterable[str], before: Iterable[str]) -> bool:
-    return {*now} >= {*before}
-
-
-def _same_if_set(now: str | None, before: str | None) -> bool:
-    return before is None or now == before
-
-
 AS_STRICT: Mapping[str, Callable[[Any, Any], bool]] = {
-    "scenario": _sees_as_much,
-    "metrics": _includes,
-    "attacks": _includes,
+    "scenario": lambda now, before: now == before or before in find_plan(now).dominates,
+    "metrics": lambda now, before: {*now} >= {*before},
+    "attacks": lambda now, before: {*now} >= {*before},
     "guarantees": operator.ge,
     "margin": operator.le,
     "utility_margin": operator.le,
     "alpha": operator.eq,  # larger passes sooner, smaller finds regressions later
-    "max_auroc": _no_more,
-    "min_utility": _no_less,
+    "max_auroc": lambda now, before: (
+        before is None or (now is not None and now <= before)
+    ),
+    "min_utility": lambda now, before: (
+        before is None or (now is not None and now >= before)
+    ),
     "shadows": operator.ge,
-    "clients": _as_many,
-    "baseline": _same_if_set,
+    "clients": lambda now, before: now == "all" or (before != "all" and now >= before),
+    "baseline": lambda now, before: before in (None, now),
 }
 """Whether a setting of the gate, the first, asks for no less than another."""
 
@@ -169,10 +149,7 @@ def weaker_settings(
 ) -> Iterator[tuple[str, Any, Any]]:
     """Yield each setting that asks for less than another's: its name, and both values.
 
-    Args:
-        now: What is asked.
-        before: What may not be fallen behind.
-        headline: The attack that is asked where a setting names none.
+    The headline is the attack that is asked where a setting names none.
     """
     ours, theirs = (_explicit(one, headline) for one in (now, before))
     for one in fields(GateSettings):

@@ -19,7 +19,9 @@ from typing import Any
 
 from scipy.special import expit, logit
 
+from privaudit.auditing.scenario import OF_SCORES, find_plan
 from privaudit.auditing.storage.load import StoredAudit
+from privaudit.checks.gate.against import Against
 from privaudit.checks.gate.checks import GateQuestion
 from privaudit.checks.gate.guarantees import NONE_STATED, Stated, stated
 from privaudit.checks.gate.questions import (
@@ -29,11 +31,13 @@ from privaudit.checks.gate.questions import (
     turned_at,
 )
 from privaudit.checks.gate.settings import GateSettings
+from privaudit.checks.gate.strength import AttackStrength, Made
 from privaudit.core.arrays import DAMAGE
 from privaudit.core.errors import ConfigError, IncompatibleRunsError
 from privaudit.evaluation.card import Card, parse_card
 from privaudit.evaluation.compare.comparable import score_tests
 from privaudit.evaluation.metric import Metric, metrics_of
+from privaudit.federated.runs.runs import Run
 from privaudit.statistics.change import IntervalAt
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.intervals import normal_quantile
@@ -46,15 +50,12 @@ NOTE = (
 
 
 @dataclass(frozen=True)
-class PublicNumbers:
+class PublicNumbers(Against):
     """What an export, or an audit.json, says of a run.
 
     Attributes:
-        name: Of the file.
         dataset: Its name; None where nothing is said.
         contents: "leaks" by attack, and "utility".
-        guarantees: Claimed and certified epsilons, by name; empty where nothing is
-            said, not even "none".
         of_card: The headline's settings, where it is a card: it says nothing of others.
     """
 
@@ -63,6 +64,60 @@ class PublicNumbers:
     contents: Mapping[str, Any]
     guarantees: Mapping[str, Stated]
     of_card: str | None = None
+
+    pairing = "no"
+    gate = None
+
+    @property
+    def label(self) -> str:
+        """The file's name."""
+        return self.name
+
+    def demanded(self, scenario: str) -> Made:
+        """Return its attacks, in the scenario's order, and how they were made."""
+        leaks = self.contents["leaks"]
+        own = [name for name in find_plan(scenario).attacks if name in leaks]
+        ordered = {name: leaks[name] for name in [*own, *leaks]}
+        return {
+            name: _strength_of(leak, scenario)
+            for name, leak in ordered.items()
+            if isinstance(leak, dict)
+        }
+
+    def questions(
+        self, audit: StoredAudit, attacks: Sequence[str], settings: GateSettings
+    ) -> Iterator[GateQuestion]:
+        """Yield a question for each metric that is asked for, without pairing."""
+        ours = audit.run.config.dataset
+        if self.dataset not in (None, ours):
+            raise IncompatibleRunsError(
+                f"{audit.run.name} was trained on {ours}, and {self.name} is of a run "
+                f"on {self.dataset}. Compare runs on one data set."
+            )
+        for name in attacks:
+            clients = audit.clients(name)
+            _check_strength(audit, self, name)
+            for metric in metrics_of("leak", settings.metrics):
+                listed = _listed(self, name)
+                before = _estimate(self, "leaks", listed, metric.key or metric.code)
+                asked = _question(metric, name, metric.at(clients), before, settings)
+                yield as_sampled(asked, _sampling(self, name))
+        known = audit.run.has_utility or self.contents.get("utility") is not None
+        if (measures := metrics_of("use", settings.metrics)) and known:
+            yield from _of_utility(audit, self, measures, settings)
+
+    def notes(self, run: Run, settings: GateSettings, target: str) -> Iterator[str]:
+        """Yield that no guarantee is stated, where guarantees are asked for."""
+        stated_here = self.guarantees.values()
+        nothing = stated_here and all(one.epsilon is None for one in stated_here)
+        if settings.guarantees and nothing:
+            yield f"{self.name} states no guarantee, so none is compared."
+
+
+def _strength_of(leak: Mapping[str, Any], scenario: str) -> AttackStrength:
+    settings = "" if scenario == OF_SCORES.name else leak.get("settings")
+    how = settings if isinstance(settings, str) else None
+    return AttackStrength(how, str(leak.get("package", "")))
 
 
 def parse_numbers(
@@ -134,37 +189,6 @@ def _stated(privacy: Any, randomness: Any, path: Path) -> dict[str, Stated]:
         ) from None
 
 
-def unpaired(
-    audit: StoredAudit,
-    numbers: PublicNumbers,
-    attacks: Sequence[str],
-    settings: GateSettings,
-) -> Iterator[GateQuestion]:
-    """Yield a question for each metric that is asked for, without pairing.
-
-    Raises:
-        IncompatibleRunsError: The numbers are of another data set, or one is missing or no
-            estimate.
-    """
-    ours = audit.run.config.dataset
-    if numbers.dataset not in (None, ours):
-        raise IncompatibleRunsError(
-            f"{audit.run.name} was trained on {ours}, and {numbers.name} is of a run "
-            f"on {numbers.dataset}. Compare runs on one data set."
-        )
-    for name in attacks:
-        clients = audit.clients(name)
-        _check_strength(audit, numbers, name)
-        for metric in metrics_of("leak", settings.metrics):
-            listed = _listed(numbers, name)
-            before = _estimate(numbers, "leaks", listed, metric.key or metric.code)
-            asked = _question(metric, name, metric.at(clients), before, settings)
-            yield as_sampled(asked, _sampling(numbers, name))
-    known = audit.run.has_utility or numbers.contents.get("utility") is not None
-    if (measures := metrics_of("use", settings.metrics)) and known:
-        yield from _use(audit, numbers, measures, settings)
-
-
 def _listed(numbers: PublicNumbers, attack: str) -> str:
     """Return what the numbers call an attack: a card has one, by its plain name."""
     leaks = numbers.contents["leaks"]
@@ -190,7 +214,7 @@ def _sampling(numbers: PublicNumbers, attack: str) -> Sampling:
     return "unknown" if kind == "sampling unknown" else "coin"
 
 
-def _use(
+def _of_utility(
     audit: StoredAudit,
     numbers: PublicNumbers,
     measures: Sequence[Metric[Any]],

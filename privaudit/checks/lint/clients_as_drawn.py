@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from scipy.stats import binom
 
 from privaudit.checks.lint.evidence import Evidence
-from privaudit.checks.lint.finding import Found, Rule
+from privaudit.checks.lint.finding import Found, rule
 from privaudit.privacy.events import MechanismEvent
 
 LEVEL = 1e-6
@@ -20,7 +20,9 @@ FARTHEST = 100  # rounds apart that are compared
 Sets = Mapping[int, Set[object]]
 
 
-def _check(evidence: Evidence) -> Found:
+@rule
+def clients_as_drawn(evidence: Evidence) -> Found:
+    """Were the clients of each round drawn, at the rate that is counted on?"""
     events = {i: e for i, e in _drawn(evidence) if i in evidence.participants}
     if not events:
         return
@@ -40,7 +42,6 @@ def _check(evidence: Evidence) -> Found:
             "note",
             f"{len(sets)} rounds are too few to tell clients that were drawn from "
             "clients that take turns.",
-            (),
         )
 
 
@@ -149,10 +150,3 @@ def _taking_turns(sets: Sets, clients: int) -> Sets:
         turns[index] = {(first + n) % clients for n in range(len(sets[index]))}
         first += len(sets[index])
     return turns
-
-
-CLIENTS_AS_DRAWN = Rule(
-    "clients-as-drawn",
-    "Were the clients of each round drawn, at the rate that is counted on?",
-    _check,
-)

@@ -8,11 +8,13 @@ protected, it is asked whether their moves were clipped.
 from collections.abc import Iterator
 
 from privaudit.checks.lint.evidence import Evidence
-from privaudit.checks.lint.finding import Found, Rule, Severity
+from privaudit.checks.lint.finding import Found, Severity, rule
 from privaudit.privacy.events import MechanismEvent, Release
 
 
-def _check(evidence: Evidence) -> Found:
+@rule
+def clip_per_record(evidence: Evidence) -> Found:
+    """Is each record's gradient clipped, before the mean?"""
     causes = (*evidence.setting("mode"), "clip=batch")
     for events in _noised(evidence).values():
         loose = [event for event in events if not event.per_record]
@@ -78,13 +80,9 @@ def _contradicted(evidence: Evidence) -> Iterator[Release]:
     yield from sorted(noted)
 
 
-CLIP_PER_RECORD = Rule(
-    "clip-per-record", "Is each record's gradient clipped, before the mean?", _check
-)
-
-
-def _check_sensitivity(evidence: Evidence) -> Found:
-    """Hold what one unit moves, as declared, against the clip, unit and adjacency.
+@rule
+def sensitivity_covers_unit(evidence: Evidence) -> Found:
+    """Is the sensitivity as large as the clip, the unit and the adjacency allow?
 
     Of the mechanisms on one release in one round, that which is declared first: others
     are on something else beside it, such as a count, and only add to epsilon.
@@ -124,10 +122,3 @@ def _too_low(event: MechanismEvent, least: float) -> str:
         f"({event.adjacency}) moves it by {event.sensitivity:.3g} clip norms; {clipped} "
         f"{event.unit} is clipped by itself, so it may be {least:g}"
     )
-
-
-SENSITIVITY_COVERS_UNIT = Rule(
-    "sensitivity-covers-unit",
-    "Is the sensitivity as large as the clip, the unit and the adjacency allow?",
-    _check_sensitivity,
-)

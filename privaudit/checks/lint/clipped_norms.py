@@ -9,7 +9,7 @@ from scipy.stats import chi2
 from torch import Tensor
 
 from privaudit.checks.lint.evidence import Evidence
-from privaudit.checks.lint.finding import Found, Rule
+from privaudit.checks.lint.finding import Found, rule
 from privaudit.checks.lint.recorded_uploads import (
     clips_later,
     is_recorded,
@@ -37,11 +37,13 @@ class _Length:
         return self.norm > self.bound * (1 + ROUNDING)
 
 
-def _check(evidence: Evidence) -> Found:
+@rule
+def clipped_norms(evidence: Evidence) -> Found:
+    """Is every recorded norm within the bound?"""
     if not evidence.is_noised:
         return
     grouped = defaultdict(list)
-    for length in (*_noted(evidence), *_sent(evidence), *_noised(evidence)):
+    for length in (*_noted(evidence), *_sent(evidence), *_noised_lengths(evidence)):
         grouped[length.what].append(length)
     for what, lengths in grouped.items():
         beyond = [length for length in lengths if length.is_beyond]
@@ -59,7 +61,6 @@ def _check(evidence: Evidence) -> Found:
             "note",
             "Whether anything was clipped cannot be determined: the owner's trace holds "
             "no norms, and every upload carries noise.",
-            (),
         )
 
 
@@ -104,7 +105,7 @@ def _moved(evidence: Evidence, index: int, bound: float) -> Iterator[_Length]:
             yield _Length(upload.norm, most, "uploads without noise", place)
 
 
-def _noised(evidence: Evidence) -> Iterator[_Length]:
+def _noised_lengths(evidence: Evidence) -> Iterator[_Length]:
     """Yield how far clients moved that clip, and add noise to what they send.
 
     By the triangle no farther than the clip norm and the noise, and noise so long is as
@@ -140,8 +141,3 @@ def _records(evidence: Evidence, index: int, client: str) -> int:
     if notes is not None and notes.batches:
         return max(len(batch) for batch in notes.batches)
     return len(evidence.members[client])
-
-
-CLIPPED_NORMS = Rule(
-    "clipped-norms", "Is every recorded norm within the bound?", _check
-)

@@ -1,4 +1,4 @@
-"""What the rules look at: a run's own record of itself, read for its owner."""
+"""Evidence: a run's own record of itself, read for its owner, as the rules see it."""
 
 import os
 from collections import defaultdict
@@ -34,8 +34,6 @@ class Evidence:
     """A run as the rules see it; a test may alter any part of it.
 
     Attributes:
-        trainer: With its parameters.
-        task: What every party knows.
         claim: The method's own epsilon.
         certified: What is recorded as proved, per view.
         rounds: The mechanisms of each round.
@@ -153,6 +151,17 @@ class Evidence:
             return None
         events = [e for e in self.rounds[index] if e.release == release]
         return events[0] if events else None
+
+    def server_step(self, index: int) -> tuple[MechanismEvent, Tensors, Tensors] | None:
+        """Return a round's noise of the server, and the broadcasts before and after it.
+
+        None where it declares none, or where one was not broadcast.
+        """
+        event = self.event_of(index, "global")
+        before, after = (self.broadcasts.get(i) for i in (index, index + 1))
+        if event is None or event.noise_at != "server" or not (before and after):
+            return None
+        return event, before, after
 
     def notes(self) -> Iterator[tuple[int, ClientId, ClientTrace]]:
         """Yield what every client noted in every round."""

@@ -1,4 +1,4 @@
-"""What a rule found, and what a rule is."""
+"""Findings of the linter, and its rules."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -14,11 +14,9 @@ class Finding:
     """One thing that a rule found.
 
     Attributes:
-        rule: Its name.
         severity: "error": the claim does not hold, or the record of it is wrong.
             "warning": it holds against fewer adversaries, or on a condition, that a
             reader would miss. "note": what could not be checked, or is as it should be.
-        sentence: With the numbers.
         settings: What causes it, as "name=value".
     """
 
@@ -36,23 +34,24 @@ class Finding:
         return asdict(self) | {"settings": list(self.settings)}
 
 
+Found = Iterator[tuple[Severity, str] | tuple[Severity, str, tuple[str, ...]]]
+"""Severity, sentence and, where any cause it, settings of each finding."""
+
+
 @dataclass(frozen=True)
 class Rule:
-    """One question about a run.
-
-    Attributes:
-        name: Of its findings.
-        question: What it asks.
-        check: From the evidence to severity, sentence and settings of each finding.
-    """
+    """One question about a run."""
 
     name: str
     question: str
-    check: Callable[[Evidence], Iterator[tuple[Severity, str, tuple[str, ...]]]]
+    check: Callable[[Evidence], Found]
 
     def __call__(self, evidence: Evidence) -> list[Finding]:
         """Return what it finds."""
         return [Finding(self.name, *fields) for fields in self.check(evidence)]
 
 
-Found = Iterator[tuple[Severity, str, tuple[str, ...]]]
+def rule(check: Callable[[Evidence], Found]) -> Rule:
+    """Return the rule that is called as a function is, and asks its docstring's line."""
+    question = (check.__doc__ or "").partition("\n")[0]
+    return Rule(check.__name__.replace("_", "-"), question, check)

@@ -1,26 +1,26 @@
 """All rules, and the run of them."""
 
 from privaudit.auditing.repetition.audit_log import check_log
-from privaudit.checks.lint.clients_as_drawn import CLIENTS_AS_DRAWN
+from privaudit.checks.lint.clients_as_drawn import clients_as_drawn
 from privaudit.checks.lint.clip_per_record import (
-    CLIP_PER_RECORD,
-    SENSITIVITY_COVERS_UNIT,
+    clip_per_record,
+    sensitivity_covers_unit,
 )
-from privaudit.checks.lint.clipped_norms import CLIPPED_NORMS
+from privaudit.checks.lint.clipped_norms import clipped_norms
 from privaudit.checks.lint.evidence import Evidence
 from privaudit.checks.lint.finding import Finding, Rule, Severity
-from privaudit.checks.lint.noise_as_claimed import NOISE_AS_CLAIMED
-from privaudit.checks.lint.noise_in_transcript import NOISE_IN_TRANSCRIPT
-from privaudit.checks.lint.poisson_sampling import POISSON_SAMPLING
-from privaudit.checks.lint.releases_composed import RELEASES_COMPOSED
+from privaudit.checks.lint.noise_as_claimed import noise_as_claimed
+from privaudit.checks.lint.noise_in_transcript import noise_in_transcript
+from privaudit.checks.lint.poisson_sampling import poisson_sampling
+from privaudit.checks.lint.releases_composed import releases_composed
 from privaudit.checks.lint.small_rules import (
-    CLAIM_COVERS_CERTIFICATE,
-    DELTA_BELOW_ONE_RECORD,
-    DUPLICATE_RECORDS,
-    STORED_SEEDS,
-    WEIGHTS_BY_SIZE,
+    claim_covers_certificate,
+    delta_below_one_record,
+    duplicate_records,
+    stored_seeds,
+    weights_by_size,
 )
-from privaudit.checks.lint.steps_counted import SECURE_SUM, STEPS_COUNTED
+from privaudit.checks.lint.steps_counted import secure_sum, steps_counted
 from privaudit.checks.plugin_trial import SECONDS, try_mechanisms
 from privaudit.core.errors import without_exits
 from privaudit.federated.runs.ledger import known_by
@@ -28,21 +28,21 @@ from privaudit.federated.runs.runs import Run
 from privaudit.recording.recorded_trainer import RecordedTrainer
 
 RULES: tuple[Rule, ...] = (
-    CLIP_PER_RECORD,
-    SENSITIVITY_COVERS_UNIT,
-    CLIPPED_NORMS,
-    NOISE_AS_CLAIMED,
-    NOISE_IN_TRANSCRIPT,
-    STEPS_COUNTED,
-    SECURE_SUM,
-    POISSON_SAMPLING,
-    CLIENTS_AS_DRAWN,
-    RELEASES_COMPOSED,
-    DUPLICATE_RECORDS,
-    WEIGHTS_BY_SIZE,
-    STORED_SEEDS,
-    CLAIM_COVERS_CERTIFICATE,
-    DELTA_BELOW_ONE_RECORD,
+    clip_per_record,
+    sensitivity_covers_unit,
+    clipped_norms,
+    noise_as_claimed,
+    noise_in_transcript,
+    steps_counted,
+    secure_sum,
+    poisson_sampling,
+    clients_as_drawn,
+    releases_composed,
+    duplicate_records,
+    weights_by_size,
+    stored_seeds,
+    claim_covers_certificate,
+    delta_below_one_record,
 )
 
 
@@ -95,12 +95,8 @@ def _nothing_claimed(evidence: Evidence) -> Finding:
     sentence = f"{evidence.name} claims no epsilon: there is no promise to check."
     if known := known_by(evidence.coin_seed):
         sentence += f" {known}"
+    causes: tuple[str, ...] = ()
     if "epsilon" in evidence.settings:
         sentence += " Without epsilon no noise is added, whatever the mode."
-        return Finding(
-            "nothing-claimed",
-            "note",
-            sentence,
-            ("epsilon=none", *evidence.setting("mode")),
-        )
-    return Finding("nothing-claimed", "note", sentence)
+        causes = ("epsilon=none", *evidence.setting("mode"))
+    return Finding("nothing-claimed", "note", sentence, causes)

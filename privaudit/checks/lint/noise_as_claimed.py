@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from privaudit.checks.lint.evidence import Evidence
-from privaudit.checks.lint.finding import Found, Rule, Severity
+from privaudit.checks.lint.finding import Found, Severity, rule
 from privaudit.checks.lint.residuals import (
     Residual,
     client_residuals,
@@ -18,11 +18,13 @@ from privaudit.checks.lint.residuals import (
 from privaudit.privacy.events import Release
 from privaudit.statistics.comparisons import holm
 
-LEVEL = 0.001
+BAND_LEVEL = 0.001
 """Chance that noise as claimed is called anything else, in a whole run."""
 
 
-def _check(evidence: Evidence) -> Found:
+@rule
+def noise_as_claimed(evidence: Evidence) -> Found:
+    """Is the noise that was added within a chi-square band of the claim?"""
     groups: dict[Release, list[Residual]] = defaultdict(list)
     for residual in (*client_residuals(evidence), *server_residuals(evidence)):
         groups[residual.release].append(residual)
@@ -32,7 +34,7 @@ def _check(evidence: Evidence) -> Found:
     rejected = holm(two_sided(squares))
     wrong = defaultdict(list)
     for (release, residual), p_value in zip(tests, rejected, strict=True):
-        if p_value < LEVEL:
+        if p_value < BAND_LEVEL:
             wrong[release].append(residual)
     for release, residuals in wrong.items():
         yield _judged(evidence, release, residuals, groups[release])
@@ -40,12 +42,9 @@ def _check(evidence: Evidence) -> Found:
 
 
 def two_sided(squares: Float[np.ndarray, "n 2"]) -> Float[np.ndarray, " n"]:
-    """Return chi-square p-values of sums of squares, with their degrees of freedom.
+    """Return chi-square p-values: twice the smaller tail, at most 1.
 
-    Twice the smaller tail, at most 1.
-
-    Args:
-        squares: Sum of squares over the claimed variance, and how many values.
+    Rows hold a sum of squares over the claimed variance, and of how many values.
 
     Example:
         >>> two_sided(np.array([[100.0, 100.0], [25.0, 100.0]])).round(4)
@@ -86,7 +85,7 @@ def _judged(
         f"The noise on the {release} release has {ratio:.3f} [{low:.3f}, {high:.3f}] "
         f"times the claimed standard deviation (n = {whole.values}); {single} of "
         f"{len(drawn)} draws are outside the chi-square band (two-sided, level "
-        f"{LEVEL:g}, Holm over all draws and their sum; least: {least.where}, "
+        f"{BAND_LEVEL:g}, Holm over all draws and their sum; least: {least.where}, "
         f"{math.sqrt(least.square / least.values):.3f}).",
         evidence.setting("mode", "noise_at"),
     )
@@ -115,7 +114,6 @@ def _missing(evidence: Evidence, groups: dict[Release, list[Residual]]) -> Found
                 f"Whether the noise on the {release} release is as claimed cannot be "
                 "determined: the run holds no owner's trace of it. Train again with this "
                 "version, or let the trainer note its noise.",
-                (),
             )
 
 
@@ -135,10 +133,3 @@ def _repeated(evidence: Evidence) -> Found:
             "sees both subtracts it.",
             evidence.setting("mode", "noise_at"),
         )
-
-
-NOISE_AS_CLAIMED = Rule(
-    "noise-as-claimed",
-    "Is the noise that was added within a chi-square band of the claim?",
-    _check,
-)

@@ -12,14 +12,14 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise
+from itertools import combinations, islice, pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from privaudit.checks.lint.evidence import Evidence
-from privaudit.checks.lint.finding import Found, Rule
+from privaudit.checks.lint.finding import Found, rule
 from privaudit.checks.lint.guessable_seeds import FIRST, find_seed
 from privaudit.checks.lint.recorded_uploads import (
     COMPARED,
@@ -43,9 +43,7 @@ class NoisedUpload:
     """An upload that is said to hold noise.
 
     Attributes:
-        upload: By what it moves the model.
         std: Of the noise on each number, as declared.
-        event: Which declares it.
     """
 
     upload: Upload
@@ -68,18 +66,22 @@ class NoisedUpload:
         return self.event.unit == "record" and self.event.steps > 1
 
 
-def _check(evidence: Evidence) -> Found:
+@rule
+def noise_in_transcript(evidence: Evidence) -> Found:
+    """Do a recording's messages hold the noise that it declares, new each time?"""
     held, noises = list(_held(evidence)), servers_noise(evidence)
+    lost = [*islice(_lost(noises), 1)]
     yield from _too_short(held)
-    yield from _too_alike(held)
-    yield from _unmoved(held)
-    yield from _unevenly_added(evidence)
-    lost = list(_lost(noises))
-    yield from lost
-    yield from _reused(noises)
-    yield from _guessed(held, noises)
-    if not lost:
-        yield from _misshapen(noises)
+    for sentence in (
+        *islice(_too_alike(held), 1),
+        *islice(_unmoved(held), 1),
+        *islice(_unevenly_added(evidence), 1),
+        *lost,
+        *_reused(noises),
+        *islice(_guessed(held, noises), 1),
+        *islice(() if lost else _misshapen(noises), 1),
+    ):
+        yield "error", sentence
 
 
 def _held(evidence: Evidence) -> Iterator[NoisedUpload]:
@@ -124,7 +126,7 @@ def _too_short(held: Sequence[NoisedUpload]) -> Found:
             " Either it is not there, or the clip norm is not in units of what is sent, "
             "so that nothing can be said of it."
         )
-    yield ("warning" if one.in_own_units else "error"), text, ()
+    yield ("warning" if one.in_own_units else "error"), text
 
 
 def _squares(moves: Mapping[str, Numbers]) -> Iterator[tuple[str, float, int]]:
@@ -135,7 +137,7 @@ def _squares(moves: Mapping[str, Numbers]) -> Iterator[tuple[str, float, int]]:
         yield name, move.square, move.values
 
 
-def _too_alike(held: Sequence[NoisedUpload]) -> Found:
+def _too_alike(held: Sequence[NoisedUpload]) -> Iterator[str]:
     """Say where two uploads differ by less than two noises do."""
     pairs = [
         (one, other, float(difference.square().sum()), len(difference))
@@ -151,10 +153,8 @@ def _too_alike(held: Sequence[NoisedUpload]) -> Found:
     if alike:
         one, other, size = min(alike, key=lambda entry: entry[2])
         yield (
-            "error",
             f"Two uploads differ by {size:.3g} times what two noises of their own do "
-            f"({one.where}; {other.where}): the same noise is in both, or none.",
-            (),
+            f"({one.where}; {other.where}): the same noise is in both, or none."
         )
 
 
@@ -176,7 +176,7 @@ def _differences(
             yield move.first - other[name].first
 
 
-def _unmoved(held: Sequence[NoisedUpload]) -> Found:
+def _unmoved(held: Sequence[NoisedUpload]) -> Iterator[str]:
     """Say where more numbers stay than noise would leave."""
     from scipy.stats import binom, norm
 
@@ -187,15 +187,12 @@ def _unmoved(held: Sequence[NoisedUpload]) -> Found:
         unmoved = int((first.abs() <= near).sum())
         if binom.sf(unmoved - 1, len(first), chance) * len(held) < LEVEL:
             yield (
-                "error",
                 f"{unmoved} of {len(first)} numbers of an upload are moved by "
-                f"{near:.2g} at most ({one.where}): there is no noise on them.",
-                (),
+                f"{near:.2g} at most ({one.where}): there is no noise on them."
             )
-            return
 
 
-def _unevenly_added(evidence: Evidence) -> Found:
+def _unevenly_added(evidence: Evidence) -> Iterator[str]:
     """Say where clients' noises are counted as equal, and weigh unequally."""
     recorded = {upload.index for upload in recorded_uploads(evidence)}
     for index in sorted(recorded & evidence.uploads.keys()):
@@ -206,31 +203,25 @@ def _unevenly_added(evidence: Evidence) -> Found:
         counted = sum(weight**2 for weight in weights) / max(weights) ** 2
         if event.noise_multiplier and counted < event.parties * (1 - 1e-3):
             yield (
-                "error",
                 f"The noises of {event.parties} clients are said to add up, and in round "
                 f"{index} they weigh unequally: beside what the heaviest sends there is "
-                f"the noise of {counted:.3g}. Declare it as each upload's own.",
-                (),
+                f"the noise of {counted:.3g}. Declare it as each upload's own."
             )
-            return
 
 
-def _lost(noises: Sequence[ServersNoise]) -> Found:
+def _lost(noises: Sequence[ServersNoise]) -> Iterator[str]:
     """Say where the server's noise is smaller than the steps of the numbers."""
     for noise in noises:
         for name, step in noise.steps.items():
             if 0 < noise.std < step / 2:
                 yield (
-                    "error",
                     f"The server's noise on {name} of round {noise.index} is declared as "
                     f"{noise.std / step:.2g} of the step between neighbouring numbers "
-                    "that are sent: rounding takes it away.",
-                    (),
+                    "that are sent: rounding takes it away."
                 )
-                return
 
 
-def _reused(noises: Sequence[ServersNoise]) -> Found:
+def _reused(noises: Sequence[ServersNoise]) -> Iterator[str]:
     """Say where the noise of two rounds is not independent."""
     by_size = defaultdict(list)
     for noise in noises:
@@ -247,23 +238,17 @@ def _reused(noises: Sequence[ServersNoise]) -> Found:
         if correlation_p(alike[place], size) * len(pairs) < LEVEL:
             one, other = (some[i][0] for i in place)
             yield (
-                "error",
                 f"The server's noise of rounds {one} and {other} correlates at "
                 f"{alike[place]:.3f} (n = {size}): whoever sees both broadcasts subtracts "
-                "it. Draw it anew in each round.",
-                (),
+                "it. Draw it anew in each round."
             )
 
 
 def correlation_p(correlation: float, values: int) -> float:
-    """Return how rare a correlation of two independent draws is, two-sided.
+    """Return how rare a cosine of two independent draws of 2 values or more is, two-sided.
 
     Exact where one of them is normal, of mean 0: its direction is uniform, and the
     square of the cosine is of the Beta distribution (1/2, (values - 1)/2).
-
-    Args:
-        correlation: Their cosine.
-        values: How many numbers each has, at least 2.
 
     Example:
         >>> round(correlation_p(0.5, 3), 6)  # on a sphere the cosine is uniform
@@ -274,7 +259,7 @@ def correlation_p(correlation: float, values: int) -> float:
     return float(beta.sf(min(correlation**2, 1.0), 0.5, (values - 1) / 2))
 
 
-def _misshapen(noises: Sequence[ServersNoise]) -> Found:
+def _misshapen(noises: Sequence[ServersNoise]) -> Iterator[str]:
     """Say where the server's noise is not normal, whatever its size."""
     from scipy.stats import kstest
 
@@ -288,16 +273,15 @@ def _misshapen(noises: Sequence[ServersNoise]) -> Found:
         spread = values / math.sqrt(float((values**2).mean()) or 1.0)
         if kstest(spread, "norm").pvalue * len(drawn) < LEVEL:
             yield (
-                "error",
                 f"The server's noise on {name} of round {noise.index} is not normal "
                 f"(Kolmogorov-Smirnov, n = {len(values)}, {len(np.unique(values))} "
-                "different values): what the accountant counts holds for Gaussian noise.",
-                (),
+                "different values): what the accountant counts holds for Gaussian noise."
             )
-            return
 
 
-def _guessed(held: Sequence[NoisedUpload], noises: Sequence[ServersNoise]) -> Found:
+def _guessed(
+    held: Sequence[NoisedUpload], noises: Sequence[ServersNoise]
+) -> Iterator[str]:
     """Say where noise is what a usual generator draws after a small seed."""
     drawn = [
         (f"round {noise.index}, server", numbers.first)
@@ -310,16 +294,6 @@ def _guessed(held: Sequence[NoisedUpload], noises: Sequence[ServersNoise]) -> Fo
         seed = find_seed(first.numpy(), LEVEL / len(looked_at), correlation_p)
         if seed:
             yield (
-                "error",
                 f"The noise of {where} is what {seed} draws: whoever tries seeds "
-                "subtracts it. Draw it from the system's randomness.",
-                (),
+                "subtracts it. Draw it from the system's randomness."
             )
-            return
-
-
-NOISE_IN_TRANSCRIPT = Rule(
-    "noise-in-transcript",
-    "Do a recording's messages hold the noise that it declares, new each time?",
-    _check,
-)

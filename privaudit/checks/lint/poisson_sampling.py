@@ -1,7 +1,7 @@
 """Were batches really drawn by a coin for each record?"""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,10 +9,10 @@ from jaxtyping import Float, Int
 from scipy.stats import binom, binomtest, gamma
 
 from privaudit.checks.lint.evidence import Evidence
-from privaudit.checks.lint.finding import Found, Rule
+from privaudit.checks.lint.finding import Found, rule
 from privaudit.statistics.comparisons import holm
 
-LEVEL = 0.001
+COINS_LEVEL = 0.001
 """Chance that Poisson samples are called anything else, in a whole run, about."""
 
 TESTS = 3
@@ -27,9 +27,6 @@ class Counts:
     """How often something happened, each a binomial count if sampling is Poisson.
 
     Attributes:
-        what: Of what, in words.
-        counts: How often.
-        trials: Out of how many.
         rate: The chance of each, in (0, 1).
     """
 
@@ -70,7 +67,7 @@ class Counts:
     def could_tell(self) -> bool:
         """Say whether counts as equal as can be would have been found."""
         equal = np.rint(self.trials * self.rate).astype(np.int64)
-        return replace(self, counts=equal).p_value() < LEVEL / TESTS
+        return replace(self, counts=equal).p_value() < COINS_LEVEL / TESTS
 
     def _squares(self) -> Float[np.ndarray, " n"]:
         variance = self.trials * self.rate * (1 - self.rate)
@@ -84,7 +81,9 @@ class Counts:
         return float(np.exp(np.log(high - low).sum()))
 
 
-def _check(evidence: Evidence) -> Found:
+@rule
+def poisson_sampling(evidence: Evidence) -> Found:
+    """Were batches drawn by a coin for each record?"""
     rates = {
         event.sampling_rate
         for _, event in evidence.events()
@@ -98,10 +97,9 @@ def _check(evidence: Evidence) -> Found:
             "warning",
             "Whether samples were Poisson cannot be determined: the run holds no "
             "owner's trace of its batches.",
-            (),
         )
     elif len(rates) > 1:
-        yield "note", f"Samples of {len(rates)} rates are not tested.", ()
+        yield "note", f"Samples of {len(rates)} rates are not tested."
     elif rates == {1.0}:
         yield from _whole_shards(evidence, causes)
     else:
@@ -112,9 +110,10 @@ def _tested(evidence: Evidence, rate: float, causes: tuple[str, ...]) -> Found:
     sizes, inclusions = sizes_of(evidence, rate), inclusions_of(evidence, rate).enough()
     total, trials = int(sizes.counts.sum()), int(sizes.trials.sum())
     sizes = sizes.enough()
-    p_values = holm([sizes.p_value(), inclusions.p_value(), _mean(total, trials, rate)])
+    share = float(binomtest(total, trials, rate).pvalue)
+    p_values = holm([sizes.p_value(), inclusions.p_value(), share])
     for counts, p_value in zip((sizes, inclusions), p_values, strict=False):
-        if p_value < LEVEL:
+        if p_value < COINS_LEVEL:
             yield (
                 "error",
                 f"{counts.what} spread {counts.spread():.3g} times as much as Poisson "
@@ -123,7 +122,7 @@ def _tested(evidence: Evidence, rate: float, causes: tuple[str, ...]) -> Found:
                 "not hold.",
                 causes,
             )
-    if p_values[2] < LEVEL:
+    if p_values[2] < COINS_LEVEL:
         yield (
             "error",
             f"Batches hold {total} of {trials} records offered, a share of "
@@ -131,30 +130,22 @@ def _tested(evidence: Evidence, rate: float, causes: tuple[str, ...]) -> Found:
             f"p = {p_values[2]:.2g}).",
             causes,
         )
-    if not sizes.could_tell() and (p_values >= LEVEL).all():
+    if not sizes.could_tell() and (p_values >= COINS_LEVEL).all():
         yield (
             "note",
             f"{len(sizes.counts)} batches from {FEWEST} records or more are too few to "
             "tell Poisson samples from batches of a fixed size.",
-            (),
         )
-
-
-def _mean(total: int, trials: int, rate: float) -> float:
-    return float(binomtest(total, trials, rate).pvalue)
 
 
 def sizes_of(evidence: Evidence, rate: float) -> Counts:
     """Return the batches' sizes, each out of its client's records."""
-    return _counts(
-        "Batch sizes",
-        rate,
-        (
-            (len(batch), notes.records)
-            for _, _, notes in evidence.notes()
-            for batch in notes.batches
-        ),
-    )
+    pairs = [
+        (len(batch), notes.records)
+        for _, _, notes in evidence.notes()
+        for batch in notes.batches
+    ]
+    return _counts("Batch sizes", rate, pairs)
 
 
 def inclusions_of(evidence: Evidence, rate: float) -> Counts:
@@ -167,19 +158,16 @@ def inclusions_of(evidence: Evidence, rate: float) -> Counts:
         batches[client] += len(notes.batches)
         for batch in notes.batches:
             drawn[client].update(batch)
-    return _counts(
-        "Numbers of batches that a record is in",
-        rate,
-        (
-            (drawn[client][record], batches[client])
-            for client, count in records.items()
-            for record in range(count)
-        ),
-    )
+    pairs = [
+        (drawn[client][record], batches[client])
+        for client, count in records.items()
+        for record in range(count)
+    ]
+    return _counts("Numbers of batches that a record is in", rate, pairs)
 
 
-def _counts(what: str, rate: float, pairs: Iterable[tuple[int, int]]) -> Counts:
-    table = np.array(list(pairs), dtype=np.int64).reshape(-1, 2)
+def _counts(what: str, rate: float, pairs: Sequence[tuple[int, int]]) -> Counts:
+    table = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     return Counts(what, table[:, 0], table[:, 1], rate)
 
 
@@ -198,8 +186,3 @@ def _whole_shards(evidence: Evidence, causes: tuple[str, ...]) -> Found:
             f"out (first: round {index}, {client}).",
             causes,
         )
-
-
-POISSON_SAMPLING = Rule(
-    "poisson-sampling", "Were batches drawn by a coin for each record?", _check
-)

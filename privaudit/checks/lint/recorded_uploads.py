@@ -1,4 +1,4 @@
-"""What a recorded federation's uploads show of clipping and of the server's noise.
+"""Uploads of a recorded federation: what they show of clipping and the server's noise.
 
 Its clients are what is protected, and clipped as a whole: all tensors of an update
 together. Uploads are models, or the moves from what was received.
@@ -29,8 +29,6 @@ class Numbers:
     """What is kept of a tensor.
 
     Attributes:
-        square: Sum of all its squares.
-        values: How many numbers it has.
         first: Some of them, in a row.
     """
 
@@ -50,9 +48,7 @@ class Upload:
     """By what a recorded upload, or a sum of them, moves the model.
 
     Attributes:
-        index: The round.
         sender: Of it, in words.
-        moves: By tensor.
         rounding: How far it may move by rounding alone: a step for each number.
         voices: How many clients are in it.
     """
@@ -74,8 +70,6 @@ class ServersNoise:
     """What a server added to the mean of uploads, in units of the heaviest one's move.
 
     Attributes:
-        index: The round.
-        event: The mechanism that declares it.
         tensors: The noise by tensor, as far as it is of floating point.
         steps: Between neighbouring numbers of the next model, by tensor, in those units.
     """
@@ -187,13 +181,10 @@ def servers_noise(evidence: Evidence) -> tuple[ServersNoise, ...]:
 
 def _servers_noise(evidence: Evidence) -> Iterator[ServersNoise]:
     for index, messages in sorted(evidence.uploads.items()):
-        event = evidence.event_of(index, "global")
-        before, after = (evidence.broadcasts.get(i) for i in (index, index + 1))
-        if event is None or event.noise_at != "server" or not (before and after):
+        step, weights = evidence.server_step(index), weights_of(messages)
+        if step is None or not any(weights):
             continue
-        weights = weights_of(messages)
-        if not any(weights):
-            continue
+        event, before, after = step
         moves = [_clipped(evidence, event, message) for message in messages]
         scale = sum(weights) / max(weights)
         noise, steps = dict[str, Numbers](), dict[str, float]()

@@ -1,13 +1,15 @@
 """Does the epsilon cover all releases of one record?"""
 
 from privaudit.checks.lint.evidence import Evidence
-from privaudit.checks.lint.finding import Found, Rule
+from privaudit.checks.lint.finding import Found, rule
 from privaudit.core.tensors import digest
 from privaudit.privacy.certificate import certify
 from privaudit.privacy.events import Release
 
 
-def _check(evidence: Evidence) -> Found:
+@rule
+def releases_composed(evidence: Evidence) -> Found:
+    """Are the local and the global release of a record composed?"""
     if not evidence.is_noised:
         return
     yield from _unnamed_private_part(evidence)
@@ -57,10 +59,3 @@ def _claimed_apart(evidence: Evidence) -> Found:
         f"claimed is {claimed:.3g}.",
         evidence.setting("mode"),
     )
-
-
-RELEASES_COMPOSED = Rule(
-    "releases-composed",
-    "Are the local and the global release of a record composed?",
-    _check,
-)

@@ -90,21 +90,22 @@ def server_residuals(evidence: Evidence) -> Iterator[Residual]:
         if noise is None or event is None or event.noise_at != "server":
             return
         std = event.noise_multiplier * event.clip_norm / event_unit(evidence)
-        square = float((noise / std).square().sum())
-        yield Residual("global", f"round {index}, server", noise.numel(), square)
+        yield _of_server(index, noise, std)
 
 
 def _shown(evidence: Evidence, trainer: ShowsNoise) -> Iterator[Residual]:
     """Yield what a trainer finds itself between two broadcasts."""
     for index, (total, _) in sorted(_totals(evidence).items()):
-        event = evidence.event_of(index, "global")
-        before, after = (evidence.broadcasts.get(i) for i in (index, index + 1))
-        if event is None or event.noise_at != "server" or not (before and after):
+        if (step := evidence.server_step(index)) is None:
             continue
+        event, before, after = step
         noise = trainer.noise_on_sum(before, after, total, event.parties)
-        std = event.noise_multiplier * event.clip_norm
-        square = float((noise / std).square().sum())
-        yield Residual("global", f"round {index}, server", noise.numel(), square)
+        yield _of_server(index, noise, event.noise_multiplier * event.clip_norm)
+
+
+def _of_server(index: int, noise: Tensor, std: float) -> Residual:
+    square = float((noise / std).square().sum())
+    return Residual("global", f"round {index}, server", noise.numel(), square)
 
 
 def _recorded(evidence: Evidence) -> Iterator[Residual]:
@@ -161,12 +162,8 @@ def _double(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def ratio_interval(square: float, values: int, level: float) -> tuple[float, float]:
     """Return the interval of a standard deviation over the claimed one.
 
-    Exact for normal values: the square over the true variance is chi-square.
-
-    Args:
-        square: Sum of squares over the claimed variance.
-        values: How many, at least 1.
-        level: Chance to miss the truth.
+    Exact for normal values: the sum of squares over the true variance is chi-square.
+    The level is the chance to miss the truth.
     """
     from scipy.stats import chi2
 

@@ -1,15 +1,17 @@
-"""Rules that read a run in one look: claims, delta, copies, seeds, units, weights."""
+"""Rules about claims, delta, copies of records, seeds and aggregation weights."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 from privaudit.checks.lint.evidence import Evidence
-from privaudit.checks.lint.finding import Found, Rule
+from privaudit.checks.lint.finding import Found, rule
 from privaudit.core.formatting import epsilon
 from privaudit.federated.runs.ledger import known_by
 from privaudit.tuning.prompts.private_training import PrivateTrainer
 
 
-def _check_claim(evidence: Evidence) -> Found:
+@rule
+def claim_covers_certificate(evidence: Evidence) -> Found:
+    """Is the claimed epsilon at least the certified one, in each view?"""
     claimed, certified = evidence.claim.epsilon, evidence.certified
     if claimed is None:
         return
@@ -32,7 +34,6 @@ def _check_claim(evidence: Evidence) -> Found:
             "error",
             f"{summary}. Clients sent what they trained, no mechanism is declared, and "
             "nothing shows that no record has any influence on it.",
-            (),
         )
     elif beyond or nothing:
         more = [f"it does not hold for {', '.join(beyond)}"] if beyond else []
@@ -47,14 +48,9 @@ def _check_claim(evidence: Evidence) -> Found:
         )
 
 
-CLAIM_COVERS_CERTIFICATE = Rule(
-    "claim-covers-certificate",
-    "Is the claimed epsilon at least the certified one, in each view?",
-    _check_claim,
-)
-
-
-def _check_delta(evidence: Evidence) -> Found:
+@rule
+def delta_below_one_record(evidence: Evidence) -> Found:
+    """Is delta below one over the number of members?"""
     records, units = sum(len(prints) for prints in evidence.members.values()), "members"
     if evidence.unit == "client":
         records, units = len(evidence.members), "clients"
@@ -70,14 +66,9 @@ def _check_delta(evidence: Evidence) -> Found:
         )
 
 
-DELTA_BELOW_ONE_RECORD = Rule(
-    "delta-below-one-record",
-    "Is delta below one over the number of members?",
-    _check_delta,
-)
-
-
-def _check_duplicates(evidence: Evidence) -> Found:
+@rule
+def duplicate_records(evidence: Evidence) -> Found:
+    """Is any record there more than once among members?"""
     places: dict[str, list[tuple[str, int]]] = defaultdict(list)
     for client, prints in evidence.members.items():
         for position, fingerprint in enumerate(prints):
@@ -88,7 +79,9 @@ def _check_duplicates(evidence: Evidence) -> Found:
     if not copies or not evidence.claim.epsilon:
         return
     most = max(copies, key=len)
-    inside = max(_most_in_one_client(where) for where in copies)
+    inside = max(
+        max(Counter(client for client, _ in where).values()) for where in copies
+    )
     across = sum(len({client for client, _ in where}) > 1 for where in copies)
     first = ", ".join(f"member {position} of {client}" for client, position in most[:3])
     yield (
@@ -102,19 +95,9 @@ def _check_duplicates(evidence: Evidence) -> Found:
     )
 
 
-def _most_in_one_client(where: list[tuple[str, int]]) -> int:
-    clients = [client for client, _ in where]
-    return max(clients.count(client) for client in set(clients))
-
-
-DUPLICATE_RECORDS = Rule(
-    "duplicate-records",
-    "Is any record there more than once among members?",
-    _check_duplicates,
-)
-
-
-def _check_seeds(evidence: Evidence) -> Found:
+@rule
+def stored_seeds(evidence: Evidence) -> Found:
+    """Do noise or members follow from a seed that can be guessed?"""
     known = known_by(evidence.coin_seed)
     repeats = evidence.is_noised and evidence.randomness == "seed"
     if known and not repeats:
@@ -140,13 +123,6 @@ def _check_seeds(evidence: Evidence) -> Found:
     )
 
 
-STORED_SEEDS = Rule(
-    "stored-seeds",
-    "Do noise or members follow from a seed that can be guessed?",
-    _check_seeds,
-)
-
-
 def event_unit(evidence: Evidence) -> float:
     """Return what 1 in an upload is in the units of the mechanisms' clip norms."""
     if isinstance(evidence.trainer, PrivateTrainer):
@@ -154,8 +130,12 @@ def event_unit(evidence: Evidence) -> float:
     return 1.0
 
 
-def _check_weights(evidence: Evidence) -> Found:
-    """Look at the single numbers that clients send: are they sizes, up to a factor?"""
+@rule
+def weights_by_size(evidence: Evidence) -> Found:
+    """Do aggregation weights tell how many records there are?
+
+    Look at the single numbers that clients send: are they sizes, up to a factor?
+    """
     if not evidence.claim.epsilon:
         return
     sizes = {client: len(prints) for client, prints in evidence.members.items()}
@@ -182,10 +162,3 @@ def _numbers(evidence: Evidence) -> dict[str, dict[str, list[float]]]:
                 if tensor.numel() == 1:
                     numbers[name][message.sender].append(float(tensor))
     return numbers
-
-
-WEIGHTS_BY_SIZE = Rule(
-    "weights-by-size",
-    "Do aggregation weights tell how many records there are?",
-    _check_weights,
-)

@@ -5,14 +5,16 @@ from itertools import combinations
 from typing import get_args
 
 from privaudit.checks.lint.evidence import Evidence
-from privaudit.checks.lint.finding import Found, Rule
-from privaudit.privacy.certificate import Certificate, CertifiedView, certify
+from privaudit.checks.lint.finding import Found, rule
+from privaudit.privacy.certificate import CertifiedView, certify
 from privaudit.privacy.events import MechanismEvent
 
 TOLERANCE = 1e-3  # relative: an accountant's own, between versions
 
 
-def _check(evidence: Evidence) -> Found:
+@rule
+def steps_counted(evidence: Evidence) -> Found:
+    """Does the accountant count every release of the transcript?"""
     causes = evidence.setting("mode", "steps")
     if not evidence.is_noised:
         return
@@ -77,25 +79,16 @@ def _too_low(evidence: Evidence) -> Iterator[str]:
             continue
         again = certify(evidence.rounds, view, stored.delta)
         if again.epsilon is None or again.epsilon > stored.stated * (1 + TOLERANCE):
-            yield _disagreement(view, stored, again)
+            yield (
+                f"The certificate for the view {view} says {stored.stated:.3g} "
+                f"({stored.mechanism}), and the mechanisms on record give {again} "
+                f"({again.mechanism})."
+            )
 
 
-def _disagreement(view: CertifiedView, stored: Certificate, again: Certificate) -> str:
-    return (
-        f"The certificate for the view {view} says {stored.stated:.3g} "
-        f"({stored.mechanism}), and the mechanisms on record give {again} "
-        f"({again.mechanism})."
-    )
-
-
-STEPS_COUNTED = Rule(
-    "steps-counted",
-    "Does the accountant count every release of the transcript?",
-    _check,
-)
-
-
-def _check_sums(evidence: Evidence) -> Found:
+@rule
+def secure_sum(evidence: Evidence) -> Found:
+    """Is every sum that the server learned over two clients or more?"""
     for index, sums in evidence.sums.items():
         for _, voices in sums:
             if len(set(voices)) < max(2, len(voices)):
@@ -116,9 +109,3 @@ def _check_sums(evidence: Evidence) -> Found:
                     evidence.setting("noise_at"),
                 )
                 return
-
-
-SECURE_SUM = Rule(
-    "secure-sum", "Is every sum that the server learned over two clients or more?",
-    _check_sums,
-)  # fmt: skip

@@ -1,7 +1,8 @@
-"""Which two runs' records can be paired, and why others cannot."""
+"""Pairing of two runs' records, and why others cannot be paired."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -67,16 +68,25 @@ def refuse_unnamed(run: Run) -> None:
 
 
 def _unlike(first: Run, second: Run) -> str:
-    first_config, second_config = first.config.described(), second.config.described()
-    unlike = [
-        name
-        for name in _SPLIT_FIELDS
-        if first_config.get(name) != second_config.get(name)
-    ]
-    said = [f"{n} {first_config.get(n)} and {second_config.get(n)}" for n in unlike]
+    configs = first.config.described(), second.config.described()
+    said = unlike_settings(*configs, _SPLIT_FIELDS)
     if not said and first.config.seed is None:
-        return "without a seed each run tosses coins of its own"
+        return OWN_COINS
     return "; ".join(said) or "with equal settings: another version?"
+
+
+OWN_COINS = "without a seed each run tosses coins of its own"
+
+
+def unlike_settings(
+    first: Mapping[str, Any], second: Mapping[str, Any], names: Sequence[str]
+) -> list[str]:
+    """Return by which of some settings two runs differ, in words."""
+    return [
+        f"{name} {first.get(name)} and {second.get(name)}"
+        for name in names
+        if first.get(name) != second.get(name)
+    ]
 
 
 def seed_name(seed: int | None) -> str:

@@ -46,7 +46,6 @@ class MetricChange:
         name: Such as "loss-threshold AUROC".
         about: A leak is worse where it is higher, a use where it is lower.
         first: The first run's value, or the mean over seeds.
-        second: The other's.
         change: First less second, and the verdict.
         is_primary: Whether it was named beforehand, and so decides.
         turned: Whether members have the lower scores in the first, and in the second:
@@ -107,8 +106,6 @@ class RunComparison:
     Attributes:
         first: Names of the runs that are judged.
         against: Names of those they are judged against, in the same order.
-        scenario: Under which both were audited.
-        paired_by: Records of one pair of runs, or seeds of several.
         changes: The primary metrics first.
     """
 

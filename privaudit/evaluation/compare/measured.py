@@ -23,7 +23,6 @@ class Measured:
     """One metric of two runs, or two settings.
 
     Attributes:
-        metric: Which.
         of: An attack, or what utility is measured by.
         numbers: Both values, or means over seeds, and the interval of their difference.
     """
@@ -49,7 +48,9 @@ def measure_pair(
     """Return every metric, with records as replicates."""
     found = measure_attacks(first, second, attacks)
     return (
-        [*found, *measure_use(*pair_tests(first.run, second.run))] if utility else found
+        [*found, *measure_utility(*pair_tests(first.run, second.run))]
+        if utility
+        else found
     )
 
 
@@ -71,7 +72,7 @@ def measure_attacks(
     ]
 
 
-def measure_use(
+def measure_utility(
     ours: TestScores, theirs: TestScores, codes: Sequence[str] | None = None
 ) -> list[Measured]:
     """Return metrics of utility of two runs, on the same test records."""

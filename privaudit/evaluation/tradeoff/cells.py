@@ -1,4 +1,4 @@
-"""A sweep over epsilon: what is kept of each run, and what seeds say together."""
+"""Points of a sweep, what is kept of each run, and cells, what seeds say together."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,8 +29,6 @@ class Study:
     """What was trained on what, and attacked by whom: only one study's numbers compare.
 
     Attributes:
-        scenario: Its name.
-        trainer: Its name.
         dataset: Its name, with what tells data of one name apart, and who named them.
         model: Likewise.
     """
@@ -68,8 +66,6 @@ class SweepPoint:
             besides, it does without noise too.
         epsilon: As claimed or asked for; None without noise.
         seed: Of the run: the replicate.
-        success: Of its guesses.
-        auroc: The headline attack's AUROC.
         local: Accuracy on a client's own classes.
         neighbour: On other clients' classes; None if every client owns all.
         gain: Accuracy on own classes beyond the zero-shot model's; None without one.
@@ -115,12 +111,8 @@ class SweepPoint:
     ) -> "SweepPoint":
         """Return what a sweep keeps of an audit.
 
-        Args:
-            audit: Of the run.
-            mode: The label of its curve.
-            epsilon: Of its cell.
-            attack: Which carries the numbers; by default the headline.
-            replicate: In place of the run's seed.
+        The attack that carries the numbers is the headline by default, and a replicate
+        may stand in place of the run's seed.
         """
         leak = audit.results[attack] if attack else audit.headline
         utility = audit.measured_utility
@@ -153,14 +145,7 @@ class SweepCell:
     """One mode and epsilon: means over seeds, with Student's intervals.
 
     Attributes:
-        mode: As in the points.
-        epsilon: As in the points.
-        seeds: The replicates.
-        success: Mean success rate.
-        auroc: Mean AUROC.
-        local: Mean accuracy on own classes.
-        neighbour: Mean accuracy on others' classes; None if there is none.
-        gain: Mean gain over the zero-shot model; None if it is missing in one.
+        neighbour: None if it is missing in a run; likewise ``gain``.
         reference: The cell that ``change`` is to: that without noise of the same mode
             where there is one, else the first; None for such a cell itself.
         change: AUROC less the reference's, paired by seed; None where there is none, or
@@ -197,10 +182,8 @@ def aggregate(
 ) -> list[SweepCell]:
     """Return the cells, by mode in order of appearance, the least noise first.
 
-    Args:
-        points: Of all runs.
-        against_first: Whether all differences are to the first cell, and not to that
-            without noise of the same mode where there is one.
+    Differences are to the cell without noise of the same mode where there is one, else,
+    or if that is asked, to the first cell.
 
     Raises:
         ConfigError: There is no point, or a seed occurs twice in a cell.
@@ -234,8 +217,6 @@ def _cell(
     differences: int,
 ) -> SweepCell:
     points = groups[key]
-    gains = [p.gain.value for p in points if p.gain is not None]
-    others = [p.neighbour.value for p in points if p.neighbour is not None]
     proved = [p.certified for p in points if p.certified is not None]
     scores = [p.scores for p in points if p.scores is not None]
     compared = reference != key
@@ -246,8 +227,8 @@ def _cell(
         success=mean_with_t([p.success.value for p in points]),
         auroc=mean_with_t([p.auroc.value for p in points]),
         local=mean_with_t([p.local.value for p in points]),
-        neighbour=mean_with_t(others) if len(others) == len(points) else None,
-        gain=mean_with_t(gains) if len(gains) == len(points) else None,
+        neighbour=_mean([p.neighbour for p in points]),
+        gain=_mean([p.gain for p in points]),
         reference=reference if compared else None,
         change=_change(points, groups[reference], differences) if compared else None,
         certified=max(proved) if len(proved) == len(points) else None,
@@ -258,6 +239,12 @@ def _cell(
             if all(m.code in p.others for p in points)
         },
     )
+
+
+def _mean(values: Sequence[Estimate | None]) -> Estimate | None:
+    """Return the mean over seeds; None where one lacks it."""
+    found = [one.value for one in values if one is not None]
+    return mean_with_t(found) if len(found) == len(values) else None
 
 
 def _seeds(points: Sequence[SweepPoint]) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""What a sweep trains: its plan, from Python, flags or a TOML file, and its cells."""
+"""Plan of a sweep, from Python, flags or a TOML file, and the cells it trains."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -35,45 +34,18 @@ def _or_none(value: Any) -> Any:
     return None if value == "none" else value
 
 
-def _without_none(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: _or_none(value) for name, value in values.items()}
-
-
-def _varied(values: dict[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
-    return {name: tuple(map(_or_none, entries)) for name, entries in values.items()}
-
-
 Budget = Annotated[float | None, BeforeValidator(_or_none)]
-Values = Annotated[dict[str, Any], AfterValidator(_without_none)]
-Varied = Annotated[dict[str, tuple[Any, ...]], AfterValidator(_varied)]
+Entry = Annotated[Any, BeforeValidator(_or_none)]
+Values = dict[str, Entry]
+Varied = dict[str, tuple[Entry, ...]]
 Margin = Annotated[float, Field(gt=0, lt=1)]
 
 
 class SweepPlan(BaseModel):
-    """What a sweep trains, attacks and compares.
+    """The arguments of :func:`privaudit.evaluation.tradeoff.sweep.sweep`, checked.
 
-    Attributes:
-        trainers: Names; those without an epsilon have no budgets and no modes.
-        epsilons: Budgets; None ("none" in a file) is no noise, in every mode: modes
-            differ without it too.
-        modes: Of trainers that have modes.
-        vary: Values by name: of a parameter, for those trainers that have it, or of a
-            field of :class:`privaudit.federated.runs.config.RunConfig`. All are combined.
-        seeds: Replicates; each moves partition, coin, start, batches and noise.
-        report_seeds: Others, with which the cells that nothing dominates are trained
-            anew and reported; none leaves that out.
-        scenario: Who attacks.
-        attack: Which of its attacks carries the numbers, named beforehand; by default
-            the headline.
-        clients: How many are attacked with shadow models, or all.
-        shadows: Shadow models for each; 0 leaves shadow attacks out. A number and no
-            budget: cells are compared, so each must meet as strong an adversary.
-        settings: Parameters, for those trainers that have them.
-        fields: Of RunConfig, for all runs.
-        margin: The largest difference in AUROC that does not matter, in (0, 1).
-        utility_margin: Likewise in utility.
-        alpha: The chance of calling any cell dominated that is not, in (0, 1).
-        against_first: Whether differences in the table are all to its first row.
+    In a file None is "none". Shadow models are a number and no budget: cells are
+    compared, so each must meet as strong an adversary.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -102,7 +74,6 @@ class Cell:
 
     Attributes:
         label: Of its curve.
-        trainer: Its name.
         epsilon: None is no noise.
         settings: The trainer's parameters.
         fields: Of the run's configuration, without the seed.
@@ -114,9 +85,13 @@ class Cell:
     settings: Mapping[str, Any] = field(default_factory=dict)
     fields: Mapping[str, Any] = field(default_factory=dict)
 
-    def config(self, seed: int) -> dict[str, Any]:
-        """Return what :func:`privaudit.federated.runs.training.train` takes beside the trainer."""
-        return {**self.fields, "settings": self.settings, "seed": seed}
+    def config(self, seed: int) -> RunConfig:
+        """Return the configuration of its run with a seed.
+
+        Raises:
+            ConfigError: A value is impossible.
+        """
+        return make_config(self.trainer, self.settings, **self.fields, seed=seed)
 
 
 def make_plan(entries: Mapping[str, Any]) -> SweepPlan:
@@ -165,24 +140,25 @@ def cells_of(plan: SweepPlan) -> list[Cell]:
 
 def _of_trainer(plan: SweepPlan, trainer: str) -> Iterator[Cell]:
     known = parameters_of(trainer)
-    shared = {name: v for name, v in plan.settings.items() if name in known}
     budgets = plan.epsilons if "epsilon" in known else (None,)
     modes = plan.modes if "mode" in known else (None,)
     varying = _varying(plan, known)
     for mode, epsilon, varied in itertools.product(modes, budgets, varying):
-        privacy_settings = {"mode": mode, "epsilon": epsilon}
-        privacy_settings = {
-            name: value for name, value in privacy_settings.items() if name in known
-        }
-        inner = {name: v for name, v in varied.items() if name in known}
+        given = {**plan.settings, **varied, "mode": mode, "epsilon": epsilon}
         outer = {name: v for name, v in varied.items() if name not in known}
         yield Cell(
             _label(plan, trainer, mode, varied),
             trainer,
             epsilon,
-            {**shared, **inner, **privacy_settings},
+            shared_settings(trainer, given),
             {**plan.fields, **outer},
         )
+
+
+def shared_settings(trainer: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those parameters of a whole sweep that a trainer has."""
+    known = parameters_of(trainer)
+    return {name: value for name, value in settings.items() if name in known}
 
 
 def _varying(plan: SweepPlan, known: frozenset[str]) -> Iterator[dict[str, Any]]:
@@ -263,8 +239,7 @@ def _check_configs(cells: Sequence[Cell], seeds: Sequence[int]) -> None:
     places: dict[str, Cell] = {}
     for cell in cells:
         for seed in seeds:
-            digest = make_config(cell.trainer, **cell.config(seed)).digest
-            other = places.setdefault(digest, cell)
+            other = places.setdefault(cell.config(seed).digest, cell)
             if other is not cell:
                 raise ConfigError(
                     f"{cell.label!r} and {other.label!r} are the same runs, and a copy "

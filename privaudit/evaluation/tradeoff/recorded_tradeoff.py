@@ -9,7 +9,6 @@ from privaudit.evaluation.tradeoff.cells import SweepPoint
 from privaudit.evaluation.tradeoff.plan import SweepPlan
 from privaudit.evaluation.tradeoff.result import Tradeoff, judge_sweep
 from privaudit.federated.runs.runs import Run
-from privaudit.statistics.dominance import Margins
 from privaudit.statistics.progress import Watcher
 
 
@@ -21,10 +20,7 @@ def weigh_runs(
     Each method at each claimed epsilon is a cell; its name is in the owner's words. Runs
     that were split by one ledger are one replicate: give each cell the same ledgers.
 
-    Args:
-        runs: Recorded, each with its utility.
-        plan: Who attacks, and how results are compared; nothing of training counts.
-        watcher: Receives what is done next.
+    Of the plan, nothing of training counts.
 
     Raises:
         ConfigError: A run was trained here, has no utility, declares no coin that
@@ -54,9 +50,4 @@ def weigh_runs(
         replicate = ledgers.index(run.header["ledger_hash"])
         cell = run.config.trainer, audit.claimed_epsilon
         points.append(SweepPoint.of(audit, *cell, plan.attack, replicate))
-    return judge_sweep(
-        points,
-        margins=Margins(plan.margin, plan.utility_margin),
-        alpha=plan.alpha,
-        against_first=plan.against_first,
-    )
+    return judge_sweep(points, plan)

@@ -1,12 +1,13 @@
-"""What a sweep found: its runs, its cells, which are dominated, and what it cost."""
+"""Results of a sweep: its runs, its cells, which are dominated, and what it cost."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from privaudit.core.parameters import to_plain
 from privaudit.core.provenance import counted
 from privaudit.evaluation.tradeoff.cells import SweepCell, SweepPoint, aggregate
+from privaudit.evaluation.tradeoff.plan import SweepPlan
 from privaudit.evaluation.tradeoff.selection_cost import SearchCost, describe
 from privaudit.statistics.dominance import Domination, Front, Margins, find_front
 
@@ -39,11 +40,7 @@ class Tradeoff:
         return tuple(self.cells[place] for place in self.front.not_dominated)
 
     def standing(self, place: int) -> str:
-        """Say where a cell stands.
-
-        Args:
-            place: Its position in ``cells``.
-        """
+        """Say where the cell at a position in ``cells`` stands."""
         dominations = self.front.dominating(place)
         if dominations:
             return f"dominated by {self.cells[dominations[0].better].name}"
@@ -135,30 +132,31 @@ class Tradeoff:
 
 def judge_sweep(
     points: Sequence[SweepPoint],
-    *,
-    margins: Margins | None = None,
-    alpha: float = 0.05,
-    against_first: bool = False,
+    plan: SweepPlan | None = None,
 ) -> Tradeoff:
-    """Return what runs say together.
-
-    Args:
-        points: One for each run.
-        margins: The largest differences that do not matter; 0.05 each by default.
-        alpha: The chance of any false domination, in (0, 1).
-        against_first: Whether all differences are to the first cell.
+    """Return what runs say together, by the margins and the alpha of a plan.
 
     Raises:
         ConfigError: There is no point, or a seed occurs twice in a cell.
     """
-    cells = aggregate(points, against_first=against_first)
-    replicates: Mapping[tuple[str, float | None], dict[int, tuple[float, float]]]
-    replicates = {(cell.mode, cell.epsilon): {} for cell in cells}
-    for point in points:
-        replicate = point.auroc.value, point.local.value
-        replicates[point.mode, point.epsilon][point.seed] = replicate
-    front = find_front(list(replicates.values()), margins, alpha)
+    plan = plan or SweepPlan()
+    cells = aggregate(points, against_first=plan.against_first)
+    margins = Margins(plan.margin, plan.utility_margin)
+    front = find_front(
+        [replicates_of(cell, points) for cell in cells], margins, plan.alpha
+    )
     return Tradeoff(tuple(points), tuple(cells), front)
+
+
+def replicates_of(
+    cell: SweepCell, points: Sequence[SweepPoint]
+) -> dict[int, tuple[float, float]]:
+    """Return AUROC and utility of a cell's runs by seed."""
+    return {
+        point.seed: (point.auroc.value, point.local.value)
+        for point in points
+        if (point.mode, point.epsilon) == (cell.mode, cell.epsilon)
+    }
 
 
 def _named(points: Sequence[SweepPoint]) -> str:

@@ -1,4 +1,4 @@
-"""What a search costs: a record in many runs is protected by more than one epsilon.
+"""Privacy cost of selection: many runs protect a record by more than one epsilon.
 
 Source: Liu and Talwar, "Private selection from private candidates", STOC 2019;
 Papernot and Steinke, "Hyperparameter tuning with Rényi differential privacy", ICLR
@@ -21,8 +21,6 @@ class Spent:
     """What one run spent of its records' privacy, against one adversary.
 
     Attributes:
-        seed: Of the run.
-        view: The adversary.
         epsilon: As proved; None if nothing is, 0 if no record has any influence.
         delta: Of the proof, in (0, 1).
         rounds: The mechanisms as applied.
@@ -73,7 +71,6 @@ class SearchCost:
     """What a sweep spent.
 
     Attributes:
-        cells: How many were tried.
         runs: How many were trained, seeds and all.
         unprotected: How many runs carry no proof.
         one_seed: All cells of one seed together; None if no run is private.
@@ -93,10 +90,6 @@ def search_cost(cells: int, spent: Sequence[Spent]) -> SearchCost:
     All are given away, or looked at, so they compose: picking one of them afterwards by
     what was given away costs nothing more, and nothing less. What has no proof is
     counted, not added up: with it nothing is proved for the whole.
-
-    Args:
-        cells: How many were tried.
-        spent: Of each run, at least one.
     """
     first = spent[0].seed
     return SearchCost(
@@ -133,9 +126,9 @@ def compose(spent: Sequence[Spent]) -> Composed | None:
 
 def describe(cost: SearchCost) -> list[str]:
     """Say what the search cost, in sentences."""
-    if cost.one_seed is None or cost.all_seeds is None:
-        return []
     one, every = cost.one_seed, cost.all_seeds
+    if one is None or every is None:
+        return []
     said = [
         f"The search has a price in ε: {one.runs} of the {cost.cells} cells have a "
         f"proved ε, up to {one.largest:.3g}. For a record that is in one run of each, "

@@ -9,12 +9,11 @@ from privaudit.core.errors import ConfigError, MissingFileError, TranscriptError
 from privaudit.core.parameters import from_plain
 from privaudit.core.storage import read_json
 from privaudit.evaluation.tradeoff.cells import SweepCell, SweepPoint
-from privaudit.evaluation.tradeoff.result import Tradeoff
+from privaudit.evaluation.tradeoff.result import Tradeoff, replicates_of
 from privaudit.evaluation.tradeoff.selection_cost import SearchCost
 from privaudit.statistics.dominance import Margins, find_front
 
 SWEEP = "sweep.json"
-Json = Mapping[str, Any]
 
 
 def read_sweep(folder: Path) -> Tradeoff:
@@ -35,32 +34,21 @@ def read_sweep(folder: Path) -> Tradeoff:
         ) from None
 
 
-def _sweep(said: Json) -> Tradeoff:
+def _sweep(said: Mapping[str, Any]) -> Tradeoff:
     points = from_plain(tuple[SweepPoint, ...], said["points"])
     cells = from_plain(tuple[SweepCell, ...], said["cells"])
     if not points or not cells:
         raise ValueError(f"{len(points)} points and {len(cells)} cells")
+    replicates = [replicates_of(cell, points) for cell in cells]
+    for cell, runs in zip(cells, replicates, strict=True):
+        if set(runs) != set(cell.seeds):
+            raise ValueError(f"{cell.name} has the seeds {cell.seeds}, its runs {runs}")
     margins, alpha = Margins(**said["margins"]), float(said["alpha"])
     return Tradeoff(
         points,
         cells,
-        find_front([_replicates(cell, points) for cell in cells], margins, alpha),
+        find_front(replicates, margins, alpha),
         from_plain(SearchCost | None, said["cost"]),
         from_plain(tuple[SweepPoint, ...], said["report_points"]),
         from_plain(tuple[SweepCell, ...], said["reported"]),
     )
-
-
-def _replicates(
-    cell: SweepCell, points: tuple[SweepPoint, ...]
-) -> dict[int, tuple[float, float]]:
-    replicates = {
-        point.seed: (point.auroc.value, point.local.value)
-        for point in points
-        if (point.mode, point.epsilon) == (cell.mode, cell.epsilon)
-    }
-    if set(replicates) != set(cell.seeds):
-        raise ValueError(
-            f"{cell.name} has the seeds {cell.seeds}, its runs {replicates}"
-        )
-    return replicates

@@ -13,25 +13,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 from privaudit.auditing.auditor import Auditor
-from privaudit.auditing.named_attacks import refuse_all_members
 from privaudit.auditing.scenario import Scenario, find_scenario
 from privaudit.auditing.storage.save import save_audit
 from privaudit.core.errors import (
     IncompatibleRunsError,
     UnknownNameError,
 )
+from privaudit.evaluation.sweep_runs import SweepRun, perform_runs, readable_attacks
 from privaudit.evaluation.tradeoff.cells import SweepPoint, aggregate
 from privaudit.evaluation.tradeoff.plan import Cell, SweepPlan, cells_of, make_plan
 from privaudit.evaluation.tradeoff.result import Tradeoff, judge_sweep
 from privaudit.evaluation.tradeoff.selection_cost import Spent, search_cost
 from privaudit.execution.jobs import Executor, Job, finish_all
 from privaudit.execution.local import HERE
-from privaudit.execution.sweeps import SweepFile, run_jobs
-from privaudit.federated.runs.config import make_config
-from privaudit.federated.runs.folder.run_names import runs_folder, shared_place
+from privaudit.federated.runs.folder.run_names import runs_folder
 from privaudit.federated.runs.reuse import usual_name
-from privaudit.federated.runs.training import train
-from privaudit.statistics.dominance import Margins
 from privaudit.statistics.progress import CellDone, Phase, Watcher, cell_name
 
 __all__ = ["Tradeoff", "run_sweep", "sweep"]
@@ -66,9 +62,11 @@ def sweep(
 
     Args:
         trainers: Names; those without an epsilon have no budgets and no modes.
-        epsilons: Privacy budgets; None: no noise. By default None, 8, 4, 1, 0.4, 0.1.
+        epsilons: Privacy budgets; None: no noise, in every mode, as modes differ
+            without it too. By default None, 8, 4, 1, 0.4, 0.1.
         modes: Modes of DP trainers; by default "published-paper" and "sound".
-        seeds: Replicates; by default 10 to 14. Fewer than three decide nothing.
+        seeds: Replicates, each of which moves partition, coin, start, batches and
+            noise; by default 10 to 14. Fewer than three decide nothing.
         vary: Values by name, of trainer parameters or run settings; all combinations.
         report_seeds: Other seeds, at least 5, to report the cells that are not
             dominated.
@@ -105,25 +103,8 @@ def sweep(
         >>> found.cells[0].auroc.n  # seeds
         (2,)
     """
-    given = {
-        "trainers": trainers,
-        "epsilons": epsilons,
-        "modes": modes,
-        "seeds": seeds,
-        "vary": vary,
-        "report_seeds": report_seeds,
-        "scenario": scenario,
-        "attack": attack,
-        "clients": clients,
-        "shadows": shadows,
-        "settings": settings,
-        "fields": fields,
-        "margin": margin,
-        "utility_margin": utility_margin,
-        "alpha": alpha,
-        "against_first": against_first,
-    }
-    plan = make_plan({name: v for name, v in given.items() if v is not None})
+    entries = {n: v for n, v in locals().items() if n in SweepPlan.model_fields}
+    plan = make_plan({n: v for n, v in entries.items() if v is not None})
     return run_sweep(plan, folder=folder, watcher=watcher, executor=executor)
 
 
@@ -134,30 +115,12 @@ def run_sweep(
     watcher: Watcher | None = None,
     executor: Executor = HERE,
 ) -> Tradeoff:
-    """Return what a plan finds, as :func:`sweep` does.
-
-    Args:
-        plan: What is trained, attacked and compared.
-        folder: Where runs are kept.
-        watcher: Called with a :class:`privaudit.cli.progress.Phase` before each run, a
-            :class:`privaudit.cli.progress.CellDone` after it, and what the run itself tells.
-        executor: Where runs are trained.
-
-    Raises:
-        ConfigError: Nothing to sweep, a copy, or an impossible value; nothing has run.
-        LostWorkerError: A process was killed; the other runs are trained.
-        UnknownNameError: The scenario has no such attack.
-    """
+    """Return what a plan finds, as :func:`sweep` does."""
     scenario, cells = _checked_scenario(plan), cells_of(plan)
     _check_attacked(plan, scenario, cells)
     work = _Work(plan, runs_folder(folder), watcher, executor)
     points = work.run([(cell, seed) for cell in cells for seed in plan.seeds])
-    tradeoff = judge_sweep(
-        points,
-        margins=Margins(plan.margin, plan.utility_margin),
-        alpha=plan.alpha,
-        against_first=plan.against_first,
-    )
+    tradeoff = judge_sweep(points, plan)
     fresh = work.report(cells, tradeoff)
     return replace(
         tradeoff,
@@ -179,11 +142,9 @@ def _check_attacked(plan: SweepPlan, scenario: Scenario, cells: Sequence[Cell]) 
     """Refuse what finished runs could not be asked, or not be compared by."""
     tasks: set[str] = set()
     for cell in cells:
-        config = make_config(cell.trainer, **cell.config(plan.seeds[0]))
-        refuse_all_members(config)
+        config = cell.config(plan.seeds[0])
         tasks.add(config.task)
-        made = scenario.before_training(config.build_trainer(), config.task)
-        readable = made.attacks
+        readable = readable_attacks(config, scenario)
         if plan.attack is not None and plan.attack not in readable:
             what = f"attack that reads what {config.trainer} gives of {config.model}"
             raise UnknownNameError(what, plan.attack, readable)
@@ -192,6 +153,19 @@ def _check_attacked(plan: SweepPlan, scenario: Scenario, cells: Sequence[Cell]) 
             "Some cells classify and some write, and their utilities cannot be "
             "compared. Sweep them one kind at a time."
         )
+
+
+def planned_run(cell: Cell, seed: int) -> SweepRun:
+    """Return a cell's run with a seed."""
+    config = cell.config(seed)
+    return SweepRun(
+        cell_name(cell.label, cell.epsilon, seed),
+        cell.trainer,
+        cell.settings,
+        {**cell.fields, "seed": seed},
+        config.digest,
+        usual_name(config),
+    )
 
 
 @dataclass(frozen=True)
@@ -203,15 +177,14 @@ class SweptRun:
 
 
 def perform_cell(
+    planned: SweepRun,
     cell: Cell,
-    seed: int,
     plan: SweepPlan,
     folder: str | Path,
     watcher: Watcher | None = None,
 ) -> SweptRun:
     """Train and attack one cell with one seed; a finished run is not made again."""
-    config = cell.config(seed)
-    run = train(cell.trainer, folder=folder, resume=True, watcher=watcher, **config)
+    run = planned.train(folder, watcher)
     audit = Auditor(run).attack(
         plan.scenario, clients=plan.clients, shadows=plan.shadows, watcher=watcher
     )
@@ -239,26 +212,25 @@ class _Work:
 
     def run(self, wanted: Sequence[tuple[Cell, int]]) -> list[SweepPoint]:
         """Return a point for each cell and seed, in that order."""
-        jobs = [self._job(cell, seed) for cell, seed in wanted]
-        self.total += len(jobs)
-        plan = self.plan.model_dump(mode="json")
-        file = SweepFile.begin(self.folder, "tradeoff", plan, jobs)
+        runs = [(planned_run(cell, seed), (cell, self.plan)) for cell, seed in wanted]
+        self.total += len(runs)
         swept: dict[str, SweptRun] = {}
-        finished = run_jobs(
-            self.executor, jobs, file, watcher=self.watcher, begun=self._tell_begin
+        finished = perform_runs(
+            perform_cell,
+            runs,
+            self.folder,
+            self.executor,
+            "tradeoff",
+            self.plan.model_dump(mode="json"),
+            watcher=self.watcher,
+            begun=self._tell_begin,
         )
         with closing(finished):
             for one in finish_all(finished):
                 swept[one.job.name] = one.value
                 self._tell_done(one.value.point)
-        self.spent += [swept[job.name].spent for job in jobs]
-        return [swept[job.name].point for job in jobs]
-
-    def _job(self, cell: Cell, seed: int) -> Job[SweptRun]:
-        name = usual_name(make_config(cell.trainer, **cell.config(seed)))
-        what = cell_name(cell.label, cell.epsilon, seed)
-        place = shared_place(self.folder)
-        return Job(what, perform_cell, (cell, seed, self.plan, place), name)
+        self.spent += [swept[run.label].spent for run, _ in runs]
+        return [swept[run.label].point for run, _ in runs]
 
     def _tell_begin(self, job: Job[SweptRun]) -> None:
         if self.watcher is not None:

@@ -88,7 +88,7 @@ def test_a_module_is_the_command_with_its_exit_codes_and_its_name(
 
 def test_many_commands_take_paths() -> None:
     assert (("export",), "--public") in PATHS
-    assert len({words for words, _ in PATHS}) > 15
+    assert len({words for words, _ in PATHS}) > 12
 
 
 @pytest.mark.parametrize(("words", "option"), PATHS)

@@ -65,7 +65,9 @@ def test_no_package_replaces_a_command_and_a_broken_one_stops_only_its_own(
     [
         (["table", "a.toml"], "privaudit-tools", "./tools"),
         (["figure", "table", "a.json"], "privaudit-tools", "./tools"),
+        (["costs"], "privaudit-tools", "./tools"),
         (["active"], "privaudit-labs", "./labs"),
+        (["shift"], "privaudit-labs", "./labs"),
         (["retrain", "base-1", "base-2"], "privaudit-labs", "./labs"),
     ],
 )

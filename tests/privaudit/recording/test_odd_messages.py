@@ -10,10 +10,10 @@ from torch import Tensor
 from privaudit import Auditor, load_run
 from privaudit.core.errors import ConfigError, ViewError
 from privaudit.core.tensors import Tensors
-from privaudit.evaluation.distribution_shift import measure_shift, usual_foreign
 from privaudit.federated.transcripts.threat_models import find_threat
 from privaudit.recording.owner import use_owner
 from privaudit.recording.recorder import Recorder
+from privaudit_labs.shift.distribution_shift import measure_shift, usual_foreign
 from tests.privaudit.recording.small_federation import (
     NAMES,
     Linear,

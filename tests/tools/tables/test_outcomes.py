@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from privaudit.evaluation import sweep_runs
 from privaudit.execution.computing import use_threads
 from privaudit.federated.runs.folder.run_names import load_run
-from privaudit_tools.tables import outcomes
 from privaudit_tools.tables.outcomes import perform, read_metric
 from privaudit_tools.tables.plan import TablePlan
 from privaudit_tools.tables.schedule import PlannedRun, schedule
@@ -51,7 +51,7 @@ def test_a_bug_is_an_outcome_with_its_traceback(
     def broken(*_: Any, **__: Any) -> None:
         raise IndexError("of somebody's trainer")
 
-    monkeypatch.setattr(outcomes, "train", broken)
+    monkeypatch.setattr(sweep_runs, "train", broken)
     outcome = perform(planned(), None)
     assert outcome.error == "IndexError: of somebody's trainer"
     assert "in broken" in outcome.trace
@@ -61,7 +61,7 @@ def test_ctrl_c_is_no_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(outcomes, "train", stopped)
+    monkeypatch.setattr(sweep_runs, "train", stopped)
     with pytest.raises(KeyboardInterrupt):
         perform(planned(), None)
 

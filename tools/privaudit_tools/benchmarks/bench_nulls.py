@@ -14,11 +14,6 @@ from torch.nn.functional import normalize
 
 from privaudit.auditing.attack import ATTACKS
 from privaudit.auditing.parts.panoramia import compared, odds_bound
-from privaudit.evaluation.blind_baseline import (
-    beyond_blind,
-    blind_scores,
-    pooled_blind_auroc,
-)
 from privaudit.federated.runs.ledger import CoinUnits
 from privaudit.federated.trainer import Records, Task
 from privaudit.statistics.comparisons import pooled_paired_auroc_difference
@@ -27,6 +22,11 @@ from privaudit.trainers.promptfl import PromptFL
 from privaudit_labs.active_server.amplified import Amplifier
 from privaudit_labs.profiles.class_shares import _regress
 from privaudit_labs.profiles.shares import InferredShare, InferredShares
+from privaudit_labs.shift.blind_baseline import (
+    beyond_blind,
+    blind_scores,
+    pooled_blind_auroc,
+)
 from privaudit_tools.benchmarks.bench_new_attacks import (
     BASELINES,
     CLIENTS_HOLD,

@@ -11,7 +11,6 @@ from privaudit.core.errors import PrivauditError, RunInUseError
 from privaudit.core.provenance import Provenance
 from privaudit.execution.computing import use_threads
 from privaudit.federated.runs.runs import Run
-from privaudit.federated.runs.training import train
 from privaudit.statistics.progress import Watcher
 from privaudit_tools.tables.afterwards import Afterwards, measure_afterwards
 from privaudit_tools.tables.metrics import (
@@ -80,14 +79,7 @@ def perform(
     """
     try:
         with use_threads(1):
-            run = train(
-                planned.trainer,
-                folder=folder,
-                resume=True,
-                settings=planned.settings,
-                watcher=watcher,
-                **planned.fields,
-            )
+            run = planned.train(folder, watcher)
             return read_outcome(run, planned.afterwards)
     except RunInUseError:
         raise

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from privaudit.auditing.named_attacks import refuse_all_members
 from privaudit.auditing.scenario import find_scenario
 from privaudit.core.errors import (
     AttackError,
@@ -19,6 +18,8 @@ from privaudit.core.errors import (
 from privaudit.datasets.dataset import DATASETS
 from privaudit.datasets.named_places import is_named, located, search_path
 from privaudit.datasets.sources import OnDisk, is_hub_name, load_dataset
+from privaudit.evaluation.sweep_runs import SweepRun, readable_attacks
+from privaudit.evaluation.tradeoff.plan import shared_settings
 from privaudit.federated.runs.config import RunConfig, make_config, parameters_of
 from privaudit.federated.runs.reuse import usual_name
 from privaudit_tools.tables.afterwards import Afterwards
@@ -36,22 +37,13 @@ _PATHS = ("data", "model", "checkpoint", "elsewhere.data")
 
 
 @dataclass(frozen=True)
-class PlannedRun:
-    """One run of a table.
+class PlannedRun(SweepRun):
+    """One run of a table, its paths expanded.
 
     Attributes:
-        fields: Of the configuration, the seed among them, paths expanded.
-        digest: Of the complete configuration.
-        run: What its folder is called.
         afterwards: What is measured once it is trained.
     """
 
-    label: str
-    trainer: str
-    settings: Mapping[str, Any]
-    fields: Mapping[str, Any]
-    digest: str
-    run: str
     afterwards: Afterwards = field(default_factory=Afterwards)
 
 
@@ -260,9 +252,8 @@ def _planned(
 
 def settings_of(plan: TablePlan, row: TableRow, column: Column) -> dict[str, Any]:
     """Return a cell's parameters; what is shared goes to trainers that have it."""
-    known = parameters_of(row.trainer)
-    shared = {name: v for name, v in plan.settings.items() if name in known}
-    taken = {name: v for name, v in column.settings.items() if name in known}
+    shared = shared_settings(row.trainer, plan.settings)
+    taken = shared_settings(row.trainer, column.settings)
     own = column.settings_for.get(row.label, {})
     return {**shared, **row.settings, **(taken or column.settings), **own}
 
@@ -277,10 +268,8 @@ def _check_afterwards(config: RunConfig, afterwards: Afterwards) -> None:
             )
     if not afterwards.scenario:
         return
-    refuse_all_members(config)
     scenario = find_scenario(afterwards.scenario, afterwards.shadows)
-    made = scenario.before_training(config.build_trainer(), config.task)
-    readable = made.attacks
+    readable = readable_attacks(config, scenario)
     for metric in afterwards.metrics:
         attack = attack_of(metric)
         if attack and attack not in readable:

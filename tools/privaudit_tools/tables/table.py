@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
+from privaudit.evaluation.sweep_runs import perform_runs
 from privaudit.execution.computing import use_threads
-from privaudit.execution.jobs import Executor, Job
+from privaudit.execution.jobs import Executor
 from privaudit.execution.local import HERE
-from privaudit.execution.sweeps import SweepFile, run_jobs
-from privaudit.federated.runs.folder.run_names import runs_folder, shared_place
+from privaudit.federated.runs.folder.run_names import runs_folder
 from privaudit.statistics.estimate import Estimate, mean_with_t
 from privaudit_tools.tables.metrics import Metric, scale
 from privaudit_tools.tables.outcomes import TableOutcome, perform
@@ -191,13 +191,16 @@ def _outcomes(
     plan: TablePlan, planned: Schedule, folder: Path | None, executor: Executor
 ) -> Generator[tuple[PlannedRun, TableOutcome]]:
     """Yield each run with its outcome, as it finishes."""
-    place = runs_folder(folder)
     runs = {run.label: run for run in planned.runs}
-    shared = shared_place(place)
-    jobs = [Job(run.label, perform, (run, shared), run.run) for run in planned.runs]
-    asked = plan.model_dump(mode="json", exclude={"paper", "reproduces", "expects"})
-    file = SweepFile.begin(place, "table", asked, jobs)
-    finished = run_jobs(executor, jobs, file, failure=lambda outcome: outcome.error)
+    finished = perform_runs(
+        perform,
+        [(run, ()) for run in planned.runs],
+        runs_folder(folder),
+        executor,
+        "table",
+        plan.model_dump(mode="json", exclude={"paper", "reproduces", "expects"}),
+        failure=lambda outcome: outcome.error,
+    )
     with closing(finished):
         for one in finished:
             run = runs[one.job.name]

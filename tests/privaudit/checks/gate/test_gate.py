@@ -7,9 +7,8 @@ import pytest
 
 from privaudit import Auditor, load_run
 from privaudit.auditing.storage.load import LEFT_OUT, read_audit
-from privaudit.checks.gate.baseline import make_baseline
+from privaudit.checks.gate.baseline import joined_audit, make_baseline
 from privaudit.checks.gate.gate import gate, write_baseline
-from privaudit.checks.gate.paired_baseline import joined_audit
 from privaudit.checks.gate.settings import GateSettings
 from privaudit.core.errors import ConfigError, IncompatibleRunsError
 from privaudit.evaluation.compare.compare import compare

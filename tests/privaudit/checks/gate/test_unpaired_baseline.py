@@ -69,7 +69,7 @@ def test_an_audit_is_read() -> None:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def carded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cards")
     with common_cache(tmp_path_factory):
         run = train("promptfl", folder=folder, name="one", rounds=1, clients=3)
@@ -78,10 +78,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_against_a_card_the_interval_knows_of_its_noise(
-    runs: Path, tmp_path: Path
+    carded: Path, tmp_path: Path
 ) -> None:
     """The same run: its exact numbers, without noise, decide more than its card's."""
-    run = load_run(shutil.copytree(runs / "one", tmp_path / "one"))
+    run = load_run(shutil.copytree(carded / "one", tmp_path / "one"))
     card = export_public(run, tmp_path / "public").card
     shown = card.audits[SCENARIO].auroc
     assert shown is not None

@@ -277,106 +277,79 @@ ADDED = {"adjacency": "add/remove-one", "sensitivity": 1.0}
 RECORD = {"unit": "record", **ADDED, "per_record": True, "sampling": "fixed-batch"}
 MINE: dict[str, Any] = {"noise_at": "client"}
 
-WRONG: dict[str, tuple[Loop, set[str]]] = {
-    "sensitivity 0.01": (
-        Loop(declared={"sensitivity": 0.01}),
-        {"sensitivity-covers-unit"},
-    ),
-    "sensitivity 0.01, no epsilon claimed": (
-        Loop(declared={"sensitivity": 0.01}, claim=Claim()),
-        {"sensitivity-covers-unit"},
-    ),
-    "replace-one, sensitivity 1": (
-        Loop(declared={"sensitivity": 1.0}),
-        {"sensitivity-covers-unit"},
-    ),
-    "one record's unit, whole clients clipped, sensitivity 1": (
-        Loop(declared={"unit": "record", **ADDED}),
-        {"sensitivity-covers-unit"},
-    ),
-    "client noise that no upload holds": (
-        Loop(**MINE, draw=none),
-        {"noise-in-transcript"},
-    ),
-    "client noise of a quarter": (
-        Loop(**MINE, draw=times(0.25)),
-        {"noise-in-transcript"},
-    ),
-    "server noise of a half": (Loop(draw=times(0.5)), {"noise-as-claimed"}),
-    "no server noise": (Loop(draw=none), {"noise-as-claimed"}),
-    "server noise reused each round": (Loop(draw=fixed), {"noise-in-transcript"}),
-    "one client noise for all clients": (
-        Loop(**MINE, draw=common),
-        {"noise-in-transcript"},
-    ),
-    "a client's noise reused each round": (
-        Loop(**MINE, draw=fixed),
-        {"noise-in-transcript"},
-    ),
-    "server noise of one sign for all numbers": (
-        Loop(draw=constant),
-        {"noise-in-transcript"},
-    ),
-    "server noise on one of two tensors": (
-        Loop(draw=first_only),
-        {"noise-as-claimed"},
-    ),
-    "client noise on one of two tensors": (
-        Loop(**MINE, draw=first_only, length=0.5),
-        {"noise-in-transcript"},
-    ),
-    "server noise rounded away": (
-        Loop(noise=0.01, start=30.0, keep=torch.float16, clip=0.1),
-        {"noise-in-transcript"},
-    ),
-    "server noise of a small seed": (Loop(draw=seeded), {"noise-in-transcript"}),
-    "round-robin, said to be drawn": (
-        Loop(taking=in_turn, clients=8, rounds=20, declared={"sampling_rate": 0.25}),
-        {"clients-as-drawn"},
-    ),
-    "the same two clients, said to be drawn": (
-        Loop(taking=the_same, clients=10, rounds=12, declared={"sampling_rate": 0.2}),
-        {"clients-as-drawn"},
-    ),
-    "everybody, at a rate of 0.1": (
-        Loop(declared={"sampling_rate": 0.1}),
-        {"clients-as-drawn"},
-    ),
-    "a secure sum over one": (
-        Loop(
+FAULTS: dict[str, dict[str, Loop]] = {
+    "sensitivity-covers-unit": {
+        "sensitivity 0.01": Loop(declared={"sensitivity": 0.01}),
+        "sensitivity 0.01, no epsilon claimed": Loop(
+            declared={"sensitivity": 0.01}, claim=Claim()
+        ),
+        "replace-one, sensitivity 1": Loop(declared={"sensitivity": 1.0}),
+        "one record's unit, whole clients clipped, sensitivity 1": Loop(
+            declared={"unit": "record", **ADDED}
+        ),
+    },
+    "noise-in-transcript": {
+        "client noise that no upload holds": Loop(**MINE, draw=none),
+        "client noise of a quarter": Loop(**MINE, draw=times(0.25)),
+        "server noise reused each round": Loop(draw=fixed),
+        "one client noise for all clients": Loop(**MINE, draw=common),
+        "a client's noise reused each round": Loop(**MINE, draw=fixed),
+        "server noise of one sign for all numbers": Loop(draw=constant),
+        "client noise on one of two tensors": Loop(**MINE, draw=first_only, length=0.5),
+        "server noise rounded away": Loop(
+            noise=0.01, start=30.0, keep=torch.float16, clip=0.1
+        ),
+        "server noise of a small seed": Loop(draw=seeded),
+        "clients' noises added up, of unequal weight": Loop(
+            **MINE,
+            weigh=lambda client: 100.0 if client == 0 else 1.0,
+            declared={"release": "global"},
+        ),
+    },
+    "noise-as-claimed": {
+        "server noise of a half": Loop(draw=times(0.5)),
+        "no server noise": Loop(draw=none),
+        "server noise on one of two tensors": Loop(draw=first_only),
+    },
+    "clients-as-drawn": {
+        "round-robin, said to be drawn": Loop(
+            taking=in_turn, clients=8, rounds=20, declared={"sampling_rate": 0.25}
+        ),
+        "the same two clients, said to be drawn": Loop(
+            taking=the_same, clients=10, rounds=12, declared={"sampling_rate": 0.2}
+        ),
+        "everybody, at a rate of 0.1": Loop(declared={"sampling_rate": 0.1}),
+    },
+    "secure-sum": {
+        "a secure sum over one": Loop(
             noise_at="distributed",
             summed=True,
             voices=lambda some: some[:1],
             declared={"parties": 1},
         ),
-        {"secure-sum"},
-    ),
-    "a secure sum of fewer than declared": (
-        Loop(noise_at="distributed", summed=True, voices=lambda some: some[:3]),
-        {"steps-counted"},
-    ),
-    "half of the rounds declared": (Loop(declares=range(3)), {"steps-counted"}),
-    "updates beyond the clip norm": (Loop(clips=False), {"clipped-norms"}),
-    "noised updates beyond the clip norm": (
-        Loop(**MINE, clips=False, length=300.0),
-        {"clipped-norms"},
-    ),
-    "clients' noises added up, of unequal weight": (
-        Loop(
-            **MINE,
-            weigh=lambda client: 100.0 if client == 0 else 1.0,
-            declared={"release": "global"},
+    },
+    "steps-counted": {
+        "a secure sum of fewer than declared": Loop(
+            noise_at="distributed", summed=True, voices=lambda some: some[:3]
         ),
-        {"noise-in-transcript"},
-    ),
-    "delta of one half": (
-        Loop(claim=Claim(1e9, 0.5, "a formula")),
-        {"delta-below-one-record"},
-    ),
-    "epsilon 0 claimed, nothing declared": (
-        Loop(claim=Claim(0.0, 1e-5, "a formula"), declares=()),
-        {"claim-covers-certificate"},
-    ),
+        "half of the rounds declared": Loop(declares=range(3)),
+    },
+    "clipped-norms": {
+        "updates beyond the clip norm": Loop(clips=False),
+        "noised updates beyond the clip norm": Loop(**MINE, clips=False, length=300.0),
+    },
+    "delta-below-one-record": {
+        "delta of one half": Loop(claim=Claim(1e9, 0.5, "a formula")),
+    },
+    "claim-covers-certificate": {
+        "epsilon 0 claimed, nothing declared": Loop(
+            claim=Claim(0.0, 1e-5, "a formula"), declares=()
+        ),
+    },
+}
+"""Wrong recordings by the rule that has to find them."""
+WRONG = {
+    name: (loop, rule) for rule, some in FAULTS.items() for name, loop in some.items()
 }
 
 HONEST: dict[str, Loop] = {

@@ -4,7 +4,7 @@ Each sends class sums of clipped records, with Gaussian noise. A wrong one does 
 otherwise than its mechanism says.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -223,9 +223,46 @@ HONEST: dict[str, NoisyMeans] = {
 }
 
 
-class NoNoise(NoisyMeans):
-    def draw(self, at: Round, client: ClientId, name: str, shape: Any) -> Tensor:
-        return torch.zeros(tuple(shape))
+Drawn = Callable[[Round, ClientId, str, tuple[int, ...]], Tensor]
+
+
+def drawing(draw: Drawn, kind: type[NoisyMeans] = NoisyMeans) -> NoisyMeans:
+    """Return a trainer that draws its noise otherwise."""
+    members = {"draw": lambda self, at, *rest: draw(at, *rest)}
+    made: NoisyMeans = type("Drawing", (kind,), members)()
+    return made
+
+
+def declaring(**declared: Any) -> NoisyMeans:
+    """Return a trainer that declares something else of its mechanism."""
+    made: NoisyMeans = type("Declaring", (NoisyMeans,), {"declared": declared})()
+    return made
+
+
+def no_noise(at: Round, client: ClientId, name: str, shape: Any) -> Tensor:
+    return torch.zeros(tuple(shape))
+
+
+def of_the_seed(at: Round, client: ClientId, name: str, shape: Any) -> Tensor:
+    return at.stream(f"noise {name}", client).normal_tensor(tuple(shape))
+
+
+def of_torch(at: Round, client: ClientId, name: str, shape: Any) -> Tensor:
+    return torch.randn(tuple(shape))
+
+
+def of_a_constant(at: Round, client: ClientId, name: str, shape: Any) -> Tensor:
+    generator = torch.Generator().manual_seed(at.index)
+    return torch.randn(tuple(shape), generator=generator)
+
+
+def one_for_all(at: Round, client: ClientId, name: str, shape: Any) -> Tensor:
+    return at.secret(f"noise {name}").normal_tensor(tuple(shape))
+
+
+def one_for_ever(at: Round, client: ClientId, name: str, shape: Any) -> Tensor:
+    secrets = at.secrets or at.seeds
+    return secrets.stream(name, client=client).normal_tensor(tuple(shape))
 
 
 class NoiseOnACopy(NoisyMeans):
@@ -241,33 +278,6 @@ class HalfNoise(NoisyMeans):
     @property
     def std(self) -> float:
         return 0.5 * self.noise * self.clip
-
-
-class NoiseOfTheSeed(NoisyMeans):
-    def draw(self, at: Round, client: ClientId, name: str, shape: Any) -> Tensor:
-        return at.stream(f"noise {name}", client).normal_tensor(tuple(shape))
-
-
-class NoiseOfTorch(NoisyMeans):
-    def draw(self, at: Round, client: ClientId, name: str, shape: Any) -> Tensor:
-        return torch.randn(tuple(shape))
-
-
-class NoiseOfAConstant(NoisyMeans):
-    def draw(self, at: Round, client: ClientId, name: str, shape: Any) -> Tensor:
-        generator = torch.Generator().manual_seed(at.index)
-        return torch.randn(tuple(shape), generator=generator)
-
-
-class OneNoiseForAll(NoisyMeans):
-    def draw(self, at: Round, client: ClientId, name: str, shape: Any) -> Tensor:
-        return at.secret(f"noise {name}").normal_tensor(tuple(shape))
-
-
-class OneNoiseForEver(NoisyMeans):
-    def draw(self, at: Round, client: ClientId, name: str, shape: Any) -> Tensor:
-        secrets = at.secrets or at.seeds
-        return secrets.stream(name, client=client).normal_tensor(tuple(shape))
 
 
 class ClipsLast(NoisyMeans):
@@ -309,36 +319,9 @@ class ClipsTheBatch(NoisyMeans):
         return super().clipped(whole)
 
 
-class TinySensitivity(NoisyMeans):
-    declared: ClassVar[Mapping[str, Any]] = {"sensitivity": 0.01}
-
-
-class ReplacedByOne(NoisyMeans):
-    declared: ClassVar[Mapping[str, Any]] = {"adjacency": "replace-one"}
-
-
-class SaidForClients(NoisyMeans):
-    declared: ClassVar[Mapping[str, Any]] = {**ForClients.declared}
-
-
-class NotSampled(NoisyMeans):
-    declared: ClassVar[Mapping[str, Any]] = {"sampling_rate": 0.1}
-
-
 class KeepsClean(NoisyMeans):
     def keeps(self, clean: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {"own": clean["sums"]}
-
-
-class NoServerNoise(ServerNoise):
-    def draw(self, at: Round, client: ClientId, name: str, shape: Any) -> Tensor:
-        return torch.zeros(tuple(shape))
-
-
-class OneServerNoise(ServerNoise):
-    def draw(self, at: Round, client: ClientId, name: str, shape: Any) -> Tensor:
-        secrets = at.secrets or at.seeds
-        return secrets.stream(name, client=client).normal_tensor(tuple(shape))
 
 
 class FiveSteps(NoisyMeans):
@@ -362,27 +345,27 @@ class Nothing(NoisyMeans):
 
 
 WRONG: dict[str, NoisyMeans] = {
-    "noise is not added": NoNoise(),
+    "noise is not added": drawing(no_noise),
     "noise is added to a copy": NoiseOnACopy(),
     "half of the noise": HalfNoise(),
-    "noise of the seed, not the key": NoiseOfTheSeed(),
-    "noise of torch's generator": NoiseOfTorch(),
-    "noise of a fixed seed": NoiseOfAConstant(),
-    "one noise for all clients": OneNoiseForAll(),
-    "one noise for all rounds": OneNoiseForEver(),
+    "noise of the seed, not the key": drawing(of_the_seed),
+    "noise of torch's generator": drawing(of_torch),
+    "noise of a fixed seed": drawing(of_a_constant),
+    "one noise for all clients": drawing(one_for_all),
+    "one noise for all rounds": drawing(one_for_ever),
     "clipped after the noise": ClipsLast(),
     "only the first tensor clipped": ClipsTheFirst(),
     "only the first tensor noised": NoisesTheFirst(),
     "never clipped": NeverClips(),
     "clipped at twice the norm": ClipsAtTwice(),
     "batches clipped, not records": ClipsTheBatch(),
-    "sensitivity 0.01": TinySensitivity(),
-    "replace-one, sensitivity 1": ReplacedByOne(),
-    "records clipped, clients said to be protected": SaidForClients(),
-    "rate 0.1 declared, all records taken": NotSampled(),
+    "sensitivity 0.01": declaring(sensitivity=0.01),
+    "replace-one, sensitivity 1": declaring(adjacency="replace-one"),
+    "records clipped, clients said to be protected": declaring(**ForClients.declared),
+    "rate 0.1 declared, all records taken": declaring(sampling_rate=0.1),
     "a clean state released": KeepsClean(),
-    "server noise is not added": NoServerNoise(),
-    "one server noise for all rounds": OneServerNoise(),
+    "server noise is not added": drawing(no_noise, ServerNoise),
+    "one server noise for all rounds": drawing(one_for_ever, ServerNoise),
     "five steps, declared as one": FiveSteps(),
     "exact counts beside": ExactCounts(),
 }

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from privaudit.checks.lint.clip_per_record import CLIP_PER_RECORD
-from privaudit.checks.lint.clipped_norms import CLIPPED_NORMS
+from privaudit.checks.lint.clip_per_record import clip_per_record
+from privaudit.checks.lint.clipped_norms import clipped_norms
 from privaudit.checks.lint.linter import lint
-from privaudit.checks.lint.noise_as_claimed import NOISE_AS_CLAIMED
+from privaudit.checks.lint.noise_as_claimed import noise_as_claimed
 from privaudit.checks.lint.residuals import client_residuals, server_residuals
-from privaudit.checks.lint.small_rules import DELTA_BELOW_ONE_RECORD, DUPLICATE_RECORDS
+from privaudit.checks.lint.small_rules import delta_below_one_record, duplicate_records
 from privaudit.privacy.events import MechanismEvent
 from tests.privaudit.checks.lint.conftest import Look
 
@@ -49,8 +49,8 @@ def test_the_servers_noise_is_found_between_two_broadcasts(
     coordinates: int, look: Look
 ) -> None:
     evidence = look("dp-fedpt", **FIT, noise_by="server", coordinates=coordinates)
-    assert NOISE_AS_CLAIMED(evidence) == []
-    assert CLIPPED_NORMS(evidence) == []
+    assert noise_as_claimed(evidence) == []
+    assert clipped_norms(evidence) == []
     found = list(server_residuals(evidence))
     assert len(found) == 6
     assert {residual.values for residual in found} == {coordinates or 96}
@@ -63,14 +63,14 @@ def test_half_of_the_servers_noise_is_too_little(look: Look) -> None:
         return replace(event, noise_multiplier=2 * event.noise_multiplier)
 
     more = [[twice(event) for event in events] for events in evidence.rounds]
-    (found,) = NOISE_AS_CLAIMED(replace(evidence, rounds=more))
+    (found,) = noise_as_claimed(replace(evidence, rounds=more))
     assert found.severity == "error"
     assert "0.5" in found.sentence
 
 
 def test_an_unclipped_move_is_an_error(look: Look) -> None:
     evidence = look("dp-fedpt", **FIT, mode="published-paper")
-    (found,) = CLIP_PER_RECORD(evidence)
+    (found,) = clip_per_record(evidence)
     assert found.severity == "error"
     assert "not clipped" in found.sentence
 
@@ -81,12 +81,12 @@ def test_copies_in_one_client_are_hidden_together_and_others_are_not(
     evidence = look("dp-fedpt", **FIT)
     first, second, *_ = evidence.members
     own = {**evidence.members, first: ["same", "same"]}
-    assert DUPLICATE_RECORDS(replace(evidence, members=own)) == []
+    assert duplicate_records(replace(evidence, members=own)) == []
     both = {**own, second: ["same"]}
-    assert len(DUPLICATE_RECORDS(replace(evidence, members=both))) == 1
+    assert len(duplicate_records(replace(evidence, members=both))) == 1
 
 
 def test_delta_is_held_against_the_number_of_clients(look: Look) -> None:
     evidence = look("dp-fedpt", **FIT, delta=0.4)
-    (found,) = DELTA_BELOW_ONE_RECORD(evidence)
+    (found,) = delta_below_one_record(evidence)
     assert "3 clients" in found.sentence

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from torch import Tensor
 
-from privaudit.checks.lint.clip_per_record import CLIP_PER_RECORD
-from privaudit.checks.lint.clipped_norms import CLIPPED_NORMS
+from privaudit.checks.lint.clip_per_record import clip_per_record
+from privaudit.checks.lint.clipped_norms import clipped_norms
 from privaudit.checks.lint.evidence import Evidence
 from privaudit.privacy.clipping import clip_records
 from tests.privaudit.checks.lint.conftest import Look
@@ -16,7 +16,7 @@ from tests.privaudit.checks.lint.conftest import Look
 def test_a_clipped_batch_mean_is_an_error_with_its_sensitivity(
     mode: str, look: Look
 ) -> None:
-    found = CLIP_PER_RECORD(look(mode=mode, epsilon=0.4, clip_norm=10.0))
+    found = clip_per_record(look(mode=mode, epsilon=0.4, clip_norm=10.0))
     assert [f.severity for f in found] == ["error", "error"]
     local, shared = (f.sentence for f in found)
     assert "moves it by up to 28.3 (2.83 clip norms) in each of 6 rounds" in local
@@ -28,14 +28,14 @@ def test_a_clipped_batch_mean_is_an_error_with_its_sensitivity(
 def test_where_noise_makes_up_for_it_a_clipped_batch_mean_is_a_warning(
     look: Look,
 ) -> None:
-    found = CLIP_PER_RECORD(look("dp-promptfl", mode="published-paper", epsilon=0.4))
+    found = clip_per_record(look("dp-promptfl", mode="published-paper", epsilon=0.4))
     assert [f.severity for f in found] == ["warning"]
 
 
 def test_clipped_records_are_silent(look: Look) -> None:
-    assert CLIP_PER_RECORD(look(epsilon=8.0)) == []
+    assert clip_per_record(look(epsilon=8.0)) == []
     paper = look(mode="published-paper", epsilon=0.4, clip="sample")
-    assert CLIP_PER_RECORD(paper) == []
+    assert clip_per_record(paper) == []
 
 
 def test_a_record_of_clipped_records_that_the_trace_contradicts_is_an_error(
@@ -43,7 +43,7 @@ def test_a_record_of_clipped_records_that_the_trace_contradicts_is_an_error(
 ) -> None:
     evidence = look(mode="published-paper", epsilon=0.4)
     lies = [[replace(e, per_record=True) for e in events] for events in evidence.rounds]
-    found = CLIP_PER_RECORD(replace(evidence, rounds=lies))
+    found = clip_per_record(replace(evidence, rounds=lies))
     assert [f.severity for f in found] == ["error", "error"]
     assert "notes the clipped mean of a batch" in found[0].sentence
 
@@ -56,7 +56,7 @@ def test_a_trainer_that_clips_at_twice_the_norm_is_found(
         return clip_records(gradients, 2 * clip, mask)
 
     monkeypatch.setattr("privaudit.tuning.prompts.private_training.clip_records", loose)
-    found = CLIPPED_NORMS(look(name, epsilon=8.0, clip_norm=0.1))
+    found = clipped_norms(look(name, epsilon=8.0, clip_norm=0.1))
     assert {f.severity for f in found} == {"error"}
     assert "0.2 where 0.1 is the most" in found[0].sentence
 
@@ -64,8 +64,8 @@ def test_a_trainer_that_clips_at_twice_the_norm_is_found(
 def test_uploads_without_noise_that_are_too_long_are_found(look: Look) -> None:
     """Ten times a clipped mean lies beyond the clip norm, which binds at 0.1."""
     evidence = look(mode="published-paper", epsilon=0.4, clip_norm=0.1)
-    assert CLIPPED_NORMS(evidence) == []
-    (found,) = CLIPPED_NORMS(longer(evidence, 10))
+    assert clipped_norms(evidence) == []
+    (found,) = clipped_norms(longer(evidence, 10))
     assert "18 of 18 uploads without noise are longer" in found.sentence
     assert "worst is 1 where 0.1 is the most" in found.sentence
 
@@ -74,14 +74,14 @@ def test_a_sum_of_clipped_records_may_be_as_long_as_its_batch_is_large(
     look: Look,
 ) -> None:
     evidence = look(epsilon=8.0, clip_norm=0.1)
-    assert CLIPPED_NORMS(evidence) == []
-    (found,) = CLIPPED_NORMS(longer(evidence, 100))
+    assert clipped_norms(evidence) == []
+    (found,) = clipped_norms(longer(evidence, 100))
     assert found.severity == "error"
 
 
 def test_where_nothing_shows_it_cannot_tell(look: Look) -> None:
     evidence = replace(look(epsilon=8.0, noise_at="client"), trace=None)
-    (found,) = CLIPPED_NORMS(evidence)
+    (found,) = clipped_norms(evidence)
     assert (found.severity, found.settings) == ("note", ())
 
 

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from privaudit.checks.lint.clipped_norms import CLIPPED_NORMS
+from privaudit.checks.lint.clipped_norms import clipped_norms
 from privaudit.checks.lint.finding import Rule
-from privaudit.checks.lint.noise_as_claimed import NOISE_AS_CLAIMED
-from privaudit.checks.lint.poisson_sampling import POISSON_SAMPLING
+from privaudit.checks.lint.noise_as_claimed import noise_as_claimed
+from privaudit.checks.lint.poisson_sampling import poisson_sampling
 from privaudit.checks.lint.residuals import client_residuals, server_residuals
-from privaudit.checks.lint.steps_counted import STEPS_COUNTED
+from privaudit.checks.lint.steps_counted import steps_counted
 from tests.privaudit.checks.lint.conftest import Look
 
 PAPER = {"mode": "published-paper", "epsilon": 0.4}
@@ -39,10 +39,10 @@ def test_clips_noises_samples_and_counts_as_it_says(
 ) -> None:
     evidence = look(name, **settings)
     rules: tuple[Rule, ...] = (
-        CLIPPED_NORMS,
-        NOISE_AS_CLAIMED,
-        STEPS_COUNTED,
-        POISSON_SAMPLING,
+        clipped_norms,
+        noise_as_claimed,
+        steps_counted,
+        poisson_sampling,
     )
     assert [found for rule in rules for found in rule(evidence)] == []
     shown = [*client_residuals(evidence), *server_residuals(evidence)]

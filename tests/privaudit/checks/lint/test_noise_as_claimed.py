@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privaudit.checks.lint.evidence import Evidence
-from privaudit.checks.lint.noise_as_claimed import NOISE_AS_CLAIMED, pool, two_sided
+from privaudit.checks.lint.noise_as_claimed import noise_as_claimed, pool, two_sided
 from privaudit.checks.lint.residuals import (
     Residual,
     client_residuals,
@@ -61,7 +61,7 @@ def test_a_trainer_that_draws_half_the_noise_is_found(
         return plain(self, like, replace(grid, scale=grid.scale // 2), stream)
 
     monkeypatch.setattr(PrivateTrainer, "noise", half)
-    found = NOISE_AS_CLAIMED(look(**settings))
+    found = noise_as_claimed(look(**settings))
     assert [finding.severity for finding in found] == ["error", "error"]
     for release in ("local", "global"):
         (one,) = [f for f in found if f"on the {release} release" in f.sentence]
@@ -73,14 +73,14 @@ def test_too_little_noise_is_an_error_and_too_much_a_warning(
     factor: float, severity: str, look: Look
 ) -> None:
     evidence = scaled(look(epsilon=8.0, noise_at="client"), factor)
-    assert {f.severity for f in NOISE_AS_CLAIMED(evidence)} == {severity}
+    assert {f.severity for f in noise_as_claimed(evidence)} == {severity}
 
 
 def test_a_slight_lack_that_no_single_draw_shows_is_found_in_their_sum(
     look: Look,
 ) -> None:
     evidence = scaled(look(epsilon=8.0, noise_at="client", rounds=40), 0.92)
-    found = NOISE_AS_CLAIMED(evidence)
+    found = noise_as_claimed(evidence)
     assert {f.severity for f in found} == {"error"}
     assert any("0 of 120 draws are outside" in f.sentence for f in found)
 
@@ -90,14 +90,14 @@ def test_noise_that_nobody_drew_is_an_error(look: Look) -> None:
         return replace(notes, noise=())
 
     evidence = noted(look(epsilon=8.0, noise_at="client"), silent)
-    found = NOISE_AS_CLAIMED(evidence)
+    found = noise_as_claimed(evidence)
     assert [f.severity for f in found] == ["error", "error"]
     assert "claims noise in 6 rounds, and the run shows some in 0" in found[0].sentence
 
 
 def test_without_a_trace_it_says_that_it_cannot_tell(look: Look) -> None:
     evidence = replace(look(epsilon=8.0), trace=None)
-    (found,) = NOISE_AS_CLAIMED(evidence)  # the server's noise shows in the transcript
+    (found,) = noise_as_claimed(evidence)  # the server's noise shows in the transcript
     assert found.severity == "warning"
     assert "local release is as claimed cannot be determined" in found.sentence
 
@@ -106,7 +106,7 @@ def test_noise_that_repeats_is_an_error(look: Look) -> None:
     evidence = look(epsilon=8.0, noise_at="client")
     assert evidence.trace is not None
     trace = [evidence.trace[0], *evidence.trace[:-1]]
-    found = NOISE_AS_CLAIMED(replace(evidence, trace=trace))
+    found = noise_as_claimed(replace(evidence, trace=trace))
     assert [f.severity for f in found] == ["error"]
     assert "6 of 36 draws of noise repeat another" in found[0].sentence
 
@@ -164,7 +164,7 @@ def test_the_interval_holds_about_the_ratio(values: int, ratio: float) -> None:
 
 
 def test_no_noise_and_no_claim_are_silent(look: Look) -> None:
-    assert NOISE_AS_CLAIMED(look()) == []
+    assert noise_as_claimed(look()) == []
 
 
 def test_noise_is_measured_as_it_is_added(look: Look) -> None:

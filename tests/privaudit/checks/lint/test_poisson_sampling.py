@@ -5,9 +5,9 @@ import pytest
 
 from privaudit.checks.lint.evidence import Evidence
 from privaudit.checks.lint.poisson_sampling import (
-    POISSON_SAMPLING,
     Counts,
     inclusions_of,
+    poisson_sampling,
 )
 from privaudit.federated.batches import Batch
 from privaudit.federated.trainer import Cohort, Round, Task
@@ -35,13 +35,13 @@ def test_batches_of_a_fixed_size_that_are_declared_poisson_are_found(
         return fixed_batch(cohort, at, 5)
 
     monkeypatch.setattr(PrivateTrainer, "draw_batch", draw)
-    (found, *_) = POISSON_SAMPLING(look(epsilon=8.0, rounds=15))
+    (found, *_) = poisson_sampling(look(epsilon=8.0, rounds=15))
     assert found.severity == "error"
     assert found.sentence.startswith("Batch sizes spread")
 
 
 def test_poisson_batches_are_silent(look: Look) -> None:
-    assert POISSON_SAMPLING(look(epsilon=8.0, rounds=15)) == []
+    assert poisson_sampling(look(epsilon=8.0, rounds=15)) == []
 
 
 def test_a_higher_rate_than_declared_is_found(
@@ -51,7 +51,7 @@ def test_a_higher_rate_than_declared_is_found(
         return poisson_batch(cohort, at, 0.6)
 
     monkeypatch.setattr(PrivateTrainer, "draw_batch", draw)
-    found = POISSON_SAMPLING(look(epsilon=8.0, rounds=15))
+    found = poisson_sampling(look(epsilon=8.0, rounds=15))
     (share,) = [f for f in found if "where the sampling rate is 0.417" in f.sentence]
     assert share.severity == "error"
 
@@ -66,7 +66,7 @@ def test_shuffled_epochs_are_found_by_how_evenly_records_are_drawn(
     for size in sizes:
         batches.append(tuple((start + i) % 12 for i in range(size)))
         start += size
-    found = POISSON_SAMPLING(with_batches(evidence, batches))
+    found = poisson_sampling(with_batches(evidence, batches))
     assert any("Numbers of batches that a record is in" in f.sentence for f in found)
 
 
@@ -76,25 +76,25 @@ def test_few_batches_cannot_tell(look: Look) -> None:
         {client: ClientTrace(n, (tuple(range(5)),)) for client, n in SIZES.items()}
     ]
     evidence = replace(one_round, trace=trace)
-    (found,) = POISSON_SAMPLING(evidence)
+    (found,) = poisson_sampling(evidence)
     assert found.severity == "note"
     assert "2 batches from 10 records or more are too few" in found.sentence
 
 
 def test_without_a_trace_it_says_that_it_cannot_tell(look: Look) -> None:
-    (found,) = POISSON_SAMPLING(replace(look(epsilon=8.0), trace=None))
+    (found,) = poisson_sampling(replace(look(epsilon=8.0), trace=None))
     assert found.severity == "warning"
 
 
 def test_at_rate_one_no_record_may_be_left_out(look: Look) -> None:
     evidence = look(epsilon=8.0, batch_size=12)
-    assert POISSON_SAMPLING(evidence) == []
-    (found,) = POISSON_SAMPLING(with_batches(evidence, [tuple(range(11))]))
+    assert poisson_sampling(evidence) == []
+    (found,) = poisson_sampling(with_batches(evidence, [tuple(range(11))]))
     assert "3 clients' rounds left records out" in found.sentence
 
 
 def test_batches_that_are_not_declared_poisson_are_not_judged(look: Look) -> None:
-    assert POISSON_SAMPLING(look(mode="published-paper", epsilon=8.0)) == []
+    assert poisson_sampling(look(mode="published-paper", epsilon=8.0)) == []
 
 
 def test_inclusions_count_each_record_of_each_client(look: Look) -> None:

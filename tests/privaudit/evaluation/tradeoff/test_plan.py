@@ -5,6 +5,7 @@ import pytest
 
 from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.evaluation.tradeoff.plan import cells_of, make_plan, read_sweep_plan
+from privaudit.evaluation.tradeoff.sweep import planned_run
 
 
 def plan(**changes: Any) -> Any:
@@ -30,7 +31,10 @@ def test_trainers_budgets_modes_and_varied_values_are_combined() -> None:
 def test_varied_values_reach_the_runs() -> None:
     (cell,) = cells_of(plan(vary={"rank": ["4"], "rounds": ["7"]}))
     assert cell.settings == {"rank": "4", "mode": "sound", "epsilon": 8.0}
-    assert cell.config(3) == {"rounds": "7", "settings": cell.settings, "seed": 3}
+    config = cell.config(3)
+    assert (config.rounds, config.seed) == (7, 3)
+    assert planned_run(cell, 3).fields == {"rounds": "7", "seed": 3}
+    assert planned_run(cell, 3).digest == config.digest
 
 
 def test_a_parameter_for_all_is_for_those_trainers_that_have_it() -> None:

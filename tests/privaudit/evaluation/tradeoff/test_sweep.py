@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
+from privaudit import load_run
 from privaudit.cli.progress import CellDone, Event
 from privaudit.core.errors import ConfigError
 from privaudit.evaluation.tradeoff.plan import cells_of, make_plan
-from privaudit.evaluation.tradeoff.sweep import _Work, sweep
-from privaudit.execution.local import HERE
-from privaudit.federated.runs.folder.run_names import load_run, runs_folder
+from privaudit.evaluation.tradeoff.sweep import planned_run, sweep
+from privaudit.federated.runs.folder.run_names import runs_folder
 from privaudit.report.galleries.sweep import write_sweep
 
 SMALL = {"rounds": 1, "clients": 2, "test_share": 0.45}
@@ -27,12 +27,11 @@ def small_sweep(**changes: Any) -> Any:
     return sweep(**(asked | changes))
 
 
-def test_close_budgets_are_two_jobs(tmp_path: Path) -> None:
+def test_close_budgets_are_two_jobs() -> None:
     plan = make_plan(
         {"trainers": ["dp-fpl"], "epsilons": [1.0000001, 1.0000002], "seeds": [1]}
     )
-    work = _Work(plan, tmp_path, None, HERE)
-    names = [work._job(cell, 1).name for cell in cells_of(plan)]
+    names = [planned_run(cell, 1).label for cell in cells_of(plan)]
     assert names == [
         f"{mode}, epsilon 1.000000{last}, seed 1"
         for mode in ("published-paper", "sound")

@@ -19,7 +19,6 @@ from scipy.stats import rankdata
 
 from privaudit.core.errors import TooFewRecordsError
 from privaudit.core.seeds import Seeds
-from privaudit.evaluation.blind_family import BlindFamily, joined
 from privaudit.statistics.comparisons import (
     Comparison,
     pooled_paired_auroc_difference,
@@ -28,6 +27,7 @@ from privaudit.statistics.delong import delong_components
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.intervals import normal_quantile
 from privaudit.statistics.roc import pooled_auroc, variance_doubled
+from privaudit_labs.shift.blind_family import BlindFamily, joined
 
 FOLDS = 5
 METHOD = "best of a family by nested cross-fitting, ranks in folds, variance doubled"
@@ -48,7 +48,7 @@ def blind_baseline(
 ) -> Estimate:
     """Return the AUROC of an attacker that never sees the model under audit.
 
-    The best of a fixed family of classifiers (:mod:`privaudit.evaluation.blind_family`),
+    The best of a fixed family of classifiers (:mod:`privaudit_labs.shift.blind_family`),
     cross-fitted: each fifth of the records is scored by a fit to the others, within
     which the best is chosen. Scores of different fits are not comparable, so each is
     replaced by its rank in its own fold.

@@ -4,7 +4,7 @@ Published audits of fine-tuned models often take their non-members from another 
 set. Then whatever tells the data sets apart looks like a leak, also on a model that
 never saw a member. So each such number stands beside three others: the same attack on
 the untuned model, an attacker that sees no model at all
-(:mod:`privaudit.evaluation.blind_baseline`), and the audit's own number, whose
+(:mod:`privaudit_labs.shift.blind_baseline`), and the audit's own number, whose
 non-members are drawn by a coin.
 
 The untuned model is the one that the ``zero-shot`` trainer releases: a language model
@@ -37,14 +37,6 @@ from privaudit.core.errors import (
 )
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
-from privaudit.evaluation.blind_baseline import (
-    Groups,
-    Paired,
-    beyond_blind,
-    blind_scores,
-    pooled_blind_auroc,
-)
-from privaudit.evaluation.distribution_shift_verdict import Shift
 from privaudit.federated.runs.ledger import CoinUnits
 from privaudit.federated.runs.population import records_elsewhere
 from privaudit.federated.runs.runs import Run
@@ -52,6 +44,14 @@ from privaudit.federated.trainer import TRAINERS, Records
 from privaudit.models.interfaces import TaskKind
 from privaudit.statistics.comparisons import pooled_paired_auroc_difference
 from privaudit.statistics.roc import pooled_auroc
+from privaudit_labs.shift.blind_baseline import (
+    Groups,
+    Paired,
+    beyond_blind,
+    blind_scores,
+    pooled_blind_auroc,
+)
+from privaudit_labs.shift.distribution_shift_verdict import Shift
 
 USUAL_ATTACKS: Mapping[TaskKind, Sequence[str]] = {
     "classification": (),

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from privaudit.evaluation.fairness import fairness_of
+from privaudit_tools.costs.fairness import fairness_of
 
 
 def test_means_weigh_each_clients_mixture_by_hand() -> None:

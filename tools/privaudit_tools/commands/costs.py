@@ -7,9 +7,11 @@ import typer
 from privaudit.cli import options
 
 if TYPE_CHECKING:
-    from privaudit.evaluation.costs import Costs
+    from privaudit_tools.costs.costs import Costs
 
 
+@options.with_owner
+@options.with_computing
 def costs(
     run: options.Runs = None,
     target: Annotated[
@@ -28,8 +30,8 @@ def costs(
     """Report communication, compute and memory per client, and fairness."""
     import json
 
-    from privaudit.evaluation.costs import measure_costs
     from privaudit.federated.runs.folder.run_names import chosen_runs
+    from privaudit_tools.costs.costs import measure_costs
 
     for one in chosen_runs(run, runs):
         run_costs = measure_costs(one, target=target, probe=probe)

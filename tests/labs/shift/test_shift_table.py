@@ -1,7 +1,7 @@
-from privaudit.evaluation.distribution_shift_verdict import Shift
-from privaudit.report.tables.shift_table import HEADINGS, shift_table
 from privaudit.statistics.comparisons import Comparison
 from privaudit.statistics.estimate import Estimate
+from privaudit_labs.shift.distribution_shift_verdict import Shift
+from privaudit_labs.shift.shift_table import HEADINGS, shift_table
 
 
 def about(value: float) -> Estimate:

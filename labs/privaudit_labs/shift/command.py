@@ -8,8 +8,8 @@ import typer
 from privaudit.cli import options
 
 if TYPE_CHECKING:
-    from privaudit.evaluation.distribution_shift_verdict import Shift
     from privaudit.federated.runs.runs import Run
+    from privaudit_labs.shift.distribution_shift_verdict import Shift
 
 SAID = {
     "inside": "non-members of the same distribution",
@@ -21,6 +21,7 @@ SAID = {
 }
 
 
+@options.with_computing
 def shift(
     run: options.Runs = None,
     foreign: Annotated[
@@ -48,8 +49,8 @@ def shift(
     What the untuned model, or a baseline without any model, already separates is
     distribution shift, not membership. Attacks with shadow models are left out.
     """
-    from privaudit.evaluation.distribution_shift import measure_shift, usual_foreign
     from privaudit.federated.runs.folder.run_names import chosen_runs
+    from privaudit_labs.shift.distribution_shift import measure_shift, usual_foreign
 
     names = options.maybe_listed("--attacks", attacks)
     for one in chosen_runs(run, runs):
@@ -79,7 +80,7 @@ def _save(run: "Run", foreign: str, found: list["Shift"]) -> Path:
     """Write what was found as JSON, and as a table beside it."""
     from privaudit.core.storage import to_json
     from privaudit.federated.runs.runs import AUDITS
-    from privaudit.report.tables.shift_table import shift_table
+    from privaudit_labs.shift.shift_table import shift_table
 
     place, table = f"{AUDITS}shift-{foreign}", shift_table({run.name: found})
     numbers = {entry.attack: entry.to_dict() for entry in found}

@@ -16,14 +16,14 @@ from privaudit.auditing.scenario import Scenario, find_scenario
 from privaudit.cli.main import app
 from privaudit.core.errors import ConfigError, UnknownNameError
 from privaudit.core.seeds import Seeds
-from privaudit.evaluation.distribution_shift import _split, _untuned, measure_shift
-from privaudit.evaluation.distribution_shift_verdict import Shift
 from privaudit.federated.federation import Federation, run_round
 from privaudit.federated.transcripts.transcript import Message
 from privaudit.models.interfaces import AnyTask
 from privaudit.statistics.comparisons import Comparison
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.roc import pooled_auroc
+from privaudit_labs.shift.distribution_shift import _split, _untuned, measure_shift
+from privaudit_labs.shift.distribution_shift_verdict import Shift
 from tests.privaudit.auditing.test_groups_of_one_coin import paired
 
 SHIFT = "distribution shift, not membership"
@@ -218,7 +218,7 @@ def test_an_attack_that_does_not_ask_the_model_is_refused(
 ) -> None:
     """With the untuned model it would do the same, and hide behind it."""
     plan = Scenario("deaf", "?", "server", {"deaf": Deaf()})
-    module = import_module("privaudit.evaluation.distribution_shift")
+    module = import_module("privaudit_labs.shift.distribution_shift")
     monkeypatch.setattr(module, "find_scenario", lambda *_: plan)
     with pytest.raises(ConfigError, match="deaf does not query its target's model"):
         measure_shift(Run(whole), "drawn-digits")

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from privaudit.core.formatting import markdown_table
-from privaudit.evaluation.distribution_shift_verdict import Shift
 from privaudit.statistics.estimate import Estimate
+from privaudit_labs.shift.distribution_shift_verdict import Shift
 
 HEADINGS = {
     "inside": "same distribution",
@@ -20,7 +20,7 @@ def shift_table(found: Mapping[str, Sequence[Shift]]) -> str:
     """Return a Markdown table, a row for each run and attack, with intervals.
 
     Args:
-        found: What :func:`~privaudit.evaluation.distribution_shift.measure_shift`
+        found: What :func:`~privaudit_labs.shift.distribution_shift.measure_shift`
             returned, by name of the run.
     """
     heads = ["run", "attack", *HEADINGS.values(), "n", "says"]

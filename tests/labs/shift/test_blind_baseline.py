@@ -7,7 +7,11 @@ from hypothesis import strategies as st
 from scipy.stats import norm, rankdata
 
 from privaudit.core.errors import ConfigError
-from privaudit.evaluation.blind_baseline import (
+from privaudit.federated.runs.config import make_config
+from privaudit.federated.runs.population import populate
+from privaudit.statistics.delong import delong_components
+from privaudit.statistics.roc import pooled_auroc
+from privaudit_labs.shift.blind_baseline import (
     FOLDS,
     _deal_folds,
     beyond_blind,
@@ -15,11 +19,7 @@ from privaudit.evaluation.blind_baseline import (
     blind_scores,
     pooled_blind_auroc,
 )
-from privaudit.evaluation.blind_family import BlindFamily
-from privaudit.federated.runs.config import make_config
-from privaudit.federated.runs.population import populate
-from privaudit.statistics.delong import delong_components
-from privaudit.statistics.roc import pooled_auroc
+from privaudit_labs.shift.blind_family import BlindFamily
 
 SEEDS = 300
 MISSES = 0.05 + 3 * np.sqrt(0.05 * 0.95 / SEEDS)

@@ -11,12 +11,12 @@ import numpy as np
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.parameters import to_plain
-from privaudit.evaluation.fairness import Fairness, fairness_of
-from privaudit.evaluation.local_costs import LocalCosts
 from privaudit.execution.computing import computing_here
 from privaudit.federated.runs.runs import Run
 from privaudit.federated.runs.utility import measure_tests
 from privaudit.federated.transcripts.transcript import PUBLIC, UPLOAD_KINDS, bytes_sent
+from privaudit_tools.costs.fairness import Fairness, fairness_of
+from privaudit_tools.costs.local_costs import LocalCosts
 
 PROBE_SECONDS = 600
 
@@ -127,7 +127,7 @@ def _measured_until(metrics: list[dict[str, Any]], rounds: int | None) -> bool:
 
 def _probe(run: Run) -> LocalCosts:
     """Count one client's operations and memory in a process of its own."""
-    program = [sys.executable, "-m", "privaudit.evaluation.local_costs"]
+    program = [sys.executable, "-m", "privaudit_tools.costs.local_costs"]
     command = [*program, str(run.path), computing_here()]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False

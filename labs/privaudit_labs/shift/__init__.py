@@ -1,0 +1,1 @@
+"""Distribution shift or membership, against foreign non-members: ``privaudit shift``."""
