@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
-from privaudit.auditing.signals.signal_attack import class_medians
-from privaudit.auditing.signals.thresholds import CLASS_MEDIANS
+from privaudit.auditing.signals.thresholds import CLASS_MEDIANS, class_medians
 from privaudit.core.tensors import Stacked, Tensors, stack
 from privaudit.federated.trainer import Cohort, Records, Round
 from privaudit.federated.trainer_abilities import TakesSingleStep, start_client

@@ -213,13 +213,8 @@ def knowing_shadows_of(
 ) -> Callable[[Comparison], Comparison]:
     """Return what widens a paired difference by what the shadows of both attacks add.
 
-    Set by set, so that what both share is no error; where the numbers of sets differ,
-    or one has none, as of independent shadows: that is rather too much.
-
-    Args:
-        first: Scores of the first attack, client by client.
-        second: Of the second, of the same records.
-        signs: By which either's scores are turned.
+    Set by set, so that what both share is no error. Where the numbers of sets differ, or one
+    has none, as of independent shadows: that is rather too much. Signs turn either's scores.
     """
     sets = [
         _without_each_set(clients, sign)

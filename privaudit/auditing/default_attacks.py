@@ -77,9 +77,6 @@ def model_attacks(shadows: int) -> dict[str, Attack]:
     RMIA was named on runs of other seeds (docs/decisions/0012-headline.md). Without
     shadow models it is left out, and the loss threshold, which needs nothing of the
     adversary's own, is the first; on models that write, the token loss.
-
-    Args:
-        shadows: Shadow models for each attacked client.
     """
     return {
         NAMED: ATTACKS.find(NAMED)(shadows=shadows),

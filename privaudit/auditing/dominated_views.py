@@ -61,12 +61,7 @@ def as_weaker(
 
     Its views are computed from ``adversary.view`` alone. Left out is what shows the
     same models again, answering alike, and views that a run's trainer does not allow.
-
-    Args:
-        scenario: The stronger one; it names those that it dominates.
-        adversary: Who plays it.
-        targets: Whom it attacks; the weaker ones' targets are the same clients, asked
-            about the same candidates.
+    The targets stay the same clients, asked about the same candidates.
     """
     seen: list[tuple[Answers, Sequence[Target]]] = [(scenario.answers, targets)]
     kind = adversary.task.kind

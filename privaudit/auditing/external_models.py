@@ -190,7 +190,8 @@ def shadow_scores(
         return online_scores(observed, others, inside, ~inside, "auto")
     if attack == "lira-offline":
         return offline_scores(observed, others, ~inside, "auto")
-    probability, known = (_probability(part, scale) for part in (observed, others))
+    to_probability = expit if scale == "log-odds" else np.exp
+    probability, known = to_probability(observed), to_probability(others)
     outside = masked_mean(known, ~inside)
     if attack == "rmia":
         return _rmia(probability, (masked_mean(known, inside) + outside) / 2)
@@ -240,12 +241,6 @@ def _check(
             f"{attack} compares with shadows that were not trained on a record, and "
             "all were trained on all. Train them on others."
         )
-
-
-def _probability(
-    signals: Float[np.ndarray, "..."], scale: SignalScale
-) -> Float[np.ndarray, "..."]:
-    return expit(signals) if scale == "log-odds" else np.exp(signals)
 
 
 def _rmia(

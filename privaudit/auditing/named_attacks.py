@@ -7,6 +7,8 @@ for, such as "lira:mode=offline", or what a scenario says of it behind a space.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
+from math import inf
+from string import ascii_lowercase
 from typing import Any, Literal, get_args
 
 from privaudit.auditing.attack import ATTACKS, Attack
@@ -23,7 +25,6 @@ from privaudit.core.parameters import (
     MOST,
     build,
     field_names,
-    parse_pairs,
     parse_spec,
     refuse_incomplete,
 )
@@ -35,8 +36,8 @@ Attacks = Sequence[str] | Mapping[str, Attack]
 _EXAMPLE = "lira:mode=offline"
 # Labels and settings go where a run's files never do: they hold numbers and choices.
 _LABEL = re.compile(r"[\w-]+(:\w+=[\w.+-]+(,\w+=[\w.+-]+)*)?", re.ASCII)
-_VALUE = r"(-?[0-9.e+-]+|inf|True|False|None|'[a-z_-]+')"
-_SETTINGS = re.compile(rf"\w+\(((?:\w+={_VALUE}(?:, \w+={_VALUE})*)?)\)", re.ASCII)
+_LETTERS = frozenset(f"{ascii_lowercase}_-")
+_CONSTANTS = {"None": None, "True": True, "False": False, "inf": inf}
 
 
 def named_attacks(attacks: Attacks, shadows: int) -> dict[str, Attack]:
@@ -115,17 +116,39 @@ def restore_attack(label: str, settings: str) -> Attack:
         ConfigError: It does not write its parameters so.
     """
     name = _name(label)
-    factory, written = ATTACKS.find(name), _SETTINGS.fullmatch(settings)
-    if written is not None:
-        texts = [part.replace("'", "") for part in written[1].split(", ") if part]
-        parameters = parse_pairs(settings, [t.replace("=None", "=none") for t in texts])
-        attack = build(f"attack {name!r}", factory, parameters)
+    factory = ATTACKS.find(name)
+    written = written_settings(settings)
+    written.pop("")
+    try:
+        fields = {field: _read_value(text) for field, text in written.items()}
+    except ValueError:
+        pass
+    else:
+        attack = build(f"attack {name!r}", factory, fields)
         if repr(attack) == settings:
             return attack
     raise ConfigError(
         f"The attack {label!r} is not written so: {settings[:120]}. Make the audit "
         "again with `privaudit attack`."
     )
+
+
+def _read_value(text: str) -> Any:
+    """Return the number or choice that ``repr`` wrote of a field.
+
+    Raises:
+        ValueError: It is neither: no other text of a foreign file is kept.
+    """
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
+    if text.startswith("'"):
+        word = text[1:].removesuffix("'")
+        if word and _LETTERS.issuperset(word):
+            return word
+    number = int(text) if text.removeprefix("-").isdecimal() else float(text)
+    if abs(number) < inf:
+        return number
+    raise ValueError(text)
 
 
 def written_settings(settings: str | None) -> dict[str, str]:

@@ -83,12 +83,6 @@ class PlayedScenario:
     ) -> AttackResult:
         """Return what one attack finds out.
 
-        Args:
-            name: Of the attack, as it is reported.
-            attack: It sees the adversary and the targets, and nothing else.
-            adversary: Who makes it.
-            targets: Who is attacked.
-
         Raises:
             AttackError: It did not give each target's candidates finite scores.
         """
@@ -180,11 +174,6 @@ def store_beside(run: Run, threat: Sequence[str], seed: int) -> SignalStore | No
     """Return where signals of shadow models are kept: beside the run.
 
     None where nobody knows whether models would still answer the same.
-
-    Args:
-        run: The run.
-        threat: What the adversary sees, and what models answer it.
-        seed: Of the adversary's randomness.
     """
     header = run.header
     if run.origin and not run.fingerprint:

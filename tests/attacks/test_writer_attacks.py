@@ -31,7 +31,7 @@ NAMES = [
     ),
     "difficulty-calibration",  # on models that write the ratio to the frozen model
 ]
-EACH, STEPS = 24, 150
+EACH, STEPS = 48, 500
 
 
 @dataclass(frozen=True)

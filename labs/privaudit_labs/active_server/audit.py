@@ -232,13 +232,7 @@ def _single_out(
 ) -> _Singled:
     """Ask one client about some of its candidates, in rounds after all that there were.
 
-    Args:
-        run: The run.
-        client: Who is singled out.
-        chosen: Which of its candidates.
-        how: Models are crafted.
-        seeds: The adversary's.
-        messages: All that was sent so far, to which these are added.
+    What is sent is added to the messages.
     """
     population, trainer = run.population, run.trainer
     earlier = _broadcasts(run, client)

@@ -61,11 +61,7 @@ def check_replicates(runs: Sequence[Run]) -> None:
 
 
 def over_runs(removals: Sequence[Removal]) -> RemovalOverRuns:
-    """Return the means of several runs' effects.
-
-    Args:
-        removals: Of at least two runs.
-    """
+    """Return the means of the effects in at least two runs."""
     return RemovalOverRuns(
         removals,
         _mean([one.exposed_effect for one in removals]),

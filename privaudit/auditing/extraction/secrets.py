@@ -59,10 +59,7 @@ class SecretScores:
 
 
 def expected_exposure(secrets: int) -> float:
-    """Return the mean exposure of a secret that nobody trained on, in bits.
-
-    Args:
-        secrets: That are compared, its own among them; at least one.
+    """Return the mean exposure, in bits, of one of so many secrets that nobody trained on.
 
     Example:
         >>> round(expected_exposure(2), 3), round(expected_exposure(64), 3)
@@ -93,14 +90,7 @@ def score_secrets(
     canaries: Tensor,
     others: Int[Tensor, "canaries secrets tokens"],
 ) -> SecretScores:
-    """Score secrets in the places of a client's canaries.
-
-    Args:
-        adversary: Who asks.
-        target: The client.
-        canaries: Which of its candidates they are: a mask, or their numbers.
-        others: The tokens of each canary's other secrets.
-    """
+    """Score other secrets' tokens in the places of a client's canaries."""
     model, candidates = target.reconstructed.model, target.candidates
 
     def score() -> SecretScores:

@@ -110,12 +110,7 @@ class AnswerTable:
 def is_extractable(
     log_probabilities: Float[np.ndarray, " records"], tries: int, p: float
 ) -> Bool[np.ndarray, " records"]:
-    """Say which suffixes come within so many draws with probability p: (n, p).
-
-    Args:
-        log_probabilities: log p_z.
-        tries: n, at least 1.
-        p: In (0, 1).
+    """Say which suffixes come within n draws, at least 1, with probability p in (0, 1).
 
     Example:
         >>> is_extractable(np.log([0.5, 0.1, 0.0699, 0.06]), tries=10, p=0.5)

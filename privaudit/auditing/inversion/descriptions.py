@@ -35,12 +35,7 @@ class ClassesAndFeatures:
 
     @classmethod
     def learn(cls, public: Records, reads_features: bool) -> "ClassesAndFeatures":
-        """Return the description that public records give.
-
-        Args:
-            public: Of all classes.
-            reads_features: Whether features say anything about records.
-        """
+        """Return the description that public records give."""
         features = public.features.double()
         hot = one_hot(public.labels).double()
         counts = hot.sum(dim=0).clamp(min=1)

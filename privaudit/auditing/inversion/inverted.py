@@ -93,15 +93,9 @@ def invert(
     rounds: int,
     most_matched: int,
 ) -> list[InvertedClient]:
-    """Return what uploads tell of each target's records.
+    """Return what uploads tell of each target's records; of candidates their number counts.
 
-    Args:
-        adversary: Who looks.
-        targets: Whose uploads; of candidates only their number counts.
-        examples: Stand-ins for each start of training, at least 2.
-        rounds: Uploads of each client that are read together, at most.
-        most_matched: Records of an upload that are matched one by one, at most; 0
-            matches none.
+    The settings are those of :class:`privaudit.attacks.upload_inversion.UploadInversion`.
 
     Raises:
         ViewError: The adversary sees neither uploads nor sums of them.

@@ -275,16 +275,12 @@ def ridge(
     outputs: Float[Tensor, "examples outputs"],
     asked: Float[Tensor, " inputs"],
 ) -> tuple[Float[Tensor, " outputs"], Float[Tensor, " outputs"]]:
-    """Return outputs predicted by ridge regression, and the share of variance it tells.
+    """Return outputs that centred inputs predict by ridge regression, and how well.
 
-    Each output has the penalty whose predictions of other folds are best. Example n is
+    How well is the share of variance told. Each output has the penalty whose predictions
+    of other folds are best. Example n is
     in fold n modulo ``FOLDS``; folds share no public record, else known records would
     be recognised, and taken for the variance of new ones.
-
-    Args:
-        inputs: Centred.
-        outputs: Of the same examples.
-        asked: Of which the outputs are predicted.
     """
     centre = outputs.mean(dim=0)
     about = outputs - centre

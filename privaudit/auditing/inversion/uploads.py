@@ -103,12 +103,7 @@ class SeenUpload:
 
 
 def seen_uploads(adversary: Adversary, client: ClientId, most: int) -> list[SeenUpload]:
-    """Return some uploads of a client, evenly spaced; sums where only those are seen.
-
-    Args:
-        adversary: Who looks.
-        client: Whose.
-        most: Rounds at most, at least 1.
+    """Return a client's uploads, evenly spaced, at most so many; or sums with it.
 
     Raises:
         ViewError: The adversary sees neither.

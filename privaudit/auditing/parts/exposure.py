@@ -59,13 +59,7 @@ def _measure(played: PlayedScenario) -> SecretExposure | None:
 def summarise(
     bits: np.ndarray, truth: np.ndarray, secrets: int
 ) -> SecretExposure | None:
-    """Return exposures of members and others; None where one of them is missing.
-
-    Args:
-        bits: Exposure of each canary.
-        truth: Whether it was trained on.
-        secrets: That each was compared with, its own among them.
-    """
+    """Summarise canaries' exposures in bits; None without members, or without others."""
     first = share([bits >= math.log2(secrets)], [truth])
     if first is None:
         return None

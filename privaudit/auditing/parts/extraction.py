@@ -67,14 +67,7 @@ def shown(prefix: float, how: str) -> str:
 
 
 def share(hits: Sequence[Hits], truth: Sequence[Hits]) -> ExtractedShare | None:
-    """Return the shares of members and of others, over all clients.
-
-    None where there are no members, or no others.
-
-    Args:
-        hits: Of each client's units, whether they are extracted.
-        truth: Of the same, whether they were trained on.
-    """
+    """Return the extracted shares of all clients' members and others; None without either."""
     hit, member = np.concatenate(hits), np.concatenate(truth)
     counts = [(int(hit[of].sum()), int(of.sum())) for of in (member, ~member)]
     if not all(size for _, size in counts):
@@ -123,14 +116,7 @@ def drawn_shares(
     found: Sequence[ExtractedClient],
     records: Sequence[Int[np.ndarray, " candidates"]],
 ) -> dict[str, ExtractedShare]:
-    """Return what came of real draws; empty where none were made.
-
-    Args:
-        ledger: The truth.
-        attack: Which drew.
-        found: What it found, of each client.
-        records: Positions of each client's candidates in the data set.
-    """
+    """Return what came of real draws; empty where none were made."""
     tries = found[0].draws.tries
     within = [of[one.drawn] for of, one in zip(records, found, strict=True)]
     units = [ledger.units(rows) for rows in within]

@@ -133,7 +133,10 @@ def expose_records(played: PlayedScenario) -> RecordExposure | None:
     losses = _losses(played) if _has_losses(played) else {}
     found = [losses.get(one.scores.client) for one in clients]
     exposed = [
-        _mean_rank(one) if loss is None else loss.whole.value
+        # Without a loss members' mean rank: others' tell of no exposure.
+        np.where(one.scores.is_member, one.ranks.mean(axis=0), np.nan)
+        if loss is None
+        else loss.whole.value
         for one, loss in zip(clients, found, strict=True)
     ]
     known = [
@@ -190,12 +193,6 @@ def _by_unit(played: PlayedScenario, client: str, of: RecordLosses) -> RecordLos
     if len(value) < len(of.value):
         p_value = np.minimum(2 * p_value, 1.0)
     return RecordLosses(value, low, high, p_value)
-
-
-def _mean_rank(client: RankedClient) -> Float[np.ndarray, " candidates"]:
-    """Return members' mean ranks; others' tell of no exposure, and are left out."""
-    mean: Float[np.ndarray, " candidates"] = client.ranks.mean(axis=0)
-    return np.where(client.scores.is_member, mean, np.nan)
 
 
 def _summary(

@@ -127,15 +127,9 @@ def log_audit(
 ) -> None:
     """Add an audit to the log of its run.
 
-    Processes that do so at once wait for one another, and no line is lost.
-
-    Args:
-        run: In a folder.
-        scenario: Its name.
-        seed: Of the adversary's randomness.
-        attacks: What was made, the headline first.
-        asked: How the audit was asked for, to be held against the run's plan.
-        own: What of that was no name but an object, such as "a scenario".
+    Processes that do so at once wait for one another, and no line is lost. What was
+    asked for is held against the run's plan; ``own`` names what of that was no name but
+    an object, such as "a scenario". The headline stands first among the attacks.
 
     Raises:
         ConfigError: The run was trained anew since it was read.
@@ -211,32 +205,14 @@ def check_log(run: Run) -> None:
 
 
 def count_tried(run: Run, attack: str, auroc: Estimate) -> Tried:
-    """Return how often a run was audited, an audit at hand among them.
-
-    Args:
-        run: In a folder.
-        attack: The headline of the audit at hand.
-        auroc: What it gave.
-
-    Raises:
-        MissingFileError: The log is gone.
-        LimitError: It is larger than a bound.
-        TranscriptError: It was cut or altered.
-    """
+    """Return how often a run was audited, the one with this headline attack among them."""
     return tally(read_log(run), plan_of(run), attack, auroc)
 
 
 def tally(
     log: Sequence[LoggedAudit], plan: AuditPlan | None, attack: str, auroc: Estimate
 ) -> Tried:
-    """Return how many audits a log has, with one that is perhaps of an earlier version.
-
-    Args:
-        log: As it counts.
-        plan: Of the run's audits, if there was one.
-        attack: The headline of the audit at hand.
-        auroc: What it gave.
-    """
+    """Count a log's audits and the one at hand, which an earlier version may not have logged."""
     outcomes = [audit.outcome for audit in log]
     own = attack, auroc.n, _compared(_number(auroc))
     if own not in outcomes:

@@ -19,11 +19,6 @@ def attack_again(
 ) -> Audit:
     """Attack a run as a stored audit was made, which no log counts.
 
-    Args:
-        stored: The audit.
-        run: Which is attacked: the audit's own, or one that was trained again.
-        watcher: As of :meth:`privaudit.auditing.auditor.Auditor.attack`.
-
     Raises:
         PrivauditError: As :func:`asked_again`, or as the attack.
     """
