@@ -1,4 +1,4 @@
-"""What does query access to the released models leak?"""
+"""Black box: what does query access to the released models leak?"""
 
 from privaudit.auditing.default_attacks import model_attacks
 from privaudit.auditing.scenario import SCENARIOS, Scenario

@@ -1,4 +1,4 @@
-"""What does query access to predicted labels leak?"""
+"""Black box of labels: what does query access to predicted labels leak?"""
 
 from privaudit.auditing.attack import ATTACKS
 from privaudit.auditing.default_attacks import model_attacks

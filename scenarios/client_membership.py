@@ -1,4 +1,4 @@
-"""Was this client in the federation at all?"""
+"""Client membership: was this client in the federation at all?"""
 
 from privaudit.auditing.attack import ATTACKS
 from privaudit.auditing.scenario import SCENARIOS, Scenario

@@ -1,4 +1,4 @@
-"""What does a client learn about the others from what it receives?"""
+"""Curious peer: what does a client learn about the others from what it receives?"""
 
 from privaudit.auditing.default_attacks import model_attacks
 from privaudit.auditing.scenario import SCENARIOS, Scenario

@@ -1,4 +1,4 @@
-"""What does a client's released prompt leak?"""
+"""Prompt release: what does a client's released prompt leak?"""
 
 from privaudit.auditing.attack import ATTACKS
 from privaudit.auditing.default_attacks import model_attacks

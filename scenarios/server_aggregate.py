@@ -1,4 +1,4 @@
-"""What does a server learn that sees only sums of updates?"""
+"""Secure aggregation: what does a server learn that sees only sums of updates?"""
 
 from privaudit.auditing.default_attacks import model_attacks
 from privaudit.auditing.scenario import SCENARIOS, Scenario

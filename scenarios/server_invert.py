@@ -1,4 +1,4 @@
-"""What of its clients' records can an honest-but-curious server read from uploads?"""
+"""Inversion by the server: what of its clients' records can it read from uploads?"""
 
 from privaudit.auditing.attack import ATTACKS
 from privaudit.auditing.scenario import SCENARIOS, Scenario

@@ -1,4 +1,4 @@
-"""What does an honest-but-curious server learn by reconstructing its clients' models?"""
+"""Reconstruction by the server: what does it learn from its clients' models?"""
 
 from privaudit.auditing.default_attacks import model_attacks
 from privaudit.auditing.scenario import SCENARIOS, Scenario

@@ -1,4 +1,4 @@
-"""What do the statistics leak that clients send with their updates?"""
+"""Shared statistics: what do those leak that clients send with their updates?"""
 
 from privaudit.auditing.attack import ATTACKS
 from privaudit.auditing.scenario import SCENARIOS, Scenario

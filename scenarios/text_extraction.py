@@ -1,4 +1,4 @@
-"""Which texts can be drawn, word for word, out of a model that writes?"""
+"""Text extraction: which texts can be drawn, word for word, out of a model?"""
 
 from privaudit.auditing.attack import ATTACKS
 from privaudit.auditing.scenario import SCENARIOS, Scenario

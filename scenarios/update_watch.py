@@ -1,4 +1,4 @@
-"""What does each single upload leak, and when?"""
+"""Update watch: what does each single upload leak, and when?"""
 
 from privaudit.auditing.attack import ATTACKS
 from privaudit.auditing.scenario import SCENARIOS, Scenario

@@ -1,4 +1,4 @@
-"""Where scores meet the truth: from scores and ledger to estimates and verdicts."""
+"""Attack results: from scores and ledger to estimates and verdicts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

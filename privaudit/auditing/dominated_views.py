@@ -14,6 +14,7 @@ import torch
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.linkage import link_targets
+from privaudit.auditing.named_attacks import attack_in_place
 from privaudit.auditing.played_scenario import PlayedScenario
 from privaudit.auditing.query_access import Answers, answering
 from privaudit.auditing.scenario import SCENARIOS, Scenario
@@ -22,16 +23,6 @@ from privaudit.federated.transcripts.threat_models import find_threat
 from privaudit.statistics.progress import Phase
 
 Place = tuple[Scenario, Adversary, list[Target]]
-
-
-def attack_in_place(attack: str, weaker: str) -> str:
-    """Return the name of an attack in a weaker adversary's place.
-
-    Example:
-        >>> attack_in_place("loss-threshold", "server-aggregate")
-        'loss-threshold as server-aggregate'
-    """
-    return f"{attack} as {weaker}"
 
 
 def attack_as_weaker(played: PlayedScenario) -> dict[str, AttackResult]:

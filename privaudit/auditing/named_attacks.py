@@ -1,4 +1,4 @@
-"""Attacks by the words that ask for them, and again by the words that an audit keeps.
+"""Attacks by label: as they are asked for by name, and as an audit keeps them.
 
 A label names an attack in an audit: the registered name, alone or with what was asked
 for, such as "lira:mode=offline", or what a scenario says of it behind a space.
@@ -185,6 +185,16 @@ def description(label: str) -> str:
         return first_line(ATTACKS.find(_name(label)))
     except (UnknownNameError, PluginError):
         return ""
+
+
+def attack_in_place(attack: str, weaker: str) -> str:
+    """Return the label of an attack in a weaker adversary's place.
+
+    Example:
+        >>> attack_in_place("loss-threshold", "server-aggregate")
+        'loss-threshold as server-aggregate'
+    """
+    return f"{attack} as {weaker}"
 
 
 def package_of(label: str) -> str:

@@ -1,4 +1,4 @@
-"""What an active server learns that one who only looks does not, and who would notice.
+"""Active-server audit: what it learns beyond a passive one, and who would notice.
 
 A finished run goes on for some rounds more, in which one client alone takes part: in
 the first it is sent what the rule says, in each of the others a model that amplifies

@@ -1,4 +1,4 @@
-"""What does a server learn of whole clients, not of single records?"""
+"""Client profile: what does a server learn of whole clients, not of single records?"""
 
 from privaudit.auditing.attack import ATTACKS
 from privaudit.auditing.scenario import SCENARIOS, Scenario

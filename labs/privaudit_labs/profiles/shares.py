@@ -1,4 +1,4 @@
-"""Shares that were inferred of clients beside the true ones, with their intervals."""
+"""Inferred shares of clients beside the true ones, with their intervals."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What removal does in other trainings: several runs of one setting, and their means."""
+"""Removal over several runs of one setting: the means of its effects."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

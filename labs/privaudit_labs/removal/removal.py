@@ -1,4 +1,4 @@
-"""What is won by training again without the most exposed records, and who pays for it.
+"""Removal of the most exposed records: what training without them wins, and who pays.
 
 Whose records are left out is safe. But the others lean on them: where outliers are
 gone, others become outliers (the onion effect). So those that stay are compared with

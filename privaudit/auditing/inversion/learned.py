@@ -91,7 +91,7 @@ def _predicted(
     return centre + steepness * (asked - middle)
 
 
-PENALTIES = tuple(10.0**power for power in range(-8, 4))
+PENALTIES = tuple(10.0**exponent for exponent in range(-8, 4))
 """Of ridge regression, in units of a stand-in's mean squared distance from the others."""
 
 

@@ -1,4 +1,4 @@
-"""How close a rebuilt model is to the true one, with the wrong clients as null."""
+"""Reconstruction fidelity: how close rebuilt models are, with the wrong clients as null."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""How exposed are the secrets that were planted, of members and of others?
+"""Exposure of planted secrets, of members and of others.
 
 Source: Carlini et al., "The secret sharer", USENIX Security 2019.
 """

@@ -1,4 +1,4 @@
-"""How many records can be drawn out of a model that writes, of members and of others?
+"""Extracted texts: how many can be drawn out of a model, of members and of others.
 
 A text that many records resemble is drawn for others, too: candidates that nobody
 trained on are of the same clients, by a fair coin, and what is drawn of them was not

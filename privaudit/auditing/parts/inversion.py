@@ -1,4 +1,4 @@
-"""How well were records read out of uploads? Set beside records that were not there.
+"""Inversion, judged: what was read of records, beside records that were not there.
 
 The attack that read them knew nothing of the candidates. Here the truth is opened, and
 what was read is compared with the client's members, and, in the same way, with its

@@ -1,4 +1,4 @@
-"""When did it leak? What single rounds, or all up to one, tell about members."""
+"""Leakage by round: what single rounds, or all up to one, tell about members."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

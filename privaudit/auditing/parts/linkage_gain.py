@@ -1,4 +1,4 @@
-"""What models without names reveal beyond the rest of a view, given the truth."""
+"""Linkage gain: what models without names reveal beyond the rest of a view."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence

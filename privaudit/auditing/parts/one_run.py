@@ -1,4 +1,4 @@
-"""What canaries of one run show about epsilon.
+"""One-run audit: what canaries of one run show about epsilon.
 
 Every candidate, or every canary planted among them, is in or out by a coin of its own,
 so one run holds as many trials as canaries. A score is an attack's, or, for a canary in

@@ -1,4 +1,4 @@
-"""Where no coin chose the members: what the trained models tell beyond a baseline.
+"""PANORAMIA, where no coin chose the members: what models tell beyond a baseline.
 
 Two classifiers tell members from others, each fitted to some of them and asked about the
 rest. The baseline knows a record's client, class and score under the model before

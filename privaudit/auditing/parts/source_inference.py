@@ -1,4 +1,4 @@
-"""Whose record is it? What uploads tell about who trained on a record.
+"""Source inference: what uploads tell about who trained on a record.
 
 An adversary who knows that a record was trained on asks by whom. Where clients hold
 different classes, the class alone says much, so the same guess is made of candidates

@@ -1,4 +1,4 @@
-"""Where no coin chose the members: the same attack on the model before any training.
+"""Untrained control, where no coin chose the members: the attack before any training.
 
 Members and non-members may then differ by more than training: by time, by place, by
 who gave consent. A model that has seen neither tells such a difference, too. So the
