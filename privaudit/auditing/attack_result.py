@@ -38,12 +38,10 @@ class ClientScores:
     records' scores, and more than half of them must be guessed to be members.
 
     Attributes:
-        client: Its name.
         records: Positions of the candidates in the data set; of a group, its first.
         labels: Classes of the candidates.
         scores: Higher means more likely a member.
         guesses: By a threshold fixed elsewhere.
-        is_member: The truth.
         left_out: The scores without each of some sets of shadow models; None where
             there are none.
         cluster: Numbers that candidates share which resemble one another, and had a
@@ -79,7 +77,6 @@ class AttackResult:
     """What one attack found out.
 
     Attributes:
-        attack: Its name.
         settings: Its parameters, as a record.
         threshold: How the threshold of the guesses was fixed.
         auroc: Per-client AUROCs averaged by pairs, for other records of these clients.
@@ -91,7 +88,6 @@ class AttackResult:
         success_plain: Share of right guesses.
         advantage: True- less false-positive rate of the guesses.
         by_client: Each client's AUROC.
-        verdict: What may be said.
         tied: How many candidates share their score with another of the same client:
             no threshold parts them.
         package: Whose plugin the attack is, with its version; empty for a built-in one.
@@ -255,6 +251,14 @@ def _clusters(
     members, others = (np.concatenate(part) for part in zip(*pairs, strict=True))
     alike = [one.cluster for one in clients if one.cluster is not None]
     return np.concatenate(alike), (members, others)
+
+
+def paired_scores(
+    first: Sequence[ClientScores], second: Sequence[ClientScores]
+) -> list[tuple[Any, Any, Any]]:
+    """Return two attacks' scores of the same records beside the truth, by client."""
+    pairs = zip(first, second, strict=True)
+    return [(one.scores, other.scores, one.is_member) for one, other in pairs]
 
 
 def ranked(

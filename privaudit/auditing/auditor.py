@@ -184,12 +184,7 @@ class Auditor(AuditsScores):
     def plan(
         self, scenario: str | Scenario, attacks: Attacks, shadows: int
     ) -> Scenario:
-        """Return a scenario as it can be played on the run, with further attacks.
-
-        Raises:
-            UnknownNameError: As :meth:`attack` does.
-            ConfigError: Likewise.
-        """
+        """Return a scenario as it can be played on the run, with further attacks."""
         task = self.run.population.task
         named = named_attacks(attacks, shadows)
         plan = find_scenario(scenario, shadows).besides(named)

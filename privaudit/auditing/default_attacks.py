@@ -24,7 +24,6 @@ class GridCell:
     """One cell of the grid.
 
     Attributes:
-        slice: Which tokens are scored.
         share: K in percent.
         alpha: The order of the entropy.
     """

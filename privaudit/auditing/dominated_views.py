@@ -9,8 +9,6 @@ of them.
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-import torch
-
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.linkage import link_targets
@@ -19,6 +17,7 @@ from privaudit.auditing.played_scenario import PlayedScenario
 from privaudit.auditing.query_access import Answers, answering
 from privaudit.auditing.scenario import SCENARIOS, Scenario
 from privaudit.core.errors import ViewError
+from privaudit.core.tensors import equal
 from privaudit.federated.transcripts.threat_models import find_threat
 from privaudit.statistics.progress import Phase
 
@@ -88,11 +87,5 @@ def _in_place_of(
 
 def _alike(some: Sequence[Target], others: Sequence[Target]) -> bool:
     """Say whether the same was rebuilt of every client."""
-    pairs = [
-        (a.reconstructed.model, b.reconstructed.model)
-        for a, b in zip(some, others, strict=True)
-    ]
-    return all(
-        a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-        for a, b in pairs
-    )
+    pairs = zip(some, others, strict=True)
+    return all(equal(a.reconstructed.model, b.reconstructed.model) for a, b in pairs)

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from scipy.special import expit
-from torch import Tensor
 
 from privaudit.auditing.model_outputs import (
     Array,
@@ -78,16 +77,13 @@ def signals_of_logits(
     known = as_tensor(labels).long()
     records, classes = logs.shape[1:]
     if known.shape != (records,) or not ((known >= 0) & (known < classes)).all():
+        span = f"{int(known.min())} to {int(known.max())}" if known.numel() else "none"
         raise ConfigError(
             f"There are logits of {records} records and {classes} classes, and labels "
-            f"of shape {tuple(known.shape)} from {_range(known)}. Give one class for "
+            f"of shape {tuple(known.shape)} from {span}. Give one class for "
             "each record, counted from 0."
         )
     return class_signals(known, logs)
-
-
-def _range(values: Int[Tensor, "..."]) -> str:
-    return f"{int(values.min())} to {int(values.max())}" if values.numel() else "none"
 
 
 @torch.no_grad()

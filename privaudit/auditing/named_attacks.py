@@ -94,11 +94,7 @@ def _check_attack(what: str, attack: Any) -> None:
 
 
 def check_played(named: Mapping[str, Attack], plan: Scenario) -> None:
-    """Refuse attacks that were asked for, and that the run's models cannot be given.
-
-    Raises:
-        AttackError: One is not in the scenario as it is played.
-    """
+    """Refuse attacks that were asked for, and that the run's models cannot be given."""
     for label in named:
         if label not in plan.attacks:
             raise AttackError(

@@ -28,7 +28,6 @@ class PlayedScenario:
     Attributes:
         run: The run, with the truth about members.
         scenario: As played: with those attacks that can read the run's models.
-        adversary: Who attacks.
         targets: All attacked clients, as the adversary reconstructed them.
         clients: How many of them shadow models are trained for.
         results: What the attacks found, by name; the first one carries the verdict.

@@ -82,11 +82,7 @@ class Scenario:
         )
 
     def before_training(self, trainer: Trainer, kind: TaskKind) -> "Scenario":
-        """Return the scenario with those attacks that a run to come can be asked.
-
-        Raises:
-            AttackError: None takes models of its task.
-        """
+        """Return the scenario with those attacks that a run to come can be asked."""
         return self.for_task(kind).that_apply(trainer, None)
 
     def besides(self, attacks: Mapping[str, Attack]) -> "Scenario":
@@ -148,11 +144,7 @@ OF_SCORES = Scenario(
 
 
 def find_plan(name: str) -> Scenario:
-    """Return what an audit of that name is about, that of scores included.
-
-    Raises:
-        UnknownNameError: No scenario has that name.
-    """
+    """Return what an audit of that name is about, that of scores included."""
     return OF_SCORES if name == SCORES else SCENARIOS.find(name)()
 
 

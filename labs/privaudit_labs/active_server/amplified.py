@@ -83,9 +83,7 @@ class ActiveServer:
     Attributes:
         trainer: Public, and so are its parameters. Its clients keep nothing, and train
             what they receive.
-        task: What every party knows.
         by_rule: What the rule would send.
-        seeds: Its own.
     """
 
     trainer: Trainer

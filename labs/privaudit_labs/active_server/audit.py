@@ -59,7 +59,6 @@ class ClientCheck:
     """How a client-side check fares.
 
     Attributes:
-        name: Of the check.
         detected: The share of crafted broadcasts that raise an alarm.
         false_alarms: The share of the rule's that do.
     """
@@ -187,9 +186,6 @@ def _chosen(
 
     Of records that share a coin the first one alone: each that is asked about is then a
     trial of its own.
-
-    Raises:
-        ConfigError: They are too few, or a client is named twice.
     """
     if len(set(clients)) < len(clients):
         raise ConfigError(

@@ -15,7 +15,6 @@ class Effect:
     """A mean over runs of what differs between two trainings, with Student's interval.
 
     Attributes:
-        auroc: Of the headline attack.
         loss: Of the mean privacy loss.
         as_exposed: Of the share that loses as much as those who went.
     """

@@ -33,7 +33,6 @@ class SecretScores:
     """What one client's model says of secrets in its canaries' places.
 
     Attributes:
-        client: Its name.
         logs: Log-likelihood of a canary with its own secret, and then with each other.
     """
 

@@ -197,11 +197,7 @@ def _ask(
 
 
 def answered(records: Records) -> tuple[TokenSequences, PictureTokens]:
-    """Return the words and pictures of records, each of which has an answer.
-
-    Raises:
-        ConfigError: One has none.
-    """
+    """Return the words and pictures of records, each of which has an answer."""
     words, pictures = records.words, records.tokens
     if words is None or pictures is None or not (words.kinds == ANSWER).any(1).all():
         raise ConfigError(

@@ -35,7 +35,6 @@ class InvertedClient:
     """What was read of one client's records.
 
     Attributes:
-        client: Its name.
         description: In what terms.
         estimate: What all its uploads tell of the batch as a whole.
         matched: Single records, where an upload was of few; None elsewhere.

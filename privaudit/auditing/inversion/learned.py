@@ -119,7 +119,6 @@ class LearnedInversion:
     """Inverts uploads by examples of the adversary's making.
 
     Attributes:
-        adversary: Who does.
         description: What is read.
         sizes: Records of a client's stand-ins.
         examples: Stand-ins for each start of training.
@@ -137,11 +136,7 @@ class LearnedInversion:
         return []
 
     def estimate(self, target: Target) -> BatchEstimate:
-        """Return what a client's uploads, or the sums with them, tell of its batch.
-
-        Raises:
-            ViewError: The adversary sees neither.
-        """
+        """Return what a client's uploads, or the sums with them, tell of its batch."""
         seen = seen_uploads(self.adversary, target.client, self.rounds)
         size = self.sizes[target.client]
         batches, groups = self._batches(size), self._groups(seen[0].clients)
@@ -251,9 +246,6 @@ def batch_sizes(adversary: Adversary, targets: Sequence[Target]) -> dict[ClientI
 
     As many as its upload says, else as the coin gives; but most are given the median,
     which is within a factor of two, so that one set of stand-ins serves them all.
-
-    Raises:
-        ViewError: The adversary sees neither uploads nor sums of them.
     """
     expected = {}
     for target in targets:

@@ -26,7 +26,6 @@ class SeenUpload:
     """What one client sent in a round, or the sum of several, beside what it received.
 
     Attributes:
-        round: Of the upload.
         sent: Tensors by name, weights included.
         received: What training began from.
         clients: How many are in it: 1, or more for a sum.

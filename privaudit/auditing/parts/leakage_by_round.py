@@ -27,7 +27,6 @@ class LeakageByRound:
     """What one attack learned from each round.
 
     Attributes:
-        attack: Its name.
         meaning: What a round's figure is about, in words.
         by_round: AUROC over the clients that sent something in the round.
     """

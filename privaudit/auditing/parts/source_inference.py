@@ -69,19 +69,16 @@ def infer_sources(
         int(right[~member].sum()),
         int((~member).sum()),
     )
+    sentence = "no evidence that uploads tell whose a record is, beyond its class"
+    if beyond.low > 0:
+        sentence = "uploads tell whose a record is, beyond what its class tells"
     return SourceInference(
         _share(right[member]),
         _share(right[~member]),
         beyond,
         1 / len(targets),
-        _sentence(beyond) if sampling == "coin" else f"no verdict. {UNKNOWN_SAMPLING}",
+        sentence if sampling == "coin" else f"no verdict. {UNKNOWN_SAMPLING}",
     )
-
-
-def _sentence(beyond: Estimate) -> str:
-    if beyond.low > 0:
-        return "uploads tell whose a record is, beyond what its class tells"
-    return "no evidence that uploads tell whose a record is, beyond its class"
 
 
 def _guesses(

@@ -42,7 +42,6 @@ class SharedLevel:
         attacks: So many, at least one.
         members: The share of members.
         others: The share of the other candidates.
-        beyond: The first less the second.
         independent: What both would be if attacks were independent of one another and
             of membership: the upper tail of a binomial.
     """

@@ -33,8 +33,6 @@ class LoggedAttack(BaseModel):
     """What one attack of an audit was, and what it gave.
 
     Attributes:
-        attack: Its label.
-        settings: Its parameters.
         named: Whether it was named before any score was seen: the headline.
         n: Members and non-members.
         auroc: None where it could not be estimated.
@@ -65,8 +63,6 @@ class LoggedAudit(BaseModel):
     Attributes:
         time: When it was made, in UTC.
         privaudit: The version that made it.
-        scenario: Its name.
-        seed: Of the adversary's randomness.
         attacks: The headline first.
         planned: Whether the run was trained with a plan of its audits.
         deviations: By what this one is not as planned, in words.
@@ -193,13 +189,7 @@ def _refuse_uncounted(run: Run) -> None:
 
 
 def check_log(run: Run) -> None:
-    """Refuse a run in whose log no further audit could be noted, before one is made.
-
-    Raises:
-        MissingFileError: The log, or the plan, is gone.
-        LimitError: One of them is larger than a bound.
-        TranscriptError: One of them was cut or altered.
-    """
+    """Refuse a run in whose log no further audit could be noted, before one is made."""
     read_log(run)
     plan_of(run)
 

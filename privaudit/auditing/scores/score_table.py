@@ -27,7 +27,6 @@ class ScoreTable:
 
     Attributes:
         scores: Higher means more likely a member.
-        is_member: The truth.
         client: Position of each record's client in ``clients``.
         label: Position of each record's class in ``classes``.
         clients: Names, in order.

@@ -43,7 +43,6 @@ class SignalTable:
     """What each of several models says about each of several records.
 
     Attributes:
-        labels: The records' classes.
         log_likelihood: Of the label, in float64; of a text, the mean over the answer's
             tokens.
         log_probabilities: Of every class; None for models that write.
