@@ -44,7 +44,7 @@ class PlayedScenario:
     def truth(self) -> dict[str, Bool[np.ndarray, " units"]]:
         """By client, which of its units were trained on: candidates, or groups."""
         ledger = self.run.ledger
-        records = {t.client: self._records(t.client) for t in self.targets}
+        records = {t.client: self.records(t.client) for t in self.targets}
         return {
             client: ledger.is_member[of[ledger.units(of).first]]
             for client, of in records.items()
@@ -58,7 +58,7 @@ class PlayedScenario:
         All that is set beside the truth is counted by these units: records of a group
         are members or none together, so that they are one trial and not many.
         """
-        return self.run.ledger.units(self._records(client)).mean(values)
+        return self.run.ledger.units(self.records(client)).mean(values)
 
     def attack(
         self, scenario: Scenario, targets: Sequence[Target]
@@ -117,14 +117,15 @@ class PlayedScenario:
     def _most(self) -> int | None:
         return None if self.clients == "all" else self.clients
 
-    def _records(self, client: str) -> Int[np.ndarray, " candidates"]:
+    def records(self, client: str) -> Int[np.ndarray, " candidates"]:
+        """Return the positions of a client's candidates in the data set."""
         if self.scenario.unit == "client":
             return all_candidates(self.run)
         asked_about = self.run.population.asked_about
         return asked_about(client, canaries=self.scenario.one_run)
 
     def _beside_truth(self, target: Target, scores: Scores) -> ClientScores:
-        records = self._records(target.client)
+        records = self.records(target.client)
         units = self.run.ledger.units(records)
         labels = target.candidates.labels.numpy()[units.first]
         return ClientScores(

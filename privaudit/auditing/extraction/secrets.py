@@ -11,7 +11,6 @@ without their fit of its tail.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -115,10 +114,3 @@ def with_others(
         places = kinds[row * count : (row + 1) * count] == ANSWER
         ids[row * count : (row + 1) * count][places] = filled.flatten()
     return replace(records.pick(many), words=TokenSequences(ids, kinds))
-
-
-def joined(
-    scores: Sequence[SecretScores],
-) -> Float[np.ndarray, " canaries"]:
-    """Return the exposures of all clients' canaries, in bits."""
-    return np.concatenate([one.exposure for one in scores])

@@ -119,23 +119,6 @@ def is_extractable(
     return log_probabilities >= math.log(-math.expm1(math.log1p(-p) / tries))
 
 
-def tries_needed(
-    log_probabilities: Float[np.ndarray, " records"], p: float
-) -> Float[np.ndarray, " records"]:
-    """Return the least n with which each suffix is (n, p)-extractable; at least 1.
-
-    Infinite where it cannot be drawn, or p_z is 0 to rounding.
-
-    Example:
-        >>> tries_needed(np.log([1.0, 0.5, 0.01]), p=0.9)
-        array([  1.,   4., 230.])
-    """
-    chance = np.exp(np.minimum(log_probabilities, 0.0))
-    with np.errstate(divide="ignore"):
-        needed = math.log1p(-p) / np.log1p(-chance)
-    return np.maximum(1.0, np.ceil(needed))
-
-
 @torch.no_grad()
 def answer_table(
     adversary: Adversary, model: Tensors, records: Records, scheme: SamplingScheme

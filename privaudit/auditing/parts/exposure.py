@@ -11,7 +11,6 @@ import numpy as np
 from privaudit.auditing.audit_part import AuditPart
 from privaudit.auditing.extraction.secrets import (
     expected_exposure,
-    joined,
     secret_scores,
 )
 from privaudit.auditing.parts.extraction import share
@@ -47,13 +46,10 @@ def _measure(played: PlayedScenario) -> SecretExposure | None:
     canaries = played.run.population.canaries
     if not found or canaries is None:
         return None
-    asked = [
-        played.run.population.asked_about(one.client, canaries=True) for one in found
-    ]
-    truth = played.run.ledger.is_member[
-        np.concatenate([rows[np.isin(rows, canaries.indices)] for rows in asked])
-    ]
-    return summarise(joined(found), truth, found[0].logs.shape[1])
+    rows = np.concatenate([played.records(one.client) for one in found])
+    truth = played.run.ledger.is_member[rows[np.isin(rows, canaries.indices)]]
+    bits = np.concatenate([one.exposure for one in found])
+    return summarise(bits, truth, found[0].logs.shape[1])
 
 
 def summarise(

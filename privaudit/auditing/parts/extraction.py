@@ -93,8 +93,7 @@ def _measure(played: PlayedScenario) -> ExtractedTexts | None:
         ]
         if (measured := share(by_unit, truth)) is not None:
             shares[name] = measured
-    asked_about, one_run = played.run.population.asked_about, played.scenario.one_run
-    records = [asked_about(one.client, canaries=one_run) for one in found]
+    records = [played.records(one.client) for one in found]
     drawn = drawn_shares(played.run.ledger, attack, found, records)
     return ExtractedTexts(attack.p, shares, drawn)
 

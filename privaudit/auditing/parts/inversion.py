@@ -33,7 +33,6 @@ LABELS = "share of labels recovered"
 RETRIEVED = "nearest candidate of a reconstruction is one"
 PICTURES = "PSNR in dB of the nearest public picture"
 PRECISION, RECALL = "precision of tokens", "recall of tokens"
-MEASURES = (BATCH, NEAREST, LABELS, RETRIEVED, PICTURES, PRECISION, RECALL)
 SHOWN = 8  # pairs of each client
 
 
