@@ -31,7 +31,7 @@ NAMES = [
     ),
     "difficulty-calibration",  # on models that write the ratio to the frozen model
 ]
-EACH, STEPS = 48, 500
+EACH, STEPS = 40, 300
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def world() -> Callable[[bool], World]:
                 zip(asked.items(), coins, strict=True)
             )
         }
-        trainer = LoraFedAvg(epochs=STEPS, batch_size=0, learning_rate=0.02)
+        trainer = LoraFedAvg(epochs=STEPS, batch_size=0, learning_rate=0.01)
         played = play_toy(trainer, task=task, shards=shards)
         return World(*played.watched("server", asked), coins)
 
