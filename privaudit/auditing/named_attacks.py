@@ -114,15 +114,15 @@ def restore_attack(label: str, settings: str) -> Attack:
     name = _name(label)
     factory = ATTACKS.find(name)
     written = written_settings(settings)
-    written.pop("")
-    try:
-        fields = {field: _read_value(text) for field, text in written.items()}
-    except ValueError:
-        pass
-    else:
-        attack = build(f"attack {name!r}", factory, fields)
-        if repr(attack) == settings:
-            return attack
+    if settings.startswith(f"{written.pop('')}("):
+        try:
+            fields = {field: _read_value(text) for field, text in written.items()}
+        except ValueError:
+            fields = None
+        if fields is not None:
+            attack = build(f"attack {name!r}", factory, fields)
+            if repr(attack) == settings:
+                return attack
     raise ConfigError(
         f"The attack {label!r} is not written so: {settings[:120]}. Make the audit "
         "again with `privaudit attack`."
