@@ -137,7 +137,7 @@ def _loss(task: Task, records: Records, number: int, tuning: Tuning) -> Tensor:
 def test_the_norm_is_that_of_one_records_gradient(
     world: Callable[[bool], World],
 ) -> None:
-    case = world(True)
+    case = world(False)  # of what was memorised norms are small, and vary most
     task, target = case.adversary.task, case.targets[0]
     model = {n: t for n, t in target.reconstructed.model.items() if "layer" in n}
     for number in range(3):
