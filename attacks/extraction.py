@@ -13,8 +13,11 @@ from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Targe
 from privaudit.auditing.extraction.draws import SuffixDraws
 from privaudit.auditing.extraction.extracted import ExtractedClient
 from privaudit.auditing.extraction.suffixes import SamplingScheme, answer_table
-from privaudit.auditing.signals.thresholds import PUBLIC_MEDIAN, public_threshold
-from privaudit.auditing.signals.token_attack import FARTHEST
+from privaudit.auditing.signals.thresholds import (
+    FARTHEST,
+    PUBLIC_MEDIAN,
+    score_beside_public,
+)
 from privaudit.core.tensors import stack
 from privaudit.federated.query import as_writer
 from privaudit.federated.trainer import Records
@@ -58,15 +61,13 @@ class Extraction:
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
         """Score each target's candidates, in nats, at most 0."""
-        public, scored = adversary.task.public, []
-        for target in targets:
-            scores, others = (
-                self._suffixes(adversary, target, records)
-                for records in (target.candidates, public)
-            )
-            labels = public.labels, target.candidates.labels
-            scored.append(Scores(scores, scores > public_threshold(others, *labels)))
-        return scored
+
+        def score(target: Target, records: Records) -> Float[np.ndarray, " records"]:
+            model = target.reconstructed.model
+            table = answer_table(adversary, model, records, self.scheme)
+            return table.suffixes(self.prefix).clip(min=-FARTHEST)
+
+        return score_beside_public(adversary, targets, score)
 
     @property
     def scheme(self) -> SamplingScheme:
@@ -86,10 +87,3 @@ class Extraction:
             adversary.task, tuning, self.scheme, self.near, self.tries
         ).of(candidates.pick(rows), table.starts(self.prefix)[rows], stream.numpy())
         return ExtractedClient(target.client, table, drawn, draws)
-
-    def _suffixes(
-        self, adversary: Adversary, target: Target, records: Records
-    ) -> Float[np.ndarray, " records"]:
-        model = target.reconstructed.model
-        table = answer_table(adversary, model, records, self.scheme)
-        return table.suffixes(self.prefix).clip(min=-FARTHEST)

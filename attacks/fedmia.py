@@ -10,9 +10,8 @@ from jaxtyping import Bool, Float
 from pydantic.dataclasses import dataclass
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
-from privaudit.auditing.signals.signal_attack import class_medians
 from privaudit.auditing.signals.target import ask_signals
-from privaudit.auditing.signals.thresholds import CLASS_MEDIANS
+from privaudit.auditing.signals.thresholds import CLASS_MEDIANS, class_medians
 from privaudit.core.errors import AttackError
 from privaudit.core.tensors import Tensors
 from privaudit.federated.trainer import ClientId, Records
@@ -58,7 +57,8 @@ class FedMia:
             ViewError: The adversary sees no uploads.
             AttackError: A target never had two peers in a round.
         """
-        watched = {t.client: _rounds_of(adversary, t.client) for t in targets}
+        updates_of = adversary.view.updates_of
+        watched = {t.client: {m.round for m in updates_of(t.client)} for t in targets}
         round_scores: list[dict[int, np.ndarray]] = [{} for _ in targets]
         for index in sorted(set().union(*watched.values())):
             models = _uploaded(adversary, index)
@@ -92,10 +92,6 @@ class FedMia:
         peers = known[~is_target]
         everywhere = np.ones(peers.shape, dtype=bool)
         return offline_scores(known[is_target][0], peers, everywhere, self.variance)
-
-
-def _rounds_of(adversary: Adversary, client: ClientId) -> set[int]:
-    return {message.round for message in adversary.view.updates_of(client)}
 
 
 def _uploaded(adversary: Adversary, index: int) -> dict[ClientId, Tensors]:

@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
-from privaudit.auditing.signals.thresholds import PUBLIC_MEDIAN, public_threshold
+from privaudit.auditing.signals.thresholds import PUBLIC_MEDIAN, score_beside_public
 from privaudit.core.tensors import Tensors
 from privaudit.datasets.dialogues import ANSWER, TokenSequences
 from privaudit.federated.query import as_writer
@@ -42,16 +42,11 @@ class GradientNorm:
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
         """Score each target's candidates, at most 0."""
-        return [_score(adversary, target) for target in targets]
-
-
-def _score(adversary: Adversary, target: Target) -> Scores:
-    public, model = adversary.task.public, target.reconstructed.model
-    scores, others = (
-        -_norms(adversary, model, records) for records in (target.candidates, public)
-    )
-    labels = public.labels, target.candidates.labels
-    return Scores(scores, scores > public_threshold(others, *labels))
+        return score_beside_public(
+            adversary,
+            targets,
+            lambda target, some: -_norms(adversary, target.reconstructed.model, some),
+        )
 
 
 def _norms(

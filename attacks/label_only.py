@@ -16,8 +16,7 @@ from privaudit.auditing.signals.moved_features import (
     reads_features_alone,
     refuse_unmovable,
 )
-from privaudit.auditing.signals.signal_attack import class_medians
-from privaudit.auditing.signals.thresholds import CLASS_MEDIANS
+from privaudit.auditing.signals.thresholds import CLASS_MEDIANS, class_medians
 from privaudit.core.tensors import Tensors, stack
 from privaudit.federated.query import ask
 from privaudit.federated.trainer import Records, Task, Trainer

@@ -13,9 +13,14 @@ from jaxtyping import Float
 from pydantic.dataclasses import dataclass
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
-from privaudit.auditing.signals.signal_attack import score_signal
 from privaudit.auditing.signals.signals import SignalTable
-from privaudit.auditing.signals.thresholds import CLASS_MEDIANS, PUBLIC_MEDIAN
+from privaudit.auditing.signals.target import target_signals
+from privaudit.auditing.signals.thresholds import (
+    CLASS_MEDIANS,
+    PUBLIC_MEDIAN,
+    class_medians,
+    public_threshold,
+)
 
 
 class OutputAttack:
@@ -37,9 +42,23 @@ class OutputAttack:
         return CLASS_MEDIANS if self._per_class else PUBLIC_MEDIAN
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
-        """Score each target's candidates, in nats."""
-        per_class = self._per_class
-        return score_signal(adversary, targets, self._signal, per_class=per_class)
+        """Score each target's candidates, in nats.
+
+        With a threshold for each class a score is what a candidate has above the median
+        public record of its class, or of all where its class has none.
+        """
+        scored = []
+        for target in targets:
+            candidates, public = target_signals(adversary, target)
+            scores, others = self._signal(candidates), self._signal(public)
+            labels, threshold = candidates.labels, 0.0
+            if self._per_class:
+                usual = class_medians(others, public.labels.numpy(), labels.numpy())
+                scores = scores - usual
+            else:
+                threshold = public_threshold(others, public.labels, labels)
+            scored.append(Scores(scores, scores > threshold))
+        return scored
 
     @property
     def _per_class(self) -> bool:

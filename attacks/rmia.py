@@ -86,7 +86,11 @@ class Rmia:
     def _score(self, known: ShadowSignals) -> Scores:
         public = _Likelihoods.of(known.public)
         candidates = _Likelihoods.of(known.candidates)
-        a = self._a(known) if self.mode == "offline" else 0.0
+        a = self.a if self.mode == "offline" else 0.0
+        if a is None:
+            a = USUAL_A
+            if self.shadows >= FEWEST_TO_TUNE:
+                a = tune_a(_Likelihoods.of(known.training_set), self.gamma)
         ratio, others = self._ratios(candidates, public, a)
         scores = dominated_shares(ratio, others, self.gamma)
         among = dominated_shares(others, others, self.gamma)
@@ -116,13 +120,6 @@ class Rmia:
                 public.target / offline_mean(public.mean_out(), a),
             )
         return _rounded(ratios[0]), _rounded(ratios[1])
-
-    def _a(self, known: ShadowSignals) -> float:
-        if self.a is not None:
-            return self.a
-        if self.shadows < FEWEST_TO_TUNE:
-            return USUAL_A
-        return tune_a(_Likelihoods.of(known.training_set), self.gamma)
 
 
 def _rounded(ratios: Float[np.ndarray, " some"]) -> Float[np.ndarray, " some"]:

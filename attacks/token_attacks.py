@@ -3,16 +3,22 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
+import numpy as np
+from jaxtyping import Float
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
-from privaudit.auditing.signals.thresholds import PUBLIC_MEDIAN
+from privaudit.auditing.signals.thresholds import (
+    FARTHEST,
+    PUBLIC_MEDIAN,
+    score_beside_public,
+)
 from privaudit.auditing.signals.token_attack import (
     FiniteOrder,
     Order,
     Percent,
-    score_targets,
+    table_of,
 )
 from privaudit.auditing.signals.token_scores import (
     max_prob_gap,
@@ -46,9 +52,20 @@ class TokenAttack:
     task: ClassVar[AnyTask] = "generation"
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
-        """Score each target's candidates; 0 is the most, but for gaps."""
+        """Score each target's candidates; 0 is the most, but for gaps.
+
+        Raises:
+            AttackError: The models do not answer in words.
+            ConfigError: A record has no position to be scored at.
+        """
         clamped: bool = getattr(self, "published", False)
-        return score_targets(adversary, targets, self._score, clamped=clamped)
+
+        def score(target: Target, records: Records) -> Float[np.ndarray, " records"]:
+            model = target.reconstructed.model
+            table = table_of(adversary, records, model, clamped=clamped)
+            return self._score(table, records).clamp(-FARTHEST, FARTHEST).numpy()
+
+        return score_beside_public(adversary, targets, score)
 
     def _score(self, table: TokenTable, records: Records) -> Tensor:
         raise NotImplementedError

@@ -13,9 +13,8 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
-from privaudit.auditing.signals.signal_attack import class_medians
-from privaudit.auditing.signals.thresholds import CLASS_MEDIANS
-from privaudit.core.tensors import Stacked, Tensors, stack
+from privaudit.auditing.signals.thresholds import CLASS_MEDIANS, class_medians
+from privaudit.core.tensors import Stacked, Tensors, equal, stack
 from privaudit.federated.trainer import Cohort, Records, Round
 from privaudit.federated.trainer_abilities import TakesSingleStep, start_client
 from privaudit.federated.transcripts.transcript import Message
@@ -100,15 +99,12 @@ class _Watched:
         upload = update_deltas(
             {n: t.unsqueeze(0) for n, t in sent.tensors.items()}, received
         )
+        if self._of_public is None or not equal(self._of_public[0], received):
+            self._of_public = received, self._alone(received, self.public, at)
         return (
             _cosines(upload, self._alone(received, candidates, at)),
-            _cosines(upload, self._public(received, at)),
+            _cosines(upload, self._of_public[1]),
         )
-
-    def _public(self, received: Tensors, at: Round) -> Stacked:
-        if self._of_public is None or not _equal(self._of_public[0], received):
-            self._of_public = received, self._alone(received, self.public, at)
-        return self._of_public[1]
 
     def _alone(self, received: Tensors, records: Records, at: Round) -> Stacked:
         """Return where each record alone would have moved what was received."""
@@ -143,9 +139,3 @@ def _cosines(upload: Stacked, alone: Stacked) -> Float[np.ndarray, " records"]:
 def _rows(stacked: Shaped[Tensor, "k ..."]) -> Float[Tensor, "k numbers"]:
     """Return each member of a stack as a row; a single number is one of length 1."""
     return stacked.unsqueeze(1).flatten(1).double()
-
-
-def _equal(one: Tensors, other: Tensors) -> bool:
-    return one.keys() == other.keys() and all(
-        torch.equal(tensor, other[name]) for name, tensor in one.items()
-    )

@@ -8,7 +8,7 @@ from pydantic.dataclasses import dataclass
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
 from privaudit.auditing.inversion.inverted import InvertedClient, invert
-from privaudit.auditing.signals.thresholds import PUBLIC_MEDIAN, public_threshold
+from privaudit.auditing.signals.thresholds import PUBLIC_MEDIAN, score_beside_public
 
 
 @ATTACKS.register("upload-inversion")
@@ -51,13 +51,12 @@ class UploadInversion:
             ViewError: The adversary sees neither uploads nor sums of them.
             AttackError: Records are texts of which nothing is known.
         """
-        public, results = adversary.task.public, []
-        for target, read in zip(targets, self.invert(adversary, targets), strict=True):
-            scores = read.scores(target.candidates).numpy()
-            others = read.scores(public).numpy()
-            labels = public.labels, target.candidates.labels
-            results.append(Scores(scores, scores > public_threshold(others, *labels)))
-        return results
+        read = {one.client: one for one in self.invert(adversary, targets)}
+        return score_beside_public(
+            adversary,
+            targets,
+            lambda target, records: read[target.client].scores(records).numpy(),
+        )
 
     def invert(
         self, adversary: Adversary, targets: Sequence[Target]

@@ -1,4 +1,4 @@
-"""What does query access to the released models leak?"""
+"""Black box: what does query access to the released models leak?"""
 
 from privaudit.auditing.default_attacks import model_attacks
 from privaudit.auditing.scenario import SCENARIOS, Scenario
@@ -12,9 +12,6 @@ def black_box(shadows: int = 50) -> Scenario:
 
     No attack here looks into a prompt, so that whoever has it learns as much by these
     attacks: what they show of ``prompt-release`` needs an interface only.
-
-    Args:
-        shadows: Shadow models for each attacked client.
     """
     return Scenario(
         name=NAME,

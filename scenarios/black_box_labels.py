@@ -1,4 +1,4 @@
-"""What does query access to predicted labels leak?"""
+"""Black box of labels: what does query access to predicted labels leak?"""
 
 from privaudit.auditing.attack import ATTACKS
 from privaudit.auditing.default_attacks import model_attacks
@@ -17,9 +17,6 @@ def black_box_labels(shadows: int = 50) -> Scenario:
     Source: Yeom et al., "Privacy risk in machine learning: analyzing the connection to
     overfitting", CSF 2018; Choquette-Choo et al., "Label-only membership inference
     attacks", ICML 2021, whose moved queries ``label-only`` makes.
-
-    Args:
-        shadows: Shadow models for each attacked client.
     """
     return Scenario(
         name=NAME,

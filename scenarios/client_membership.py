@@ -1,4 +1,4 @@
-"""Was this client in the federation at all?"""
+"""Client membership: was this client in the federation at all?"""
 
 from privaudit.auditing.attack import ATTACKS
 from privaudit.auditing.scenario import SCENARIOS, Scenario
@@ -16,9 +16,6 @@ def client_membership(shadows: int = 50) -> Scenario:
 
     Source: Kandpal et al., "User inference attacks on large language models", EMNLP
     2024.
-
-    Args:
-        shadows: No attack of this scenario trains any.
     """
     names = ("confidence", "loss-threshold", "modified-entropy", "token-loss")
     return Scenario(

@@ -1,4 +1,4 @@
-"""What does a client learn about the others from what it receives?"""
+"""Curious peer: what does a client learn about the others from what it receives?"""
 
 from privaudit.auditing.default_attacks import model_attacks
 from privaudit.auditing.scenario import SCENARIOS, Scenario
@@ -11,11 +11,8 @@ def curious_peer(shadows: int = 50, peer: str = "client-0") -> Scenario:
     """A curious client attacks all others from what it receives.
 
     Everywhere it receives averages. In pFedMoAP it also gets other clients' prompts as
-    experts, without their names; the audit says how much more these tell.
-
-    Args:
-        shadows: Shadow models for each attacked client.
-        peer: The client that looks on; it is not attacked.
+    experts, without their names; the audit says how much more these tell. The peer
+    itself is not attacked.
     """
     return Scenario(
         name=NAME,

@@ -1,4 +1,4 @@
-"""What does a client's released prompt leak?"""
+"""Prompt release: what does a client's released prompt leak?"""
 
 from privaudit.auditing.attack import ATTACKS
 from privaudit.auditing.default_attacks import model_attacks
@@ -13,9 +13,6 @@ def prompt_release(shadows: int = 50) -> Scenario:
 
     Whoever buys one can ask it, and can look at it: ``pipra`` does, where what is
     released is one prompt.
-
-    Args:
-        shadows: Shadow models for each attacked client.
     """
     return Scenario(
         name=NAME,

@@ -1,4 +1,4 @@
-"""What does a server learn that sees only sums of updates?"""
+"""Secure aggregation: what does a server learn that sees only sums of updates?"""
 
 from privaudit.auditing.default_attacks import model_attacks
 from privaudit.auditing.scenario import SCENARIOS, Scenario
@@ -8,11 +8,7 @@ NAME = "server-aggregate"
 
 @SCENARIOS.register(NAME)
 def server_aggregate(shadows: int = 50) -> Scenario:
-    """A curious server behind secure aggregation sees only sums of updates.
-
-    Args:
-        shadows: Shadow models for each attacked client.
-    """
+    """A curious server behind secure aggregation sees only sums of updates."""
     return Scenario(
         name=NAME,
         question="What do sums of updates leak to the server?",

@@ -1,4 +1,4 @@
-"""What of its clients' records can an honest-but-curious server read from uploads?"""
+"""Inversion by the server: what of its clients' records can it read from uploads?"""
 
 from privaudit.auditing.attack import ATTACKS
 from privaudit.auditing.scenario import SCENARIOS, Scenario
@@ -12,9 +12,6 @@ def server_invert(shadows: int = 50) -> Scenario:
 
     The verdict compares how well what was read fits records that were trained on, and
     records of the same client that were not.
-
-    Args:
-        shadows: None are trained; stand-ins of the attack's own are.
     """
     return Scenario(
         name=NAME,

@@ -1,4 +1,4 @@
-"""What does an honest-but-curious server learn by reconstructing its clients' models?"""
+"""Reconstruction by the server: what does it learn from its clients' models?"""
 
 from privaudit.auditing.default_attacks import model_attacks
 from privaudit.auditing.scenario import SCENARIOS, Scenario
@@ -8,11 +8,7 @@ NAME = "server-reconstruct"
 
 @SCENARIOS.register(NAME)
 def server_reconstruct(shadows: int = 50) -> Scenario:
-    """A curious server reconstructs each client's model from all messages.
-
-    Args:
-        shadows: Shadow models for each attacked client.
-    """
+    """A curious server reconstructs each client's model from all messages."""
     return Scenario(
         name=NAME,
         question="What does a curious server learn by reconstructing its clients' models?",

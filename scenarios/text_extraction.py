@@ -1,4 +1,4 @@
-"""Which texts can be drawn, word for word, out of a model that writes?"""
+"""Text extraction: which texts can be drawn, word for word, out of a model?"""
 
 from privaudit.auditing.attack import ATTACKS
 from privaudit.auditing.scenario import SCENARIOS, Scenario
@@ -12,9 +12,6 @@ def text_extraction(shadows: int = 50) -> Scenario:
 
     The verdict compares how likely the rest of a text is drawn, for records that were
     trained on and for records of the same client that were not.
-
-    Args:
-        shadows: No attack of this scenario trains any.
     """
     return Scenario(
         name=NAME,

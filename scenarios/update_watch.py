@@ -1,4 +1,4 @@
-"""What does each single upload leak, and when?"""
+"""Update watch: what does each single upload leak, and when?"""
 
 from privaudit.auditing.attack import ATTACKS
 from privaudit.auditing.scenario import SCENARIOS, Scenario
@@ -8,11 +8,7 @@ NAME = "update-watch"
 
 @SCENARIOS.register(NAME)
 def update_watch(shadows: int = 50) -> Scenario:
-    """A curious server attacks each upload, round by round.
-
-    Args:
-        shadows: Ignored: no attack trains any.
-    """
+    """A curious server attacks each upload, round by round."""
     names = ("update-alignment", "loss-threshold", "token-loss")
     return Scenario(
         name=NAME,

@@ -58,7 +58,7 @@ def assure(
         said = "Nothing is claimed and nothing is proved: another attack may find more."
         return Assurance("unproved", "nothing proved", said)
     declared = certificate.get("declared")
-    if claimed is not None and (epsilon is None or _above(epsilon, claimed)):
+    if claimed is not None and (epsilon is None or epsilon > claimed * (1 + _ROUNDING)):
         proved = "nothing" if epsilon is None else f"{epsilon:.3g}"
         if declared is not None:
             proved += f", declared is {declared:.3g}"
@@ -85,12 +85,6 @@ def covering(
 
     One for a record covers no client, who has many, and no group of several records
     that share a coin; one for a client, its records and their groups too.
-
-    Args:
-        certificate: Of the view, as in privacy.json.
-        unit: What the scenario asks about.
-        group: Of each record, by a number that those of one coin share; None where each
-            record has a coin of its own.
     """
     shared = group is not None and len(np.unique(group)) < len(group)
     if certificate["unit"] == "client" or (unit == "record" and not shared):
@@ -101,7 +95,3 @@ def covering(
     why = f"{said} {certificate['why']}" if proved else certificate["why"]
     covered = {n: v for n, v in certificate.items() if n != "declared"}
     return {**covered, "epsilon": None, "why": why}
-
-
-def _above(epsilon: float, claimed: float) -> bool:
-    return epsilon > claimed * (1 + _ROUNDING)

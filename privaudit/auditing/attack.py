@@ -32,7 +32,6 @@ class Target:
     """One client under attack.
 
     Attributes:
-        client: Its name.
         reconstructed: The adversary's best model of it.
         candidates: Records whose membership the adversary wants to know.
     """

@@ -1,4 +1,4 @@
-"""Where scores meet the truth: from scores and ledger to estimates and verdicts."""
+"""Attack results: from scores and ledger to estimates and verdicts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,12 +38,10 @@ class ClientScores:
     records' scores, and more than half of them must be guessed to be members.
 
     Attributes:
-        client: Its name.
         records: Positions of the candidates in the data set; of a group, its first.
         labels: Classes of the candidates.
         scores: Higher means more likely a member.
         guesses: By a threshold fixed elsewhere.
-        is_member: The truth.
         left_out: The scores without each of some sets of shadow models; None where
             there are none.
         cluster: Numbers that candidates share which resemble one another, and had a
@@ -79,7 +77,6 @@ class AttackResult:
     """What one attack found out.
 
     Attributes:
-        attack: Its name.
         settings: Its parameters, as a record.
         threshold: How the threshold of the guesses was fixed.
         auroc: Per-client AUROCs averaged by pairs, for other records of these clients.
@@ -91,7 +88,6 @@ class AttackResult:
         success_plain: Share of right guesses.
         advantage: True- less false-positive rate of the guesses.
         by_client: Each client's AUROC.
-        verdict: What may be said.
         tied: How many candidates share their score with another of the same client:
             no threshold parts them.
         package: Whose plugin the attack is, with its version; empty for a built-in one.
@@ -213,13 +209,8 @@ def knowing_shadows_of(
 ) -> Callable[[Comparison], Comparison]:
     """Return what widens a paired difference by what the shadows of both attacks add.
 
-    Set by set, so that what both share is no error; where the numbers of sets differ,
-    or one has none, as of independent shadows: that is rather too much.
-
-    Args:
-        first: Scores of the first attack, client by client.
-        second: Of the second, of the same records.
-        signs: By which either's scores are turned.
+    Set by set, so that what both share is no error. Where the numbers of sets differ, or one
+    has none, as of independent shadows: that is rather too much. Signs turn either's scores.
     """
     sets = [
         _without_each_set(clients, sign)
@@ -260,6 +251,14 @@ def _clusters(
     members, others = (np.concatenate(part) for part in zip(*pairs, strict=True))
     alike = [one.cluster for one in clients if one.cluster is not None]
     return np.concatenate(alike), (members, others)
+
+
+def paired_scores(
+    first: Sequence[ClientScores], second: Sequence[ClientScores]
+) -> list[tuple[Any, Any, Any]]:
+    """Return two attacks' scores of the same records beside the truth, by client."""
+    pairs = zip(first, second, strict=True)
+    return [(one.scores, other.scores, one.is_member) for one, other in pairs]
 
 
 def ranked(

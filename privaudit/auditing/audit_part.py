@@ -84,11 +84,7 @@ class AuditPart(Generic[R]):
         return to_plain(self.kind, result)
 
     def from_json(self, entry: Any, scored: Mapping[str, AttackResult]) -> Any:
-        """Return the result that :meth:`to_json` wrote.
-
-        Args:
-            entry: What audit.json holds.
-            scored: All attack results of the audit, by their names in scores.npz.
+        """Return the result that :meth:`to_json` wrote; attacks go by their names in scores.npz.
 
         Raises:
             ValueError: The entry is damaged, or of another version.

@@ -132,7 +132,7 @@ class Auditor(AuditsScores):
 
     def _play(self, scenario: str | Scenario, seed: int, **asked: Any) -> Audit:
         """Return an audit that no log counts."""
-        plan, adversary, targets, bought = self.settle(scenario, seed=seed, **asked)
+        plan, adversary, targets, paid = self.resolve(scenario, seed=seed, **asked)
         clients = asked["clients"]
         played = PlayedScenario(self.run, plan, adversary, targets, clients)
         played = replace(played, results=played.attack(plan, targets))
@@ -144,7 +144,7 @@ class Auditor(AuditsScores):
             results=played.results,
             utility=self._utility(),
             seed=seed,
-            budget=bought,
+            budget=paid,
             computed=computed_with(),
             parts={
                 part.name: part.compute(played)
@@ -153,7 +153,7 @@ class Auditor(AuditsScores):
             },
         )
 
-    def settle(
+    def resolve(
         self,
         scenario: str | Scenario,
         attacks: Attacks,
@@ -178,18 +178,13 @@ class Auditor(AuditsScores):
         trains = any(attack.trains_shadows for attack in plan.attacks.values())
         if not seconds or not trains:
             return plan, adversary, targets, None
-        bought = plan_shadows(adversary, targets, clients, seconds)
-        return self.plan(scenario, attacks, bought.shadows), adversary, targets, bought
+        paid = plan_shadows(adversary, targets, clients, seconds)
+        return self.plan(scenario, attacks, paid.shadows), adversary, targets, paid
 
     def plan(
         self, scenario: str | Scenario, attacks: Attacks, shadows: int
     ) -> Scenario:
-        """Return a scenario as it can be played on the run, with further attacks.
-
-        Raises:
-            UnknownNameError: As :meth:`attack` does.
-            ConfigError: Likewise.
-        """
+        """Return a scenario as it can be played on the run, with further attacks."""
         task = self.run.population.task
         named = named_attacks(attacks, shadows)
         plan = find_scenario(scenario, shadows).besides(named)
@@ -226,12 +221,6 @@ class Auditor(AuditsScores):
         """Return what the adversary has; every client that ever trained is a target.
 
         Where the view holds models without names, each target has its likeliest one.
-
-        Args:
-            scenario: As it is played.
-            seed: Of the adversary's randomness.
-            watcher: As of :meth:`attack`.
-            only: The targets; None for all of them.
 
         Raises:
             UnknownNameError: No threat model, or no client, has that name.

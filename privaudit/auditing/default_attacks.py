@@ -24,7 +24,6 @@ class GridCell:
     """One cell of the grid.
 
     Attributes:
-        slice: Which tokens are scored.
         share: K in percent.
         alpha: The order of the entropy.
     """
@@ -77,9 +76,6 @@ def model_attacks(shadows: int) -> dict[str, Attack]:
     RMIA was named on runs of other seeds (docs/decisions/0012-headline.md). Without
     shadow models it is left out, and the loss threshold, which needs nothing of the
     adversary's own, is the first; on models that write, the token loss.
-
-    Args:
-        shadows: Shadow models for each attacked client.
     """
     return {
         NAMED: ATTACKS.find(NAMED)(shadows=shadows),

@@ -9,29 +9,19 @@ of them.
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-import torch
-
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.linkage import link_targets
+from privaudit.auditing.named_attacks import attack_in_place
 from privaudit.auditing.played_scenario import PlayedScenario
 from privaudit.auditing.query_access import Answers, answering
 from privaudit.auditing.scenario import SCENARIOS, Scenario
 from privaudit.core.errors import ViewError
+from privaudit.core.tensors import equal
 from privaudit.federated.transcripts.threat_models import find_threat
 from privaudit.statistics.progress import Phase
 
 Place = tuple[Scenario, Adversary, list[Target]]
-
-
-def attack_in_place(attack: str, weaker: str) -> str:
-    """Return the name of an attack in a weaker adversary's place.
-
-    Example:
-        >>> attack_in_place("loss-threshold", "server-aggregate")
-        'loss-threshold as server-aggregate'
-    """
-    return f"{attack} as {weaker}"
 
 
 def attack_as_weaker(played: PlayedScenario) -> dict[str, AttackResult]:
@@ -61,12 +51,7 @@ def as_weaker(
 
     Its views are computed from ``adversary.view`` alone. Left out is what shows the
     same models again, answering alike, and views that a run's trainer does not allow.
-
-    Args:
-        scenario: The stronger one; it names those that it dominates.
-        adversary: Who plays it.
-        targets: Whom it attacks; the weaker ones' targets are the same clients, asked
-            about the same candidates.
+    The targets stay the same clients, asked about the same candidates.
     """
     seen: list[tuple[Answers, Sequence[Target]]] = [(scenario.answers, targets)]
     kind = adversary.task.kind
@@ -102,11 +87,5 @@ def _in_place_of(
 
 def _alike(some: Sequence[Target], others: Sequence[Target]) -> bool:
     """Say whether the same was rebuilt of every client."""
-    pairs = [
-        (a.reconstructed.model, b.reconstructed.model)
-        for a, b in zip(some, others, strict=True)
-    ]
-    return all(
-        a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-        for a, b in pairs
-    )
+    pairs = zip(some, others, strict=True)
+    return all(equal(a.reconstructed.model, b.reconstructed.model) for a, b in pairs)

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from scipy.special import expit
-from torch import Tensor
 
 from privaudit.auditing.model_outputs import (
     Array,
@@ -78,16 +77,13 @@ def signals_of_logits(
     known = as_tensor(labels).long()
     records, classes = logs.shape[1:]
     if known.shape != (records,) or not ((known >= 0) & (known < classes)).all():
+        span = f"{int(known.min())} to {int(known.max())}" if known.numel() else "none"
         raise ConfigError(
             f"There are logits of {records} records and {classes} classes, and labels "
-            f"of shape {tuple(known.shape)} from {_range(known)}. Give one class for "
+            f"of shape {tuple(known.shape)} from {span}. Give one class for "
             "each record, counted from 0."
         )
     return class_signals(known, logs)
-
-
-def _range(values: Int[Tensor, "..."]) -> str:
-    return f"{int(values.min())} to {int(values.max())}" if values.numel() else "none"
 
 
 @torch.no_grad()
@@ -190,7 +186,8 @@ def shadow_scores(
         return online_scores(observed, others, inside, ~inside, "auto")
     if attack == "lira-offline":
         return offline_scores(observed, others, ~inside, "auto")
-    probability, known = (_probability(part, scale) for part in (observed, others))
+    to_probability = expit if scale == "log-odds" else np.exp
+    probability, known = to_probability(observed), to_probability(others)
     outside = masked_mean(known, ~inside)
     if attack == "rmia":
         return _rmia(probability, (masked_mean(known, inside) + outside) / 2)
@@ -240,12 +237,6 @@ def _check(
             f"{attack} compares with shadows that were not trained on a record, and "
             "all were trained on all. Train them on others."
         )
-
-
-def _probability(
-    signals: Float[np.ndarray, "..."], scale: SignalScale
-) -> Float[np.ndarray, "..."]:
-    return expit(signals) if scale == "log-odds" else np.exp(signals)
 
 
 def _rmia(

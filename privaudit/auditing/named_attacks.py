@@ -1,4 +1,4 @@
-"""Attacks by the words that ask for them, and again by the words that an audit keeps.
+"""Attacks by label: as they are asked for by name, and as an audit keeps them.
 
 A label names an attack in an audit: the registered name, alone or with what was asked
 for, such as "lira:mode=offline", or what a scenario says of it behind a space.
@@ -7,6 +7,8 @@ for, such as "lira:mode=offline", or what a scenario says of it behind a space.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
+from math import inf
+from string import ascii_lowercase
 from typing import Any, Literal, get_args
 
 from privaudit.auditing.attack import ATTACKS, Attack
@@ -23,7 +25,6 @@ from privaudit.core.parameters import (
     MOST,
     build,
     field_names,
-    parse_pairs,
     parse_spec,
     refuse_incomplete,
 )
@@ -35,8 +36,8 @@ Attacks = Sequence[str] | Mapping[str, Attack]
 _EXAMPLE = "lira:mode=offline"
 # Labels and settings go where a run's files never do: they hold numbers and choices.
 _LABEL = re.compile(r"[\w-]+(:\w+=[\w.+-]+(,\w+=[\w.+-]+)*)?", re.ASCII)
-_VALUE = r"(-?[0-9.e+-]+|inf|True|False|None|'[a-z_-]+')"
-_SETTINGS = re.compile(rf"\w+\(((?:\w+={_VALUE}(?:, \w+={_VALUE})*)?)\)", re.ASCII)
+_LETTERS = frozenset(f"{ascii_lowercase}_-")
+_CONSTANTS = {"None": None, "True": True, "False": False, "inf": inf}
 
 
 def named_attacks(attacks: Attacks, shadows: int) -> dict[str, Attack]:
@@ -93,11 +94,7 @@ def _check_attack(what: str, attack: Any) -> None:
 
 
 def check_played(named: Mapping[str, Attack], plan: Scenario) -> None:
-    """Refuse attacks that were asked for, and that the run's models cannot be given.
-
-    Raises:
-        AttackError: One is not in the scenario as it is played.
-    """
+    """Refuse attacks that were asked for, and that the run's models cannot be given."""
     for label in named:
         if label not in plan.attacks:
             raise AttackError(
@@ -115,17 +112,39 @@ def restore_attack(label: str, settings: str) -> Attack:
         ConfigError: It does not write its parameters so.
     """
     name = _name(label)
-    factory, written = ATTACKS.find(name), _SETTINGS.fullmatch(settings)
-    if written is not None:
-        texts = [part.replace("'", "") for part in written[1].split(", ") if part]
-        parameters = parse_pairs(settings, [t.replace("=None", "=none") for t in texts])
-        attack = build(f"attack {name!r}", factory, parameters)
-        if repr(attack) == settings:
-            return attack
+    factory = ATTACKS.find(name)
+    written = written_settings(settings)
+    if settings.startswith(f"{written.pop('')}("):
+        try:
+            fields = {field: _read_value(text) for field, text in written.items()}
+        except ValueError:
+            fields = None
+        if fields is not None:
+            attack = build(f"attack {name!r}", factory, fields)
+            if repr(attack) == settings:
+                return attack
     raise ConfigError(
         f"The attack {label!r} is not written so: {settings[:120]}. Make the audit "
         "again with `privaudit attack`."
     )
+
+
+def _read_value(text: str) -> Any:
+    """Return the number or choice that ``repr`` wrote of a field.
+
+    Raises:
+        ValueError: It is neither: no other text of a foreign file is kept.
+    """
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
+    if text.startswith("'"):
+        word = text[1:].removesuffix("'")
+        if word and _LETTERS.issuperset(word):
+            return word
+    number = int(text) if text.removeprefix("-").isdecimal() else float(text)
+    if abs(number) < inf:
+        return number
+    raise ValueError(text)
 
 
 def written_settings(settings: str | None) -> dict[str, str]:
@@ -162,6 +181,16 @@ def description(label: str) -> str:
         return first_line(ATTACKS.find(_name(label)))
     except (UnknownNameError, PluginError):
         return ""
+
+
+def attack_in_place(attack: str, weaker: str) -> str:
+    """Return the label of an attack in a weaker adversary's place.
+
+    Example:
+        >>> attack_in_place("loss-threshold", "server-aggregate")
+        'loss-threshold as server-aggregate'
+    """
+    return f"{attack} as {weaker}"
 
 
 def package_of(label: str) -> str:

@@ -28,7 +28,6 @@ class PlayedScenario:
     Attributes:
         run: The run, with the truth about members.
         scenario: As played: with those attacks that can read the run's models.
-        adversary: Who attacks.
         targets: All attacked clients, as the adversary reconstructed them.
         clients: How many of them shadow models are trained for.
         results: What the attacks found, by name; the first one carries the verdict.
@@ -45,7 +44,7 @@ class PlayedScenario:
     def truth(self) -> dict[str, Bool[np.ndarray, " units"]]:
         """By client, which of its units were trained on: candidates, or groups."""
         ledger = self.run.ledger
-        records = {t.client: self._records(t.client) for t in self.targets}
+        records = {t.client: self.records(t.client) for t in self.targets}
         return {
             client: ledger.is_member[of[ledger.units(of).first]]
             for client, of in records.items()
@@ -59,7 +58,7 @@ class PlayedScenario:
         All that is set beside the truth is counted by these units: records of a group
         are members or none together, so that they are one trial and not many.
         """
-        return self.run.ledger.units(self._records(client)).mean(values)
+        return self.run.ledger.units(self.records(client)).mean(values)
 
     def attack(
         self, scenario: Scenario, targets: Sequence[Target]
@@ -82,12 +81,6 @@ class PlayedScenario:
         targets: Sequence[Target],
     ) -> AttackResult:
         """Return what one attack finds out.
-
-        Args:
-            name: Of the attack, as it is reported.
-            attack: It sees the adversary and the targets, and nothing else.
-            adversary: Who makes it.
-            targets: Who is attacked.
 
         Raises:
             AttackError: It did not give each target's candidates finite scores.
@@ -124,14 +117,15 @@ class PlayedScenario:
     def _most(self) -> int | None:
         return None if self.clients == "all" else self.clients
 
-    def _records(self, client: str) -> Int[np.ndarray, " candidates"]:
+    def records(self, client: str) -> Int[np.ndarray, " candidates"]:
+        """Return the positions of a client's candidates in the data set."""
         if self.scenario.unit == "client":
             return all_candidates(self.run)
         asked_about = self.run.population.asked_about
         return asked_about(client, canaries=self.scenario.one_run)
 
     def _beside_truth(self, target: Target, scores: Scores) -> ClientScores:
-        records = self._records(target.client)
+        records = self.records(target.client)
         units = self.run.ledger.units(records)
         labels = target.candidates.labels.numpy()[units.first]
         return ClientScores(
@@ -180,11 +174,6 @@ def store_beside(run: Run, threat: Sequence[str], seed: int) -> SignalStore | No
     """Return where signals of shadow models are kept: beside the run.
 
     None where nobody knows whether models would still answer the same.
-
-    Args:
-        run: The run.
-        threat: What the adversary sees, and what models answer it.
-        seed: Of the adversary's randomness.
     """
     header = run.header
     if run.origin and not run.fingerprint:

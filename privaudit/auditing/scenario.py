@@ -60,31 +60,29 @@ class Scenario:
         Raises:
             AttackError: There is none.
         """
-        applicable = {
-            n: a for n, a in self.attacks.items() if a.task in (kind, "either")
-        }
-        if not applicable:
+        applicable = self._keeping(lambda attack: attack.task in (kind, "either"))
+        if not applicable.attacks:
             raise AttackError(
                 f"No attack of {self.name} takes models of {kind}: "
                 f"{', '.join(self.attacks)}. Add one that does."
             )
-        return replace(self, attacks=applicable)
+        return applicable
+
+    def _keeping(self, is_kept: Callable[[Attack], bool]) -> "Scenario":
+        kept = {name: one for name, one in self.attacks.items() if is_kept(one)}
+        return replace(self, attacks=kept)
 
     def that_apply(self, trainer: Trainer, task: Task | None) -> "Scenario":
         """Return the scenario without attacks that a trainer's models give nothing."""
-        kept = {
-            name: attack
-            for name, attack in self.attacks.items()
-            if not isinstance(attack, AppliesToSome) or attack.applies_to(trainer, task)
-        }
-        return replace(self, attacks=kept)
+        return self._keeping(
+            lambda attack: (
+                not isinstance(attack, AppliesToSome)
+                or attack.applies_to(trainer, task)
+            )
+        )
 
     def before_training(self, trainer: Trainer, kind: TaskKind) -> "Scenario":
-        """Return the scenario with those attacks that a run to come can be asked.
-
-        Raises:
-            AttackError: None takes models of its task.
-        """
+        """Return the scenario with those attacks that a run to come can be asked."""
         return self.for_task(kind).that_apply(trainer, None)
 
     def besides(self, attacks: Mapping[str, Attack]) -> "Scenario":
@@ -113,8 +111,7 @@ class Scenario:
 
     def without_pictures(self) -> "Scenario":
         """Return the scenario without attacks that look at a picture's own tokens."""
-        kept = {n: a for n, a in self.attacks.items() if _slice(a) != "image"}
-        return replace(self, attacks=kept)
+        return self._keeping(lambda attack: getattr(attack, "slice", "") != "image")
 
     def on_answers_alone(self) -> "Scenario":
         """Return the scenario without attacks that need more than an answer's tokens.
@@ -122,29 +119,23 @@ class Scenario:
         Of the records of others' federations nothing else is known: neither what was
         asked nor any text.
         """
-        kept = {
-            name: attack
-            for name, attack in self.attacks.items()
-            if _slice(attack) in ("", "description")
-            and not getattr(attack, "reads_texts", False)
-        }
-        return replace(self, attacks=kept)
+        return self._keeping(
+            lambda attack: (
+                getattr(attack, "slice", "") in ("", "description")
+                and not getattr(attack, "reads_texts", False)
+            )
+        )
 
     def without_shadows(self) -> "Scenario":
         """Return the scenario with those attacks that train no models of their own."""
-        cheap = {n: a for n, a in self.attacks.items() if not a.trains_shadows}
-        return replace(self, attacks=cheap)
-
-
-def _slice(attack: Attack) -> str:
-    """Return which tokens an attack looks at; empty if it looks at none."""
-    return getattr(attack, "slice", "")
+        return self._keeping(lambda attack: not attack.trains_shadows)
 
 
 SCENARIOS: Registry[Callable[..., Scenario]] = Registry(
     "scenario", "privaudit.scenarios"
 )
-
+"""Each makes a scenario of ``shadows``: how many models its attacks train for each
+attacked client, where they train any."""
 
 OF_SCORES = Scenario(
     SCORES, "How well do these scores tell members from non-members?", SCORES, {}
@@ -153,11 +144,7 @@ OF_SCORES = Scenario(
 
 
 def find_plan(name: str) -> Scenario:
-    """Return what an audit of that name is about, that of scores included.
-
-    Raises:
-        UnknownNameError: No scenario has that name.
-    """
+    """Return what an audit of that name is about, that of scores included."""
     return OF_SCORES if name == SCORES else SCENARIOS.find(name)()
 
 

@@ -52,6 +52,13 @@ def alike(*parts: Sequence[Tensors]) -> list[list[int]]:
     return list(groups.values())
 
 
+def equal(one: Tensors, other: Tensors) -> bool:
+    """Say whether two sets of tensors have the same names and the same numbers."""
+    return one.keys() == other.keys() and all(
+        torch.equal(tensor, other[name]) for name, tensor in one.items()
+    )
+
+
 def distinct(*parts: Sequence[Tensors]) -> tuple[list[int], list[int]]:
     """Return where each different entry first stands, and which of those each one is.
 

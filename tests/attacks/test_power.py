@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from privaudit import Audit, Auditor, train
+from privaudit.auditing.attack_result import paired_scores
 from privaudit.auditing.scenario import find_scenario
 from privaudit.statistics.comparisons import Comparison, pooled_paired_auroc_difference
 
@@ -31,16 +32,8 @@ def audit(tmp_path_factory: pytest.TempPathFactory) -> Audit:
 
 def gain(audit: Audit, attack: str) -> Comparison:
     """By how much an attack's AUROC exceeds the loss threshold's, client by client."""
-    better, plain = (
-        audit.results[attack].clients,
-        audit.results["loss-threshold"].clients,
-    )
-    return pooled_paired_auroc_difference(
-        [
-            (one.scores, other.scores, one.is_member)
-            for one, other in zip(better, plain, strict=True)
-        ]
-    )
+    better, plain = (audit.results[n].clients for n in (attack, "loss-threshold"))
+    return pooled_paired_auroc_difference(paired_scores(better, plain))
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ NAMES = [
     ),
     "difficulty-calibration",  # on models that write the ratio to the frozen model
 ]
-EACH, STEPS = 24, 150
+EACH, STEPS = 40, 300
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def world() -> Callable[[bool], World]:
                 zip(asked.items(), coins, strict=True)
             )
         }
-        trainer = LoraFedAvg(epochs=STEPS, batch_size=0, learning_rate=0.02)
+        trainer = LoraFedAvg(epochs=STEPS, batch_size=0, learning_rate=0.01)
         played = play_toy(trainer, task=task, shards=shards)
         return World(*played.watched("server", asked), coins)
 
@@ -137,7 +137,7 @@ def _loss(task: Task, records: Records, number: int, tuning: Tuning) -> Tensor:
 def test_the_norm_is_that_of_one_records_gradient(
     world: Callable[[bool], World],
 ) -> None:
-    case = world(True)
+    case = world(False)  # of what was memorised norms are small, and vary most
     task, target = case.adversary.task, case.targets[0]
     model = {n: t for n, t in target.reconstructed.model.items() if "layer" in n}
     for number in range(3):

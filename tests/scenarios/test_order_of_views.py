@@ -8,7 +8,8 @@ from privaudit import Auditor, train
 from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.default_attacks import LOSS
-from privaudit.auditing.dominated_views import as_weaker, attack_in_place
+from privaudit.auditing.dominated_views import as_weaker
+from privaudit.auditing.named_attacks import attack_in_place
 from privaudit.auditing.scenario import SCENARIOS, Scenario
 from privaudit.core.errors import ViewError
 from privaudit.federated.runs.runs import Run

@@ -57,13 +57,7 @@ class Amplifier:
     def craft(
         self, server: "ActiveServer", candidates: Records, record: int
     ) -> Tensors:
-        """Return what is sent in place of what the rule says.
-
-        Args:
-            server: Who sends.
-            candidates: All that are asked about.
-            record: The place among them of the one that is amplified.
-        """
+        """Return what is sent to amplify one candidate, given its place among all."""
         others = torch.arange(len(candidates)) != record
         odd = candidates.pick(torch.full((self.copies,), record))
         wrong = torch.full_like(odd.labels, server.likeliest_wrong(candidates, record))
@@ -89,9 +83,7 @@ class ActiveServer:
     Attributes:
         trainer: Public, and so are its parameters. Its clients keep nothing, and train
             what they receive.
-        task: What every party knows.
         by_rule: What the rule would send.
-        seeds: Its own.
     """
 
     trainer: Trainer
@@ -164,15 +156,7 @@ def amplify(
     ask: Ask,
     how: Amplifier,
 ) -> Amplified:
-    """Send a crafted model for each record, and score the answers.
-
-    Args:
-        server: Who asks.
-        candidates: All that it knows of the client's, members or not.
-        chosen: Places of those that are amplified, a round each.
-        ask: Has the client train on what is sent, and returns its upload.
-        how: The models are made.
-    """
+    """Send a crafted model for each chosen candidate, a round each, and score the answers."""
     coins = paired_coins(candidates, how.shadows, server.seeds.stream("active coins"))
     sent = tuple(how.craft(server, candidates, record) for record in chosen)
     honest = ask(0, server.by_rule)

@@ -1,4 +1,4 @@
-"""What an active server learns that one who only looks does not, and who would notice.
+"""Active-server audit: what it learns beyond a passive one, and who would notice.
 
 A finished run goes on for some rounds more, in which one client alone takes part: in
 the first it is sent what the rule says, in each of the others a model that amplifies
@@ -59,7 +59,6 @@ class ClientCheck:
     """How a client-side check fares.
 
     Attributes:
-        name: Of the check.
         detected: The share of crafted broadcasts that raise an alarm.
         false_alarms: The share of the rule's that do.
     """
@@ -187,9 +186,6 @@ def _chosen(
 
     Of records that share a coin the first one alone: each that is asked about is then a
     trial of its own.
-
-    Raises:
-        ConfigError: They are too few, or a client is named twice.
     """
     if len(set(clients)) < len(clients):
         raise ConfigError(
@@ -232,13 +228,7 @@ def _single_out(
 ) -> _Singled:
     """Ask one client about some of its candidates, in rounds after all that there were.
 
-    Args:
-        run: The run.
-        client: Who is singled out.
-        chosen: Which of its candidates.
-        how: Models are crafted.
-        seeds: The adversary's.
-        messages: All that was sent so far, to which these are added.
+    What is sent is added to the messages.
     """
     population, trainer = run.population, run.trainer
     earlier = _broadcasts(run, client)

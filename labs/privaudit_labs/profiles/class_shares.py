@@ -1,4 +1,4 @@
-"""Which classes does a client hold, and how much of each? Read off its model.
+"""Class shares: which classes a client holds, and how much of each, read off its model.
 
 Nothing of the client's records is known to this adversary. It trains shadow clients on
 reference records with shares of the classes drawn at random, and regresses these shares
@@ -45,11 +45,11 @@ def infer_class_shares(
 ) -> list[list[Estimate]]:
     """Return the estimated share of each class among each client's members."""
     asked, trained = _halves(adversary)
-    pools = [_pool(adversary, t, shadows, classes, trained) for t in targets]
-    models = shadow_models(adversary, targets, pools)
+    splits = [_split(adversary, t, shadows, classes, trained) for t in targets]
+    models = shadow_models(adversary, targets, splits)
     found = []
-    for target, pool, alike in zip(targets, pools, models, strict=True):
-        shares = np.stack([_shares(pool.shard(n), classes) for n in range(shadows)])
+    for target, split, alike in zip(targets, splits, models, strict=True):
+        shares = np.stack([_shares(split.shard(n), classes) for n in range(shadows)])
         known = _leanings(adversary, alike, asked)
         answers = _leanings(adversary, [target.reconstructed.model], asked)
         found.append(_regress(known, shares, answers))
@@ -65,7 +65,7 @@ def _halves(adversary: Adversary) -> tuple[Records, Tensor]:
     return public.pick(~half), half
 
 
-def _pool(
+def _split(
     adversary: Adversary, target: Target, shadows: int, classes: int, allowed: Tensor
 ) -> ShadowSplit:
     """Draw shadows as large as the client probably is, or as there are records for."""

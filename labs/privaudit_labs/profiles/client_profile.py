@@ -1,4 +1,4 @@
-"""What does a server learn of whole clients, not of single records?"""
+"""Client profile: what does a server learn of whole clients, not of single records?"""
 
 from privaudit.auditing.attack import ATTACKS
 from privaudit.auditing.scenario import SCENARIOS, Scenario
@@ -13,9 +13,6 @@ def client_profile(shadows: int = 50) -> Scenario:
     The share of its candidates that each trained on, and the share of each class, are
     estimated with intervals; RMIA's shadow models serve both, and further ones with
     known shares of the classes.
-
-    Args:
-        shadows: Shadow models for each attacked client.
     """
     return Scenario(
         name=NAME,

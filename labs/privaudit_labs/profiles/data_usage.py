@@ -1,4 +1,4 @@
-"""How much of its candidates did a client train on? Estimated from their signals.
+"""Data usage: how much of its candidates a client trained on, by their signals.
 
 A membership inference attack asks of each record; here its guesses are counted, and the
 count freed of their errors. The shadow models are those of the scenario's attacks.

@@ -1,4 +1,4 @@
-"""Shares that were inferred of clients beside the true ones, with their intervals."""
+"""Inferred shares of clients beside the true ones, with their intervals."""
 
 import math
 from collections.abc import Mapping
@@ -219,11 +219,7 @@ def _is_nearer(
 def _rates(
     counts: Float[np.ndarray, "4 models"],
 ) -> tuple[Float[np.ndarray, " models"], Float[np.ndarray, " models"]]:
-    """Return false-positive rates, and by how much the true-positive ones are larger.
-
-    Args:
-        counts: Of hits, members, alarms and others.
-    """
+    """Return false-positive rates, and by how much the true-positive ones are larger."""
     hits, members, alarms, others = counts
     false = alarms / np.maximum(others, 1)
     return false, hits / np.maximum(members, 1) - false

@@ -1,4 +1,4 @@
-"""What removal does in other trainings: several runs of one setting, and their means."""
+"""Removal over several runs of one setting: the means of its effects."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,6 @@ class Effect:
     """A mean over runs of what differs between two trainings, with Student's interval.
 
     Attributes:
-        auroc: Of the headline attack.
         loss: Of the mean privacy loss.
         as_exposed: Of the share that loses as much as those who went.
     """
@@ -61,11 +60,7 @@ def check_replicates(runs: Sequence[Run]) -> None:
 
 
 def over_runs(removals: Sequence[Removal]) -> RemovalOverRuns:
-    """Return the means of several runs' effects.
-
-    Args:
-        removals: Of at least two runs.
-    """
+    """Return the means of the effects in at least two runs."""
     return RemovalOverRuns(
         removals,
         _mean([one.exposed_effect for one in removals]),

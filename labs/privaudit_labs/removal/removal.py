@@ -1,4 +1,4 @@
-"""What is won by training again without the most exposed records, and who pays for it.
+"""Removal of the most exposed records: what training without them wins, and who pays.
 
 Whose records are left out is safe. But the others lean on them: where outliers are
 gone, others become outliers (the onion effect). So those that stay are compared with
@@ -27,6 +27,7 @@ from privaudit.auditing.attack_result import (
     ClientScores,
     knowing_shadows_of,
     leak_auroc,
+    paired_scores,
 )
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.auditor import Auditor
@@ -67,7 +68,6 @@ class Kept:
     """What the records that stay lose in one run: intervals know of no other training.
 
     Attributes:
-        run: Its name.
         auroc: Of the headline attack, on them alone.
         loss: Their mean privacy loss, in deviations.
         as_exposed: The share of them whose loss is at least the least one of the
@@ -106,7 +106,6 @@ class Removal:
         scenario: Who attacks.
         attack: The headline attack.
         share: Of each attacked client's candidates that went, at most.
-        gone: How many went.
         threshold: The least privacy loss among them, when they were chosen.
         everyone: The headline's AUROC in the run as it was, on all candidates.
         before: What the others lose in the run as it was.
@@ -207,11 +206,7 @@ def retrain_without(
 
 
 def _exposed_records(audit: Audit, share: float, seed: int) -> ExposedRecords:
-    """Return the records that an audit ranked.
-
-    Raises:
-        ConfigError: It has no ranks, or had the randomness that is to measure.
-    """
+    """Return the records that an audit ranked."""
     run, name = audit.run, audit.scenario.name
     again = f"`privaudit attack {run.name} --scenario {name} --shadows 32`"
     found = audit.part(RECORD_EXPOSURE)
@@ -240,11 +235,7 @@ def _exposed_records(audit: Audit, share: float, seed: int) -> ExposedRecords:
 
 
 def _attacks_again(audit: Audit) -> tuple[list[str], int]:
-    """Return which attacks an audit had besides its scenario's, and how many shadows.
-
-    Raises:
-        ConfigError: They cannot be made again as they were.
-    """
+    """Return which attacks an audit had besides its scenario's, and how many shadows."""
     made = {
         name: leak.settings
         for name, leak in audit.results.items()
@@ -278,11 +269,7 @@ def _shadowed(audit: Audit) -> int:
 def _choose(
     records: ExposedRecords, share: float, seeds: Seeds
 ) -> tuple[Int[np.ndarray, " gone"], Int[np.ndarray, " others"]]:
-    """Return the positions that go, and as many of each client at random.
-
-    Raises:
-        ConfigError: They are too few.
-    """
+    """Return the positions that go, and as many of each client at random."""
     client, position = np.array(records.client), np.array(records.record)
     loss, gone, others = records.losses, list[int](), list[int]()
     for name in dict.fromkeys(records.client):
@@ -380,10 +367,7 @@ def _kept(one: _Measured, threshold: float) -> Kept:
 
 
 def _paired(first: _Measured, second: _Measured, threshold: float) -> Paired:
-    groups = [
-        (ours.scores, theirs.scores, ours.is_member)
-        for ours, theirs in zip(first.clients, second.clients, strict=True)
-    ]
+    groups = paired_scores(first.clients, second.clients)
     reach = first.losses >= threshold, second.losses >= threshold
     return Paired(
         knowing_shadows_of(first.clients, second.clients)(

@@ -80,13 +80,7 @@ class SuffixDraws:
         starts: Int[Tensor, " records"],
         rng: np.random.Generator,
     ) -> Draws:
-        """Draw the suffixes of some records.
-
-        Args:
-            records: With answers.
-            starts: The place in each answer at which its suffix begins.
-            rng: Draws tokens.
-        """
+        """Draw the suffixes of some records, each from a place in its answer on."""
         exact, near = (np.zeros(len(records), np.int64) for _ in range(2))
         if not len(records):
             return Draws(exact, near, self.tries)

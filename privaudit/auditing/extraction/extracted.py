@@ -17,7 +17,6 @@ class ExtractedClient:
     """What one client's model says of the client's candidates.
 
     Attributes:
-        client: Its name.
         table: Of all candidates, in their order.
         drawn: Candidates whose suffixes were drawn, chosen without their membership.
         draws: What came of that.

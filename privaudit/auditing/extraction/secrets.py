@@ -11,7 +11,6 @@ without their fit of its tail.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -33,7 +32,6 @@ class SecretScores:
     """What one client's model says of secrets in its canaries' places.
 
     Attributes:
-        client: Its name.
         logs: Log-likelihood of a canary with its own secret, and then with each other.
     """
 
@@ -59,10 +57,7 @@ class SecretScores:
 
 
 def expected_exposure(secrets: int) -> float:
-    """Return the mean exposure of a secret that nobody trained on, in bits.
-
-    Args:
-        secrets: That are compared, its own among them; at least one.
+    """Return the mean exposure, in bits, of one of so many secrets that nobody trained on.
 
     Example:
         >>> round(expected_exposure(2), 3), round(expected_exposure(64), 3)
@@ -93,14 +88,7 @@ def score_secrets(
     canaries: Tensor,
     others: Int[Tensor, "canaries secrets tokens"],
 ) -> SecretScores:
-    """Score secrets in the places of a client's canaries.
-
-    Args:
-        adversary: Who asks.
-        target: The client.
-        canaries: Which of its candidates they are: a mask, or their numbers.
-        others: The tokens of each canary's other secrets.
-    """
+    """Score other secrets' tokens in the places of a client's canaries."""
     model, candidates = target.reconstructed.model, target.candidates
 
     def score() -> SecretScores:
@@ -126,10 +114,3 @@ def with_others(
         places = kinds[row * count : (row + 1) * count] == ANSWER
         ids[row * count : (row + 1) * count][places] = filled.flatten()
     return replace(records.pick(many), words=TokenSequences(ids, kinds))
-
-
-def joined(
-    scores: Sequence[SecretScores],
-) -> Float[np.ndarray, " canaries"]:
-    """Return the exposures of all clients' canaries, in bits."""
-    return np.concatenate([one.exposure for one in scores])

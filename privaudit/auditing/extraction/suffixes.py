@@ -110,35 +110,13 @@ class AnswerTable:
 def is_extractable(
     log_probabilities: Float[np.ndarray, " records"], tries: int, p: float
 ) -> Bool[np.ndarray, " records"]:
-    """Say which suffixes come within so many draws with probability p: (n, p).
-
-    Args:
-        log_probabilities: log p_z.
-        tries: n, at least 1.
-        p: In (0, 1).
+    """Say which suffixes come within n draws, at least 1, with probability p in (0, 1).
 
     Example:
         >>> is_extractable(np.log([0.5, 0.1, 0.0699, 0.06]), tries=10, p=0.5)
         array([ True,  True,  True, False])
     """
     return log_probabilities >= math.log(-math.expm1(math.log1p(-p) / tries))
-
-
-def tries_needed(
-    log_probabilities: Float[np.ndarray, " records"], p: float
-) -> Float[np.ndarray, " records"]:
-    """Return the least n with which each suffix is (n, p)-extractable; at least 1.
-
-    Infinite where it cannot be drawn, or p_z is 0 to rounding.
-
-    Example:
-        >>> tries_needed(np.log([1.0, 0.5, 0.01]), p=0.9)
-        array([  1.,   4., 230.])
-    """
-    chance = np.exp(np.minimum(log_probabilities, 0.0))
-    with np.errstate(divide="ignore"):
-        needed = math.log1p(-p) / np.log1p(-chance)
-    return np.maximum(1.0, np.ceil(needed))
 
 
 @torch.no_grad()
@@ -202,11 +180,7 @@ def _ask(
 
 
 def answered(records: Records) -> tuple[TokenSequences, PictureTokens]:
-    """Return the words and pictures of records, each of which has an answer.
-
-    Raises:
-        ConfigError: One has none.
-    """
+    """Return the words and pictures of records, each of which has an answer."""
     words, pictures = records.words, records.tokens
     if words is None or pictures is None or not (words.kinds == ANSWER).any(1).all():
         raise ConfigError(

@@ -35,12 +35,7 @@ class ClassesAndFeatures:
 
     @classmethod
     def learn(cls, public: Records, reads_features: bool) -> "ClassesAndFeatures":
-        """Return the description that public records give.
-
-        Args:
-            public: Of all classes.
-            reads_features: Whether features say anything about records.
-        """
+        """Return the description that public records give."""
         features = public.features.double()
         hot = one_hot(public.labels).double()
         counts = hot.sum(dim=0).clamp(min=1)
@@ -84,11 +79,7 @@ class Words:
 
     @classmethod
     def learn(cls, public: Records) -> "Words":
-        """Return the description that public records give.
-
-        Raises:
-            AttackError: There are no texts.
-        """
+        """Return the description that public records give."""
         if public.words is None:
             raise AttackError(
                 "Texts were to be read out of uploads, but nothing is known of this "
@@ -110,11 +101,7 @@ Description = ClassesAndFeatures | Words
 
 
 def learn_description(task: Task) -> Description:
-    """Return what can be read of a task's records.
-
-    Raises:
-        AttackError: They are texts of which nothing is known.
-    """
+    """Return what can be read of a task's records."""
     if task.kind == "generation":
         return Words.learn(task.public)
     owners = isinstance(task.backbone, OwnersModel)

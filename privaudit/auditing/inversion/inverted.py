@@ -35,7 +35,6 @@ class InvertedClient:
     """What was read of one client's records.
 
     Attributes:
-        client: Its name.
         description: In what terms.
         estimate: What all its uploads tell of the batch as a whole.
         matched: Single records, where an upload was of few; None elsewhere.
@@ -93,15 +92,9 @@ def invert(
     rounds: int,
     most_matched: int,
 ) -> list[InvertedClient]:
-    """Return what uploads tell of each target's records.
+    """Return what uploads tell of each target's records; of candidates their number counts.
 
-    Args:
-        adversary: Who looks.
-        targets: Whose uploads; of candidates only their number counts.
-        examples: Stand-ins for each start of training, at least 2.
-        rounds: Uploads of each client that are read together, at most.
-        most_matched: Records of an upload that are matched one by one, at most; 0
-            matches none.
+    The settings are those of :class:`privaudit.attacks.upload_inversion.UploadInversion`.
 
     Raises:
         ViewError: The adversary sees neither uploads nor sums of them.

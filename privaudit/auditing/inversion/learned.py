@@ -91,7 +91,7 @@ def _predicted(
     return centre + steepness * (asked - middle)
 
 
-PENALTIES = tuple(10.0**power for power in range(-8, 4))
+PENALTIES = tuple(10.0**exponent for exponent in range(-8, 4))
 """Of ridge regression, in units of a stand-in's mean squared distance from the others."""
 
 
@@ -119,7 +119,6 @@ class LearnedInversion:
     """Inverts uploads by examples of the adversary's making.
 
     Attributes:
-        adversary: Who does.
         description: What is read.
         sizes: Records of a client's stand-ins.
         examples: Stand-ins for each start of training.
@@ -137,11 +136,7 @@ class LearnedInversion:
         return []
 
     def estimate(self, target: Target) -> BatchEstimate:
-        """Return what a client's uploads, or the sums with them, tell of its batch.
-
-        Raises:
-            ViewError: The adversary sees neither.
-        """
+        """Return what a client's uploads, or the sums with them, tell of its batch."""
         seen = seen_uploads(self.adversary, target.client, self.rounds)
         size = self.sizes[target.client]
         batches, groups = self._batches(size), self._groups(seen[0].clients)
@@ -251,9 +246,6 @@ def batch_sizes(adversary: Adversary, targets: Sequence[Target]) -> dict[ClientI
 
     As many as its upload says, else as the coin gives; but most are given the median,
     which is within a factor of two, so that one set of stand-ins serves them all.
-
-    Raises:
-        ViewError: The adversary sees neither uploads nor sums of them.
     """
     expected = {}
     for target in targets:
@@ -275,16 +267,12 @@ def ridge(
     outputs: Float[Tensor, "examples outputs"],
     asked: Float[Tensor, " inputs"],
 ) -> tuple[Float[Tensor, " outputs"], Float[Tensor, " outputs"]]:
-    """Return outputs predicted by ridge regression, and the share of variance it tells.
+    """Return outputs that centred inputs predict by ridge regression, and how well.
 
-    Each output has the penalty whose predictions of other folds are best. Example n is
+    How well is the share of variance told. Each output has the penalty whose predictions
+    of other folds are best. Example n is
     in fold n modulo ``FOLDS``; folds share no public record, else known records would
     be recognised, and taken for the variance of new ones.
-
-    Args:
-        inputs: Centred.
-        outputs: Of the same examples.
-        asked: Of which the outputs are predicted.
     """
     centre = outputs.mean(dim=0)
     about = outputs - centre

@@ -38,7 +38,6 @@ class MatchedBatch:
 
     Attributes:
         features: Of unit length.
-        labels: Their classes.
         distance: Of the uploads, relative to the real one; 0 is a match.
     """
 

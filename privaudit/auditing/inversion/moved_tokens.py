@@ -74,15 +74,10 @@ def tokens_of(records: Records) -> tuple[Int[Tensor, " pairs"], Int[Tensor, " pa
 def read_tokens(
     adversary: Adversary, uploads: Sequence[SeenUpload], count: float
 ) -> ReadTokens | None:
-    """Return which tokens uploads tell; None where they tell none.
+    """Return which tokens uploads of so many records tell; None where they tell none.
 
     So it is without a table, where nothing of it moved or all did, where weights decay,
     which moves each row that is not zero, and of sums, whose rounding moves rows, too.
-
-    Args:
-        adversary: Who reads. It knows the frozen model, and public texts.
-        uploads: Of one client, or sums with it.
-        count: Of how many records they are.
     """
     task = adversary.task
     if task.public.words is None or not isinstance(task.backbone, Classifier):

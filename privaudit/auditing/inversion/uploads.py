@@ -26,7 +26,6 @@ class SeenUpload:
     """What one client sent in a round, or the sum of several, beside what it received.
 
     Attributes:
-        round: Of the upload.
         sent: Tensors by name, weights included.
         received: What training began from.
         clients: How many are in it: 1, or more for a sum.
@@ -103,12 +102,7 @@ class SeenUpload:
 
 
 def seen_uploads(adversary: Adversary, client: ClientId, most: int) -> list[SeenUpload]:
-    """Return some uploads of a client, evenly spaced; sums where only those are seen.
-
-    Args:
-        adversary: Who looks.
-        client: Whose.
-        most: Rounds at most, at least 1.
+    """Return a client's uploads, evenly spaced, at most so many; or sums with it.
 
     Raises:
         ViewError: The adversary sees neither.

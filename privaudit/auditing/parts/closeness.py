@@ -1,4 +1,4 @@
-"""How close a rebuilt model is to the true one, with the wrong clients as null."""
+"""Reconstruction fidelity: how close rebuilt models are, with the wrong clients as null."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -64,17 +64,9 @@ class ReconstructionFidelity:
 def measure_closeness(
     run: Run, adversary: Adversary, targets: Sequence[Target]
 ) -> Closeness | None:
-    """Return how close the estimated models are; None if none is an estimate.
-
-    Args:
-        run: Holds the true personal models.
-        adversary: Its view gives the part that all clients share.
-        targets: With their rebuilt models.
-    """
-    if (
-        not all(target.reconstructed.estimated for target in targets)
-        or len(targets) < 2
-    ):
+    """Return how close the estimated models are; None if none is an estimate."""
+    all_estimated = all(target.reconstructed.estimated for target in targets)
+    if not all_estimated or len(targets) < 2:
         return None
     if adversary.task.kind == "generation":
         return _closeness_of_writers(run, adversary, targets)

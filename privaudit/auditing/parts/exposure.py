@@ -1,4 +1,4 @@
-"""How exposed are the secrets that were planted, of members and of others?
+"""Exposure of planted secrets, of members and of others.
 
 Source: Carlini et al., "The secret sharer", USENIX Security 2019.
 """
@@ -11,7 +11,6 @@ import numpy as np
 from privaudit.auditing.audit_part import AuditPart
 from privaudit.auditing.extraction.secrets import (
     expected_exposure,
-    joined,
     secret_scores,
 )
 from privaudit.auditing.parts.extraction import share
@@ -47,25 +46,16 @@ def _measure(played: PlayedScenario) -> SecretExposure | None:
     canaries = played.run.population.canaries
     if not found or canaries is None:
         return None
-    asked = [
-        played.run.population.asked_about(one.client, canaries=True) for one in found
-    ]
-    truth = played.run.ledger.is_member[
-        np.concatenate([rows[np.isin(rows, canaries.indices)] for rows in asked])
-    ]
-    return summarise(joined(found), truth, found[0].logs.shape[1])
+    rows = np.concatenate([played.records(one.client) for one in found])
+    truth = played.run.ledger.is_member[rows[np.isin(rows, canaries.indices)]]
+    bits = np.concatenate([one.exposure for one in found])
+    return summarise(bits, truth, found[0].logs.shape[1])
 
 
 def summarise(
     bits: np.ndarray, truth: np.ndarray, secrets: int
 ) -> SecretExposure | None:
-    """Return exposures of members and others; None where one of them is missing.
-
-    Args:
-        bits: Exposure of each canary.
-        truth: Whether it was trained on.
-        secrets: That each was compared with, its own among them.
-    """
+    """Summarise canaries' exposures in bits; None without members, or without others."""
     first = share([bits >= math.log2(secrets)], [truth])
     if first is None:
         return None

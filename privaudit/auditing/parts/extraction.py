@@ -1,4 +1,4 @@
-"""How many records can be drawn out of a model that writes, of members and of others?
+"""Extracted texts: how many can be drawn out of a model, of members and of others.
 
 A text that many records resemble is drawn for others, too: candidates that nobody
 trained on are of the same clients, by a fair coin, and what is drawn of them was not
@@ -67,14 +67,7 @@ def shown(prefix: float, how: str) -> str:
 
 
 def share(hits: Sequence[Hits], truth: Sequence[Hits]) -> ExtractedShare | None:
-    """Return the shares of members and of others, over all clients.
-
-    None where there are no members, or no others.
-
-    Args:
-        hits: Of each client's units, whether they are extracted.
-        truth: Of the same, whether they were trained on.
-    """
+    """Return the extracted shares of all clients' members and others; None without either."""
     hit, member = np.concatenate(hits), np.concatenate(truth)
     counts = [(int(hit[of].sum()), int(of.sum())) for of in (member, ~member)]
     if not all(size for _, size in counts):
@@ -100,8 +93,7 @@ def _measure(played: PlayedScenario) -> ExtractedTexts | None:
         ]
         if (measured := share(by_unit, truth)) is not None:
             shares[name] = measured
-    asked_about, one_run = played.run.population.asked_about, played.scenario.one_run
-    records = [asked_about(one.client, canaries=one_run) for one in found]
+    records = [played.records(one.client) for one in found]
     drawn = drawn_shares(played.run.ledger, attack, found, records)
     return ExtractedTexts(attack.p, shares, drawn)
 
@@ -123,14 +115,7 @@ def drawn_shares(
     found: Sequence[ExtractedClient],
     records: Sequence[Int[np.ndarray, " candidates"]],
 ) -> dict[str, ExtractedShare]:
-    """Return what came of real draws; empty where none were made.
-
-    Args:
-        ledger: The truth.
-        attack: Which drew.
-        found: What it found, of each client.
-        records: Positions of each client's candidates in the data set.
-    """
+    """Return what came of real draws; empty where none were made."""
     tries = found[0].draws.tries
     within = [of[one.drawn] for of, one in zip(records, found, strict=True)]
     units = [ledger.units(rows) for rows in within]

@@ -1,4 +1,4 @@
-"""How well were records read out of uploads? Set beside records that were not there.
+"""Inversion, judged: what was read of records, beside records that were not there.
 
 The attack that read them knew nothing of the candidates. Here the truth is opened, and
 what was read is compared with the client's members, and, in the same way, with its
@@ -33,7 +33,6 @@ LABELS = "share of labels recovered"
 RETRIEVED = "nearest candidate of a reconstruction is one"
 PICTURES = "PSNR in dB of the nearest public picture"
 PRECISION, RECALL = "precision of tokens", "recall of tokens"
-MEASURES = (BATCH, NEAREST, LABELS, RETRIEVED, PICTURES, PRECISION, RECALL)
 SHOWN = 8  # pairs of each client
 
 
@@ -98,13 +97,7 @@ Row = Mapping[str, Pair]
 
 
 def judge(read: InvertedClient, members: Records, others: Records) -> dict[str, Pair]:
-    """Compare what was read of one client with its members, and with its others.
-
-    Args:
-        read: By the attack.
-        members: At least one.
-        others: Likewise.
-    """
+    """Compare what was read of one client with its members and its others, one at least."""
     row = {BATCH: _each(lambda records: _batch_cosine(read, records), members, others)}
     if isinstance(read.description, Words):
         return row | _tokens(read, read.description, members, others)
@@ -187,12 +180,8 @@ def _overlaps(
 def _pictures(run: Run, read: InvertedClient, positions: Sequence[Tensor]) -> Row:
     """Compare the public picture nearest to each reconstruction with the client's.
 
-    Empty where records are no pictures of one size.
-
-    Args:
-        run: It has the pictures.
-        read: Features that were read.
-        positions: In the data set, of public records, of members and of others.
+    Empty where records are no pictures of one size. The positions are those of public
+    records, of members and of others.
     """
     public, *own = positions
     members, others = (_pairs(run, read, public, places) for places in own)

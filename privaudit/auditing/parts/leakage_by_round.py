@@ -1,4 +1,4 @@
-"""When did it leak? What single rounds, or all up to one, tell about members."""
+"""Leakage by round: what single rounds, or all up to one, tell about members."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +27,6 @@ class LeakageByRound:
     """What one attack learned from each round.
 
     Attributes:
-        attack: Its name.
         meaning: What a round's figure is about, in words.
         by_round: AUROC over the clients that sent something in the round.
     """

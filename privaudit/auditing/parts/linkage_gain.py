@@ -1,4 +1,4 @@
-"""What models without names reveal beyond the rest of a view, given the truth."""
+"""Linkage gain: what models without names reveal beyond the rest of a view."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from privaudit.auditing.attack import Target
-from privaudit.auditing.attack_result import AttackResult, ClientScores
+from privaudit.auditing.attack_result import AttackResult, paired_scores
 from privaudit.auditing.audit_part import AuditPart
 from privaudit.auditing.linkage import without_suspects
 from privaudit.auditing.played_scenario import PlayedScenario
@@ -69,23 +69,14 @@ def measure_linkage_gain(
         attack=attack,
         auroc_without=alone[attack].auroc,
         auroc_difference={
-            name: _difference(linked[name].clients, leak.clients)
+            name: pooled_paired_auroc_difference(
+                paired_scores(linked[name].clients, leak.clients)
+            )
             for name, leak in alone.items()
         },
         linked_right=proportion(sum(right), len(right)),
         linked_right_by_chance=float(np.mean(by_chance)),
         suspects=max(len(target.reconstructed.suspects) for target in targets),
-    )
-
-
-def _difference(
-    linked: Sequence[ClientScores], alone: Sequence[ClientScores]
-) -> Comparison:
-    return pooled_paired_auroc_difference(
-        [
-            (one.scores, other.scores, one.is_member)
-            for one, other in zip(linked, alone, strict=True)
-        ]
     )
 
 

@@ -1,4 +1,4 @@
-"""What canaries of one run show about epsilon.
+"""One-run audit: what canaries of one run show about epsilon.
 
 Every candidate, or every canary planted among them, is in or out by a coin of its own,
 so one run holds as many trials as canaries. A score is an attack's, or, for a canary in
@@ -40,6 +40,7 @@ from privaudit.statistics.epsilon.bound import (
 from privaudit.statistics.epsilon.one_run import FDPOneRun, OneRunGuesses, RankedGuesses
 
 BY_SECRET = "likelihood of its secret beside others"
+BY_GRADIENT = "movement against its gradient"
 SHARE_GUESSED = 0.1  # in, and as many out
 FEWEST = 10  # canaries: a tenth of fewer is none
 KINDS = {
@@ -52,11 +53,7 @@ KINDS = {
 
 
 def refuse_unbounded(run: Run, scenario: str) -> None:
-    """Refuse a bound on epsilon where no record had a coin of its own.
-
-    Raises:
-        AttackError: Groups of records share a coin, or no coin chose members.
-    """
+    """Refuse a bound on epsilon where no record had a coin of its own."""
     if run.ledger.group is not None:
         raise AttackError(
             f"{scenario} was requested, and {run.name} has groups of records that "
@@ -128,14 +125,15 @@ def audit_one_run(
         if canaries is not None:
             selected = np.isin(one.records, canaries.indices)
         canary_scores = secrets[number].margin if secrets else client_scores[selected]
-        ranks.append(_ranks(canary_scores))
+        ranks.append(mean_ranks(canary_scores) / (len(canary_scores) + 1))  # in (0, 1)
         scores.append(_standardised(canary_scores))
         coins.append(one.is_member[selected])
     ranked, standard = (
         OneRunCanaries(np.concatenate(values), np.concatenate(coins))
         for values in (ranks, scores)
     )
-    first, *others = _bounds(ranked, standard, _delta(privacy))
+    delta = float(privacy["claimed"]["delta"] or 1e-5)  # usual where none is claimed
+    first, *others = _bounds(ranked, standard, delta)
     proved = privacy["certified"][view.partition(":")[0]]
     protects = {name: proved[name] for name in ("adjacency", "unit") if name in proved}
     claimed, certified = (
@@ -144,11 +142,7 @@ def audit_one_run(
     )
     return OneRunAudit(
         KINDS[None if canaries is None else canaries.kind],
-        BY_SECRET
-        if secrets
-        else "movement against its gradient"
-        if crafted
-        else attack,
+        BY_SECRET if secrets else BY_GRADIENT if crafted else attack,
         first,
         tuple(others),
         judge_claim(claimed, certified, first),
@@ -197,21 +191,10 @@ def _moved_against(
     return moved.double().numpy()
 
 
-def _ranks(scores: Float[np.ndarray, " some"]) -> Float[np.ndarray, " some"]:
-    """Return ranks in (0, 1); ties share one."""
-    ranked: Float[np.ndarray, " some"] = mean_ranks(scores) / (len(scores) + 1)
-    return ranked
-
-
 def _standardised(scores: Float[np.ndarray, " some"]) -> Float[np.ndarray, " some"]:
     """Return scores of mean 0 and standard deviation 1; equal ones stay equal."""
     spread = scores.std()
     return (scores - scores.mean()) / (spread if spread > 0 else 1.0)
-
-
-def _delta(privacy: Mapping[str, Any]) -> float:
-    """Return the claim's delta, or what is usual where nothing is claimed."""
-    return float(privacy["claimed"]["delta"] or 1e-5)
 
 
 def _audit(played: PlayedScenario) -> OneRunAudit:

@@ -1,4 +1,4 @@
-"""Where no coin chose the members: what the trained models tell beyond a baseline.
+"""PANORAMIA, where no coin chose the members: what models tell beyond a baseline.
 
 Two classifiers tell members from others, each fitted to some of them and asked about the
 rest. The baseline knows a record's client, class and score under the model before
@@ -29,7 +29,6 @@ from privaudit.auditing.parts.untrained_control import (
     attack_untrained,
     can_attack_untrained,
 )
-from privaudit.auditing.played_scenario import PlayedScenario
 from privaudit.core.limits import check_limit
 from privaudit.statistics.comparisons import paired_auroc_at
 from privaudit.statistics.estimate import Estimate
@@ -315,16 +314,11 @@ def _folds(
     return list(folds.split(truth, truth, cluster))
 
 
-def _compute(played: PlayedScenario) -> BeyondBaseline | None:
-    _, before, after = attack_untrained(played)
-    return beyond_baseline(before, after)
-
-
 PANORAMIA = AuditPart(
     "panoramia",
     BeyondBaseline | None,
     applies=can_attack_untrained,
-    compute=_compute,
+    compute=lambda played: beyond_baseline(*attack_untrained(played)[1:]),
     nothing=None,
     title="Beyond a baseline without the trained models",
 )

@@ -130,10 +130,18 @@ def expose_records(played: PlayedScenario) -> RecordExposure | None:
     truth = np.concatenate([c.scores.is_member for c in clients] or [np.zeros(0, bool)])
     if truth.all() or not truth.any():
         return None
-    losses = _losses(played) if _has_losses(played) else {}
+    trained_anyhow = any(  # shadow models, on the candidates
+        getattr(attack, "mode", "") == "online"
+        and getattr(attack, "shadows", 0) == played.shadows
+        for attack in played.scenario.attacks.values()
+    )
+    losses = _losses(played) if trained_anyhow else {}
     found = [losses.get(one.scores.client) for one in clients]
     exposed = [
-        _mean_rank(one) if loss is None else loss.whole.value
+        # Without a loss members' mean rank: others' tell of no exposure.
+        np.where(one.scores.is_member, one.ranks.mean(axis=0), np.nan)
+        if loss is None
+        else loss.whole.value
         for one, loss in zip(clients, found, strict=True)
     ]
     known = [
@@ -146,15 +154,6 @@ def expose_records(played: PlayedScenario) -> RecordExposure | None:
         _summary(known, played.shadows) if known else None,
         _properties(played, clients, exposed),
         _columns(clients, found),
-    )
-
-
-def _has_losses(played: PlayedScenario) -> bool:
-    """Say whether the attacks trained shadow models on the candidates anyhow."""
-    return any(
-        getattr(attack, "mode", "") == "online"
-        and getattr(attack, "shadows", 0) == played.shadows
-        for attack in played.scenario.attacks.values()
     )
 
 
@@ -190,12 +189,6 @@ def _by_unit(played: PlayedScenario, client: str, of: RecordLosses) -> RecordLos
     if len(value) < len(of.value):
         p_value = np.minimum(2 * p_value, 1.0)
     return RecordLosses(value, low, high, p_value)
-
-
-def _mean_rank(client: RankedClient) -> Float[np.ndarray, " candidates"]:
-    """Return members' mean ranks; others' tell of no exposure, and are left out."""
-    mean: Float[np.ndarray, " candidates"] = client.ranks.mean(axis=0)
-    return np.where(client.scores.is_member, mean, np.nan)
 
 
 def _summary(
@@ -270,20 +263,18 @@ def _columns(
         for one, loss in zip(scores, losses, strict=True)
     ]
     rows = np.concatenate(columns, axis=1).round(4).tolist()
-    value, low, high = ([_known(one) for one in row] for row in rows)
+    value, low, high = (
+        tuple(None if math.isnan(one) else one for one in row) for row in rows
+    )
     return ExposedRecords(
         tuple(np.concatenate(names).tolist()),
         tuple(np.concatenate([one.records for one in scores]).tolist()),
         tuple(np.concatenate([one.is_member for one in scores]).tolist()),
         tuple(np.concatenate([one.seen for one in clients]).tolist()),
-        tuple(value),
-        tuple(low),
-        tuple(high),
+        value,
+        low,
+        high,
     )
-
-
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else value
 
 
 RECORD_EXPOSURE = AuditPart(

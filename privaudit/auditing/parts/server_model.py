@@ -1,4 +1,4 @@
-"""What the attacks find out about the server's own model, in place of the clients'.
+"""Attacks on the server's own model, in place of the clients'.
 
 Where models write, the server has a model of its own: the average of all clients'. The
 attacks on it are the yardstick for what reconstructing each client adds.

@@ -1,4 +1,4 @@
-"""Whose record is it? What uploads tell about who trained on a record.
+"""Source inference: what uploads tell about who trained on a record.
 
 An adversary who knows that a record was trained on asks by whom. Where clients hold
 different classes, the class alone says much, so the same guess is made of candidates
@@ -19,8 +19,8 @@ from jaxtyping import Bool, Int
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.audit_part import AuditPart
 from privaudit.auditing.parts.leakage_by_round import ByUnit, Truth
-from privaudit.auditing.signals.signal_attack import class_medians
 from privaudit.auditing.signals.signals import measure_signals
+from privaudit.auditing.signals.thresholds import class_medians
 from privaudit.statistics.estimate import Estimate, two_proportions
 from privaudit.statistics.guesses import success_rate
 from privaudit.statistics.verdict import UNKNOWN_SAMPLING, Sampling
@@ -69,19 +69,16 @@ def infer_sources(
         int(right[~member].sum()),
         int((~member).sum()),
     )
+    sentence = "no evidence that uploads tell whose a record is, beyond its class"
+    if beyond.low > 0:
+        sentence = "uploads tell whose a record is, beyond what its class tells"
     return SourceInference(
         _share(right[member]),
         _share(right[~member]),
         beyond,
         1 / len(targets),
-        _sentence(beyond) if sampling == "coin" else f"no verdict. {UNKNOWN_SAMPLING}",
+        sentence if sampling == "coin" else f"no verdict. {UNKNOWN_SAMPLING}",
     )
-
-
-def _sentence(beyond: Estimate) -> str:
-    if beyond.low > 0:
-        return "uploads tell whose a record is, beyond what its class tells"
-    return "no evidence that uploads tell whose a record is, beyond its class"
 
 
 def _guesses(

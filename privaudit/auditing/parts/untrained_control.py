@@ -1,4 +1,4 @@
-"""Where no coin chose the members: the same attack on the model before any training.
+"""Untrained control, where no coin chose the members: the attack before any training.
 
 Members and non-members may then differ by more than training: by time, by place, by
 who gave consent. A model that has seen neither tells such a difference, too. So the
@@ -13,8 +13,8 @@ models?", COLM 2024, on members that were not chosen at random.
 
 from dataclasses import dataclass, replace
 
-from privaudit.auditing.attack import ATTACKS, Target
-from privaudit.auditing.attack_result import AttackResult
+from privaudit.auditing.attack import ATTACKS
+from privaudit.auditing.attack_result import AttackResult, paired_scores
 from privaudit.auditing.audit_part import AuditPart
 from privaudit.auditing.default_attacks import LOSS, TOKEN_LOSS
 from privaudit.auditing.played_scenario import PlayedScenario
@@ -29,7 +29,6 @@ class UntrainedControl:
     """One attack before and after training, on the same records.
 
     Attributes:
-        attack: Its name.
         before: Its AUROC on the first model that the server sent.
         after: On the models that the scenario shows.
         change: The latter less the former, paired by record.
@@ -59,15 +58,13 @@ def attack_untrained(
     before = played.attack_once(name, attack, alone, targets)
     after = played.results.get(name)
     if after is None:
-        models: list[Target] = list(played.targets)
-        after = played.attack_once(name, attack, played.adversary, models)
+        after = played.attack_once(name, attack, played.adversary, played.targets)
     return name, before, after
 
 
 def _compare(played: PlayedScenario) -> UntrainedControl:
     name, before, after = attack_untrained(played)
-    pairs = zip(after.clients, before.clients, strict=True)
-    groups = [(one.scores, other.scores, one.is_member) for one, other in pairs]
+    groups = paired_scores(after.clients, before.clients)
     change = pooled_paired_auroc_difference(groups).estimate
     return UntrainedControl(name, before.auroc, after.auroc, change)
 

@@ -93,14 +93,13 @@ def compare_properties(
 ) -> tuple[PropertyExposure, ...]:
     """Return each property's part in exposure, corrected for their number.
 
-    Args:
-        clients: Of each how exposed its records are, and which have which property.
-        classes: Their names; a class without one is called by its number.
+    Of each client: how exposed its records are, and which have which property.
     """
     names = sorted({name for _, properties in clients for name in properties}, key=_key)
     found = [_compare(name, clients) for name in names]
     tested = [one for one in found if one.auroc is not None]
-    adjusted = holm([_p_value(one.auroc) for one in tested if one.auroc])
+    sides = [(one.auroc, sign_turned(one.auroc)) for one in tested if one.auroc]
+    adjusted = holm([min(map(p_above_chance, both)) for both in sides])
     p_values = {one.name: float(p) for one, p in zip(tested, adjusted, strict=True)}
     return tuple(
         replace(
@@ -135,8 +134,3 @@ def _compare(
     return PropertyExposure(
         name, (having, lacking), pooled_auroc(groups) if enough else None
     )
-
-
-def _p_value(auroc: Estimate) -> float:
-    """Return a two-sided p-value of 0.5."""
-    return min(p_above_chance(auroc), p_above_chance(sign_turned(auroc)))

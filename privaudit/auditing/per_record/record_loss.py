@@ -38,14 +38,11 @@ class RecordLosses:
     p_value: Float[np.ndarray, " records"]
 
     def exposed(self, rate: float = 0.05) -> Bool[np.ndarray, " records"]:
-        """Return the records that lose something, at a rate of false discoveries.
+        """Return the records that lose something, at an expected rate of false discoveries.
 
         Source: Benjamini and Hochberg, "Controlling the false discovery rate", Journal
         of the Royal Statistical Society B 57, 1995; records whose coins are tossed
         independently have uncorrelated losses, though the same models give them.
-
-        Args:
-            rate: Of false ones among those returned, in expectation.
         """
         p_value = np.clip(self.p_value, 0, 1)
         ordered, count = np.sort(p_value), len(p_value)

@@ -42,7 +42,6 @@ class SharedLevel:
         attacks: So many, at least one.
         members: The share of members.
         others: The share of the other candidates.
-        beyond: The first less the second.
         independent: What both would be if attacks were independent of one another and
             of membership: the upper tail of a binomial.
     """
@@ -82,11 +81,7 @@ class SharedExposure:
 
 
 def rank_clients(results: Mapping[str, AttackResult]) -> list[RankedClient]:
-    """Return those clients that all attacks attacked, with their ranks by attack.
-
-    Args:
-        results: By attack; at least one.
-    """
+    """Return those clients that all attacks attacked, with their ranks by each of at least one."""
     by_attack = [{one.client: one for one in leak.clients} for leak in results.values()]
     ranked = []
     for name, first in by_attack[0].items():
@@ -104,11 +99,7 @@ def rank_clients(results: Mapping[str, AttackResult]) -> list[RankedClient]:
 
 
 def share_exposure(clients: Sequence[RankedClient]) -> SharedExposure:
-    """Return how many records several attacks point at.
-
-    Args:
-        clients: With at least one member and one other between them.
-    """
+    """Return how many records several attacks point at."""
     attacks = len(clients[0].ranks)
     seen = np.concatenate([one.seen for one in clients])
     is_member = np.concatenate([one.scores.is_member for one in clients])

@@ -33,8 +33,6 @@ class LoggedAttack(BaseModel):
     """What one attack of an audit was, and what it gave.
 
     Attributes:
-        attack: Its label.
-        settings: Its parameters.
         named: Whether it was named before any score was seen: the headline.
         n: Members and non-members.
         auroc: None where it could not be estimated.
@@ -65,8 +63,6 @@ class LoggedAudit(BaseModel):
     Attributes:
         time: When it was made, in UTC.
         privaudit: The version that made it.
-        scenario: Its name.
-        seed: Of the adversary's randomness.
         attacks: The headline first.
         planned: Whether the run was trained with a plan of its audits.
         deviations: By what this one is not as planned, in words.
@@ -127,15 +123,9 @@ def log_audit(
 ) -> None:
     """Add an audit to the log of its run.
 
-    Processes that do so at once wait for one another, and no line is lost.
-
-    Args:
-        run: In a folder.
-        scenario: Its name.
-        seed: Of the adversary's randomness.
-        attacks: What was made, the headline first.
-        asked: How the audit was asked for, to be held against the run's plan.
-        own: What of that was no name but an object, such as "a scenario".
+    Processes that do so at once wait for one another, and no line is lost. What was
+    asked for is held against the run's plan; ``own`` names what of that was no name but
+    an object, such as "a scenario". The headline stands first among the attacks.
 
     Raises:
         ConfigError: The run was trained anew since it was read.
@@ -199,44 +189,20 @@ def _refuse_uncounted(run: Run) -> None:
 
 
 def check_log(run: Run) -> None:
-    """Refuse a run in whose log no further audit could be noted, before one is made.
-
-    Raises:
-        MissingFileError: The log, or the plan, is gone.
-        LimitError: One of them is larger than a bound.
-        TranscriptError: One of them was cut or altered.
-    """
+    """Refuse a run in whose log no further audit could be noted, before one is made."""
     read_log(run)
     plan_of(run)
 
 
 def count_tried(run: Run, attack: str, auroc: Estimate) -> Tried:
-    """Return how often a run was audited, an audit at hand among them.
-
-    Args:
-        run: In a folder.
-        attack: The headline of the audit at hand.
-        auroc: What it gave.
-
-    Raises:
-        MissingFileError: The log is gone.
-        LimitError: It is larger than a bound.
-        TranscriptError: It was cut or altered.
-    """
+    """Return how often a run was audited, the one with this headline attack among them."""
     return tally(read_log(run), plan_of(run), attack, auroc)
 
 
 def tally(
     log: Sequence[LoggedAudit], plan: AuditPlan | None, attack: str, auroc: Estimate
 ) -> Tried:
-    """Return how many audits a log has, with one that is perhaps of an earlier version.
-
-    Args:
-        log: As it counts.
-        plan: Of the run's audits, if there was one.
-        attack: The headline of the audit at hand.
-        auroc: What it gave.
-    """
+    """Count a log's audits and the one at hand, which an earlier version may not have logged."""
     outcomes = [audit.outcome for audit in log]
     own = attack, auroc.n, _compared(_number(auroc))
     if own not in outcomes:

@@ -9,12 +9,7 @@ from privaudit.statistics.verdict import Sampling, judge_leak
 
 
 def recount(audit: Audit) -> Audit:
-    """Return an audit with its verdict as the log of its run has it now.
-
-    Raises:
-        MissingFileError: The log is gone.
-        TranscriptError: It was cut or altered.
-    """
+    """Return an audit with its verdict as the log of its run has it now."""
     headline, run = audit.headline, audit.run
     if not run.is_stored:
         return audit

@@ -57,7 +57,6 @@ class PlannedAudit(BaseModel):
     """An audit as it is to be asked for.
 
     Attributes:
-        scenario: Its name.
         asked: Arguments of :meth:`privaudit.auditing.auditor.Auditor.attack` by name,
             all of them.
     """
@@ -157,13 +156,7 @@ def write_plan(plan: AuditPlan, path: Path) -> None:
 
 
 def read_plan(path: Path) -> AuditPlan:
-    """Read a plan.
-
-    Raises:
-        MissingFileError: There is none.
-        LimitError: It is larger than a bound.
-        ConfigError: It is no plan, or was altered since it was made.
-    """
+    """Read a plan."""
     return parse_plan(read_bytes(path), str(path))
 
 

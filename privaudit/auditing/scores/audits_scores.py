@@ -79,8 +79,7 @@ class AuditsScores:
         scores = np.concatenate([members, others])
         is_member = np.arange(len(scores)) < len(members)
         columns = (clients, classes, records, groups)
-        known_values = None if known is None else as_array(known)
-        table = ScoreTable.of(scores, is_member, *columns, known=known_values)
+        table = ScoreTable.of(scores, is_member, *columns, known=known)
         return audit_scores(table, Declared(attack, sampling))
 
     @staticmethod
@@ -160,7 +159,6 @@ class AuditsScores:
                 f"shape {truth.shape}. Say of each record whether it is a member."
             )
         columns = (clients, classes, records, groups)
-        known_values = None if known is None else as_array(known)
-        table = ScoreTable.of(scores, truth, *columns, known=known_values)
+        table = ScoreTable.of(scores, truth, *columns, known=known)
         settings = f"shadows={len(shadows)}, scale={scale}"
         return audit_scores(table, Declared(attack, sampling, settings))

@@ -27,7 +27,6 @@ class ScoreTable:
 
     Attributes:
         scores: Higher means more likely a member.
-        is_member: The truth.
         client: Position of each record's client in ``clients``.
         label: Position of each record's class in ``classes``.
         clients: Names, in order.
@@ -64,7 +63,7 @@ class ScoreTable:
         records: Names | None = None,
         groups: Names | None = None,
         *,
-        known: Shaped[np.ndarray, "..."] | None = None,
+        known: Shaped[Array, "..."] | None = None,
     ) -> "ScoreTable":
         """Return a checked table, ordered by the records' names if they have any.
 
@@ -92,9 +91,10 @@ class ScoreTable:
             _refuse_repeats(names[order], belongs[:, 0])
             names_hash = _hash([client_names, class_names], names[order], belongs)
         shared = None if groups is None else _texts("group", groups, count)[order]
-        group = None if shared is None else _firsts(shared)
-        truth, cluster = is_member[order], None
-        if group is not None and shared is not None:
+        truth, group, cluster = is_member[order], None, None
+        if shared is not None:
+            _, first, number = np.unique(shared, return_index=True, return_inverse=True)
+            group = first[number].astype(np.int64)
             _refuse_torn(shared, group, client[order])
             if (truth[group] != truth).any():
                 group, cluster = None, group
@@ -106,7 +106,7 @@ class ScoreTable:
             client_names,
             class_names,
             group,
-            None if known is None else _numbers(known, count)[order],
+            None if known is None else _numbers(as_array(known), count)[order],
             names_hash,
             cluster,
         )
@@ -169,12 +169,6 @@ def _hash(
         digest.update(f"\n{name}".encode())
     digest.update(belongs.astype("<i8").tobytes())
     return digest.hexdigest()
-
-
-def _firsts(names: Shaped[np.ndarray, " records"]) -> Int[np.ndarray, " records"]:
-    """Return for each record the position of the first one of its name."""
-    _, first, inverse = np.unique(names, return_index=True, return_inverse=True)
-    return first[inverse].astype(np.int64)
 
 
 def _positions(

@@ -56,11 +56,6 @@ def audit_scores(
     :func:`privaudit.auditing.storage.save.save_audit` writes it to a folder, which
     report, gate, compare and export take as they take any run.
 
-    Args:
-        table: Scores beside the truth.
-        declared: What is said of them.
-        name: As the report calls it.
-
     Raises:
         ConfigError: A name is none.
         UnknownNameError: There is no such sampling.

@@ -27,9 +27,6 @@ def refuse_mask(
     are of another kind: fractions, or numbers beside a mask of truths. Scores of
     attacks on labels alone are two numbers, too, but then those of both arguments are;
     and counts are whole in both.
-
-    Raises:
-        ConfigError: One argument looks like a mask, or positions, in the other.
     """
     for said, scores, which in ((second, first, "second"), (first, second, "first")):
         if not (is_mask := _is_mask(said, scores)) and not _are_positions(said, scores):

@@ -126,12 +126,6 @@ def plan_shadows(
 
     The client with the median number of candidates stands for all, but where whole
     federations are trained, which have all of them.
-
-    Args:
-        adversary: Who attacks.
-        targets: All clients that can be attacked.
-        clients: How many of them shadows are trained for, or all.
-        seconds: The budget.
     """
     adversary.tell(Phase("", "shadows", "the budget", 0, 1))
     chosen = list(targets if clients == "all" else targets[:clients])

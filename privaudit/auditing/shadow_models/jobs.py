@@ -32,13 +32,8 @@ def shadow_jobs(
     """Return jobs that train the shadow models of an attack; none where nothing is won.
 
     That is where one job would do, or where whole federations are trained, in which all
-    targets are together.
-
-    Args:
-        run: The run.
-        scenario: Name of the scenario.
-        asked: What :meth:`privaudit.auditing.auditor.Auditor.attack` is asked for.
-        owner: Where the run's owner is from, if it was trained elsewhere.
+    targets are together. Where the run was trained elsewhere, ``owner`` says where its
+    owner is from.
     """
     most = run.config.clients if asked["clients"] == "all" else asked["clients"]
     if most <= CLIENTS or asked["shadows"] == 0:
@@ -67,10 +62,10 @@ def _clients(
 ) -> tuple[list[ClientId], int]:
     """Return whom shadow models can be trained for apart from each other, and how many."""
     with use_owner(None if chosen_owner() else owner):
-        plan, adversary, targets, bought = Auditor(run).settle(scenario, **asked)
+        plan, adversary, targets, paid = Auditor(run).resolve(scenario, **asked)
         if not any(attack.trains_shadows for attack in plan.attacks.values()):
             return [], 0
-    shadows = bought.shadows if bought else asked["shadows"] or 0
+    shadows = paid.shadows if paid else asked["shadows"] or 0
     names = [target.client for target in targets]
     is_apart = bool(adversary.view.messages) and adversary.store is not None
     for target in targets:

@@ -81,14 +81,7 @@ class ShadowSignals:
         split: ShadowSplit,
         signals: Sequence[SignalTable],
     ) -> "ShadowSignals":
-        """Put shadows' signals beside those of a target, which is asked anew.
-
-        Args:
-            adversary: Whose shadows they are.
-            target: With the candidates that the shadows were asked about.
-            split: What the shadows were trained on.
-            signals: Of the shadows, about the candidates and about public records.
-        """
+        """Put shadows' signals beside those of a target, which is asked anew."""
         of_target = target_signals(adversary, target)
         is_in = torch.zeros(len(split.is_in), len(target.candidates), dtype=torch.bool)
         if split.source == "candidates":
@@ -120,14 +113,7 @@ def shadow_signals(
     shadows: int,
     source: Source = "public",
 ) -> list[ShadowSignals]:
-    """Return the signals for each target, training the shadows on first use.
-
-    Args:
-        adversary: Whose shadows they are.
-        targets: Clients under attack.
-        shadows: Shadow models for each target.
-        source: What they are trained on; see :mod:`privaudit.auditing.shadow_models.splits`.
-    """
+    """Return the signals for each target, training the shadows on first use."""
     about = tuple((t.client, content_hash(t.candidates)) for t in targets)
     known = adversary.once(
         ("shadows", shadows, source, about, are_linked(targets)),

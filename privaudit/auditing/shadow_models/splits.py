@@ -125,7 +125,6 @@ class FederatedShadowSplit:
     of the whole federation, as the target's non-members are out of the real one.
 
     Attributes:
-        task: What every party knows.
         owner: Of each public record, in each shadow federation.
         splits: The targets' shadows, where these train on candidates.
     """

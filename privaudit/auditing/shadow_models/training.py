@@ -50,14 +50,12 @@ def shadow_models(
 ) -> list[list[Tensors]]:
     """Return the shadows of each target themselves, for who looks into models.
 
-    Nothing of them is kept beside the run.
-
-    Args:
-        adversary: Whose shadows they are.
-        targets: Clients under attack; as if their models had their owners' names.
-        splits: What the shadows of each target train on, as many for each of them.
+    As if their models had their owners' names. Nothing of them is kept beside the run.
     """
-    plain, federated = [_unlinked(target) for target in targets], None
+    plain, federated = [], None
+    for target in targets:
+        alone = replace(target.reconstructed, suspects=())
+        plain.append(replace(target, reconstructed=alone))
     if _needs_federations(adversary, plain):
         shadows = len(splits[0].is_in)
         drawn = FederatedShadowSplit.draw(adversary, plain, shadows, "candidates")
@@ -74,12 +72,7 @@ def shadow_models(
 def draw_splits(
     adversary: Adversary, targets: Sequence[Target], shadows: int, source: Source
 ) -> tuple[list[ShadowSplit], FederatedShadowSplit | None]:
-    """Draw what the shadows of each target train on.
-
-    Returns:
-        One split a target, and where these shadows are places in whole federations,
-        what all clients of these train on.
-    """
+    """Draw what the shadows of each target, and of whole federations if needed, train on."""
     if not _needs_federations(adversary, targets):
         return [ShadowSplit.draw(adversary, t, shadows, source) for t in targets], None
     federated = FederatedShadowSplit.draw(adversary, targets, shadows, source)
@@ -93,23 +86,24 @@ def train_shadows(
     federated: FederatedShadowSplit | None,
     only: Sequence[int],
 ) -> Iterator[tuple[int, list[Tensors]]]:
-    """Train shadows, some at a time; yield them with the number of their target.
+    """Train some targets' shadows, some at a time; yield them with their target's number.
 
-    Args:
-        adversary: Whose shadows they are.
-        targets: Clients under attack.
-        splits: What the shadows of each target train on.
-        federated: What whole federations train on, where an upload cannot be replayed.
-        only: Numbers of the targets whose shadows are wanted; nothing is trained for none.
+    Whole federations are trained where an upload cannot be replayed.
     """
     if federated is not None:
         for chunk in _federated(adversary, targets, federated) if only else []:
             yield from ((number, chunk[number]) for number in only)
         return
-    train = _replayed if adversary.view.messages else _blind_models
     for number in only:
-        for models in train(adversary, targets[number], splits[number]):
-            yield number, models
+        target, split = targets[number], splits[number]
+        if adversary.view.messages:
+            for models in _replayed(adversary, target, split):
+                yield number, models
+        else:  # what is rebuilt from nothing needs no training
+            yield (
+                number,
+                [adversary.reconstruct(target.client).model] * len(split.is_in),
+            )
 
 
 def are_linked(targets: Sequence[Target]) -> bool:
@@ -117,28 +111,11 @@ def are_linked(targets: Sequence[Target]) -> bool:
     return any(target.reconstructed.suspects for target in targets)
 
 
-def _unlinked(target: Target) -> Target:
-    alone = replace(target.reconstructed, suspects=())
-    return replace(target, reconstructed=alone)
-
-
 def _needs_federations(adversary: Adversary, targets: Sequence[Target]) -> bool:
     """Say whether shadows need whole federations: no upload can be replayed."""
     return bool(adversary.view.messages) and not all(
         adversary.view.sees_updates_of(target.client) for target in targets
     )
-
-
-def _tell(adversary: Adversary, of: str, some: range, total: int, detail: str) -> None:
-    """Tell who watches that some shadows are trained, and how many are finished."""
-    adversary.tell(Phase("", "shadows", of, some.start, total, detail))
-
-
-def _blind_models(
-    adversary: Adversary, target: Target, split: ShadowSplit
-) -> Iterator[list[Tensors]]:
-    """Yield what is rebuilt from nothing: no shadow needs training for that."""
-    yield [adversary.reconstruct(target.client).model] * len(split.is_in)
 
 
 def _replayed(
@@ -201,7 +178,8 @@ def _replay(
     rounds = list(_rounds_to_replay(adversary, target.client, has_state))
     for number, (at, received) in enumerate(rounds):
         detail = f"round {number + 1} of {len(rounds)}"
-        _tell(adversary, target.client, some, total, detail)
+        client, done = target.client, some.start
+        adversary.tell(Phase("", "shadows", client, done, total, detail))
         down = {k: v.expand(len(names), *v.shape) for k, v in received.items()}
         trainer = _with_choices(adversary.trainer, sent[at.index])
         result = update_clients(
@@ -296,17 +274,15 @@ def _rebuilt_targets(
     """Return what is rebuilt of each federation's targets."""
     source = "candidates" if split.splits else "public"
     key = ("shadow federations", source, len(split.owner), tuple(names), some)
-    if key in adversary.shared:
-        cached = adversary.shared[key]
-        assert isinstance(cached, list)
-        return cached
-    rebuilt = [
-        [replace(adversary, view=view).reconstruct(name) for name in names]
-        for view in _shadow_views(adversary, split, some)
-    ]
-    if keep:
-        adversary.shared[key] = rebuilt
-    return rebuilt
+
+    def rebuild() -> list[list[Reconstruction]]:
+        return [
+            [replace(adversary, view=view).reconstruct(name) for name in names]
+            for view in _shadow_views(adversary, split, some)
+        ]
+
+    kept = keep or key in adversary.shared
+    return adversary.once(key, rebuild) if kept else rebuild()
 
 
 def _shadow_views(
@@ -327,7 +303,8 @@ def _shadow_views(
     stacking = Stacking(REPLAY_CHUNK)
     for index in range(adversary.task.rounds):
         detail = f"round {index + 1} of {adversary.task.rounds}"
-        _tell(adversary, "whole federations", some, len(split.owner), detail)
+        total, what = len(split.owner), "whole federations"
+        adversary.tell(Phase("", "shadows", what, some.start, total, detail))
         records = run_round(
             adversary.trainer,
             adversary.task,

@@ -18,11 +18,7 @@ def reads_features_alone(trainer: Trainer, task: Task) -> bool:
 
 
 def refuse_unmovable(adversary: Adversary, attack: str) -> None:
-    """Refuse where a model does not read the feature of a record, and it alone.
-
-    Raises:
-        AttackError: It reads parts of pictures or words, or only its owner asks it.
-    """
+    """Refuse where a model does not read the feature of a record, and it alone."""
     owners = isinstance(adversary.task.backbone, OwnersModel)
     if not reads_features_alone(adversary.trainer, adversary.task):
         raise AttackError(

@@ -57,7 +57,10 @@ class SignalStore:
         """Keep a table under what it is about."""
         make_private_folder(self.folder)
         path = self._path(about)
-        write_tensors(path, {**tensors, SIGNATURE: _signature(path, tensors)})
+        made = sign(_PURPOSE, _signed(path, tensors))
+        content = bytearray.fromhex(made["key"] + made["value"])
+        signature = torch.frombuffer(content, dtype=torch.uint8)
+        write_tensors(path, {**tensors, SIGNATURE: signature})
 
     def _path(self, about: Mapping[str, Any]) -> Path:
         content = {"version": VERSION, "context": self.context, "about": about}
@@ -74,12 +77,6 @@ def tensors_hash(tensors: Mapping[str, Tensor]) -> str:
 
 def _signed(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
     return {"name": path.name, "sha256": tensors_hash(tensors)}
-
-
-def _signature(path: Path, tensors: Mapping[str, Tensor]) -> Tensor:
-    made = sign(_PURPOSE, _signed(path, tensors))
-    content = bytearray.fromhex(made["key"] + made["value"])
-    return torch.frombuffer(content, dtype=torch.uint8)
 
 
 def _check(path: Path, tensors: Mapping[str, Tensor], found: Tensor | None) -> None:

@@ -9,7 +9,7 @@ of 100 records of CIFAR would tie there, and no threshold tells them apart. The 
 classes' are not rounded so, and the label's is computed of them, in float64.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -43,7 +43,6 @@ class SignalTable:
     """What each of several models says about each of several records.
 
     Attributes:
-        labels: The records' classes.
         log_likelihood: Of the label, in float64; of a text, the mean over the answer's
             tokens.
         log_probabilities: Of every class; None for models that write.
@@ -122,22 +121,21 @@ class SignalTable:
 
     def pick(self, records: Tensor) -> "SignalTable":
         """Return the columns that an index or a mask picks."""
-        logs = self.log_probabilities
-        return SignalTable(
-            self.labels[records],
-            self.log_likelihood[:, records],
-            None if logs is None else logs[:, records],
-            {name: values[:, records] for name, values in self.tokens.items()},
-        )
+        return self._each(self.labels[records], lambda values: values[:, records])
 
     def models(self, some: slice) -> "SignalTable":
         """Return some rows."""
+        return self._each(self.labels, lambda values: values[some])
+
+    def _each(
+        self, labels: Int[Tensor, " records"], change: Callable[[Tensor], Tensor]
+    ) -> "SignalTable":
         logs = self.log_probabilities
         return SignalTable(
-            self.labels,
-            self.log_likelihood[some],
-            None if logs is None else logs[some],
-            {name: values[some] for name, values in self.tokens.items()},
+            labels,
+            change(self.log_likelihood),
+            None if logs is None else change(logs),
+            {name: change(values) for name, values in self.tokens.items()},
         )
 
     def to_tensors(self) -> dict[str, Tensor]:
@@ -192,12 +190,8 @@ def log_odds(
 ) -> Float[Tensor, "models records"]:
     """Return log p_y - log(1 - p_y) in float64, with 1 - p_y summed over the others.
 
-    Exact to the precision of ``logs`` where p_y itself is 1 to rounding. One model at a
-    time, so that float64 is not held of all.
-
-    Args:
-        logs: Logits, or log-probabilities: a constant per record cancels.
-        labels: The records' classes.
+    Exact to the precision of ``logs`` where p_y itself is 1 to rounding; a constant per
+    record cancels. One model at a time, so that float64 is not held of all.
     """
     index = labels[:, None]
 

@@ -27,37 +27,25 @@ def target_signals(
 
 def _asked_or_kept(adversary: Adversary, target: Target) -> list[SignalTable]:
     """Return what a target says, which is kept beside the run as shadows' answers."""
-    if adversary.store is None:
-        return _ask_target(adversary, target)
-    about = {
-        "target": target.client,
-        "model": tensors_hash(target.reconstructed.model),
-        "candidates": content_hash(target.candidates),
-    }
+    model, candidates, about = target.reconstructed.model, target.candidates, {}
+    if adversary.store is not None:  # a hash takes time
+        about = {
+            "target": target.client,
+            "model": tensors_hash(model),
+            "candidates": content_hash(candidates),
+        }
     tables = kept_signals(adversary, about)
     if tables is None:
-        tables = _ask_target(adversary, target)
+        both = candidates, adversary.task.public
+        tables = [ask_signals(adversary, [model], records) for records in both]
         keep_signals(adversary, tables, about)
     return tables
-
-
-def _ask_target(adversary: Adversary, target: Target) -> list[SignalTable]:
-    return [
-        ask_signals(adversary, [target.reconstructed.model], records)
-        for records in (target.candidates, adversary.task.public)
-    ]
 
 
 def keep_signals(
     adversary: Adversary, tables: Sequence[SignalTable], about: Mapping[str, Any]
 ) -> None:
-    """Keep tables about candidates and reference records, where anything is kept.
-
-    Args:
-        adversary: Who has the store.
-        tables: In the order of ``KEPT``.
-        about: What they depend on, beside the adversary.
-    """
+    """Keep tables about what ``KEPT`` names, where anything is kept."""
     if adversary.store is None:
         return
     tensors = {

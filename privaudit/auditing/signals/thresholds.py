@@ -1,12 +1,32 @@
-"""A threshold for guesses that needs no truth: the median of public records."""
+"""Thresholds for guesses that need no truth: medians of public records."""
+
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from privaudit.auditing.attack import Adversary, Scores, Target
+from privaudit.federated.trainer import Records
+
 PUBLIC_MEDIAN = "median of public records, classes weighted as among the candidates"
 CLASS_MEDIANS = "median of public records of each class"
+FARTHEST = 1e30  # a text or token that cannot come, as a finite score
+
+
+def score_beside_public(
+    adversary: Adversary,
+    targets: Sequence[Target],
+    score: Callable[[Target, Records], Float[np.ndarray, " records"]],
+) -> list[Scores]:
+    """Score each target's candidates; above the median public record is a member."""
+    public, scored = adversary.task.public, []
+    for target in targets:
+        scores, others = (score(target, some) for some in (target.candidates, public))
+        labels = public.labels, target.candidates.labels
+        scored.append(Scores(scores, scores > public_threshold(others, *labels)))
+    return scored
 
 
 def public_threshold(
@@ -16,20 +36,24 @@ def public_threshold(
 ) -> float:
     """Return a score that half of those who are no members exceed.
 
-    Args:
-        scores: Of public records.
-        labels: Their classes.
-        candidates: The candidates' classes, whose shares the public records are given.
+    Public records' scores are weighted so that classes have the candidates' shares.
     """
-    weights = _class_weights(candidates, labels)
+    classes = int(max(candidates.max(), labels.max())) + 1
+    share = torch.bincount(candidates, minlength=classes) / len(candidates)
+    there = torch.bincount(labels, minlength=classes).clamp(min=1)
+    weights = (share / there)[labels].numpy()
     order = np.argsort(scores)
     passed = np.cumsum(weights[order])
     return float(scores[order][np.searchsorted(passed, passed[-1] / 2)])
 
 
-def _class_weights(wanted: Tensor, labels: Tensor) -> Float[np.ndarray, " records"]:
-    """Return weights that give ``labels`` the class shares of ``wanted``."""
-    classes = int(max(wanted.max(), labels.max())) + 1
-    share = torch.bincount(wanted, minlength=classes) / len(wanted)
-    there = torch.bincount(labels, minlength=classes).clamp(min=1)
-    return (share / there)[labels].numpy()
+def class_medians(
+    scores: Float[np.ndarray, " public"],
+    labels: Int[np.ndarray, " public"],
+    wanted: Int[np.ndarray, " candidates"],
+) -> Float[np.ndarray, " candidates"]:
+    """Return the median score of each candidate's class, or of all if it has none."""
+    medians = np.full(int(max(labels.max(), wanted.max())) + 1, np.median(scores))
+    for label in np.unique(labels):
+        medians[label] = np.median(scores[labels == label])
+    return medians[wanted]

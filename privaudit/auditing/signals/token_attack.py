@@ -1,15 +1,10 @@
-"""What attacks on token distributions share: one table, many scores."""
+"""Token tables: what a model says token by token, asked once for all attacks."""
 
-from collections.abc import Callable, Sequence
 from typing import Annotated
 
-import numpy as np
-from jaxtyping import Float
 from pydantic import AfterValidator, Field
-from torch import Tensor
 
-from privaudit.auditing.attack import Adversary, Scores, Target
-from privaudit.auditing.signals.thresholds import public_threshold
+from privaudit.auditing.attack import Adversary
 from privaudit.core.errors import AttackError
 from privaudit.core.storage import cache_folder
 from privaudit.core.tensors import Tensors, stack
@@ -30,48 +25,6 @@ def _computed(alpha: float) -> float:
 Order = Annotated[float, AfterValidator(_computed)]
 FiniteOrder = Annotated[float, AfterValidator(_computed), Field(allow_inf_nan=False)]
 Percent = Annotated[float, Field(ge=0, le=100)]
-FARTHEST = 1e30  # a token that cannot come, as a finite score
-
-TokenScore = Callable[[TokenTable, Records], Tensor]
-
-
-def score_targets(
-    adversary: Adversary,
-    targets: Sequence[Target],
-    score: TokenScore,
-    *,
-    clamped: bool = False,
-) -> list[Scores]:
-    """Score each target's candidates by what its model says token by token.
-
-    The threshold is the median score of public records, each class weighted as among
-    the candidates: half of those who are no members are called members.
-
-    Args:
-        adversary: Who asks.
-        targets: Clients under attack.
-        score: Makes a score for each record of what the model says.
-        clamped: Whether to use the statistics as they were published.
-
-    Raises:
-        ConfigError: The models do not answer in words, or a record has no position to
-            be scored at.
-    """
-    return [_score(adversary, target, score, clamped) for target in targets]
-
-
-def _score(
-    adversary: Adversary, target: Target, score: TokenScore, clamped: bool
-) -> Scores:
-    def of(records: Records) -> Float[np.ndarray, " records"]:
-        model = target.reconstructed.model
-        table = table_of(adversary, records, model, clamped=clamped)
-        return score(table, records).clamp(-FARTHEST, FARTHEST).numpy()
-
-    public, candidates = adversary.task.public, target.candidates
-    scores = of(candidates)
-    threshold = public_threshold(of(public), public.labels, candidates.labels)
-    return Scores(scores, scores > threshold)
 
 
 def table_of(

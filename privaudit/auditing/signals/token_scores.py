@@ -2,6 +2,11 @@
 
 All take a :class:`~privaudit.models.token_table.TokenTable` and a slice of it, see there for
 the positions it is scored at, and return one score for each record in float64.
+
+``share`` is K in percent: of n positions, max(1, floor(K n / 100)) count, so that 0 takes the
+largest alone and 100 the mean of all. ``all_positions`` says, for scores of words, whether the
+slice's first token counts, too; for entropies and gaps, whether the next token may lie outside
+of the slice.
 """
 
 import zlib
@@ -25,16 +30,7 @@ def max_renyi(
     *,
     all_positions: bool = False,
 ) -> RecordScores:
-    """Return MaxRenyi-K%: minus the mean of the largest entropies.
-
-    Args:
-        table: What the model says.
-        part: The slice.
-        alpha: Order of the entropy.
-        share: K in percent: of n positions, max(1, floor(K n / 100)) count. 0 takes
-            the largest alone, 100 the mean of all.
-        all_positions: Whether the next token may lie outside of the slice.
-    """
+    """Return MaxRenyi-K%: minus the mean of the largest entropies of an order."""
     mask = table.scored(part, all_positions)
     return -_mean_of_largest(table.entropy(alpha), mask, share)
 
@@ -55,13 +51,6 @@ def mean_log_likelihood(
     return _mean(table.statistics.log_likelihood, mask)
 
 
-def perplexity(
-    table: TokenTable, part: WordSlice, *, all_positions: bool = True
-) -> RecordScores:
-    """Return minus the perplexity, exp(loss): in the same order as the loss."""
-    return -(-mean_log_likelihood(table, part, all_positions=all_positions)).exp()
-
-
 def perplexity_zlib(
     table: TokenTable,
     part: WordSlice,
@@ -69,13 +58,7 @@ def perplexity_zlib(
     *,
     all_positions: bool = True,
 ) -> RecordScores:
-    """Return minus the logarithm of the perplexity over the text's zlib size in bytes.
-
-    Args:
-        table: What the model says.
-        part: The slice.
-        texts: The slice of each record, written out.
-        all_positions: Whether the slice's first token counts, too.
+    """Return minus the log-perplexity over the zlib size in bytes of each slice's text.
 
     Raises:
         AttackError: There is not one text for each record.
@@ -96,14 +79,7 @@ def min_k(
     *,
     all_positions: bool = True,
 ) -> RecordScores:
-    """Return Min-K%: the mean of the smallest log-probabilities of what came.
-
-    Args:
-        table: What the model says.
-        part: The slice.
-        share: K in percent, as in :func:`max_renyi`.
-        all_positions: Whether the slice's first token counts, too.
-    """
+    """Return Min-K%: the mean of the smallest log-probabilities of what came."""
     mask = table.scored(part, all_positions, needs_target=True)
     return -_mean_of_largest(-table.statistics.log_likelihood, mask, share)
 
@@ -118,12 +94,6 @@ def min_k_plus_plus(
     """Return Min-K%++: the same, each as deviations from the mean under p.
 
     A position whose distribution is uniform on what it allows counts 0.
-
-    Args:
-        table: What the model says.
-        part: The slice.
-        share: K in percent, as in :func:`max_renyi`.
-        all_positions: Whether the slice's first token counts, too.
     """
     mask = table.scored(part, all_positions, needs_target=True)
     statistics = table.statistics
@@ -139,14 +109,7 @@ def max_prob_gap(
     of_logarithms: bool = False,
     all_positions: bool = False,
 ) -> RecordScores:
-    """Return the mean gap between the largest and the second largest probability.
-
-    Args:
-        table: What the model says.
-        part: The slice.
-        of_logarithms: Take the gap of log-probabilities, as the published code does.
-        all_positions: Whether the next token may lie outside of the slice.
-    """
+    """Return the mean gap between the two largest probabilities, or their logarithms."""
     statistics = table.statistics
     gap = statistics.log_gap if of_logarithms else statistics.gap
     return _mean(gap, table.scored(part, all_positions))

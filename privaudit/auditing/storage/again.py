@@ -2,7 +2,6 @@
 
 from typing import Any, Literal
 
-from privaudit.auditing.attack import Attack
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.auditor import Auditor
 from privaudit.auditing.named_attacks import restore_attack, shadows_of
@@ -17,16 +16,7 @@ from privaudit.statistics.progress import Watcher
 def attack_again(
     stored: StoredAudit, run: Run, watcher: Watcher | None = None
 ) -> Audit:
-    """Attack a run as a stored audit was made, which no log counts.
-
-    Args:
-        stored: The audit.
-        run: Which is attacked: the audit's own, or one that was trained again.
-        watcher: As of :meth:`privaudit.auditing.auditor.Auditor.attack`.
-
-    Raises:
-        PrivauditError: As :func:`asked_again`, or as the attack.
-    """
+    """Attack a run as a stored audit was made, which no log counts."""
     asked = asked_again(stored)
     return Auditor(run).attack(
         stored.scenario, **asked, watcher=watcher, is_logged=False
@@ -41,9 +31,20 @@ def asked_again(stored: StoredAudit) -> dict[str, Any]:
         PluginError: It is another package's, and cannot be imported.
         ConfigError: An attack was an object of somebody's own.
     """
-    budget, shadows = stored.contents.get("budget"), _shadows(stored)
+    own_attacks = SCENARIOS.find(stored.scenario)().attacks
+    settings = {name: stored.leak(name)["settings"] for name in stored.attacks}
+    counts = [
+        shadows_of(text) for name, text in settings.items() if name in own_attacks
+    ]
+    shadows = next((count for count in counts if count is not None), 0)
+    named = {
+        name: restore_attack(name, settings[name])
+        for name in stored.contents["leaks"]
+        if name not in own_attacks and " as " not in name
+    }
+    budget = stored.contents.get("budget")
     return {
-        "attacks": _named(stored),
+        "attacks": named,
         "clients": _attacked(stored),
         "shadows": None if budget else shadows,
         "budget": budget_text(float(budget["seconds"])) if budget else None,
@@ -57,25 +58,3 @@ def _attacked(stored: StoredAudit) -> int | Literal["all"]:
     threat = stored.contents.get("threat", "server")
     everyone = trained_clients(stored.run, threat)
     return "all" if min(counts) == len(everyone) else min(counts)
-
-
-def _shadows(stored: StoredAudit) -> int:
-    """Return how many shadow models the scenario's own attacks had; 0 without any."""
-    own_attacks = SCENARIOS.find(stored.scenario)().attacks
-    counts = (
-        shadows_of(stored.leak(attack)["settings"])
-        for attack in stored.attacks
-        if attack in own_attacks
-    )
-    return next((count for count in counts if count is not None), 0)
-
-
-def _named(stored: StoredAudit) -> dict[str, Attack]:
-    """Return the attacks that were asked for by name, besides the scenario's own."""
-    own_attacks = SCENARIOS.find(stored.scenario)().attacks
-    others = [name for name in stored.contents["leaks"] if name not in own_attacks]
-    return {
-        name: restore_attack(name, stored.leak(name)["settings"])
-        for name in others
-        if " as " not in name
-    }

@@ -34,12 +34,9 @@ class StoredAudit:
     """What :func:`privaudit.auditing.storage.save.save_audit` wrote about one run.
 
     Attributes:
-        run: The run.
-        scenario: Its name.
         attacks: Names, the headline first; then those on the server's own model, as
             "server model/NAME".
         columns: By attack and column, one entry for each candidate.
-        contents: audit.json.
         class_names: By class index; none in audits of earlier versions.
     """
 
@@ -60,11 +57,7 @@ class StoredAudit:
         return _entries(self.contents)[attack]
 
     def clients(self, attack: str) -> list[ClientScores]:
-        """Return each attacked client's scores beside the truth.
-
-        Raises:
-            UnknownNameError: The audit holds no such attack.
-        """
+        """Return each attacked client's scores beside the truth."""
         self._check_attack(attack)
         columns = self.columns[attack]
         names = list(dict.fromkeys(columns["client"].tolist()))

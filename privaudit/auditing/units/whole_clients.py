@@ -30,11 +30,7 @@ from privaudit.federated.transcripts.view_messages import EVERYBODY
 
 
 def refuse_unit(run: Run, scenario: Scenario) -> None:
-    """Refuse a question about clients or records that no coin was tossed for.
-
-    Raises:
-        AttackError: The run's coins are for the other kind.
-    """
+    """Refuse a question about clients or records that no coin was tossed for."""
     by_client = run.config.members == "clients"
     if scenario.unit == "client" and not by_client:
         raise AttackError(

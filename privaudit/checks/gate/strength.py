@@ -10,8 +10,12 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from privaudit.auditing.audit import Audit
-from privaudit.auditing.dominated_views import attack_in_place
-from privaudit.auditing.named_attacks import count, shadows_of, written_settings
+from privaudit.auditing.named_attacks import (
+    attack_in_place,
+    count,
+    shadows_of,
+    written_settings,
+)
 from privaudit.auditing.scenario import find_plan
 from privaudit.auditing.storage.load import StoredAudit
 from privaudit.checks.gate.settings import GateSettings

@@ -9,6 +9,7 @@ from privaudit.auditing.attack_result import (
     ClientScores,
     evaluate_scores,
     knowing_shadows_of,
+    paired_scores,
 )
 from privaudit.auditing.auditor import Auditor
 from privaudit.report.wording import ties
@@ -130,10 +131,7 @@ def test_shadows_of_one_side_alone_or_in_other_numbers_widen_a_difference_too(
         ]
         for count in sets
     )
-    pairs = [
-        (a.scores, b.scores, a.is_member) for a, b in zip(first, second, strict=True)
-    ]
-    plain = paired_auroc_at(pairs)(0.95)
+    plain = paired_auroc_at(paired_scores(first, second))(0.95)
     wide = knowing_shadows_of(first, second)(plain).estimate
     assert wide.low < plain.estimate.low - 0.02
     assert wide.high > plain.estimate.high + 0.02

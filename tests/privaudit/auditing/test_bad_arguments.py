@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from privaudit.auditing.auditor import Auditor
+from privaudit import Auditor
 from privaudit.core.bounded_files import read_toml
 from privaudit.core.errors import ConfigError, TranscriptError, one_line
 from privaudit.federated.runs.config import make_config

@@ -6,14 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from privaudit import Auditor, split_membership
+from privaudit import Auditor, Run, split_membership
 from privaudit.auditing.parts.leakage_by_round import LEAKAGE_BY_ROUND
 from privaudit.auditing.parts.source_inference import SOURCE_INFERENCE
 from privaudit.auditing.played_scenario import PlayedScenario
 from privaudit.auditing.scenario import find_scenario
 from privaudit.core.errors import AttackError
 from privaudit.federated.runs.ledger import Ledger
-from privaudit.federated.runs.runs import Run
 from privaudit.statistics.roc import auroc
 
 TOSSES = 200

@@ -6,14 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privaudit import Auditor, train
+from privaudit import Auditor, Run, train
 from privaudit.attacks.rmia import Rmia
 from privaudit.auditing.attack_result import ClientScores, evaluate_scores
 from privaudit.auditing.scenario import find_scenario
 from privaudit.auditing.storage.load import read_audit
 from privaudit.auditing.storage.restore import restore_audit
 from privaudit.auditing.storage.save import save_audit
-from privaudit.federated.runs.runs import Run
 from tests.conftest import common_cache
 from tests.other_coins import result_under_other_coins
 

@@ -3,8 +3,16 @@
 from dataclasses import replace
 
 import pytest
+from pydantic.dataclasses import dataclass
 
-from privaudit.auditing.named_attacks import shadows_of, written_settings
+from privaudit.attacks.output_attacks import OutputAttack
+from privaudit.auditing.attack import ATTACKS
+from privaudit.auditing.named_attacks import (
+    restore_attack,
+    shadows_of,
+    written_settings,
+)
+from privaudit.core.errors import ConfigError
 from privaudit.report.wording import strength
 from tests.privaudit.made_audits import make_audit
 
@@ -33,3 +41,44 @@ def test_only_a_parameter_called_shadows_counts(
 def test_a_text_of_another_form_stays_as_it_is() -> None:
     for text in ("Mine(x", "Mine(x)", "3(x=1)", "Mine(x=1)\n"):
         assert written_settings(text) == {"": text}
+
+
+@dataclass(frozen=True)
+class Noted(OutputAttack):
+    note: str | None = ""
+    share: float = 1.0
+
+
+@pytest.mark.parametrize("name", ATTACKS.names())
+def test_an_attack_is_restored_from_its_fields(name: str) -> None:
+    attack = ATTACKS.find(name)()
+    assert restore_attack(name, repr(attack)) == attack
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_plain"),
+    [
+        ("Noted(note='a_word-more', share=0.5)", True),
+        ("Noted(note=None, share=inf)", True),
+        ("Noted(note='a', share=-1e-05)", True),
+        ("Noted(note='', share=1.0)", False),
+        ("Noted(note='Jane', share=1.0)", False),
+        ("Noted(note='two words', share=1.0)", False),
+        ("Noted(note='a', share=nan)", False),
+        ("Noted(note='a', share=-inf)", False),
+        ("Noted(note='a', share=1)", False),  # not as it is written
+        ("Noted(note='a', share=1.0) and more", False),
+        ("Other(note='a', share=1.0)", False),
+        ("", False),
+    ],
+)
+def test_fields_that_are_no_numbers_or_choices_are_refused(
+    settings: str, is_plain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They go where a run's files never do, and come of a file that may be foreign."""
+    monkeypatch.setitem(ATTACKS._entries, "noted", Noted)
+    if is_plain:
+        assert repr(restore_attack("noted", settings)) == settings
+        return
+    with pytest.raises(ConfigError, match="is not written so"):
+        restore_attack("noted", settings)

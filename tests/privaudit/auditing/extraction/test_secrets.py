@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from privaudit.auditing.attack import Adversary, Target
-from privaudit.auditing.attack_result import ClientScores
 from privaudit.auditing.extraction.secrets import (
     SecretScores,
     expected_exposure,
@@ -16,22 +15,18 @@ from privaudit.auditing.extraction.secrets import (
     with_others,
 )
 from privaudit.auditing.parts.exposure import summarise
-from privaudit.auditing.parts.one_run import BY_SECRET, OneRunAudit, audit_one_run
+from privaudit.auditing.parts.one_run import BY_SECRET, OneRunAudit
 from privaudit.core.seeds import Seeds
 from privaudit.datasets.canaries import Canaries
 from privaudit.datasets.dialogues import ANSWER, INSTRUCTION, PICTURE, TokenSequences
 from privaudit.federated.trainer import Reconstruction, Records
 from privaudit.federated.transcripts.threat_models import View, server
 from privaudit.trainers.lora_fedavg import LoraFedAvg
-from tests.conftest import toy_records
+from tests.privaudit.auditing.parts.test_one_run import audited
 from tests.toy_language import PARTS, VOCABULARY, toy_dialogues, toy_writing_task
 from tests.toy_parrot import parrot
 
 OTHERS, DIGITS = 31, 4
-CLAIM = {
-    "claimed": {"epsilon": 0.5, "delta": 1e-5},
-    "certified": {"released": {"epsilon": None, "delta": 1e-5}},
-}
 
 
 def canaries(count: int) -> tuple[Records, torch.Tensor]:
@@ -139,20 +134,10 @@ def test_equally_likely_secrets_expose_nothing() -> None:
 
 def bounded(logs: np.ndarray, coins: np.ndarray) -> OneRunAudit:
     """Hold secrets' scores of four clients against a claim of 0.5."""
-    parts = np.array_split(np.arange(len(logs)), 4)
     planted = Canaries("secret", np.arange(len(logs)), Seeds(0), (0, 0), 1.0)
-    entries = [
-        ClientScores(f"client-{n}", p, p * 0, logs[p, 0], coins[p], coins[p])
-        for n, p in enumerate(parts)
-    ]
-    targets = [
-        Target(one.client, Reconstruction({}), toy_records(len(one.records)))
-        for one in entries
-    ]
-    scores = [SecretScores(f"client-{n}", logs[p]) for n, p in enumerate(parts)]
-    return audit_one_run(
-        planted, targets, entries, "token-loss", CLAIM, "released", LoraFedAvg(), scores
-    )
+    parts = np.array_split(logs, 4)
+    scores = [SecretScores(f"client-{n}", part) for n, part in enumerate(parts)]
+    return audited(logs[:, 0], coins, canaries=planted, secrets=scores)
 
 
 def null_bounds(nulls: int) -> float:

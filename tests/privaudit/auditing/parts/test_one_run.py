@@ -23,9 +23,9 @@ CLAIM: dict[str, Any] = {
 }
 
 
-def audited(scores: np.ndarray, coins: np.ndarray, clients: int = 4) -> OneRunAudit:
-    """Hold made-up scores of several clients against a claim of 0.5."""
-    parts = np.array_split(np.arange(len(scores)), clients)
+def audited(scores: np.ndarray, coins: np.ndarray, **planted: Any) -> OneRunAudit:
+    """Hold made-up scores of four clients against a claim of 0.5."""
+    parts = np.array_split(np.arange(len(scores)), 4)
     scored = [
         ClientScores(f"client-{n}", p, p * 0, scores[p], coins[p], coins[p])
         for n, p in enumerate(parts)
@@ -35,8 +35,9 @@ def audited(scores: np.ndarray, coins: np.ndarray, clients: int = 4) -> OneRunAu
         for one in scored
     ]
     return audit_one_run(
-        None, targets, scored, "made up", CLAIM, "released", PromptFL()
-    )
+        targets=targets, scored=scored, attack="made up", privacy=CLAIM,
+        view="released", trainer=PromptFL(), **{"canaries": None, **planted},
+    )  # fmt: skip
 
 
 def test_scores_that_know_refute_a_small_claim() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from privaudit import Auditor, gate
+from privaudit import Auditor, Run, gate
 from privaudit.auditing.attack_result import (
     AttackResult,
     ClientScores,
@@ -29,7 +29,6 @@ from privaudit.checks.gate.settings import GateSettings
 from privaudit.cli.attacking import recounted, report_page
 from privaudit.core.errors import LimitError, MissingFileError, TranscriptError
 from privaudit.evaluation.card import read_card
-from privaudit.federated.runs.runs import Run
 from privaudit.report.export import export_public
 from privaudit.report.export.verify import verify_card
 from privaudit.report.page import render_report

@@ -35,35 +35,35 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         return train("promptfl", folder=folder, seed=3, **small)
 
 
-def bought(run: Run, budget: str | None, clients: Any = "all", **more: Any) -> Any:
+def planned(run: Run, budget: str | None, clients: Any = "all", **more: Any) -> Any:
     asked = {"scenario": SERVER, "attacks": (), "shadows": None, "seed": 0, **more}
-    plan, _, _, paid = TheAuditor(run).settle(clients=clients, budget=budget, **asked)
+    plan, _, _, paid = TheAuditor(run).resolve(clients=clients, budget=budget, **asked)
     return plan, paid
 
 
 def test_a_larger_budget_buys_more_up_to_the_last_rung(run: Run) -> None:
-    plan, most = bought(run, "1h")
+    plan, most = planned(run, "1h")
     assert most.shadows == LADDER[-1]
     assert next(iter(plan.attacks)) == "rmia"
     assert plan.attacks["rmia"].shadows == plan.attacks["lira"].shadows == LADDER[-1]
     exactly = f"{LADDER[1] * most.each * 1.01:.3f}s"
-    assert bought(run, exactly)[1].shadows == LADDER[1]
+    assert planned(run, exactly)[1].shadows == LADDER[1]
 
 
 def test_work_is_counted_so_that_it_is_the_same_on_every_day(run: Run) -> None:
-    _, first = bought(run, "1m")
-    _, again = bought(run, "1m")
-    _, one = bought(run, "1m", clients=1)
+    _, first = planned(run, "1m")
+    _, again = planned(run, "1m")
+    _, one = planned(run, "1m", clients=1)
     assert first == again
     assert first.clients == 3 * one.clients
     assert first.each == pytest.approx(3 * one.each, rel=0.3)
 
 
 def test_shadows_that_are_numbered_ask_no_budget(run: Run) -> None:
-    plan, paid = bought(run, None, shadows=6)
+    plan, paid = planned(run, None, shadows=6)
     assert paid is None
     assert plan.attacks["rmia"].shadows == 6
-    assert bought(run, None, scenario="update-watch")[1] is None
+    assert planned(run, None, scenario="update-watch")[1] is None
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_a_budget_too_small_leaves_the_verdict_to_the_loss_threshold(
     assert poor.budget is not None
     advised = re.search(r"--budget (\S+),", poor.budget.sentence)
     assert advised is not None
-    assert bought(poor.run, advised[1])[1].shadows >= LADDER[0]
+    assert planned(poor.run, advised[1])[1].shadows >= LADDER[0]
 
 
 def test_what_was_paid_for_is_written_and_read_back_and_shown(

@@ -6,13 +6,10 @@ from typing import Any
 
 import pytest
 
-from privaudit.auditing.auditor import Auditor
+from privaudit import Auditor, Run, load_run, train
 from privaudit.auditing.shadow_models.jobs import shadow_jobs
 from privaudit.execution.jobs import results_of
 from privaudit.execution.local import HERE
-from privaudit.federated.runs.folder.run_names import load_run
-from privaudit.federated.runs.runs import Run
-from privaudit.federated.runs.training import train
 from privaudit.statistics.progress import Event, Phase
 
 ASKED: dict[str, Any] = {
@@ -22,22 +19,22 @@ SERVER = "server-reconstruct"
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def many(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("runs")
     small: dict[str, Any] = {"rounds": 1, "epochs": 1, "test_share": 0.45}
     return train("promptfl", folder=folder, clients=10, seed=3, **small)
 
 
 def test_jobs_leave_nothing_to_train_and_the_same_numbers(
-    run: Run, tmp_path: Path
+    many: Run, tmp_path: Path
 ) -> None:
-    shutil.copytree(run.path, tmp_path / run.name)
-    alone = Auditor(load_run(tmp_path / run.name)).attack(SERVER, **ASKED)
-    jobs = shadow_jobs(run, SERVER, ASKED)
+    shutil.copytree(many.path, tmp_path / many.name)
+    alone = Auditor(load_run(tmp_path / many.name)).attack(SERVER, **ASKED)
+    jobs = shadow_jobs(many, SERVER, ASKED)
     assert [len(job.arguments[3]) for job in jobs] == [2, 2, 2, 2, 2]
     results_of(HERE, jobs)
     events: list[Event] = []
-    found = Auditor(run).attack(SERVER, watcher=events.append, **ASKED)
+    found = Auditor(many).attack(SERVER, watcher=events.append, **ASKED)
     assert not [e for e in events if isinstance(e, Phase) and e.phase == "shadows"]
     assert found.to_dict() == alone.to_dict()
 
@@ -53,6 +50,6 @@ def test_jobs_leave_nothing_to_train_and_the_same_numbers(
     ],
 )
 def test_where_nothing_is_won_there_are_none(
-    run: Run, scenario: str, asked: dict[str, Any]
+    many: Run, scenario: str, asked: dict[str, Any]
 ) -> None:
-    assert shadow_jobs(run, scenario, ASKED | asked) == []
+    assert shadow_jobs(many, scenario, ASKED | asked) == []

@@ -20,18 +20,23 @@ def test_a_table_is_found_by_what_it_is_about(tmp_path: Path) -> None:
     assert other.load(client="client-0", shadows=5) is None
 
 
+def kept(folder: Path, **tensors: Tensor) -> tuple[SignalStore, Path]:
+    """Return a store, and the file of the one table in it."""
+    store = SignalStore(folder, {})
+    store.save(tensors, client="a")
+    (path,) = folder.glob("*.safetensors")
+    assert store.load(client="a") is not None
+    return store, path
+
+
 def test_a_damaged_table_is_made_again(tmp_path: Path) -> None:
-    store = SignalStore(tmp_path, {})
-    store.save({"x": torch.arange(3)}, client="a")
-    (path,) = tmp_path.glob("*.safetensors")
+    store, path = kept(tmp_path, x=torch.arange(3))
     path.write_bytes(path.read_bytes()[:20])
     assert store.load(client="a") is None
 
 
 def test_a_table_with_one_number_altered_is_made_again(tmp_path: Path) -> None:
-    store = SignalStore(tmp_path, {})
-    store.save({"x": torch.arange(300)}, client="a")
-    (path,) = tmp_path.glob("*.safetensors")
+    store, path = kept(tmp_path, x=torch.arange(300))
     content = bytearray(path.read_bytes())
     place = content.rindex(torch.tensor(299).numpy().tobytes())
     content[place] ^= 1
@@ -54,19 +59,14 @@ ALTERED: dict[str, dict[str, Tensor]] = {
 def test_a_table_of_altered_types_shapes_or_names_is_made_again(
     tmp_path: Path, what: str
 ) -> None:
-    store = SignalStore(tmp_path, {})
-    store.save({"x": torch.arange(12), "y": torch.zeros(4)}, client="a")
-    (path,) = tmp_path.glob("*.safetensors")
-    assert store.load(client="a") is not None
+    store, path = kept(tmp_path, x=torch.arange(12), y=torch.zeros(4))
     signed = {SIGNATURE: read_tensors(path)[SIGNATURE]}
     write_tensors(path, ALTERED[what] | signed)
     assert store.load(client="a") is None
 
 
 def test_a_signature_of_another_type_or_shape_is_none(tmp_path: Path) -> None:
-    store = SignalStore(tmp_path, {})
-    store.save({"x": torch.arange(12)}, client="a")
-    (path,) = tmp_path.glob("*.safetensors")
+    store, path = kept(tmp_path, x=torch.arange(12))
     for other in (torch.zeros(3, dtype=torch.bfloat16), torch.zeros(2, 0), None):
         found = {} if other is None else {SIGNATURE: other}
         write_tensors(path, {"x": torch.arange(12), **found})
