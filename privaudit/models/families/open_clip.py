@@ -29,11 +29,10 @@ from privaudit.models.hugging_face import load_reader, loading_errors, model_typ
 from privaudit.models.registry import MODELS, ModelFamily, ModelRequest
 from privaudit.models.remote_code import refuse_remote_code
 
-PLAIN = "gelu"
-"""A tag for checkpoints of one's own, trained with GELU."""
+PLAIN = "gelu"  # a tag for checkpoints of one's own, trained with GELU
+# What a configuration may set of its tokenizer. open_clip hands all of them on to
+# transformers, where others let code run or name files.
 TOKENIZER_OPTIONS = ("clean", "language", "strip_sep_token")
-"""What a configuration may set of its tokenizer. open_clip hands all of them on to
-transformers, where others let code run or name files."""
 
 
 def _load(asked: ModelRequest) -> PromptableCLIP:
@@ -41,12 +40,6 @@ def _load(asked: ModelRequest) -> PromptableCLIP:
 
     Beside a checkpoint the tag only says which activation and which picture
     preparation belong to it.
-
-    Raises:
-        UnknownNameError: There is no such architecture or tag.
-        MissingFileError: There is no such checkpoint, or it could not be downloaded.
-        ConfigError: There are no weights, they are another architecture's, or nothing
-            says which activation they were trained with.
     """
     open_clip: Any = import_open_clip()
     named, _, tag = asked.source.partition("@")
@@ -87,12 +80,7 @@ def _known_architecture(open_clip: Any, architecture: str) -> str:
 
 
 def _is_quick(open_clip: Any, architecture: str, tag: str, path: Path) -> bool:
-    """Say whether a checkpoint needs QuickGELU where neither tag nor configuration says.
-
-    Raises:
-        ConfigError: The tag says GELU and the checkpoint QuickGELU; or neither says
-            anything, and the architecture has weights of both kinds.
-    """
+    """Say whether a checkpoint needs QuickGELU where neither tag nor configuration says."""
     quick = open_clip.get_model_config(architecture).get("quick_gelu", False)
     if tag:
         quick = _tag_options(open_clip, architecture, tag).get("quick_gelu", quick)
@@ -124,13 +112,9 @@ def _check_activation(open_clip: Any, architecture: str, tag: str) -> None:
     """
     if tag or open_clip.get_model_config(architecture).get("quick_gelu"):
         return
+    get = open_clip.get_pretrained_cfg
     tags = open_clip.list_pretrained_tags_by_model(architecture)
-    quick = [
-        tag
-        for tag in tags
-        if open_clip.get_pretrained_cfg(architecture, tag).get("quick_gelu")
-    ]
-    if quick:
+    if quick := [tag for tag in tags if get(architecture, tag).get("quick_gelu")]:
         raise ConfigError(
             f"A checkpoint for {architecture} was given, and its tensors do not say "
             "whether they were trained with QuickGELU, as OpenAI's weights, or with "

@@ -23,7 +23,7 @@ from tests.small_records import picture_data
 from tests.small_siglip import CONTEXT, save_siglip, siglip_tokenizer
 from tests.small_transformers import clip_model, save, text_tokenizer
 
-NAMES = ("Bright film", "dull_song")
+CLASS_NAMES = ("Bright film", "dull_song")
 TEMPLATE = "a photo of a {}."
 FAMILIES = ("siglip-1", "siglip-2", "clip")
 # A text whose tokens, where they stand, are those of another one's beginning.
@@ -95,7 +95,7 @@ def own_logits(family: str, folder: str, pixels: Tensor) -> tuple[Tensor, float]
             float(model.logit_bias.detach()),
         )
         options = {"padding": "max_length", "max_length": CONTEXT}
-    texts = [TEMPLATE.format(name) for name in NAMES]
+    texts = [TEMPLATE.format(name) for name in CLASS_NAMES]
     if family != "clip":  # as it was trained
         texts = [text.lower() for text in texts]
     tokens = tokenizer(texts, return_tensors="pt", **options)
@@ -113,7 +113,7 @@ def test_logits_are_the_models_own_up_to_a_bias_that_is_the_same_for_all_classes
     pixels = model.preprocess_batch(pictures)
     folder = folders[family].partition(":")[2]
     expected, bias = own_logits(family, folder, pixels)
-    seen = model.backbone(NAMES, TEMPLATE)
+    seen = model.backbone(CLASS_NAMES, TEMPLATE)
     features = model.encode_images(pixels)
     found = seen.logit_scale * features @ seen.zero_shot.T
     assert torch.allclose(found + bias, expected, atol=1e-5)
@@ -234,7 +234,7 @@ def test_prompts_in_bfloat16_are_near(
     coarse: Any = load_frozen(folders[family], precision="bfloat16")
     made, found = [], []
     for one in (model, coarse):
-        prompts = one.backbone(NAMES, "a {}.", 2).prompts
+        prompts = one.backbone(CLASS_NAMES, "a {}.", 2).prompts
         context = torch.full((1, 2, prompts.width), 0.1, requires_grad=True)
         made.append(prompts(context))
         assert made[-1].dtype == torch.float32
@@ -244,7 +244,7 @@ def test_prompts_in_bfloat16_are_near(
 
 
 def test_prompts_run_again_for_the_gradient(model: PictureClassifier) -> None:
-    backbone = model.backbone(NAMES, "a {}.", 2)
+    backbone = model.backbone(CLASS_NAMES, "a {}.", 2)
     context = torch.full((1, 2, backbone.prompts.width), 0.1, requires_grad=True)
     found, kept = [], []
     for again in (False, True):

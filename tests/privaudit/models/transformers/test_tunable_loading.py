@@ -8,6 +8,7 @@ import torch
 
 from privaudit.core.errors import ConfigError, LimitError, MissingFileError
 from privaudit.datasets.dialogues import ANSWER, INSTRUCTION, PADDING, PICTURE, Dialogue
+from privaudit.federated.query import questions
 from privaudit.federated.runs.config import make_config
 from privaudit.models.hugging_face import import_transformers
 from privaudit.models.interfaces import Tuning
@@ -29,9 +30,10 @@ from tests.small_transformers import (
 ASKED = (Dialogue("what is the film", ("good",)), Dialogue("who", ("it was bad",)))
 
 
-def test_a_folder_that_is_not_there_is_missing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["encoder", "decoder", "llava", "vlm", "clip", "blip"])
+def test_a_folder_that_is_not_there_is_missing(kind: str, tmp_path: Path) -> None:
     with pytest.raises(MissingFileError, match="cannot be loaded"):
-        load_frozen(f"encoder:{tmp_path / 'nowhere'}")
+        load_frozen(f"{kind}:{tmp_path / 'nowhere'}")
 
 
 def test_a_folders_name_is_made_whole_and_a_hubs_is_left(tmp_path: Path) -> None:
@@ -171,7 +173,7 @@ def test_a_decoder_reads_and_writes_what_transformers_does(
     nothing = model.no_pictures(2)[None]
     found = model.language.logits(nothing, words.repeated(1), Tuning())[0, 1]
     assert torch.allclose(found[: len(ids)], expected, atol=1e-5)
-    prompts = model.words(ASKED, with_answers=False)
+    prompts = questions(words)
     said = model.language.generate_ids(nothing, prompts.repeated(1), Tuning(), 5)[0]
     for row, dialogue in enumerate(ASKED):
         asked = tokenizer(dialogue.question, return_tensors="pt")
