@@ -69,21 +69,23 @@ class CaptioningVLM(WritingModel, PictureModel):
     def __init__(
         self,
         name: str,
-        eye: PictureTower | VectorProjector,
+        encoder: PictureTower | VectorProjector,
         language: StackedLanguageModel,
         dialogue_tokens: DialogueTokens,
         model_hash: str,
     ) -> None:
-        if eye.parts != dialogue_tokens.parts:
+        if encoder.parts != dialogue_tokens.parts:
             raise ConfigError(
-                f"A picture has {eye.parts} tokens, and words have places for "
+                f"A picture has {encoder.parts} tokens, and words have places for "
                 f"{dialogue_tokens.parts}. Give both the same number."
             )
         self.name, self.language, self.model_hash = name, language, model_hash
-        self.parts, self.width = eye.parts, language.width
+        self.parts, self.width = encoder.parts, language.width
         self.token_width = self.width
-        self.image_size = eye.image_size if isinstance(eye, PictureTower) else None
-        self._eye, self.words = eye, dialogue_tokens
+        self.image_size = (
+            encoder.image_size if isinstance(encoder, PictureTower) else None
+        )
+        self._encoder, self.words = encoder, dialogue_tokens
 
     def read(self, dataset: Dataset, *, image_tokens: bool = False) -> Records:
         """Return pictures as the language model reads them, and what is said of them."""
@@ -106,7 +108,9 @@ class CaptioningVLM(WritingModel, PictureModel):
     @property
     def description(self) -> str:
         """What beside the weights decides about a picture's tokens."""
-        return self._eye.description if isinstance(self._eye, PictureTower) else ""
+        return (
+            self._encoder.description if isinstance(self._encoder, PictureTower) else ""
+        )
 
     def preprocess_batch(self, pictures: Pictures) -> Float[Tensor, "n 3 size size"]:
         """Make pictures of one size into what :meth:`encode_tokens` takes.
@@ -142,12 +146,15 @@ class CaptioningVLM(WritingModel, PictureModel):
             ConfigError: The model reads pictures, the embeddings have another size, or
                 one of them is no picture's: all zero, or not finite.
         """
-        eye = self._eye
-        if isinstance(eye, PictureTower) or embeddings.shape[1] != eye.bank_width:
+        encoder = self._encoder
+        if (
+            isinstance(encoder, PictureTower)
+            or embeddings.shape[1] != encoder.bank_width
+        ):
             reads = (
-                f"pictures of {eye.image_size} pixels"
-                if isinstance(eye, PictureTower)
-                else f"embeddings of {eye.bank_width} numbers"
+                f"pictures of {encoder.image_size} pixels"
+                if isinstance(encoder, PictureTower)
+                else f"embeddings of {encoder.bank_width} numbers"
             )
             raise ConfigError(
                 f"{self.name} reads {reads}, and was given embeddings of "
@@ -160,13 +167,13 @@ class CaptioningVLM(WritingModel, PictureModel):
                 f"Record {int(empty.nonzero()[0])} has no picture: its embedding is "
                 "zero or not finite. Give it one, or leave the record out."
             )
-        return eye.project(embeddings.to(self.device))
+        return encoder.project(embeddings.to(self.device))
 
     def _tower(self) -> PictureTower:
-        if isinstance(self._eye, PictureTower):
-            return self._eye
+        if isinstance(self._encoder, PictureTower):
+            return self._encoder
         raise ConfigError(
-            f"{self.name} reads embeddings of {self._eye.bank_width} numbers and no "
+            f"{self.name} reads embeddings of {self._encoder.bank_width} numbers and no "
             "pictures. Give it a bank of embeddings, or use a model with an image "
             "tower."
         )

@@ -46,11 +46,11 @@ def load_llava(request: ModelRequest) -> CaptioningVLM:
     settings = processor.image_processor
     layer = model.config.vision_feature_layer
     kind = (layer, model.config.vision_feature_select_strategy)
-    eye = _picture_tower(model, settings, encode, description=f"{kind} ")
+    encoder = _picture_tower(model, settings, encode, description=f"{kind} ")
     part = str(name_of(model, model.model.language_model))
     language = StackedLanguageModel(model, tokenizer, request.targets, part)
-    words = DialogueTokens(tokenizer, prompt, eye.parts, language.context, mark)
-    return CaptioningVLM(request.name, eye, language, words, weights_hash(model))
+    words = DialogueTokens(tokenizer, prompt, encoder.parts, language.context, mark)
+    return CaptioningVLM(request.name, encoder, language, words, weights_hash(model))
 
 
 def load_blip(request: ModelRequest) -> CaptioningVLM:
@@ -71,14 +71,14 @@ def load_blip(request: ModelRequest) -> CaptioningVLM:
         return model.get_image_features(pictures, return_dict=True).pooler_output
 
     parts = int(model.config.num_query_tokens)
-    eye = _picture_tower(model, processor, encode, parts)
+    encoder = _picture_tower(model, processor, encode, parts)
     inner = model.language_model
     separate = bool(inner.config.is_encoder_decoder)
     stacked = StackedSeq2Seq if separate else StackedLanguageModel
     language = stacked(inner, tokenizer, request.targets)
     writing = SeparateTokens if separate else PictureFirstTokens
-    words = writing(tokenizer, _BLIP_TEMPLATE, eye.parts, language.context)
-    return CaptioningVLM(request.name, eye, language, words, weights_hash(model))
+    words = writing(tokenizer, _BLIP_TEMPLATE, encoder.parts, language.context)
+    return CaptioningVLM(request.name, encoder, language, words, weights_hash(model))
 
 
 def _picture_tower(

@@ -77,9 +77,9 @@ def load_tiny_llava(request: ModelRequest) -> CaptioningVLM:
     def encode(pictures: Tensor) -> Tensor:  # on the CPU, where the small tower is
         return embedded.encode(pictures.cpu()).to(request.device)
 
-    eye = PictureTower(encode, prepare, IMAGE_SIZE, TOKENS, repr(prepare))
+    encoder = PictureTower(encode, prepare, IMAGE_SIZE, TOKENS, repr(prepare))
     words = DialogueTokens(tokenizer, "{image}{question}", TOKENS, language.context)
-    return CaptioningVLM(request.name, eye, language, words, embedded.model_hash)
+    return CaptioningVLM(request.name, encoder, language, words, embedded.model_hash)
 
 
 class StartedTokenizer:

@@ -178,12 +178,12 @@ def vit(
 
     Of a model of pictures and texts, such as SigLIP, it is the image half.
     """
-    eye = without_pooler(getattr(model, "vision_model", model))
+    image_tower = without_pooler(getattr(model, "vision_model", model))
 
     def build(class_names: tuple[str, ...], template: str) -> VisionTower:
-        return classifying_tower(eye, len(class_names), targets)
+        return classifying_tower(image_tower, len(class_names), targets)
 
-    return PictureClassifier(name, eye, processor, build)
+    return PictureClassifier(name, image_tower, processor, build)
 
 
 def clip(
@@ -192,14 +192,14 @@ def clip(
     """Return transformers' CLIP or SigLIP, tuned before its class texts or in them."""
     texts = ClassTexts(model, tokenizer)
     is_siglip = model.config.model_type == "siglip"
-    eye = model.vision_model if is_siglip else image_half(model)
+    image_tower = model.vision_model if is_siglip else image_half(model)
     kind = SiglipTower if is_siglip else ClipVisionTower
 
     def build(class_names: tuple[str, ...], template: str) -> VisionTower:
         features = texts.features(class_names, template)
-        return kind(eye, FrozenTexts(features, texts.logit_scale), targets)
+        return kind(image_tower, FrozenTexts(features, texts.logit_scale), targets)
 
-    return PictureClassifier(name, eye, processor, build, texts)
+    return PictureClassifier(name, image_tower, processor, build, texts)
 
 
 def load_vit(request: ModelRequest) -> TunableClassifier:

@@ -1,4 +1,3 @@
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,13 @@ from privaudit.models.hugging_face import import_transformers
 from privaudit.models.interfaces import Tuning
 from privaudit.models.language.captioning_vlm import CaptioningVLM
 from tests.loaded_models import load_captioner
-from tests.small_transformers import PATCH, image_processor, random_model, vision_config
+from tests.small_transformers import (
+    PATCH,
+    alter,
+    image_processor,
+    random_model,
+    vision_config,
+)
 
 WORDS = ["USER", ":", "ASSISTANT", "a", "red", "square", "blue", "circle", "what", "?"]
 WORDS += ["is", "this", "two"]
@@ -228,14 +233,6 @@ def test_a_long_answer_names_its_record(model: CaptioningVLM) -> None:
     long = Dialogue("what ?", (" ".join(["red"] * 40),))
     with pytest.raises(ConfigError, match=r"Record 1 takes .* takes 48"):
         model.words([DIALOGUES[0], long])
-
-
-def alter(name: str, **entries: Any) -> Callable[[Path], None]:
-    def change(folder: Path) -> None:
-        content = json.loads((folder / name).read_text())
-        (folder / name).write_text(json.dumps(content | entries))
-
-    return change
 
 
 def pickle_weights(folder: Path) -> None:

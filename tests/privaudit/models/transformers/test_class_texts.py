@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from privaudit import Auditor, train
-from privaudit.auditing.scenario import Scenario, find_scenario
+from privaudit import train
 from privaudit.core.devices import use_device
 from privaudit.core.errors import ConfigError
 from privaudit.core.memory import PeakMemory, use_checkpointing
@@ -18,6 +17,7 @@ from privaudit.models.hugging_face import import_transformers
 from privaudit.models.interfaces import Tuning
 from privaudit.models.registry import load_frozen
 from privaudit.models.transformers.picture_classifier import PictureClassifier
+from tests.audited_runs import attack_one_client
 from tests.simulated_device import another_device, assert_agree
 from tests.small_records import picture_data
 from tests.small_siglip import CONTEXT, save_siglip, siglip_tokenizer
@@ -169,8 +169,7 @@ def test_a_round_is_trained_and_attacked(
         precision=precision,
         **TINY,
     )
-    released = Auditor(run).attack(scenario(), clients=1)
-    assert all(0 <= found.auroc.value <= 1 for found in released.results.values())
+    attack_one_client(run, "prompt-release", "loss-threshold")
     assert run.is_complete
     sent = [m.tensors for m in run.transcript if m.is_update]
     before = next((m.tensors for m in run.transcript if m.sender == "server"), {})
@@ -179,11 +178,6 @@ def test_a_round_is_trained_and_attacked(
         assert {tensor.dtype for tensor in tensors.values()} == {torch.float32}
         zero = torch.zeros(())
         assert any((sent != before.get(n, zero)).any() for n, sent in tensors.items())
-
-
-def scenario() -> Scenario:
-    whole = find_scenario("prompt-release", 0)
-    return replace(whole, attacks=dict(list(whole.attacks.items())[:1]), dominates=())
 
 
 def test_what_these_models_do_not_have_is_refused(

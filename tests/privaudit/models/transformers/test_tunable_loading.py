@@ -1,4 +1,3 @@
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from privaudit.models.transformers.text_classifier import TextClassifier
 from privaudit.models.transformers.text_writer import TextWriter
 from tests.small_records import text_data
 from tests.small_transformers import (
+    alter,
     blip_model,
     random_model,
     save,
@@ -55,10 +55,8 @@ def test_pickled_weights_are_refused(tmp_path: Path) -> None:
 
 def test_code_that_comes_with_a_model_is_not_run(tmp_path: Path) -> None:
     save(tmp_path, "encoder-bert")
-    config = json.loads((tmp_path / "config.json").read_text())
-    config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.C"}}
-    config["auto_map"]["AutoModel"] = "own.M"
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    code = {"AutoConfig": "own.C", "AutoModel": "own.M"}
+    alter("config.json", model_type="own", auto_map=code)(tmp_path)
     (tmp_path / "own.py").write_text("raise AssertionError('run')\n")
     with pytest.raises(ConfigError, match="runs no such code"):
         load_frozen(f"encoder:{tmp_path}")
@@ -108,8 +106,7 @@ def test_what_a_configuration_announces_is_held_against_the_weights(
     family: str, entries: dict[str, int], says: str, tmp_path: Path
 ) -> None:
     name = save(tmp_path, family)
-    config = tmp_path / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | entries))
+    alter("config.json", **entries)(tmp_path)
     with pytest.raises(ConfigError, match=says):
         load_frozen(name)
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -31,7 +30,7 @@ from privaudit.models.vision_language.vlm import VisionLanguageModel
 from privaudit.tuning.peft_methods.registry import PEFT_METHODS, MechanismOptions
 from tests.privaudit.models.vision_language.test_vlm import DATA
 from tests.small_records import RaggedPictures
-from tests.small_transformers import draw, pair_shapes, some_lora
+from tests.small_transformers import alter, draw, pair_shapes, some_lora
 from tests.small_vlms import FAMILIES, save_vlm
 
 
@@ -172,14 +171,6 @@ def test_models_with_all_weights_of_their_own_answer(
     models = method.tuning(qwen.language, stack([start, start]))
     found = qwen.language.logits(*read(qwen), models)
     assert torch.allclose(found, qwen.language.logits(*read(qwen), Tuning()), atol=1e-5)
-
-
-def alter(name: str, **entries: Any) -> Callable[[Path], None]:
-    def change(folder: Path) -> None:
-        content = json.loads((folder / name).read_text())
-        (folder / name).write_text(json.dumps(content | entries))
-
-    return change
 
 
 def of_another_type(name: str) -> Callable[[Path], None]:
