@@ -1,5 +1,6 @@
 """Small random transformers of every family, saved as people's would be."""
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -277,6 +278,16 @@ def save(folder: Path, family: str) -> str:
         blip_model(which).save_pretrained(folder)
         text_tokenizer("t5" if which == "t5" else "llama").save_pretrained(folder)
     return f"{kind}:{folder}"
+
+
+def alter(name: str, **entries: Any) -> Callable[[Path], None]:
+    """Return what changes entries of a JSON file in a folder."""
+
+    def change(folder: Path) -> None:
+        content = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps(content | entries))
+
+    return change
 
 
 def some_lora(model: Tunable, parameters: Stacked) -> Tuning:

@@ -43,7 +43,7 @@ compute_elsewhere(setattr)
 for name in (
     "privaudit.datasets.images.digits",
     "privaudit.federated.runs.training",
-    "privaudit.models.families.tiny_clip",
+    "privaudit.models.tiny_clip.loading",
     "sklearn.datasets",
 ):
     import_module(name)

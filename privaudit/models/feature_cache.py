@@ -1,4 +1,4 @@
-"""Image features and image tokens, computed once for each set of pictures.
+"""Feature cache: features and tokens of pictures, computed once for each set of them.
 
 They are encoded in chunks, and each is on the disk before the next one is begun: an
 interrupted encoding goes on where it stopped. What is returned lies on the disk, and
@@ -52,19 +52,15 @@ def cached_features(
     pictures: the folder is made for its owner only. A folder that cannot be written
     costs the time to compute again, and nothing else. Pictures are read one by one, so
     memory does not grow with their sizes. A bank's embeddings only pass through
-    :meth:`FeatureModel.encode_bank`, those of a large one by way of the disk.
-
-    Args:
-        model: Its weights and architecture are part of the name.
-        images: Pictures, or a bank of embeddings.
-        folder: Where to keep features; None for :func:`cache_folder`.
+    :meth:`FeatureModel.encode_bank`, those of a large one by way of the disk. They lie
+    in ``folder``, by default in :func:`cache_folder`.
 
     Raises:
         ConfigError: The model cannot read these pictures or embeddings.
     """
     if isinstance(images, FeatureBank):
         return _of_bank(model, images, folder, "features", model.encode_bank)
-    return _cached(model, images, folder, "features", model.encode_images)
+    return _of_pictures(model, images, folder, "features", model.encode_images)
 
 
 def cached_text_features(
@@ -75,11 +71,7 @@ def cached_text_features(
 ) -> Float[Tensor, "n dim"]:
     """Return each text's l2-normalised feature, as :func:`cached_features`.
 
-    Args:
-        about: What of the model the file is named after: weights and settings.
-        texts: The file is named after them, too.
-        encode: Makes the features.
-        folder: Where to keep features; None for :func:`cache_folder`.
+    The file is named after the texts and ``about``: the model's weights and settings.
     """
     path = _path(hash_of(*about, texts.digest, "texts"), folder)
     stored = _stored(path, len(texts), len(texts))
@@ -102,7 +94,7 @@ def cached_tokens(
     """
     if isinstance(images, FeatureBank):
         return _of_bank(model, images, folder, "tokens", model.tokens_of_bank)
-    return _cached(model, images, folder, "tokens", model.encode_tokens)
+    return _of_pictures(model, images, folder, "tokens", model.encode_tokens)
 
 
 def cached_pictures(
@@ -118,7 +110,7 @@ def cached_pictures(
         images: What is encoded.
         encode: Makes tensors with one row for each picture of a chunk. Rows that are
             shorter than another chunk's are padded with zeros.
-        folder: Where to keep them; None for :func:`cache_folder`.
+        folder: Where to keep files; by default :func:`cache_folder`.
     """
     with closing(_Chunks(images, range(len(images)))) as chunks:
         path = _path(name, folder)
@@ -128,10 +120,7 @@ def cached_pictures(
 def _on_disk(path: Path, count: int, encode: Callable[[int], Tensors]) -> Tensors:
     """Return so many rows from the disk, encoded first if they are not there.
 
-    Args:
-        path: Of the file of all rows.
-        count: How many there are.
-        encode: Makes the chunk of rows that begins at a number.
+    ``encode`` makes the chunk of rows that begins at a number.
     """
     began = monotonic()
 
@@ -190,7 +179,7 @@ def _of_bank(
     return _on_disk(path, len(bank), encode_rows)[kind]
 
 
-def _cached(
+def _of_pictures(
     model: PictureModel,
     images: Images,
     folder: Path | None,

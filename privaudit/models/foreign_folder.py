@@ -24,8 +24,7 @@ _LAYERS = ("layers", "n_layer", "depth")  # how config.json names a number of la
 def check_folder(source: str) -> None:
     """Refuse pipes, devices, texts of extreme length and layers without weights.
 
-    Args:
-        source: A folder; a name on the hub is left to the hub's client.
+    A name on the hub is left to the hub's client.
 
     Raises:
         MissingFileError: A file is none.
@@ -41,7 +40,13 @@ def check_folder(source: str) -> None:
     if config.is_file() and (weights := _weights(source)):
         content = read_bytes(config)
         check_json(content, str(config))
-        _check_layers(config, json.loads(content), sum(map(_count_tensors, weights)))
+        tensors = sum(map(_count_tensors, weights))
+        for name, layers in _layers(json.loads(content)):
+            if layers > tensors:
+                raise ConfigError(
+                    f"{config} says {name} = {layers:,}, and the weights beside it "
+                    f"have {tensors:,} tensors. Restore the file."
+                )
 
 
 def check_size(source: str, build: Callable[[], Any]) -> None:
@@ -49,8 +54,7 @@ def check_size(source: str, build: Callable[[], Any]) -> None:
 
     Args:
         source: A folder; a name on the hub is left to the hub's client.
-        build: Makes the model of the configuration; it is called without memory for
-            any weight.
+        build: Makes the model of the configuration; called without memory for weights.
 
     Raises:
         ConfigError: It has more parameters than the bytes of the weights could hold.
@@ -80,15 +84,6 @@ def _weights(source: str) -> list[Path]:
 def _count_tensors(path: Path) -> int:
     with safetensors.safe_open(path, "pt") as file:
         return len(file.keys())
-
-
-def _check_layers(config: Path, entries: Any, tensors: int) -> None:
-    for name, layers in _layers(entries):
-        if layers > tensors:
-            raise ConfigError(
-                f"{config} says {name} = {layers:,}, and the weights beside it have "
-                f"{tensors:,} tensors. Restore the file."
-            )
 
 
 def _layers(entries: Any) -> Iterator[tuple[str, int]]:

@@ -1,7 +1,8 @@
-"""What every frozen model answers, whatever it does and reads."""
+"""Frozen models: what each answers, whatever it does and reads."""
 
 from abc import ABC, abstractmethod
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 
 import numpy as np
@@ -14,7 +15,7 @@ from privaudit.core.errors import ConfigError
 from privaudit.datasets.dataset import Dataset
 from privaudit.datasets.records import Records
 from privaudit.models.clip.picture_preparation import Pictures
-from privaudit.models.interfaces import Classifier, LanguageModel, Precision
+from privaudit.models.interfaces import Classifier, LanguageModel, Precision, Tower
 
 
 class FrozenModel(ABC):
@@ -42,18 +43,16 @@ class FrozenModel(ABC):
         """Return what trainers see, bound to a data set's classes.
 
         Args:
-            class_names: Of the data set.
+            class_names: By label.
             template: The hand-written prompt, with ``{}`` where a class name goes.
-            context_tokens: Of a prompt that is learned.
+            context_tokens: Learned vectors in front of a class name.
         """
 
     @abstractmethod
     def read(self, dataset: Dataset, *, image_tokens: bool = False) -> Records:
         """Return a data set's records as the model reads them, without their contents.
 
-        Args:
-            dataset: What is read.
-            image_tokens: Whether a CLIP's local features of pictures are there too.
+        With ``image_tokens`` a CLIP's local features of pictures are there too.
 
         Raises:
             ConfigError: The model cannot read them.
@@ -74,13 +73,67 @@ class FrozenModel(ABC):
         return np.asarray(self.public_indices, dtype=np.int64)
 
 
+class TunableClassifier(FrozenModel):
+    """A frozen transformer that is tuned to tell classes apart.
+
+    Attributes:
+        dim: Size of a record's feature.
+    """
+
+    dim: int
+
+    @abstractmethod
+    def tower(self, class_names: tuple[str, ...], template: str) -> Tower:
+        """Return the transformer behind classes of these names."""
+
+    def backbone(
+        self, class_names: tuple[str, ...], template: str, context_tokens: int = 0
+    ) -> Classifier:
+        """Return what trainers see: no prompts, and texts that say nothing."""
+        return Classifier(
+            NoPrompts(),
+            1.0,
+            torch.zeros(len(class_names), self.dim),
+            partial(self.tower, class_names, template),
+        )
+
+
+@dataclass(frozen=True)
+class NoPrompts:
+    """Stands where a classifier's prompts would, and has none."""
+
+    context_tokens: int = 0
+    width: int = 0
+
+    def __call__(
+        self, contexts: Float[Tensor, "prompts tokens width"]
+    ) -> Float[Tensor, "prompts classes dim"]:
+        """Refuse."""
+        raise ConfigError(
+            "This model has no prompts before class names: it has a transformer of its "
+            "own. Train it with fedpt."
+        )
+
+
+class WritingModel(FrozenModel):
+    """A frozen model that writes texts."""
+
+    language: LanguageModel
+
+    def backbone(
+        self, class_names: tuple[str, ...], template: str, context_tokens: int = 0
+    ) -> LanguageModel:
+        """Return the language model: no class is bound to it."""
+        return self.language
+
+
 class PictureModel(FrozenModel):
     """A frozen model whose image tower makes tokens of pictures.
 
     Attributes:
         image_size: Side of a prepared picture, in pixels; None where embeddings of
             pictures are read.
-        token_width: Of a token.
+        token_width: Numbers in a token.
     """
 
     image_size: int | None
@@ -109,11 +162,7 @@ class PictureModel(FrozenModel):
     def tokens_of_bank(
         self, embeddings: Float[Tensor, "n bank_width"]
     ) -> Float[Tensor, "n tokens token_width"]:
-        """Refuse embeddings that an image tower made elsewhere: they have no parts.
-
-        Raises:
-            ConfigError: Always.
-        """
+        """Refuse embeddings that an image tower made elsewhere: they have no parts."""
         raise ConfigError(
             f"Image tokens were requested from a bank of {len(embeddings)} pooled "
             "embeddings, which has none. Give the pictures, or use a method that "

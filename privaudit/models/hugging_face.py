@@ -1,4 +1,4 @@
-"""Importing transformers and peft, and saying clearly what they could not load."""
+"""Loading from transformers and peft; what cannot be loaded is said in one line."""
 
 import importlib
 from collections.abc import Iterator
@@ -26,19 +26,24 @@ def import_peft() -> Any:
     return importlib.import_module("peft")
 
 
-def load_reader(kind: str, what: str, source: str) -> Any:
-    """Load a tokenizer or an image processor.
+def load_reader(kind: str, what: str, source: str, **options: Any) -> Any:
+    """Load a tokenizer, a processor or a configuration.
 
     Args:
         kind: Its class in transformers.
-        what: What it is, in words.
+        what: The term for it in errors.
         source: A folder, or a name on the hub.
+        **options: Of transformers.
 
     Raises:
         MissingFileError: It is not there.
         ConfigError: It cannot be used.
     """
-    return _pretrained(kind, what, source)
+    loader = getattr(import_transformers(), kind)
+    with loading_errors(what, source):
+        check_folder(source)
+        trusted = remote_code_is_trusted()
+        return loader.from_pretrained(source, trust_remote_code=trusted, **options)
 
 
 def load_model(
@@ -55,14 +60,8 @@ def load_model(
     """
     packed = {} if bits is None else packing(bits, dtype, device)
     _check_size(kind, what, source)
-    model = _pretrained(
-        kind,
-        what,
-        source,
-        use_safetensors=True,
-        dtype=dtype,
-        **packed,
-    )
+    options = {"use_safetensors": True, "dtype": dtype, **packed}
+    model = load_reader(kind, what, source, **options)
     keep_differentiable(model)
     placed = model if packed else model.to(device)
     return placed.eval().requires_grad_(False)
@@ -73,7 +72,7 @@ def _check_size(kind: str, what: str, source: str) -> None:
 
     def build() -> Any:
         loader = getattr(import_transformers(), kind)
-        config = _pretrained("AutoConfig", what, source)
+        config = load_reader("AutoConfig", what, source)
         if hasattr(loader, "from_config"):
             trusted = remote_code_is_trusted()
             return loader.from_config(config, trust_remote_code=trusted)
@@ -81,14 +80,6 @@ def _check_size(kind: str, what: str, source: str) -> None:
 
     with loading_errors(what, source):
         check_size(source, build)
-
-
-def _pretrained(kind: str, what: str, source: str, **options: Any) -> Any:
-    loader = getattr(import_transformers(), kind)
-    with loading_errors(what, source):
-        check_folder(source)
-        trusted = remote_code_is_trusted()
-        return loader.from_pretrained(source, trust_remote_code=trusted, **options)
 
 
 _NAFLEX = (
@@ -114,14 +105,14 @@ def model_type(source: str) -> str:
         MissingFileError: It is not there.
         ConfigError: It cannot be read.
     """
-    return str(_pretrained("AutoConfig", "model", source).model_type)
+    return str(load_reader("AutoConfig", "model", source).model_type)
 
 
 def check_type(source: str, name: str, *wanted: str) -> str:
     """Return a model's type, of those that a family takes.
 
     Raises:
-        MissingFileError: It is not there.
+        MissingFileError: The model is not there.
         ConfigError: It is of another type.
     """
     kind = model_type(source)
@@ -135,12 +126,7 @@ def check_type(source: str, name: str, *wanted: str) -> str:
 
 
 def refuse_types(source: str, name: str, *refused: str) -> None:
-    """Refuse models of some types, before their weights are read.
-
-    Raises:
-        MissingFileError: The model is not there.
-        ConfigError: It is of one of them.
-    """
+    """Refuse models of some types, as :func:`check_type`, before weights are read."""
     if (kind := model_type(source)) in refused:
         raise ConfigError(
             f"{source!r} is a model of type {kind!r}, which {name} does not take: "
@@ -151,10 +137,6 @@ def refuse_types(source: str, name: str, *refused: str) -> None:
 @contextmanager
 def loading_errors(what: str, source: str) -> Iterator[None]:
     """Turn what transformers raises while it loads into one clear line.
-
-    Args:
-        what: What is loaded, in words.
-        source: A folder, or a name on the hub.
 
     Raises:
         MissingFileError: It is not there, or it could not be downloaded.
@@ -171,9 +153,15 @@ def loading_errors(what: str, source: str) -> Iterator[None]:
     except Exception as error:
         reason = str(error).strip().split("\n")[0].rstrip(".")
         if "trust_remote_code" in str(error):
+            way = (
+                "within open_clip. Choose one whose architecture transformers has."
+                if remote_code_is_refused()
+                else "unless you give --trust-remote-code. Choose a model whose "
+                "architecture transformers has, or read that code first."
+            )
             raise ConfigError(
                 f"The {what} {source!r} comes with code of its own, which would run "
-                f"here with all your rights, and privaudit runs no such code {_way()}"
+                f"here with all your rights, and privaudit runs no such code {way}"
             ) from None
         if isinstance(error, OSError) and "safetensors" not in reason:
             raise MissingFileError(
@@ -184,16 +172,6 @@ def loading_errors(what: str, source: str) -> Iterator[None]:
             f"The {what} {source!r} cannot be used: {reason}. Weights must lie in "
             ".safetensors files beside config.json and the tokenizer's files."
         ) from None
-
-
-def _way() -> str:
-    """Say what to do about code that was refused."""
-    if remote_code_is_refused():
-        return "within open_clip. Choose one whose architecture transformers has."
-    return (
-        "unless you give --trust-remote-code. Choose a model whose architecture "
-        "transformers has, or read that code first."
-    )
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What a trainer sees of a frozen model: a classifier, a language model, or its layers."""
+"""Interfaces of frozen models to trainers: a classifier, a language model, or layers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -88,18 +88,17 @@ class Tuning:
     def alone(self, number: int, models: int) -> "Tuning":
         """Return what one of k models adds, as a stack of one."""
         one = slice(number, number + 1)
+
+        def of_one(change: Change) -> Change:  # computed for all, of the one's rows
+            return lambda rows: change(rows.expand(models, -1, -1))[one]
+
         return Tuning(
-            {name: _of_one(c, one, models) for name, c in self.changes.items()},
+            {name: of_one(change) for name, change in self.changes.items()},
             None if self.prompt is None else self.prompt[one],
             {site: (k[one], v[one]) for site, (k, v) in self.prefix.items()},
             {name: tensor[one] for name, tensor in self.weights.items()},
             {name: tensor[one] for name, tensor in self.head.items()},
         )
-
-
-def _of_one(change: Change, one: slice, models: int) -> Change:
-    """Return one model's change; all models' are computed for its rows."""
-    return lambda rows: change(rows.expand(models, -1, -1))[one]
 
 
 @runtime_checkable
@@ -153,7 +152,7 @@ class Tower(Tunable, Protocol):
             features: Of whole records, by the frozen model.
             tokens: Of parts of pictures, where the tower reads pictures.
             words: [k, rows, length], where it reads texts.
-            tuning: What each model adds.
+            tuning: What each of the k models adds.
         """
         ...
 
@@ -251,11 +250,7 @@ class Classifier:
 
 @dataclass(frozen=True)
 class OwnersModel:
-    """A model that only its owner's functions can ask: nothing of it is known here.
-
-    Attributes:
-        task: What it does.
-    """
+    """A model that only its owner's functions can ask: nothing of it is known here."""
 
     task: TaskKind
 
@@ -286,12 +281,14 @@ class LanguageModel(Tunable, Protocol):
         tuning: Tuning,
         positions: Int[Tensor, " p"] | None = None,
     ) -> Float[Tensor, "k rows p vocabulary"]:
-        """Return the logits of the next token, differentiable in what is added.
+        """Return the next token's logits in float32, differentiable in what is added.
+
+        At padding they mean nothing.
 
         Args:
-            tokens: The pictures.
+            tokens: The pictures; gradients flow to them.
             words: [k, rows, length].
-            tuning: What each model adds.
+            tuning: What each of the k models adds.
             positions: Where logits are wanted; None is everywhere.
         """
         ...
@@ -303,13 +300,13 @@ class LanguageModel(Tunable, Protocol):
         tuning: Tuning,
         longest: int,
     ) -> list[list[str]]:
-        """Return what each model says to each prompt, greedily.
+        """Return what each model says to each prompt, as text, greedily.
 
         Args:
             tokens: The pictures.
-            words: [k, rows, length], prompts only.
-            tuning: What each model adds.
-            longest: Tokens at most.
+            words: [k, rows, length], prompts only; a row of padding gets no words.
+            tuning: What each of the k models adds.
+            longest: Tokens at most; the end of the context ends an answer too.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Which precision a device is faster in, measured once for each device."""
+"""Precisions of weights: which one a device is faster in, measured once for each."""
 
 import time
 from functools import cache

@@ -1,4 +1,4 @@
-"""Linear layers whose weights are packed into 4 or 8 bits, by bitsandbytes.
+"""Quantisation: weights of linear layers packed into 4 or 8 bits, by bitsandbytes.
 
 Adapters beside them are trained in float32, and the packed weights stay as they are.
 
@@ -21,36 +21,23 @@ Bits = Literal["4bit", "8bit"]
 """How many bits a packed weight has."""
 
 
-def import_bitsandbytes() -> Any:
-    """Import bitsandbytes.
+def packing(bits: Bits, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
+    """Return what from_pretrained takes, to pack linear layers but the head as it loads.
+
+    8 bits are without LLM.int8()'s columns of outliers, which are those of a whole
+    batch: what one model says would depend on rows of others. Layers of 4 bits compute
+    in ``dtype``. A packed model cannot be moved from the device it is loaded to.
 
     Raises:
-        ConfigError: It is not installed.
+        ConfigError: bitsandbytes is not installed.
     """
     try:
-        return importlib.import_module("bitsandbytes")
+        importlib.import_module("bitsandbytes")
     except ImportError as error:
         raise ConfigError(
             "Weights of 4 or 8 bits are packed with bitsandbytes, which cannot be "
             f"imported ({error}). Install it: {install_line('quantised')}."
         ) from None
-
-
-def packing(bits: Bits, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
-    """Return what from_pretrained takes, to pack linear layers but the head as it loads.
-
-    8 bits are without LLM.int8()'s columns of outliers, which are those of a whole
-    batch: what one model says would depend on rows of others.
-
-    Args:
-        bits: Of a weight.
-        dtype: In which layers of 4 bits compute.
-        device: Where the model is loaded to; a packed one cannot be moved.
-
-    Raises:
-        ConfigError: bitsandbytes is not installed.
-    """
-    import_bitsandbytes()
     kind: Any = importlib.import_module("transformers").BitsAndBytesConfig
     if bits == "4bit":
         how = kind(

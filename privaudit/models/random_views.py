@@ -86,11 +86,8 @@ def crop_of(height: int, width: int, stream: Stream) -> tuple[int, int, int, int
         across = round(math.sqrt(height * width * share * sides))
         along = round(math.sqrt(height * width * share / sides))
         if 0 < across <= width and 0 < along <= height:
-            top, left = (
-                int(down * (height - along + 1)),
-                int(right * (width - across + 1)),
-            )
-            return top, left, along, across
+            top, left = down * (height - along + 1), right * (width - across + 1)
+            return int(top), int(left), along, across
     return 0, 0, height, width
 
 
@@ -106,7 +103,8 @@ def with_views(
             each picture.
     """
     images, size = dataset.images, getattr(model, "image_size", None)
-    if isinstance(images, FeatureBank | Texts) or not size or not _by_feature(records):
+    by_feature = records.tokens is None and records.words is None
+    if isinstance(images, FeatureBank | Texts) or not size or not by_feature:
         raise ConfigError(
             f"{views} views of each picture were requested. They are for methods that "
             "learn from one feature of each picture, such as promptfl on a CLIP, and "
@@ -117,7 +115,3 @@ def with_views(
         for number in range(views)
     ]
     return replace(records, views=torch.stack(features, dim=1).cpu())
-
-
-def _by_feature(records: Records) -> bool:
-    return records.tokens is None and records.words is None

@@ -1,4 +1,4 @@
-"""Models by name, ``KIND`` or ``KIND:SOURCE``: each kind is one file in ``families/``."""
+"""Models by name, ``KIND`` or ``KIND:SOURCE``; each kind is a family in ``families/``."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -56,7 +56,9 @@ class ModelFamily:
 
     Attributes:
         task: What they do.
-        load: Loads one of them, frozen. No code of a model is run.
+        load: Loads one of them, frozen, or raises a MissingFileError or ConfigError.
+            Code that comes with a model runs only where it is trusted, and no pickled
+            weights are read.
         sources: What a SOURCE is, as lists write it; empty where there is one model.
         records: What they read.
         tuned: Whether trainers change their layers, and not only a prompt before

@@ -18,9 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from privaudit.core.errors import ConfigError
-from privaudit.models.next_tokens import NextTokens
-
-Rows = Float[Tensor, " rows"]
+from privaudit.models.next_tokens import NextTokens, Rows
 
 
 class ClampedTokens:

@@ -139,11 +139,7 @@ class TokenTable:
         return _of_order(alpha, self.statistics.entropies)
 
     def modified(self, alpha: float) -> Float[Tensor, "n positions"]:
-        """Return the modified entropies of one order.
-
-        Raises:
-            ConfigError: The table has none of that order.
-        """
+        """Return the modified entropies of one order."""
         return _of_order(alpha, self.statistics.modified)
 
     def scored(
@@ -155,7 +151,7 @@ class TokenTable:
             part: The slice.
             all_positions: Whether the next token may lie outside of it; if it is
                 needed, whether the position itself may.
-            needs_target: Whether the score is of the next token.
+            needs_target: Whether the score is of the token that came next.
 
         Raises:
             ConfigError: A record has no such position.

@@ -1,23 +1,22 @@
-"""Weights that come with the package: written atomically, checked by hash when read."""
+"""Weights beside the file that describes them: bounded when read, checked by hash."""
 
 import hashlib
-import importlib.metadata
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
-import torch
 from pydantic import TypeAdapter, ValidationError
-from safetensors.torch import load, save
+from safetensors.torch import load
 from torch import Tensor, nn
 
 from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.core.limits import check_json
-from privaudit.core.storage import read_bytes, write_bytes, write_json
+from privaudit.core.storage import read_bytes
 
 DescriptionT = TypeVar("DescriptionT")
+ModelT = TypeVar("ModelT", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -38,12 +37,6 @@ class DescriptionFile(Generic[DescriptionT]):
     command: str
     again: str
 
-    def write(self, folder: Path, description: DescriptionT) -> None:
-        """Write a line for each entry: lists of thousands stay readable around."""
-        entries = TypeAdapter(self.form).dump_python(description, mode="json")
-        lines = [f"  {json.dumps(key)}: {json.dumps(entries[key])}" for key in entries]
-        write_bytes(folder / self.name, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
-
     def read(self, folder: Path) -> DescriptionT:
         """Read it.
 
@@ -57,8 +50,10 @@ class DescriptionFile(Generic[DescriptionT]):
                 f"There is no {self.what} in {folder}: {self.name} is not there. Make "
                 f"one with: privaudit pretrain {self.command} --out {folder}."
             )
+        content = read_bytes(path)
+        check_json(content, str(path))
         try:
-            return TypeAdapter(self.form).validate_json(_content(path))
+            return TypeAdapter(self.form).validate_json(content)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "the file"
@@ -68,23 +63,11 @@ class DescriptionFile(Generic[DescriptionT]):
             ) from None
 
 
-def _content(path: Path) -> bytes:
-    content = read_bytes(path)
-    check_json(content, str(path))
-    return content
-
-
 def check_hash(path: Path, found: str, wanted: str, remedy: str) -> None:
-    """Refuse weights that are not those of the description.
-
-    Args:
-        path: Where the weights lie.
-        found: Their SHA-256.
-        wanted: The description's.
-        remedy: What to do, as a sentence.
+    """Refuse weights whose SHA-256 is not that of the description.
 
     Raises:
-        ConfigError: The two differ.
+        ConfigError: The two differ; ``remedy`` is the sentence that says what to do.
     """
     if found != wanted:
         raise ConfigError(
@@ -93,93 +76,41 @@ def check_hash(path: Path, found: str, wanted: str, remedy: str) -> None:
         )
 
 
-ModelT = TypeVar("ModelT", bound=nn.Module)
+def load_embedded(
+    folder: Path, name: str, build: Callable[[], ModelT]
+) -> tuple[ModelT, str]:
+    """Read a model that comes with the package, and the SHA-256 of its weights.
 
+    It is frozen, in evaluation mode.
 
-@dataclass(frozen=True)
-class EmbeddedWeights(Generic[ModelT]):
-    """The files of one embedded model: weights in half precision, description, log.
+    Args:
+        folder: Holds ``NAME.safetensors``, weights in half precision, and ``NAME.json``.
+        name: The model's.
+        build: Makes the model at any weights.
 
-    Attributes:
-        name: The model's, and that of its files: ``.safetensors``, ``.json`` and
-            ``.jsonl``.
-        build: Makes the model at random weights.
-        configuration: Says how the model is built.
-        packages: Whose versions the description names.
+    Raises:
+        MissingFileError: When one of its files is not there.
+        ConfigError: When the weights are not those that the description names.
     """
-
-    name: str
-    build: Callable[[], ModelT]
-    configuration: Callable[[], dict[str, Any]]
-    packages: tuple[str, ...]
-
-    def save(self, model: ModelT, out: Path, settings: Any, record: Any) -> None:
-        """Write the weights in half precision, and what they are.
-
-        Args:
-            model: Whose weights.
-            out: Folder to write to; made if missing.
-            settings: The pydantic dataclass with which it was trained.
-            record: The log's line at this moment, a dataclass.
-        """
-        out.mkdir(parents=True, exist_ok=True)
-        content = save({name: _stored(t) for name, t in model.state_dict().items()})
-        description = {
-            "name": self.name,
-            "sha256": hashlib.sha256(content).hexdigest(),
-            "configuration": self.configuration(),
-            "settings": TypeAdapter(type(settings)).dump_python(settings, mode="json"),
-            "threads": torch.get_num_threads(),
-            "versions": {
-                name: importlib.metadata.version(name) for name in self.packages
-            },
-            "last": asdict(record),
-        }
-        write_bytes(out / f"{self.name}.safetensors", content)
-        write_json(out / f"{self.name}.json", description)
-
-    def write_log(self, log: Sequence[Any], out: Path) -> None:
-        """Write the training log, dataclasses, one JSON object a line."""
-        lines = "".join(json.dumps(asdict(record)) + "\n" for record in log)
-        write_bytes(out / f"{self.name}.jsonl", lines.encode())
-
-    def rounded(self, model: ModelT) -> ModelT:
-        """Copy a model to the precision in which it is stored, for evaluation."""
-        state = model.state_dict()
-        return self._frozen({name: _stored(t) for name, t in state.items()})
-
-    def load(self, folder: Path) -> tuple[ModelT, str]:
-        """Read the model, frozen and for evaluation, and the SHA-256 of its weights.
-
-        Raises:
-            MissingFileError: When one of its files is not there.
-            ConfigError: When the weights are not those that the description names.
-        """
-        path = folder / f"{self.name}.safetensors"
-        content = self._read(path)
-        wanted = json.loads(self._read(folder / f"{self.name}.json"))["sha256"]
-        digest = hashlib.sha256(content).hexdigest()
-        check_hash(path, digest, wanted, "Restore both files from one pretraining run.")
-        return self._frozen(load(content)), digest
-
-    def _frozen(self, stored: dict[str, Tensor]) -> ModelT:
-        model = self.build()
-        model.load_state_dict({name: _loaded(t) for name, t in stored.items()})
-        return model.eval().requires_grad_(False)
-
-    def _read(self, path: Path) -> bytes:
-        if not path.is_file():
-            raise MissingFileError(
-                f"The embedded model needs {path}, which is not there. Reinstall "
-                f"privaudit, or run: privaudit pretrain {self.name}."
-            )
-        return path.read_bytes()
+    path = folder / f"{name}.safetensors"
+    content = _read_embedded(path, name)
+    wanted = json.loads(_read_embedded(folder / f"{name}.json", name))["sha256"]
+    digest = hashlib.sha256(content).hexdigest()
+    check_hash(path, digest, wanted, "Restore both files from one pretraining run.")
+    return with_stored_weights(build(), load(content)), digest
 
 
-def _stored(tensor: Tensor) -> Tensor:
-    tensor = tensor.detach().contiguous()
-    return tensor.half() if tensor.is_floating_point() else tensor
+def with_stored_weights(model: ModelT, stored: Mapping[str, Tensor]) -> ModelT:
+    """Give a model weights in half precision, as float32, and freeze it."""
+    state = {n: t.float() if t.is_floating_point() else t for n, t in stored.items()}
+    model.load_state_dict(state)
+    return model.eval().requires_grad_(False)
 
 
-def _loaded(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.is_floating_point() else tensor
+def _read_embedded(path: Path, name: str) -> bytes:
+    if not path.is_file():
+        raise MissingFileError(
+            f"The embedded model needs {path}, which is not there. Reinstall "
+            f"privaudit, or run: privaudit pretrain {name}."
+        )
+    return path.read_bytes()

@@ -1,4 +1,4 @@
-"""Weights from a file into a model, checked tensor by tensor."""
+"""Checkpoints: weights from a file into a CLIP, checked tensor by tensor."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -19,8 +19,10 @@ from privaudit.models.clip.torch_archive import open_archive
 _BIAS = "logit_bias"
 # What open_clip, OpenAI and transformers keep beside the weights.
 _NO_WEIGHTS = {"attn_mask", "context_length", "input_resolution", "vocab_size"}
+LARGER, EXTRA = 4, 2**20  # than the model: float64, an optimiser, names
+_ADVICE = "Name the architecture that the checkpoint was made with."
+# A checkpoint of OpenAI's holds these, and nobody else's.
 _OPENAI = {"input_resolution", "context_length", "vocab_size"}
-"""What a checkpoint of OpenAI's holds, and nobody else's."""
 _NUMBERS = (".position_ids", ".token_type_ids")
 _TEXT_PARTS = (
     "token_embedding",
@@ -73,20 +75,11 @@ def load_checkpoint(model: nn.Module, path: Path) -> None:
     model.load_state_dict(tensors)
 
 
-LARGER, EXTRA = 4, 2**20  # than the model: float64, an optimiser, names
-_ADVICE = "Name the architecture that the checkpoint was made with."
-
-
 def check_is_there(path: Path) -> None:
-    """Refuse a missing checkpoint, before a model is built for it, which takes seconds.
-
-    Raises:
-        MissingFileError: There is no such file.
-    """
+    """Refuse a missing checkpoint, before a model is built for it, which takes seconds."""
     if not path.is_file():
         raise MissingFileError(
-            f"There is no checkpoint {path}. Give the path of a .safetensors or .pt "
-            "file."
+            f"There is no checkpoint {path}. Give the path of a .safetensors or .pt file."
         )
 
 
@@ -161,7 +154,8 @@ def _read_torch_file(path: Path, most: int) -> Any:
                 entries = open_zip(file, str(path)).infolist()
                 _refuse_large(path, sum(entry.file_size for entry in entries), most)
                 if any(e.filename.endswith("/constants.pkl") for e in entries):
-                    return _scripted(path)
+                    scripted = open_archive(path)
+                    return scripted.tensors() if scripted else {}
         return torch.load(path, map_location="cpu", weights_only=True)
     except ConfigError:
         raise
@@ -171,11 +165,6 @@ def _read_torch_file(path: Path, most: int) -> Any:
             "code from it: it was cut or altered, or holds pickled objects. Download it "
             "again, or save the state dict as .safetensors."
         ) from None
-
-
-def _scripted(path: Path) -> dict[str, Tensor]:
-    archive = open_archive(path)
-    return archive.tensors() if archive else {}
 
 
 def _state_dict(path: Path, content: Any) -> dict[str, Tensor]:

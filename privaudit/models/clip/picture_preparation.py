@@ -1,8 +1,8 @@
-"""Pictures of any size, made into what an image tower takes."""
+"""Picture preparation: pictures of any size, resized, cropped and normalised."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, UInt8
@@ -39,10 +39,7 @@ class PicturePreparation:
     fill: int = 0
 
     def __call__(self, pictures: Pictures) -> Float[Tensor, "n 3 size size"]:
-        """Prepare a batch of pictures of one size.
-
-        Args:
-            pictures: Grey or RGB, bytes or floats from 0 to 1.
+        """Prepare pictures of one size, grey or RGB, bytes or floats from 0 to 1.
 
         Raises:
             ConfigError: Another number of channels, or floats beyond 0 to 1.
@@ -73,12 +70,45 @@ class PicturePreparation:
         return pad(pictures, edges, value=self.fill / 255)
 
 
-def check_pixels(pictures: Pictures) -> None:
-    """Refuse pictures without any pixel.
+@dataclass(frozen=True)
+class ProcessorPreparation:
+    """Prepares pictures as the model's own image processor does."""
 
-    Raises:
-        ConfigError: They have none.
-    """
+    processor: Any
+
+    def __call__(self, pictures: Pictures) -> Float[Tensor, "n 3 height width"]:
+        """Prepare a batch of pictures of one size.
+
+        Raises:
+            ConfigError: Another number of channels, or floats beyond 0 to 1.
+        """
+        # In floats, resizing would overshoot black and white; in bytes it cannot.
+        in_bytes = (as_rgb(pictures) * 255).round().to(torch.uint8)
+        made = self.processor(
+            images=list(in_bytes),
+            return_tensors="pt",
+            input_data_format="channels_first",
+        )
+        return made["pixel_values"].float()
+
+    def example(self, size: int) -> Float[Tensor, "1 3 size size"]:
+        """Return a black picture, prepared.
+
+        Raises:
+            ConfigError: It is not of the size that the image tower takes.
+        """
+        made = self(torch.zeros(1, 3, size, size, dtype=torch.uint8))
+        if tuple(made.shape[2:]) != (size, size):
+            raise ConfigError(
+                f"The image processor makes pictures of {tuple(made.shape[2:])} "
+                f"pixels, and the image tower takes {size} x {size}. Mend "
+                "preprocessor_config.json."
+            )
+        return made
+
+
+def check_pixels(pictures: Pictures) -> None:
+    """Refuse pictures without any pixel."""
     if 0 in pictures.shape[1:]:
         raise ConfigError(
             f"A picture of {list(pictures.shape[1:])} (channels, height, width) "

@@ -24,15 +24,8 @@ def plain_text_features(
     """Encode texts whose placeholders are replaced by context vectors.
 
     open_clip's ``encode_text`` runs unmodified; only what its token embedding returns
-    is changed on the way, so every kind of tower and pooling is served.
-
-    Args:
-        clip: An open_clip model.
-        tokens: One row for each text.
-        contexts: One context for each text; gradients flow to them.
-
-    Returns:
-        Features before l2-normalisation.
+    is changed on the way, so every kind of tower and pooling is served. Gradients flow
+    to the contexts, of which each text has one; features are not l2-normalised.
     """
     first, count = tokens.context_start, tokens.context_tokens
 
@@ -58,11 +51,7 @@ def plain_prompt_features(
     tokens: PromptTokens,
     contexts: Float[Tensor, "prompts tokens width"],
 ) -> Float[Tensor, "prompts texts dim"]:
-    """Encode every text behind every context.
-
-    Returns:
-        Features before l2-normalisation.
-    """
+    """Encode every text behind every context; features are not l2-normalised."""
     prompts, texts = len(contexts), len(tokens.ids)
     repeated = PromptTokens(
         tokens.ids.repeat(prompts, 1), tokens.context_start, tokens.context_tokens

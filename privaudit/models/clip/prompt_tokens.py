@@ -1,4 +1,4 @@
-"""Token ids of prompts: where the context goes, and whether the text fits."""
+"""Prompts as token ids: where the context goes, and whether the text fits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -47,7 +47,7 @@ def prompt_tokens(
     """Tokenise ``texts`` and leave room for a context after the start token.
 
     Args:
-        tokenizer: The model's.
+        tokenizer: The text tower's.
         texts: At least one; none may be empty.
         context_tokens: Context vectors to make room for; 0 for a plain text.
         length: Positions the text tower has.
@@ -62,7 +62,9 @@ def prompt_tokens(
         )
     # Asked for more room than there is, so that what is too long is seen, not cut.
     rows = tokenizer(list(texts), context_length=4 * length)
-    start, _, padding = _specials(tokenizer, length)
+    # Tokenizers name start and padding differently; two texts of one token tell them.
+    first, second = tokenizer(["a", "e"], context_length=length)
+    start, padding = int(first[0] == second[0]), int(first[-1])
     # An end token that is padding, too, is not counted by its row's length.
     hidden_end = tokenizer(["a e"], context_length=start + 2)[0, -1] == padding
     lengths = [length + int(hidden_end) for length in _lengths(rows, padding)]
@@ -71,30 +73,6 @@ def prompt_tokens(
     placeholders = rows[:, start : start + 1].expand(-1, context_tokens)
     ids = torch.cat([rows[:, :start], placeholders, rows[:, start:]], dim=1)
     return PromptTokens(ids[:, :length].contiguous(), start, context_tokens)
-
-
-def word_ids(tokenizer: Tokenizer, text: str, length: int) -> Int[Tensor, " words"]:
-    """Return the token ids of a text, without start, end and padding.
-
-    Raises:
-        ConfigError: The text is empty or longer than ``length``.
-    """
-    tokens = prompt_tokens(tokenizer, [text], 0, length)
-    start, end, padding = _specials(tokenizer, length)
-    return tokens.ids[0, start : _lengths(tokens.ids, padding)[0] - end]
-
-
-def _specials(tokenizer: Tokenizer, length: int) -> tuple[int, int, int]:
-    """Return how many start and end tokens there are (0 or 1), and the padding's id.
-
-    Tokenizers name them differently or not at all; what two texts of one token have
-    in common tells.
-    """
-    first, second = tokenizer(["a", "e"], context_length=length)
-    padding = int(first[-1])
-    ends = _lengths(torch.stack([first, second]), padding)
-    last_in_common = first[ends[0] - 1] == second[ends[1] - 1]
-    return int(first[0] == second[0]), int(last_in_common), padding
 
 
 def _lengths(rows: Tensor, padding: int) -> list[int]:

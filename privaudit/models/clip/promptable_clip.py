@@ -20,7 +20,6 @@ from privaudit.models.clip.prompt_tokens import (
     PromptTokens,
     Tokenizer,
     prompt_tokens,
-    word_ids,
 )
 from privaudit.models.clip.shared_prefix import SharedPrefixText
 from privaudit.models.clip.text_jacobian import TextJacobian
@@ -28,7 +27,7 @@ from privaudit.models.clip.text_tower import TextTower, any_text_tower
 from privaudit.models.feature_cache import cached_features, cached_tokens
 from privaudit.models.frozen_model import FeatureModel, weights_hash
 from privaudit.models.interfaces import Classifier, Precision
-from privaudit.models.language.image_tokens import image_tokens as tokens_of
+from privaudit.models.language.image_tokens import image_tokens
 from privaudit.models.transformers.clip_text import ClipTextTower
 
 
@@ -95,9 +94,6 @@ class ClassPrompts:
         """Return the features, for many products with their derivative.
 
         None where there is nothing faster than autograd.
-
-        Raises:
-            ConfigError: As a call.
         """
         self._check(contexts)
         return None if self._shared is None else self._shared.jacobian(contexts)
@@ -120,9 +116,6 @@ class PromptableCLIP(FeatureModel):
         tokenizer: The one it was trained with.
         preprocess_batch: From pictures (grey or RGB, bytes or floats from 0 to 1) to
             what the image tower takes.
-        public_indices: The records of a data set that the model was trained on, where
-            that is known; they are then nobody's.
-        data_hash: Of that data set.
     """
 
     image_size: int
@@ -133,12 +126,8 @@ class PromptableCLIP(FeatureModel):
         clip: nn.Module,
         tokenizer: Tokenizer,
         preprocess_batch: Callable[[Pictures], Tensor],
-        *,
-        public_indices: tuple[int, ...] | None = None,
-        data_hash: str | None = None,
     ) -> None:
         self.name = name
-        self.public_indices, self.data_hash = public_indices, data_hash
         self.clip = cast(Any, clip.eval().requires_grad_(False))
         self.tokenizer = tokenizer
         self._prepare = preprocess_batch
@@ -179,25 +168,16 @@ class PromptableCLIP(FeatureModel):
         return self._tower.token_embedding.weight.device
 
     def preprocess_batch(self, pictures: Pictures) -> Float[Tensor, "n 3 size size"]:
-        """Make pictures into what :meth:`encode_images` takes, without randomness.
-
-        Args:
-            pictures: Grey or RGB, bytes or floats from 0 to 1, of any one size.
-
-        Raises:
-            ConfigError: Another number of channels, or floats beyond 0 to 1.
-        """
+        """Make pictures of one size into what :meth:`encode_images` takes."""
         return self._prepare(pictures)
 
     @torch.no_grad()
     def encode_images(
         self, pictures: Float[Tensor, "n 3 h w"], batch: int = 256
     ) -> Float[Tensor, "n dim"]:
-        """Return l2-normalised image features, without gradient.
+        """Return l2-normalised features of prepared pictures, without gradient.
 
-        Args:
-            pictures: As :meth:`preprocess_batch` returns them.
-            batch: Pictures encoded at a time; more is faster and takes more memory.
+        They are encoded ``batch`` at a time: more is faster and takes more memory.
         """
         features = [torch.empty(0, self.dim, device=self.device)]
         for part in pictures.split(batch) if len(pictures) else ():
@@ -213,17 +193,12 @@ class PromptableCLIP(FeatureModel):
         RN50 has 49 tokens at 224 pixels and ViT-B-16 has 196; see
         :func:`~privaudit.models.language.image_tokens.image_tokens` for each kind of tower.
 
-        Args:
-            pictures: As :meth:`preprocess_batch` returns them.
-            batch: Pictures encoded at a time.
-
         Raises:
             ConfigError: The image tower is of a kind that has no tokens.
         """
-        parts = [
-            tokens_of(self.clip, part.to(self.device)) for part in pictures.split(batch)
-        ]
-        return normalize(torch.cat(parts), dim=-1)
+        parts = pictures.split(batch)
+        tokens = [image_tokens(self.clip, part.to(self.device)) for part in parts]
+        return normalize(torch.cat(tokens), dim=-1)
 
     @property
     def bank_width(self) -> int:
@@ -287,9 +262,7 @@ class PromptableCLIP(FeatureModel):
     ) -> Float[Tensor, "classes dim"]:
         """Return l2-normalised features of a hand-written prompt for each class.
 
-        Args:
-            class_names: At least one; underscores count as blanks.
-            template: With ``{}`` where the name goes.
+        Underscores in class names, of which there is at least one, count as blanks.
 
         Raises:
             ConfigError: The template has no ``{}``, or a text does not fit.
@@ -302,21 +275,10 @@ class PromptableCLIP(FeatureModel):
         """Return the text tower on hand-written prompts, to be tuned as a whole.
 
         Raises:
-            ConfigError: As :meth:`template_features`, or the tower cannot be tuned.
+            ConfigError: The tower cannot be tuned, or as :meth:`template_features`.
         """
         tokens = self._tokens(_filled(template, class_names), 0)
         return ClipTextTower(self.clip, tokens, self.logit_scale)
-
-    def words(self, text: str) -> Float[Tensor, "tokens width"]:
-        """Return the token embeddings of a text, without start and end token.
-
-        Use them to begin a context at words.
-
-        Raises:
-            ConfigError: The text is empty or longer than the tower takes.
-        """
-        ids = word_ids(self.tokenizer, text, int(self.clip.context_length))
-        return self._tower.token_embedding(ids.to(self.device)).detach().clone()
 
     @cached_property
     def model_hash(self) -> str:  # type: ignore[override]  # large: hashed when asked

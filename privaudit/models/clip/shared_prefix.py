@@ -1,4 +1,4 @@
-"""The fast text path: what all classes share is computed once.
+"""Shared prefixes, the fast text path: what all classes share is computed once.
 
 Prompts of all classes begin with the same start token and context, and in a causal
 tower nothing depends on what comes later. So the prefix runs once for each prompt; the
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -169,10 +169,8 @@ class SharedPrefixText:
 class _Block:
     """One of open_clip's residual attention blocks over a packed sequence."""
 
-    def __init__(self, block: nn.Module, matmul_type: torch.dtype | None) -> None:
-        self.block = cast(
-            Any, block if matmul_type is None else _cast(block, matmul_type)
-        )
+    def __init__(self, block: Any, matmul_type: torch.dtype | None) -> None:
+        self.block = block if matmul_type is None else _cast(block, matmul_type)
         self.heads: int = self.block.attn.num_heads
         self.weight: Tensor = self.block.attn.in_proj_weight.detach()
         bias = self.block.attn.in_proj_bias
@@ -278,7 +276,7 @@ def _ends(states: Tensor, packing: Packing) -> Tensor:
     return torch.cat(ends, dim=1)
 
 
-def _cast(block: nn.Module, matmul_type: torch.dtype) -> nn.Module:
+def _cast(block: nn.Module, matmul_type: torch.dtype) -> Any:
     copied = deepcopy(block)
     for module in copied.modules():
         if isinstance(module, nn.Linear | nn.MultiheadAttention):

@@ -1,4 +1,4 @@
-"""A causal text tower and its derivative at some contexts: many products at once.
+"""Vector-Jacobian products of a causal text tower at some contexts, many at once.
 
 Clipping per record asks for many vector-Jacobian products at the same contexts. Autograd
 finds each as if it were the only one: it derives activations and norms anew, and goes

@@ -1,4 +1,4 @@
-"""The parts of an open_clip text tower, wherever the model keeps them."""
+"""Text towers of open_clip: their parts, wherever the model keeps them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -88,17 +88,14 @@ class WholeTextTower:
     Attributes:
         token_embedding: From token ids to vectors.
         dim: Size of a text feature.
+        width: Size of a token's vector, and so of a context vector.
         blocks: Its layers that can run again for the gradient.
     """
 
     token_embedding: nn.Embedding
     dim: int
+    width: int
     blocks: Sequence[nn.Module]
-
-    @property
-    def width(self) -> int:
-        """Size of a token's vector, and so of a context vector."""
-        return self.token_embedding.embedding_dim
 
 
 def any_text_tower(clip: nn.Module) -> TextTower | WholeTextTower:
@@ -111,7 +108,8 @@ def any_text_tower(clip: nn.Module) -> TextTower | WholeTextTower:
     inner: Any = getattr(parts, "transformer", None)
     if hasattr(inner, "get_input_embeddings"):
         embedding, dim = inner.get_input_embeddings(), int(parts.output_dim)
-        return WholeTextTower(embedding, dim, layers_of(inner))
+        width = embedding.embedding_dim
+        return WholeTextTower(embedding, dim, width, layers_of(inner))
     return text_tower(clip)
 
 

@@ -1,4 +1,4 @@
-"""Tensors in torch's zip files, also TorchScript's, with nothing of them run.
+"""Archives of torch: tensors in zip files, also TorchScript's, with nothing of them run.
 
 A TorchScript archive, as OpenAI published CLIP, holds a module's code, a pickle of its
 attributes and the bytes of its tensors. The pickle is read as data, the bytes are
@@ -58,10 +58,10 @@ class TensorPlace(Stateful):
     """A tensor whose bytes were not read.
 
     Attributes:
-        stored: Where they are.
-        offset: Its first number there.
-        shape: Its.
-        stride: How many numbers one step in each axis is there.
+        stored: The entry with its bytes.
+        offset: Numbers there before its first.
+        shape: Length of each axis.
+        stride: Numbers from one step to the next, in each axis.
     """
 
     stored: _Stored

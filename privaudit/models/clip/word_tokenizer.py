@@ -1,4 +1,4 @@
-"""A tokenizer for small models: whole words it knows, and any other spelled."""
+"""Word tokenizer of small models: words it knows are whole, and any other spelled."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -7,20 +7,15 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-_PRINTABLE = "".join(map(chr, range(33, 127)))
-
 
 def vocabulary_of(phrases: Iterable[str]) -> tuple[str, ...]:
     """List every token: padding, characters, ``##`` characters, words, start and end.
 
     A character that goes on with a word is a token of its own kind, so that "oven"
-    and "o ven" differ.
-
-    Args:
-        phrases: Their words become tokens; lower case, apart at spaces.
+    and "o ven" differ. The phrases are in lower case, and split at spaces.
     """
     words = sorted({w for phrase in phrases for w in phrase.split() if len(w) > 1})
-    characters = [c for c in _PRINTABLE if c == c.lower()]
+    characters = [c for c in map(chr, range(33, 127)) if c == c.lower()]  # printable
     going_on = [f"##{c}" for c in characters]
     return ("<pad>", "<unknown>", *characters, *going_on, *words, "<start>", "<end>")
 

@@ -1,1 +1,10 @@
-"""Families of models: one file each, found by the kind that it registers."""
+"""Families of models: a row of ``built_in``, or a file, found by the kind it registers."""
+
+# Kinds whose module is called otherwise: a look-up imports that module alone.
+MODULES = dict.fromkeys(
+    (
+        *("blip", "clip", "decoder", "encoder", "language", "llava", "seq2seq"),
+        *("surrogate", "tiny-clip", "tiny-llava", "vit", "vlm"),
+    ),
+    "built_in",
+)

@@ -29,34 +29,27 @@ from privaudit.models.hugging_face import load_reader, loading_errors, model_typ
 from privaudit.models.registry import MODELS, ModelFamily, ModelRequest
 from privaudit.models.remote_code import refuse_remote_code
 
-PLAIN = "gelu"
-"""A tag for checkpoints of one's own, trained with GELU."""
+PLAIN = "gelu"  # a tag for checkpoints of one's own, trained with GELU
+# What a configuration may set of its tokenizer. open_clip hands all of them on to
+# transformers, where others let code run or name files.
 TOKENIZER_OPTIONS = ("clean", "language", "strip_sep_token")
-"""What a configuration may set of its tokenizer. open_clip hands all of them on to
-transformers, where others let code run or name files."""
 
 
-def _load(asked: ModelRequest) -> PromptableCLIP:
+def _load(request: ModelRequest) -> PromptableCLIP:
     """Load a model with weights from a checkpoint, or those of the tag's name.
 
     Beside a checkpoint the tag only says which activation and which picture
     preparation belong to it.
-
-    Raises:
-        UnknownNameError: There is no such architecture or tag.
-        MissingFileError: There is no such checkpoint, or it could not be downloaded.
-        ConfigError: There are no weights, they are another architecture's, or nothing
-            says which activation they were trained with.
     """
     open_clip: Any = import_open_clip()
-    named, _, tag = asked.source.partition("@")
-    architecture, checkpoint = _known_architecture(open_clip, named), asked.checkpoint
+    named, _, tag = request.source.partition("@")
+    architecture, checkpoint = _known_architecture(open_clip, named), request.checkpoint
     tag_options = _preparation_of(open_clip, architecture)
     if checkpoint is not None and _is_quick(open_clip, architecture, tag, checkpoint):
         tag_options["quick_gelu"] = True
     tag_options |= _tag_options(open_clip, architecture, tag)
     if checkpoint is None:
-        checkpoint = _download(open_clip, asked.name, tag_options)
+        checkpoint = _download(open_clip, request.name, tag_options)
     options = _model_options(open_clip, architecture, tag_options)
     check_is_there(checkpoint)
     clip = _build(open_clip, options)
@@ -65,7 +58,7 @@ def _load(asked: ModelRequest) -> PromptableCLIP:
     if options["text_cfg"].get("hf_model_name"):  # which says more, or nothing
         clip.context_length = tokenizer.context_length
     prepare = _preparation(clip, tag_options)
-    return PromptableCLIP(asked.name, clip.to(asked.device), tokenizer, prepare)
+    return PromptableCLIP(request.name, clip.to(request.device), tokenizer, prepare)
 
 
 def _known_architecture(open_clip: Any, architecture: str) -> str:
@@ -87,12 +80,7 @@ def _known_architecture(open_clip: Any, architecture: str) -> str:
 
 
 def _is_quick(open_clip: Any, architecture: str, tag: str, path: Path) -> bool:
-    """Say whether a checkpoint needs QuickGELU where neither tag nor configuration says.
-
-    Raises:
-        ConfigError: The tag says GELU and the checkpoint QuickGELU; or neither says
-            anything, and the architecture has weights of both kinds.
-    """
+    """Say whether a checkpoint needs QuickGELU where neither tag nor configuration says."""
     quick = open_clip.get_model_config(architecture).get("quick_gelu", False)
     if tag:
         quick = _tag_options(open_clip, architecture, tag).get("quick_gelu", quick)
@@ -124,13 +112,9 @@ def _check_activation(open_clip: Any, architecture: str, tag: str) -> None:
     """
     if tag or open_clip.get_model_config(architecture).get("quick_gelu"):
         return
+    get = open_clip.get_pretrained_cfg
     tags = open_clip.list_pretrained_tags_by_model(architecture)
-    quick = [
-        tag
-        for tag in tags
-        if open_clip.get_pretrained_cfg(architecture, tag).get("quick_gelu")
-    ]
-    if quick:
+    if quick := [tag for tag in tags if get(architecture, tag).get("quick_gelu")]:
         raise ConfigError(
             f"A checkpoint for {architecture} was given, and its tensors do not say "
             "whether they were trained with QuickGELU, as OpenAI's weights, or with "
@@ -175,14 +159,14 @@ def _tokenizer(open_clip: Any, architecture: str, options: dict[str, Any]) -> An
 
 def _check_tokenizer_options(architecture: str, text: dict[str, Any]) -> None:
     """Refuse options of a tokenizer beyond those of published configurations."""
-    asked = text.get("tokenizer_kwargs", {})
+    options = text.get("tokenizer_kwargs", {})
     given = ", ".join(TOKENIZER_OPTIONS)
-    if not isinstance(asked, dict):
+    if not isinstance(options, dict):
         raise ConfigError(
-            f"The tokenizer_kwargs of {architecture} are {shown(asked)}, and have "
+            f"The tokenizer_kwargs of {architecture} are {shown(options)}, and have "
             f"to be an object with {given} or some of them. Mend them or leave them out."
         )
-    if others := sorted(asked.keys() - set(TOKENIZER_OPTIONS)):
+    if others := sorted(options.keys() - set(TOKENIZER_OPTIONS)):
         raise ConfigError(
             f"The tokenizer_kwargs of {architecture} hold {shown(', '.join(others))}, "
             f"and privaudit hands on {given} alone: others could let code run that "

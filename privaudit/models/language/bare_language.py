@@ -1,4 +1,4 @@
-"""Causal language models without pictures, from a folder or the hub."""
+"""Loading of causal language models without pictures, from a folder or the hub."""
 
 from typing import Any
 
@@ -18,13 +18,7 @@ def load_language(
     """Return a causal language model of transformers and its tokenizer.
 
     Code that comes with it runs only where it is trusted, and only safetensors weights
-    are read.
-
-    Args:
-        source: A folder of transformers, or a name on the hub.
-        dtype: Of its weights.
-        device: Where it runs.
-        bits: Into which weights of linear layers are packed, if any.
+    are read. Those of linear layers are packed into ``bits``, if any.
 
     Raises:
         MissingFileError: It is not there.

@@ -1,6 +1,6 @@
-"""A frozen model that says something about pictures."""
+"""Captioning models: pictures, or embeddings of them, in front of a language model."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -10,13 +10,11 @@ from torch.nn.functional import normalize
 
 from privaudit.core.errors import ConfigError
 from privaudit.datasets.dataset import Dataset
-from privaudit.datasets.dialogues import Dialogue, TokenSequences
 from privaudit.datasets.picture_tokens import PictureTokens
 from privaudit.datasets.records import Records
 from privaudit.models.clip.picture_preparation import Pictures, check_pixels
 from privaudit.models.feature_cache import cached_tokens
-from privaudit.models.frozen_model import PictureModel
-from privaudit.models.interfaces import LanguageModel
+from privaudit.models.frozen_model import PictureModel, WritingModel
 from privaudit.models.language.dialogue_tokens import DialogueTokens
 from privaudit.models.language.stacked_language import StackedLanguageModel
 
@@ -29,7 +27,7 @@ class PictureTower:
         encode: From prepared pictures to tokens, the projector included.
         prepare: From pictures (grey or RGB, bytes or floats from 0 to 1) to what
             ``encode`` takes.
-        image_size: Side of a prepared picture.
+        image_size: Side of a prepared picture, in pixels.
         parts: Tokens of a picture.
         description: What beside the weights decides about a picture's tokens.
     """
@@ -56,55 +54,38 @@ class VectorProjector:
     parts: int
 
 
-class CaptioningVLM(PictureModel):
+class CaptioningVLM(WritingModel, PictureModel):
     """Pictures in front of a frozen language model.
 
-    Args:
-        name: As ``--model`` takes it.
-        eye: What makes pictures, or embeddings in their place, into tokens.
-        language: What reads them.
-        dialogue_tokens: How questions and answers are written as tokens.
-        model_hash: SHA-256 of all weights.
-        public_indices: The records of a data set that the model was trained on, where
-            that is known; they are then nobody's.
-        data_hash: Of that data set.
-
     Attributes:
-        image_size: Side of a prepared picture; None for a model that reads embeddings.
+        words: Writes dialogues as rows of tokens.
 
     Raises:
         ConfigError: Words have places for another number of parts.
     """
 
+    language: StackedLanguageModel
+
     def __init__(
         self,
         name: str,
-        eye: PictureTower | VectorProjector,
+        encoder: PictureTower | VectorProjector,
         language: StackedLanguageModel,
         dialogue_tokens: DialogueTokens,
         model_hash: str,
-        *,
-        public_indices: tuple[int, ...] | None = None,
-        data_hash: str | None = None,
     ) -> None:
-        if eye.parts != dialogue_tokens.parts:
+        if encoder.parts != dialogue_tokens.parts:
             raise ConfigError(
-                f"A picture has {eye.parts} tokens, and words have places for "
+                f"A picture has {encoder.parts} tokens, and words have places for "
                 f"{dialogue_tokens.parts}. Give both the same number."
             )
         self.name, self.language, self.model_hash = name, language, model_hash
-        self.public_indices, self.data_hash = public_indices, data_hash
-        self.parts, self.width = eye.parts, language.width
+        self.parts, self.width = encoder.parts, language.width
         self.token_width = self.width
-        self.vocabulary = language.vocabulary
-        self.image_size = eye.image_size if isinstance(eye, PictureTower) else None
-        self._eye, self._dialogue_tokens = eye, dialogue_tokens
-
-    def backbone(
-        self, class_names: tuple[str, ...], template: str, context_tokens: int = 0
-    ) -> LanguageModel:
-        """Return the language model: no class is bound to it."""
-        return self.language
+        self.image_size = (
+            encoder.image_size if isinstance(encoder, PictureTower) else None
+        )
+        self._encoder, self.words = encoder, dialogue_tokens
 
     def read(self, dataset: Dataset, *, image_tokens: bool = False) -> Records:
         """Return pictures as the language model reads them, and what is said of them."""
@@ -122,18 +103,17 @@ class CaptioningVLM(PictureModel):
     @property
     def template(self) -> str:
         """The prompt, with {image} and {question} where they go."""
-        return self._dialogue_tokens.template
+        return self.words.template
 
     @property
     def description(self) -> str:
         """What beside the weights decides about a picture's tokens."""
-        return self._eye.description if isinstance(self._eye, PictureTower) else ""
+        return (
+            self._encoder.description if isinstance(self._encoder, PictureTower) else ""
+        )
 
     def preprocess_batch(self, pictures: Pictures) -> Float[Tensor, "n 3 size size"]:
-        """Make pictures into what :meth:`encode_tokens` takes, without randomness.
-
-        Args:
-            pictures: Grey or RGB, bytes or floats from 0 to 1, of any one size.
+        """Make pictures of one size into what :meth:`encode_tokens` takes.
 
         Raises:
             ConfigError: Another number of channels, floats beyond 0 to 1, no pixels,
@@ -146,14 +126,9 @@ class CaptioningVLM(PictureModel):
     def encode_tokens(
         self, pictures: Float[Tensor, "n 3 h w"], batch: int = 64
     ) -> Float[Tensor, "n parts width"]:
-        """Return each picture's tokens as the language model reads them.
+        """Return each prepared picture's tokens as the language model reads them.
 
-        Args:
-            pictures: As :meth:`preprocess_batch` returns them.
-            batch: Pictures encoded at a time.
-
-        Raises:
-            ConfigError: The model reads embeddings.
+        They are encoded ``batch`` at a time.
         """
         encode = self._tower().encode
         if not len(pictures):
@@ -171,12 +146,15 @@ class CaptioningVLM(PictureModel):
             ConfigError: The model reads pictures, the embeddings have another size, or
                 one of them is no picture's: all zero, or not finite.
         """
-        eye = self._eye
-        if isinstance(eye, PictureTower) or embeddings.shape[1] != eye.bank_width:
+        encoder = self._encoder
+        if (
+            isinstance(encoder, PictureTower)
+            or embeddings.shape[1] != encoder.bank_width
+        ):
             reads = (
-                f"pictures of {eye.image_size} pixels"
-                if isinstance(eye, PictureTower)
-                else f"embeddings of {eye.bank_width} numbers"
+                f"pictures of {encoder.image_size} pixels"
+                if isinstance(encoder, PictureTower)
+                else f"embeddings of {encoder.bank_width} numbers"
             )
             raise ConfigError(
                 f"{self.name} reads {reads}, and was given embeddings of "
@@ -189,32 +167,13 @@ class CaptioningVLM(PictureModel):
                 f"Record {int(empty.nonzero()[0])} has no picture: its embedding is "
                 "zero or not finite. Give it one, or leave the record out."
             )
-        return eye.project(embeddings.to(self.device))
-
-    def words(
-        self, dialogues: Sequence[Dialogue], with_answers: bool = True
-    ) -> TokenSequences:
-        """Return dialogues as rows of tokens; see :class:`DialogueTokens`.
-
-        Args:
-            dialogues: One for each record.
-            with_answers: Whether the first answer follows each prompt.
-
-        Raises:
-            ConfigError: A row is longer than the context, an answer is empty, or a
-                question holds the tokenizer's own mark for pictures.
-        """
-        return self._dialogue_tokens(dialogues, with_answers)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of an answer's tokens."""
-        return self.language.decode(ids)
+        return encoder.project(embeddings.to(self.device))
 
     def _tower(self) -> PictureTower:
-        if isinstance(self._eye, PictureTower):
-            return self._eye
+        if isinstance(self._encoder, PictureTower):
+            return self._encoder
         raise ConfigError(
-            f"{self.name} reads embeddings of {self._eye.bank_width} numbers and no "
+            f"{self.name} reads embeddings of {self._encoder.bank_width} numbers and no "
             "pictures. Give it a bank of embeddings, or use a model with an image "
             "tower."
         )

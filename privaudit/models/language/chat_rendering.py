@@ -1,4 +1,4 @@
-"""What a chat template of somebody else writes, in bounded time and memory.
+"""Chat templates of somebody else, rendered in bounded time and memory.
 
 A template may multiply texts and nest loops, and no reading of it tells how much comes
 of that. So it is rendered in a process of its own, which the system ends. Run as a
@@ -29,10 +29,8 @@ def render_bounded(
 ) -> str:
     """Return what a chat template writes, up to where an answer begins.
 
-    Args:
-        template: Of anybody.
-        messages: As JSON knows them.
-        tokens: The tokenizer's special tokens, by their names in templates.
+    Messages are as JSON knows them; ``tokens`` are the tokenizer's special tokens, by
+    their names in templates.
 
     Raises:
         RenderingError: It raises an error, or takes more than the bounds.

@@ -1,4 +1,4 @@
-"""Questions and answers about pictures, written as the tokens of one model."""
+"""Dialogues as tokens: questions and answers as one model writes them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,9 +36,9 @@ def chat_template(
 
     Args:
         reader: A tokenizer or a processor.
-        plain: What one without a chat template gets.
+        plain: The prompt where it has no chat template.
         image: The image's token; empty for a model without pictures.
-        template: In place of the reader's own.
+        template: In place of the reader's own chat template; may be somebody else's.
 
     Raises:
         ConfigError: ``template`` is none, leaves the question or the image out, or
@@ -55,7 +55,12 @@ def chat_template(
     else:
         written = _written_by(template, messages, reader)
         _check_written(written, image)
-    _refuse_places(written)
+    for place in ("{question}", "{image}"):
+        if place in written:
+            raise ConfigError(
+                f"The chat template writes {place} itself, {shown(written)}, and that "
+                "is where the question or the image would be put, too. Take it out."
+            )
     if image:
         written = written.replace(image, "{image}", 1)
     return written.replace(_QUESTION, "{question}", 1)
@@ -71,16 +76,6 @@ def _written_by(template: str, messages: list[dict[str, Any]], reader: Any) -> s
             f"The chat template cannot be used: {error}. "
             "Mend it; it is given `messages` and `add_generation_prompt`."
         ) from None
-
-
-def _refuse_places(written: str) -> None:
-    """Refuse what would be taken for a place of the question or the image."""
-    for place in ("{question}", "{image}"):
-        if place in written:
-            raise ConfigError(
-                f"The chat template writes {place} itself, {shown(written)}, and that "
-                "is where the question or the image would be put, too. Take it out."
-            )
 
 
 def _check_written(written: str, image: str) -> None:
@@ -149,20 +144,16 @@ class DialogueTokens:
         pad_id = self.tokenizer.pad_token_id
         return int(self._end if pad_id is None else pad_id)
 
-    def __call__(
-        self, dialogues: Sequence[Dialogue], with_answers: bool = True
-    ) -> TokenSequences:
-        """Return rows of tokens, padded at the right to the longest.
+    def __call__(self, dialogues: Sequence[Dialogue]) -> TokenSequences:
+        """Return rows of tokens, one for each record, padded at the right.
 
-        Args:
-            dialogues: One for each record; the first answer counts.
-            with_answers: Whether answers follow the prompts, each with an end token.
+        Behind a prompt stand the first answer and an end token.
 
         Raises:
             ConfigError: A row does not fit into the context, an answer is empty, or a
                 question holds the tokenizer's own mark for pictures.
         """
-        rows = [self._row(i, each, with_answers) for i, each in enumerate(dialogues)]
+        rows = [self._row(i, each) for i, each in enumerate(dialogues)]
         longest = max((len(ids) for ids, _ in rows), default=0)
         ids = torch.full((len(rows), longest), self.padding)
         kinds = torch.full((len(rows), longest), PADDING)
@@ -171,19 +162,16 @@ class DialogueTokens:
             kinds[row, : len(row_kinds)] = torch.tensor(row_kinds)
         return TokenSequences(ids, kinds)
 
-    def _row(
-        self, record: int, dialogue: Dialogue, with_answer: bool
-    ) -> tuple[list[int], list[int]]:
+    def _row(self, record: int, dialogue: Dialogue) -> tuple[list[int], list[int]]:
         prompt, kinds = self._prompt(record, dialogue.question)
-        answer = self._answer(record, dialogue) if with_answer else []
+        answer = self._answer(record, dialogue)
         total = len(prompt) + len(answer)
         if self.context is not None and total > self.context:
             raise ConfigError(
                 f"Record {record} takes {total} tokens ({len(prompt)} of its prompt, "
                 f"with {kinds.count(PICTURE)} for the picture, and {len(answer)} of its "
-                "answer), "
-                f"and the language model takes {self.context}. Shorten its question or "
-                "answer, or leave it out."
+                f"answer), and the language model takes {self.context}. Shorten its "
+                "question or answer, or leave it out."
             )
         return prompt + answer, kinds + [ANSWER] * len(answer)
 

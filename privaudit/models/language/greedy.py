@@ -1,4 +1,4 @@
-"""Greedy answers with a cache of keys and values, for many prompts at once."""
+"""Greedy decoding with a cache of keys and values, for many prompts at once."""
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -66,11 +66,8 @@ def greedy(
         embed: From token numbers to embedded tokens.
         prompts: Embedded, or as numbers where ``run`` embeds, of one length and so
             without padding.
-        ends: Tokens that end an answer.
+        ends: Tokens that end an answer; the first one is part of it.
         longest: Tokens at most.
-
-    Returns:
-        For each prompt its tokens, up to the first end token and with it.
     """
     fresh, cache, said = prompts, None, []
     stops = torch.tensor(sorted(ends), device=prompts.device)
@@ -85,9 +82,8 @@ def greedy(
             break
         following = embed(likeliest[:, None])
         fresh = following if cache is not None else torch.cat([fresh, following], 1)
-    return [_cut(row, ends) for row in torch.stack(said, dim=1).tolist()]
-
-
-def _cut(ids: list[int], ends: Collection[int]) -> list[int]:
-    last = next((place for place, each in enumerate(ids) if each in ends), len(ids))
-    return ids[: last + 1]
+    rows = torch.stack(said, dim=1).tolist()
+    lasts = [
+        next((n for n, i in enumerate(row) if i in ends), len(row)) for row in rows
+    ]
+    return [row[: last + 1] for row, last in zip(rows, lasts, strict=True)]

@@ -1,4 +1,4 @@
-"""Features of the parts of a picture, in the space of texts and whole pictures."""
+"""Image tokens of CLIP: features of a picture's parts, in the space of texts."""
 
 from typing import Any
 
@@ -34,7 +34,8 @@ def image_tokens(
     tower: Any = clip.visual
     kind = type(tower).__name__
     if kind == "VisionTransformer" and tower.attn_pool is None:
-        return _patch_tokens(tower, pictures)
+        states = tower.ln_post(tower.transformer(tower._embeds(pictures)))
+        return states[:, 1:] @ tower.proj
     if kind == "ModifiedResNet":
         return map_tokens(tower, feature_map(tower, pictures))
     if kind == "VisionTransformer":
@@ -44,11 +45,6 @@ def image_tokens(
         f"this model's image tower is a {kind}. Choose a model such as ViT-B-16 or "
         "RN50, or a method that takes whole pictures."
     )
-
-
-def _patch_tokens(tower: Any, pictures: Tensor) -> Tensor:
-    states = tower.ln_post(tower.transformer(tower._embeds(pictures)))
-    return states[:, 1:] @ tower.proj
 
 
 def feature_map(

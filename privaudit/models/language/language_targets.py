@@ -1,4 +1,4 @@
-"""The linear layers of a language model that may be changed, found as peft finds them.
+"""Targets: the linear layers of a model that may be changed, found as peft finds them.
 
 peft itself does the search, on a copy of the model that has no memory behind its
 weights: what is changed here is then what peft would change, and an adapter that is
@@ -46,12 +46,9 @@ def linear_targets(
         for name in found
         if is_part(name, part) and (not of_attention or _ATTENTION.search(name))
     ]
-    if not isinstance(names, str):
-        for wanted in names:
-            if not any(
-                name == wanted or name.endswith(f".{wanted}") for name in targets
-            ):
-                raise _no_such_layer(model, wanted, part)
+    for wanted in () if isinstance(names, str) else names:
+        if not any(f".{name}".endswith(f".{wanted}") for name in targets):
+            raise _no_such_layer(model, wanted, part)
     if not targets:
         raise _no_such_layer(model, _joined(names), part)
     return dict(_described(model, targets, part))
@@ -81,7 +78,7 @@ def _chosen_by_peft(model: nn.Module, names: TargetNames, part: str) -> list[str
     layer_class = peft.tuners.lora.LoraLayer
     modules = skeleton.named_modules()
     head = _head_name(model)
-    return [n for n, module in modules if isinstance(module, layer_class) if n != head]
+    return [n for n, m in modules if isinstance(m, layer_class) and n != head]
 
 
 def _without_memory(model: nn.Module) -> nn.Module:
@@ -108,7 +105,7 @@ def _described(
 ) -> Iterable[tuple[str, TunableLayer]]:
     layer = 0  # also of a projection in front of the first layer
     for name in names:
-        module = model.get_submodule(name)
+        module: Any = model.get_submodule(name)
         if not _is_linear(module):
             raise ConfigError(
                 f"{name} is a {type(module).__name__}, and only linear layers can be "
@@ -116,20 +113,16 @@ def _described(
             )
         if number := _LAYER_NUMBER.search(name.removeprefix(part)):
             layer = int(number[1])
-        outputs, inputs = _shape(module)
+        outputs, inputs = (
+            reversed(module.weight.shape)
+            if is_transposed(module)  # quantised weights have another shape
+            else (module.out_features, module.in_features)
+        )
         yield name, TunableLayer(inputs, outputs, layer)
 
 
 def _is_linear(module: nn.Module) -> bool:
     return isinstance(module, nn.Linear) or is_transposed(module)
-
-
-def _shape(module: Any) -> tuple[int, int]:
-    """Return outputs and inputs; a quantised weight has another shape."""
-    if is_transposed(module):
-        inputs, outputs = module.weight.shape
-        return outputs, inputs
-    return module.out_features, module.in_features
 
 
 def _no_such_layer(model: nn.Module, wanted: str, part: str) -> ConfigError:

@@ -1,16 +1,12 @@
-"""LLaVA models of transformers: image tower, projector, any causal language model."""
+"""LLaVA and BLIP-2 of transformers: image tower, projector, any language model."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
-from privaudit.core.devices import CPU
-from privaudit.core.errors import ConfigError
-from privaudit.models.clip.picture_preparation import Pictures, as_rgb
+from privaudit.models.clip.picture_preparation import ProcessorPreparation
 from privaudit.models.frozen_model import weights_hash
 from privaudit.models.hugging_face import check_type, load_model, load_reader
 from privaudit.models.language.captioning_vlm import CaptioningVLM, PictureTower
@@ -19,106 +15,84 @@ from privaudit.models.language.dialogue_tokens import (
     DialogueTokens,
     chat_template,
 )
-from privaudit.models.language.language_targets import TargetNames
+from privaudit.models.language.separate_tokens import PictureFirstTokens, SeparateTokens
 from privaudit.models.language.stacked_language import StackedLanguageModel
-from privaudit.models.quantisation import Bits
+from privaudit.models.language.stacked_seq2seq import StackedSeq2Seq
+from privaudit.models.registry import ModelRequest
+from privaudit.models.transformers.tuned_modules import name_of
+
+_BLIP_TEMPLATE = "{image}Question: {question} Answer:"
 
 
-def load_llava(
-    source: str,
-    device: torch.device = CPU,
-    dtype: torch.dtype = torch.float32,
-    targets: TargetNames = "all-linear",
-    template: str | None = None,
-    bits: Bits | None = None,
-) -> CaptioningVLM:
+def load_llava(request: ModelRequest) -> CaptioningVLM:
     """Load a LLaVA, frozen; code that comes with it runs only where it is trusted.
 
-    The prompt is of ``template``, else of the model's own chat template, or LLaVA
-    1.5's where it has none. Weights of linear layers are packed into ``bits``, if any.
-
-    Raises:
-        MissingFileError: It is not there.
-        ConfigError: It is no LLaVA, needs code of its own, has no safetensors weights,
-            or no layer fits ``targets``.
+    The prompt is of the request's template, else of the model's own chat template, or
+    LLaVA 1.5's where it has none.
     """
+    source = request.source
     check_type(source, "llava:", "llava")
     processor = load_reader("AutoProcessor", "model", source)
-    mark = processor.image_token
-    prompt = chat_template(processor, LLAVA_TEMPLATE, mark, template)
-    kind = "LlavaForConditionalGeneration"
-    model = load_model(kind, "model", source, device, dtype, bits)
-    eye = _picture_tower(model, processor.image_processor)
-    language = StackedLanguageModel(
-        model, processor.tokenizer, targets, _language_part(model)
-    )
-    words = DialogueTokens(
-        processor.tokenizer,
-        prompt,
-        eye.parts,
-        language.context,
-        mark,
-    )
-    return CaptioningVLM(f"llava:{source}", eye, language, words, weights_hash(model))
+    mark, tokenizer = processor.image_token, processor.tokenizer
+    prompt = chat_template(processor, LLAVA_TEMPLATE, mark, request.template)
+    where = request.device, request.dtype, request.bits
+    model = load_model("LlavaForConditionalGeneration", "model", source, *where)
 
-
-@dataclass(frozen=True)
-class ProcessorPreparation:
-    """Prepares pictures as the model's own image processor does."""
-
-    processor: Any
-
-    def __call__(self, pictures: Pictures) -> Float[Tensor, "n 3 height width"]:
-        """Prepare a batch of pictures of one size.
-
-        Raises:
-            ConfigError: Another number of channels, or floats beyond 0 to 1.
-        """
-        # In floats, resizing would overshoot black and white; in bytes it cannot.
-        in_bytes = (as_rgb(pictures) * 255).round().to(torch.uint8)
-        made = self.processor(
-            images=list(in_bytes),
-            return_tensors="pt",
-            input_data_format="channels_first",
-        )
-        return made["pixel_values"].float()
-
-    def example(self, size: int) -> Float[Tensor, "1 3 size size"]:
-        """Return a black picture, prepared.
-
-        Raises:
-            ConfigError: It is not of the size that the image tower takes.
-        """
-        made = self(torch.zeros(1, 3, size, size, dtype=torch.uint8))
-        if tuple(made.shape[2:]) != (size, size):
-            raise ConfigError(
-                f"The image processor makes pictures of {tuple(made.shape[2:])} "
-                f"pixels, and the image tower takes {size} x {size}. Mend "
-                "preprocessor_config.json."
-            )
-        return made
-
-
-def _language_part(model: Any) -> str:
-    inner = model.model.language_model
-    return next(name for name, module in model.named_modules() if module is inner)
-
-
-def _picture_tower(model: Any, processor: Any) -> PictureTower:
-    prepare = ProcessorPreparation(processor)
-    encode = _encoder(model)
-    size = int(model.config.vision_config.image_size)
-    example = prepare.example(size)
-    parts = encode(example.to(model.device)).shape[1]
-    config, settings = model.config, processor.to_json_string()
-    kind = (config.vision_feature_layer, config.vision_feature_select_strategy)
-    return PictureTower(encode, prepare, size, parts, f"{kind} {settings}")
-
-
-def _encoder(model: Any) -> Callable[[Tensor], Tensor]:
     @torch.no_grad()
     def encode(pictures: Tensor) -> Tensor:
         output = model.get_image_features(pictures.to(model.dtype), return_dict=True)
         return torch.stack(list(output.pooler_output))
 
-    return encode
+    settings = processor.image_processor
+    layer = model.config.vision_feature_layer
+    kind = (layer, model.config.vision_feature_select_strategy)
+    encoder = _picture_tower(model, settings, encode, description=f"{kind} ")
+    part = str(name_of(model, model.model.language_model))
+    language = StackedLanguageModel(model, tokenizer, request.targets, part)
+    words = DialogueTokens(tokenizer, prompt, encoder.parts, language.context, mark)
+    return CaptioningVLM(request.name, encoder, language, words, weights_hash(model))
+
+
+def load_blip(request: ModelRequest) -> CaptioningVLM:
+    """Load a BLIP-2, whose language model, of any kind, is what is tuned.
+
+    The query tokens' transformer does not see the question, so a picture's tokens are
+    computed once, as for LLaVA.
+    """
+    kind, source = "Blip2ForConditionalGeneration", request.source
+    check_type(source, "blip:", "blip-2")
+    where = request.device, request.dtype, request.bits
+    model = load_model(kind, "BLIP-2", source, *where)
+    processor = load_reader("AutoImageProcessor", "image processor", source)
+    tokenizer = load_reader("AutoTokenizer", "tokenizer", source)
+
+    @torch.no_grad()
+    def encode(pictures: Tensor) -> Tensor:
+        return model.get_image_features(pictures, return_dict=True).pooler_output
+
+    parts = int(model.config.num_query_tokens)
+    encoder = _picture_tower(model, processor, encode, parts)
+    inner = model.language_model
+    separate = bool(inner.config.is_encoder_decoder)
+    stacked = StackedSeq2Seq if separate else StackedLanguageModel
+    language = stacked(inner, tokenizer, request.targets)
+    writing = SeparateTokens if separate else PictureFirstTokens
+    words = writing(tokenizer, _BLIP_TEMPLATE, encoder.parts, language.context)
+    return CaptioningVLM(request.name, encoder, language, words, weights_hash(model))
+
+
+def _picture_tower(
+    model: Any,
+    processor: Any,
+    encode: Callable[[Tensor], Tensor],
+    parts: int | None = None,
+    description: str = "",
+) -> PictureTower:
+    """Return the image tower; how many tokens it makes is tried where nothing says it."""
+    prepare = ProcessorPreparation(processor)
+    size = int(model.config.vision_config.image_size)
+    example = prepare.example(size)
+    if parts is None:
+        parts = encode(example.to(model.device)).shape[1]
+    settings = description + processor.to_json_string()
+    return PictureTower(encode, prepare, size, parts, settings)

@@ -1,4 +1,4 @@
-"""A captioner for embeddings, in a folder: language model, projector, what it saw."""
+"""Folders of captioners for embeddings: language model, projector, what it has seen."""
 
 import hashlib
 from pathlib import Path
@@ -11,14 +11,13 @@ from pydantic.dataclasses import dataclass as options
 from safetensors.torch import load
 from torch import Tensor, nn
 
-from privaudit.core.devices import CPU
 from privaudit.core.storage import read_bytes
 from privaudit.models.frozen_model import weights_hash
 from privaudit.models.language.bare_language import load_language
 from privaudit.models.language.captioning_vlm import CaptioningVLM, VectorProjector
 from privaudit.models.language.dialogue_tokens import DialogueTokens, chat_template
-from privaudit.models.language.language_targets import TargetNames
 from privaudit.models.language.stacked_language import StackedLanguageModel
+from privaudit.models.registry import ModelRequest
 from privaudit.models.weight_files import DescriptionFile, check_hash
 
 WEIGHTS, DESCRIPTION, LANGUAGE = "projector.safetensors", "projector.json", "language"
@@ -67,13 +66,7 @@ class ProjectorLogLine:
 
 
 class Projector(nn.Module):
-    """A linear map from an embedding to tokens.
-
-    Args:
-        bank_width: Size of an embedding.
-        parts: Tokens that come out.
-        width: Of each.
-    """
+    """A linear map from an embedding to tokens."""
 
     def __init__(self, bank_width: int, parts: int, width: int) -> None:
         super().__init__()
@@ -142,23 +135,13 @@ FILE = DescriptionFile(
 )
 
 
-def load_captioner_folder(
-    folder: Path,
-    device: torch.device = CPU,
-    dtype: torch.dtype = torch.float32,
-    targets: TargetNames = "all-linear",
-    template: str | None = None,
-) -> CaptioningVLM:
+def load_captioner(request: ModelRequest) -> CaptioningVLM:
     """Load a captioner for embeddings, frozen; it says which records it has seen.
 
-    Its prompt is the one that it was trained with, or what the chat template
-    ``template`` writes, with ``<image>`` where the picture goes.
-
-    Raises:
-        MissingFileError: One of its files is not there.
-        ConfigError: They are damaged, or do not belong together, or no layer fits
-            ``targets``.
+    Its prompt is the one that it was trained with, or what the request's chat template
+    writes, with ``<image>`` where the picture goes.
     """
+    folder, device = Path(request.source), request.device
     described = FILE.read(folder)
     content = read_bytes(folder / WEIGHTS, "tensors")
     digest = hashlib.sha256(content).hexdigest()
@@ -166,21 +149,23 @@ def load_captioner_folder(
     model, tokenizer = load_language(str(folder / LANGUAGE))
     digest = weights_hash(model)
     check_hash(folder / LANGUAGE, digest, described.language_hash, _REMEDY)
-    language = StackedLanguageModel(model.to(device, dtype), tokenizer, targets)
+    model = model.to(device, request.dtype)
+    language = StackedLanguageModel(model, tokenizer, request.targets)
     parts = described.settings.parts
     projector = Projector(described.bank_width, parts, language.width)
     projector.load_state_dict(load(content))
     projector = projector.requires_grad_(False).to(device)
     prompt = described.template
-    if template is not None:
-        prompt = chat_template(tokenizer, image="<image>", template=template)
+    if request.template is not None:
+        prompt = chat_template(tokenizer, image="<image>", template=request.template)
     both = hashlib.sha256((described.sha256 + described.language_hash).encode())
-    return CaptioningVLM(
+    made = CaptioningVLM(
         f"language:{folder}",
         VectorProjector(projector, described.bank_width, parts),
         language,
         DialogueTokens(tokenizer, prompt, parts, language.context),
         both.hexdigest(),
-        public_indices=described.public_indices,
-        data_hash=described.data_hash,
     )
+    made.public_indices = described.public_indices
+    made.data_hash = described.data_hash
+    return made

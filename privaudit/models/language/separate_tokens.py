@@ -1,4 +1,4 @@
-"""Questions and answers whose picture, if there is one, stands before all words."""
+"""Dialogues as tokens whose picture, if there is one, stands before all words."""
 
 from dataclasses import dataclass
 

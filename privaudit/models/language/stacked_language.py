@@ -1,4 +1,4 @@
-"""A frozen causal language model, several differently changed ones at once."""
+"""Stacked language models: several differently tuned ones in one forward pass."""
 
 import inspect
 from collections.abc import Sequence
@@ -10,7 +10,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from privaudit.core.errors import ConfigError
-from privaudit.core.streams import Stream
 from privaudit.core.tensors import at_least_float32
 from privaudit.datasets.dialogues import ANSWER, PADDING, PICTURE, TokenSequences
 from privaudit.models.interfaces import Tuning
@@ -52,22 +51,19 @@ class StackedLanguageModel(TunedModules):
     models' tunings are apart too.
 
     Args:
-        model: Takes ``inputs_embeds``; put in evaluation mode, its weights are frozen.
+        model: Takes ``inputs_embeds``.
         tokenizer: Says which token ends an answer, and writes answers out.
-        targets: Layers that may be changed: "all-linear", or endings of names.
+        targets: As :class:`TunedModules` takes them.
         part: Name of the language model inside ``model``, if it has other parts.
 
     Attributes:
-        targets: By name, in the model's order.
-        width: Of a token's embedding, and of a picture token.
+        width: Numbers in a token's embedding, and in a picture token.
         vocabulary: Number of logits.
-        context: Positions that it was made for; None if it does not say.
-
-    Raises:
-        ConfigError: A target fits no linear layer.
+        is_causal: Whether no token sees a later one, in the input either.
     """
 
     task: ClassVar[Literal["generation"]] = "generation"
+    is_causal: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -78,7 +74,6 @@ class StackedLanguageModel(TunedModules):
     ) -> None:
         super().__init__(model, targets, part)
         self.tokenizer = tokenizer
-        self._embedding: Any = self.model.get_input_embeddings()
         rows, self.width = self._embedding.weight.shape
         head = self.model.get_output_embeddings()
         self.vocabulary = int(rows if head is None else head.weight.shape[0])
@@ -99,23 +94,15 @@ class StackedLanguageModel(TunedModules):
         tuning: Tuning,
         positions: Int[Tensor, " p"] | None = None,
     ) -> Float[Tensor, "k rows p vocabulary"]:
-        """Return the logits of the next token, in float32.
-
-        Differentiable in what is added and in the pictures. At padding they mean
-        nothing.
-
-        Args:
-            tokens: The pictures.
-            words: [k, rows, length].
-            tuning: What each model adds.
-            positions: Where logits are wanted; None is everywhere.
+        """Return the logits of the next token: see the protocol.
 
         Raises:
             ConfigError: A row's places for its picture are not as many as its parts,
                 or rows are longer than the model's context.
         """
         self._check_places(words, tokens.shape[2])
-        words = self._that_matter(words, positions)
+        if positions is not None and self.is_causal:  # what comes later cannot matter
+            words = words[:, :, : int(positions.max()) + 1 if len(positions) else 1]
         if tuning.weights:
             return self.each_alone(
                 tuning,
@@ -124,15 +111,6 @@ class StackedLanguageModel(TunedModules):
                 ),
             )
         return self._logits(tokens, words, tuning, positions)
-
-    def _that_matter(
-        self, words: TokenSequences, positions: Tensor | None
-    ) -> TokenSequences:
-        """Cut off what cannot matter: attention is causal."""
-        if positions is None:
-            return words
-        length = int(positions.max()) + 1 if len(positions) else 1
-        return TokenSequences(words.ids[..., :length], words.kinds[..., :length])
 
     def _logits(
         self,
@@ -143,7 +121,7 @@ class StackedLanguageModel(TunedModules):
     ) -> Float[Tensor, "k rows p vocabulary"]:
         models, rows, length = words.ids.shape
         front = tuning.virtual_tokens
-        self._check_length(length, tuning)
+        self.check_length(length, tuning)
         inputs = self._inputs(tokens, words, tuning)
         if positions is None:
             positions = torch.arange(length, device=words.ids.device)
@@ -171,17 +149,7 @@ class StackedLanguageModel(TunedModules):
         tuning: Tuning,
         longest: int,
     ) -> list[list[str]]:
-        """Return what each model says to each prompt, as text, greedily.
-
-        Args:
-            tokens: The pictures.
-            words: [k, rows, length], prompts only; a row of padding gets no words.
-            tuning: What each model adds.
-            longest: Tokens at most; the end of the context ends an answer too.
-
-        Raises:
-            ConfigError: As :meth:`generate_ids`.
-        """
+        """Return what each model says to each prompt, as text: see the protocol."""
         answers = self.generate_ids(tokens, words, tuning, longest)
         return [[self.decode(ids) for ids in rows] for rows in answers]
 
@@ -195,16 +163,36 @@ class StackedLanguageModel(TunedModules):
     ) -> list[list[list[int]]]:
         """Return the same as token numbers, each with its end token if it has one.
 
-        Prompts of one length run together, so that none needs padding at its left.
-
         Raises:
             ConfigError: Words hold answers, ``longest`` is not above 0, or as
                 :meth:`logits`.
         """
-        check_prompts(words, longest)
+        if longest < 1:
+            raise ConfigError(
+                f"Answers of at most {longest} tokens were requested. Ask for at least 1."
+            )
+        if (words.kinds == ANSWER).any():
+            raise ConfigError(
+                "Words to be continued hold answers already. Give prompts only."
+            )
         self._check_places(words, tokens.shape[2])
-        if tuning.weights:
-            return self._each_says(tokens, words, tuning, longest)
+        if not tuning.weights:
+            return self._all_say(tokens, words, tuning, longest)
+
+        def said(number: int, rest: Tuning) -> list[list[int]]:
+            inputs = tokens[[number]], words[number : number + 1]
+            return self.generate_ids(*inputs, rest, longest)[0]
+
+        numbers = range(len(tokens))  # one by one: all weights are their own
+        return [self.one_alone(tuning, n, partial(said, n)) for n in numbers]
+
+    def _all_say(
+        self, tokens: Tensor, words: TokenSequences, tuning: Tuning, longest: int
+    ) -> list[list[list[int]]]:
+        """Let all models answer together.
+
+        Prompts of one length run together, so that none needs padding at its left.
+        """
         models, rows, _ = words.ids.shape
         answers: list[list[list[int]]] = [[[]] * rows for _ in range(models)]
         for group in prompt_groups((words.kinds != PADDING).sum(dim=-1)):
@@ -212,18 +200,6 @@ class StackedLanguageModel(TunedModules):
             for place, model, row in group.owners(rows):
                 answers[model][row] = said[place]
         return answers
-
-    def _each_says(
-        self, tokens: Tensor, words: TokenSequences, tuning: Tuning, longest: int
-    ) -> list[list[list[int]]]:
-        """Let models that have all weights of their own answer one by one."""
-
-        def said(number: int, rest: Tuning) -> list[list[int]]:
-            inputs = tokens[[number]], words[number : number + 1]
-            return self.generate_ids(*inputs, rest, longest)[0]
-
-        numbers = range(len(tokens))
-        return [self.one_alone(tuning, n, partial(said, n)) for n in numbers]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of an answer's tokens, without special ones."""
@@ -237,7 +213,7 @@ class StackedLanguageModel(TunedModules):
         tuning: Tuning,
         longest: int,
     ) -> list[list[int]]:
-        self._check_length(group.length, tuning)
+        self.check_length(group.length, tuning)
         if self.context is not None:
             used = group.length + tuning.virtual_tokens + tuning.skipped_positions
             longest = min(longest, self.context - used + 1)
@@ -256,14 +232,9 @@ class StackedLanguageModel(TunedModules):
         def run(fresh: Tensor, cache: Any) -> Any:
             before = 0 if cache is None else cache.get_seq_length()
             places = _places(tuning, fresh.shape[1], before)
+            options = {"use_cache": True, "past_key_values": cache, **places}
             with self.tuned(tuning, len(tokens), len(fresh) * fresh.shape[1]):
-                return self._run(
-                    1,
-                    inputs_embeds=fresh,
-                    use_cache=True,
-                    past_key_values=cache,
-                    **places,
-                )
+                return self._run(1, inputs_embeds=fresh, **options)
 
         flat = self._inputs(tokens, words, tuning)["inputs_embeds"]
         return greedy(run, self._embedding, flat, self.ends, longest)
@@ -297,21 +268,16 @@ class StackedLanguageModel(TunedModules):
         empty = empty.to(self._embedding.weight.dtype)
         return self._run(0, inputs_embeds=empty, use_cache=False)
 
-    def start_vectors(self, count: int, stream: Stream) -> Float[Tensor, "count width"]:
-        """Return the embeddings of tokens drawn from the vocabulary."""
-        return drawn_embeddings(self._embedding.weight, count, stream)
-
     def _check_places(self, words: TokenSequences, parts: int) -> None:
-        check_places(words, parts)
-
-    def _check_length(self, length: int, tuning: Tuning) -> None:
-        added = tuning.virtual_tokens + tuning.skipped_positions
-        if self.context is not None and length + added > self.context:
-            prompt = f" behind {added} of a prompt" if added else ""
+        """Check that each row has a place for each part of its picture."""
+        places = (words.kinds == PICTURE).sum(dim=-1)
+        wrong = (places != parts) & (words.kinds != PADDING).any(dim=-1)
+        if wrong.any():
+            model, row = wrong.nonzero()[0].tolist()
             raise ConfigError(
-                f"Rows of {length} tokens{prompt} were given to a language model that "
-                f"was made for {self.context}. Shorten the "
-                f"{'prompt' if added else 'words'}."
+                f"Row {row} of model {model} has {int(places[model, row])} places for "
+                f"a picture of {parts} tokens. Give each record one picture, and its "
+                "words as many places as the picture has tokens."
             )
 
 
@@ -321,40 +287,6 @@ def _places(tuning: Tuning, length: int, before: int = 0) -> dict[str, Tensor]:
     if not first:
         return {}
     return {"position_ids": torch.arange(first + before, first + before + length)[None]}
-
-
-def drawn_embeddings(
-    table: Float[Tensor, "vocabulary width"], count: int, stream: Stream
-) -> Float[Tensor, "count width"]:
-    """Return rows of an embedding's table, drawn with replacement."""
-    rows = torch.from_numpy(stream.below(len(table), count))
-    return table[rows.to(table.device)].detach().clone().float()
-
-
-def check_places(words: TokenSequences, parts: int) -> None:
-    """Check that each row has a place for each part of its picture."""
-    places = (words.kinds == PICTURE).sum(dim=-1)
-    wrong = (places != parts) & (words.kinds != PADDING).any(dim=-1)
-    if wrong.any():
-        model, row = wrong.nonzero()[0].tolist()
-        raise ConfigError(
-            f"Row {row} of model {model} has {int(places[model, row])} places for a "
-            f"picture of {parts} tokens. Give each record one picture, and its words "
-            "as many places as the picture has tokens."
-        )
-
-
-def check_prompts(words: TokenSequences, longest: int) -> None:
-    """Check that words end where an answer would begin, and that it may be one."""
-    if longest < 1:
-        raise ConfigError(
-            f"Answers of at most {longest} tokens were requested. Ask for at least 1."
-        )
-    if (words.kinds == ANSWER).any():
-        raise ConfigError(
-            "Words to be continued hold answers already. Give prompts only: "
-            "words(dialogues, with_answers=False)."
-        )
 
 
 def _context(config: Any) -> int | None:

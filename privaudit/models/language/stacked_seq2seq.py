@@ -1,4 +1,4 @@
-"""A frozen encoder-decoder, several differently changed ones at once."""
+"""Stacked encoder-decoders: several differently tuned ones at once."""
 
 from typing import Any
 
@@ -21,8 +21,6 @@ from privaudit.models.language.language_targets import TargetNames
 from privaudit.models.language.stacked_language import (
     StackedLanguageModel,
     TextTokenizer,
-    check_places,
-    check_prompts,
 )
 from privaudit.models.transformers.tuned_modules import in_front
 
@@ -39,16 +37,12 @@ class StackedSeq2Seq(StackedLanguageModel):
     there all logits are 0, so that all tokens are as likely, and an attack that looks
     there sees nothing.
 
-    Args:
-        model: Takes ``inputs_embeds`` and ``decoder_input_ids``; put in evaluation
-            mode, its weights are frozen.
-        tokenizer: Says which token ends an answer, and writes answers out.
-        targets: Layers that may be changed: "all-linear", or endings of names.
-
     Raises:
         ConfigError: A target fits no linear layer, or the model does not say with which
             token an answer starts.
     """
+
+    is_causal = False  # the encoder looks at whole texts
 
     def __init__(
         self,
@@ -64,12 +58,6 @@ class StackedSeq2Seq(StackedLanguageModel):
                 "decoder needs one. Set decoder_start_token_id in its config.json."
             )
         self._start = int(start)
-
-    def _that_matter(
-        self, words: TokenSequences, positions: Tensor | None
-    ) -> TokenSequences:
-        """Return all words: the encoder looks at whole texts."""
-        return words
 
     def _logits(
         self,
@@ -98,40 +86,20 @@ class StackedSeq2Seq(StackedLanguageModel):
         gathered = logits.gather(1, index) * (which >= 0)[..., None]
         return gathered.unflatten(0, (models, rows))
 
-    @torch.no_grad()
-    def generate_ids(
-        self,
-        tokens: Float[Tensor, "k rows parts width"],
-        words: TokenSequences,
-        tuning: Tuning,
-        longest: int,
+    def _all_say(
+        self, tokens: Tensor, words: TokenSequences, tuning: Tuning, longest: int
     ) -> list[list[list[int]]]:
-        """Return what each model says to each prompt, each with its end token if any.
-
-        Raises:
-            ConfigError: Words hold answers, ``longest`` is not above 0, or as
-                :meth:`logits`.
-        """
-        check_prompts(words, longest)
-        check_places(words, tokens.shape[2])
-        if tuning.weights:
-            return self._each_says(tokens, words, tuning, longest)
         models, rows, _ = words.ids.shape
         answers: list[list[list[int]]] = [[] for _ in range(models)]
+        has_prompt = (words.kinds != PADDING).any(dim=-1).tolist()
         at_once = max(1, _ROWS_AT_ONCE // models)
         for first in range(0, rows, at_once):
-            selected = slice(first, first + at_once)
-            said = self._said(tokens[:, selected], words[:, selected], tuning, longest)
-            for model_answers, part in zip(answers, said, strict=True):
-                model_answers.extend(part)
-        has_prompt = (words.kinds != PADDING).any(dim=-1).tolist()
-        return [
-            [
-                ids if real else []
-                for ids, real in zip(model_answers, selected, strict=True)
-            ]
-            for model_answers, selected in zip(answers, has_prompt, strict=True)
-        ]
+            some = slice(first, first + at_once)
+            said = self._said(tokens[:, some], words[:, some], tuning, longest)
+            for found, ids, real in zip(answers, said, has_prompt, strict=True):
+                pairs = zip(ids, real[some], strict=True)
+                found.extend(each if asked else [] for each, asked in pairs)
+        return answers
 
     def _said(
         self, tokens: Tensor, words: TokenSequences, tuning: Tuning, longest: int
@@ -171,7 +139,7 @@ class StackedSeq2Seq(StackedLanguageModel):
         read = (words.kinds == INSTRUCTION) | (words.kinds == PICTURE)
         used = read.flatten(0, 1).any(dim=0).nonzero()
         length = int(used.max()) + 1 if len(used) else 1
-        self._check_length(length, tuning)
+        self.check_length(length, tuning)
         read = read[..., :length]
         read[..., 0] = True  # a row of padding: attention to nothing is undefined
         embedded = self._embed(tokens, words[:, :, :length])

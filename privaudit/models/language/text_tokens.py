@@ -1,4 +1,4 @@
-"""Texts, or pairs of texts, written as the tokens of an encoder."""
+"""Texts, or pairs of texts, as the tokens of an encoder."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,7 +38,8 @@ class TextTokens:
                 own mark between two texts.
         """
         rows = [self._row(number, parts) for number, parts in enumerate(texts.texts)]
-        ids = pad_sequence(rows, batch_first=True, padding_value=self._padding)
+        padding = self.tokenizer.pad_token_id or 0
+        ids = pad_sequence(rows, batch_first=True, padding_value=padding)
         lengths = torch.tensor([len(row) for row in rows])[:, None]
         real = torch.arange(ids.shape[1])[None] < lengths
         return TokenSequences(ids, torch.where(real, INSTRUCTION, PADDING))
@@ -62,8 +63,3 @@ class TextTokens:
                 "own mark between two texts. Take that out of it."
             )
         return ids
-
-    @property
-    def _padding(self) -> int:
-        pad_id = self.tokenizer.pad_token_id
-        return 0 if pad_id is None else int(pad_id)

@@ -108,12 +108,7 @@ def build_model(
     """Build the model at random weights.
 
     open_clip draws them from torch's global state, which is put back afterwards.
-
-    Args:
-        shape: Its sizes.
-        vocabulary_size: Of the tokenizer.
-        context_length: Positions of the text tower.
-        seed: Of the weights.
+    ``context_length`` is the text tower's number of positions.
     """
     text = {
         "context_length": context_length,
@@ -140,23 +135,12 @@ def preparation(shape: ResNetShape) -> PicturePreparation:
 
 
 def promptable(
-    name: str,
-    model: Model,
-    tokenizer: Tokenizer,
-    shape: SurrogateShape,
-    public_indices: tuple[int, ...] | None = None,
-    data_hash: str | None = None,
+    name: str, model: Model, tokenizer: Tokenizer, shape: SurrogateShape
 ) -> PromptableCLIP:
     """Return a surrogate as all other code takes it."""
     image = shape.image
-    return PromptableCLIP(
-        name,
-        model,
-        tokenizer,
-        _refuse_pictures if isinstance(image, BankShape) else preparation(image),
-        public_indices=public_indices,
-        data_hash=data_hash,
-    )
+    prepare = _refuse_pictures if isinstance(image, BankShape) else preparation(image)
+    return PromptableCLIP(name, model, tokenizer, prepare)
 
 
 def _refuse_pictures(pictures: Pictures) -> Tensor:

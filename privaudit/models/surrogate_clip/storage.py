@@ -1,18 +1,17 @@
-"""A surrogate's folder: weights, and a description that says what they have seen."""
+"""Folders of surrogates: weights, and a description that says what they have seen."""
 
 import hashlib
 from pathlib import Path
 from typing import Annotated
 
-import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass as options
 from safetensors.torch import load
 
-from privaudit.core.devices import CPU
 from privaudit.core.storage import read_bytes
 from privaudit.models.clip.promptable_clip import PromptableCLIP
 from privaudit.models.clip.word_tokenizer import WordTokenizer
+from privaudit.models.registry import ModelRequest
 from privaudit.models.surrogate_clip.architecture import (
     SurrogateShape,
     build_model,
@@ -177,24 +176,10 @@ FILE = DescriptionFile(
 )
 
 
-def read_description(folder: Path) -> SurrogateDescription:
-    """Read what a surrogate is.
-
-    Raises:
-        MissingFileError: There is none in the folder.
-        ConfigError: The file is damaged, or another version's.
-    """
-    return FILE.read(folder)
-
-
-def load_surrogate(folder: Path, device: torch.device = CPU) -> PromptableCLIP:
-    """Load a surrogate, frozen; it says which records it has seen.
-
-    Raises:
-        MissingFileError: One of its files is not there.
-        ConfigError: They are damaged, or do not belong together.
-    """
-    description = read_description(folder)
+def load_surrogate(request: ModelRequest) -> PromptableCLIP:
+    """Load a surrogate, frozen; it says which records it has seen."""
+    folder = Path(request.source)
+    description = FILE.read(folder)
     content = read_bytes(folder / WEIGHTS, "tensors")
     digest = hashlib.sha256(content).hexdigest()
     remedy = "Restore both files from one pretraining run."
@@ -202,11 +187,9 @@ def load_surrogate(folder: Path, device: torch.device = CPU) -> PromptableCLIP:
     shape, length = description.shape, description.context_length
     model = build_model(shape, len(description.vocabulary), length)
     model.load_state_dict(load(content))
-    return promptable(
-        f"surrogate:{folder}",
-        model.to(device),
-        WordTokenizer(description.vocabulary, length),
-        shape,
-        public_indices=description.public_indices,
-        data_hash=description.data_hash,
-    )
+    tokenizer = WordTokenizer(description.vocabulary, length)
+    model = model.to(request.device)
+    made = promptable(f"surrogate:{folder}", model, tokenizer, shape)
+    made.public_indices = description.public_indices
+    made.data_hash = description.data_hash
+    return made

@@ -1,5 +1,1 @@
-"""The embedded CLIP: how it is drawn for, trained, stored and loaded."""
-
-from privaudit.models.tiny_clip.loading import DEFAULT_TEMPLATE, TinyClip, load
-
-__all__ = ["DEFAULT_TEMPLATE", "TinyClip", "load"]
+"""The embedded CLIP: its weights, and how they are loaded."""

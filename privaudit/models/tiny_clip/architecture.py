@@ -1,4 +1,4 @@
-"""The embedded model's architecture: CLIP, very small."""
+"""Architecture of tiny-clip: CLIP, very small."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""From pictures of any size to what the image tower wants."""
+"""Picture preparation of tiny-clip."""
 
 from jaxtyping import Float
 from torch import Tensor
@@ -12,13 +12,9 @@ MEAN, DEVIATION = 0.5, 0.25
 def preprocess_batch(
     pictures: Float[Tensor, "n h w"] | Float[Tensor, "n 3 h w"],
 ) -> Float[Tensor, "n 3 size size"]:
-    """Resize to 32x32, double, normalise.
+    """Resize to 32x32, double, normalise; pictures that are not square are stretched.
 
-    Pictures that are not square are stretched.
-
-    Args:
-        pictures: Grey or RGB, values in [0, 1], so scikit-learn's digits divided
-            by 16.
+    They are grey or RGB, with values in [0, 1]: scikit-learn's digits divided by 16.
     """
     if pictures.ndim == 3:
         pictures = pictures[:, None].expand(-1, 3, -1, -1)

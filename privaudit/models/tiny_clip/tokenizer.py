@@ -1,4 +1,4 @@
-"""A vocabulary small enough for a small model: the captions' words, and characters."""
+"""Tokenizer of tiny-clip: the words of its captions, and characters."""
 
 from privaudit.models.clip.word_tokenizer import WordTokenizer, vocabulary_of
 

@@ -1,5 +1,1 @@
-"""The embedded captioning model: how it is drawn for, trained, stored and loaded."""
-
-from privaudit.models.tiny_llava.loading import TinyLlava, load
-
-__all__ = ["TinyLlava", "load"]
+"""The embedded captioning model: its weights, and how they are loaded."""

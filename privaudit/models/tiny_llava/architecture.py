@@ -1,4 +1,4 @@
-"""The embedded model's parts: a ResNet's third stage, a projector, a small Llama."""
+"""Architecture of tiny-llava: a ResNet's third stage, a projector, a small Llama."""
 
 from typing import Any, TypeAlias
 
@@ -20,12 +20,7 @@ HIDDEN = 128
 
 
 class PictureEncoder(nn.Module):
-    """Makes a picture's tokens: the map of the third stage, projected.
-
-    Args:
-        tower: tiny-clip's image tower; its last stage and pool are left out.
-        hidden: Width of the language model.
-    """
+    """Makes a picture's tokens: the map of the third stage, projected."""
 
     def __init__(self, tower: Any, hidden: int = HIDDEN) -> None:
         super().__init__()
@@ -49,12 +44,7 @@ class PictureEncoder(nn.Module):
 
 
 class Model(nn.Module):
-    """Both halves; what is stored is this module's state.
-
-    Args:
-        encoder: From pictures to tokens.
-        language: From tokens and words to the next word.
-    """
+    """Both halves; what is stored is this module's state."""
 
     def __init__(self, encoder: PictureEncoder, language: Llama) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""Load the embedded captioning model as it was pretrained."""
+"""tiny-llava, the captioning model that comes with the package, as it was pretrained."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,9 +9,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 from privaudit.models.clip.picture_preparation import PicturePreparation, Pictures
-from privaudit.models.tiny_llava.architecture import IMAGE_SIZE, Llama, Model
+from privaudit.models.language.captioning_vlm import CaptioningVLM, PictureTower
+from privaudit.models.language.dialogue_tokens import DialogueTokens
+from privaudit.models.language.stacked_language import StackedLanguageModel
+from privaudit.models.registry import ModelRequest
+from privaudit.models.tiny_llava.architecture import (
+    IMAGE_SIZE,
+    TOKENS,
+    Llama,
+    build_model,
+)
 from privaudit.models.tiny_llava.tokenizer import LlavaTokenizer
-from privaudit.models.tiny_llava.weights import load_weights
+from privaudit.models.weight_files import load_embedded
 
 prepare = PicturePreparation(
     IMAGE_SIZE, (0.5,) * 3, (0.25,) * 3, "bilinear", fit="squash"
@@ -52,11 +61,42 @@ def load(folder: Path | None = None) -> TinyLlava:
         MissingFileError: When one of them is not there.
         ConfigError: When the weights do not have the hash that belongs to them.
     """
-    model, model_hash = load_weights(folder or Path(__file__).parent)
-    return in_parts(model, model_hash)
-
-
-def in_parts(model: Model, model_hash: str) -> TinyLlava:
-    """Give a model's parts as :func:`load` does."""
+    where = folder or Path(__file__).parent
+    model, model_hash = load_embedded(where, "tiny-llava", build_model)
     encode = torch.no_grad()(model.encoder)
     return TinyLlava(encode, model.language, LlavaTokenizer(), model_hash)
+
+
+def load_tiny_llava(request: ModelRequest) -> CaptioningVLM:
+    """Load ``tiny-llava`` as all other code takes it."""
+    embedded = load()
+    tokenizer = StartedTokenizer(embedded.tokenizer)
+    model = embedded.language.to(request.device, request.dtype)
+    language = StackedLanguageModel(model, tokenizer, request.targets)
+
+    def encode(pictures: Tensor) -> Tensor:  # on the CPU, where the small tower is
+        return embedded.encode(pictures.cpu()).to(request.device)
+
+    encoder = PictureTower(encode, prepare, IMAGE_SIZE, TOKENS, repr(prepare))
+    words = DialogueTokens(tokenizer, "{image}{question}", TOKENS, language.context)
+    return CaptioningVLM(request.name, encoder, language, words, embedded.model_hash)
+
+
+class StartedTokenizer:
+    """The embedded model's tokenizer, called as those of transformers are."""
+
+    def __init__(self, tokenizer: LlavaTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self.eos_token_id = tokenizer.eot_token_id
+        self.pad_token_id = 0
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Return a text's tokens, behind the start token or without it."""
+        start = [self._tokenizer.sot_token_id] if add_special_tokens else []
+        return [*start, *self._tokenizer.encode(text)]
+
+    def decode(
+        self, token_ids: Iterable[int], *, skip_special_tokens: bool = False
+    ) -> str:
+        """Return the text of some tokens; special ones are always left out."""
+        return self._tokenizer.decode(token_ids)

@@ -1,4 +1,4 @@
-"""The vocabulary of ``tiny-llava``: the words about scenes, and characters."""
+"""Tokenizer of tiny-llava: the words about scenes, and characters."""
 
 from collections.abc import Iterable
 

@@ -22,12 +22,7 @@ from privaudit.models.interfaces import Precision
 
 
 class ClassTexts(nn.Module):
-    """The frozen text half of transformers' CLIP or SigLIP.
-
-    Args:
-        model: ``CLIPModel`` or ``SiglipModel``.
-        tokenizer: The one it was trained with.
-    """
+    """The frozen text half of transformers' CLIP or SigLIP."""
 
     def __init__(self, model: Any, tokenizer: Any) -> None:
         super().__init__()
@@ -58,22 +53,19 @@ class ClassTexts(nn.Module):
 
     def encode_text(self, ids: Int[Tensor, "texts length"]) -> Float[Tensor, "texts d"]:
         """Return the features of whole rows, behind the model's own projection."""
-        features: Tensor = self.model.get_text_features(ids).pooler_output
-        return features
+        return self.model.get_text_features(ids).pooler_output
 
     def tokenize(
         self, texts: Sequence[str], context_length: int
     ) -> Int[Tensor, "texts length"]:
         """Return token numbers, padded to a length."""
-        written = [text.lower() if self._is_siglip else text for text in texts]
-        rows: Tensor = self._tokenizer(
-            written,
+        return self._tokenizer(
+            [text.lower() if self._is_siglip else text for text in texts],
             padding="max_length",
             max_length=context_length,
             truncation=True,
             return_tensors="pt",
         )["input_ids"]
-        return rows
 
     @torch.no_grad()
     def features(
@@ -100,14 +92,9 @@ class ContextPrompts:
     Texts are tokenised when the first context is read: who tunes the image tower never
     asks for it.
 
-    Args:
-        texts: The text half.
-        class_names: At least one; underscores count as blanks.
-        context_tokens: Learned vectors in front of a class name.
-        precision: Of the model's weights.
-
     Attributes:
-        width: Of a context's vector.
+        context_tokens: Learned vectors in front of a class name.
+        width: Size of one such vector.
     """
 
     def __init__(
@@ -135,10 +122,5 @@ class ContextPrompts:
     def __call__(
         self, contexts: Float[Tensor, "prompts tokens width"]
     ) -> Float[Tensor, "prompts classes dim"]:
-        """Return normalised features of every class behind every context.
-
-        Raises:
-            ConfigError: A class name does not fit beside the context, or the weights
-                are in float16.
-        """
+        """Return normalised features of every class behind every context."""
         return self._prompts(contexts)

@@ -1,4 +1,4 @@
-"""The text tower of an open_clip model, as transformers' CLIP, for a classifier."""
+"""Text tower of an open_clip model, tuned as transformers' CLIP, for a classifier."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -9,13 +9,11 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from privaudit.core.errors import ConfigError
-from privaudit.core.streams import Stream
 from privaudit.datasets.dialogues import TokenSequences
 from privaudit.models.clip.prompt_tokens import PromptTokens
 from privaudit.models.clip.text_tower import TextTower, text_tower
 from privaudit.models.hugging_face import import_transformers
 from privaudit.models.interfaces import Head, Tuning
-from privaudit.models.language.stacked_language import drawn_embeddings
 from privaudit.models.transformers.tuned_modules import TunedModules, in_front
 
 
@@ -23,11 +21,6 @@ class ClipTextTower(TunedModules):
     """Class texts of a CLIP whose text tower is tuned; its image tower stays frozen.
 
     So pictures are encoded once, and a step costs one pass over the class texts.
-
-    Args:
-        clip: open_clip's model.
-        tokens: The class texts.
-        logit_scale: What cosines are multiplied by.
 
     Raises:
         ConfigError: The text tower is none that transformers' CLIP can be.
@@ -41,16 +34,13 @@ class ClipTextTower(TunedModules):
         tower = text_tower(clip)
         super().__init__(as_transformers(tower))
         self.width, self._logit_scale = tower.width, logit_scale
+        self.context = len(tower.positional_embedding)
         self._ends = tower.end_positions(tokens.ids)
         self._ids = tokens.ids[:, : int(self._ends.max()) + 1]
 
     def run_once(self) -> object:
         """Run the model on the class texts."""
         return self._text_features(Tuning(), 1)
-
-    def start_vectors(self, count: int, stream: Stream) -> Float[Tensor, "count width"]:
-        """Return the embeddings of tokens drawn from the vocabulary."""
-        return drawn_embeddings(self._embeddings.weight, count, stream)
 
     def logits(
         self,
@@ -59,11 +49,7 @@ class ClipTextTower(TunedModules):
         words: TokenSequences | None,
         tuning: Tuning,
     ) -> Float[Tensor, "k rows classes"]:
-        """Return scaled cosines between pictures and each model's class texts.
-
-        Raises:
-            ConfigError: The prompt is longer than the tower's context allows.
-        """
+        """Return scaled cosines between pictures and each model's class texts."""
         count = len(features)
         if tuning.weights:
             text = self.each_alone(tuning, lambda n, rest: self._text_features(rest, 1))
@@ -71,16 +57,12 @@ class ClipTextTower(TunedModules):
             text = self._text_features(tuning, count)
         return self._logit_scale * torch.einsum("krd,kcd->krc", features, text)
 
-    @property
-    def _embeddings(self) -> Any:
-        return self.model.text_model.embeddings.token_embedding
-
     def _text_features(
         self, tuning: Tuning, count: int
     ) -> Float[Tensor, "k classes dim"]:
         classes, length = self._ids.shape
-        self._check_length(length, tuning)
-        embedded = self._embeddings(self._ids).expand(count, classes, length, -1)
+        self.check_length(length, tuning)
+        embedded = self._embedding(self._ids).expand(count, classes, length, -1)
         rows = in_front(tuning.prompt, embedded).flatten(0, 1)
         first = tuning.skipped_positions
         places = torch.arange(first, first + rows.shape[1], device=rows.device)[None]
@@ -95,16 +77,6 @@ class ClipTextTower(TunedModules):
             features = self.model.text_projection(final)
         features = features.unflatten(0, (count, classes))
         return normalize(features, dim=-1)
-
-    def _check_length(self, length: int, tuning: Tuning) -> None:
-        added = tuning.virtual_tokens + tuning.skipped_positions
-        context = int(self.model.config.max_position_embeddings)
-        if length + added > context:
-            raise ConfigError(
-                f"A prompt of {added} vectors and class texts of {length} tokens exceed "
-                f"the text tower's context of {context} tokens. Use at most "
-                f"{context - length} vectors."
-            )
 
 
 def as_transformers(tower: TextTower) -> Any:
@@ -130,7 +102,7 @@ def as_transformers(tower: TextTower) -> Any:
         num_hidden_layers=len(blocks),
         num_attention_heads=blocks[0].attn.num_heads,
         max_position_embeddings=len(tower.positional_embedding),
-        hidden_act=_activation(blocks[0].mlp.gelu),
+        hidden_act="gelu" if isinstance(blocks[0].mlp.gelu, nn.GELU) else "quick_gelu",
         layer_norm_eps=blocks[0].ln_1.eps,
         bos_token_id=None,
         eos_token_id=None,
@@ -140,10 +112,6 @@ def as_transformers(tower: TextTower) -> Any:
     with torch.no_grad():
         _copy_weights(tower, blocks, model)
     return model.to(tower.positional_embedding.device)
-
-
-def _activation(module: nn.Module) -> str:
-    return "gelu" if isinstance(module, nn.GELU) else "quick_gelu"
 
 
 def _copy_weights(tower: TextTower, blocks: Sequence[Any], model: Any) -> None:

@@ -1,20 +1,18 @@
-"""Encoders of texts, such as BERT's relatives, that tell classes apart."""
+"""Tuned encoders of texts, such as BERT's relatives, under a head for classes."""
 
 import inspect
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from privaudit.core.errors import ConfigError
-from privaudit.core.streams import Stream
 from privaudit.datasets.dialogues import PADDING, TokenSequences
 from privaudit.models.interfaces import Head, Tuning
 from privaudit.models.language.language_targets import TargetNames
-from privaudit.models.language.stacked_language import drawn_embeddings
-from privaudit.models.transformers.row_tower import RowTower, head_logits
+from privaudit.models.transformers.row_tower import RowTower
 from privaudit.models.transformers.tuned_modules import in_front
 
 Pooling = Literal["first", "mean"]
@@ -30,15 +28,12 @@ class TextEncoderTower(RowTower):
     differ, in what the head reads only.
 
     Args:
-        model: Takes ``inputs_embeds``; put in evaluation mode, its weights are frozen.
-        classes: What the head tells apart.
+        model: Takes ``inputs_embeds``.
+        classes: How many the head tells apart.
         pooling: "first" token, or "mean".
         separator: The token that ends the first of two texts, where the model tells
             the two apart; None where it does not.
-        targets: Layers that may be changed: "all-linear", or endings of names.
-
-    Raises:
-        ConfigError: A target fits no linear layer.
+        targets: As :class:`TunedModules` takes them.
     """
 
     def __init__(
@@ -52,8 +47,9 @@ class TextEncoderTower(RowTower):
     ) -> None:
         super().__init__(model, targets)
         self.head = Head(classes, int(self.model.config.hidden_size))
-        self._embedding: Any = self.model.get_input_embeddings()
         self.width = int(self._embedding.weight.shape[1])
+        longest = getattr(self.model.config, "max_position_embeddings", None)
+        self.context = int(longest) - self._first_position if longest else None
         self._pooling, self._separator = pooling, separator
         self._takes = inspect.signature(self.model.forward).parameters
 
@@ -63,32 +59,16 @@ class TextEncoderTower(RowTower):
         table = self._embedding.weight
         return next(name for name, held in self.weights.items() if held is table)
 
-    @cached_property
-    def context(self) -> int | None:
-        """Positions that it was made for; None if it does not say."""
-        longest = getattr(self.model.config, "max_position_embeddings", None)
-        return None if not longest else int(longest) - self._first_position
-
-    def logits(
-        self,
-        features: Float[Tensor, "k rows d"],
-        tokens: Tensor | None,
-        words: TokenSequences | None,
-        tuning: Tuning,
-    ) -> Float[Tensor, "k rows classes"]:
-        """Return what each model's head says to the texts; zeros without a head.
-
-        Raises:
-            ConfigError: Records have no texts, or texts and prompt are longer than the
-                encoder's context.
-        """
+    def rows_of(
+        self, tokens: Tensor | None, words: TokenSequences | None
+    ) -> TokenSequences:
+        """Return texts, without what is padding in all of them."""
         if words is None:
             raise ConfigError(
                 "A model that reads texts was given records without any. Use a data "
                 "set of texts, or a model that looks at pictures."
             )
-        assert self.head is not None
-        return head_logits(self.vectors(words.trimmed(), tuning), self.head, tuning)
+        return words.trimmed()
 
     def pooled(
         self, rows: Tensor | TokenSequences, tuning: Tuning
@@ -113,7 +93,7 @@ class TextEncoderTower(RowTower):
             ]
             return torch.cat(apart)
         front = tuning.virtual_tokens
-        self._check_length(length, tuning)
+        self.check_length(length, tuning)
         flat = in_front(tuning.prompt, self._embedding(words.ids)).flatten(0, 1)
         mask = torch.cat([seen(words)[..., :1].expand(-1, -1, front), seen(words)], -1)
         options = self._places(tuning, front + length) | self._types(words, front)
@@ -129,19 +109,14 @@ class TextEncoderTower(RowTower):
         empty = torch.zeros(1, 3, self.width, device=self._embedding.weight.device)
         return self.model(inputs_embeds=empty.to(self._embedding.weight.dtype))
 
-    def start_vectors(self, count: int, stream: Stream) -> Float[Tensor, "count width"]:
-        """Return the embeddings of tokens drawn from the vocabulary."""
-        return drawn_embeddings(self._embedding.weight, count, stream)
-
     def _places(self, tuning: Tuning, length: int) -> dict[str, Tensor]:
         """Return the positions of tokens behind a prefix; else the model knows them."""
         if not tuning.skipped_positions or "position_ids" not in self._takes:
             return {}
         first = tuning.skipped_positions + self._first_position
         device = self._embedding.weight.device
-        return {
-            "position_ids": torch.arange(first, first + length, device=device)[None]
-        }
+        places = torch.arange(first, first + length, device=device)
+        return {"position_ids": places[None]}
 
     def _types(self, words: TokenSequences, front: int) -> dict[str, Tensor]:
         """Say which of two texts tokens are of; peft's prompts are of the first."""
@@ -168,15 +143,6 @@ class TextEncoderTower(RowTower):
             ):
                 return 0 if module.padding_idx is None else module.padding_idx + 1
         return 0
-
-    def _check_length(self, length: int, tuning: Tuning) -> None:
-        added = tuning.virtual_tokens + tuning.skipped_positions
-        if self.context is not None and length + added > self.context:
-            raise ConfigError(
-                f"Texts of {length} tokens behind {added} of a prompt were given to an "
-                f"encoder that was made for {self.context}. Shorten the texts, or the "
-                "prompt."
-            )
 
 
 def seen(words: TokenSequences) -> Bool[Tensor, "*n length"]:

@@ -1,4 +1,4 @@
-"""Image towers that are tuned to tell classes apart."""
+"""Image towers of transformers, tuned to tell classes apart."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,21 +13,29 @@ from privaudit.core.errors import ConfigError
 from privaudit.datasets.dataset import Dataset
 from privaudit.datasets.picture_tokens import PictureTokens
 from privaudit.datasets.records import Records
-from privaudit.models.clip.picture_preparation import Pictures
+from privaudit.models.clip.picture_preparation import Pictures, ProcessorPreparation
 from privaudit.models.feature_cache import cached_features, cached_tokens
-from privaudit.models.frozen_model import FeatureModel, weights_hash
-from privaudit.models.hugging_face import import_transformers
+from privaudit.models.frozen_model import (
+    FeatureModel,
+    TunableClassifier,
+    weights_hash,
+)
+from privaudit.models.hugging_face import (
+    check_type,
+    import_transformers,
+    load_model,
+    load_reader,
+    refuse_types,
+)
 from privaudit.models.interfaces import Classifier, Tower, Tuning
 from privaudit.models.language.language_targets import TargetNames
-from privaudit.models.language.llava import ProcessorPreparation
+from privaudit.models.registry import ModelRequest
 from privaudit.models.transformers.class_texts import ClassTexts, ContextPrompts
-from privaudit.models.transformers.tunable_classifiers import (
-    TunableClassifier,
-    without_pooler,
-)
+from privaudit.models.transformers.row_tower import without_pooler
 from privaudit.models.transformers.vision import (
     ClipVisionTower,
-    SiglipVisionTower,
+    FrozenTexts,
+    SiglipTower,
     VisionTower,
     classifying_tower,
 )
@@ -36,13 +44,8 @@ from privaudit.models.transformers.vision import (
 class PictureClassifier(TunableClassifier, FeatureModel):
     """An image tower, whose embedded patches are its pictures' tokens.
 
-    Args:
-        name: As ``--model`` takes it.
-        model: The image tower, of transformers.
-        processor: Its image processor.
-        build: Makes a tower of class names and a hand-written prompt.
-        texts: The half of a CLIP or SigLIP that reads class texts; None where there is
-            none.
+    With ``texts`` it is a CLIP or SigLIP; ``build`` makes a tower of class names and a
+    hand-written prompt.
     """
 
     def __init__(
@@ -68,14 +71,9 @@ class PictureClassifier(TunableClassifier, FeatureModel):
         It need not be that of the training: DINOv2 was trained at 518 pixels, comes
         with a processor for 224, and interpolates its positions. A ViT does not.
         """
-        sizes = {
-            tuple(
-                self._prepare(
-                    torch.zeros(1, 3, trained, width, dtype=torch.uint8)
-                ).shape
-            )
-            for width in (trained, 2 * trained)
-        }
+        black = torch.zeros(1, 3, trained, 2 * trained, dtype=torch.uint8)
+        tried = (black[..., :trained], black)
+        sizes = {tuple(self._prepare(picture).shape) for picture in tried}
         (_, _, height, side), *others = sizes
         if height != side or others or not self._embeds(side):
             made = " and ".join(f"{s[2]} x {s[3]}" for s in sorted(sizes))
@@ -131,11 +129,7 @@ class PictureClassifier(TunableClassifier, FeatureModel):
     def encode_bank(
         self, embeddings: Float[Tensor, "n bank_dim"]
     ) -> Float[Tensor, "n dim"]:
-        """Refuse embeddings that an image tower made elsewhere.
-
-        Raises:
-            ConfigError: Always: they have no patches.
-        """
+        """Refuse embeddings that an image tower made elsewhere: they have no patches."""
         raise ConfigError(
             f"{self.name} looks at pictures, and was given {len(embeddings)} pooled "
             "embeddings. Give it the pictures."
@@ -165,16 +159,15 @@ class PictureClassifier(TunableClassifier, FeatureModel):
         self, class_names: tuple[str, ...], template: str, context_tokens: int = 0
     ) -> Classifier:
         """Return what trainers see: prompts and class texts where there are any."""
-        if self._texts is None:
-            return super().backbone(class_names, template)
         plain = super().backbone(class_names, template)
+        if self._texts is None:
+            return plain
+        texts, precision = self._texts, self.precision
         return replace(
             plain,
-            prompts=ContextPrompts(
-                self._texts, class_names, context_tokens, self.precision
-            ),
-            logit_scale=self._texts.logit_scale,
-            zero_shot=self._texts.features(class_names, template),
+            prompts=ContextPrompts(texts, class_names, context_tokens, precision),
+            logit_scale=texts.logit_scale,
+            zero_shot=texts.features(class_names, template),
         )
 
 
@@ -185,12 +178,12 @@ def vit(
 
     Of a model of pictures and texts, such as SigLIP, it is the image half.
     """
-    eye = without_pooler(getattr(model, "vision_model", model))
+    image_tower = without_pooler(getattr(model, "vision_model", model))
 
     def build(class_names: tuple[str, ...], template: str) -> VisionTower:
-        return classifying_tower(eye, len(class_names), targets)
+        return classifying_tower(image_tower, len(class_names), targets)
 
-    return PictureClassifier(name, eye, processor, build)
+    return PictureClassifier(name, image_tower, processor, build)
 
 
 def clip(
@@ -199,14 +192,38 @@ def clip(
     """Return transformers' CLIP or SigLIP, tuned before its class texts or in them."""
     texts = ClassTexts(model, tokenizer)
     is_siglip = model.config.model_type == "siglip"
-    eye = model.vision_model if is_siglip else image_half(model)
-    kind = SiglipVisionTower if is_siglip else ClipVisionTower
+    image_tower = model.vision_model if is_siglip else image_half(model)
+    kind = SiglipTower if is_siglip else ClipVisionTower
 
     def build(class_names: tuple[str, ...], template: str) -> VisionTower:
         features = texts.features(class_names, template)
-        return kind(eye, features, texts.logit_scale, targets)
+        return kind(image_tower, FrozenTexts(features, texts.logit_scale), targets)
 
-    return PictureClassifier(name, eye, processor, build, texts)
+    return PictureClassifier(name, image_tower, processor, build, texts)
+
+
+def load_vit(request: ModelRequest) -> TunableClassifier:
+    """Load an image tower, frozen."""
+    source, where = request.source, (request.device, request.dtype)
+    refuse_types(source, "vit:", "siglip2", "siglip2_vision_model", "swinv2")
+    model = load_model("AutoModel", "image tower", source, *where)
+    processor = load_reader("AutoImageProcessor", "image processor", source)
+    return vit(request.name, model, processor, request.targets)
+
+
+_CLASSES = {"clip": "CLIPModel", "siglip": "SiglipModel"}
+# SigLIP's own class needs sentencepiece; tokenizer.json says the same, for SigLIP 2 too.
+_TOKENIZERS = {"clip": "AutoTokenizer", "siglip": "PreTrainedTokenizerFast"}
+
+
+def load_clip(request: ModelRequest) -> TunableClassifier:
+    """Load transformers' CLIP or SigLIP, as :func:`load_vit`."""
+    source, where = request.source, (request.device, request.dtype)
+    kind = check_type(source, "clip:", "clip", "siglip")
+    model = load_model(_CLASSES[kind], "CLIP", source, *where)
+    processor = load_reader("AutoImageProcessor", "image processor", source)
+    tokenizer = load_reader(_TOKENIZERS[kind], "tokenizer", source)
+    return clip(request.name, model, tokenizer, processor, request.targets)
 
 
 def image_half(model: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Keys and values in front of those of self-attention, in any model of transformers.
+"""Prefix attention: keys and values in front of self-attention's, in any transformer.
 
 transformers lets a function of one's own stand in for every model's attention. Ours
 hands on to scaled dot-product attention, and in a pass with prefixes puts each model's
@@ -22,8 +22,9 @@ from privaudit.models.hugging_face import import_transformers
 from privaudit.models.interfaces import Prefix, Site
 
 NAME = "privaudit"
-Prefixes = Mapping[nn.Module, Prefix]
-_PREFIXES: ContextVar[Prefixes | None] = ContextVar("prefixes", default=None)
+_PREFIXES: ContextVar[Mapping[nn.Module, Prefix] | None] = ContextVar(
+    "prefixes", default=None
+)
 _SEEN: ContextVar[dict[nn.Module, Site] | None] = ContextVar("seen", default=None)
 
 
@@ -33,9 +34,7 @@ def prefixed(
 ) -> Iterator[None]:
     """Put keys and values in front of layers' own as long as the context is open.
 
-    Args:
-        modules: The layers of self-attention, by site.
-        prefix: By site; a site without one is as it was.
+    Modules and prefixes are by site; a site without a prefix is as it was.
 
     Raises:
         ConfigError: A prefix has no such site.

@@ -1,4 +1,4 @@
-"""Layers that keep their inputs only, and run again for the gradient.
+"""Gradient checkpointing: layers keep their inputs only, and run again for the gradient.
 
 Source of the method: Chen, Xu, Zhang, Guestrin, "Training deep nets with sublinear
 memory cost", 2016, section 3.
@@ -61,7 +61,10 @@ def recomputed(
             "Checkpointing was requested, and this model has no layers that can run "
             "again. Leave out --checkpointing; --memory still bounds what is stacked."
         )
-    contexts = partial(_contexts, added)
+
+    def contexts() -> tuple[AbstractContextManager[object], ...]:
+        return nullcontext(), added()
+
     with ExitStack() as restored:
         for layer in layers:
             forward = partial(_run_again, layer, layer.forward, contexts)
@@ -105,12 +108,6 @@ def _run_again(
 
     again = run if own else forward
     return keeping_inputs(again, *arguments, context_fn=contexts, **named)
-
-
-def _contexts(
-    added: Callable[[], AbstractContextManager[object]],
-) -> tuple[AbstractContextManager[object], AbstractContextManager[object]]:
-    return nullcontext(), added()
 
 
 def _restore(layer: nn.Module, before: Callable[..., Tensor] | None) -> None:

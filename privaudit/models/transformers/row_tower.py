@@ -1,6 +1,6 @@
-"""Towers that make one vector of each record, and classes of that vector."""
+"""Towers that make one vector of each record, and tell classes apart by it."""
 
-from collections.abc import Callable
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -11,7 +11,6 @@ from privaudit.datasets.dialogues import TokenSequences
 from privaudit.models.interfaces import Head, Tuning
 from privaudit.models.transformers.tuned_modules import TunedModules
 
-ROWS_AT_ONCE = 64  # through a frozen tower
 POSITIONS_AT_ONCE = 2**15  # of all models together, where nothing is learned
 
 
@@ -24,6 +23,36 @@ class RowTower(TunedModules):
 
     head: Head | None = None
 
+    def rows_of(
+        self, tokens: Tensor | None, words: TokenSequences | None
+    ) -> Tensor | TokenSequences:
+        """Return what the tower reads of records.
+
+        Raises:
+            ConfigError: They do not have it.
+        """
+        raise NotImplementedError
+
+    def logits(
+        self,
+        features: Float[Tensor, "k rows d"],
+        tokens: Float[Tensor, "k rows parts width"] | None,
+        words: TokenSequences | None,
+        tuning: Tuning,
+    ) -> Float[Tensor, "k rows classes"]:
+        """Return what each model says to the records."""
+        return self.scores(self.vectors(self.rows_of(tokens, words), tuning), tuning)
+
+    def scores(
+        self, vectors: Float[Tensor, "k rows width"], tuning: Tuning
+    ) -> Float[Tensor, "k rows classes"]:
+        """Return what each model's own head gives; zeros where none was trained."""
+        assert self.head is not None
+        if not tuning.head:
+            return vectors.new_zeros(*vectors.shape[:2], self.head.classes)
+        weight, bias = (tuning.head[n].to(vectors.dtype) for n in ("weight", "bias"))
+        return torch.einsum("krw,kcw->krc", vectors, weight) + bias[:, None]
+
     def pooled(
         self, rows: Tensor | TokenSequences, tuning: Tuning
     ) -> Float[Tensor, "k rows width"]:
@@ -33,13 +62,9 @@ class RowTower(TunedModules):
     def vectors(
         self, rows: Tensor | TokenSequences, tuning: Tuning
     ) -> Float[Tensor, "k rows width"]:
-        """Return each record's vector under each model.
+        """Return each record's vector under each model, of [k, rows, positions, ...].
 
         Where no gradient is asked for, records are taken some at a time.
-
-        Args:
-            rows: Of all models, [k, rows, positions, ...].
-            tuning: What each model adds.
         """
         if not tuning.weights:
             return self._in_parts(rows, tuning)
@@ -50,7 +75,8 @@ class RowTower(TunedModules):
     def _in_parts(
         self, rows: Tensor | TokenSequences, tuning: Tuning
     ) -> Float[Tensor, "k rows width"]:
-        models, count, positions = _shape(rows)
+        shape = (rows.ids if isinstance(rows, TokenSequences) else rows).shape
+        models, count, positions = shape[:3]
         if torch.is_grad_enabled():
             return at_least_float32(self.pooled(rows, tuning))
         size = max(1, POSITIONS_AT_ONCE // max(1, models * positions))
@@ -61,29 +87,8 @@ class RowTower(TunedModules):
         return torch.cat(parts, dim=1)
 
 
-def head_logits(
-    vectors: Float[Tensor, "k rows width"], head: Head, tuning: Tuning
-) -> Float[Tensor, "k rows classes"]:
-    """Return what each model's own head gives; zeros where none was trained."""
-    if not tuning.head:
-        return vectors.new_zeros(*vectors.shape[:2], head.classes)
-    weight, bias = tuning.head["weight"], tuning.head["bias"]
-    return torch.einsum("krw,kcw->krc", vectors, weight.to(vectors.dtype)) + bias[
-        :, None
-    ].to(vectors.dtype)
-
-
-def in_batches(
-    encode: Callable[[TokenSequences], Tensor], words: TokenSequences
-) -> Float[Tensor, "rows width"]:
-    """Return what is computed of some rows at a time, without gradients."""
-    starts = range(0, len(words.ids), ROWS_AT_ONCE)
-    with torch.no_grad():
-        return torch.cat([encode(words[s : s + ROWS_AT_ONCE]) for s in starts])
-
-
-def _shape(rows: Tensor | TokenSequences) -> tuple[int, int, int]:
-    models, count, positions = (
-        rows.ids if isinstance(rows, TokenSequences) else rows
-    ).shape[:3]
-    return models, count, positions
+def without_pooler(model: Any) -> Any:
+    """Take the pooler out: no head here reads it, and some come with a random one."""
+    if getattr(model, "pooler", None) is not None:
+        model.pooler = None
+    return model

@@ -1,4 +1,4 @@
-"""Several models in one forward pass: changes of linear layers, stacked on the batch.
+"""Stacked changes of linear layers: several models on the batch axis of one forward pass.
 
 The batch axis holds k models one after the other, and only the changed layers know.
 """
@@ -61,11 +61,7 @@ def changed(
 
 
 def check_all_run(changes: Mapping[str, Change], run: Set[str]) -> None:
-    """Check that every changed layer was run.
-
-    Raises:
-        ConfigError: One was not.
-    """
+    """Refuse changes of layers that were not run."""
     if unused := set(changes) - run:
         raise ConfigError(
             f"{sorted(unused)[0]!r} was to be changed, and the model does not run it "
@@ -107,8 +103,5 @@ def _in_float32(change: Change, rows: Tensor) -> Tensor:
     float32 would take most of a step's memory, so they are made again for the gradient.
     """
     if rows.dtype.itemsize < 4 and torch.is_grad_enabled():
-        exact: Tensor = keeping_inputs(
-            lambda part: change(at_least_float32(part)), rows
-        )
-        return exact
+        return keeping_inputs(lambda part: change(at_least_float32(part)), rows)
     return change(at_least_float32(rows))

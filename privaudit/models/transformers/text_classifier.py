@@ -1,37 +1,32 @@
-"""Encoders of texts that are tuned to tell classes apart."""
+"""Encoders of texts of transformers, tuned to tell classes apart."""
 
 from functools import cached_property, partial
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from privaudit.core.errors import ConfigError
 from privaudit.datasets.dataset import Dataset, Texts
 from privaudit.datasets.dialogues import TokenSequences
 from privaudit.datasets.records import Records
 from privaudit.models.feature_cache import cached_text_features
-from privaudit.models.frozen_model import weights_hash
-from privaudit.models.interfaces import Tower, Tuning
+from privaudit.models.frozen_model import TunableClassifier, weights_hash
+from privaudit.models.hugging_face import load_model, load_reader
+from privaudit.models.interfaces import Tuning
 from privaudit.models.language.language_targets import TargetNames
 from privaudit.models.language.text_tokens import TextTokens
+from privaudit.models.registry import ModelRequest
 from privaudit.models.transformers.encoder import Pooling, TextEncoderTower
-from privaudit.models.transformers.row_tower import in_batches
-from privaudit.models.transformers.tunable_classifiers import (
-    TunableClassifier,
-    without_pooler,
-)
+from privaudit.models.transformers.row_tower import without_pooler
+
+_ROWS_AT_ONCE = 64  # through a frozen tower
 
 
 class TextClassifier(TunableClassifier):
-    """An encoder of texts.
-
-    Args:
-        name: As ``--model`` takes it.
-        model: ``AutoModel``'s; its pooler, if it has one, is taken out.
-        tokenizer: Of transformers.
-        targets: Layers that may be changed.
-    """
+    """An encoder of texts, ``AutoModel``'s; its pooler, if it has one, is taken out."""
 
     def __init__(
         self, name: str, model: Any, tokenizer: Any, targets: TargetNames
@@ -49,14 +44,15 @@ class TextClassifier(TunableClassifier):
         """What beside the weights decides about a text's feature."""
         return f"{self._model.config.to_json_string()} {self._pooling}"
 
+    @torch.no_grad()
     def features(self, words: TokenSequences) -> Float[Tensor, "n dim"]:
         """Return the frozen model's vector of each text, l2-normalised."""
-
-        def encode(some: TokenSequences) -> Tensor:
-            there = some.repeated(1).trimmed().to(self._model.device)
-            return self._plain.vectors(there, Tuning())[0]
-
-        return normalize(in_batches(encode, words), dim=-1)
+        vectors = []
+        for first in range(0, len(words.ids), _ROWS_AT_ONCE):
+            some = words[first : first + _ROWS_AT_ONCE].repeated(1).trimmed()
+            there = some.to(self._model.device)
+            vectors.append(self._plain.vectors(there, Tuning())[0])
+        return normalize(torch.cat(vectors), dim=-1)
 
     def read(self, dataset: Dataset, *, image_tokens: bool = False) -> Records:
         """Return texts as tokens, and their features."""
@@ -69,14 +65,11 @@ class TextClassifier(TunableClassifier):
         )
         return Records(features, dataset.labels, words=words)
 
-    def tower(self, class_names: tuple[str, ...], template: str) -> Tower:
+    def tower(self, class_names: tuple[str, ...], template: str) -> TextEncoderTower:
         """Return the encoder with a head for so many classes."""
-        return self._tower(len(class_names))
-
-    def _tower(self, classes: int) -> TextEncoderTower:
         return TextEncoderTower(
             self._model,
-            classes,
+            len(class_names),
             pooling=self._pooling,
             separator=self._separator,
             targets=self._targets,
@@ -84,7 +77,20 @@ class TextClassifier(TunableClassifier):
 
     @cached_property
     def _plain(self) -> TextEncoderTower:
-        return self._tower(1)
+        return self.tower(("nothing",), "{}")
+
+
+def load_encoder(request: ModelRequest) -> TextClassifier:
+    """Load an encoder of texts, frozen."""
+    where = request.device, request.dtype, request.bits
+    model = load_model("AutoModel", "encoder", request.source, *where)
+    if model.config.is_encoder_decoder or getattr(model.config, "is_decoder", False):
+        raise ConfigError(
+            f"{request.source!r} is a model of type {model.config.model_type!r}, which "
+            "writes. Name it decoder: or seq2seq:, or use an encoder, such as BERT."
+        )
+    tokenizer = load_reader("AutoTokenizer", "tokenizer", request.source)
+    return TextClassifier(request.name, model, tokenizer, request.targets)
 
 
 def _separator(model: Any, tokenizer: Any) -> int | None:

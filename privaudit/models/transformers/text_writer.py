@@ -1,6 +1,4 @@
-"""Frozen language models that write, and look at no pictures."""
-
-from collections.abc import Sequence
+"""Language models of transformers that write, and look at no pictures."""
 
 import torch
 from jaxtyping import Float
@@ -8,36 +6,30 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from privaudit.datasets.dataset import Dataset
-from privaudit.datasets.dialogues import PADDING, Dialogue, TokenSequences
+from privaudit.datasets.dialogues import PADDING, TokenSequences
 from privaudit.datasets.picture_tokens import PictureTokens
 from privaudit.datasets.records import Records
-from privaudit.models.frozen_model import FrozenModel, weights_hash
-from privaudit.models.interfaces import LanguageModel
-from privaudit.models.language.dialogue_tokens import DialogueTokens
+from privaudit.models.frozen_model import WritingModel, weights_hash
+from privaudit.models.hugging_face import load_model, load_reader
+from privaudit.models.language.bare_language import load_language
+from privaudit.models.language.dialogue_tokens import DialogueTokens, chat_template
+from privaudit.models.language.separate_tokens import SeparateTokens
 from privaudit.models.language.stacked_language import StackedLanguageModel
+from privaudit.models.language.stacked_seq2seq import StackedSeq2Seq
+from privaudit.models.registry import ModelRequest
 
 
-class TextWriter(FrozenModel):
-    """A language model, and how questions and answers are written as its tokens.
+class TextWriter(WritingModel):
+    """A language model, and how questions and answers are written as its tokens."""
 
-    Args:
-        name: As ``--model`` takes it.
-        language: What reads and writes.
-        dialogue_tokens: Without places for pictures.
-    """
+    language: StackedLanguageModel
 
     def __init__(
         self, name: str, language: StackedLanguageModel, dialogue_tokens: DialogueTokens
     ) -> None:
         self.name, self.language = name, language
-        self._dialogue_tokens = dialogue_tokens
+        self.words = dialogue_tokens
         self.model_hash = weights_hash(language.model)
-
-    def backbone(
-        self, class_names: tuple[str, ...], template: str, context_tokens: int = 0
-    ) -> LanguageModel:
-        """Return the language model: no class is bound to it."""
-        return self.language
 
     def read(self, dataset: Dataset, *, image_tokens: bool = False) -> Records:
         """Return questions and answers as tokens, and their mean embeddings."""
@@ -45,16 +37,6 @@ class TextWriter(FrozenModel):
         pictures = PictureTokens.of(self.no_pictures(len(dataset)))
         features = self.features(words)
         return Records(features, dataset.labels, pictures, words, dataset.dialogues)
-
-    def words(
-        self, dialogues: Sequence[Dialogue], with_answers: bool = True
-    ) -> TokenSequences:
-        """Return dialogues as rows of tokens; see :class:`DialogueTokens`.
-
-        Raises:
-            ConfigError: A row is longer than the context, or an answer is empty.
-        """
-        return self._dialogue_tokens(dialogues, with_answers)
 
     @torch.no_grad()
     def features(self, words: TokenSequences) -> Float[Tensor, "n width"]:
@@ -69,3 +51,24 @@ class TextWriter(FrozenModel):
     def no_pictures(self, records: int) -> Float[Tensor, "n 0 width"]:
         """Return what stands for the pictures of so many records: no parts."""
         return torch.zeros(records, 0, self.language.width)
+
+
+def load_decoder(request: ModelRequest) -> TextWriter:
+    """Load a causal language model, frozen."""
+    where = request.dtype, request.device, request.bits
+    model, tokenizer = load_language(request.source, *where)
+    language = StackedLanguageModel(model, tokenizer, request.targets)
+    template = chat_template(tokenizer, template=request.template)
+    words = DialogueTokens(tokenizer, template, 0, language.context)
+    return TextWriter(request.name, language, words)
+
+
+def load_seq2seq(request: ModelRequest) -> TextWriter:
+    """Load an encoder-decoder, as :func:`load_decoder`."""
+    kind, source = "AutoModelForSeq2SeqLM", request.source
+    where = request.device, request.dtype, request.bits
+    model = load_model(kind, "encoder-decoder", source, *where)
+    tokenizer = load_reader("AutoTokenizer", "tokenizer", source)
+    language = StackedSeq2Seq(model, tokenizer, request.targets)
+    words = SeparateTokens(tokenizer, "{question}", 0, language.context)
+    return TextWriter(request.name, language, words)

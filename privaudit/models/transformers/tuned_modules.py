@@ -1,26 +1,27 @@
-"""One frozen transformer as several differently tuned ones."""
+"""Tuning: one frozen transformer as several differently tuned ones."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from privaudit.core.errors import ConfigError
+from privaudit.core.streams import Stream
 from privaudit.models.interfaces import Site, TunableLayer, Tuning
 from privaudit.models.language.language_targets import TargetNames, linear_targets
 from privaudit.models.transformers.prefix_attention import prefixed, self_attention
 from privaudit.models.transformers.recomputed_layers import (
+    Result,
     layers_of,
     recomputed,
     with_weights,
 )
 from privaudit.models.transformers.stacked_changes import changed, check_all_run
-
-Result = TypeVar("Result")
 
 
 class TunedModules:
@@ -37,10 +38,13 @@ class TunedModules:
 
     Attributes:
         targets: By name, in the model's order.
+        context: Positions that it was made for; None if it does not say.
 
     Raises:
         ConfigError: A target fits no linear layer.
     """
+
+    context: int | None = None
 
     def __init__(
         self, model: nn.Module, targets: TargetNames = "all-linear", part: str = ""
@@ -62,9 +66,29 @@ class TunedModules:
         named = self.model.named_parameters()
         return {name: tensor for name, tensor in named if name.startswith(start)}
 
+    @cached_property
+    def _embedding(self) -> Any:
+        return self.model.get_input_embeddings()
+
+    def start_vectors(self, count: int, stream: Stream) -> Float[Tensor, "count width"]:
+        """Return embeddings of tokens drawn from the vocabulary, with replacement."""
+        table = self._embedding.weight
+        rows = torch.from_numpy(stream.below(len(table), count))
+        return table[rows.to(table.device)].detach().clone().float()
+
     def run_once(self) -> object:
         """Run the model on anything, for its layers to be found."""
         raise NotImplementedError
+
+    def check_length(self, length: int, tuning: Tuning) -> None:
+        """Refuse texts of more tokens than the context has behind what is added."""
+        added = tuning.virtual_tokens + tuning.skipped_positions
+        if self.context is not None and length + added > self.context:
+            prompt = f" behind {added} of a prompt" if added else ""
+            raise ConfigError(
+                f"Texts of {length} tokens{prompt} were given to a model that was made "
+                f"for {self.context}. Shorten the texts{', or the prompt' * bool(added)}."
+            )
 
     @contextmanager
     def tuned(self, tuning: Tuning, models: int, *positions: int) -> Iterator[None]:
@@ -102,10 +126,8 @@ class TunedModules:
     ) -> Float[Tensor, "k ..."]:
         """Run models that have all weights of their own, one after the other.
 
-        Args:
-            tuning: With weights.
-            run: From a model's number, and what of its tuning is left, to its output
-                with a leading axis of 1.
+        ``run`` takes a model's number and what of its tuning is left; what it returns
+        has a leading axis of 1.
         """
         count = len(next(iter(tuning.weights.values())))
         outputs = [self.one_alone(tuning, n, partial(run, n)) for n in range(count)]
@@ -121,6 +143,11 @@ class TunedModules:
         count = len(next(iter(tuning.weights.values())))
         rest = replace(tuning.alone(number, count), weights={})
         return with_weights(self.model, own, partial(run, rest))
+
+
+def name_of(model: nn.Module, wanted: object) -> str | None:
+    """Return the name of a module inside a model; None if it is not there."""
+    return next((name for name, m in model.named_modules() if m is wanted), None)
 
 
 def in_front(

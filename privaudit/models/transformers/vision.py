@@ -6,6 +6,7 @@ begins behind them. A prompt stands in front of them. Where it stands makes no
 difference, as no position is added behind the embeddings.
 """
 
+from dataclasses import dataclass
 from math import isqrt
 from typing import Any, ClassVar
 
@@ -19,43 +20,57 @@ from privaudit.core.streams import Stream
 from privaudit.datasets.dialogues import TokenSequences
 from privaudit.models.interfaces import Head, Tuning
 from privaudit.models.language.language_targets import TargetNames
-from privaudit.models.transformers.row_tower import RowTower, head_logits
+from privaudit.models.transformers.row_tower import RowTower
 from privaudit.models.transformers.tuned_modules import in_front
 
 
+@dataclass(frozen=True)
+class FrozenTexts:
+    """Class texts before which an image tower is tuned.
+
+    Attributes:
+        features: l2-normalised, of each class.
+        logit_scale: What cosines are multiplied by.
+    """
+
+    features: Float[Tensor, "classes dim"]
+    logit_scale: float
+
+
 class VisionTower(RowTower):
-    """Layers of an image tower behind its embeddings.
+    """Layers of an image tower behind its embeddings, and a head or frozen class texts.
 
     A subclass says which layers.
 
     Attributes:
         windows: Whether layers see windows of patches, so that a layer may see another
             number of positions than there are, and nothing may stand in front of them.
+        embeddings: The name of the part that makes pixels into tokens.
+        tuned_part: The name of the part whose layers these are; "" is the whole.
 
     Args:
-        model: Of transformers; put in evaluation mode, its weights are frozen.
-        embeddings: The name of the part that makes pixels into tokens.
-        targets: Layers that may be changed: "all-linear", or endings of names.
-        part: Name of the part whose layers these are, if others have linear layers.
-
-    Raises:
-        ConfigError: A target fits no linear layer.
+        model: As :class:`TunedModules` takes it.
+        classes: How many a linear head tells apart, or the texts of the classes.
+        targets: As :class:`TunedModules` takes them.
     """
 
-    windows = False
+    windows: ClassVar[bool] = False
+    embeddings: ClassVar[str] = "embeddings"
+    tuned_part: ClassVar[str] = ""
 
     def __init__(
         self,
         model: nn.Module,
-        embeddings: str,
+        classes: int | FrozenTexts,
         targets: TargetNames = "all-linear",
-        part: str = "",
     ) -> None:
-        super().__init__(model, targets, part)
-        self.embed: Any = self.model.get_submodule(embeddings)
-        named = self.model.named_parameters()
-        self.weights = {n: t for n, t in named if not n.startswith(f"{embeddings}.")}
+        super().__init__(model, targets, self.tuned_part)
+        self.embed: Any = self.model.get_submodule(self.embeddings)
+        start, named = f"{self.embeddings}.", self.model.named_parameters()
+        self.weights = {n: t for n, t in named if not n.startswith(start)}
         self.width = int(self.model.config.hidden_size)
+        self._texts = classes if isinstance(classes, FrozenTexts) else None
+        self.head = Head(classes, self.width) if isinstance(classes, int) else None
 
     def layers(self, hidden: Float[Tensor, "n length width"]) -> Tensor:
         """Run all layers, and return the last one's states."""
@@ -78,30 +93,23 @@ class VisionTower(RowTower):
             vectors = self.finish(states[:, tuning.virtual_tokens :])
         return vectors.unflatten(0, (models, count))
 
-    def logits(
-        self,
-        features: Float[Tensor, "k rows d"],
-        tokens: Float[Tensor, "k rows parts width"] | None,
-        words: TokenSequences | None,
-        tuning: Tuning,
-    ) -> Float[Tensor, "k rows classes"]:
-        """Return what each model says to the pictures.
-
-        Raises:
-            ConfigError: Records have no pictures.
-        """
+    def rows_of(self, tokens: Tensor | None, words: TokenSequences | None) -> Tensor:
+        """Return pictures' patches."""
         if tokens is None:
             raise ConfigError(
                 "A model that looks at pictures was given records without their "
                 "patches. Use a data set of pictures, or a model that reads."
             )
-        return self.scores(self.vectors(tokens, tuning), tuning)
+        return tokens
 
     def scores(
         self, vectors: Float[Tensor, "k rows dim"], tuning: Tuning
     ) -> Float[Tensor, "k rows classes"]:
-        """Return logits of pictures' vectors."""
-        raise NotImplementedError
+        """Return what the own head says, or scaled cosines with the class texts."""
+        if self._texts is not None:
+            texts = self._texts.features.T.to(vectors.dtype)
+            return self._texts.logit_scale * vectors @ texts
+        return super().scores(vectors, tuning)
 
     def run_once(self) -> object:
         """Run the layers on three empty tokens."""
@@ -122,48 +130,18 @@ class VisionTower(RowTower):
         return ((2 * drawn - 1) * half).to(next(iter(self.weights.values())).device)
 
 
-class ClassifyingTower(VisionTower):
-    """An image tower and a linear head on its pictures' vectors.
-
-    Args:
-        model: Of transformers.
-        classes: What the head tells apart.
-        targets: Layers that may be changed: "all-linear", or endings of names.
-        part: Name of the part whose layers these are, if others have linear layers.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        classes: int,
-        targets: TargetNames = "all-linear",
-        part: str = "",
-    ) -> None:
-        super().__init__(model, "embeddings", targets, part)
-        self.head = Head(classes, int(self.model.config.hidden_size))
-
-    def scores(
-        self, vectors: Float[Tensor, "k rows dim"], tuning: Tuning
-    ) -> Float[Tensor, "k rows classes"]:
-        """Return what each model's head says; zeros without a head."""
-        assert self.head is not None
-        return head_logits(vectors, self.head, tuning)
-
-
-class ViTTower(ClassifyingTower):
-    """A vision transformer and a linear head on its first token's state.
-
-    Args:
-        model: transformers' ViT, or one that is built alike, without its pooler.
-        classes: What the head tells apart.
-        targets: Layers that may be changed: "all-linear", or endings of names.
+class ViTTower(VisionTower):
+    """A vision transformer, transformers' ViT or built alike, read at its first token.
 
     Raises:
         ConfigError: The model is built in another way.
     """
 
     def __init__(
-        self, model: nn.Module, classes: int, targets: TargetNames = "all-linear"
+        self,
+        model: nn.Module,
+        classes: int | FrozenTexts,
+        targets: TargetNames = "all-linear",
     ) -> None:
         self._layers = _layers_of(model)
         super().__init__(model, classes, targets)
@@ -179,81 +157,30 @@ class ViTTower(ClassifyingTower):
         return self.model.layernorm(states[:, 0])
 
 
-class SiglipTower(ClassifyingTower):
-    """SigLIP's image tower and a linear head on what its pooling head gives.
+class SiglipTower(VisionTower):
+    """SigLIP's image tower, ``SiglipVisionModel``, read through its pooling head.
 
     That attends from a learned query to all patches, not to a prompt. It is frozen but
-    under full fine-tuning: its attention is no layer that LoRA could change.
-
-    Args:
-        model: transformers' ``SiglipVisionModel``; SigLIP 2 with pictures of one size
-            is one, too.
-        classes: What the head tells apart.
-        targets: Layers that may be changed: "all-linear", or endings of names.
+    under full fine-tuning: its attention is no layer that LoRA could change. SigLIP 2
+    with pictures of one size is one, too.
     """
 
-    def __init__(
-        self, model: nn.Module, classes: int, targets: TargetNames = "all-linear"
-    ) -> None:
-        super().__init__(model, classes, targets, "encoder")
+    tuned_part = "encoder"
 
     def layers(self, hidden: Float[Tensor, "n length width"]) -> Tensor:
         """Run all layers."""
-        return _siglip_layers(self.model, hidden)
+        return self.model.encoder(inputs_embeds=hidden).last_hidden_state
 
     def finish(self, states: Float[Tensor, "n length width"]) -> Float[Tensor, "n dim"]:
-        """Normalise all states, and pool them."""
-        return _siglip_vectors(self.model, states)
+        """Normalise all states, and pool them; before class texts, to length 1."""
+        vectors: Tensor = self.model.head(self.model.post_layernorm(states))
+        return vectors if self._texts is None else normalize(vectors, dim=-1)
 
 
-class TowerBeforeTexts(VisionTower):
-    """An image tower that is tuned before frozen class texts.
+class ClipVisionTower(VisionTower):
+    """The image tower of CLIP, as ``CLIPVisionModelWithProjection``, before texts."""
 
-    Args:
-        model: Of transformers.
-        texts: Normalised features of the class texts.
-        logit_scale: What cosines are multiplied by.
-        targets: Layers that may be changed: "all-linear", or endings of names.
-    """
-
-    embeddings: ClassVar[str]
-    tuned_part: ClassVar[str]
-
-    def __init__(
-        self,
-        model: nn.Module,
-        texts: Float[Tensor, "classes dim"],
-        logit_scale: float,
-        targets: TargetNames = "all-linear",
-    ) -> None:
-        super().__init__(model, self.embeddings, targets, self.tuned_part)
-        self._texts, self._scale = texts, logit_scale
-
-    def scores(
-        self, vectors: Float[Tensor, "k rows dim"], tuning: Tuning
-    ) -> Float[Tensor, "k rows classes"]:
-        """Return scaled cosines between pictures and class texts."""
-        return self._scale * vectors @ self._texts.T.to(vectors.dtype)
-
-
-class SiglipVisionTower(TowerBeforeTexts):
-    """The image tower of SigLIP; its pooling head is as in :class:`SiglipTower`."""
-
-    embeddings, tuned_part = "embeddings", "encoder"
-
-    def layers(self, hidden: Float[Tensor, "n length width"]) -> Tensor:
-        """Run all layers."""
-        return _siglip_layers(self.model, hidden)
-
-    def finish(self, states: Float[Tensor, "n length width"]) -> Float[Tensor, "n dim"]:
-        """Normalise all states, pool them, and normalise what comes out."""
-        return normalize(_siglip_vectors(self.model, states), dim=-1)
-
-
-class ClipVisionTower(TowerBeforeTexts):
-    """The image tower of CLIP, as ``CLIPVisionModelWithProjection``."""
-
-    embeddings, tuned_part = "vision_model.embeddings", ""
+    embeddings = "vision_model.embeddings"
 
     def layers(self, hidden: Float[Tensor, "n length width"]) -> Tensor:
         """Run the first normalisation and all layers."""
@@ -267,21 +194,19 @@ class ClipVisionTower(TowerBeforeTexts):
         return normalize(self.model.visual_projection(normal), dim=-1)
 
 
-class SwinTower(ClassifyingTower):
-    """A Swin transformer and a linear head on the mean of its last stage's states.
+class SwinTower(VisionTower):
+    """A Swin transformer, without its pooler, read as the mean of its last states.
 
     A window has no place for a prompt or a prefix: neither is taken.
-
-    Args:
-        model: transformers' ``SwinModel``, without its pooler.
-        classes: What the head tells apart.
-        targets: Layers that may be changed: "all-linear", or endings of names.
     """
 
     windows = True
 
     def __init__(
-        self, model: nn.Module, classes: int, targets: TargetNames = "all-linear"
+        self,
+        model: nn.Module,
+        classes: int | FrozenTexts,
+        targets: TargetNames = "all-linear",
     ) -> None:
         super().__init__(model, classes, targets)
         self.embed = lambda pictures: self.model.embeddings(pictures)[0]
@@ -297,19 +222,7 @@ class SwinTower(ClassifyingTower):
         return self.model.layernorm(states).mean(dim=1)
 
 
-def _siglip_layers(model: Any, hidden: Tensor) -> Tensor:
-    states: Tensor = model.encoder(inputs_embeds=hidden).last_hidden_state
-    return states
-
-
-def _siglip_vectors(model: Any, states: Tensor) -> Tensor:
-    vectors: Tensor = model.head(model.post_layernorm(states))
-    return vectors
-
-
-def classifying_tower(
-    model: Any, classes: int, targets: TargetNames
-) -> ClassifyingTower:
+def classifying_tower(model: Any, classes: int, targets: TargetNames) -> VisionTower:
     """Return an image tower under a head, as it is built.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Which vision-language models can be taken, asked before any weight is read."""
+"""Capabilities of vision-language models: which can be taken, asked before any weight."""
 
 import inspect
 import math
@@ -36,14 +36,11 @@ _OWN = frozenset(
 
 
 def check_architecture(source: str) -> Any:
-    """Refuse a model whose forward pass cannot be fed with stored picture features.
-
-    Returns:
-        Its configuration.
+    """Return a model's configuration, if its forward pass takes stored features.
 
     Raises:
         MissingFileError: It is not there.
-        ConfigError: It is no such model.
+        ConfigError: Its forward pass cannot be fed with stored picture features.
     """
     config = load_reader("AutoConfig", "vision-language model", source)
     known = import_transformers().MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
@@ -100,11 +97,7 @@ def _inputs(config: Any, method: str) -> dict[str, bool]:
 
 @contextmanager
 def refusing_untried(source: str, config: Any) -> Iterator[None]:
-    """Refuse an untried type that lacks what the tried ones have.
-
-    Raises:
-        ConfigError: It does.
-    """
+    """Refuse an untried type that lacks what the tried ones have."""
     try:
         yield
     except _TROUBLES as error:

@@ -1,4 +1,4 @@
-"""Pictures made into tokens by a model's own processor, image tower and projector."""
+"""Picture readers: pictures made into tokens by a model's own processor and tower."""
 
 import inspect
 import warnings
@@ -52,8 +52,8 @@ class PictureFormat:
     Attributes:
         output: The class in which it returns them.
         listed: Whether as one tensor for each picture, and not as one for all.
-        width: Of what is embedded of a token. What deeper layers add (deepstack) is
-            as wide, and stands behind it.
+        width: Numbers that are embedded of a token. What deeper layers add (deepstack)
+            is as wide, and stands behind it.
     """
 
     output: type
@@ -61,11 +61,7 @@ class PictureFormat:
     width: int
 
     def restored(self, tokens: Float[Tensor, "n token_width"]) -> Any:
-        """Return the real tokens of several pictures as the model's forward takes them.
-
-        Args:
-            tokens: As :meth:`PictureReader.encode` returns them, without padding.
-        """
+        """Return several pictures' tokens, without padding, as the model takes them."""
         first, *deeper = tokens.split(self.width, dim=-1)
         pooled = [first] if self.listed else first[None]
         levels = {"deepstack_features": [[one] for one in deeper]} if deeper else {}
@@ -77,14 +73,9 @@ class PictureReader:
 
     Layouts are asked for once for each size: no processor looks at the colours for them.
 
-    Args:
-        model: Of transformers, frozen.
-        processor: Its own.
-        example: What that makes of one picture and its mark.
-
     Attributes:
         format: How tokens are handed on.
-        example: As given.
+        example: What the processor makes of one picture and its mark.
     """
 
     def __init__(self, model: Any, processor: Any, example: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Questions and answers written as a vision-language model's own processor does."""
+"""Dialogues as tokens of a vision-language model, laid out by its own processor."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""A frozen vision-language model, several differently changed ones at once."""
+"""Stacked vision-language models: several differently tuned ones at once."""
 
 import inspect
 from collections.abc import Iterator, Mapping
@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from privaudit.core.errors import ConfigError
@@ -19,6 +19,7 @@ from privaudit.models.language.stacked_language import (
     StackedLanguageModel,
     TextTokenizer,
 )
+from privaudit.models.transformers.tuned_modules import name_of
 from privaudit.models.vision_language.picture_reader import (
     PictureReader,
     unpack_grids,
@@ -36,16 +37,13 @@ class StackedVLM(StackedLanguageModel):
     number of tokens, and what is asked of some positions needs all of a row.
 
     Args:
-        model: Of transformers, its forward with ``mm_encoder_outputs``; put in
-            evaluation mode, its weights are frozen.
-        tokenizer: Says which token ends an answer, and writes answers out.
-        targets: Layers of its language model that may be changed: "all-linear", or
-            endings of names.
+        model: Of transformers, its forward with ``mm_encoder_outputs``.
+        tokenizer: As :class:`StackedLanguageModel` takes it.
+        targets: Layers of its language model that may be changed.
         reader: What made the pictures' tokens.
-
-    Raises:
-        ConfigError: A target fits no linear layer.
     """
+
+    is_causal = False  # attention may go in both directions
 
     def __init__(
         self,
@@ -54,7 +52,8 @@ class StackedVLM(StackedLanguageModel):
         targets: TargetNames,
         reader: PictureReader,
     ) -> None:
-        super().__init__(model, tokenizer, targets, _language_part(model))
+        part = str(name_of(model, model.get_decoder()))
+        super().__init__(model, tokenizer, targets, part)
         self._format = reader.format
         self._image = int(model.config.image_token_id)
         self._takes = set(inspect.signature(model.forward).parameters)
@@ -69,12 +68,6 @@ class StackedVLM(StackedLanguageModel):
     def sites(self) -> Mapping[str, Site]:
         """Return none: the model's own masks and positions know of no prefix."""
         return {}
-
-    def _that_matter(
-        self, words: TokenSequences, positions: Tensor | None
-    ) -> TokenSequences:
-        """Return all words: attention may go in both directions."""
-        return words
 
     def _check_places(self, words: TokenSequences, parts: int) -> None:
         places = (words.kinds == PICTURE).sum(dim=-1)
@@ -118,7 +111,8 @@ class StackedVLM(StackedLanguageModel):
         features = self._format.restored(real)
         inputs: dict[str, Any] = {"mm_encoder_outputs": {"image": features}}
         if "image_grid_thw" in self._takes:
-            inputs["image_grid_thw"] = unpack_grids(words.ids[_first(places)])
+            first = places & (places.cumsum(dim=1) == 1)  # of each row that has one
+            inputs["image_grid_thw"] = unpack_grids(words.ids[first])
         return inputs
 
     def _continue(
@@ -132,7 +126,7 @@ class StackedVLM(StackedLanguageModel):
             with self.tuned(tuning, len(tokens), fresh.numel()):
                 return self._run(1, use_cache=True, past_key_values=cache, **inputs)
 
-        return greedy(run, _unchanged, prompts["input_ids"], self.ends, longest)
+        return greedy(run, lambda ids: ids, prompts["input_ids"], self.ends, longest)
 
     @contextmanager
     def tuned(self, tuning: Tuning, models: int, *positions: int) -> Iterator[None]:
@@ -142,20 +136,6 @@ class StackedVLM(StackedLanguageModel):
             _prompted(self._embedding, tuning.prompt),
         ):
             yield
-
-
-def _unchanged(ids: Tensor) -> Tensor:
-    return ids
-
-
-def _first(places: Bool[Tensor, "n length"]) -> Bool[Tensor, "n length"]:
-    """Return the first place of each row that has one."""
-    return places & (places.cumsum(dim=1) == 1)
-
-
-def _language_part(model: Any) -> str:
-    inner = model.get_decoder()
-    return next(name for name, module in model.named_modules() if module is inner)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Vision-language models of transformers that answer questions about pictures."""
+"""Vision-language models of transformers, frozen, and how one is loaded."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -16,12 +16,10 @@ from privaudit.datasets.picture_tokens import PictureTokens
 from privaudit.datasets.records import Records
 from privaudit.models.clip.picture_preparation import check_pixels
 from privaudit.models.feature_cache import cached_pictures, hash_of
-from privaudit.models.frozen_model import FrozenModel, weights_hash
+from privaudit.models.frozen_model import WritingModel, weights_hash
 from privaudit.models.hugging_face import load_model, load_reader
-from privaudit.models.interfaces import LanguageModel
 from privaudit.models.language.dialogue_tokens import chat_template
-from privaudit.models.language.language_targets import TargetNames
-from privaudit.models.quantisation import Bits
+from privaudit.models.registry import ModelRequest
 from privaudit.models.vision_language.capabilities import (
     check_architecture,
     check_stored,
@@ -36,22 +34,18 @@ from privaudit.models.vision_language.picture_words import LaidOutTokens
 from privaudit.models.vision_language.stacked_vlm import StackedVLM
 
 _AT_ONCE = 8  # pictures that the image tower takes together
-_ONE = 1  # layouts know how many places a picture has: there is one
 
 
-class VisionLanguageModel(FrozenModel):
+class VisionLanguageModel(WritingModel):
     """A frozen model whose own forward pass puts pictures among words.
 
     Its image tower and projector run once for each picture; what they make is kept.
 
-    Args:
-        name: As ``--model`` takes it.
-        language: What is tuned and asked.
-        reader: What makes pictures into tokens.
+    Attributes:
         template: The prompt, with {image} and {question} where they go.
-        image_token: What stands for a part of a picture in the tokenizer's own text.
-        description: What beside the weights decides about a picture's tokens.
     """
+
+    language: StackedVLM
 
     def __init__(
         self,
@@ -59,19 +53,13 @@ class VisionLanguageModel(FrozenModel):
         language: StackedVLM,
         reader: PictureReader,
         template: str,
-        image_token: str,
-        description: str,
+        image_token: str,  # stands for a part of a picture in the tokenizer's own text
+        description: str,  # what beside the weights decides about a picture's tokens
     ) -> None:
         self.name, self.language, self.reader = name, language, reader
         self.template = template
         self.model_hash = weights_hash(language.model)
         self._image_token, self._description = image_token, description
-
-    def backbone(
-        self, class_names: tuple[str, ...], template: str, context_tokens: int = 0
-    ) -> LanguageModel:
-        """Return the language model: no class is bound to it."""
-        return self.language
 
     def read(self, dataset: Dataset, *, image_tokens: bool = False) -> Records:
         """Return pictures as the language model reads them, and what is said of them.
@@ -113,29 +101,20 @@ class VisionLanguageModel(FrozenModel):
         self,
         dialogues: Sequence[Dialogue],
         sizes: Int[Tensor, "n 2"],
-        with_answers: bool = True,
     ) -> TokenSequences:
-        """Return dialogues as rows of tokens; see :class:`LaidOutTokens`.
+        """Return dialogues as rows of tokens; see :meth:`DialogueTokens.__call__`.
 
-        Args:
-            dialogues: One for each record.
-            sizes: Height and width of each record's picture.
-            with_answers: Whether the first answer follows each prompt.
-
-        Raises:
-            ConfigError: A row is longer than the context, an answer is empty, or a
-                question holds the tokenizer's own mark for pictures.
+        ``sizes`` are height and width of each record's picture.
         """
-        layouts = tuple(self.reader.layout(*size) for size in sizes.tolist())
         write = LaidOutTokens(
             self.language.tokenizer,
             self.template,
-            _ONE,
-            self.language.context,
-            self._image_token,
-            layouts,
+            parts=1,  # whatever their number, which layouts know
+            context=self.language.context,
+            image_token=self._image_token,
+            layouts=tuple(self.reader.layout(*size) for size in sizes.tolist()),
         )
-        return write(dialogues, with_answers)
+        return write(dialogues)
 
     def _encode(self, batches: Iterable[Tensor]) -> dict[str, Tensor]:
         parts, sizes = list[Tensor](), list[Sequence[int]]()
@@ -170,40 +149,26 @@ def _template(processor: Any, template: str | None) -> str:
     return str(laid[1][0].replace(mark, "{image}", 1))
 
 
-def load_vlm(
-    name: str,
-    source: str,
-    device: torch.device,
-    dtype: torch.dtype,
-    targets: TargetNames,
-    template: str | None = None,
-    bits: Bits | None = None,
-) -> VisionLanguageModel:
+def load_vlm(request: ModelRequest) -> VisionLanguageModel:
     """Load a vision-language model, frozen; its own code runs only where it is trusted.
 
-    The prompt is of ``template``, else of the model's own chat template, or picture and
-    question alone where it has none, as its processor lays them out. Weights of linear
-    layers are packed into ``bits``, if any.
-
-    Raises:
-        MissingFileError: It is not there.
-        ConfigError: It cannot be taken, needs code of its own, has no safetensors
-            weights, or no layer fits ``targets``.
+    The prompt is of the request's template, else of the model's own chat template, or
+    picture and question alone where it has none, as its processor lays them out.
     """
-    what = "vision-language model"
+    what, source = "vision-language model", request.source
     config = check_architecture(source)
     processor = load_reader("AutoProcessor", what, source)
     example = processor_example(source, config, processor)
-    prompt = _template(processor, template)
-    kind = "AutoModelForImageTextToText"
-    model = load_model(kind, what, source, device, dtype, bits)
+    prompt = _template(processor, request.template)
+    kind, where = "AutoModelForImageTextToText", (request.device, request.dtype)
+    model = load_model(kind, what, source, *where, request.bits)
     with refusing_untried(source, config):
         reader = PictureReader(model, processor, example)
-        language = StackedVLM(model, processor.tokenizer, targets, reader)
+        language = StackedVLM(model, processor.tokenizer, request.targets, reader)
         check_stored(source, model, language, reader)
     settings = processor.image_processor.to_json_string()
     return VisionLanguageModel(
-        name,
+        request.name,
         language,
         reader,
         prompt,

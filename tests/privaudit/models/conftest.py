@@ -1,4 +1,6 @@
+import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,14 @@ def small_options() -> dict[str, Any]:
 
 
 @pytest.fixture
+def configuration(small_options: dict[str, Any], tmp_path: Path) -> str:
+    """An architecture that says nothing of its activation, by its name."""
+    path = tmp_path / "small-test.json"
+    path.write_text(json.dumps(small_options))
+    return f"open_clip:{path}"
+
+
+@pytest.fixture
 def build(small_options: dict[str, Any]) -> Callable[..., nn.Module]:
     """Build a small random model; keywords overrule the text tower's options."""
 
@@ -36,10 +46,8 @@ def build(small_options: dict[str, Any]) -> Callable[..., nn.Module]:
         options["text_cfg"] = options["text_cfg"] | text_options
         if kind == "CoCa":
             options["multimodal_cfg"] = {
-                "width": 32,
-                "heads": 4,
+                **{n: TEXT[n] for n in ("width", "heads", "context_length")},
                 "layers": 1,
-                "context_length": 40,
             }
         clip = getattr(import_open_clip(), kind)(**options)
         return randomise(clip).eval().requires_grad_(False)

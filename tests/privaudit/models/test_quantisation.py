@@ -1,7 +1,6 @@
 """Weights packed into few bits: adapters learn beside them, as peft's do."""
 
 import sys
-from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from privaudit import Auditor, train
-from privaudit.auditing.scenario import find_scenario
+from privaudit import train
 from privaudit.core.devices import CPU
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
@@ -27,6 +25,7 @@ from privaudit.models.quantisation import Bits, keep_differentiable, packing
 from privaudit.models.registry import load_frozen
 from privaudit.tuning.peft_methods.full import Full
 from privaudit.tuning.peft_methods.registry import MechanismOptions
+from tests.audited_runs import attack_one_client
 from tests.conftest import Cli
 from tests.packed_layers import with_packed_layers, with_unpacked_weights
 from tests.privaudit.models.language.small_language import (
@@ -173,11 +172,7 @@ def test_a_packed_model_is_trained_and_attacked(
         assert {n: t.shape for n, t in one.tensors.items()} == {
             n: t.shape for n, t in two.tensors.items()
         }
-    whole = find_scenario("server-reconstruct", 0)
-    attacks = {name: whole.attacks[name] for name in ("token-loss", "max-renyi")}
-    short = replace(whole, attacks=attacks, dominates=())
-    audit = Auditor(run).attack(short, clients=1)
-    assert all(0 <= found.auroc.value <= 1 for found in audit.results.values())
+    attack_one_client(run, "server-reconstruct", "token-loss", "max-renyi")
 
 
 @by_bitsandbytes

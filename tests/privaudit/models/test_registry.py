@@ -1,11 +1,15 @@
-"""What holds for every family of models; a new file in families/ is tested here."""
+"""What holds for every family of models; a new row or file is tested here."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from privaudit.cli.list import names_of
 from privaudit.core.errors import ConfigError, UnknownNameError
+from privaudit.models.families import MODULES
+from privaudit.models.families.built_in import FAMILIES
 from privaudit.models.registry import MODELS, find_family, list_models, load_frozen
 
 LISTED = """
@@ -41,6 +45,7 @@ def test_those_that_read_texts_say_so() -> None:
     ("name", "says"),
     [
         ("tinyclip", "Did you mean 'tiny-clip'"),
+        ("tiny-lava", "Did you mean 'tiny-llava'"),
         ("encode:mine", "encoder:FOLDER_OR_HUB_NAME"),
         ("llava", "No model is called 'llava'"),
         ("tiny-clip:mine", "No model is called 'tiny-clip:mine'"),
@@ -69,3 +74,15 @@ def test_models_with_weights_of_their_own_take_no_checkpoint(
 def test_layers_of_a_model_that_is_not_tuned_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="no layer of"):
         load_frozen(name, targets="q_proj")
+
+
+def test_a_look_up_imports_the_table_and_no_model() -> None:
+    assert set(MODULES) == set(FAMILIES)
+    code = (
+        "import sys; from privaudit.models.registry import find_family\n"
+        "find_family('vit:mine')\n"
+        "heavy = 'promptable_clip', 'stacked_language', 'tuned_modules', 'open_clip'\n"
+        "assert not [n for n in sys.modules if n.endswith(heavy)]"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

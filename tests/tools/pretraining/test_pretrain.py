@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from privaudit.core.errors import ConfigError, MissingFileError, TrainingError
-from privaudit.models.tiny_clip import weights as clip_weights
-from privaudit.models.tiny_llava import weights as llava_weights
+from privaudit.models.weight_files import load_embedded
 from privaudit_tools.pretraining import tiny_clip, tiny_llava
 
 
@@ -27,7 +26,6 @@ class Kind:
         small: Settings that take a moment.
         steps: What the log says, in order.
         loss: The name of its loss in the module.
-        load: Reads the weights from a folder.
     """
 
     name: str
@@ -35,7 +33,10 @@ class Kind:
     small: Any
     steps: list[tuple[str | None, int]]
     loss: str
-    load: Callable[[Path], Any]
+
+    def load(self, folder: Path) -> Any:
+        build = self.module.WEIGHTS.build
+        return load_embedded(folder, self.name, build)[0]
 
     @property
     def files(self) -> tuple[str, str, str]:
@@ -50,7 +51,6 @@ CLIP = Kind(
     tiny_clip.TinyClipSettings(**QUICK, batch=8, copies=1, precision="float32"),
     [(None, 2), (None, 3)],
     "contrastive_loss",
-    clip_weights.load_weights,
 )
 LLAVA = Kind(
     "tiny-llava",
@@ -58,7 +58,6 @@ LLAVA = Kind(
     tiny_llava.TinyLlavaSettings(**QUICK, batch=4, looking=2, precision="float32"),
     [("looking", 2), ("speaking", 2), ("speaking", 3)],
     "answer_loss",
-    lambda folder: llava_weights.load_weights(folder)[0],
 )
 
 

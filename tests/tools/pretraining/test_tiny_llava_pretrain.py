@@ -5,14 +5,14 @@ import torch
 from typer.testing import CliRunner
 
 from privaudit.core.errors import ConfigError
-from privaudit.models import tiny_clip
+from privaudit.models.tiny_clip.loading import load
 from privaudit_tools.commands.pretrain import app
 from privaudit_tools.pretraining import tiny_llava as module
 from privaudit_tools.pretraining.tiny_llava import TinyLlavaSettings, starting_model
 
 
 def test_the_tower_starts_as_tiny_clips_or_at_random() -> None:
-    known = tiny_clip.load().model.get_parameter("visual.layer3.0.conv1.weight")
+    known = load().model.get_parameter("visual.layer3.0.conv1.weight")
     started = starting_model(TinyLlavaSettings()).encoder.tower.layer3[0].conv1.weight
     assert torch.equal(known, started)
     settings = TinyLlavaSettings(tower="random")

@@ -11,7 +11,8 @@ from privaudit.core.devices import use_device
 from privaudit.core.errors import ConfigError, MissingFileError, TrainingError
 from privaudit.core.storage import read_tensors
 from privaudit.datasets.dataset import Dataset, FeatureBank, PixelImages
-from privaudit.datasets.dialogues import ANSWER, PICTURE, Dialogue, TokenSequences
+from privaudit.datasets.dialogues import ANSWER, PICTURE, Dialogue
+from privaudit.federated.query import questions
 from privaudit.models.feature_cache import cached_tokens
 from privaudit.models.interfaces import Tuning
 from privaudit.models.language.bare_language import load_language
@@ -111,13 +112,8 @@ def test_a_captioner_describes_records_that_it_has_not_seen(
     unseen = sorted(set(range(40)) - set(description.public_indices))
     tokens = cached_tokens(model, dataset.pictures)[unseen]
     dialogues = [dataset.dialogues[i] for i in unseen]
-    prompts = model.words(dialogues, with_answers=False)
-    said = model.language.generate(
-        tokens[None],
-        TokenSequences(prompts.ids[None], prompts.kinds[None]),
-        Tuning(),
-        20,
-    )[0]
+    prompts = questions(model.words(dialogues)).repeated(1)
+    said = model.language.generate(tokens[None], prompts, Tuning(), 20)[0]
     right = sum(s == d.answers[0].strip() for s, d in zip(said, dialogues, strict=True))
     assert right >= 12  # of 20; who always says the same gets 5
 
@@ -131,7 +127,7 @@ def test_a_captioner_says_what_it_is_and_has_seen(
     assert len(description.public_indices) == 20
     assert model.data_hash == dataset.hash
     assert (model.parts, model.width, model.image_size) == (4, 64, None)
-    assert (model.vocabulary, len(model.language.targets)) == (512, 5)
+    assert (model.language.vocabulary, len(model.language.targets)) == (512, 5)
     assert folder.stat().st_mode & 0o777 == 0o700
     names = sorted(path.name for path in folder.iterdir())
     assert names == ["language", "projector.json", "projector.safetensors"]

@@ -27,8 +27,8 @@ from privaudit.models.surrogate_clip.architecture import (
     build_model,
 )
 from privaudit.models.surrogate_clip.storage import (
+    FILE,
     SurrogateSettings,
-    read_description,
 )
 from privaudit_tools.surrogate_clip import making as command
 from privaudit_tools.surrogate_clip.making import make_surrogate, public_part
@@ -41,7 +41,7 @@ from privaudit_tools.surrogate_clip.training import (
     pretrain,
     steps_within,
 )
-from tests.loaded_models import load_clip
+from tests.loaded_models import load_clip, spelled
 
 NAMES = ("cat", "Palm_tree", "dog", "hot air balloon")
 FILES = ("surrogate-clip.safetensors", "surrogate-clip.json")
@@ -92,7 +92,7 @@ def folder(pretrained: Path, tmp_path: Path) -> Path:
 def test_a_surrogate_of_a_bank_knows_its_classes(
     pretrained: Path, bank: Dataset
 ) -> None:
-    made = read_description(pretrained)
+    made = FILE.read(pretrained)
     assert made.accuracies.records == 80
     assert made.accuracies.template > 0.85
     assert made.accuracies.random_context > 0.5
@@ -119,7 +119,7 @@ def test_prompts_take_the_shared_prefix(pretrained: Path) -> None:
     model = load_clip(f"surrogate:{pretrained}")
     prompts = model.prompts(NAMES, 16)
     assert prompts._shared is not None
-    found = model.prompts(NAMES, 4)(model.words("a photo of a")[None])[0]
+    found = model.prompts(NAMES, 4)(spelled(model, "a photo of a")[None])[0]
     torch.testing.assert_close(found, model.template_features(NAMES))
     ids = model.tokenizer(["a photo of a palm tree."], model.clip.context_length)
     expected = model.clip.encode_text(ids, normalize=True)

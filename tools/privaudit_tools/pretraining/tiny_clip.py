@@ -13,6 +13,7 @@ contrastive learning", NeurIPS 2020, equation 2.
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, cast
 
@@ -24,16 +25,10 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from privaudit.models.tiny_clip.architecture import build_model
+from privaudit.models.tiny_clip.architecture import build_model, configuration
 from privaudit.models.tiny_clip.network import SmallCLIP
 from privaudit.models.tiny_clip.preprocessing import preprocess_batch
 from privaudit.models.tiny_clip.tokenizer import TinyTokenizer
-from privaudit.models.tiny_clip.weights import (
-    TinyClipLogLine,
-    rounded,
-    save_weights,
-    write_log,
-)
 from privaudit_tools.pretraining.captions import true_of, write_captions
 from privaudit_tools.pretraining.descent import bound_logit_scale, descend
 from privaudit_tools.pretraining.drawing import DrawingSettings, draw
@@ -42,9 +37,31 @@ from privaudit_tools.pretraining.tiny_clip_validation import (
     TinyClipValidation,
     build_validation,
 )
+from privaudit_tools.weight_files import EmbeddedWeights
 
 _LONGEST_CHATTER = 17
 _CALIBRATION_BATCHES = 10
+_VERSIONS = ("torch", "numpy", "pillow", "matplotlib", "scipy")
+WEIGHTS = EmbeddedWeights("tiny-clip", build_model, configuration, _VERSIONS)
+
+
+@dataclass(frozen=True)
+class TinyClipLogLine:
+    """One line of the training log.
+
+    Attributes:
+        step: Batches seen.
+        loss: Of the last batch.
+        seconds: Since the start.
+        logit_scale: The temperature's inverse, after exp.
+        accuracies: Zero-shot on drawn validation pictures, by set and template.
+    """
+
+    step: int
+    loss: float
+    seconds: float
+    logit_scale: float
+    accuracies: dict[str, float]
 
 
 @options(frozen=True)
@@ -115,11 +132,11 @@ def pretrain(
     for step, loss in _train(model, average, marks, settings, generator):
         if step % settings.log_every == 0 or step == settings.steps:
             seconds = time.monotonic() - started
-            snapshot = rounded(cast(SmallCLIP, average.module))
+            snapshot = WEIGHTS.rounded(cast(SmallCLIP, average.module))
             calibrate(snapshot, marks, settings)
             log.append(_record(snapshot, validation, step, loss, seconds))
-            save_weights(snapshot, out, settings, log[-1])
-            write_log(log, out)
+            WEIGHTS.save(snapshot, out, settings, log[-1])
+            WEIGHTS.write_log(log, out)
             if progress is not None:
                 progress(log[-1])
     return log[-1]

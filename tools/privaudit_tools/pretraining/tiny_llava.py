@@ -12,7 +12,7 @@ other stages, and with the image tower trained on.
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -32,21 +32,16 @@ from privaudit.core.seeds import FixedSeed
 from privaudit.datasets.scenes.distributions import ORDINARY, draw_scene
 from privaudit.datasets.scenes.drawing import draw_pictures
 from privaudit.datasets.scenes.parts import COLOURS, SHAPES, SIZES, TEXTURES, Scene
-from privaudit.models import tiny_clip
+from privaudit.models.tiny_clip.loading import load
 from privaudit.models.tiny_llava.architecture import (
     CHANNELS,
     Model,
     PictureEncoder,
     build_model,
+    configuration,
 )
 from privaudit.models.tiny_llava.loading import prepare
 from privaudit.models.tiny_llava.tokenizer import LlavaTokenizer
-from privaudit.models.tiny_llava.weights import (
-    TinyLlavaLogLine,
-    rounded,
-    save_weights,
-    write_log,
-)
 from privaudit_tools.pretraining.descent import (
     TRIAL_STEPS,
     descend,
@@ -58,10 +53,33 @@ from privaudit_tools.pretraining.tiny_llava_validation import (
     TinyLlavaValidation,
     build_validation,
 )
+from privaudit_tools.weight_files import EmbeddedWeights
 
 _LOOKS = len(COLOURS) + len(TEXTURES) + len(SIZES)
 PAIRS = len(SHAPES) * _LOOKS
 _COUNTING = 0.1  # weight of the counts
+_VERSIONS = ("torch", "transformers", "numpy", "scipy")
+WEIGHTS = EmbeddedWeights("tiny-llava", build_model, configuration, _VERSIONS)
+
+
+@dataclass(frozen=True)
+class TinyLlavaLogLine:
+    """One line of the training log.
+
+    Attributes:
+        stage: "looking" trains the image tower, "speaking" all of the model.
+        step: Batches seen in this stage.
+        loss: Mean over the steps since the last line, in nats per word; of
+            "looking", see :func:`looking_loss`.
+        seconds: Since the start.
+        accuracies: On drawn validation scenes, by question; none for "looking".
+    """
+
+    stage: Literal["looking", "speaking"]
+    step: int
+    loss: float
+    seconds: float
+    accuracies: dict[str, float]
 
 
 def shown(scene: Scene) -> Float[np.ndarray, " pairs_and_counts"]:
@@ -199,12 +217,12 @@ def pretrain(
     for step, loss in _train(model, settings):
         losses.append(loss)
         if step % settings.log_every == 0 or step == settings.steps:
-            snapshot = rounded(model)
+            snapshot = WEIGHTS.rounded(model)
             accuracies = validation.accuracies(snapshot)
             log.append(_line("speaking", step, losses, started, accuracies))
             losses.clear()
-            save_weights(snapshot, out, settings, log[-1])
-            write_log(log, out)
+            WEIGHTS.save(snapshot, out, settings, log[-1])
+            WEIGHTS.write_log(log, out)
             if progress is not None:
                 progress(log[-1])
     return log[-1]
@@ -234,7 +252,7 @@ def starting_model(settings: TinyLlavaSettings) -> Model:
     """Build the model that training starts from."""
     model = build_model(settings.seed)
     if settings.tower == "tiny-clip":
-        known = tiny_clip.load().model.visual.state_dict()
+        known = load().model.visual.state_dict()
         tower_state = model.encoder.tower.state_dict()
         model.encoder.tower.load_state_dict({name: known[name] for name in tower_state})
     return model

@@ -42,6 +42,7 @@ from privaudit_tools.projector.projector import (
 )
 from privaudit_tools.surrogate_clip.making import checked, public_part
 from privaudit_tools.surrogate_clip.public_split import PublicRecords, unseen_records
+from privaudit_tools.weight_files import write_description
 
 TEMPLATE = "{image}{question}"
 _COMPARED = 200  # unseen records that the losses are measured on
@@ -198,5 +199,5 @@ def save_captioner(
         shutil.rmtree(out / LANGUAGE, ignore_errors=True)
         shutil.copytree(unfinished, out / LANGUAGE)
     write_bytes(out / WEIGHTS, content)
-    FILE.write(out, described)
+    write_description(FILE, out, described)
     return described

@@ -42,6 +42,7 @@ from privaudit_tools.surrogate_clip.training import (
     pretrain,
     steps_within,
 )
+from privaudit_tools.weight_files import write_description
 
 Options = TypeVar("Options")
 
@@ -192,5 +193,5 @@ def save_surrogate(
         public_indices=tuple(public.indices.tolist()),
     )
     write_bytes(out / WEIGHTS, content)
-    FILE.write(out, description)
+    write_description(FILE, out, description)
     return description

@@ -13,6 +13,7 @@ from privaudit.models.hugging_face import import_transformers
 from privaudit.models.remote_code import trust_remote_code
 from tests.loaded_models import load_clip
 from tests.privaudit.models.clip.test_open_clip_towers import architecture, built
+from tests.small_transformers import alter
 
 CODE = """
 from pathlib import Path
@@ -42,10 +43,8 @@ def described(
     modules = import_transformers().dynamic_module_utils
     monkeypatch.setattr(modules, "HF_MODULES_CACHE", str(tmp_path / "modules"))
     made = architecture("bert", tmp_path / "text")
-    path = tmp_path / "text" / "tokenizer_config.json"
-    said = json.loads(path.read_text())
-    said["auto_map"] = {"AutoTokenizer": [None, "own.OwnTokenizer"]}
-    path.write_text(json.dumps(said))
+    own = {"AutoTokenizer": [None, "own.OwnTokenizer"]}
+    alter("tokenizer_config.json", auto_map=own)(tmp_path / "text")
     (tmp_path / "text" / "own.py").write_text(CODE.format(mark=str(mark)))
     save_file(built(made).state_dict(), tmp_path / "weights.safetensors")
     return made

@@ -4,7 +4,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import normalize
 
 from privaudit.models.clip.plain_text import plain_text_features
@@ -12,6 +12,7 @@ from privaudit.models.clip.prompt_tokens import PromptTokens
 from privaudit.models.clip.shared_prefix import SharedPrefixText
 from privaudit.models.clip.text_tower import text_tower
 from privaudit.models.clip.torchvision_shim import import_open_clip
+from tests.privaudit.models.clip.test_shared_prefix import gradient, relative
 
 Golden = Mapping[str, np.ndarray]
 Activation = Literal["gelu", "quickgelu"]
@@ -21,16 +22,8 @@ def golden_tower(golden: Golden, activation: Activation) -> nn.Module:
     clip = import_open_clip().CLIP(
         embed_dim=int(golden["embed_dim"]),
         vision_cfg={"layers": 1, "width": 8, "head_width": 8, "image_size": 16},
-        text_cfg={
-            name: int(golden[key])
-            for name, key in [
-                ("context_length", "context_length"),
-                ("vocab_size", "vocab"),
-                ("width", "width"),
-                ("heads", "heads"),
-                ("layers", "layers"),
-            ]
-        },
+        text_cfg={"vocab_size": int(golden["vocab"])}
+        | {n: int(golden[n]) for n in ("context_length", "width", "heads", "layers")},
         quick_gelu=activation == "quickgelu",
     )
     state = {
@@ -46,14 +39,6 @@ def golden_tower(golden: Golden, activation: Activation) -> nn.Module:
 
 def golden_tokens(golden: Golden) -> PromptTokens:
     return PromptTokens(torch.from_numpy(golden["token_ids"]), 1, int(golden["n_ctx"]))
-
-
-def gradient(features: Tensor, contexts: Tensor, weights: Tensor) -> Tensor:
-    return torch.autograd.grad((features * weights).sum(), contexts)[0]
-
-
-def relative(found: Tensor, expected: Tensor) -> float:
-    return float((found - expected).norm() / expected.norm())
 
 
 @pytest.mark.parametrize("activation", ["gelu", "quickgelu"])

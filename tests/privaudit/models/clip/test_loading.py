@@ -15,13 +15,6 @@ from tests.loaded_models import load_clip
 
 
 @pytest.fixture
-def configuration(small_options: dict[str, Any], tmp_path: Path) -> str:
-    path = tmp_path / "small-test.json"
-    path.write_text(json.dumps(small_options))
-    return f"open_clip:{path}"
-
-
-@pytest.fixture
 def weights(build: Callable[..., nn.Module]) -> dict[str, torch.Tensor]:
     return build().state_dict()
 
@@ -159,8 +152,8 @@ def test_a_missing_file_is_named(configuration: str, tmp_path: Path) -> None:
 
 def test_tiny_clip_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "privaudit.models.tiny_clip.loading.load_weights",
-        lambda folder: build_model().eval(),
+        "privaudit.models.tiny_clip.loading.load_embedded",
+        lambda *_: (build_model().eval(), ""),
     )
     model = load_clip()
     assert model.name == "tiny-clip"
@@ -171,11 +164,6 @@ def test_tiny_clip_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
         prepared = model.preprocess_batch(scans)
         assert prepared.shape == (4, 3, model.image_size, model.image_size)
         assert model.encode_images(prepared).shape == (4, model.dim)
-
-
-def test_tiny_clip_takes_no_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="own weights"):
-        load_clip("tiny-clip", tmp_path / "weights.safetensors")
 
 
 def test_a_failed_download_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """open_clip's SigLIP, and its text towers of transformers: small, in its own layout."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from privaudit import Auditor, train
-from privaudit.auditing.scenario import find_scenario
+from privaudit import train
 from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.core.memory import PeakMemory, use_checkpointing
 from privaudit.datasets.dataset import DATASETS
@@ -20,10 +18,11 @@ from privaudit.models.clip.text_tower import any_text_tower
 from privaudit.models.clip.torchvision_shim import import_open_clip
 from privaudit.models.interfaces import Precision
 from privaudit.models.remote_code import trust_remote_code
+from tests.audited_runs import attack_one_client
 from tests.loaded_models import load_clip
 from tests.small_records import picture_data
 from tests.small_siglip import CONTEXT, siglip_tokenizer
-from tests.small_transformers import random_model, save, text_config
+from tests.small_transformers import alter, random_model, save, text_config
 
 NAMES = ("bright film", "dull song")
 VISION = {"image_size": 32, "layers": 1, "width": 32, "head_width": 16}
@@ -161,11 +160,7 @@ def test_a_round_is_trained_and_attacked(
         public_share=0.3,
         seed=0,
     )
-    whole = find_scenario("prompt-release", 0)
-    one = {"loss-threshold": whole.attacks["loss-threshold"]}
-    short = replace(whole, attacks=one, dominates=())
-    audit = Auditor(run).attack(short, clients=1)
-    assert all(0 <= found.auroc.value <= 1 for found in audit.results.values())
+    attack_one_client(run, "prompt-release", "loss-threshold")
 
 
 def test_what_cannot_be_taken_is_refused(tmp_path: Path) -> None:
@@ -173,11 +168,8 @@ def test_what_cannot_be_taken_is_refused(tmp_path: Path) -> None:
     described = architecture("bert", tmp_path / "text")
     config = tmp_path / "small.json"
     (tmp_path / "text" / "own.py").write_text("raise AssertionError('run')\n")
-    path = tmp_path / "text" / "config.json"
-    written = json.loads(path.read_text())
-    path.write_text(
-        json.dumps(written | {"model_type": "own", "auto_map": {"AutoConfig": "own.C"}})
-    )
+    own = {"model_type": "own", "auto_map": {"AutoConfig": "own.C"}}
+    alter("config.json", **own)(tmp_path / "text")
     config.write_text(json.dumps(described))
     never = pytest.raises(ConfigError, match="runs no such code within open_clip")
     with trust_remote_code(), never:

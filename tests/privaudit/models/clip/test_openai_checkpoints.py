@@ -21,6 +21,7 @@ from privaudit.models.clip import torch_archive
 from privaudit.models.clip.checkpoints import says_quick_gelu
 from privaudit.models.clip.torch_archive import TorchArchive, open_archive
 from tests.loaded_models import load_clip
+from tests.privaudit.models.clip.test_loading import Payload
 
 SIZES = ("input_resolution", "context_length", "vocab_size")
 
@@ -63,14 +64,6 @@ def script(path: Path, clip: nn.Module, *, quick: bool, halves: bool = False) ->
         warnings.simplefilter("ignore", DeprecationWarning)  # files outlive functions
         torch.jit.save(torch.jit.script(module.eval()), path)
     return path
-
-
-@pytest.fixture
-def plain(small_options: dict[str, Any], tmp_path: Path) -> str:
-    """An architecture that says nothing of its activation."""
-    path = tmp_path / "small-plain.json"
-    path.write_text(json.dumps(small_options))
-    return f"open_clip:{path}"
 
 
 @pytest.fixture
@@ -122,7 +115,7 @@ def openai_like(path: Path, clip: nn.Module) -> Path:
     "form", ["scripted.pt", "state.pt", "state.safetensors", "wrapped.safetensors"]
 )
 def test_where_only_the_checkpoint_says_quick_gelu_it_is_taken(
-    plain: str, build: Callable[..., nn.Module], tmp_path: Path, form: str
+    configuration: str, build: Callable[..., nn.Module], tmp_path: Path, form: str
 ) -> None:
     """With GELU the features would be others, and nothing would say so."""
     clip: Any = build(quick_gelu=True)
@@ -132,18 +125,18 @@ def test_where_only_the_checkpoint_says_quick_gelu_it_is_taken(
     else:
         openai_like(path, clip)
     with pytest.warns(PrivauditWarning, match="trained with QuickGELU"):
-        model = load_clip(plain, path)
+        model = load_clip(configuration, path)
     pictures = torch.rand(2, 3, 32, 32)
     wanted = clip.encode_image(pictures, normalize=True)
     torch.testing.assert_close(model.encode_images(pictures), wanted)
     save_file(clip.state_dict(), wrong := tmp_path / "unsaid.safetensors")
-    other = load_clip(plain, wrong).encode_images(pictures)
+    other = load_clip(configuration, wrong).encode_images(pictures)
     assert (other - wanted).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("form", ["scripted.pt", "state.pt"])
 def test_a_tag_that_says_otherwise_is_refused(
-    plain: str, build: Callable[..., nn.Module], tmp_path: Path, form: str
+    configuration: str, build: Callable[..., nn.Module], tmp_path: Path, form: str
 ) -> None:
     path = tmp_path / form
     if form == "scripted.pt":
@@ -151,44 +144,43 @@ def test_a_tag_that_says_otherwise_is_refused(
     else:
         openai_like(path, build())
     with pytest.raises(ConfigError, match="@gelu means GELU: its features would be"):
-        load_clip(f"{plain}@gelu", path)
+        load_clip(f"{configuration}@gelu", path)
 
 
 @pytest.mark.parametrize("form", ["legacy.pt", "more.pt"])
 def test_what_only_torch_reads_is_refused_for_gelu(
-    plain: str, quick: str, build: Callable[..., nn.Module], tmp_path: Path, form: str
+    configuration: str,
+    quick: str,
+    build: Callable[..., nn.Module],
+    tmp_path: Path,
+    form: str,
 ) -> None:
     """Torch's format before 1.6, or values beside the weights."""
     path = openai_like(tmp_path / form, build(quick_gelu=True))
-    for named in (plain, f"{plain}@gelu"):
+    for named in (configuration, f"{configuration}@gelu"):
         with pytest.raises(ConfigError, match=r"the model has GELU.*\.safetensors"):
             load_clip(named, path)
     load_clip(quick, path)
 
 
 def test_torchs_older_format_is_read(
-    plain: str, build: Callable[..., nn.Module], tmp_path: Path
+    configuration: str, build: Callable[..., nn.Module], tmp_path: Path
 ) -> None:
     weights = build().state_dict()
     path = tmp_path / "own.pt"
     torch.save(weights, path, _use_new_zipfile_serialization=False)
-    for name, tensor in load_clip(plain, path).clip.state_dict().items():
+    for name, tensor in load_clip(configuration, path).clip.state_dict().items():
         assert torch.equal(tensor, weights[name]), name
 
 
 def test_what_says_nothing_is_as_named(
-    plain: str, build: Callable[..., nn.Module], tmp_path: Path
+    configuration: str, build: Callable[..., nn.Module], tmp_path: Path
 ) -> None:
     path = script(tmp_path / "x.pt", build(), quick=False)
     assert not says_quick_gelu(path)
-    load_clip(plain, path)  # no warning: warnings are errors here
+    load_clip(configuration, path)  # no warning: warnings are errors here
     (tmp_path / "legacy.pt").write_bytes(b"no zip")
     assert not says_quick_gelu(tmp_path / "legacy.pt")
-
-
-class Payload:
-    def __reduce__(self) -> tuple[Any, ...]:
-        return pytest.fail, ("a checkpoint ran code",)
 
 
 class System:
@@ -209,7 +201,7 @@ def repacked(path: Path, out: Path, change: Mapping[str, bytes | None]) -> Path:
 
 @pytest.mark.parametrize("payload", [Payload(), System(), {"weight": [System()]}])
 def test_a_hostile_archive_runs_nothing(
-    plain: str,
+    configuration: str,
     build: Callable[..., nn.Module],
     tmp_path: Path,
     payload: Any,
@@ -219,7 +211,7 @@ def test_a_hostile_archive_runs_nothing(
     path = script(tmp_path / "x.pt", build(), quick=True)
     evil = repacked(path, tmp_path / "e.pt", {"data.pkl": pickle.dumps(payload, 2)})
     with pytest.raises(ConfigError, match="nothing of it was run"):
-        load_clip(plain, evil)
+        load_clip(configuration, evil)
     assert not (tmp_path / "ran").exists()
 
 
@@ -324,7 +316,10 @@ def test_a_tensor_of_very_many_axes_is_refused_before_they_are_multiplied(
     ("key", "says"),
     [
         (b"]", "more than plain values"),
-        (b")" + b"2\x86" * 12, "more than plain values"),  # its text doubles each time
+        (
+            b")" + b"2\x86" * 12,
+            "more than plain values",
+        ),  # its text doubles each time
         (b"K\x00", "bytes without a name"),
         (text("0" * 257), "bytes without a name"),
     ],

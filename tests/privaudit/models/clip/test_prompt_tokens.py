@@ -3,7 +3,7 @@ import torch
 from torch import Tensor
 
 from privaudit.core.errors import ConfigError
-from privaudit.models.clip.prompt_tokens import Tokenizer, prompt_tokens, word_ids
+from privaudit.models.clip.prompt_tokens import Tokenizer, prompt_tokens
 
 START, END = 49406, 49407
 
@@ -51,8 +51,3 @@ def test_a_name_too_long_for_the_context_says_so_with_numbers(
 def test_empty_names_are_refused(tokenizer: Tokenizer, texts: list[str]) -> None:
     with pytest.raises(ConfigError):
         prompt_tokens(tokenizer, texts, 2, 10)
-
-
-def test_words_are_without_start_and_end(tokenizer: Tokenizer) -> None:
-    assert word_ids(tokenizer, "a cat.", 10).tolist() == [320, 2368, 269]
-    assert word_ids(ids_without_start, "cab", 10).tolist() == [5, 3, 4]

@@ -9,6 +9,7 @@ from torch.nn.functional import normalize
 from privaudit.core.errors import ConfigError
 from privaudit.models.clip.picture_preparation import PicturePreparation
 from privaudit.models.clip.promptable_clip import PromptableCLIP
+from tests.loaded_models import spelled
 
 Wrap = Callable[..., PromptableCLIP]
 NAMES = ["cat", "palm tree", "dog"]
@@ -44,7 +45,7 @@ def test_image_features_are_unit_vectors_whatever_the_batch(wrap: Wrap) -> None:
 def test_a_context_of_words_equals_the_text_they_spell(wrap: Wrap) -> None:
     model = wrap()
     prompts = model.prompts(NAMES, context_tokens=4)
-    found = prompts(model.words("a photo of a")[None])[0]
+    found = prompts(spelled(model, "a photo of a")[None])[0]
     torch.testing.assert_close(found, model.template_features(NAMES))
 
 
@@ -63,9 +64,9 @@ def test_a_tower_that_is_not_causal_takes_the_plain_path(wrap: Wrap) -> None:
     )
     expected = model.clip.encode_text(ids, normalize=True)
     torch.testing.assert_close(model.template_features(NAMES), expected)
-    found = model.prompts(NAMES, context_tokens=4)(model.words("a photo of a")[None])
+    found = model.prompts(NAMES, context_tokens=4)(spelled(model, "a photo of a")[None])
     torch.testing.assert_close(found[0], expected)
-    context = model.words("a photo of a")[None]
+    context = spelled(model, "a photo of a")[None]
     rounded = model.prompts(NAMES, 4, precision="bfloat16")(context)
     assert 0.999 < (rounded[0] * expected).sum(dim=-1).min() < 1
     with pytest.raises(ConfigError, match="Use float32 or bfloat16"):

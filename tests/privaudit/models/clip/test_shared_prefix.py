@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from privaudit.models.clip.prompt_tokens import PromptTokens
 from privaudit.models.clip.shared_prefix import Packing, SharedPrefixText
 from privaudit.models.clip.text_tower import text_tower
 from privaudit.models.clip.torchvision_shim import import_open_clip
+from tests.privaudit.models.conftest import TEXT
 
 Build = Callable[..., nn.Module]
 END = 49407
@@ -123,25 +125,16 @@ def test_any_mix_of_lengths_equals_the_plain_path(
     torch.testing.assert_close(shared, plain, rtol=1e-9, atol=1e-9)
 
 
-_built: list[nn.Module] = []
-
-
+@cache
 def _small_clip() -> nn.Module:
-    if not _built:
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            clip = import_open_clip().CLIP(
-                embed_dim=24,
-                vision_cfg={"layers": 1, "width": 8, "head_width": 8, "image_size": 16},
-                text_cfg={
-                    "context_length": 40,
-                    "width": 32,
-                    "heads": 4,
-                    "layers": 2,
-                },
-            )
-        _built.append(clip.double().eval().requires_grad_(False))
-    return _built[0]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        clip = import_open_clip().CLIP(
+            embed_dim=24,
+            vision_cfg={"layers": 1, "width": 8, "head_width": 8, "image_size": 16},
+            text_cfg={**TEXT, "layers": 2},
+        )
+    return clip.double().eval().requires_grad_(False)
 
 
 def test_a_stack_of_prompts_equals_one_by_one(build: Build) -> None:

@@ -1,9 +1,8 @@
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import normalize
 
 from privaudit.core.memory import use_checkpointing
@@ -12,11 +11,11 @@ from privaudit.models.clip.shared_prefix import SharedPrefixText
 from privaudit.models.clip.text_tower import text_tower
 from tests.privaudit.models.clip.test_shared_prefix import (
     TOWERS,
+    Build,
     contexts_for,
     tokens_of,
 )
 
-Build = Callable[..., nn.Module]
 LENGTHS = [2, 5, 1, 2, 3]
 
 

@@ -29,7 +29,7 @@ def imported_beside(torchvision: str, folder: Path) -> str:
     (folder / "torchvision" / "__init__.py").write_text(torchvision)
     code = (
         f"import sys; sys.path[:0] = [{str(folder)!r}, {str(ROOT)!r}]\n"
-        "from privaudit.models.clip import torchvision_shim as shim\n"
+        "import privaudit.models.clip.torchvision_shim as shim\n"
         "shim.declare_missing_operators(); shim.declare_missing_operators()\n"
         "import torch, torchvision\n"
         "print(len(shim._declared), hasattr(torch.ops.torchvision, 'nms'))"

@@ -3,12 +3,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from privaudit.core.errors import ConfigError, MissingFileError, UnknownNameError
+from privaudit.core.errors import ConfigError
 from privaudit.datasets.dataset import PixelImages
-from privaudit.datasets.dialogues import ANSWER, Dialogue, TokenSequences
+from privaudit.datasets.dialogues import ANSWER, Dialogue
+from privaudit.federated.query import questions
 from privaudit.models.feature_cache import cached_tokens, content_hash
 from privaudit.models.interfaces import Tuning
-from privaudit.models.language.bare_language import load_language
 from privaudit.models.language.captioning_vlm import CaptioningVLM, VectorProjector
 from privaudit.models.language.dialogue_tokens import DialogueTokens
 from privaudit.models.language.stacked_language import StackedLanguageModel
@@ -34,21 +34,11 @@ def test_the_embedded_model_reads_pictures_and_words(
     ]
     words = tiny.words(dialogues)
     ids = words.ids[1][words.kinds[1] == ANSWER]
-    assert tiny.decode(ids.tolist()) == "a red circle"
-    logits = tiny.language.logits(
-        tokens[None], TokenSequences(words.ids[None], words.kinds[None]), Tuning()
-    )
-    assert logits.shape == (1, 2, words.length, tiny.vocabulary)
-    prompts = tiny.words(dialogues, with_answers=False)
-    prompts = TokenSequences(prompts.ids[None], prompts.kinds[None])
+    assert tiny.language.decode(ids.tolist()) == "a red circle"
+    logits = tiny.language.logits(tokens[None], words.repeated(1), Tuning())
+    assert logits.shape == (1, 2, words.length, tiny.language.vocabulary)
+    prompts = questions(words).repeated(1)
     assert len(tiny.language.generate(tokens[None], prompts, Tuning(), 5)[0]) == 2
-
-
-def test_names_that_are_none_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UnknownNameError, match="Did you mean 'tiny-llava'"):
-        load_captioner("tiny-lava")
-    with pytest.raises(MissingFileError, match="cannot be loaded"):
-        load_language(str(tmp_path / "none"))
 
 
 def test_places_and_parts_must_agree(language: StackedLanguageModel) -> None:

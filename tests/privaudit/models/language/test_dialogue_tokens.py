@@ -51,16 +51,6 @@ def test_a_shorter_row_is_padded_at_the_right() -> None:
     assert words.ids[0, -2:].tolist() == [99, 99]
 
 
-def test_without_answers_prompts_are_the_beginnings() -> None:
-    write = DialogueTokens(Letters(), LLAVA_TEMPLATE, 2, image_token="<image>")
-    dialogues = [Dialogue("y?", ("no",)), Dialogue("why?", ("so",))]
-    prompts, whole = write(dialogues, with_answers=False), write(dialogues)
-    for row in range(2):
-        length = int((prompts.kinds[row] != 0).sum())
-        assert prompts.ids[row, :length].equal(whole.ids[row, :length])
-        assert whole.kinds[row, length] == A
-
-
 def test_a_tokenizer_that_knows_pictures_reads_the_whole_text() -> None:
     write = DialogueTokens(Letters(), LLAVA_TEMPLATE, 2, image_token="<image>")
     words = write([Dialogue("y?", ("no",))])
@@ -82,10 +72,8 @@ def test_a_tokenizer_that_joins_prompt_and_answer_is_kept_from_it() -> None:
             return [*ids[:-3], 500] if text.endswith("? n") else ids
 
     write = DialogueTokens(Joining(), "{image}{question}", parts=1)
-    dialogue = Dialogue("y?", ("n",))
-    prompt = write([dialogue], with_answers=False)
-    words = write([dialogue])
-    assert words.ids[0].tolist() == [*prompt.ids[0].tolist(), *of(" n"), 2]
+    words = write([Dialogue("y?", ("n",))])
+    assert words.ids[0].tolist() == [1, 0, *of("y? n"), 2]
 
 
 def test_a_tokenizer_that_ends_every_text_ends_a_row_once() -> None:
@@ -136,7 +124,6 @@ def test_an_empty_answer_is_refused() -> None:
     write = DialogueTokens(Letters(), "{image}{question}", parts=2)
     with pytest.raises(ConfigError, match="answer of record 0 is empty"):
         write([Dialogue("q", (" ",))])
-    assert write([Dialogue("q", (" ",))], with_answers=False).length == 4
 
 
 def test_a_question_that_holds_the_mark_for_pictures_is_refused() -> None:

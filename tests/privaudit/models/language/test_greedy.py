@@ -15,8 +15,8 @@ from tests.privaudit.models.language.small_language import (
     lora,
     stacked,
 )
+from tests.privaudit.models.language.test_stacked_language import KINDS
 
-KINDS = ("llama", "qwen", "gpt2", "openelm")
 LONGEST = 6
 
 

@@ -1,4 +1,3 @@
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -6,15 +5,22 @@ from typing import Any
 import pytest
 import torch
 
-from privaudit.core.errors import ConfigError, MissingFileError
+from privaudit.core.errors import ConfigError
 from privaudit.datasets.dataset import FeatureBank, PixelImages
-from privaudit.datasets.dialogues import ANSWER, PICTURE, Dialogue, TokenSequences
+from privaudit.datasets.dialogues import ANSWER, PICTURE, Dialogue
+from privaudit.federated.query import questions
 from privaudit.models.feature_cache import cached_tokens
 from privaudit.models.hugging_face import import_transformers
 from privaudit.models.interfaces import Tuning
 from privaudit.models.language.captioning_vlm import CaptioningVLM
 from tests.loaded_models import load_captioner
-from tests.small_transformers import PATCH, image_processor, random_model, vision_config
+from tests.small_transformers import (
+    PATCH,
+    alter,
+    image_processor,
+    random_model,
+    vision_config,
+)
 
 WORDS = ["USER", ":", "ASSISTANT", "a", "red", "square", "blue", "circle", "what", "?"]
 WORDS += ["is", "this", "two"]
@@ -118,10 +124,7 @@ def test_logits_and_tokens_are_llavas_own(
     model = load_captioner(f"llava:{folder}")
     words = model.words(DIALOGUES)
     tokens = cached_tokens(model, PixelImages(pictures), folder / "cache")
-    found = model.language.logits(
-        tokens[None], TokenSequences(words.ids[None], words.kinds[None]), Tuning()
-    )
-
+    found = model.language.logits(tokens[None], words.repeated(1), Tuning())
     processor = import_transformers().AutoProcessor.from_pretrained(folder)
     texts = [
         f"USER: <image>\n{d.question} ASSISTANT: {d.answers[0]}</s>" for d in DIALOGUES
@@ -143,7 +146,7 @@ def test_logits_and_tokens_are_llavas_own(
     answers = [
         ids[kinds == ANSWER] for ids, kinds in zip(words.ids, words.kinds, strict=True)
     ]
-    assert [model.decode(ids.tolist()) for ids in answers] == [
+    assert [model.language.decode(ids.tolist()) for ids in answers] == [
         dialogue.answers[0] for dialogue in DIALOGUES
     ]
 
@@ -153,14 +156,10 @@ def test_answers_are_those_of_transformers_own_generation(
 ) -> None:
     folder, original = saved
     model = load_captioner(f"llava:{folder}")
-    prompts = model.words(DIALOGUES, with_answers=False)
+    prompts = questions(model.words(DIALOGUES))
     tokens = model.encode_tokens(model.preprocess_batch(pictures))
-    found = model.language.generate_ids(
-        tokens[None],
-        TokenSequences(prompts.ids[None], prompts.kinds[None]),
-        Tuning(),
-        6,
-    )[0]
+    asked = prompts.repeated(1)
+    found = model.language.generate_ids(tokens[None], asked, Tuning(), 6)[0]
     pixels = model.preprocess_batch(pictures)
     for row in range(2):
         ids = prompts.ids[row][prompts.kinds[row] > 0]
@@ -190,7 +189,7 @@ def test_a_target_that_both_towers_have_is_the_language_models(folder: Path) -> 
 
 def test_sizes_are_known(model: CaptioningVLM, pictures: torch.Tensor) -> None:
     assert (model.image_size, model.parts, model.width) == (16, 4, 16)
-    assert (model.vocabulary, model.language.context) == (24, 48)
+    assert (model.language.vocabulary, model.language.context) == (24, 48)
     assert model.encode_tokens(torch.empty(0, 3, 16, 16)).shape == (0, 4, 16)
     prepared = model.preprocess_batch(pictures)
     assert model.encode_tokens(prepared, batch=1).shape == (2, 4, 16)
@@ -236,14 +235,6 @@ def test_a_long_answer_names_its_record(model: CaptioningVLM) -> None:
         model.words([DIALOGUES[0], long])
 
 
-def alter(name: str, **entries: Any) -> Callable[[Path], None]:
-    def change(folder: Path) -> None:
-        content = json.loads((folder / name).read_text())
-        (folder / name).write_text(json.dumps(content | entries))
-
-    return change
-
-
 def pickle_weights(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     torch.save({"weight": torch.zeros(1)}, folder / "pytorch_model.bin")
@@ -282,8 +273,3 @@ def test_a_folder_that_cannot_be_used_is_refused(
     change(tmp_path)
     with pytest.raises(ConfigError, match=message):
         load_captioner(f"llava:{tmp_path}")
-
-
-def test_a_folder_that_is_not_there_is_missing() -> None:
-    with pytest.raises(MissingFileError, match="cannot be loaded"):
-        load_captioner("llava:./none")

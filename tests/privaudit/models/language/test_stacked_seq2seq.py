@@ -11,6 +11,7 @@ from privaudit.datasets.dialogues import (
     Dialogue,
     TokenSequences,
 )
+from privaudit.federated.query import questions
 from privaudit.models.hugging_face import import_peft
 from privaudit.models.interfaces import Tuning
 from privaudit.models.language.separate_tokens import SeparateTokens
@@ -25,7 +26,7 @@ from tests.small_transformers import (
     with_lora_of_peft,
 )
 
-KINDS = ("t5", "bart")
+SEQ2SEQ_KINDS = ("t5", "bart")
 DIALOGUES = (
     Dialogue("what is the film", ("good",)),
     Dialogue("was it very very dull", ("no it was not",)),
@@ -54,7 +55,7 @@ def plain(model: Any, kind: str, row: int) -> torch.Tensor:
     return model(**read, labels=labels).logits[0]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SEQ2SEQ_KINDS)
 def test_before_an_answers_token_logits_are_the_models_own(kind: str) -> None:
     language, write = loaded(kind)
     words = write(DIALOGUES)
@@ -71,7 +72,7 @@ def test_before_an_answers_token_logits_are_the_models_own(kind: str) -> None:
         assert not found[row, others].any()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SEQ2SEQ_KINDS)
 def test_some_positions_are_those_of_all(kind: str) -> None:
     language, write = loaded(kind)
     words = write(DIALOGUES).repeated(1)
@@ -94,11 +95,11 @@ def test_an_answer_cannot_see_its_own_later_tokens() -> None:
     assert torch.allclose(one, two, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SEQ2SEQ_KINDS)
 def test_answers_are_those_that_the_model_itself_generates(kind: str) -> None:
     language, write = loaded(kind)
     assert language.sites
-    prompts = write(DIALOGUES, with_answers=False).repeated(1)
+    prompts = questions(write(DIALOGUES)).repeated(1)
     said = language.generate_ids(nothing(1, 3), prompts, Tuning(), 6)[0]
     reference, tokenizer = text_model(kind), text_tokenizer(kind)
     for row, dialogue in enumerate(DIALOGUES):
@@ -116,7 +117,7 @@ def test_answers_are_those_that_the_model_itself_generates(kind: str) -> None:
 @pytest.mark.parametrize("mechanism", ["prompt", "prefix", "lora", "weights"])
 def test_each_token_that_is_said_is_the_likeliest_by_logits(mechanism: str) -> None:
     language, write = loaded("t5")
-    prompts = write(DIALOGUES, with_answers=False).repeated(2)
+    prompts = questions(write(DIALOGUES)).repeated(2)
     tuning = {
         "prompt": lambda: Tuning(prompt=draw({"p": (2, 3, WIDTH)})["p"]),
         "prefix": lambda: _prefix(language),
@@ -155,7 +156,7 @@ def _prefix(language: StackedSeq2Seq) -> Tuning:
     return Tuning(prefix=pairs)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SEQ2SEQ_KINDS)
 def test_lora_is_pefts(kind: str) -> None:
     language, write = loaded(kind)
     pairs = draw(pair_shapes(language, 1))

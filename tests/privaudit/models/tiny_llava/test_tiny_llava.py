@@ -11,10 +11,10 @@ import torch
 from privaudit.datasets.scenes import scenes, scenes_far, scenes_vqa
 from privaudit.datasets.scenes.captions import DESCRIBE
 from privaudit.models import tiny_llava
-from privaudit.models.tiny_llava.architecture import HIDDEN, configuration
+from privaudit.models.tiny_llava.architecture import HIDDEN, build_model, configuration
 from privaudit.models.tiny_llava.loading import TinyLlava, load
 from privaudit.models.tiny_llava.tokenizer import CONTEXT_LENGTH, LlavaTokenizer
-from privaudit.models.tiny_llava.weights import load_weights
+from privaudit.models.weight_files import load_embedded
 from privaudit_tools.pretraining.tiny_llava_validation import (
     build_validation,
     describe,
@@ -93,7 +93,7 @@ def test_pictures_of_other_sizes_and_grey_ones_are_taken(loaded: TinyLlava) -> N
 
 @pytest.mark.slow
 def test_ordinary_scenes_are_described_as_reported(loaded: TinyLlava) -> None:
-    model, _ = load_weights(FOLDER)
+    model, _ = load_embedded(FOLDER, "tiny-llava", build_model)
     found = build_validation(300, seed=12_345).accuracies(model)
     assert {k: found[k] for k, floor in FLOORS.items() if found[k] < floor} == {}
 

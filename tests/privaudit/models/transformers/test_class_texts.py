@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from privaudit import Auditor, train
-from privaudit.auditing.scenario import Scenario, find_scenario
+from privaudit import train
 from privaudit.core.devices import use_device
 from privaudit.core.errors import ConfigError
 from privaudit.core.memory import PeakMemory, use_checkpointing
@@ -18,12 +17,13 @@ from privaudit.models.hugging_face import import_transformers
 from privaudit.models.interfaces import Tuning
 from privaudit.models.registry import load_frozen
 from privaudit.models.transformers.picture_classifier import PictureClassifier
+from tests.audited_runs import attack_one_client
 from tests.simulated_device import another_device, assert_agree
 from tests.small_records import picture_data
 from tests.small_siglip import CONTEXT, save_siglip, siglip_tokenizer
 from tests.small_transformers import clip_model, save, text_tokenizer
 
-NAMES = ("Bright film", "dull_song")
+CLASS_NAMES = ("Bright film", "dull_song")
 TEMPLATE = "a photo of a {}."
 FAMILIES = ("siglip-1", "siglip-2", "clip")
 # A text whose tokens, where they stand, are those of another one's beginning.
@@ -95,7 +95,7 @@ def own_logits(family: str, folder: str, pixels: Tensor) -> tuple[Tensor, float]
             float(model.logit_bias.detach()),
         )
         options = {"padding": "max_length", "max_length": CONTEXT}
-    texts = [TEMPLATE.format(name) for name in NAMES]
+    texts = [TEMPLATE.format(name) for name in CLASS_NAMES]
     if family != "clip":  # as it was trained
         texts = [text.lower() for text in texts]
     tokens = tokenizer(texts, return_tensors="pt", **options)
@@ -113,7 +113,7 @@ def test_logits_are_the_models_own_up_to_a_bias_that_is_the_same_for_all_classes
     pixels = model.preprocess_batch(pictures)
     folder = folders[family].partition(":")[2]
     expected, bias = own_logits(family, folder, pixels)
-    seen = model.backbone(NAMES, TEMPLATE)
+    seen = model.backbone(CLASS_NAMES, TEMPLATE)
     features = model.encode_images(pixels)
     found = seen.logit_scale * features @ seen.zero_shot.T
     assert torch.allclose(found + bias, expected, atol=1e-5)
@@ -169,8 +169,7 @@ def test_a_round_is_trained_and_attacked(
         precision=precision,
         **TINY,
     )
-    released = Auditor(run).attack(scenario(), clients=1)
-    assert all(0 <= found.auroc.value <= 1 for found in released.results.values())
+    attack_one_client(run, "prompt-release", "loss-threshold")
     assert run.is_complete
     sent = [m.tensors for m in run.transcript if m.is_update]
     before = next((m.tensors for m in run.transcript if m.sender == "server"), {})
@@ -179,11 +178,6 @@ def test_a_round_is_trained_and_attacked(
         assert {tensor.dtype for tensor in tensors.values()} == {torch.float32}
         zero = torch.zeros(())
         assert any((sent != before.get(n, zero)).any() for n, sent in tensors.items())
-
-
-def scenario() -> Scenario:
-    whole = find_scenario("prompt-release", 0)
-    return replace(whole, attacks=dict(list(whole.attacks.items())[:1]), dominates=())
 
 
 def test_what_these_models_do_not_have_is_refused(
@@ -234,7 +228,7 @@ def test_prompts_in_bfloat16_are_near(
     coarse: Any = load_frozen(folders[family], precision="bfloat16")
     made, found = [], []
     for one in (model, coarse):
-        prompts = one.backbone(NAMES, "a {}.", 2).prompts
+        prompts = one.backbone(CLASS_NAMES, "a {}.", 2).prompts
         context = torch.full((1, 2, prompts.width), 0.1, requires_grad=True)
         made.append(prompts(context))
         assert made[-1].dtype == torch.float32
@@ -244,7 +238,7 @@ def test_prompts_in_bfloat16_are_near(
 
 
 def test_prompts_run_again_for_the_gradient(model: PictureClassifier) -> None:
-    backbone = model.backbone(NAMES, "a {}.", 2)
+    backbone = model.backbone(CLASS_NAMES, "a {}.", 2)
     context = torch.full((1, 2, backbone.prompts.width), 0.1, requires_grad=True)
     found, kept = [], []
     for again in (False, True):

@@ -37,7 +37,7 @@ FAMILIES = (
     "blip-opt",
     "blip-t5",
 )
-K, ROWS = 2, 3
+K, RECORDS = 2, 3
 
 
 class Family:
@@ -56,22 +56,22 @@ class Family:
             self.model = loaded.language
         if name.startswith(("vit", "clip", "blip")):
             pixels: Any = picture_data().images
-            images = torch.stack([pixels[i] for i in range(K * ROWS)])
+            images = torch.stack([pixels[i] for i in range(K * RECORDS)])
             tokens = loaded.encode_tokens(loaded.preprocess_batch(images))
-            self.pictures = tokens.unflatten(0, (K, ROWS))
+            self.pictures = tokens.unflatten(0, (K, RECORDS))
         if name.startswith("encoder"):
-            self.words = _stacked(loaded.words(text_data(K * ROWS).images))
+            self.words = _stacked(loaded.words(text_data(K * RECORDS).images))
         elif not name.startswith(("vit", "clip")):
-            self.words = _stacked(loaded.words(text_data(K * ROWS).dialogues))
+            self.words = _stacked(loaded.words(text_data(K * RECORDS).dialogues))
         if self.pictures is None:
-            self.pictures = torch.zeros(K, ROWS, 0, self.model.width)
+            self.pictures = torch.zeros(K, RECORDS, 0, self.model.width)
 
     def __call__(self, tuning: Tuning, some: slice = slice(None)) -> Tensor:
         assert self.pictures is not None
         words = None if self.words is None else self.words[some]
         if isinstance(self.model, Tower):
             pictures = self.pictures[some]
-            features = torch.zeros(len(pictures), ROWS, 1)
+            features = torch.zeros(len(pictures), RECORDS, 1)
             return self.model.logits(features, pictures, words, tuning)
         assert words is not None
         return self.model.logits(self.pictures[some], words, tuning)
@@ -79,7 +79,7 @@ class Family:
 
 def _stacked(words: TokenSequences) -> TokenSequences:
     return TokenSequences(
-        words.ids.unflatten(0, (K, ROWS)), words.kinds.unflatten(0, (K, ROWS))
+        words.ids.unflatten(0, (K, RECORDS)), words.kinds.unflatten(0, (K, RECORDS))
     )
 
 

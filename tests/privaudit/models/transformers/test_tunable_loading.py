@@ -1,4 +1,3 @@
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ import torch
 
 from privaudit.core.errors import ConfigError, LimitError, MissingFileError
 from privaudit.datasets.dialogues import ANSWER, INSTRUCTION, PADDING, PICTURE, Dialogue
+from privaudit.federated.query import questions
 from privaudit.federated.runs.config import make_config
 from privaudit.models.hugging_face import import_transformers
 from privaudit.models.interfaces import Tuning
@@ -18,6 +18,7 @@ from privaudit.models.transformers.text_classifier import TextClassifier
 from privaudit.models.transformers.text_writer import TextWriter
 from tests.small_records import text_data
 from tests.small_transformers import (
+    alter,
     blip_model,
     random_model,
     save,
@@ -29,9 +30,10 @@ from tests.small_transformers import (
 ASKED = (Dialogue("what is the film", ("good",)), Dialogue("who", ("it was bad",)))
 
 
-def test_a_folder_that_is_not_there_is_missing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["encoder", "decoder", "llava", "vlm", "clip", "blip"])
+def test_a_folder_that_is_not_there_is_missing(kind: str, tmp_path: Path) -> None:
     with pytest.raises(MissingFileError, match="cannot be loaded"):
-        load_frozen(f"encoder:{tmp_path / 'nowhere'}")
+        load_frozen(f"{kind}:{tmp_path / 'nowhere'}")
 
 
 def test_a_folders_name_is_made_whole_and_a_hubs_is_left(tmp_path: Path) -> None:
@@ -53,10 +55,8 @@ def test_pickled_weights_are_refused(tmp_path: Path) -> None:
 
 def test_code_that_comes_with_a_model_is_not_run(tmp_path: Path) -> None:
     save(tmp_path, "encoder-bert")
-    config = json.loads((tmp_path / "config.json").read_text())
-    config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.C"}}
-    config["auto_map"]["AutoModel"] = "own.M"
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    code = {"AutoConfig": "own.C", "AutoModel": "own.M"}
+    alter("config.json", model_type="own", auto_map=code)(tmp_path)
     (tmp_path / "own.py").write_text("raise AssertionError('run')\n")
     with pytest.raises(ConfigError, match="runs no such code"):
         load_frozen(f"encoder:{tmp_path}")
@@ -106,8 +106,7 @@ def test_what_a_configuration_announces_is_held_against_the_weights(
     family: str, entries: dict[str, int], says: str, tmp_path: Path
 ) -> None:
     name = save(tmp_path, family)
-    config = tmp_path / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | entries))
+    alter("config.json", **entries)(tmp_path)
     with pytest.raises(ConfigError, match=says):
         load_frozen(name)
 
@@ -171,7 +170,7 @@ def test_a_decoder_reads_and_writes_what_transformers_does(
     nothing = model.no_pictures(2)[None]
     found = model.language.logits(nothing, words.repeated(1), Tuning())[0, 1]
     assert torch.allclose(found[: len(ids)], expected, atol=1e-5)
-    prompts = model.words(ASKED, with_answers=False)
+    prompts = questions(words)
     said = model.language.generate_ids(nothing, prompts.repeated(1), Tuning(), 5)[0]
     for row, dialogue in enumerate(ASKED):
         asked = tokenizer(dialogue.question, return_tensors="pt")

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -20,15 +19,19 @@ from privaudit.datasets.dialogues import PADDING, PICTURE, Dialogue, TokenSequen
 from privaudit.models.hugging_face import import_peft, import_transformers
 from privaudit.models.interfaces import Tuning
 from privaudit.models.registry import load_frozen
+from privaudit.models.vision_language import capabilities, stacked_vlm
 from privaudit.models.vision_language.capabilities import TRIED, processor_example
-from privaudit.models.vision_language.picture_reader import pack_grid, unpack_grids
+from privaudit.models.vision_language.picture_reader import (
+    PictureFormat,
+    pack_grid,
+    unpack_grids,
+)
 from privaudit.models.vision_language.vlm import VisionLanguageModel
 from privaudit.tuning.peft_methods.registry import PEFT_METHODS, MechanismOptions
-from tests.small_records import RaggedPictures, ragged_data
-from tests.small_transformers import draw, pair_shapes, some_lora
+from tests.privaudit.models.vision_language.test_vlm import DATA
+from tests.small_records import RaggedPictures
+from tests.small_transformers import alter, draw, pair_shapes, some_lora
 from tests.small_vlms import FAMILIES, save_vlm
-
-DATA = ragged_data(3)
 
 
 def loaded(folder: Path) -> VisionLanguageModel:
@@ -170,14 +173,6 @@ def test_models_with_all_weights_of_their_own_answer(
     assert torch.allclose(found, qwen.language.logits(*read(qwen), Tuning()), atol=1e-5)
 
 
-def alter(name: str, **entries: Any) -> Callable[[Path], None]:
-    def change(folder: Path) -> None:
-        content = json.loads((folder / name).read_text())
-        (folder / name).write_text(json.dumps(content | entries))
-
-    return change
-
-
 def of_another_type(name: str) -> Callable[[Path], None]:
     def change(folder: Path) -> None:
         config = getattr(import_transformers(), name)()
@@ -222,8 +217,6 @@ def test_what_cannot_be_taken_is_refused_before_weights_are_read(
 
 
 def test_what_is_not_there_is_missing(llava: Path, tmp_path: Path) -> None:
-    with pytest.raises(MissingFileError, match="cannot be loaded"):
-        load_frozen("vlm:./none")
     folder = copytree(llava, tmp_path / "changed")
     (folder / "processor_config.json").unlink()
     with pytest.raises(ConfigError, match="by its files, cannot lay out a picture"):
@@ -243,14 +236,12 @@ def test_a_processor_without_a_mark_for_pictures_is_refused(llava: Path) -> None
 def test_an_untried_type_is_tried_on_a_picture(
     llava: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    where = "privaudit.models.vision_language"
-    monkeypatch.setattr(f"{where}.capabilities.TRIED", ("qwen2_vl",))
+    monkeypatch.setattr(capabilities, "TRIED", ("qwen2_vl",))
     assert loaded(llava).template.startswith("USER")
-    restored = f"{where}.picture_reader.PictureFormat.restored"
-    monkeypatch.setattr(restored, lambda self, tokens: None)
+    monkeypatch.setattr(PictureFormat, "restored", lambda self, tokens: None)
     with pytest.raises(ConfigError, match="its logits differ by"):
         loaded(llava)
-    monkeypatch.setattr(f"{where}.stacked_vlm._language_part", lambda model: model.none)
+    monkeypatch.setattr(stacked_vlm, "name_of", lambda model, _: model.none)
     with pytest.raises(ConfigError, match="does not run on stored picture features"):
         loaded(llava)
 

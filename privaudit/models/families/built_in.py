@@ -1,0 +1,99 @@
+"""The families that come with privaudit, each with the function that loads its models.
+
+The function's module is imported as a model is loaded: to look up one family, or to list
+all of them, imports no model.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from privaudit.models.frozen_model import FrozenModel
+from privaudit.models.registry import (
+    FOLDER,
+    FOLDER_OR_HUB,
+    MODELS,
+    ModelFamily,
+    ModelRequest,
+)
+
+_classifies = partial(ModelFamily, "classification")
+_writes = partial(ModelFamily, "generation")
+
+
+def _by(module: str, function: str) -> Callable[[ModelRequest], FrozenModel]:
+    """Return what imports a module of ``privaudit.models``, and calls its function."""
+
+    def load(request: ModelRequest) -> FrozenModel:
+        loader: Any = getattr(import_module(f"privaudit.models.{module}"), function)
+        model: FrozenModel = loader(request)
+        return model
+
+    return load
+
+
+FAMILIES = {
+    # BLIP-2 of transformers.
+    "blip": _writes(_by("language.llava", "load_blip"), FOLDER_OR_HUB, packs=True),
+    # CLIPs and SigLIPs of transformers: their prompts are learned, or their image tower.
+    "clip": _classifies(
+        _by("transformers.picture_classifier", "load_clip"),
+        FOLDER_OR_HUB,
+        prompted=True,
+    ),
+    # Causal language models of transformers, such as LLaMA, without pictures.
+    "decoder": _writes(
+        _by("transformers.text_writer", "load_decoder"),
+        FOLDER_OR_HUB,
+        records="texts",
+        takes_template=True,
+        packs=True,
+    ),
+    # Encoders of texts of transformers, such as BERT, under a head for the classes.
+    "encoder": _classifies(
+        _by("transformers.text_classifier", "load_encoder"),
+        FOLDER_OR_HUB,
+        records="texts",
+        packs=True,
+    ),
+    # Language models with a projector, which ``privaudit pretrain projector`` wrote.
+    "language": _writes(
+        _by("language.projector_folder", "load_captioner"), FOLDER, takes_template=True
+    ),
+    # LLaVAs of transformers.
+    "llava": _writes(
+        _by("language.llava", "load_llava"),
+        FOLDER_OR_HUB,
+        takes_template=True,
+        packs=True,
+    ),
+    # Encoder-decoders of transformers, such as T5, without pictures.
+    "seq2seq": _writes(
+        _by("transformers.text_writer", "load_seq2seq"),
+        FOLDER_OR_HUB,
+        records="texts",
+        packs=True,
+    ),
+    # CLIPs that ``privaudit pretrain surrogate-clip`` wrote.
+    "surrogate": _classifies(
+        _by("surrogate_clip.storage", "load_surrogate"), FOLDER, tuned=False
+    ),
+    # The CLIP that comes with the package.
+    "tiny-clip": _classifies(_by("tiny_clip.loading", "load_tiny_clip"), tuned=False),
+    # The captioning model that comes with the package.
+    "tiny-llava": _writes(_by("tiny_llava.loading", "load_tiny_llava")),
+    # Image towers of transformers, such as ViT and DINOv2, under a head for the classes.
+    "vit": _classifies(
+        _by("transformers.picture_classifier", "load_vit"), FOLDER_OR_HUB
+    ),
+    # Vision-language models of transformers: LLaVA, Qwen-VL, Gemma 3, and so on.
+    "vlm": _writes(
+        _by("vision_language.vlm", "load_vlm"),
+        FOLDER_OR_HUB,
+        takes_template=True,
+        packs=True,
+    ),
+}
+for _kind, _family in FAMILIES.items():
+    MODELS.register(_kind)(_family)

@@ -1,0 +1,88 @@
+"""Weights and the files that describe them, written atomically for the wheel to read."""
+
+import hashlib
+import importlib.metadata
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Generic
+
+import torch
+from pydantic import TypeAdapter
+from safetensors.torch import save
+from torch import Tensor
+
+from privaudit.core.storage import write_bytes, write_json
+from privaudit.models.weight_files import (
+    DescriptionFile,
+    DescriptionT,
+    ModelT,
+    with_stored_weights,
+)
+
+
+def write_description(
+    file: DescriptionFile[DescriptionT], folder: Path, description: DescriptionT
+) -> None:
+    """Write a line for each entry: lists of thousands stay readable around."""
+    entries = TypeAdapter(file.form).dump_python(description, mode="json")
+    lines = [f"  {json.dumps(key)}: {json.dumps(entries[key])}" for key in entries]
+    write_bytes(folder / file.name, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
+
+
+@dataclass(frozen=True)
+class EmbeddedWeights(Generic[ModelT]):
+    """The files of one embedded model: weights in half precision, description, log.
+
+    Attributes:
+        name: The model's, and that of its files: ``.safetensors``, ``.json`` and
+            ``.jsonl``.
+        build: Makes the model at random weights.
+        configuration: Says how the model is built.
+        packages: Whose versions the description names.
+    """
+
+    name: str
+    build: Callable[[], ModelT]
+    configuration: Callable[[], dict[str, Any]]
+    packages: tuple[str, ...]
+
+    def save(self, model: ModelT, out: Path, settings: Any, record: Any) -> None:
+        """Write the weights in half precision, and what they are.
+
+        Args:
+            model: Whose weights.
+            out: Folder to write to; made if missing.
+            settings: The pydantic dataclass with which it was trained.
+            record: The log's line at this moment, a dataclass.
+        """
+        out.mkdir(parents=True, exist_ok=True)
+        content = save(_in_half(model))
+        description = {
+            "name": self.name,
+            "sha256": hashlib.sha256(content).hexdigest(),
+            "configuration": self.configuration(),
+            "settings": TypeAdapter(type(settings)).dump_python(settings, mode="json"),
+            "threads": torch.get_num_threads(),
+            "versions": {
+                name: importlib.metadata.version(name) for name in self.packages
+            },
+            "last": asdict(record),
+        }
+        write_bytes(out / f"{self.name}.safetensors", content)
+        write_json(out / f"{self.name}.json", description)
+
+    def write_log(self, log: Sequence[Any], out: Path) -> None:
+        """Write the training log, dataclasses, one JSON object a line."""
+        lines = "".join(json.dumps(asdict(record)) + "\n" for record in log)
+        write_bytes(out / f"{self.name}.jsonl", lines.encode())
+
+    def rounded(self, model: ModelT) -> ModelT:
+        """Copy a model to the precision in which it is stored, for evaluation."""
+        return with_stored_weights(self.build(), _in_half(model))
+
+
+def _in_half(model: torch.nn.Module) -> dict[str, Tensor]:
+    whole = {n: t.detach().contiguous() for n, t in model.state_dict().items()}
+    return {n: t.half() if t.is_floating_point() else t for n, t in whole.items()}
