@@ -1,11 +1,10 @@
 """Every attack that was made, but for MaxRényi's grid, which has a table of its own."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from privaudit.auditing.audit import Audit
-from privaudit.report.tables.table import TableCell
+from privaudit.report.report_data import ReportData
 from privaudit.report.tables.token_grid_table import outside_grid
+from privaudit.report.wording import TableCell
 
 
 @dataclass(frozen=True)
@@ -23,13 +22,13 @@ class AttackRow:
     threshold: str
 
 
-def attack_rows(audits: Sequence[Audit], labels: Sequence[str]) -> list[AttackRow]:
+def attack_rows(data: ReportData) -> list[AttackRow]:
     """Return the attacks of each run, in the scenario's order."""
     return [
         AttackRow(
-            run=label,
+            run=one.label,
             attack=leak.attack,
-            is_headline=leak is audit.headline,
+            is_headline=leak is one.audit.headline,
             clients=len(leak.clients),
             auroc=TableCell.of(leak.auroc),
             success=TableCell.of(leak.success),
@@ -37,6 +36,6 @@ def attack_rows(audits: Sequence[Audit], labels: Sequence[str]) -> list[AttackRo
             advantage=TableCell.of(leak.advantage, signed=True),
             threshold=leak.threshold,
         )
-        for label, audit in zip(labels, audits, strict=True)
-        for leak in outside_grid(audit.results).values()
+        for one in data.runs
+        for leak in outside_grid(one.audit.results).values()
     ]

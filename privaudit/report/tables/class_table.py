@@ -3,14 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from privaudit.auditing.audit import Audit
-from privaudit.report.figures.row_figures import MOST_CLASSES
-from privaudit.report.tables.leak_by_class import (
-    ClassLeak,
-    class_sentence,
-    leak_by_class,
-)
-from privaudit.report.tables.table import AurocRow, TableCell
+from privaudit.report.report_data import ReportData
+from privaudit.report.tables.leak_by_class import MOST_CLASSES, class_sentence
+from privaudit.report.wording import AurocRow, TableCell
 
 
 @dataclass(frozen=True)
@@ -22,45 +17,28 @@ class ClassTable:
     rows: Sequence[AurocRow]
 
 
-def classes_of(
-    audits: Sequence[Audit], names: Sequence[Sequence[str]] | None = None
-) -> list[list[ClassLeak]]:
-    """Return the headline attack's leak per class, of each audit.
-
-    Args:
-        audits: Whose data sets name their classes.
-        names: Of each audit's classes, where the data set is not to be loaded.
-    """
-    if names is None:
-        names = [audit.run.class_names for audit in audits]
-    pairs = zip(audits, names, strict=True)
-    return [
-        leak_by_class(audit.headline, class_names, audit.run.sampling)
-        for audit, class_names in pairs
-    ]
-
-
-def class_tables(
-    classes: Sequence[Sequence[ClassLeak]], labels: Sequence[str]
-) -> list[ClassTable]:
-    """Return the tables, in the order of the runs."""
+def class_tables(data: ReportData) -> list[ClassTable]:
+    """Return the tables, in the order of the runs; none where no run has classes."""
+    if not data.have_classes:
+        return []
     return [
         ClassTable(
-            label,
-            class_sentence(leaks),
-            [AurocRow(one.name, one.n, _cell(one), one.standing) for one in leaks],
+            one.label,
+            class_sentence(one.classes),
+            [
+                AurocRow(
+                    c.name, c.n, TableCell.of(c.auroc) if c.auroc else None, c.standing
+                )
+                for c in one.classes
+            ],
         )
-        for label, leaks in zip(labels, classes, strict=True)
+        for one in data.runs
     ]
 
 
-def _cell(one: ClassLeak) -> TableCell | None:
-    return None if one.auroc is None else TableCell.of(one.auroc)
-
-
-def drawn_sentence(classes: Sequence[Sequence[ClassLeak]]) -> str:
+def drawn_sentence(data: ReportData) -> str:
     """Say which classes have no row in the picture; nothing if all have."""
-    count = len({one.name for leaks in classes for one in leaks})
+    count = len({leak.name for one in data.runs for leak in one.classes})
     if count <= MOST_CLASSES:
         return ""
     return (

@@ -1,11 +1,11 @@
 """What canaries of one run show about epsilon, in words and as a table."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from privaudit.auditing.audit import Audit
-from privaudit.auditing.parts.one_run import ONE_RUN, OneRunAudit
+from privaudit.auditing.parts.one_run import ONE_RUN
 from privaudit.core.formatting import percent, small
+from privaudit.report.report_data import ReportData
 from privaudit.statistics.epsilon.bound import EpsilonBound
 
 
@@ -36,16 +36,17 @@ class BoundRow:
     holds: str
 
 
-def bound_rows(audits: Sequence[Audit], labels: Sequence[str]) -> list[BoundRow]:
+def bound_rows(data: ReportData) -> list[BoundRow]:
     """Return every bound of each run, the one named beforehand first."""
     return [
-        _row(label, bound, named=bound is one_run.bound)
-        for label, one_run in _asked(audits, labels)
+        _bound_row(one.label, bound, named=bound is one_run.bound)
+        for one in data.runs
+        if (one_run := one.audit.part(ONE_RUN))
         for bound in (one_run.bound, *one_run.others)
     ]
 
 
-def _row(label: str, bound: EpsilonBound, *, named: bool) -> BoundRow:
+def _bound_row(label: str, bound: EpsilonBound, *, named: bool) -> BoundRow:
     return BoundRow(
         run=label,
         method=bound.method,
@@ -57,13 +58,6 @@ def _row(label: str, bound: EpsilonBound, *, named: bool) -> BoundRow:
         counts=f"{bound.n[0]} + {bound.n[1]}",
         holds="any" if bound.can_refute else "of the assumed form; refutes nothing",
     )
-
-
-def _asked(
-    audits: Sequence[Audit], labels: Sequence[str]
-) -> list[tuple[str, OneRunAudit]]:
-    pairs = zip(labels, audits, strict=True)
-    return [(label, one) for label, audit in pairs if (one := audit.part(ONE_RUN))]
 
 
 def claim_kind(audit: Audit) -> str:

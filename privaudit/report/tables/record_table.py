@@ -15,10 +15,9 @@ from privaudit.auditing.parts.record_exposure import (
 from privaudit.auditing.per_record.properties import PropertyExposure
 from privaudit.auditing.per_record.shared_exposure import SharedExposure
 from privaudit.core.formatting import p_value
-from privaudit.report.labels import run_labels
+from privaudit.report.report_data import ReportData
 from privaudit.report.tables.other_attacks import ALPHA
-from privaudit.report.tables.table import AurocRow, TableCell
-from privaudit.report.wording import interval, point, rate
+from privaudit.report.wording import AurocRow, TableCell, interval, point, rate
 from privaudit.statistics.estimate import Estimate
 
 SHOWN = 20  # of the most exposed records, on a page that shows records
@@ -68,19 +67,17 @@ def record_sentences(audit: Audit) -> list[str]:
     return [*sentences, *_common(found)]
 
 
-def record_tables(audits: Sequence[Audit]) -> list[RecordTable]:
+def record_tables(data: ReportData) -> list[RecordTable]:
     """Return the tables, of those runs that have one."""
-    pairs = zip(run_labels(audits), audits, strict=True)
-    found = [(label, audit, audit.part(RECORD_EXPOSURE)) for label, audit in pairs]
     return [
         RecordTable(
-            label,
-            record_sentences(audit),
+            one.label,
+            record_sentences(one.audit),
             _level_rows(exposure.shared),
-            [_row(one) for one in exposure.properties],
+            [_property_row(found) for found in exposure.properties],
         )
-        for label, audit, exposure in found
-        if exposure is not None
+        for one in data.runs
+        if (exposure := one.audit.part(RECORD_EXPOSURE)) is not None
     ]
 
 
@@ -112,14 +109,13 @@ def _loss(*numbers: float | None) -> str:
     return f"{known[0]} [{known[1]}, {known[2]}]" if len(known) == 3 else ""
 
 
-def tested_properties(audits: Sequence[Audit]) -> list[tuple[str, dict[str, Estimate]]]:
+def tested_properties(data: ReportData) -> list[tuple[str, dict[str, Estimate]]]:
     """Return the properties with enough records, by run."""
-    found = []
-    for label, audit in zip(run_labels(audits), audits, strict=True):
-        exposure = audit.part(RECORD_EXPOSURE)
-        properties = () if exposure is None else exposure.properties
-        found.append((label, {one.name: one.auroc for one in properties if one.auroc}))
-    return found
+    found = [(one.label, one.audit.part(RECORD_EXPOSURE)) for one in data.runs]
+    return [
+        (label, {p.name: p.auroc for p in part.properties if p.auroc} if part else {})
+        for label, part in found
+    ]
 
 
 def _shared(shared: SharedExposure) -> str:
@@ -187,7 +183,7 @@ def _level_rows(shared: SharedExposure) -> list[LevelRow]:
     ]
 
 
-def _row(one: PropertyExposure) -> AurocRow:
+def _property_row(one: PropertyExposure) -> AurocRow:
     if one.auroc is None:
         return AurocRow(one.name, one.n, None, "unresolved: too few records")
     finding = "not distinguishable from 0.5"

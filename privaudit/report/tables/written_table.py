@@ -1,14 +1,16 @@
 """What models write, server's and clients': FedRand's table 1; and what was sent."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
 from privaudit.auditing.audit import Audit
-from privaudit.report.tables.table import TableCell
-from privaudit.report.wording import heading, writes
+from privaudit.report.report_data import ReportData
+from privaudit.report.wording import TableCell, heading
 from privaudit.statistics.captions.scores import METRICS
 from privaudit.statistics.estimate import Estimate
+
+_WAYS = ("bytes_up", "bytes_down")
 
 
 @dataclass(frozen=True)
@@ -37,36 +39,38 @@ class WrittenTable:
     rows: tuple[WrittenRow, ...]
 
 
-def written_table(audits: Sequence[Audit], labels: Sequence[str]) -> WrittenTable:
+def written_table(data: ReportData) -> WrittenTable:
     """Return how well models write, without a row where none does."""
     each = [
-        (label, who, estimates)
-        for label, audit in zip(labels, audits, strict=True)
-        if writes(audit)
-        for who, estimates in _measured(audit).items()
+        (one.label, who, estimates)
+        for one in data.writers.runs
+        for who, estimates in _written(one.audit).items()
         if estimates
     ]
     known = dict.fromkeys(name for *_, estimates in each for name in estimates)
     heads = [name for name in METRICS if name in known]
     heads += [name for name in known if name not in heads]
     rows = [
-        WrittenRow(label, who, tuple(_cell(estimates.get(name)) for name in heads))
+        WrittenRow(
+            label,
+            who,
+            tuple(
+                TableCell.of(estimates[name]) if name in estimates else TableCell("-")
+                for name in heads
+            ),
+        )
         for label, who, estimates in each
     ]
     return WrittenTable(tuple(map(heading, heads)), tuple(rows))
 
 
-def _measured(audit: Audit) -> dict[str, Mapping[str, Estimate]]:
+def _written(audit: Audit) -> dict[str, Mapping[str, Estimate]]:
     """Return each metric on all test records, of the server's and clients' models."""
     utility = audit.measured_utility
     if utility.captions:
         return {who: utility.captions.get(who, {}) for who in ("server", "clients")}
     both = {"server": utility.server, "clients": utility.everywhere}
     return {who: {utility.metric: e} if e else {} for who, e in both.items()}
-
-
-def _cell(estimate: Estimate | None) -> TableCell:
-    return TableCell.of(estimate) if estimate else TableCell("-")
 
 
 @dataclass(frozen=True)
@@ -88,26 +92,25 @@ class TrafficRow:
     change: str
 
 
-def traffic_rows(audits: Sequence[Audit], labels: Sequence[str]) -> list[TrafficRow]:
+def traffic_rows(data: ReportData) -> list[TrafficRow]:
     """Return the bytes of a round; none where no model writes."""
-    if not any(map(writes, audits)):
+    if not data.writers.runs:
         return []
-    sent = [(_mean(audit, "bytes_up"), _mean(audit, "bytes_down")) for audit in audits]
+    sent = [
+        tuple(fmean(line[way] for line in a.run.metrics) for way in _WAYS)
+        for a in data.audits
+    ]
     first = sum(sent[0])
     return [
         TrafficRow(
-            label,
+            one.label,
             size(up),
             size(down),
             size(up + down),
             f"{100 * ((up + down) / first - 1):+.1f} %" if number and first else "",
         )
-        for number, (label, (up, down)) in enumerate(zip(labels, sent, strict=True))
+        for number, (one, (up, down)) in enumerate(zip(data.runs, sent, strict=True))
     ]
-
-
-def _mean(audit: Audit, name: str) -> float:
-    return fmean(line[name] for line in audit.run.metrics)
 
 
 def size(count: float | int) -> str:
