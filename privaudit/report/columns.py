@@ -16,6 +16,7 @@ from privaudit.report.report_data import ReportData
 from privaudit.report.tables.other_attacks import either_sign
 from privaudit.report.wording import (
     TableCell,
+    TableRows,
     certified,
     decision,
     heading,
@@ -35,7 +36,6 @@ class ColumnCell:
 
     Attributes:
         number: With its interval; a text has none.
-        counts: What n is, where it is not the same in all columns.
         note: Below it, in the overview and the index.
         badge: In place of the number.
         drawn: The number to draw beside it; None for none.
@@ -44,7 +44,6 @@ class ColumnCell:
     """
 
     number: TableCell
-    counts: str = ""
     note: str = ""
     badge: Badge | None = None
     drawn: Estimate | None = None
@@ -78,6 +77,15 @@ class Column:
 def columns(data: ReportData, place: Place) -> list[Column]:
     """Return the columns of a place, from left to right."""
     return [column for column in _columns(data) if place in column.heads]
+
+
+def results(data: ReportData) -> tuple[list[str], TableRows]:
+    """Return heads and rows of a page's results, which the terminal stacks."""
+    shown = columns(data, "results")
+    rows: TableRows = [
+        (one.label, *(column.cell(one).number for column in shown)) for one in data.runs
+    ]
+    return [column.heads["results"] for column in shown], rows
 
 
 def audit_row(one: Findings, link: str, place: Place = "index") -> dict[str, Any]:
@@ -232,7 +240,7 @@ def _auroc(one: Findings) -> ColumnCell:
     counts = f"n = {_counts(one)}"
     note = Markup("{}, <code>{}</code>").format(counts, one.attack)
     auroc = one.audit.auroc
-    return ColumnCell(TableCell.of(auroc), counts, note, drawn=auroc)
+    return ColumnCell(replace(TableCell.of(auroc), note=counts), note, drawn=auroc)
 
 
 def _counts(one: Findings) -> str:

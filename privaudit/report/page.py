@@ -20,7 +20,7 @@ from privaudit.federated.runs.folder.outputs import (
 from privaudit.recording.origins.scores import ScoredRun
 from privaudit.report import wording
 from privaudit.report.cards import card
-from privaudit.report.columns import audit_row, columns
+from privaudit.report.columns import audit_row, columns, results
 from privaudit.report.decision.advice import advise
 from privaudit.report.decision.badges import Findings
 from privaudit.report.decision.first_screen import first_screen
@@ -36,14 +36,20 @@ from privaudit.report.page_template import render
 from privaudit.report.report_data import ReportData
 from privaudit.report.settings import attack_descriptions, attack_settings, run_settings
 from privaudit.report.tables.attack_table import attack_rows
-from privaudit.report.tables.class_table import class_tables, drawn_sentence
+from privaudit.report.tables.class_table import class_rows, drawn_sentence
+from privaudit.report.tables.leak_by_class import class_sentence
 from privaudit.report.tables.one_run_table import bound_rows
-from privaudit.report.tables.other_attacks import same_columns
+from privaudit.report.tables.other_attacks import both_models, same_columns
 from privaudit.report.tables.parts import part_tables
-from privaudit.report.tables.record_table import most_exposed_of, record_tables
+from privaudit.report.tables.record_table import (
+    level_rows,
+    most_exposed_of,
+    property_rows,
+    record_sentences,
+)
 from privaudit.report.tables.table import headlines
 from privaudit.report.tables.token_grid_table import grid_tables, headline_rows
-from privaudit.report.tables.written_table import traffic_rows, written_table
+from privaudit.report.tables.written_table import traffic_rows, written_rows
 from privaudit.report.wording import TableCell
 
 _SVG = {"roc": to_svg, "closeness": to_svg}  # too large, or too wide, for a phone
@@ -104,7 +110,8 @@ def render_report(
         adversary=wording.adversary(audits[0].scenario.threat),
         labels=[one.label for one in data.runs],
         figures=_figures(data),
-        classes=class_tables(data),
+        classes=class_rows(data),
+        class_sentences=[(one.label, class_sentence(one.classes)) for one in data.runs],
         classes_drawn=drawn_sentence(data),
         shows_records=show_records,
         **_records(data if show_records else ReportData(())),
@@ -160,20 +167,24 @@ def _findings(data: ReportData) -> dict[str, Any]:
 
 def _numbers(data: ReportData) -> dict[str, Any]:
     """Return the tables."""
-    shown = columns(data, "results")
+    shared, differing = run_settings(data)
+    on_both = filter(None, (both_models(audit) for audit in data.audits))
     return {
         "confidence": data.audits[0].auroc.confidence,
         "attack": data.audits[0].headline.attack,
-        "results": [column.head("results") for column in shown],
-        "rows": [
-            (one.label, [column.cell(one) for column in shown]) for one in data.runs
-        ],
+        "results": results(data),
         "attacks_named": headlines(data),
         "attacks": attack_rows(data),
         "bounds": bound_rows(data),
         "parts": part_tables(data),
         "grid": grid_tables(data),
-        "record_tables": record_tables(data),
+        "levels": level_rows(data),
+        "properties": property_rows(data),
+        "exposures": [
+            (one.label, " ".join(sentences))
+            for one in data.runs
+            if (sentences := record_sentences(one.audit))
+        ],
         "same_columns": [
             f"{one.label}: {sentence}"
             for one in data.runs
@@ -182,11 +193,13 @@ def _numbers(data: ReportData) -> dict[str, Any]:
         "slices": SLICES,
         "shares": SHARES,
         "headlines": headline_rows(data),
-        "written": written_table(data),
+        "server_attack": next((clients.attack for clients, _ in on_both), ""),
+        "written": written_rows(data),
         "traffic": traffic_rows(data),
         "attack_settings": attack_settings(data.audits),
         "attack_descriptions": attack_descriptions(data.audits),
-        "settings": run_settings(data.audits),
+        "shared_settings": shared,
+        "differing_settings": differing,
     }
 
 

@@ -294,11 +294,13 @@ class TableCell:
         value: With three decimals, or "unresolved".
         interval: In brackets, or why there is none; empty where nothing was measured.
         counts: What n is.
+        note: Small below it, in a page's table.
     """
 
     value: str
     interval: str = ""
     counts: str = ""
+    note: str = ""
 
     @classmethod
     def of(cls, estimate: Estimate, *, signed: bool = False) -> "TableCell":
@@ -313,14 +315,11 @@ class TableCell:
         return f"{self.value} {self.interval}"
 
 
-@dataclass(frozen=True)
-class AurocRow:
-    """A class of records, or what may go with exposure, as a page shows it."""
+NOTHING = "\N{EN DASH}"  # in a cell
 
-    name: str
-    n: tuple[int, int]
-    auroc: TableCell | None
-    standing: str
+
+TableRows = list[Sequence[str | TableCell]]
+"""Of a page's table: the first cell is the row's head."""
 
 
 def setting(value: Any) -> str:

@@ -1,39 +1,24 @@
 """Leak per class as a page shows it."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from privaudit.report.report_data import ReportData
-from privaudit.report.tables.leak_by_class import MOST_CLASSES, class_sentence
-from privaudit.report.wording import AurocRow, TableCell
+from privaudit.report.tables.leak_by_class import MOST_CLASSES
+from privaudit.report.wording import NOTHING, TableCell, TableRows
 
 
-@dataclass(frozen=True)
-class ClassTable:
-    """The classes of one run."""
-
-    run: str
-    sentence: str
-    rows: Sequence[AurocRow]
-
-
-def class_tables(data: ReportData) -> list[ClassTable]:
-    """Return the tables, in the order of the runs; none where no run has classes."""
-    if not data.have_classes:
-        return []
-    return [
-        ClassTable(
+def class_rows(data: ReportData) -> TableRows:
+    """Return each run's classes; no row where no run has several."""
+    rows: TableRows = [
+        (
             one.label,
-            class_sentence(one.classes),
-            [
-                AurocRow(
-                    c.name, c.n, TableCell.of(c.auroc) if c.auroc else None, c.standing
-                )
-                for c in one.classes
-            ],
+            leak.name,
+            f"{leak.n[0]} + {leak.n[1]}",
+            TableCell.of(leak.auroc) if leak.auroc else NOTHING,
+            leak.standing,
         )
         for one in data.runs
+        for leak in one.classes
     ]
+    return rows if data.have_classes else []
 
 
 def drawn_sentence(data: ReportData) -> str:

@@ -26,7 +26,14 @@ from privaudit.report.tables.other_attacks import (
     both_models,
     gain_of_rebuilding,
 )
-from privaudit.report.wording import heading, interval, point, rate, setting
+from privaudit.report.wording import (
+    TableRows,
+    heading,
+    interval,
+    point,
+    rate,
+    setting,
+)
 from privaudit.statistics.comparisons import holm, p_above_chance
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.verdict import Sampling
@@ -61,11 +68,8 @@ def part_remarks(audit: Audit) -> list[str]:
     return remarks
 
 
-def part_tables(data: ReportData) -> dict[str, list[tuple[str, str, str]]]:
-    """Return tables of the parts that have no sentences here, or both, by title.
-
-    Their rows are a run's label, the name of a number and the number.
-    """
+def part_tables(data: ReportData) -> dict[str, TableRows]:
+    """Return the numbers of the parts without sentences here, or with both, by title."""
     return {
         part.title: [
             (one.label, name, value)

@@ -1,6 +1,5 @@
 """Single records as a page shows them: how many fall to several attacks, and which."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,32 +16,18 @@ from privaudit.auditing.per_record.shared_exposure import SharedExposure
 from privaudit.core.formatting import p_value
 from privaudit.report.report_data import ReportData
 from privaudit.report.tables.other_attacks import ALPHA
-from privaudit.report.wording import AurocRow, TableCell, interval, point, rate
+from privaudit.report.wording import (
+    NOTHING,
+    TableCell,
+    TableRows,
+    interval,
+    point,
+    rate,
+)
 from privaudit.statistics.estimate import Estimate
 
 SHOWN = 20  # of the most exposed records, on a page that shows records
 NO_GUARANTEE = "That is what this signal shows of a record, and no guarantee."
-
-
-@dataclass(frozen=True)
-class LevelRow:
-    """Records that at least so many attacks point at, as a page shows them."""
-
-    attacks: str
-    members: TableCell
-    others: TableCell
-    beyond: TableCell
-    independent: str
-
-
-@dataclass(frozen=True)
-class RecordTable:
-    """The records of one run."""
-
-    run: str
-    sentences: Sequence[str]
-    levels: Sequence[LevelRow]
-    properties: Sequence[AurocRow]
 
 
 @dataclass(frozen=True)
@@ -67,17 +52,36 @@ def record_sentences(audit: Audit) -> list[str]:
     return [*sentences, *_common(found)]
 
 
-def record_tables(data: ReportData) -> list[RecordTable]:
-    """Return the tables, of those runs that have one."""
+def level_rows(data: ReportData) -> TableRows:
+    """Return the shares of records that at least so many attacks point at."""
     return [
-        RecordTable(
+        (
             one.label,
-            record_sentences(one.audit),
-            _level_rows(exposure.shared),
-            [_property_row(found) for found in exposure.properties],
+            f"{level.attacks} of {len(exposure.shared.levels)}",
+            TableCell.of(level.members),
+            TableCell.of(level.others),
+            TableCell.of(level.beyond, signed=True),
+            f"{level.independent:.2g}",
         )
         for one in data.runs
         if (exposure := one.audit.part(RECORD_EXPOSURE)) is not None
+        for level in exposure.shared.levels
+    ]
+
+
+def property_rows(data: ReportData) -> TableRows:
+    """Return what may go with exposure, also properties of too few records."""
+    return [
+        (
+            one.label,
+            found.name,
+            f"{found.n[0]} + {found.n[1]}",
+            TableCell.of(found.auroc) if found.auroc else NOTHING,
+            _standing(found),
+        )
+        for one in data.runs
+        if (exposure := one.audit.part(RECORD_EXPOSURE)) is not None
+        for found in exposure.properties
     ]
 
 
@@ -170,24 +174,11 @@ def _property_text(one: PropertyExposure) -> str:
     return f"{one.name} {point(one.auroc)} {interval(one.auroc)}"
 
 
-def _level_rows(shared: SharedExposure) -> list[LevelRow]:
-    return [
-        LevelRow(
-            f"{one.attacks} of {len(shared.levels)}",
-            TableCell.of(one.members),
-            TableCell.of(one.others),
-            TableCell.of(one.beyond, signed=True),
-            f"{one.independent:.2g}",
-        )
-        for one in shared.levels
-    ]
-
-
-def _property_row(one: PropertyExposure) -> AurocRow:
+def _standing(one: PropertyExposure) -> str:
+    """Say what may be said of a property."""
     if one.auroc is None:
-        return AurocRow(one.name, one.n, None, "unresolved: too few records")
+        return "unresolved: too few records"
     finding = "not distinguishable from 0.5"
     if one.p_value <= ALPHA:
         finding = f"{'more' if one.auroc.value > 0.5 else 'less'} exposed"
-    standing = f"{finding}, p {p_value(one.p_value)}"
-    return AurocRow(one.name, one.n, TableCell.of(one.auroc), standing)
+    return f"{finding}, p {p_value(one.p_value)}"

@@ -9,7 +9,7 @@ from privaudit.auditing.parts.server_model import SERVER_MODEL
 from privaudit.report.decision.badges import Findings
 from privaudit.report.report_data import ReportData
 from privaudit.report.tables.other_attacks import both_models, gain_of_rebuilding
-from privaudit.report.wording import TableCell
+from privaudit.report.wording import TableCell, TableRows
 
 FIRST = 2.0  # the order that is shown open
 GRID = {place.attack: place for place in places()}
@@ -38,17 +38,6 @@ class GridTable:
     order: str
     rows: tuple[GridRow, ...]
     named: int | None
-
-
-@dataclass(frozen=True)
-class HeadlineRow:
-    """One attack on both sorts of models."""
-
-    run: str
-    attack: str
-    server: TableCell
-    client: TableCell
-    difference: TableCell
 
 
 def outside_grid(results: Mapping[str, AttackResult]) -> dict[str, AttackResult]:
@@ -94,13 +83,12 @@ def _is_headline(one: Findings, place: GridCell) -> bool:
     return leak is not None and leak.settings == one.audit.headline.settings
 
 
-def headline_rows(data: ReportData) -> list[HeadlineRow]:
+def headline_rows(data: ReportData) -> TableRows:
     """Return one attack on server and clients, where both were attacked."""
-    rows = []
+    rows: TableRows = []
     for one in data.runs:
         gain, found = gain_of_rebuilding(one.audit), both_models(one.audit)
         if gain is not None and found is not None:
             client, server = (TableCell.of(leak.auroc) for leak in found)
-            change = TableCell.of(gain, signed=True)
-            rows.append(HeadlineRow(one.label, found[0].attack, server, client, change))
+            rows.append((one.label, server, client, TableCell.of(gain, signed=True)))
     return rows

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from privaudit.auditing.attack_result import AttackResult, ClientScores, evaluate_scores
 from privaudit.report.figures.row_figures import class_plot, classes_alt
 from privaudit.report.report_data import ReportData
-from privaudit.report.tables.class_table import class_tables, drawn_sentence
+from privaudit.report.tables.class_table import class_rows, drawn_sentence
 from privaudit.report.tables.leak_by_class import (
     FEWEST,
     MOST_CLASSES,
@@ -129,7 +129,7 @@ def test_of_many_classes_those_with_the_most_records_are_drawn() -> None:
     rows = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert rows == [f"class {n}" for n in range(30 - MOST_CLASSES, 30)]
     assert drawn_sentence(data).startswith("The figure shows the 24 classes")
-    assert len(class_tables(data)[0].rows) == 30
+    assert len(class_rows(data)) == 30
     assert drawn_sentence(reported(many_classes(3))) == ""
 
 

@@ -6,6 +6,7 @@ from privaudit.auditing.parts.one_run import ONE_RUN
 from privaudit.report.figures.epsilon_figure import epsilon_alt, epsilon_plot
 from privaudit.report.report_data import ReportData
 from privaudit.report.tables.one_run_table import bound_rows, one_run_sentences
+from privaudit.report.wording import TableCell
 from tests.privaudit.made_audits import make_audit, make_claimed
 
 
@@ -23,17 +24,24 @@ def test_the_verdict_comes_first_and_then_what_the_canaries_were() -> None:
 
 
 def test_only_the_bound_of_the_verdict_is_named_beforehand() -> None:
-    first, second = bound_rows(ReportData.of([make_claimed(), make_audit()]))
-    assert (first.run, first.named, second.named) == ("dp-fpl", True, False)
-    assert (first.value, first.ceiling, first.counts) == ("0.77", "3.50", "101 + 99")
-    assert (first.confidence, first.delta, first.holds) == ("95 %", "1e-5", "any")
-    assert "refutes nothing" in second.holds
+    data = ReportData.of([make_claimed(), make_audit(), make_audit("coop")])
+    first, second = bound_rows(data)
+    assert [
+        cell.note for _, cell, *_ in (first, second) if isinstance(cell, TableCell)
+    ] == [
+        "named beforehand",
+        "",
+    ]
+    assert first[2:5] == ("0.77", "3.50", "95 %")
+    assert [">1e-5<" in str(first[5]), ">101 + 99<" in str(first[6])] == [True, True]
+    assert first[7] == "any"
+    assert "refutes nothing" in str(second[7])
 
 
 def test_audits_without_canaries_say_nothing() -> None:
     audit = make_audit()
     assert one_run_sentences(audit) == []
-    assert bound_rows(ReportData.of([audit])) == []
+    assert not bound_rows(ReportData.of([audit]))
     assert epsilon_plot(ReportData.of([audit])) is None
 
 

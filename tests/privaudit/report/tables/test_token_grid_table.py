@@ -53,7 +53,7 @@ def test_without_the_servers_model_there_is_one_row_for_a_run(audit: Audit) -> N
     assert [row.who for row in grid_tables(ReportData.of([alone]))[0].rows] == [
         "clients"
     ]
-    assert headline_rows(ReportData.of([alone])) == []
+    assert not headline_rows(ReportData.of([alone]))
     assert rebuilding(alone) == []
 
 
