@@ -3,13 +3,12 @@
 A new column is one entry of :func:`_columns`, with a head for each place where it stands.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from markupsafe import Markup
 
-from privaudit.auditing.audit import Audit
 from privaudit.core.formatting import epsilon, p_value, percent
 from privaudit.report.decision.badges import Badge, Findings
 from privaudit.report.report_data import ReportData
@@ -20,8 +19,6 @@ from privaudit.report.wording import (
     certified,
     decision,
     heading,
-    metric,
-    untrained,
 )
 from privaudit.statistics.estimate import Estimate
 
@@ -115,7 +112,7 @@ def _columns(data: ReportData) -> list[Column]:
     has_sizes = len({audit.auroc.n for audit in audits}) > 1
     return [
         Column({"overview": "Leak", "index": "Leak"}, _leak),
-        *(_utility_columns(audits, by) if metric(audits) else []),
+        *(_utility_columns(data, by) if data.metric else []),
         Column(
             {
                 "run": f"AUROC [{by}]",
@@ -160,12 +157,12 @@ def _columns(data: ReportData) -> list[Column]:
         ),
         Column(_pages("Promise\nε claimed, and certified here"), _promise),
         Column(
-            {"overview": f"Utility\n{f'{metric(audits)}, own'.lstrip(', ')} classes"},
+            {"overview": f"Utility\n{f'{data.metric}, own'.lstrip(', ')} classes"},
             _own_classes,
         ),
         Column(
             {"index": "Utility\nown classes"},
-            lambda one: replace(_own_classes(one), note=metric([one.audit])),
+            lambda one: replace(_own_classes(one), note=ReportData((one,)).metric),
         ),
         Column(_pages("Strongest attack\nAUROC, picked afterwards"), _strongest),
         _text({"index": "Trainer"}, lambda one: one.audit.run.config.trainer),
@@ -192,9 +189,9 @@ def _number(
     return ColumnCell(TableCell.of(estimate, signed=signed))
 
 
-def _utility_columns(audits: Sequence[Audit], by: str) -> list[Column]:
+def _utility_columns(data: ReportData, by: str) -> list[Column]:
     """Return utility on own and on others' classes, and beyond the untrained model."""
-    what, start = heading(metric(audits)), untrained(audits)
+    what, start = heading(data.metric), data.untrained
 
     def others(one: Findings) -> ColumnCell:
         utility = one.audit.utility

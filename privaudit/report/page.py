@@ -39,7 +39,7 @@ from privaudit.report.tables.attack_table import attack_rows
 from privaudit.report.tables.class_table import class_rows, drawn_sentence
 from privaudit.report.tables.leak_by_class import class_sentence
 from privaudit.report.tables.one_run_table import bound_rows
-from privaudit.report.tables.other_attacks import both_models, same_columns
+from privaudit.report.tables.other_attacks import same_columns
 from privaudit.report.tables.parts import part_tables
 from privaudit.report.tables.record_table import (
     level_rows,
@@ -110,9 +110,6 @@ def render_report(
         adversary=wording.adversary(audits[0].scenario.threat),
         labels=[one.label for one in data.runs],
         figures=_figures(data),
-        classes=class_rows(data),
-        class_sentences=[(one.label, class_sentence(one.classes)) for one in data.runs],
-        classes_drawn=drawn_sentence(data),
         shows_records=show_records,
         **_records(data if show_records else ReportData(())),
         **_findings(data),
@@ -150,7 +147,6 @@ def _findings(data: ReportData) -> dict[str, Any]:
             len({len(result.clients) for result in audit.results.values()}) > 1
             for audit in audits
         ),
-        "untrained": wording.untrained(audits),
         "writers": data.writers.runs,
         "privacy": [
             (one.label, one.audit.run.privacy, one.audit.certificate)
@@ -168,16 +164,31 @@ def _findings(data: ReportData) -> dict[str, Any]:
 def _numbers(data: ReportData) -> dict[str, Any]:
     """Return the tables."""
     shared, differing = run_settings(data)
-    on_both = filter(None, (both_models(audit) for audit in data.audits))
+    on_both = (one.both for one in data.runs if one.both)
     return {
+        "attack_settings": attack_settings(data.audits),
+        "attack_descriptions": attack_descriptions(data.audits),
+        "shared_settings": shared,
+        "differing_settings": differing,
         "confidence": data.audits[0].auroc.confidence,
         "attack": data.audits[0].headline.attack,
         "results": results(data),
         "attacks_named": headlines(data),
         "attacks": attack_rows(data),
+        "classes": class_rows(data),
+        "class_sentences": [
+            (one.label, class_sentence(one.classes)) for one in data.runs
+        ],
+        "classes_drawn": drawn_sentence(data),
+        "grid": grid_tables(data),
+        "slices": SLICES,
+        "shares": SHARES,
+        "headlines": headline_rows(data),
+        "server_attack": next((clients.attack for clients, _ in on_both), ""),
+        "written": written_rows(data),
+        "traffic": traffic_rows(data),
         "bounds": bound_rows(data),
         "parts": part_tables(data),
-        "grid": grid_tables(data),
         "levels": level_rows(data),
         "properties": property_rows(data),
         "exposures": [
@@ -190,16 +201,6 @@ def _numbers(data: ReportData) -> dict[str, Any]:
             for one in data.runs
             for sentence in same_columns(one.audit)
         ],
-        "slices": SLICES,
-        "shares": SHARES,
-        "headlines": headline_rows(data),
-        "server_attack": next((clients.attack for clients, _ in on_both), ""),
-        "written": written_rows(data),
-        "traffic": traffic_rows(data),
-        "attack_settings": attack_settings(data.audits),
-        "attack_descriptions": attack_descriptions(data.audits),
-        "shared_settings": shared,
-        "differing_settings": differing,
     }
 
 

@@ -14,7 +14,6 @@ from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
 from privaudit.recording.origins.scores import ScoredRun
 from privaudit.report.decision.badges import Findings
-from privaudit.report.tables.other_attacks import both_models
 from privaudit.report.wording import writes
 
 MOST_RUNS = 7
@@ -77,6 +76,18 @@ class ReportData:
         """The runs whose utility is known."""
         return ReportData(tuple(one for one in self.runs if one.audit.utility))
 
+    @cached_property
+    def metric(self) -> str:
+        """The utility metric: "accuracy", "exact match", "ROUGE-L"; empty if none."""
+        names = (audit.utility.metric for audit in self.audits if audit.utility)
+        return " or ".join(dict.fromkeys(names))
+
+    @cached_property
+    def untrained(self) -> str:
+        """What the model before training is called."""
+        names = {True: "untrained", False: "zero-shot"}
+        return " or ".join(dict.fromkeys(names[writes(a)] for a in self.audits))
+
     @property
     def have_classes(self) -> bool:
         """Whether any run has more than one class."""
@@ -94,7 +105,7 @@ class ReportData:
             return [(one.label, one.audit.headline) for one in self.runs]
         if not writes(audit):
             return list(audit.results.items())[:_MOST_ATTACKS]
-        clients, *server = both_models(audit) or (audit.headline,)
+        clients, *server = self.runs[0].both or (audit.headline,)
         common = [(f"{leak.attack}, server's own model", leak) for leak in server]
         return [(f"{clients.attack}, clients' models", clients), *common]
 

@@ -109,21 +109,9 @@ def writes(audit: Audit) -> bool:
     return audit.utility is not None and audit.utility.metric not in PLAIN
 
 
-def metric(audits: Sequence[Audit]) -> str:
-    """Return the utility metric: "accuracy", "exact match", "ROUGE-L"."""
-    measured = (audit.utility for audit in audits if audit.utility is not None)
-    return " or ".join(dict.fromkeys(utility.metric for utility in measured))
-
-
 def heading(text: str) -> str:
     """Return a text with a capital first letter."""
     return text[:1].upper() + text[1:]
-
-
-def untrained(audits: Sequence[Audit]) -> str:
-    """Return what the model before training is called."""
-    names = {True: "untrained", False: "zero-shot"}
-    return " or ".join(dict.fromkeys(names[writes(audit)] for audit in audits))
 
 
 def adversary(threat: str) -> str:

@@ -17,7 +17,9 @@ from privaudit.core.formatting import epsilon
 from privaudit.report.tables.leak_by_class import ClassLeak, leak_by_class
 from privaudit.report.tables.other_attacks import (
     OtherLeak,
+    both_models,
     either_sign,
+    gain_of_rebuilding,
     separation,
     strongest_attack,
     strongest_other,
@@ -90,6 +92,16 @@ class Findings:
         run, names = self.audit.run, self.class_names
         known = run.class_names if names is None else names
         return leak_by_class(self.audit.headline, known, run.sampling)
+
+    @cached_property
+    def both(self) -> tuple[AttackResult, AttackResult] | None:
+        """The first attack that was made on clients' models and on the server's."""
+        return both_models(self.audit)
+
+    @cached_property
+    def gain(self) -> Estimate | None:
+        """That attack's AUROC on clients less that on the server's own model."""
+        return gain_of_rebuilding(self.audit)
 
     @cached_property
     def other(self) -> OtherLeak | None:

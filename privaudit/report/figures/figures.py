@@ -7,7 +7,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from privaudit.auditing.audit import Audit
 from privaudit.report.figures.figure_style import (
     FAINT,
     INK,
@@ -22,7 +21,7 @@ from privaudit.report.figures.figure_style import (
 from privaudit.report.figures.figure_values import ends, errors, spot, value_text
 from privaudit.report.figures.label_placement import label_points
 from privaudit.report.report_data import MOST_RUNS, ReportData, shortened
-from privaudit.report.wording import metric, privacy_sort, untrained
+from privaudit.report.wording import privacy_sort
 from privaudit.statistics.estimate import Estimate
 
 _MARKERS = {
@@ -63,8 +62,8 @@ def tradeoff_plot(data: ReportData, *, narrow: bool = False) -> Figure:
             _cross(axes, leak, local, paint, _MARKERS[privacy_sort(audit)])
             points.append((leak.value, local.value))
             crosses.append((ends(leak), ends(local)))
-        _tradeoff_axes(axes, audits, crosses)
-        handles = _tradeoff_handles(audits)
+        _tradeoff_axes(axes, data, crosses)
+        handles = _tradeoff_handles(data)
         if many:
             handles = [*_run_handles(data, paints), *handles]
             figure.legend(
@@ -122,9 +121,9 @@ def _cross(axes: Axes, x: Estimate, y: Estimate, paint: str, marker: str) -> Non
 
 
 def _tradeoff_axes(
-    axes: Axes, audits: Sequence[Audit], crosses: Sequence[tuple[Ends, Ends]]
+    axes: Axes, data: ReportData, crosses: Sequence[tuple[Ends, Ends]]
 ) -> None:
-    untrained_rates = (audit.measured_utility.zero_shot for audit in audits)
+    untrained_rates = (audit.measured_utility.zero_shot for audit in data.audits)
     zero_shots = sorted({rate.value for rate in untrained_rates if rate is not None})
     axes.set_xlim(*_room([0.48, 0.56, *(end for x, _ in crosses for end in x)]))
     axes.set_ylim(*_room([*zero_shots, *(end for _, y in crosses for end in y)]))
@@ -132,9 +131,7 @@ def _tradeoff_axes(
     for value in zero_shots:
         axes.axhline(value, color=FAINT, linewidth=1, linestyle=_DASHES, zorder=1)
     axes.set_xlabel("Leakage: AUROC of the attack   (0.5: chance; right: leaks more)")
-    axes.set_ylabel(
-        f"Utility: {metric(audits)} on a client's\nown classes   (up: better)"
-    )
+    axes.set_ylabel(f"Utility: {data.metric} on a client's\nown classes   (up: better)")
 
 
 def _room(values: Sequence[float]) -> Ends:
@@ -156,14 +153,14 @@ def _run_handles(data: ReportData, paints: Sequence[str]) -> list[Line2D]:
     ]
 
 
-def _tradeoff_handles(audits: Sequence[Audit]) -> list[Line2D]:
-    sorts = {privacy_sort(audit) for audit in audits}
+def _tradeoff_handles(data: ReportData) -> list[Line2D]:
+    sorts = {privacy_sort(audit) for audit in data.audits}
     entries = [
         Line2D([], [], color=FAINT, marker=marker, linestyle="", label=sort)
         for sort, marker in _MARKERS.items()
         if sort in sorts
     ]
-    if any(audit.measured_utility.zero_shot is not None for audit in audits):
-        line = Line2D([], [], color=FAINT, linestyle=_DASHES, label=untrained(audits))
+    if any(a.measured_utility.zero_shot is not None for a in data.audits):
+        line = Line2D([], [], color=FAINT, linestyle=_DASHES, label=data.untrained)
         entries.append(line)
     return [*entries, Line2D([], [], color=INK, label="random guessing")]

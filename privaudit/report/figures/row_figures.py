@@ -29,7 +29,6 @@ from privaudit.report.figures.figure_style import (
 from privaudit.report.figures.figure_values import errors, spot, value_text
 from privaudit.report.report_data import ReportData, shortened
 from privaudit.report.tables.leak_by_class import MOST_CLASSES
-from privaudit.report.tables.other_attacks import both_models, gain_of_rebuilding
 from privaudit.report.tables.record_table import tested_properties
 from privaudit.report.tables.token_grid_table import outside_grid
 from privaudit.report.wording import interval, point
@@ -354,11 +353,7 @@ def server_plot(data: ReportData) -> Figure | None:
 
     Runs in which the server's model was not attacked are left out; None if that is all.
     """
-    rows = {
-        one.label: both
-        for one in data.runs
-        if gain_of_rebuilding(one.audit) and (both := both_models(one.audit))
-    }
+    rows = {one.label: one.both for one in data.runs if one.gain and one.both}
     if not rows:
         return None
     names = ("on the clients' reconstructed models", "on the server's own model")
@@ -374,9 +369,9 @@ def server_plot(data: ReportData) -> Figure | None:
 def server_alt(data: ReportData) -> str:
     """Say what :func:`server_plot` shows, for those who do not see it."""
     parts = [
-        f"{one.label}: clients' {both[0].auroc}, server's {both[1].auroc}"
+        f"{one.label}: clients' {one.both[0].auroc}, server's {one.both[1].auroc}"
         for one in data.runs
-        if (both := both_models(one.audit))
+        if one.both
     ]
     return f"AUROC on clients' and on the server's model. {'; '.join(parts)}."
 

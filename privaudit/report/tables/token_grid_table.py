@@ -8,7 +8,6 @@ from privaudit.auditing.default_attacks import ALPHAS, SHARES, SLICES, GridCell,
 from privaudit.auditing.parts.server_model import SERVER_MODEL
 from privaudit.report.decision.badges import Findings
 from privaudit.report.report_data import ReportData
-from privaudit.report.tables.other_attacks import both_models, gain_of_rebuilding
 from privaudit.report.wording import TableCell, TableRows
 
 FIRST = 2.0  # the order that is shown open
@@ -87,8 +86,8 @@ def headline_rows(data: ReportData) -> TableRows:
     """Return one attack on server and clients, where both were attacked."""
     rows: TableRows = []
     for one in data.runs:
-        gain, found = gain_of_rebuilding(one.audit), both_models(one.audit)
-        if gain is not None and found is not None:
-            client, server = (TableCell.of(leak.auroc) for leak in found)
-            rows.append((one.label, server, client, TableCell.of(gain, signed=True)))
+        if one.gain is not None and one.both is not None:
+            client, server = (TableCell.of(leak.auroc) for leak in one.both)
+            gain = TableCell.of(one.gain, signed=True)
+            rows.append((one.label, server, client, gain))
     return rows

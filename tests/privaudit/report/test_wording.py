@@ -7,6 +7,7 @@ import pytest
 from privaudit.core import formatting
 from privaudit.federated.transcripts.threat_models import THREATS
 from privaudit.report import wording
+from privaudit.report.report_data import ReportData
 from privaudit.statistics.estimate import Estimate, unresolved
 from tests.privaudit.made_audits import make_audit, make_writer
 
@@ -106,10 +107,10 @@ def test_what_is_measured_is_called_by_its_name() -> None:
 
 def test_headings_name_every_metric_and_what_was_not_trained() -> None:
     both = [make_audit(), make_writer()]
-    assert wording.heading(wording.metric(both)) == "Accuracy or ROUGE-L"
-    assert wording.heading(wording.metric(both[1:])) == "ROUGE-L"
-    assert wording.untrained(both[:1]) == "zero-shot"
-    assert wording.untrained(both) == "zero-shot or untrained"
+    assert wording.heading(ReportData.of(both).metric) == "Accuracy or ROUGE-L"
+    assert ReportData.of(both[1:]).metric == "ROUGE-L"
+    assert ReportData.of(both[:1]).untrained == "zero-shot"
+    assert ReportData.of(both).untrained == "zero-shot or untrained"
     assert wording.heading("") == ""
 
 
