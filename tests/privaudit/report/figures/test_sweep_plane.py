@@ -103,7 +103,7 @@ def test_numbers_are_written_as_csv_and_json(weighed: Tradeoff, tmp_path: Path) 
     read = json.loads((tmp_path / "sweep.json").read_text())
     assert [c["dominated"] for c in read["cells"]] == [True, True, False, True]
     assert read["cells"][2]["tpr"]["n"] == [1250, 1250]
-    assert "scores" not in read["plane_points"][0]
+    assert "scores" not in read["points"][0]
 
 
 def test_the_rate_at_one_percent_is_of_all_seeds_or_says_what_is_missing(
