@@ -224,7 +224,7 @@ def _tpr_column(rate: float, *, is_first: bool) -> Column:
             "run": f"TPR at FPR\n{text}" if is_first else text,
             "results": f"TPR at FPR {text}\nmembers found, at so many false alarms",
         },
-        lambda one: _number(one.audit.headline.tpr_at_fpr[rate]),
+        lambda one: _number(one.audit.headline.tpr_at_fpr.get(rate)),
         "tpr",
     )
 
