@@ -4,20 +4,21 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from privaudit.auditing.audit import Audit
 from privaudit.report import wording
-from privaudit.report.decision.badges import leak_badge, promise_badge
+from privaudit.report.decision.badges import Findings
 from privaudit.report.tables.one_run_table import claim_kind, one_run_sentences
-from privaudit.report.tables.other_attacks import others_sentence
 from privaudit.report.tables.parts import card_paragraphs
 
 
-def summary(audits: Sequence[Audit]) -> str:
+def summary(runs: Sequence[Findings]) -> str:
     """Say in one sentence how many runs leak."""
-    if len(audits) == 1:
+    if len(runs) == 1:
         return ""
-    kinds = Counter[str](audit.headline.verdict.kind for audit in audits)
-    return f"Of {len(audits)} runs, {counted(kinds)}.{_hidden(audits)}{_claims(audits)}"
+    kinds = Counter[str](one.audit.verdict.kind for one in runs)
+    claims = Counter[str](filter(None, (claim_kind(one.audit) for one in runs)))
+    tally = ", ".join(f"{count} {kind}" for kind, count in claims.items())
+    asked = f" Claims on ε: {tally}." if claims else ""
+    return f"Of {len(runs)} runs, {counted(kinds)}.{_hidden(runs)}{asked}"
 
 
 def counted(kinds: Mapping[str, int]) -> str:
@@ -34,33 +35,26 @@ def counted(kinds: Mapping[str, int]) -> str:
     )
 
 
-def _claims(audits: Sequence[Audit]) -> str:
-    """Say what was found about claimed epsilons, where that was asked."""
-    kinds = Counter[str](filter(None, map(claim_kind, audits)))
-    if not kinds:
-        return ""
-    tally = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-    return f" Claims on ε: {tally}."
-
-
-def _hidden(audits: Sequence[Audit]) -> str:
+def _hidden(runs: Sequence[Findings]) -> str:
     """Say of how many runs that are not said to leak another attack says so."""
-    quiet = [audit for audit in audits if audit.headline.verdict.kind != "leaks"]
-    count = sum(1 for audit in quiet if others_sentence(audit))
+    quiet = [one for one in runs if one.audit.verdict.kind != "leaks"]
+    count = sum(one.other is not None for one in quiet)
     if not count:
         return ""
-    rest = "them" if len(quiet) == len(audits) else "the others"
+    rest = "them" if len(quiet) == len(runs) else "the others"
     return f" In {count} of {rest}, another attack shows a leak."
 
 
-def card(label: str, audit: Audit) -> dict[str, Any]:
+def card(one: Findings) -> dict[str, Any]:
     """Return a run's verdict in plain words."""
+    audit, wider = one.audit, one.audit.headline.auroc_new_clients
+    beyond = f"As a statement on other clients like these: {wording.interval(wider)}."
     return {
-        "label": label,
-        "leak": leak_badge(audit),
-        "promise": promise_badge(audit),
+        "label": one.label,
+        "leak": one.leak,
+        "promise": one.promise,
         "unproved": audit.assurance.sentence,
-        "others": wording.heading(others_sentence(audit)),
+        "others": wording.heading(one.others),
         "picked": len(audit.results) > 2,
         "one_run": one_run_sentences(audit),
         "finding": wording.finding(audit),
@@ -68,17 +62,9 @@ def card(label: str, audit: Audit) -> dict[str, Any]:
         "attacked": wording.attacked(audit),
         "budget": audit.budget.sentence if audit.budget else "",
         "tried": wording.tried(audit) if audit.run.is_stored else "",
-        "beyond": _beyond(audit),
+        "beyond": "" if wider.unresolved else beyond,
         "remote_code": wording.remote_code(audit),
         "parts": card_paragraphs(audit),
-        "use": wording.use(audit),
+        "utility": wording.utility_sentence(audit),
         "proof": wording.proof(audit),
     }
-
-
-def _beyond(audit: Audit) -> str:
-    """Return the interval for clients that were not attacked; empty if there is none."""
-    wider = audit.headline.auroc_new_clients
-    if wider.unresolved:
-        return ""
-    return f"As a statement on other clients like these: {wording.interval(wider)}."

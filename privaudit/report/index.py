@@ -11,10 +11,9 @@ from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.core.storage import read_bytes, write_bytes
 from privaudit.federated.runs.runs import Run
 from privaudit.report.cards import counted
-from privaudit.report.decision.badges import audit_rank
-from privaudit.report.decision.rows import audit_row
-from privaudit.report.labels import run_labels
+from privaudit.report.columns import audit_row, columns
 from privaudit.report.page_template import MADE_BY, render
+from privaudit.report.report_data import ReportData
 
 INDEX = "index.html"
 Titled = Sequence[tuple[str, Path]]
@@ -54,7 +53,7 @@ def write_index(
 ) -> Path:
     """Write index.html, and return it.
 
-    The worst comes first, as :func:`audit_rank` says.
+    The worst comes first, by their :attr:`Findings.rank`.
 
     Args:
         folder: Links are relative to it.
@@ -66,29 +65,19 @@ def write_index(
     Raises:
         StorageError: The folder cannot be written.
     """
-    labels = labels_by_run([one.audit for one in entries])
-    ordered = sorted(entries, key=lambda one: audit_rank(one.audit))
+    data = ReportData.of([entry.audit for entry in entries])
+    pages = {id(entry.audit): _relative(entry.page, folder) for entry in entries}
     page = render(
         "index.html.jinja",
-        summary=audits_summary([one.audit for one in entries]),
-        rows=[
-            audit_row(
-                one.audit, labels[one.audit.run.path], _relative(one.page, folder)
-            )
-            for one in ordered
-        ],
+        summary=audits_summary(data.audits),
+        columns=columns(data, "index"),
+        rows=[audit_row(one, pages[id(one.audit)]) for one in data.worst_first],
         unaudited=[(run.name, _why(run)) for run in unaudited],
         together=_linked(together, folder),
         sweeps=_linked(sweeps, folder),
     )
     write_bytes(folder / INDEX, page.encode())
     return folder / INDEX
-
-
-def labels_by_run(audits: Sequence[Audit]) -> dict[Path, str]:
-    """Return each run's label, which is the same in all its audits."""
-    runs = {audit.run.path: audit for audit in audits}
-    return dict(zip(runs, run_labels(list(runs.values())), strict=True))
 
 
 def audits_summary(audits: Sequence[Audit]) -> str:

@@ -1,10 +1,11 @@
 """The report: one HTML page that needs no network and no other file."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
+from matplotlib.figure import Figure
 
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.default_attacks import SHARES, SLICES
@@ -19,55 +20,37 @@ from privaudit.federated.runs.folder.outputs import (
 from privaudit.recording.origins.scores import ScoredRun
 from privaudit.report import wording
 from privaudit.report.cards import card
+from privaudit.report.columns import audit_row, columns, results
 from privaudit.report.decision.advice import advise
-from privaudit.report.decision.badges import audit_rank
+from privaudit.report.decision.badges import Findings
 from privaudit.report.decision.first_screen import first_screen
-from privaudit.report.decision.rows import audit_row
-from privaudit.report.figures.attacks_figure import (
-    attacks_alt,
-    attacks_plot,
-    on_some_clients,
-)
+from privaudit.report.figures import row_figures
 from privaudit.report.figures.epsilon_figure import epsilon_alt, epsilon_plot
 from privaudit.report.figures.figure_style import both_widths, to_svg
-from privaudit.report.figures.figures import drawn_runs, tradeoff_svg, undrawn
-from privaudit.report.figures.pair_figure import (
-    closeness_alt,
-    closeness_plot,
-    server_alt,
-    server_plot,
-)
+from privaudit.report.figures.figures import tradeoff_svg
 from privaudit.report.figures.roc_figure import roc_alt, roc_plot
 from privaudit.report.figures.rounds_figure import rounds_alt, rounds_plot
-from privaudit.report.figures.row_figures import (
-    class_plot,
-    classes_alt,
-    client_plot,
-    clients_alt,
-    exposure_alt,
-    exposure_plot,
-    properties_alt,
-    property_plot,
-)
 from privaudit.report.galleries.captions import exposed_captions
 from privaudit.report.galleries.pictures import galleries, read_pictures
-from privaudit.report.labels import NamedAudits
 from privaudit.report.page_template import render
+from privaudit.report.report_data import ReportData
 from privaudit.report.settings import attack_descriptions, attack_settings, run_settings
 from privaudit.report.tables.attack_table import attack_rows
-from privaudit.report.tables.class_table import class_tables, classes_of, drawn_sentence
-from privaudit.report.tables.leak_by_class import ClassLeak
+from privaudit.report.tables.class_table import class_rows, drawn_sentence
+from privaudit.report.tables.leak_by_class import class_sentence
 from privaudit.report.tables.one_run_table import bound_rows
 from privaudit.report.tables.other_attacks import same_columns
 from privaudit.report.tables.parts import part_tables
 from privaudit.report.tables.record_table import (
-    NamedRecord,
+    level_rows,
     most_exposed_of,
-    record_tables,
+    property_rows,
+    record_sentences,
 )
-from privaudit.report.tables.table import TableCell, headlines, tradeoff_rows
+from privaudit.report.tables.table import headlines
 from privaudit.report.tables.token_grid_table import grid_tables, headline_rows
-from privaudit.report.tables.written_table import traffic_rows, written_table
+from privaudit.report.tables.written_table import traffic_rows, written_rows
+from privaudit.report.wording import TableCell
 
 _SVG = {"roc": to_svg, "closeness": to_svg}  # too large, or too wide, for a phone
 Names = Sequence[Sequence[str]]  # of each audit's classes
@@ -120,155 +103,140 @@ def render_report(
             f"{': ' if scenarios else ''}{', '.join(scenarios)}. Write one report per "
             "scenario, with at least one audit."
         )
-    audits = NamedAudits(audits)
-    labels, classes = audits.labels, classes_of(audits, class_names)
-    drawn = drawn_runs(audits)
+    data = ReportData.of(audits, class_names)
     return render(
         "report.html.jinja",
         scenario=audits[0].scenario,
         adversary=wording.adversary(audits[0].scenario.threat),
-        labels=labels,
-        figures=_plane(audits)
-        | _figures(audits.only(drawn), [classes[place] for place in drawn]),
-        classes=class_tables(classes, labels) if _have_classes(classes) else [],
-        classes_drawn=drawn_sentence(classes),
+        labels=[one.label for one in data.runs],
+        figures=_figures(data),
         shows_records=show_records,
-        exposed=galleries(audits, labels) if show_records else {},
-        read=read_pictures(audits, labels) if show_records else {},
-        captions=_captions(audits, labels) if show_records else {},
-        named_records=_named_records(audits, labels) if show_records else {},
-        **_findings(audits, labels),
-        **_numbers(audits, labels),
+        **_records(data if show_records else ReportData(())),
+        **_findings(data),
+        **_numbers(data),
     )
 
 
-def _findings(audits: Sequence[Audit], labels: Sequence[str]) -> dict[str, Any]:
-    """Return what is said in words, above the tables."""
-    pairs = list(zip(labels, audits, strict=True))
-    worst_first = sorted(pairs, key=lambda pair: audit_rank(pair[1]))
-    advice = advise(audits, labels)
+def _records(data: ReportData) -> dict[str, Any]:
+    """Return pictures, captions and positions of the most exposed records."""
+    exposed = [(one.label, most_exposed_of(one.audit)) for one in data.runs]
     return {
-        "screen": first_screen(audits, labels, advice),
+        "exposed": galleries(data),
+        "read": read_pictures(data),
+        "captions": {
+            one.label: exposed_captions(one.audit) for one in data.writers.runs
+        },
+        "named_records": {label: records for label, records in exposed if records},
+    }
+
+
+def _findings(data: ReportData) -> dict[str, Any]:
+    """Return what is said in words, above the tables."""
+    audits, advice = data.audits, advise(data)
+    return {
+        "screen": first_screen(data, advice),
         "advice": advice,
-        "overview": [
-            audit_row(audit, label, f"#run-{place}")
-            for place, (label, audit) in enumerate(worst_first, start=1)
+        "overview": columns(data, "overview"),
+        "overview_rows": [
+            audit_row(one, f"#run-{place}", "overview")
+            for place, one in enumerate(data.worst_first, start=1)
         ],
-        "cards": [card(label, audit) for label, audit in worst_first],
-        "undrawn": undrawn(audits),
-        "some_clients": on_some_clients(audits),
-        "metric": wording.metric(audits),
-        "untrained": wording.untrained(audits),
-        "writers": [audit for audit in audits if wording.writes(audit)],
+        "cards": list(map(card, data.worst_first)),
+        "undrawn": data.undrawn,
+        "some_clients": any(
+            len({len(result.clients) for result in audit.results.values()}) > 1
+            for audit in audits
+        ),
+        "writers": data.writers.runs,
         "privacy": [
-            (label, audit.run.privacy, audit.certificate) for label, audit in pairs
+            (one.label, one.audit.run.privacy, one.audit.certificate)
+            for one in data.runs
         ],
-        "rebuilt": [_rebuilt(label, a) for label, a in pairs if not _is_given(a)],
+        "rebuilt": [
+            _rebuilt(one)
+            for one in data.runs
+            if not isinstance(one.audit.run, ScoredRun)  # no model was rebuilt
+        ],
         "by_coin": all(audit.run.sampling == "coin" for audit in audits),
     }
 
 
-def _numbers(audits: Sequence[Audit], labels: Sequence[str]) -> dict[str, Any]:
+def _numbers(data: ReportData) -> dict[str, Any]:
     """Return the tables."""
+    shared, differing = run_settings(data)
+    on_both = (one.both for one in data.runs if one.both)
     return {
-        "rows": tradeoff_rows(audits),
-        "attacks_named": headlines(audits),
-        "attacks": attack_rows(audits, labels),
-        "bounds": bound_rows(audits, labels),
-        "parts": part_tables(audits, labels),
-        "grid": grid_tables(audits, labels),
-        "record_tables": record_tables(audits),
-        "same_columns": [
-            f"{label}: {sentence}"
-            for label, audit in zip(labels, audits, strict=True)
-            for sentence in same_columns(audit)
+        "attack_settings": attack_settings(data.audits),
+        "attack_descriptions": attack_descriptions(data.audits),
+        "shared_settings": shared,
+        "differing_settings": differing,
+        "confidence": data.audits[0].auroc.confidence,
+        "attack": data.audits[0].headline.attack,
+        "results": results(data),
+        "attacks_named": headlines(data),
+        "attacks": attack_rows(data),
+        "classes": class_rows(data),
+        "class_sentences": [
+            (one.label, class_sentence(one.classes)) for one in data.runs
         ],
+        "classes_drawn": drawn_sentence(data),
+        "grid": grid_tables(data),
         "slices": SLICES,
         "shares": SHARES,
-        "headlines": headline_rows(audits, labels),
-        "written": written_table(audits, labels),
-        "traffic": traffic_rows(audits, labels),
-        "attack_settings": attack_settings(audits),
-        "attack_descriptions": attack_descriptions(audits),
-        "settings": run_settings(audits),
+        "headlines": headline_rows(data),
+        "server_attack": next((clients.attack for clients, _ in on_both), ""),
+        "written": written_rows(data),
+        "traffic": traffic_rows(data),
+        "bounds": bound_rows(data),
+        "parts": part_tables(data),
+        "levels": level_rows(data),
+        "properties": property_rows(data),
+        "exposures": [
+            (one.label, " ".join(sentences))
+            for one in data.runs
+            if (sentences := record_sentences(one.audit))
+        ],
+        "same_columns": [
+            f"{one.label}: {sentence}"
+            for one in data.runs
+            for sentence in same_columns(one.audit)
+        ],
     }
 
 
-def _figures(
-    audits: Sequence[Audit], classes: Sequence[Sequence[ClassLeak]]
-) -> dict[str, Markup]:
-    """Return the pictures by name, those that there is something to draw of.
-
-    Args:
-        audits: Those that pictures have room for.
-        classes: Of each.
-    """
-    writers = [audit for audit in audits if wording.writes(audit)]
-    drawn = {
-        "roc": (roc_plot(audits), roc_alt(audits)),
-        "clients": (
-            client_plot(audits) if _have_clients(audits) else None,
-            clients_alt(audits),
-        ),
-        "classes": (
-            class_plot(audits, classes) if _have_classes(classes) else None,
-            classes_alt(audits, classes),
-        ),
-        "server": (server_plot(writers), server_alt(writers)),
-        "closeness": (closeness_plot(writers), closeness_alt(writers)),
-        "attacks": (attacks_plot(audits), attacks_alt(audits)),
-        "rounds": (rounds_plot(audits), rounds_alt(audits)),
-        "exposure": (exposure_plot(audits), exposure_alt(audits)),
-        "properties": (property_plot(audits), properties_alt(audits)),
-        "epsilon": (epsilon_plot(audits), epsilon_alt(audits)),
-    }
-    return {
-        name: Markup(_SVG.get(name, both_widths)(figure, name, what))  # text is paths
-        for name, (figure, what) in drawn.items()
-        if figure is not None
-    }
+_Plot = Callable[[ReportData], Figure | None]
+_FIGURES: Mapping[str, tuple[_Plot, Callable[[ReportData], str]]] = {
+    "roc": (roc_plot, roc_alt),
+    "clients": (row_figures.client_plot, row_figures.clients_alt),
+    "classes": (row_figures.class_plot, row_figures.classes_alt),
+    "server": (row_figures.server_plot, row_figures.server_alt),
+    "closeness": (row_figures.closeness_plot, row_figures.closeness_alt),
+    "attacks": (row_figures.attacks_plot, row_figures.attacks_alt),
+    "rounds": (rounds_plot, rounds_alt),
+    "exposure": (row_figures.exposure_plot, row_figures.exposure_alt),
+    "properties": (row_figures.property_plot, row_figures.properties_alt),
+    "epsilon": (epsilon_plot, epsilon_alt),
+}
+_OF_WRITERS = ("server", "closeness")
 
 
-def _plane(audits: NamedAudits) -> dict[str, Markup]:
-    """Return the trade-off of all runs whose utility is known."""
-    useful = audits.only([p for p, one in enumerate(audits) if one.utility is not None])
-    return {"tradeoff": Markup(tradeoff_svg(useful, "tradeoff"))} if useful else {}
+def _figures(data: ReportData) -> dict[str, Markup]:
+    """Return the pictures by name, those that there is something to draw of."""
+    useful, figures = data.useful, dict[str, Markup]()
+    if useful.runs:
+        figures["tradeoff"] = Markup(tradeoff_svg(useful, "tradeoff"))
+    for name, (plot, alt) in _FIGURES.items():
+        drawn = data.drawn.writers if name in _OF_WRITERS else data.drawn
+        figure = plot(drawn)
+        if figure is not None:
+            svg = _SVG.get(name, both_widths)(figure, name, alt(drawn))
+            figures[name] = Markup(svg)  # drawn here: text is escaped
+    return figures
 
 
-def _captions(audits: Sequence[Audit], labels: Sequence[str]) -> dict[str, Markup]:
-    """Return the most and least exposed captions by run, where models write."""
-    return {
-        label: exposed_captions(audit)
-        for label, audit in zip(labels, audits, strict=True)
-        if wording.writes(audit)
-    }
-
-
-def _named_records(
-    audits: Sequence[Audit], labels: Sequence[str]
-) -> dict[str, list[NamedRecord]]:
-    """Return the records that lose most, by run, where any are known."""
-    found = zip(labels, map(most_exposed_of, audits), strict=True)
-    return {label: records for label, records in found if records}
-
-
-def _is_given(audit: Audit) -> bool:
-    """Say whether an audit is of scores alone, so that no model was rebuilt."""
-    return isinstance(audit.run, ScoredRun)
-
-
-def _have_clients(audits: Sequence[Audit]) -> bool:
-    """Say whether any record is known to be another client's than others are."""
-    return any(len(audit.headline.clients) > 1 for audit in audits)
-
-
-def _have_classes(classes: Sequence[Sequence[ClassLeak]]) -> bool:
-    return any(len(leaks) > 1 for leaks in classes)
-
-
-def _rebuilt(label: str, audit: Audit) -> dict[str, Any]:
+def _rebuilt(one: Findings) -> dict[str, Any]:
     """Return how close an adversary's model of a client is to the client's."""
-    fidelity = audit.part(CLOSENESS)
+    fidelity = one.audit.part(CLOSENESS)
     close = fidelity.closeness
     pairs = close and (
         (close.cosine, close.cosine_null),
@@ -276,7 +244,7 @@ def _rebuilt(label: str, audit: Audit) -> dict[str, Any]:
         (close.agreement, close.agreement_null),
     )
     return {
-        "label": label,
+        "label": one.label,
         "missing": "; ".join(fidelity.missing) or "nothing",
         "staleness": fidelity.staleness,
         "measured": [

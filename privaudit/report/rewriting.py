@@ -14,7 +14,6 @@ from privaudit.auditing.scenario import find_plan
 from privaudit.auditing.storage.load import StoredAudit, read_audit, stored_scenarios
 from privaudit.auditing.storage.restore import restore_audit
 from privaudit.core.errors import MissingFileError, PrivauditError, TranscriptError
-from privaudit.evaluation.tradeoff.result import Tradeoff
 from privaudit.evaluation.tradeoff.stored_sweep import SWEEP, read_sweep
 from privaudit.federated.runs.folder.own_files import refuse_link
 from privaudit.federated.runs.folder.run_names import (
@@ -98,27 +97,18 @@ def rewrite_reports(
         audited = {one.run.path.resolve() for one in stored}
         rest = [run for place, run in subjects.runs.items() if place not in audited]
         together = _write_together(stored, audits, home)
-        page = write_index(home, entries, rest, together, _titled(pages, sweeps))
+        titles = [
+            f"{place.name}: {len(tradeoff.cells)} cells, {len(tradeoff.points)} runs"
+            for place, tradeoff in sweeps.items()
+        ]
+        titled = list(zip(titles, pages, strict=True))
+        page = write_index(home, entries, rest, together, titled)
     if damaged:
         raise TranscriptError(
             f"{page} is written, without {len(damaged)} of "
             f"{len(stored) + len(damaged)} audits. The first of them: {damaged[0]}"
         )
     return page
-
-
-def _titled(
-    pages: Sequence[Path], sweeps: dict[Path, Tradeoff]
-) -> list[tuple[str, Path]]:
-    """Return each sweep's page, with what it is of."""
-    pairs = zip(pages, sweeps.items(), strict=True)
-    return [
-        (
-            f"{place.name}: {len(tradeoff.cells)} cells, {len(tradeoff.points)} runs",
-            page,
-        )
-        for page, (place, tradeoff) in pairs
-    ]
 
 
 def _subjects(names: Sequence[str], folder: Path | None) -> _Subjects:

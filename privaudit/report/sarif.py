@@ -104,10 +104,8 @@ def _in_run(run: "Run", setting: str) -> SettingLine:
     """Return the line of run.json that holds a setting, or its first."""
     lines = read_bytes(run.path / "run.json").decode().splitlines()
     line_numbers = [n for n, line in enumerate(lines, 1) if f'"{setting}":' in line]
-    path = (run.path / "run.json").resolve()
-    here = Path.cwd()
-    inside = path.is_relative_to(here)
-    file = path.relative_to(here) if inside else path
+    path, here = (run.path / "run.json").resolve(), Path.cwd()
+    file = path.relative_to(here) if path.is_relative_to(here) else path
     return SettingLine(file.as_posix(), line_numbers[0] if line_numbers else 1)
 
 
@@ -132,16 +130,13 @@ def _location(full_name: str, name: str, place: SettingLine | None) -> Json:
         ]
     }
     if place is not None:
+        file = Path(place.file)
+        uri = file.as_uri() if file.is_absolute() else quote(place.file)
         location["physicalLocation"] = {
-            "artifactLocation": {"uri": _uri(place.file)},
+            "artifactLocation": {"uri": uri},
             "region": {"startLine": place.line},
         }
     return location
-
-
-def _uri(file: str) -> str:
-    """Return a relative reference, or a file's URI where the path is absolute."""
-    return Path(file).as_uri() if Path(file).is_absolute() else quote(file)
 
 
 def _fingerprint(mark: Sequence[str]) -> str:

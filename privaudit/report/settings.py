@@ -1,7 +1,6 @@
 """How runs and attacks were set up, for the page."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from privaudit.auditing.audit import Audit, last_rounds
@@ -9,36 +8,32 @@ from privaudit.auditing.named_attacks import description
 from privaudit.core.provenance import NOT_STATED, Provenance, in_words
 from privaudit.federated.runs.ledger import known_by
 from privaudit.federated.runs.runs import Run
+from privaudit.report.report_data import ReportData
 from privaudit.report.tables.token_grid_table import outside_grid
-from privaudit.report.wording import setting
+from privaudit.report.wording import TableRows, setting
 
 
-@dataclass(frozen=True)
-class Settings:
-    """The settings of several runs.
+def run_settings(data: ReportData) -> tuple[dict[str, str], TableRows]:
+    """Return how the runs were made, and what came of it that is no result.
 
-    Attributes:
-        shared: What is the same in all of them, by name.
-        differing: By name, one value for each run; "-" where a run has no such setting.
+    What is the same in all of them, by name; and rows of what differs, "-" where a
+    run has no such setting.
     """
-
-    shared: Mapping[str, str]
-    differing: Mapping[str, Sequence[str]]
-
-
-def run_settings(audits: Sequence[Audit]) -> Settings:
-    """Return how the runs were made, and what came of it that is no result."""
-    each = [_of_run(audit) for audit in audits]
+    each = [_of_run(audit) for audit in data.audits]
     names = list(dict.fromkeys(name for fields in each for name in fields))
     table = {name: [fields.get(name, "-") for fields in each] for name in names}
-    shared = {name: v[0] for name, v in table.items() if len(set(v)) == 1}
-    return Settings(shared, {n: v for n, v in table.items() if n not in shared})
+    shared = {n: v[0] for n, v in table.items() if len(set(v)) == 1}
+    rows: TableRows = [
+        (n.replace("_", " "), *v) for n, v in table.items() if n not in shared
+    ]
+    return shared, rows
 
 
 def _of_run(audit: Audit) -> dict[str, str]:
     run = audit.run
     fields = run.config.described()
     trainer_settings = fields.pop("settings")
+    plugins: Mapping[str, str] = run.header.get("plugins", {})
     shown: dict[str, Any] = {
         "run": run.name,
         "written by": f"privaudit {run.header.get('privaudit', '?')}",
@@ -46,7 +41,7 @@ def _of_run(audit: Audit) -> dict[str, str]:
         "equal bytes": run.why_not_repeatable,
         **_computed(audit),
         "trainer": fields.pop("trainer"),
-        **{f"{kind} from": package for kind, package in _plugins(run).items()},
+        **{f"{kind} from": package for kind, package in plugins.items()},
         **{f"trainer: {name}": value for name, value in trainer_settings.items()},
         **fields,
         "members": _coins(run),
@@ -83,8 +78,8 @@ def _of_rounds(audit: Audit) -> dict[str, Any]:
     return {
         "attack seed": audit.seed,
         **_of_last_rounds(audit),
-        "bytes sent up, all rounds": _total(metrics, "bytes_up"),
-        "bytes sent down, all rounds": _total(metrics, "bytes_down"),
+        "bytes sent up, all rounds": f"{sum(line['bytes_up'] for line in metrics):,}",
+        "bytes sent down, all rounds": f"{sum(n['bytes_down'] for n in metrics):,}",
         "masked with": masked_with(metrics),
     }
 
@@ -97,12 +92,6 @@ def masked_with(metrics: Sequence[Mapping[str, Any]]) -> str:
         f"{neighbours} neighbours each, threshold {threshold}"
         for neighbours, threshold in sorted(drawn)
     )
-
-
-def _plugins(run: Run) -> Mapping[str, str]:
-    """Return which packages other than this one provided what the run used, by kind."""
-    plugins: Mapping[str, str] = run.header.get("plugins", {})
-    return plugins
 
 
 def _signers(run: Run) -> dict[str, str]:
@@ -144,10 +133,6 @@ def _which(run: Run) -> str:
     if measured == 1:
         return "last measured round"
     return f"mean of last {min(measured, 10)} measured rounds"
-
-
-def _total(metrics: Sequence[Mapping[str, Any]], name: str) -> str:
-    return f"{sum(line[name] for line in metrics):,}"
 
 
 def attack_descriptions(audits: Sequence[Audit]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from privaudit.auditing.attack_result import AttackResult
@@ -10,7 +11,7 @@ from privaudit.auditing.named_attacks import shadows_of
 from privaudit.auditing.repetition.audit_log import Tried
 from privaudit.core.formatting import epsilon, percent, small
 from privaudit.federated.runs.utility import OWNERS
-from privaudit.privacy.certificate import REPEATABLE, guarantee_of, is_repeatable
+from privaudit.privacy.certificate import REPEATABLE, is_repeatable
 from privaudit.privacy.reconstruction_robustness import reconstruction_sentence
 from privaudit.recording.origins.scores import SCORES
 from privaudit.report.decision.unit_words import (
@@ -76,7 +77,7 @@ _FOUND: Mapping[str, str] = {
 }
 
 
-USES: Mapping[str, tuple[str, str]] = {
+UTILITY_SENTENCES: Mapping[str, tuple[str, str]] = {
     "accuracy": (
         "Accuracy {} on a client's own classes",
         ", {} on other clients' classes",
@@ -108,26 +109,14 @@ def writes(audit: Audit) -> bool:
     return audit.utility is not None and audit.utility.metric not in PLAIN
 
 
-def metric(audits: Sequence[Audit]) -> str:
-    """Return the utility metric: "accuracy", "exact match", "ROUGE-L"."""
-    measured = (audit.utility for audit in audits if audit.utility is not None)
-    return " or ".join(dict.fromkeys(utility.metric for utility in measured))
-
-
 def heading(text: str) -> str:
     """Return a text with a capital first letter."""
     return text[:1].upper() + text[1:]
 
 
-def untrained(audits: Sequence[Audit]) -> str:
-    """Return what the model before training is called."""
-    names = {True: "untrained", False: "zero-shot"}
-    return " or ".join(dict.fromkeys(names[writes(audit)] for audit in audits))
-
-
 def adversary(threat: str) -> str:
     """Describe the adversary of a threat model."""
-    view = _view(threat)
+    view = threat.partition(":")[0]  # "peer" of "peer:client-3"
     return ADVERSARIES.get(view, f"an adversary with the view {view!r}")
 
 
@@ -151,16 +140,6 @@ def repeatable(audit: Audit) -> str:
     )
 
 
-def guarantee(audit: Audit) -> str:
-    """Return unit, adjacency and delta of a certified epsilon."""
-    return guarantee_of(audit.certificate)
-
-
-def _view(threat: str) -> str:
-    """Return the kind of an adversary: "peer" of "peer:client-3"."""
-    return threat.partition(":")[0]
-
-
 def finding(audit: Audit) -> str:
     """State the finding for a reader without statistics."""
     tied = ties(audit.headline, _unit(audit))
@@ -172,11 +151,6 @@ def found(audit: Audit) -> str:
     who = heading(adversary(audit.scenario.threat).partition(",")[0])
     said = _FOUND[audit.headline.verdict.kind].format(**vars(_unit(audit)))
     return f"{who} {said}."
-
-
-def odds(audit: Audit) -> str:
-    """State the named attack's AUROC as a bet on two records; empty where unresolved."""
-    return _odds(audit.headline, _unit(audit))
 
 
 def _unit(audit: Audit) -> UnitWords:
@@ -193,24 +167,21 @@ def ties(leak: AttackResult, unit: UnitWords = OF_RECORDS) -> str:
     return f"{leak.tied} of {count} {unit.tied}; no threshold separates them."
 
 
-def _odds(leak: AttackResult, unit: UnitWords) -> str:
-    auroc = leak.auroc
+def odds(audit: Audit) -> str:
+    """State the named attack's AUROC as a bet on two records; empty where unresolved."""
+    leak, unit, auroc = audit.headline, _unit(audit), audit.auroc
     if auroc.unresolved:
         return ""
+    is_turned = leak.verdict.kind == "reversed"
+    turned = f"; with the sign turned: {100 * (1 - auroc.value):.1f}" * is_turned
     return (
         f"Given {unit.one_of_each}, the attack "
         f"“{leak.attack}”, named beforehand, identifies {unit.the_member} in "
         f"{100 * auroc.value:.1f} of 100 cases ({percent(auroc.confidence)} interval "
         f"{100 * auroc.low:.1f} to {100 * auroc.high:.1f}, n = {auroc.n[0]} "
         f"{unit.n_members} + {auroc.n[1]} {unit.n_others}; random guessing: "
-        f"50{_odds_turned(leak)})."
+        f"50{turned})."
     )
-
-
-def _odds_turned(leak: AttackResult) -> str:
-    if leak.verdict.kind != "reversed":
-        return ""
-    return f"; with the sign turned: {100 * (1 - leak.auroc.value):.1f}"
 
 
 def attacked(audit: Audit) -> str:
@@ -303,6 +274,42 @@ def interval(estimate: Estimate) -> str:
     return f"[{estimate.low:.3f}, {estimate.high:.3f}]"
 
 
+@dataclass(frozen=True)
+class TableCell:
+    """A number as it is printed.
+
+    Attributes:
+        value: With three decimals, or "unresolved".
+        interval: In brackets, or why there is none; empty where nothing was measured.
+        counts: What n is.
+        note: Small below it, in a page's table.
+    """
+
+    value: str
+    interval: str = ""
+    counts: str = ""
+    note: str = ""
+
+    @classmethod
+    def of(cls, estimate: Estimate, *, signed: bool = False) -> "TableCell":
+        """Return an estimate as it is printed."""
+        counts = " + ".join(str(count) for count in estimate.n)
+        return cls(point(estimate, signed=signed), interval(estimate), counts)
+
+    def __str__(self) -> str:
+        """Return value and interval; reasons are left to where there is room."""
+        if not self.interval.startswith("["):
+            return self.value
+        return f"{self.value} {self.interval}"
+
+
+NOTHING = "\N{EN DASH}"  # in a cell
+
+
+TableRows = list[Sequence[str | TableCell]]
+"""Of a page's table: the first cell is the row's head."""
+
+
 def setting(value: Any) -> str:
     """Return a setting as text."""
     if value is None:
@@ -314,15 +321,15 @@ def setting(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def use(audit: Audit) -> str:
+def utility_sentence(audit: Audit) -> str:
     """Return a sentence on the models' utility; empty where it was not measured."""
     utility = audit.utility
     if utility is None:
         return ""
     neighbour = utility.neighbour
-    own_template, other = USES[utility.metric]
+    own, other = UTILITY_SENTENCES[utility.metric]
     others = other.format(rate(neighbour)) if neighbour else ""
-    measured = f"{own_template.format(rate(utility.local))}{others}"
+    measured = f"{own.format(rate(utility.local))}{others}"
     sample = ""
     if utility.tested_clients is not None:
         sample = (
@@ -349,13 +356,10 @@ def _beyond_untrained(gain: Estimate | None) -> str:
 
 def rate(estimate: Estimate) -> str:
     """Return a share in per cent, with its interval."""
-    return f"{100 * estimate.value:.1f} % {_in_per_cent(estimate)}".strip()
-
-
-def _in_per_cent(estimate: Estimate) -> str:
+    value = f"{100 * estimate.value:.1f} %"
     if estimate.unresolved:
-        return ""
-    return f"[{100 * estimate.low:.1f}, {100 * estimate.high:.1f}]"
+        return value
+    return f"{value} [{100 * estimate.low:.1f}, {100 * estimate.high:.1f}]"
 
 
 def proof(audit: Audit) -> str:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 
 from privaudit.core.formatting import markdown_table
-from privaudit.statistics.estimate import Estimate
 from privaudit_labs.shift.distribution_shift_verdict import Shift
 
 HEADINGS = {
@@ -27,13 +26,10 @@ def shift_table(found: Mapping[str, Sequence[Shift]]) -> str:
     rows = []
     for run, shifts in found.items():
         for one in shifts:
-            numbers = [_number(one.estimates[name]) for name in HEADINGS]
+            estimates = [one.estimates[name] for name in HEADINGS]
+            numbers = [f"{e.value:.3f} [{e.low:.3f}, {e.high:.3f}]" for e in estimates]
             members, strangers = one.foreign.n
             count = f"{members} + {one.inside.n[1]}, {strangers}"
             rows.append([run, one.attack, *numbers, count, one.sentence])
     legend = "AUROC and its 95 % interval. n: members + others, foreign."
     return f"{markdown_table(heads, rows)}\n\n{legend}\n"
-
-
-def _number(estimate: Estimate) -> str:
-    return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"

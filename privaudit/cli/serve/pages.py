@@ -20,13 +20,13 @@ from privaudit.cli.serve.served_runs import (
 from privaudit.cli.status import in_words, lines_of
 from privaudit.core.errors import ConfigError
 from privaudit.evaluation.compare.compare import RunComparison, compare
-from privaudit.report.decision.badges import audit_rank
-from privaudit.report.decision.rows import audit_row
+from privaudit.report.columns import audit_row, columns
 from privaudit.report.figures.figure_style import to_svg
 from privaudit.report.figures.figures import tradeoff_svg
 from privaudit.report.figures.training_figure import training_alt, training_plot
-from privaudit.report.index import audits_summary, labels_by_run
+from privaudit.report.index import audits_summary
 from privaudit.report.page_template import render
+from privaudit.report.report_data import ReportData
 from privaudit.report.wording import interval, point
 
 Row = dict[str, Any]
@@ -59,6 +59,7 @@ def runs_page(served: ServedRuns) -> str:
         served,
         "runs",
         summary=audits_summary(readable),
+        columns=columns(ReportData(()), "index"),
         rows=[*_ordered(rows), *_audit_rows(audits)],
         progress=list(lines_of({"sweeps": status["sweeps"], "runs": {}})),
         sweeps=served.sweeps(),
@@ -107,13 +108,13 @@ def _broken_row(name: str, scenario: str, error: str) -> Row:
 
 def _audit_rows(audits: Sequence[ServedAudit]) -> list[Row]:
     """Return a row for each audit, as the index has it, with what chooses it."""
-    readable = [(one, one.audit) for one in audits if one.audit]
-    labels = labels_by_run([audit for _, audit in readable])
+    readable = [one for one in audits if one.audit]
+    data = ReportData.of(list(map(_audit, readable)))
+    found = dict(zip(data.runs, readable, strict=True))
     rows = []
-    for one, audit in sorted(readable, key=lambda pair: audit_rank(pair[1])):
-        link = f"/reports/{one.run}/{one.scenario}"
-        row = audit_row(audit, labels[audit.run.path], link)
-        rows.append({**row, "pick": f"{one.run}/{one.scenario}"})
+    for findings in data.worst_first:
+        pick = f"{found[findings].run}/{found[findings].scenario}"
+        rows.append({**audit_row(findings, f"/reports/{pick}"), "pick": pick})
     return rows
 
 
@@ -176,6 +177,7 @@ def compare_page(served: ServedRuns, chosen: Sequence[str]) -> str:
         second=other[0],
         scenario=first[1],
         together=f"/together?{_query(chosen)}",
+        columns=columns(ReportData(()), "index"),
         rows=_audit_rows(audits),
         changes=_changes(found),
         sentences=_sentences(found),
@@ -255,6 +257,7 @@ def tradeoff_page(
         sets=sets,
         trainers=[(name, name in chosen) for name in known],
         figure=Markup(_plane(served, shown)),
+        columns=columns(ReportData(()), "index"),
         rows=_audit_rows(shown),
     )
 
@@ -279,14 +282,14 @@ def _audit(one: ServedAudit) -> Audit:
 
 
 def _plane(served: ServedRuns, shown: Sequence[ServedAudit]) -> str:
-    audits = sorted(map(_audit, shown), key=audit_rank)
-    if not audits:
+    if not shown:
         return ""
+    data = ReportData(tuple(ReportData.of(list(map(_audit, shown))).worst_first))
     key = tuple((one.run, one.scenario) for one in shown)
     return served.drawn(
         key,
         tuple(one.stamp for one in shown),
-        lambda: tradeoff_svg(audits, "plane"),
+        lambda: tradeoff_svg(data, "plane"),
     )
 
 

@@ -16,7 +16,8 @@ from privaudit.evaluation.tradeoff.stored_sweep import SWEEP, read_sweep
 from privaudit.federated.runs.folder.own_files import HEADER
 from privaudit.federated.runs.folder.run_names import load_run
 from privaudit.federated.runs.runs import Run
-from privaudit.report.decision.rows import audit_row
+from privaudit.report.columns import audit_row
+from privaudit.report.decision.badges import Findings
 from privaudit.report.galleries.sweep import render_sweep
 from privaudit.report.page import render_report
 
@@ -178,9 +179,7 @@ def _read_served(run: Run, scenario: str) -> ServedAudit:
     try:
         stored = read_audit(run, scenario)
         audit = restore_audit(stored)
-        audit_row(
-            audit, "", ""
-        )  # what it reads further, such as privacy.json, is there
+        audit_row(Findings(audit), "")  # what it reads, such as privacy.json, is there
     except BROKEN as error:
         return ServedAudit(run.name, scenario, error=error_text(error))
     return ServedAudit(run.name, scenario, audit, stored.class_names)

@@ -21,9 +21,7 @@ from privaudit.report.decision.badges import (
     KEPT,
     NOT_PROVED,
     REFUTED,
-    audit_rank,
-    leak_badge,
-    promise_badge,
+    Findings,
 )
 from privaudit.report.decision.own_commands import (
     knows,
@@ -31,10 +29,10 @@ from privaudit.report.decision.own_commands import (
     tradeoff_command,
     train_command,
 )
+from privaudit.report.report_data import ReportData
 
 Basis = Literal["Measured", "Proved", "To try", "Next"]
 _MOST_CELLS = 3  # of one trade-off
-_SETTLED = ("good", "neutral")
 _BUDGET = 8.0  # where the run has none
 _CLIENTS_ADD_IT = (
     "Let the clients add the noise: a server that adds it sees what it hides, so that "
@@ -74,29 +72,26 @@ class Advice:
     runs: tuple[str, ...] = ()
 
 
-def advise(audits: Sequence[Audit], labels: Sequence[str]) -> list[Advice]:
-    """Return what to do, the most urgent first: what is measured or proved, then to try.
+def advise(data: ReportData) -> list[Advice]:
+    """Return what to do about runs of one scenario, the most urgent first.
 
-    Args:
-        audits: Of one scenario.
-        labels: Of their runs.
+    What is measured or proved, then what may be tried.
     """
     runs: dict[Advice, list[str]] = {}
-    pairs = sorted(zip(audits, labels, strict=True), key=lambda one: audit_rank(one[0]))
-    beside = list(_beside(audits))
-    for audit, label in pairs:
-        for advice in [*_from_tradeoffs(audit, beside), *_for_run(audit)]:
-            runs.setdefault(advice, []).append(label)
+    beside = list(_beside(data.audits))
+    for one in data.worst_first:
+        for advice in [*_from_tradeoffs(one, beside), *_for_run(one)]:
+            runs.setdefault(advice, []).append(one.label)
     found = [
-        replace(one, runs=tuple(names) if len(names) < len(audits) else ())
-        for one, names in runs.items()
+        replace(advice, runs=tuple(names) if len(names) < len(data.runs) else ())
+        for advice, names in runs.items()
     ]
-    return sorted([*found, *_measure(audits)], key=lambda one: one.urgency)
+    return sorted([*found, *_measure(data)], key=lambda advice: advice.urgency)
 
 
-def _for_run(audit: Audit) -> Iterator[Advice]:
+def _for_run(one: Findings) -> Iterator[Advice]:
     """Yield what there is to do about one run; little where nothing is amiss."""
-    promise, config = promise_badge(audit), audit.run.config
+    audit, promise, config = one.audit, one.promise, one.audit.run.config
     trained = not isinstance(config, DeclaredConfig)
     if promise == REFUTED:
         yield Advice(
@@ -128,20 +123,18 @@ def _for_run(audit: Audit) -> Iterator[Advice]:
             "declare it: without one no number of an attack is a verdict.",
             urgency=Urgency.UNDECIDED,
         )
-    if leak_badge(audit).kind in _SETTLED and promise == KEPT:
-        return
-    if trained:
-        yield from _options(audit)
+    if trained and not _is_settled(one):  # settings that the method takes
+        options = [*_noises(one), *_masks(one)]
+        yield from (advice for advice in options if advice.command)
 
 
-def _options(audit: Audit) -> Iterator[Advice]:
-    """Yield settings of the method that may lower what leaks: those that it takes."""
-    for advice in [*_noises(audit), *_masks(audit)]:
-        if advice.command:
-            yield advice
+def _is_settled(one: Findings) -> bool:
+    return one.leak.kind in ("good", "neutral") and one.promise == KEPT
 
 
-def _noises(audit: Audit) -> Iterator[Advice]:
+def _noises(one: Findings) -> Iterator[Advice]:
+    """Yield settings of noise that may lower what leaks."""
+    audit = one.audit
     config, server = audit.run.config, audit.scenario.threat == "server"
     trainer, twin = config.trainer, private_twin(config.trainer)
     budget = config.settings.get("epsilon")
@@ -149,7 +142,7 @@ def _noises(audit: Audit) -> Iterator[Advice]:
     proved = audit.certificate["epsilon"] is not None
     hidden = {"noise_at": "client"} if server and knows(trainer, "noise_at") else {}
     sound = {"mode": "sound", "epsilon": _BUDGET if budget is None else budget}
-    lacking, leaks = _urgency(audit, Urgency.NOT_PROVED), _urgency(audit)
+    lacking, leaks = _urgency(one, Urgency.NOT_PROVED), _urgency(one)
     if not knows(trainer, "epsilon") and twin:
         yield Advice(
             "To try",
@@ -184,8 +177,9 @@ def _noises(audit: Audit) -> Iterator[Advice]:
         )
 
 
-def _masks(audit: Audit) -> Iterator[Advice]:
+def _masks(one: Findings) -> Iterator[Advice]:
     """Yield that uploads be masked, where some are sent and it needs their sum only."""
+    audit = one.audit
     sent = any(line.get("bytes_up") for line in audit.run.metrics)
     if audit.scenario.threat == "server" and sent and not audit.run.config.is_masked:
         yield Advice(
@@ -193,36 +187,32 @@ def _masks(audit: Audit) -> Iterator[Advice]:
             "Mask the uploads (secure aggregation): the server then sees sums only, and "
             "there is no single model to reconstruct.",
             train_command(audit.run.config, secure_aggregation="masked"),
-            _urgency(audit),
+            _urgency(one),
         )
 
 
-def _urgency(audit: Audit, of_promise: Urgency = Urgency.OPTION) -> Urgency:
+def _urgency(one: Findings, of_promise: Urgency = Urgency.OPTION) -> Urgency:
     """Return how urgent a setting is that may lower the leak, or prove a promise."""
-    unproved = promise_badge(audit) == NOT_PROVED
-    leak = Urgency.LEAK if leak_badge(audit).kind == "alarm" else Urgency.OPTION
-    return min(leak, of_promise) if unproved else leak
+    leak = Urgency.LEAK if one.leak.kind == "alarm" else Urgency.OPTION
+    return min(leak, of_promise) if one.promise == NOT_PROVED else leak
 
 
-def _measure(audits: Sequence[Audit]) -> Iterator[Advice]:
+def _measure(data: ReportData) -> Iterator[Advice]:
     """Yield how what was tried is measured, and how it is kept."""
-    worst = min(audits, key=audit_rank)
+    worst = data.worst_first[0].audit
     scenario, run = worst.scenario.name, worst.run.name
     gate = ["privaudit", "gate"]
     options = ["--scenario", scenario]
     written = shlex.join([*gate, run, *options, "--write-baseline", "baseline.json"])
     against = shlex.join([*gate, "NEXT", *options, "--baseline", "baseline.json"])
-    if all(
-        leak_badge(audit).kind in _SETTLED and promise_badge(audit) == KEPT
-        for audit in audits
-    ):
+    if all(map(_is_settled, data.runs)):
         yield _next(
             f"Keep it so: write a baseline of {run}, and hold each new run against it "
             "before it is merged.",
             written,
         )
         yield _next("Hold a new run against that baseline.", against)
-    elif any(isinstance(audit.run.config, DeclaredConfig) for audit in audits):
+    elif any(isinstance(a.run.config, DeclaredConfig) for a in data.audits):
         yield _next(
             f"Write a baseline of {run}: the next version is held against it.", written
         )
@@ -244,7 +234,7 @@ def _next(text: str, command: str) -> Advice:
 
 
 def _from_tradeoffs(
-    audit: Audit, beside: Sequence[tuple[str, Tradeoff]]
+    one: Findings, beside: Sequence[tuple[str, Tradeoff]]
 ) -> Iterator[Advice]:
     """Yield what trade-offs measured of this attack, in this study and no other.
 
@@ -252,12 +242,12 @@ def _from_tradeoffs(
     """
     if not beside:
         return
-    own, attack = study_of(audit), audit.headline.attack
-    leaks = leak_badge(audit).kind == "alarm"
+    own, leaks = study_of(one.audit), one.leak.kind == "alarm"
     for name, found in beside:
         studies = {point.study for point in found.points}
-        others = {one and replace(one, trainer=own.trainer) for one in studies}
-        if own in studies and others == {own} and found.points[0].attack == attack:
+        others = {study and replace(study, trainer=own.trainer) for study in studies}
+        is_own = own in studies and others == {own}
+        if is_own and found.points[0].attack == one.attack:
             yield from _measured(name, found, leaks)
 
 

@@ -6,17 +6,25 @@ run whose mechanism is on record and not its owner's word.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
+from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
 from privaudit.core.formatting import epsilon
+from privaudit.report.tables.leak_by_class import ClassLeak, leak_by_class
 from privaudit.report.tables.other_attacks import (
+    OtherLeak,
+    both_models,
     either_sign,
-    others_sentence,
+    gain_of_rebuilding,
     separation,
+    strongest_attack,
     strongest_other,
 )
+from privaudit.statistics.estimate import Estimate
 
 Kind = Literal["alarm", "open", "good", "neutral"]
 GREEN_EPSILON = 10.0
@@ -57,84 +65,136 @@ KEPT = Badge("Promise kept", "good", "✓")
 KEPT_LOOSE = Badge("Promise kept, but ε is large", "neutral", "✓")
 DECLARED = Badge("Promise only declared", "open", "?")
 NO_PROMISE = Badge("No promise made", "neutral", "∅")
+_PROMISES = (KEPT, KEPT_LOOSE, NO_PROMISE, DECLARED, NOT_PROVED, REFUTED)
 
 
-def leak_badge(audit: Audit) -> Badge:
-    """Return what the attacks found, the others beside the one named beforehand."""
-    kind = audit.headline.verdict.kind
-    if kind != "leaks" and others_sentence(audit):
-        return ANOTHER
-    if (
-        kind == "no evidence"
-        and audit.assurance.kind == "proved"
-        and not is_large(audit)
-    ):
-        return Badge(NO_LEAK, "good", "○", _epsilon(audit))
-    return _LEAKS[kind]
+@dataclass(frozen=True, eq=False)
+class Findings:
+    """An audit with what is said of it everywhere, each found out once.
 
-
-def promise_badge(audit: Audit) -> Badge:
-    """Return what became of the claimed epsilon.
-
-    Kept: an epsilon no larger is certified against this adversary, from noise that no
-    seed repeats; no good news where it is large. Declared: the mechanisms would give
-    that, and nothing here applied them. Refuted: canaries show more. Not proved:
-    neither. Where none is claimed there is nothing to keep, whatever is certified.
+    Attributes:
+        label: Names the run among those that it is shown with.
+        class_names: Of the data set, which is loaded for them where this is None.
     """
-    if audit.assurance.kind == "refuted":
-        return REFUTED
-    if audit.claimed_epsilon is None:
-        return NO_PROMISE
-    declared = audit.declared_epsilon
-    if declared is not None and declared <= audit.claimed_epsilon:
-        return replace(DECLARED, beside=f"ε = {epsilon(declared)}")
-    if audit.assurance.kind != "proved":
-        return NOT_PROVED
-    return replace(KEPT_LOOSE if is_large(audit) else KEPT, beside=_epsilon(audit))
 
+    audit: Audit
+    label: str = ""
+    class_names: Sequence[str] | None = None
 
-def is_large(audit: Audit) -> bool:
-    """Say whether what is certified bounds too little to be good news."""
-    proved = audit.certified_epsilon
-    return proved is not None and proved > GREEN_EPSILON
+    @property
+    def attack(self) -> str:
+        """The name of the headline attack."""
+        return self.audit.headline.attack
 
+    @cached_property
+    def classes(self) -> list[ClassLeak]:
+        """The headline attack's leak per class."""
+        run, names = self.audit.run, self.class_names
+        known = run.class_names if names is None else names
+        return leak_by_class(self.audit.headline, known, run.sampling)
 
-def _epsilon(audit: Audit) -> str:
-    return f"ε = {epsilon(audit.certified_epsilon)}"
+    @cached_property
+    def both(self) -> tuple[AttackResult, AttackResult] | None:
+        """The first attack that was made on clients' models and on the server's."""
+        return both_models(self.audit)
 
+    @cached_property
+    def gain(self) -> Estimate | None:
+        """That attack's AUROC on clients less that on the server's own model."""
+        return gain_of_rebuilding(self.audit)
 
-def leak_rank(audit: Audit) -> int:
-    """Return how bad what was found is: the larger, the worse."""
-    if leak_badge(audit) == ANOTHER:
-        return len(_LEAKS)
-    return len(_LEAKS) - list(_LEAKS).index(audit.headline.verdict.kind)
+    @cached_property
+    def other(self) -> OtherLeak | None:
+        """The strongest attack beside the headline, of those that show a leak."""
+        return strongest_other(self.audit)
 
+    @property
+    def others(self) -> str:
+        """Which other attack shows a leak, in a sentence; empty if none does."""
+        return self.other.sentence if self.other else ""
 
-def promise_rank(audit: Audit) -> int:
-    """Return how bad it is what became of the promise: the larger, the worse."""
-    kept = (KEPT, KEPT_LOOSE)
-    return (*kept, NO_PROMISE, DECLARED, NOT_PROVED, REFUTED).index(
-        promise_badge(audit)
-    )
+    @cached_property
+    def strongest(self) -> tuple[AttackResult, float]:
+        """The attack that separates best, with either sign, and its p-value."""
+        return strongest_attack(self.audit)
 
+    @cached_property
+    def leak(self) -> Badge:
+        """What the attacks found, the others beside the one named beforehand."""
+        kind, is_proved = self.audit.verdict.kind, self.audit.assurance.kind == "proved"
+        if kind != "leaks" and self.other:
+            return ANOTHER
+        if kind == "no evidence" and is_proved and not self.is_large:
+            return Badge(NO_LEAK, "good", "○", self._certified)
+        return _LEAKS[kind]
 
-def audit_rank(audit: Audit) -> tuple[bool, bool, int, float, str]:
-    """Return what audits are sorted by, the worst first.
+    @cached_property
+    def promise(self) -> Badge:
+        """What became of the claimed epsilon.
 
-    What is said to leak, then refuted promises, then what is open, then where nothing
-    was found; among those that leak refuted promises first; then the largest AUROC of
-    the attack that is named, of turned scores where they are. One without an AUROC
-    is the last of its kind.
-    """
-    leaks = leak_badge(audit).kind == "alarm"
-    refuted = promise_badge(audit) == REFUTED
-    return (not leaks, not refuted, -leak_rank(audit), -_shown(audit), audit.run.name)
+        Kept: an epsilon no larger is certified against this adversary, from noise that
+        no seed repeats; no good news where it is large. Declared: the mechanisms would
+        give that, and nothing here applied them. Refuted: canaries show more. Not
+        proved: neither. Where none is claimed there is nothing to keep, whatever is
+        certified.
+        """
+        audit, declared = self.audit, self.audit.declared_epsilon
+        if audit.assurance.kind == "refuted":
+            return REFUTED
+        if audit.claimed_epsilon is None:
+            return NO_PROMISE
+        if declared is not None and declared <= audit.claimed_epsilon:
+            return replace(DECLARED, beside=f"ε = {epsilon(declared)}")
+        if audit.assurance.kind != "proved":
+            return NOT_PROVED
+        return replace(KEPT_LOOSE if self.is_large else KEPT, beside=self._certified)
 
+    @property
+    def is_large(self) -> bool:
+        """Whether what is certified bounds too little to be good news."""
+        proved = self.audit.certified_epsilon
+        return proved is not None and proved > GREEN_EPSILON
 
-def _shown(audit: Audit) -> float:
-    """Return the AUROC of what a badge is about."""
-    if leak_badge(audit) == ANOTHER and (other := strongest_other(audit)):
-        return either_sign(other.leak.auroc).value
-    if audit.verdict.kind in ("reversed", "sampling unknown"):
-        return separation(audit.auroc)
-    return -1.0 if math.isnan(audit.auroc.value) else audit.auroc.value
+    @property
+    def _certified(self) -> str:
+        return f"ε = {epsilon(self.audit.certified_epsilon)}"
+
+    @property
+    def leak_rank(self) -> int:
+        """How bad what was found is: the larger, the worse."""
+        if self.leak == ANOTHER:
+            return len(_LEAKS)
+        return len(_LEAKS) - list(_LEAKS).index(self.audit.verdict.kind)
+
+    @property
+    def promise_rank(self) -> int:
+        """How bad it is what became of the promise: the larger, the worse."""
+        return _PROMISES.index(self.promise)
+
+    @cached_property
+    def rank(self) -> tuple[bool, bool, int, float, str]:
+        """What audits are sorted by, the worst first.
+
+        What is said to leak, then refuted promises, then what is open, then where
+        nothing was found; among those that leak refuted promises first; then the
+        largest AUROC of the attack that is named, of turned scores where they are. One
+        without an AUROC is the last of its kind.
+        """
+        no_leak, kept = self.leak.kind != "alarm", self.promise != REFUTED
+        return no_leak, kept, -self.leak_rank, -self._shown, self.audit.run.name
+
+    @property
+    def named_auroc(self) -> Estimate:
+        """The AUROC of the attack that the badge is about."""
+        another = self.other if self.leak == ANOTHER else None
+        return another.leak.auroc if another else self.audit.auroc
+
+    @property
+    def _shown(self) -> float:
+        """What runs of one badge are sorted by: its AUROC, of turned scores or not."""
+        auroc = self.named_auroc
+        if self.leak == ANOTHER:
+            return either_sign(auroc).value
+        if self.audit.verdict.kind in ("reversed", "sampling unknown"):
+            return separation(auroc)
+        return -1.0 if math.isnan(auroc.value) else auroc.value

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.repetition.audit_log import read_log
 from privaudit.core.formatting import epsilon
+from privaudit.privacy.certificate import guarantee_of
 from privaudit.report import wording
 from privaudit.report.cards import summary
 from privaudit.report.decision.advice import Advice
@@ -16,14 +17,9 @@ from privaudit.report.decision.badges import (
     NO_LEAK,
     NO_PROMISE,
     Badge,
-    audit_rank,
-    is_large,
-    leak_badge,
-    leak_rank,
-    promise_badge,
-    promise_rank,
+    Findings,
 )
-from privaudit.report.tables.other_attacks import others_sentence, strongest_other
+from privaudit.report.report_data import ReportData
 from privaudit.statistics.estimate import Estimate
 
 _MOST_NAMED = 2  # runs by name; of more, their number
@@ -66,85 +62,70 @@ class FirstScreen:
     facts: tuple[tuple[str, str], ...]
 
 
-def first_screen(
-    audits: Sequence[Audit], labels: Sequence[str], advice: Sequence[Advice]
-) -> FirstScreen:
+def first_screen(data: ReportData, advice: Sequence[Advice]) -> FirstScreen:
     """Return the first screen of a report.
 
     Args:
-        audits: Of one scenario.
-        labels: Of their runs.
+        data: Of one scenario.
         advice: At least one that is about all runs.
     """
-    worst, label = min(
-        zip(audits, labels, strict=True), key=lambda one: audit_rank(one[0])
-    )
-    named = f"{label}: " if len(audits) > 1 else ""
-    shown = wording.heading(others_sentence(worst)) if _is_another(worst) else ""
+    runs, worst = data.runs, data.worst_first[0]
+    several = len(runs) > 1
+    shown = wording.heading(worst.others) if worst.leak == ANOTHER else ""
+    which = f"Worst of {len(runs)}: {worst.label}. " if several else ""
+    named = f"{worst.label}: " if several else ""
     return FirstScreen(
-        title=_title(audits, labels),
-        lead=_lead(worst, shown, f"Worst of {len(audits)}: {label}. " if named else ""),
+        title=_title(runs),
+        lead=_lead(worst, shown, which),
         answers=(
-            _leak_answer(audits, worst),
+            _leak_answer(runs, worst),
             ScreenAnswer(
                 "How sure?",
-                named + (shown or worst.verdict.sentence),
-                drawn=_auroc_of(worst),
+                named + (shown or worst.audit.verdict.sentence),
+                drawn=worst.named_auroc,
             ),
-            _adversary_answer(audits),
-            _promise_answer(audits),
-            ScreenAnswer("What now?", _now(advice, label), link="#advice"),
+            _adversary_answer(runs),
+            _promise_answer(runs),
+            ScreenAnswer("What now?", _now(advice, worst.label), link="#advice"),
         ),
-        facts=tuple(_facts(audits)),
+        facts=tuple(_facts(data.audits)),
     )
 
 
-def _lead(worst: Audit, shown: str, which: str) -> str:
+def _lead(worst: Findings, shown: str, which: str) -> str:
     """Return the worst finding: the promise first, where it qualifies the rest."""
-    short = _unkept(worst)
+    short, audit = _unkept(worst), worst.audit
     promise = f"{wording.heading(short)}. " if short else ""
-    return f"{which}{promise}{shown or wording.odds(worst) or worst.verdict.sentence}"
+    return f"{which}{promise}{shown or wording.odds(audit) or audit.verdict.sentence}"
 
 
-def _is_another(audit: Audit) -> bool:
-    return leak_badge(audit) == ANOTHER
-
-
-def _auroc_of(audit: Audit) -> Estimate:
-    """Return the AUROC of the attack that the badge is about."""
-    other = strongest_other(audit) if _is_another(audit) else None
-    return other.leak.auroc if other else audit.auroc
-
-
-def _unkept(audit: Audit) -> str:
+def _unkept(one: Findings) -> str:
     """Return what stands against a promise; unproved only where no leak was found."""
-    refuted = audit.assurance.kind == "refuted"
-    nothing = leak_badge(audit).text == NO_LEAK
-    return audit.assurance.short if refuted or nothing else ""
+    assurance, nothing = one.audit.assurance, one.leak.text == NO_LEAK
+    return assurance.short if assurance.kind == "refuted" or nothing else ""
 
 
-def _title(audits: Sequence[Audit], labels: Sequence[str]) -> str:
+def _title(runs: Sequence[Findings]) -> str:
     """Return the decision: on a run by its name, on several by their number."""
-    if len(audits) > 1:
-        return "; ".join((_counted(audits), *_claims(audits, labels)))
-    (audit,), (label,) = audits, labels
+    if len(runs) > 1:
+        return "; ".join((_counted(runs), *_claims(runs)))
+    (one,) = runs
     titles = {
-        "Leaks": f"{label} leaks",
-        "Another attack shows a leak": f"{label} leaks by another attack",
-        "Separates, sign turned": f"{label} separates members, sign turned",
-        "Undecided (underpowered)": f"Undecided whether {label} leaks",
-        "No verdict": f"No verdict on {label}",
-        NO_LEAK: f"No leak found in {label}",
+        "Leaks": f"{one.label} leaks",
+        "Another attack shows a leak": f"{one.label} leaks by another attack",
+        "Separates, sign turned": f"{one.label} separates members, sign turned",
+        "Undecided (underpowered)": f"Undecided whether {one.label} leaks",
+        "No verdict": f"No verdict on {one.label}",
+        NO_LEAK: f"No leak found in {one.label}",
     }
-    return ", ".join(filter(None, (titles[leak_badge(audit).text], _unkept(audit))))
+    return ", ".join(filter(None, (titles[one.leak.text], _unkept(one))))
 
 
-def _counted(audits: Sequence[Audit]) -> str:
+def _counted(runs: Sequence[Findings]) -> str:
     """Say how many of several runs leak; if none, how many are open, and why."""
-    badges = [leak_badge(audit) for audit in audits]
-    counts = Counter(badge.text for badge in badges)
-    among = f"of {len(audits)}"
-    if leaking := sum(badge.kind == "alarm" for badge in badges):
+    counts = Counter(one.leak.text for one in runs)
+    among = f"of {len(runs)}"
+    if leaking := sum(one.leak.kind == "alarm" for one in runs):
         return f"{leaking} {among} runs leak{'s' * (leaking == 1)}"
     parts = []
     if turned := counts["Separates, sign turned"]:
@@ -155,69 +136,66 @@ def _counted(audits: Sequence[Audit]) -> str:
     if undecided := counts["Undecided (underpowered)"]:
         none = "" if parts else "no leak shown; "
         parts.append(f"{none}{undecided} {among} runs undecided")
-    return wording.heading("; ".join(parts)) or f"{NO_LEAK} in {len(audits)} runs"
+    return wording.heading("; ".join(parts)) or f"{NO_LEAK} in {len(runs)} runs"
 
 
-def _claims(audits: Sequence[Audit], labels: Sequence[str]) -> Iterator[str]:
+def _claims(runs: Sequence[Findings]) -> Iterator[str]:
     """Yield what stands against the promises of several runs; refuted ones by name."""
     found: dict[str, list[str]] = {}
-    for audit, label in zip(audits, labels, strict=True):
-        found.setdefault(_unkept(audit), []).append(label)
+    for one in runs:
+        found.setdefault(_unkept(one), []).append(one.label)
     refuted = found.get(_REFUTED, [])
     if 0 < len(refuted) <= _MOST_NAMED:
         yield f"{_REFUTED} in {' and '.join(refuted)}"
     elif refuted:
-        yield f"{_REFUTED} in {len(refuted)} of {len(audits)}"
-    if any(leak_badge(audit).text != NO_LEAK for audit in audits):
+        yield f"{_REFUTED} in {len(refuted)} of {len(runs)}"
+    if any(one.leak.text != NO_LEAK for one in runs):
         return
     for short in filter(None, found):
         if short != _REFUTED:
             yield f"{short} in {len(found[short])}"
 
 
-def _leak_answer(audits: Sequence[Audit], worst: Audit) -> ScreenAnswer:
-    said = summary(audits) or wording.found(worst)
-    others = others_sentence(worst)
-    if len(audits) == 1 and others and worst.verdict.kind != "leaks":
+def _leak_answer(runs: Sequence[Findings], worst: Findings) -> ScreenAnswer:
+    said, others = summary(runs) or wording.found(worst.audit), worst.others
+    if len(runs) == 1 and others and worst.audit.verdict.kind != "leaks":
         said = f"{said} But the {others}".replace("the the", "the")
-    return ScreenAnswer("Does it leak?", said, leak_badge(max(audits, key=leak_rank)))
+    badge = max(runs, key=lambda one: one.leak_rank).leak
+    return ScreenAnswer("Does it leak?", said, badge)
 
 
-def _adversary_answer(audits: Sequence[Audit]) -> ScreenAnswer:
+def _adversary_answer(runs: Sequence[Findings]) -> ScreenAnswer:
     """Name every adversary that looked on in any of the runs."""
-    threats = (wording.adversary(audit.scenario.threat) for audit in audits)
+    threats = (wording.adversary(one.audit.scenario.threat) for one in runs)
     who = wording.heading("; ".join(dict.fromkeys(threats)))
     return ScreenAnswer("To whom?", f"{who}. Nothing is said of others.")
 
 
-def _promise_answer(audits: Sequence[Audit]) -> ScreenAnswer:
-    worst = max(audits, key=promise_rank)
-    badge = promise_badge(worst)
-    if len(audits) > 1:
-        counts = Counter(promise_badge(audit).text for audit in audits)
-        said = ", ".join(f"{text.lower()}: {n}" for text, n in counts.items())
-        return ScreenAnswer("Is the promise kept?", f"{wording.heading(said)}.", badge)
-    return ScreenAnswer("Is the promise kept?", _promise(worst, badge), badge)
+def _promise_answer(runs: Sequence[Findings]) -> ScreenAnswer:
+    worst = max(runs, key=lambda one: one.promise_rank)
+    said = " ".join((_kept_or_not(worst), *_beneath(worst)))
+    if len(runs) > 1:
+        counts = Counter(one.promise.text for one in runs)
+        listed = ", ".join(f"{text.lower()}: {n}" for text, n in counts.items())
+        said = f"{wording.heading(listed)}."
+    return ScreenAnswer("Is the promise kept?", said, worst.promise)
 
 
-def _promise(audit: Audit, badge: Badge) -> str:
-    return " ".join((_kept_or_not(audit, badge), *_beneath(audit)))
-
-
-def _beneath(audit: Audit) -> Iterator[str]:
+def _beneath(one: Findings) -> Iterator[str]:
     """Yield what a proof rests on and how little it may say; why, where there is none."""
-    certificate = audit.certificate
+    certificate = one.audit.certificate
     if certificate["epsilon"] is None:
         yield certificate["why"]
-    if is_large(audit):
+    if one.is_large:
         yield (
             f"An ε above {GREEN_EPSILON:g} bounds little: it lets the odds that a "
             f"record was a member grow more than 20 000-fold."
         )
 
 
-def _kept_or_not(audit: Audit, badge: Badge) -> str:
-    if badge == NO_PROMISE:
+def _kept_or_not(one: Findings) -> str:
+    audit = one.audit
+    if one.promise == NO_PROMISE:
         proved = audit.certificate["epsilon"]
         rest = "nothing is proved" if proved is None else f"ε = {epsilon(proved)} is"
         return (
@@ -229,7 +207,7 @@ def _kept_or_not(audit: Audit, badge: Badge) -> str:
     return (
         f"Claimed is ε = {epsilon(audit.claimed_epsilon)} (privacy budget of "
         f"differential privacy); proved against this adversary is "
-        f"ε = {wording.certified(audit)}, for {wording.guarantee(audit)}."
+        f"ε = {wording.certified(audit)}, for {guarantee_of(audit.certificate)}."
     )
 
 

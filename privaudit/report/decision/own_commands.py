@@ -70,12 +70,7 @@ def train_command(
 
 
 def tradeoff_command(config: RunConfig, scenario: str) -> str:
-    """Return the command that weighs a run's method, with and without noise; or none.
-
-    Args:
-        config: Of a run that was trained here.
-        scenario: Who attacks.
-    """
+    """Return the command that weighs a run's method, with and without noise; or none."""
     try:
         find_scenario(scenario, 0)
         refuse_all_members(config)

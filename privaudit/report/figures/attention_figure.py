@@ -67,11 +67,7 @@ def _client_means(run: Run) -> list[Float[np.ndarray, " experts"]]:
 
 
 def attention_figure(runs: Sequence[Run]) -> Figure:
-    """Draw the shares of each run's experts, a panel for each run.
-
-    Args:
-        runs: At least one, with experts.
-    """
+    """Draw the shares of each run's experts, a panel for each run."""
     shares = [attention_shares(run) for run in runs]
     with house_style():
         figure = new_figure(1.2 + 3.2 * len(runs), 3.0)

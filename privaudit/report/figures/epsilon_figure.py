@@ -20,7 +20,7 @@ from privaudit.report.figures.figure_style import (
     new_figure,
 )
 from privaudit.report.figures.figure_values import spot
-from privaudit.report.labels import run_labels, shortened
+from privaudit.report.report_data import ReportData, shortened
 
 _TICKS = (0, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _SHOWN = COLOURS[1]
@@ -28,14 +28,12 @@ _LONGEST = 30  # characters of a name beside a bar
 _PROMISES = {"claimed": ("D", INK), "certified: at most": ("s", COLOURS[0])}
 
 
-def epsilon_plot(audits: Sequence[Audit]) -> Figure | None:
+def epsilon_plot(data: ReportData) -> Figure | None:
     """Draw shown, claimed and certified epsilon and the ceiling, a bar for each run.
 
-    Args:
-        audits: Those that did not ask for epsilon are left out; None if that is all.
+    Runs that did not ask for epsilon are left out; None if that is all.
     """
-    pairs = zip(run_labels(audits), audits, strict=True)
-    rows = [(label, audit) for label, audit in pairs if audit.part(ONE_RUN)]
+    rows = [(o.label, o.audit) for o in data.runs if o.audit.part(ONE_RUN)]
     if not rows:
         return None
     with house_style():
@@ -114,13 +112,13 @@ def _epsilon_axis(axes: Axes, audits: Sequence[Audit]) -> None:
     axes.set_xlabel("ε   (linear to 1, then logarithmic)")
 
 
-def epsilon_alt(audits: Sequence[Audit]) -> str:
+def epsilon_alt(data: ReportData) -> str:
     """Say what :func:`epsilon_plot` shows, for those who do not see it."""
     parts = [
-        f"{label}: shown {one_run.bound.value:.2f}, ceiling "
-        f"{one_run.bound.ceiling:.2f}, claimed {epsilon(audit.claimed_epsilon)}, "
-        f"certified {epsilon(audit.certified_epsilon)}"
-        for label, audit in zip(run_labels(audits), audits, strict=True)
-        if (one_run := audit.part(ONE_RUN))
+        f"{one.label}: shown {one_run.bound.value:.2f}, ceiling "
+        f"{one_run.bound.ceiling:.2f}, claimed {epsilon(one.audit.claimed_epsilon)}, "
+        f"certified {epsilon(one.audit.certified_epsilon)}"
+        for one in data.runs
+        if (one_run := one.audit.part(ONE_RUN))
     ]
     return f"Epsilon from one run. {'; '.join(parts)}."

@@ -58,6 +58,7 @@ _ROUND = (
 _FORBIDDEN = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What no XML holds, not even escaped; names that others gave may."""
 _UNKNOWN = "\ufffd"
+_REFERENCE = re.compile(r'(?:href="#|url\(#)([^")]+)')
 _LEFT_OUT = ("metadata", "style")
 _INHERITED = {
     "font-size": _SIZE,
@@ -128,7 +129,7 @@ def to_svg(figure: Figure, name: str, description: str) -> str:
 
     Args:
         figure: Drawn in the house style.
-        name: Distinguishes its ids from those of the page's other figures.
+        name: Distinguishes its ids, as in :func:`small_svg`.
         description: Read aloud in the picture's place.
     """
     buffer = io.StringIO()
@@ -225,7 +226,7 @@ def small_svg(drawn: str, name: str, description: str) -> str:
     """
     drawn, description = (_FORBIDDEN.sub(_UNKNOWN, one) for one in (drawn, description))
     root = ElementTree.fromstring(drawn[drawn.index("<svg") :])
-    _shrink(root, _referenced(drawn), name, digits=1)
+    _shrink(root, frozenset(_REFERENCE.findall(drawn)), name, digits=1)
     has_values = any(part.get("class") == "value" for part in root.iter())
     attributes = {
         "role": "group" if has_values else "img",  # an img's parts are not read
@@ -241,10 +242,6 @@ def small_svg(drawn: str, name: str, description: str) -> str:
     return ElementTree.tostring(root, encoding="unicode")
 
 
-def _referenced(drawn: str) -> frozenset[str]:
-    return frozenset(re.findall(r'(?:href="#|url\(#)([^")]+)', drawn))
-
-
 def _shrink(one: Element, referenced: frozenset[str], name: str, digits: int) -> None:
     """Rewrite an element and what is in it."""
     one.tag = one.tag.removeprefix(f"{{{_SPACE}}}")
@@ -255,7 +252,7 @@ def _shrink(one: Element, referenced: frozenset[str], name: str, digits: int) ->
     if mark in referenced:
         one.set("id", f"{name}-{mark}")
     digits = 2 if one.tag == "defs" else digits  # marks are drawn in tenths
-    parts = [part for part in one if _bare(part) not in _LEFT_OUT]
+    parts = [part for part in one if part.tag.rpartition("}")[2] not in _LEFT_OUT]
     for part in parts:
         _shrink(part, referenced, name, digits)
     one[:] = [kept for part in parts for kept in _unwrapped(part)]
@@ -263,10 +260,6 @@ def _shrink(one: Element, referenced: frozenset[str], name: str, digits: int) ->
         for text in one.iter("text"):
             text.set("style", f"{text.get('style', '')};{_EDGE}".lstrip(";"))
     as_value(one, mark)
-
-
-def _bare(one: Element) -> str:
-    return one.tag.rpartition("}")[2]
 
 
 def _unwrapped(one: Element) -> Iterator[Element]:
@@ -294,12 +287,10 @@ def _rewrite(one: Element, name: str, digits: int) -> None:
         elif key == "transform":
             one.attrib.update(_placed(value))
             continue
+        if key in ("href", "clip-path"):
+            value = value.replace("#", f"#{name}-")
         if value:
-            one.set(key, value.replace("#", f"#{name}-") if _points(key) else value)
-
-
-def _points(key: str) -> bool:
-    return key in ("href", "clip-path")
+            one.set(key, value)
 
 
 def _placed(transform: str) -> dict[str, str]:

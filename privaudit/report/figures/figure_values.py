@@ -53,12 +53,7 @@ def value_text(what: str, measure: str, estimate: Estimate) -> str:
 
 
 def as_value(group: Element, mark: str) -> None:
-    """Make a spot's group an element with a title; others stay as they are.
-
-    Args:
-        group: Of a picture that was drawn.
-        mark: The id that it was drawn with.
-    """
+    """Make a spot's group, known by its id, an element with a title; no other."""
     if not mark.startswith(_MARK):
         return
     uses = list(group.iter("use"))

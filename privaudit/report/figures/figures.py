@@ -1,4 +1,4 @@
-"""The trade-off of runs as a picture, and what is drawn as a series elsewhere."""
+"""The trade-off of runs as a picture: utility against leakage."""
 
 from collections.abc import Sequence
 from textwrap import fill
@@ -7,11 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from privaudit.auditing.attack_result import AttackResult
-from privaudit.auditing.audit import Audit
-from privaudit.report.decision.badges import audit_rank
 from privaudit.report.figures.figure_style import (
-    COLOURS,
     FAINT,
     INK,
     NARROW,
@@ -24,9 +20,8 @@ from privaudit.report.figures.figure_style import (
 )
 from privaudit.report.figures.figure_values import ends, errors, spot, value_text
 from privaudit.report.figures.label_placement import label_points
-from privaudit.report.labels import run_labels, shortened
-from privaudit.report.tables.parts import both_models
-from privaudit.report.wording import metric, privacy_sort, untrained, writes
+from privaudit.report.report_data import MOST_RUNS, ReportData, shortened
+from privaudit.report.wording import privacy_sort
 from privaudit.statistics.estimate import Estimate
 
 _MARKERS = {
@@ -36,31 +31,24 @@ _MARKERS = {
 }
 Ends = tuple[float, float]
 _DASHES = (0, (4, 3))
-MOST_RUNS = len(COLOURS)
-"""Runs in a picture: more are not distinguishable, and no page is small."""
 _REST = "#9aa3ad"  # the others' grey, in the trade-off
-_MOST = 4  # attacks of one run in a picture: more are not distinguishable
 
 
-def tradeoff_svg(audits: Sequence[Audit], name: str) -> str:
+def tradeoff_svg(data: ReportData, name: str) -> str:
     """Return the trade-off for a screen and for a phone, the labels placed for each.
 
     Args:
-        audits: At least one, under one scenario, with their utility.
+        data: At least one run, under one scenario; all with their utility.
         name: Distinguishes ids from those of the page's other figures.
     """
-    what = tradeoff_alt(audits)
-    narrow = narrow_svg(tradeoff_plot(audits, narrow=True), name, what)
-    return to_svg(tradeoff_plot(audits), name, what) + narrow
+    what = tradeoff_alt(data)
+    narrow = narrow_svg(tradeoff_plot(data, narrow=True), name, what)
+    return to_svg(tradeoff_plot(data), name, what) + narrow
 
 
-def tradeoff_plot(audits: Sequence[Audit], *, narrow: bool = False) -> Figure:
-    """Draw utility against leakage, one point with both intervals for each run.
-
-    Args:
-        audits: At least one, under one scenario, with their utility.
-        narrow: For a phone.
-    """
+def tradeoff_plot(data: ReportData, *, narrow: bool = False) -> Figure:
+    """Draw utility against leakage, one point with both intervals for each run."""
+    audits = data.audits
     with house_style():
         many = len(audits) > MOST_RUNS  # labels would cover the marks
         lines = MOST_RUNS if narrow else MOST_RUNS // 2 + 1
@@ -68,16 +56,16 @@ def tradeoff_plot(audits: Sequence[Audit], *, narrow: bool = False) -> Figure:
         figure = new_figure(NARROW if narrow else 7.6, height)
         axes = figure.subplots()
         light_grid(axes)
-        points, crosses, paints = [], [], _paints(audits)
+        points, crosses, paints = [], [], _paints(data)
         for audit, paint in zip(audits, paints, strict=True):
             leak, local = audit.auroc, audit.measured_utility.local
             _cross(axes, leak, local, paint, _MARKERS[privacy_sort(audit)])
             points.append((leak.value, local.value))
             crosses.append((ends(leak), ends(local)))
-        _tradeoff_axes(axes, audits, crosses)
-        handles = _tradeoff_handles(audits)
+        _tradeoff_axes(axes, data, crosses)
+        handles = _tradeoff_handles(data)
         if many:
-            handles = [*_run_handles(audits, paints), *handles]
+            handles = [*_run_handles(data, paints), *handles]
             figure.legend(
                 handles=handles, loc="outside upper left", ncols=1 if narrow else 2
             )
@@ -87,45 +75,33 @@ def tradeoff_plot(audits: Sequence[Audit], *, narrow: bool = False) -> Figure:
         if narrow:
             axes.set_xlabel(axes.get_xlabel().replace("   ", "\n"))
         labels = [
-            "" if many else fill(label, 22) if narrow else shortened(label)
-            for label in run_labels(audits)
+            "" if many else fill(one.label, 22) if narrow else shortened(one.label)
+            for one in data.runs
         ]
         label_points(figure, axes, points, labels, crosses)
-        for (x, y), text in zip(points, _run_texts(audits), strict=True):
+        for (x, y), text in zip(points, _run_texts(data), strict=True):
             spot(axes, x, y, text)
     return figure
 
 
-def drawn_runs(audits: Sequence[Audit]) -> list[int]:
-    """Return the places of the runs that pictures show: the worst, if there are many."""
-    places = range(len(audits))
-    if len(audits) <= MOST_RUNS:
-        return list(places)
-    worst = sorted(places, key=lambda place: audit_rank(audits[place]))
-    return sorted(worst[:MOST_RUNS])
-
-
-def _paints(audits: Sequence[Audit]) -> list[str]:
+def _paints(data: ReportData) -> list[str]:
     """Return each run's colour: grey for those that other pictures leave out."""
-    drawn = drawn_runs(audits)
+    drawn = data.drawn.runs
+    return [colour(drawn.index(one)) if one in drawn else _REST for one in data.runs]
+
+
+def _run_texts(data: ReportData) -> list[str]:
     return [
-        colour(drawn.index(place)) if place in drawn else _REST
-        for place in range(len(audits))
+        f"{value_text(one.label, 'AUROC', one.audit.auroc)}; "
+        f"{one.audit.measured_utility.metric} on own classes "
+        f"{one.audit.measured_utility.local}"
+        for one in data.runs
     ]
 
 
-def _run_texts(audits: Sequence[Audit]) -> list[str]:
-    pairs = zip(run_labels(audits), audits, strict=True)
-    return [
-        f"{value_text(label, 'AUROC', audit.auroc)}; {audit.measured_utility.metric} "
-        f"on own classes {audit.measured_utility.local}"
-        for label, audit in pairs
-    ]
-
-
-def tradeoff_alt(audits: Sequence[Audit]) -> str:
+def tradeoff_alt(data: ReportData) -> str:
     """Say what :func:`tradeoff_plot` shows, for those who do not see it."""
-    return f"Utility against leakage of each run. {'. '.join(_run_texts(audits))}."
+    return f"Utility against leakage of each run. {'. '.join(_run_texts(data))}."
 
 
 def _cross(axes: Axes, x: Estimate, y: Estimate, paint: str, marker: str) -> None:
@@ -145,9 +121,9 @@ def _cross(axes: Axes, x: Estimate, y: Estimate, paint: str, marker: str) -> Non
 
 
 def _tradeoff_axes(
-    axes: Axes, audits: Sequence[Audit], crosses: Sequence[tuple[Ends, Ends]]
+    axes: Axes, data: ReportData, crosses: Sequence[tuple[Ends, Ends]]
 ) -> None:
-    untrained_rates = (audit.measured_utility.zero_shot for audit in audits)
+    untrained_rates = (audit.measured_utility.zero_shot for audit in data.audits)
     zero_shots = sorted({rate.value for rate in untrained_rates if rate is not None})
     axes.set_xlim(*_room([0.48, 0.56, *(end for x, _ in crosses for end in x)]))
     axes.set_ylim(*_room([*zero_shots, *(end for _, y in crosses for end in y)]))
@@ -155,9 +131,7 @@ def _tradeoff_axes(
     for value in zero_shots:
         axes.axhline(value, color=FAINT, linewidth=1, linestyle=_DASHES, zorder=1)
     axes.set_xlabel("Leakage: AUROC of the attack   (0.5: chance; right: leaks more)")
-    axes.set_ylabel(
-        f"Utility: {metric(audits)} on a client's\nown classes   (up: better)"
-    )
+    axes.set_ylabel(f"Utility: {data.metric} on a client's\nown classes   (up: better)")
 
 
 def _room(values: Sequence[float]) -> Ends:
@@ -166,11 +140,11 @@ def _room(values: Sequence[float]) -> Ends:
     return min(values) - margin, max(values) + margin
 
 
-def _run_handles(audits: Sequence[Audit], paints: Sequence[str]) -> list[Line2D]:
+def _run_handles(data: ReportData, paints: Sequence[str]) -> list[Line2D]:
     """Return what names the runs that stand out, and what the others are."""
     entries = [
-        (paint, shortened(label))
-        for label, paint in zip(run_labels(audits), paints, strict=True)
+        (paint, shortened(one.label))
+        for one, paint in zip(data.runs, paints, strict=True)
         if paint != _REST
     ]
     return [
@@ -179,50 +153,14 @@ def _run_handles(audits: Sequence[Audit], paints: Sequence[str]) -> list[Line2D]
     ]
 
 
-def _tradeoff_handles(audits: Sequence[Audit]) -> list[Line2D]:
-    sorts = {privacy_sort(audit) for audit in audits}
+def _tradeoff_handles(data: ReportData) -> list[Line2D]:
+    sorts = {privacy_sort(audit) for audit in data.audits}
     entries = [
         Line2D([], [], color=FAINT, marker=marker, linestyle="", label=sort)
         for sort, marker in _MARKERS.items()
         if sort in sorts
     ]
-    if any(audit.measured_utility.zero_shot is not None for audit in audits):
-        line = Line2D([], [], color=FAINT, linestyle=_DASHES, label=untrained(audits))
+    if any(a.measured_utility.zero_shot is not None for a in data.audits):
+        line = Line2D([], [], color=FAINT, linestyle=_DASHES, label=data.untrained)
         entries.append(line)
     return [*entries, Line2D([], [], color=INK, label="random guessing")]
-
-
-def series_of(audits: Sequence[Audit]) -> list[tuple[str, AttackResult]]:
-    """Return what is drawn as a series: runs, or one run's attacks, headline first.
-
-    Of one run's attacks it is the first four, in the scenario's order. Where models
-    write it is one attack, on the clients' models and on the server's.
-    """
-    if len(audits) == 1 and writes(audits[0]):
-        return _headlines(audits[0])
-    if len(audits) == 1:
-        return list(audits[0].results.items())[:_MOST]
-    labels = run_labels(audits)
-    return [(label, a.headline) for label, a in zip(labels, audits, strict=True)]
-
-
-def undrawn(audits: Sequence[Audit]) -> str:
-    """Say which runs, or which attacks of one run, are left out; nothing if none is."""
-    if len(audits) > MOST_RUNS:
-        return (
-            f"The figures show the first {MOST_RUNS} of {len(audits)} runs in the table "
-            "at the top, and the trade-off the others in grey; the tables have all."
-        )
-    if len(audits) > 1 or writes(audits[0]) or len(audits[0].results) <= _MOST:
-        return ""
-    return (
-        f"The figures show the first {_MOST} of {len(audits[0].results)} attacks; the "
-        "table has all."
-    )
-
-
-def _headlines(audit: Audit) -> list[tuple[str, AttackResult]]:
-    clients, *server = both_models(audit) or (audit.headline,)
-    name = f"{clients.attack}, clients' models"
-    common = [(f"{leak.attack}, server's own model", leak) for leak in server]
-    return [(name, clients), *common]

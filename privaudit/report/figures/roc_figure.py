@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from privaudit.auditing.attack_result import AttackResult, ranked
-from privaudit.auditing.audit import Audit
 from privaudit.report.figures.figure_style import (
     GREY,
     INK,
@@ -21,8 +20,7 @@ from privaudit.report.figures.figure_style import (
     new_figure,
 )
 from privaudit.report.figures.figure_values import spot, value_text
-from privaudit.report.figures.figures import series_of
-from privaudit.report.labels import shortened
+from privaudit.report.report_data import ReportData, shortened
 from privaudit.statistics.curve import RocCurve, tpr_at_fpr, uneven
 
 Series = Sequence[tuple[str, AttackResult]]
@@ -30,7 +28,7 @@ _MARKED_FPRS = (0.001, 0.01, 0.1, 0.2, 0.5)
 _LONGEST = 30  # characters of a name beside the curves
 
 
-def roc_plot(audits: Sequence[Audit]) -> Figure:
+def roc_plot(data: ReportData) -> Figure:
     """Draw ROC curves with both axes logarithmic, where the sharp attacks show.
 
     One line for each run's headline attack, or for each attack of a single run, with
@@ -40,7 +38,7 @@ def roc_plot(audits: Sequence[Audit]) -> Figure:
     Source: the axes: Carlini et al., "Membership inference attacks from first
     principles", IEEE S&P 2022.
     """
-    series = series_of(audits)
+    series = data.series
     members, others = _fewest(series)
     with house_style():
         figure = new_figure(7.6, 4.6)
@@ -55,7 +53,7 @@ def roc_plot(audits: Sequence[Audit]) -> Figure:
         )
         for index, (label, leak) in enumerate(series):
             _draw_curve(axes, leak, index, shortened(label, _LONGEST), floor)
-            if index == 0 or len(audits) > 1:
+            if index == 0 or len(data.runs) > 1:
                 _draw_band(axes, leak.roc(), index, floor, 0.25 / len(series))
         _label_axes(axes)
         curves = axes.get_legend_handles_labels()[0][1:]
@@ -147,11 +145,11 @@ def _label_axes(axes: Axes) -> None:
         axis.set_minor_formatter(lambda rate, _: "")
 
 
-def roc_alt(audits: Sequence[Audit]) -> str:
+def roc_alt(data: ReportData) -> str:
     """Say what :func:`roc_plot` shows, for those who do not see it."""
     parts = [
         f"{label}: TPR {tpr} at FPR {fpr:g}"
-        for label, leak in series_of(audits)
+        for label, leak in data.series
         for fpr, tpr in leak.tpr_at_fpr.items()
     ]
     return f"ROC curves with logarithmic axes. {'; '.join(parts)}."

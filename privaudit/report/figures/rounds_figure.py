@@ -1,7 +1,5 @@
 """When did it leak? AUROC round by round as a picture."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -18,20 +16,18 @@ from privaudit.report.figures.figure_style import (
     new_figure,
 )
 from privaudit.report.figures.figure_values import spot, value_text
-from privaudit.report.labels import run_labels, shortened
+from privaudit.report.report_data import ReportData, shortened
 
 _LONGEST = 26  # characters of a name beside a panel
 _MARKERS = ("o", "s", "^", "D")
 
 
-def rounds_plot(audits: Sequence[Audit]) -> Figure | None:
+def rounds_plot(data: ReportData) -> Figure | None:
     """Draw each attack's AUROC round by round with its intervals, a panel a run.
 
-    Args:
-        audits: Those without rounds are left out; None if that is all.
+    Runs without rounds are left out; None if that is all.
     """
-    pairs = zip(run_labels(audits), audits, strict=True)
-    panels = [(label, audit) for label, audit in pairs if audit.part(LEAKAGE_BY_ROUND)]
+    panels = [(o.label, o.audit) for o in data.runs if o.audit.part(LEAKAGE_BY_ROUND)]
     if not panels:
         return None
     with house_style():
@@ -84,16 +80,16 @@ def _panel(axes: Axes, audit: Audit) -> None:
             spot(axes, number, estimate.value, text)
 
 
-def rounds_alt(audits: Sequence[Audit]) -> str:
+def rounds_alt(data: ReportData) -> str:
     """Say what :func:`rounds_plot` shows, for those who do not see it."""
     parts = []
-    for label, audit in zip(run_labels(audits), audits, strict=True):
-        for leakage in audit.part(LEAKAGE_BY_ROUND):
+    for one in data.runs:
+        for leakage in one.audit.part(LEAKAGE_BY_ROUND):
             if not leakage.by_round:
                 continue
             first, last = min(leakage.by_round), max(leakage.by_round)
             parts.append(
-                f"{label}, {leakage.attack}: {leakage.by_round[first]} in round "
+                f"{one.label}, {leakage.attack}: {leakage.by_round[first]} in round "
                 f"{first}, {leakage.by_round[last]} in round {last}"
             )
     return f"AUROC by round with intervals. {'; '.join(parts)}."

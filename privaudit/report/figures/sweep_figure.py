@@ -39,10 +39,6 @@ def epsilon_curves(cells: Sequence[SweepCell], metric: str = "accuracy") -> Figu
 
     Where every client owns all classes there are no others': the gain over zero-shot
     stands in that place.
-
-    Args:
-        cells: At least one, in the order of ``aggregate``.
-        metric: What utility is measured by.
     """
     modes = list(dict.fromkeys(cell.mode for cell in cells))
     positions = _positions(cells)

@@ -19,7 +19,7 @@ from privaudit.report.figures.figure_style import (
 )
 from privaudit.report.figures.figure_values import ends, errors, spot, value_text
 from privaudit.report.figures.label_placement import label_points
-from privaudit.report.labels import shortened
+from privaudit.report.report_data import shortened
 
 _MARKERS = "osD^v"
 _DASHES = (0, (1, 2))

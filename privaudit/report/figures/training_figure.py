@@ -25,11 +25,8 @@ _SHOWN = (
 def training_plot(lines: Lines) -> Figure | None:
     """Draw the clients' mean loss, and utility where it was measured.
 
-    They have no intervals: this is to watch a training by, and no result.
-
-    Args:
-        lines: Of metrics.jsonl, one for each round; None comes back if nothing was
-            measured.
+    They have no intervals: this is to watch a training by, and no result. None if
+    nothing was measured.
     """
     panels = [(key, name) for key, name in _SHOWN if _points(lines, key)]
     if not panels:

@@ -70,6 +70,7 @@ def caption_texts(
             target = named[client.client]
             one = target.candidates.pick(torch.tensor([record.row]))
             table = table_of(adversary, one, target.reconstructed.model)
+            is_member = bool(client.is_member[record.row])
             texts.append(
                 ColouredText(
                     f"{title} {place} · {client.client}, "
@@ -78,8 +79,8 @@ def caption_texts(
                     f"{_drawn(audit, float(client.scores[record.row]))}"
                     f"{_question(one)}",
                     *coloured_answer(adversary.task.language, one, table, alpha),
-                    tag=_tag(client, record.row),
-                    strong=bool(client.is_member[record.row]),
+                    tag="trained on" if is_member else "not trained on",
+                    strong=is_member,
                     picture=picture_of(audit, int(client.records[record.row])),
                 )
             )
@@ -111,10 +112,6 @@ def _ends(
         ("Most exposed", records[:count]),
         ("Least exposed", records[len(records) - count :][::-1]),
     ]
-
-
-def _tag(client: ClientScores, row: int) -> str:
-    return "trained on" if client.is_member[row] else "not trained on"
 
 
 def _drawn(audit: Audit, score: float) -> str:

@@ -2,7 +2,6 @@
 
 import base64
 import io
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +13,7 @@ from privaudit.auditing.attack_result import ClientScores
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.parts.inversion import INVERSION
 from privaudit.datasets.dataset import FeatureBank, Texts
+from privaudit.report.report_data import ReportData
 from privaudit.report.wording import writes
 
 SHOWN = 8  # of each client
@@ -51,20 +51,20 @@ class ReadPicture:
     psnr: float
 
 
-def read_pictures(
-    audits: Sequence[Audit], labels: Sequence[str]
-) -> dict[str, dict[str, list[ReadPicture]]]:
+def read_pictures(data: ReportData) -> dict[str, dict[str, list[ReadPicture]]]:
     """Return reconstructions beside true pictures, by run and client, where some were read."""
     found = {}
-    for label, audit in zip(labels, audits, strict=True):
-        inversion = audit.part(INVERSION)
+    for one in data.runs:
+        inversion = one.audit.part(INVERSION)
         if inversion is not None and inversion.pairs:
-            found[label] = {
+            found[one.label] = {
                 client: [
                     ReadPicture(
-                        picture_of(audit, p.public), picture_of(audit, p.true), p.psnr
+                        picture_of(one.audit, pair.public),
+                        picture_of(one.audit, pair.true),
+                        pair.psnr,
                     )
-                    for p in pairs
+                    for pair in pairs
                 ]
                 for client, pairs in inversion.pairs.items()
             }
@@ -122,12 +122,8 @@ def _as_address(pixels: Shaped[Tensor, "channels height width"]) -> str:
     return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
-def galleries(
-    audits: Sequence[Audit], labels: Sequence[str]
-) -> dict[str, dict[str, list[ExposedRecord]]]:
+def galleries(data: ReportData) -> dict[str, dict[str, list[ExposedRecord]]]:
     """Return the most exposed records by run and client, where models classify."""
     return {
-        label: most_exposed(audit)
-        for label, audit in zip(labels, audits, strict=True)
-        if not writes(audit)
+        one.label: most_exposed(one.audit) for one in data.runs if not writes(one.audit)
     }

@@ -31,10 +31,6 @@ def write_sweep(found: Tradeoff, path: Path) -> Path:
     plane.svg and .png show leak against use; where budgets were swept, sweep.svg and
     .png show both against epsilon.
 
-    Args:
-        found: A finished sweep.
-        path: The folder to write to; it is created if need be.
-
     Raises:
         StorageError: The folder cannot be written.
     """
@@ -193,14 +189,14 @@ def _number(estimate: Estimate | None) -> str:
 
 def _remarks(found: Tradeoff) -> list[str]:
     """Say what the numbers are, and what the lowest of them is not."""
-    cells = found.cells
+    cells, attack = found.cells, found.points[0].attack
     lowest = min(cells, key=lambda cell: cell.success.value)
     return [
         "Means over seeds with 95 % Student's t intervals; a seed sets partition, "
         "membership, initialisation, batches and noise. TPR at FPR 1 % pools all "
         "seeds' records at one threshold, n members and non-members; its interval "
         "adds the sampling error of records to that of seeds.",
-        *_whose(found.points[0]),
+        *([f"AUROC, TPR and success rate are those of {attack}."] if attack else []),
         *_about_differences(cells),
         f"The lowest success rate, {_number(lowest.success)}, is that of "
         f"{lowest.mode} at ε {epsilon(lowest.epsilon)}. It is the lowest of "
@@ -213,13 +209,6 @@ def _remarks(found: Tradeoff) -> list[str]:
         "keys.",
         *found.remarks(),
     ]
-
-
-def _whose(first: SweepPoint) -> list[str]:
-    """Say which attack carries which number."""
-    if not first.attack:
-        return []
-    return [f"AUROC, TPR and success rate are those of {first.attack}."]
 
 
 def _about_differences(cells: Sequence[SweepCell]) -> list[str]:
@@ -244,9 +233,7 @@ def _names(modes: Sequence[str]) -> str:
 
 
 def _for_what(points: Sequence[SweepPoint]) -> str:
-    guarantees = dict.fromkeys(
-        sweep_point.guarantee for sweep_point in points if sweep_point.guarantee
-    )
+    guarantees = dict.fromkeys(one.guarantee for one in points if one.guarantee)
     return f", for {' or '.join(guarantees)}" if guarantees else ""
 
 

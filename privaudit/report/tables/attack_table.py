@@ -1,42 +1,34 @@
 """Every attack that was made, but for MaxRényi's grid, which has a table of its own."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
-from privaudit.auditing.audit import Audit
-from privaudit.report.tables.table import TableCell
+from markupsafe import Markup
+
+from privaudit.report.report_data import ReportData
 from privaudit.report.tables.token_grid_table import outside_grid
+from privaudit.report.wording import TableCell, TableRows
+
+_NAMED = Markup("<code>{}</code><i>named beforehand</i>")
 
 
-@dataclass(frozen=True)
-class AttackRow:
-    """One attack on one run."""
-
-    run: str
-    attack: str
-    is_headline: bool
-    clients: int
-    auroc: TableCell
-    success: TableCell
-    success_plain: TableCell
-    advantage: TableCell
-    threshold: str
-
-
-def attack_rows(audits: Sequence[Audit], labels: Sequence[str]) -> list[AttackRow]:
+def attack_rows(data: ReportData) -> TableRows:
     """Return the attacks of each run, in the scenario's order."""
-    return [
-        AttackRow(
-            run=label,
-            attack=leak.attack,
-            is_headline=leak is audit.headline,
-            clients=len(leak.clients),
-            auroc=TableCell.of(leak.auroc),
-            success=TableCell.of(leak.success),
-            success_plain=TableCell.of(leak.success_plain),
-            advantage=TableCell.of(leak.advantage, signed=True),
-            threshold=leak.threshold,
-        )
-        for label, audit in zip(labels, audits, strict=True)
-        for leak in outside_grid(audit.results).values()
-    ]
+    rows: TableRows = []
+    for one in data.runs:
+        for found in outside_grid(one.audit.results).values():
+            is_headline = found is one.audit.headline
+            auroc = TableCell.of(found.auroc)
+            row = (
+                one.label,
+                (_NAMED if is_headline else Markup("<code>{}</code>")).format(
+                    found.attack
+                ),
+                str(len(found.clients)),
+                replace(auroc, note=f"n = {auroc.counts}"),
+                TableCell.of(found.success),
+                TableCell.of(found.success_plain),
+                TableCell.of(found.advantage, signed=True),
+                found.threshold,
+            )
+            rows.append(row)
+    return rows

@@ -15,6 +15,7 @@ from privaudit.statistics.roc import pooled_auroc
 from privaudit.statistics.verdict import UNKNOWN_SAMPLING, Sampling
 
 FEWEST = 10  # members, and as many others: with fewer an interval says nothing
+MOST_CLASSES = 24  # in a picture; the table holds all
 
 
 @dataclass(frozen=True)

@@ -1,69 +1,33 @@
 """What canaries of one run show about epsilon, in words and as a table."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from markupsafe import Markup
 
 from privaudit.auditing.audit import Audit
-from privaudit.auditing.parts.one_run import ONE_RUN, OneRunAudit
+from privaudit.auditing.parts.one_run import ONE_RUN
 from privaudit.core.formatting import percent, small
-from privaudit.statistics.epsilon.bound import EpsilonBound
+from privaudit.report.report_data import ReportData
+from privaudit.report.wording import TableCell, TableRows
+
+_WHOLE = Markup('<span class="whole">{}</span>')
 
 
-@dataclass(frozen=True)
-class BoundRow:
-    """One lower bound on epsilon.
-
-    Attributes:
-        run: The run's name.
-        method: How it was found.
-        named: Whether the verdict is about it.
-        value: Epsilon is at least this.
-        ceiling: The most that it could have shown.
-        confidence: Of the bound.
-        delta: At which epsilon is meant.
-        counts: Canaries in + out.
-        holds: For which mechanisms.
-    """
-
-    run: str
-    method: str
-    named: bool
-    value: str
-    ceiling: str
-    confidence: str
-    delta: str
-    counts: str
-    holds: str
-
-
-def bound_rows(audits: Sequence[Audit], labels: Sequence[str]) -> list[BoundRow]:
-    """Return every bound of each run, the one named beforehand first."""
+def bound_rows(data: ReportData) -> TableRows:
+    """Return every lower bound of each run, the one named beforehand first."""
     return [
-        _row(label, bound, named=bound is one_run.bound)
-        for label, one_run in _asked(audits, labels)
-        for bound in (one_run.bound, *one_run.others)
+        (
+            one.label,
+            TableCell(bound.method, note="named beforehand" * (bound is found.bound)),
+            f"{bound.value:.2f}",
+            f"{bound.ceiling:.2f}",
+            percent(bound.confidence),
+            _WHOLE.format(small(bound.delta)),
+            _WHOLE.format(f"{bound.n[0]} + {bound.n[1]}"),
+            "any" if bound.can_refute else "of the assumed form; refutes nothing",
+        )
+        for one in data.runs
+        if (found := one.audit.part(ONE_RUN))
+        for bound in (found.bound, *found.others)
     ]
-
-
-def _row(label: str, bound: EpsilonBound, *, named: bool) -> BoundRow:
-    return BoundRow(
-        run=label,
-        method=bound.method,
-        named=named,
-        value=f"{bound.value:.2f}",
-        ceiling=f"{bound.ceiling:.2f}",
-        confidence=percent(bound.confidence),
-        delta=small(bound.delta),
-        counts=f"{bound.n[0]} + {bound.n[1]}",
-        holds="any" if bound.can_refute else "of the assumed form; refutes nothing",
-    )
-
-
-def _asked(
-    audits: Sequence[Audit], labels: Sequence[str]
-) -> list[tuple[str, OneRunAudit]]:
-    pairs = zip(labels, audits, strict=True)
-    return [(label, one) for label, audit in pairs if (one := audit.part(ONE_RUN))]
 
 
 def claim_kind(audit: Audit) -> str:

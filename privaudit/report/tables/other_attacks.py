@@ -1,4 +1,4 @@
-"""What the attacks show that the verdict is not about, corrected for their number."""
+"""Attacks beside the headline, corrected for their number; and on the server's model."""
 
 import math
 from collections.abc import Sequence
@@ -10,9 +10,14 @@ from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.default_attacks import ALPHAS as ORDERS
 from privaudit.auditing.default_attacks import SHARES, SLICES, GridCell
+from privaudit.auditing.parts.server_model import SERVER_MODEL
 from privaudit.core.formatting import p_value
 from privaudit.report.wording import interval, point
-from privaudit.statistics.comparisons import holm, p_above_chance
+from privaudit.statistics.comparisons import (
+    holm,
+    p_above_chance,
+    pooled_paired_auroc_difference,
+)
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.roc import sign_turned
 
@@ -29,6 +34,7 @@ class OtherLeak:
             of audits of the run.
         shown: How many of the others show a leak, so corrected.
         tried: How many others there are.
+        audits: How many audits of the run p-values are corrected for.
         turned: Whether members have the lower scores.
     """
 
@@ -36,7 +42,28 @@ class OtherLeak:
     p_value: float
     shown: int
     tried: int
-    turned: bool = False
+    audits: int
+    turned: bool
+
+    @property
+    def sentence(self) -> str:
+        """Which attack shows a leak, and how surely."""
+        auroc = self.leak.auroc
+        members, others = auroc.n
+        clients = len(self.leak.clients)
+        which, corrected = "the other attack", ""
+        if self.tried > 1:
+            which = f"strongest of the {self.tried} other attacks"
+            corrected = f", Holm-corrected over {self.tried}"
+        if self.audits > 1:
+            corrected += f", corrected for {self.audits} audits"
+        return (
+            f"{which}, {self.leak.attack} {point(auroc)} {interval(auroc)} on {clients} "
+            f"client{'s' * (clients > 1)} (n = {members} + {others}); "
+            f"{'below' if self.turned else 'above'} 0.5 at p "
+            f"{p_value(self.p_value)}{corrected}"
+            f"{': separates, with the sign turned' if self.turned else ''}."
+        )
 
 
 def strongest_other(audit: Audit) -> OtherLeak | None:
@@ -52,9 +79,9 @@ def strongest_other(audit: Audit) -> OtherLeak | None:
     shown = [(leak, p) for leak, p in _tested(audit, others) if p <= ALPHA]
     if not shown:
         return None
-    leak, p_value = max(shown, key=lambda one: either_sign(one[0].auroc).value)
-    turned = leak.auroc.value < 0.5
-    return OtherLeak(leak, p_value, len(shown), len(others), turned)
+    leak, p = max(shown, key=lambda one: either_sign(one[0].auroc).value)
+    turned, audits = leak.auroc.value < 0.5, audit.tried.different
+    return OtherLeak(leak, p, len(shown), len(others), audits, turned)
 
 
 def strongest_attack(audit: Audit) -> tuple[AttackResult, float]:
@@ -87,27 +114,32 @@ def _tested(
     return [(leak, float(p)) for leak, p in zip(leaks, adjusted, strict=True)]
 
 
-def others_sentence(audit: Audit) -> str:
-    """Say which other attack shows a leak, and how surely; nothing if none does."""
-    leading = strongest_other(audit)
-    if leading is None:
-        return ""
-    auroc = leading.leak.auroc
-    members, others = auroc.n
-    clients = len(leading.leak.clients)
-    which, corrected = "the other attack", ""
-    if leading.tried > 1:
-        which = f"strongest of the {leading.tried} other attacks"
-        corrected = f", Holm-corrected over {leading.tried}"
-    if audit.tried.different > 1:
-        corrected += f", corrected for {audit.tried.different} audits"
-    return (
-        f"{which}, {leading.leak.attack} {point(auroc)} {interval(auroc)} on {clients} "
-        f"client{'s' * (clients > 1)} (n = {members} + {others}); "
-        f"{'below' if leading.turned else 'above'} 0.5 at p "
-        f"{p_value(leading.p_value)}{corrected}"
-        f"{': separates, with the sign turned' if leading.turned else ''}."
-    )
+def both_models(audit: Audit) -> tuple[AttackResult, AttackResult] | None:
+    """Return the first attack that was made on the server's own model too.
+
+    On the clients' models, and on that one: the headline, unless it trains shadows.
+    """
+    common = audit.part(SERVER_MODEL)
+    name = next((name for name in audit.results if name in common), None)
+    return None if name is None else (audit.results[name], common[name])
+
+
+def gain_of_rebuilding(audit: Audit) -> Estimate | None:
+    """Return an attack's AUROC on clients less that on the server's own model.
+
+    Paired by record; None where the server's model was not attacked, or no client has
+    both members and others.
+    """
+    found = both_models(audit)
+    if found is None:
+        return None
+    groups = [
+        (client.scores, server.scores, client.is_member)
+        for client, server in zip(*(leak.clients for leak in found), strict=True)
+    ]
+    if not any(truth.any() and not truth.all() for *_, truth in groups):
+        return None
+    return pooled_paired_auroc_difference(groups).estimate
 
 
 def same_columns(audit: Audit) -> list[str]:

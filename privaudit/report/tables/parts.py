@@ -1,6 +1,6 @@
 """What the parts of an audit say: sentences, and tables of those without any here."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -19,14 +19,22 @@ from privaudit.auditing.parts.server_model import SERVER_MODEL
 from privaudit.auditing.parts.source_inference import SOURCE_INFERENCE
 from privaudit.auditing.parts.untrained_control import UNTRAINED_CONTROL
 from privaudit.core.formatting import p_value
+from privaudit.report.report_data import ReportData
 from privaudit.report.tables.one_run_table import one_run_sentences
-from privaudit.report.tables.other_attacks import ALPHA
-from privaudit.report.wording import heading, interval, point, rate, setting
-from privaudit.statistics.comparisons import (
-    holm,
-    p_above_chance,
-    pooled_paired_auroc_difference,
+from privaudit.report.tables.other_attacks import (
+    ALPHA,
+    both_models,
+    gain_of_rebuilding,
 )
+from privaudit.report.wording import (
+    TableRows,
+    heading,
+    interval,
+    point,
+    rate,
+    setting,
+)
+from privaudit.statistics.comparisons import holm, p_above_chance
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.verdict import Sampling
 
@@ -60,22 +68,17 @@ def part_remarks(audit: Audit) -> list[str]:
     return remarks
 
 
-def part_tables(
-    audits: Sequence[Audit], labels: Sequence[str]
-) -> dict[str, list[tuple[str, str, str]]]:
-    """Return tables of the parts that have no sentences here, or both, by title.
-
-    Their rows are a run's label, the name of a number and the number.
-    """
+def part_tables(data: ReportData) -> dict[str, TableRows]:
+    """Return the numbers of the parts without sentences here, or with both, by title."""
     return {
         part.title: [
-            (label, name, value)
-            for label, audit in zip(labels, audits, strict=True)
-            for name, value in _leaves(audit.part(part))
+            (one.label, name, value)
+            for one in data.runs
+            for name, value in _leaves(one.audit.part(part))
         ]
         for part in audit_parts()
         if part.name not in _SENTENCES or part.name in _TABLES
-        if any(a.parts.get(part.name) is not None for a in audits)
+        if any(a.parts.get(part.name) is not None for a in data.audits)
     }
 
 
@@ -213,34 +216,6 @@ def rebuilding(audit: Audit) -> list[str]:
         f"Paired difference on the same records: {point(gain, signed=True)} "
         f"{interval(gain)}, {learned}."
     ]
-
-
-def both_models(audit: Audit) -> tuple[AttackResult, AttackResult] | None:
-    """Return the first attack that was made on the server's own model too.
-
-    On the clients' models, and on that one: the headline, unless it trains shadows.
-    """
-    common = audit.part(SERVER_MODEL)
-    name = next((name for name in audit.results if name in common), None)
-    return None if name is None else (audit.results[name], common[name])
-
-
-def gain_of_rebuilding(audit: Audit) -> Estimate | None:
-    """Return an attack's AUROC on clients less that on the server's own model.
-
-    Paired by record; None where the server's model was not attacked, or no client has
-    both members and others.
-    """
-    found = both_models(audit)
-    if found is None:
-        return None
-    groups = [
-        (client.scores, server.scores, client.is_member)
-        for client, server in zip(*(leak.clients for leak in found), strict=True)
-    ]
-    if not any(truth.any() and not truth.all() for *_, truth in groups):
-        return None
-    return pooled_paired_auroc_difference(groups).estimate
 
 
 def control_sentences(audit: Audit) -> list[str]:

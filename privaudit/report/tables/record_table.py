@@ -1,6 +1,5 @@
 """Single records as a page shows them: how many fall to several attacks, and which."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,35 +14,20 @@ from privaudit.auditing.parts.record_exposure import (
 from privaudit.auditing.per_record.properties import PropertyExposure
 from privaudit.auditing.per_record.shared_exposure import SharedExposure
 from privaudit.core.formatting import p_value
-from privaudit.report.labels import run_labels
+from privaudit.report.report_data import ReportData
 from privaudit.report.tables.other_attacks import ALPHA
-from privaudit.report.tables.table import AurocRow, TableCell
-from privaudit.report.wording import interval, point, rate
+from privaudit.report.wording import (
+    NOTHING,
+    TableCell,
+    TableRows,
+    interval,
+    point,
+    rate,
+)
 from privaudit.statistics.estimate import Estimate
 
 SHOWN = 20  # of the most exposed records, on a page that shows records
 NO_GUARANTEE = "That is what this signal shows of a record, and no guarantee."
-
-
-@dataclass(frozen=True)
-class LevelRow:
-    """Records that at least so many attacks point at, as a page shows them."""
-
-    attacks: str
-    members: TableCell
-    others: TableCell
-    beyond: TableCell
-    independent: str
-
-
-@dataclass(frozen=True)
-class RecordTable:
-    """The records of one run."""
-
-    run: str
-    sentences: Sequence[str]
-    levels: Sequence[LevelRow]
-    properties: Sequence[AurocRow]
 
 
 @dataclass(frozen=True)
@@ -68,19 +52,36 @@ def record_sentences(audit: Audit) -> list[str]:
     return [*sentences, *_common(found)]
 
 
-def record_tables(audits: Sequence[Audit]) -> list[RecordTable]:
-    """Return the tables, of those runs that have one."""
-    pairs = zip(run_labels(audits), audits, strict=True)
-    found = [(label, audit, audit.part(RECORD_EXPOSURE)) for label, audit in pairs]
+def level_rows(data: ReportData) -> TableRows:
+    """Return the shares of records that at least so many attacks point at."""
     return [
-        RecordTable(
-            label,
-            record_sentences(audit),
-            _level_rows(exposure.shared),
-            [_row(one) for one in exposure.properties],
+        (
+            one.label,
+            f"{level.attacks} of {len(exposure.shared.levels)}",
+            TableCell.of(level.members),
+            TableCell.of(level.others),
+            TableCell.of(level.beyond, signed=True),
+            f"{level.independent:.2g}",
         )
-        for label, audit, exposure in found
-        if exposure is not None
+        for one in data.runs
+        if (exposure := one.audit.part(RECORD_EXPOSURE)) is not None
+        for level in exposure.shared.levels
+    ]
+
+
+def property_rows(data: ReportData) -> TableRows:
+    """Return what may go with exposure, also properties of too few records."""
+    return [
+        (
+            one.label,
+            found.name,
+            f"{found.n[0]} + {found.n[1]}",
+            TableCell.of(found.auroc) if found.auroc else NOTHING,
+            _standing(found),
+        )
+        for one in data.runs
+        if (exposure := one.audit.part(RECORD_EXPOSURE)) is not None
+        for found in exposure.properties
     ]
 
 
@@ -112,14 +113,13 @@ def _loss(*numbers: float | None) -> str:
     return f"{known[0]} [{known[1]}, {known[2]}]" if len(known) == 3 else ""
 
 
-def tested_properties(audits: Sequence[Audit]) -> list[tuple[str, dict[str, Estimate]]]:
+def tested_properties(data: ReportData) -> list[tuple[str, dict[str, Estimate]]]:
     """Return the properties with enough records, by run."""
-    found = []
-    for label, audit in zip(run_labels(audits), audits, strict=True):
-        exposure = audit.part(RECORD_EXPOSURE)
-        properties = () if exposure is None else exposure.properties
-        found.append((label, {one.name: one.auroc for one in properties if one.auroc}))
-    return found
+    found = [(one.label, one.audit.part(RECORD_EXPOSURE)) for one in data.runs]
+    return [
+        (label, {p.name: p.auroc for p in part.properties if p.auroc} if part else {})
+        for label, part in found
+    ]
 
 
 def _shared(shared: SharedExposure) -> str:
@@ -174,24 +174,11 @@ def _property_text(one: PropertyExposure) -> str:
     return f"{one.name} {point(one.auroc)} {interval(one.auroc)}"
 
 
-def _level_rows(shared: SharedExposure) -> list[LevelRow]:
-    return [
-        LevelRow(
-            f"{one.attacks} of {len(shared.levels)}",
-            TableCell.of(one.members),
-            TableCell.of(one.others),
-            TableCell.of(one.beyond, signed=True),
-            f"{one.independent:.2g}",
-        )
-        for one in shared.levels
-    ]
-
-
-def _row(one: PropertyExposure) -> AurocRow:
+def _standing(one: PropertyExposure) -> str:
+    """Say what may be said of a property."""
     if one.auroc is None:
-        return AurocRow(one.name, one.n, None, "unresolved: too few records")
+        return "unresolved: too few records"
     finding = "not distinguishable from 0.5"
     if one.p_value <= ALPHA:
         finding = f"{'more' if one.auroc.value > 0.5 else 'less'} exposed"
-    standing = f"{finding}, p {p_value(one.p_value)}"
-    return AurocRow(one.name, one.n, TableCell.of(one.auroc), standing)
+    return f"{finding}, p {p_value(one.p_value)}"

@@ -1,7 +1,7 @@
-"""The trade-off table: one row of plain words for each run."""
+"""The trade-off table in the terminal: a row for each run, or its numbers in stacks."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import groupby
 
 from rich import box
 from rich.console import Console
@@ -9,145 +9,26 @@ from rich.table import Table
 from rich.text import Text
 
 from privaudit.auditing.audit import Audit
-from privaudit.core.formatting import epsilon, percent
+from privaudit.privacy.certificate import guarantee_of
 from privaudit.privacy.reconstruction_robustness import reconstruction_sentence
-from privaudit.report.labels import run_labels
-from privaudit.report.tables.other_attacks import others_sentence, same_columns
+from privaudit.report.columns import Column, Place, columns
+from privaudit.report.decision.badges import Findings
+from privaudit.report.report_data import ReportData
+from privaudit.report.tables.other_attacks import same_columns
 from privaudit.report.tables.parts import part_remarks
 from privaudit.report.wording import (
     GROUPS,
-    certified,
+    TableCell,
     counts_groups,
-    decision,
-    guarantee,
-    heading,
-    interval,
-    metric,
-    point,
     remote_code,
     repeatable,
     strength,
     tried,
     unpaid,
-    untrained,
 )
-from privaudit.statistics.estimate import Estimate
 
 _WIDE = 116  # columns from which everything fits side by side
-
-
-@dataclass(frozen=True)
-class TableCell:
-    """A number as it is printed.
-
-    Attributes:
-        value: With three decimals, or "unresolved".
-        interval: In brackets, or why there is none; empty where nothing was measured.
-        counts: What n is.
-    """
-
-    value: str
-    interval: str = ""
-    counts: str = ""
-
-    @classmethod
-    def of(cls, estimate: Estimate, *, signed: bool = False) -> "TableCell":
-        """Return an estimate as it is printed."""
-        counts = " + ".join(str(count) for count in estimate.n)
-        return cls(point(estimate, signed=signed), interval(estimate), counts)
-
-    def __str__(self) -> str:
-        """Return value and interval; reasons are left to where there is room."""
-        if not self.interval.startswith("["):
-            return self.value
-        return f"{self.value} {self.interval}"
-
-
-@dataclass(frozen=True)
-class AurocRow:
-    """A class of records, or what may go with exposure, as a page shows it."""
-
-    name: str
-    n: tuple[int, int]
-    auroc: TableCell | None
-    standing: str
-
-
-@dataclass(frozen=True)
-class TradeoffRow:
-    """A run in the trade-off table.
-
-    Attributes:
-        run: Its name among the others.
-        confidence: Coverage of all intervals.
-        verdict: "Leaks", "No leak found" or "Underpowered"; on a second line what is not
-            proved, where nothing was found.
-        attack: The headline attack, which all rates are of.
-        local: Accuracy, or what else is measured, on a client's own classes.
-        neighbour: On the other clients' classes.
-        gain: Local accuracy beyond the untrained model's.
-        auroc: Averaged within clients.
-        tpr: True-positive rate by false-positive rate, the latter in per cent.
-        success: Share of right guesses, averaged over classes.
-        advantage: True- less false-positive rate of the guesses.
-        claimed: Epsilon by the method's own formula, or "none".
-        certified: Epsilon that is proved for this adversary, or "none"; in brackets
-            where the noise follows from a seed: repeatable, not private.
-    """
-
-    run: str
-    confidence: float
-    verdict: str
-    attack: str
-    local: TableCell
-    neighbour: TableCell
-    gain: TableCell
-    auroc: TableCell
-    tpr: dict[str, TableCell]
-    success: TableCell
-    advantage: TableCell
-    claimed: str
-    certified: str
-
-
-def tradeoff_rows(audits: Sequence[Audit]) -> list[TradeoffRow]:
-    """Return the trade-off table; the terminal and the page print the same numbers."""
-    labels = run_labels(audits)
-    return [_row(label, audit) for label, audit in zip(labels, audits, strict=True)]
-
-
-def _row(label: str, audit: Audit) -> TradeoffRow:
-    leak, utility = audit.headline, audit.utility
-    local = neighbour = gain = TableCell("-")
-    if utility is not None:
-        local = TableCell.of(utility.local)
-        neighbour = _cell(utility.neighbour, "all own")
-        gain = _cell(utility.gain, "-", signed=True)
-    return TradeoffRow(
-        run=label,
-        confidence=leak.auroc.confidence,
-        verdict=decision(audit).replace(", ", "\n"),
-        attack=leak.attack,
-        local=local,
-        neighbour=neighbour,
-        gain=gain,
-        auroc=TableCell.of(leak.auroc),
-        tpr={percent(rate): TableCell.of(tpr) for rate, tpr in leak.tpr_at_fpr.items()},
-        success=TableCell.of(leak.success),
-        advantage=TableCell.of(leak.advantage, signed=True),
-        claimed=epsilon(audit.claimed_epsilon),
-        certified=certified(audit),
-    )
-
-
-def _cell(
-    estimate: Estimate | None, missing: str, *, signed: bool = False
-) -> TableCell:
-    return (
-        TableCell(missing)
-        if estimate is None
-        else TableCell.of(estimate, signed=signed)
-    )
+_Texts = tuple[str, list[str]]  # a head, and a text for each run
 
 
 def print_table(audits: Sequence[Audit], console: Console | None = None) -> None:
@@ -156,21 +37,35 @@ def print_table(audits: Sequence[Audit], console: Console | None = None) -> None
     Cells of a single run hold several lines, which the column's head names. Of several
     runs only what they are compared by is printed; their report has the other rates.
     """
-    console = console or Console()
-    rows = tradeoff_rows(audits)
-    columns = _columns(audits, rows) if len(audits) == 1 else _compared(audits, rows)
-    parts = [columns] if console.width >= _WIDE else [columns[:2], columns[2:]]
-    names, most = [row.run for row in rows], 18 if len(rows) == 1 else 36
-    for part in parts:
-        console.print(_table(names, part, most=most))
-    for row, audit in zip(rows, audits, strict=True):
-        for remark in _remarks(audit):
-            console.print(Text(f"{row.run}: {remark}"))
-    console.print(Text(_legend(audits, rows), style="dim"))
+    console, data = console or Console(), ReportData.of(audits)
+    shown, most = _texts(data), 18 if len(audits) == 1 else 36
+    for part in [shown] if console.width >= _WIDE else [shown[:2], shown[2:]]:
+        console.print(_table([one.label for one in data.runs], part, most=most))
+    for one in data.runs:
+        for remark in _remarks(one):
+            console.print(Text(f"{one.label}: {remark}"))
+    console.print(Text(_legend(data), style="dim"))
 
 
-def _remarks(audit: Audit) -> list[str]:
+def _texts(data: ReportData) -> list[_Texts]:
+    """Return the columns as text, those of one stack below each other."""
+    place: Place = "run" if len(data.runs) == 1 else "runs"
+    found = list[_Texts]()
+    for stack, group in groupby(columns(data, place), lambda column: column.stack):
+        several: list[Column] = list(group)
+        parts = [several] if stack and place == "run" else [[one] for one in several]
+        for part in parts:
+            cells = [
+                [str(column.cell(one).number) for column in part] for one in data.runs
+            ]
+            head = "\n".join(column.heads[place] for column in part)
+            found.append((head, ["\n".join(texts) for texts in cells]))
+    return found
+
+
+def _remarks(one: Findings) -> list[str]:
     """Return what a run's row has no room for."""
+    audit = one.audit
     unusual = audit.verdict.kind in ("reversed", "sampling unknown")
     remarks = [
         audit.verdict.sentence if unusual else "",
@@ -181,7 +76,7 @@ def _remarks(audit: Audit) -> list[str]:
         repeatable(audit),
         _reconstructed(audit),
         *unpaid(audit),
-        others_sentence(audit),
+        one.others,
         *same_columns(audit),
         *part_remarks(audit),
     ]
@@ -201,58 +96,7 @@ def _reconstructed(audit: Audit) -> str:
     return allowed and f"By the certified ε, {allowed}."
 
 
-Column = tuple[str, list[str]]
-
-
-def _compared(audits: Sequence[Audit], rows: Sequence[TradeoffRow]) -> list[Column]:
-    """Return what several runs are compared by, in one line for each."""
-    confidence, counts = percent(rows[0].confidence), [row.auroc.counts for row in rows]
-    attacks = [row.attack for row in rows]
-    useful = (
-        f"{heading(metric(audits))}\n[{confidence}]",
-        [str(row.local) for row in rows],
-    )
-    return [
-        *([useful] if metric(audits) else []),
-        (f"AUROC\n[{confidence}]", [str(row.auroc) for row in rows]),
-        *([("Attack", attacks)] if len(set(attacks)) > 1 else []),
-        ("Verdict", [row.verdict for row in rows]),
-        *([] if _alike(rows) else [("n members\n+ others", counts)]),
-        ("ε claimed,\ncertified", [f"{r.claimed}, {r.certified}" for r in rows]),
-    ]
-
-
-def _alike(rows: Sequence[TradeoffRow]) -> bool:
-    return len({row.auroc.counts for row in rows}) == 1
-
-
-def _columns(audits: Sequence[Audit], rows: Sequence[TradeoffRow]) -> list[Column]:
-    rates = list(rows[0].tpr)
-    confidence = percent(rows[0].confidence)
-    useful = (
-        f"{heading(metric(audits))} [{confidence}]\nown classes\nothers'\n"
-        f"over {untrained(audits)}",
-        [f"{r.local}\n{r.neighbour}\n{r.gain}" for r in rows],
-    )
-    return [
-        *([useful] if metric(audits) else []),
-        (
-            f"AUROC [{confidence}]\nn members + others\nverdict",
-            [f"{r.auroc}\nn = {r.auroc.counts}\n{r.verdict}" for r in rows],
-        ),
-        (
-            "\n".join(["TPR at FPR", *rates]),
-            ["\n".join(map(str, r.tpr.values())) for r in rows],
-        ),
-        (
-            f"Success rate [{confidence}]\nadvantage",
-            [f"{r.success}\n{r.advantage}" for r in rows],
-        ),
-        ("ε claimed\ncertified", [f"{r.claimed}\n{r.certified}" for r in rows]),
-    ]
-
-
-def _table(names: Sequence[str], columns: Sequence[Column], *, most: int) -> Table:
+def _table(names: Sequence[str], columns: Sequence[_Texts], *, most: int) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_lines=False, padding=(0, 1), pad_edge=False)
     tallest = max(head.count("\n") for head, _ in columns)
     table.add_column(Text("Run" + "\n" * tallest), max_width=most, overflow="fold")
@@ -268,9 +112,9 @@ def _table(names: Sequence[str], columns: Sequence[Column], *, most: int) -> Tab
     return table
 
 
-def headlines(audits: Sequence[Audit]) -> str:
+def headlines(data: ReportData) -> str:
     """Return the attacks that verdicts are about, each with the clients it was made on."""
-    made = (f"{strength(a.headline)} on {_clients(a)}" for a in audits)
+    made = (f"{strength(a.headline)} on {_clients(a)}" for a in data.audits)
     return " or ".join(dict.fromkeys(made))
 
 
@@ -280,10 +124,13 @@ def _clients(audit: Audit) -> str:
     return f"{count} client{'s' * (count != 1)}"
 
 
-def _legend(audits: Sequence[Audit], rows: Sequence[TradeoffRow]) -> str:
-    guarantees = " or ".join(dict.fromkeys(map(guarantee, audits)))
-    compared = len(rows) > 1
-    counts = f" (n = {rows[0].auroc.counts})" if compared and _alike(rows) else ""
+def _legend(data: ReportData) -> str:
+    guarantees = " or ".join(
+        dict.fromkeys(guarantee_of(audit.certificate) for audit in data.audits)
+    )
+    counts = dict.fromkeys(TableCell.of(audit.auroc).counts for audit in data.audits)
+    compared = len(data.runs) > 1
+    n = f" (n = {', '.join(counts)})" if compared and len(counts) == 1 else ""
     rates = (
         "AUROC 0.5 is a coin toss."
         if compared
@@ -291,7 +138,7 @@ def _legend(audits: Sequence[Audit], rows: Sequence[TradeoffRow]) -> str:
         "non-members for that rate."
     )
     return (
-        f"Scenario: {audits[0].scenario.name}. Attack: {headlines(audits)}{counts}. "
+        f"Scenario: {data.audits[0].scenario.name}. Attack: {headlines(data)}{n}. "
         f"{rates} ε claimed: the method's own formula; certified: proved for this "
         f"adversary, for {guarantees}."
     )

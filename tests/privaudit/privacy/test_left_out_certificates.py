@@ -6,7 +6,7 @@ from typing import Any
 from privaudit import Auditor, train
 from privaudit.datasets.left_out import write_positions
 from privaudit.federated.runs.round_metrics import certify_again
-from privaudit.report.decision.badges import KEPT, NOT_PROVED, promise_badge
+from privaudit.report.decision.badges import KEPT, NOT_PROVED, Findings
 
 
 def test_nothing_is_proved_of_a_list_that_may_follow_from_the_data(
@@ -23,7 +23,7 @@ def test_nothing_is_proved_of_a_list_that_may_follow_from_the_data(
         "dp-promptfl", folder=tmp_path, without=gone, watcher=events.append, **asked
     )
     badges = [
-        promise_badge(Auditor(run).attack(is_logged=False, shadows=0))
+        Findings(Auditor(run).attack(is_logged=False, shadows=0)).promise
         for run in (whole, less)
     ]
     assert badges == [KEPT, NOT_PROVED]

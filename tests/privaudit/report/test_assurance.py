@@ -18,6 +18,7 @@ from privaudit.report.decision.badges import (
     NOT_PROVED,
     REFUTED,
     Badge,
+    Findings,
 )
 from privaudit.report.index import IndexEntry, write_index
 from privaudit.report.markdown import gate_markdown
@@ -55,7 +56,7 @@ def test_green_is_for_a_proof_and_the_rest_is_followed_by_what_is_missing(
     says: str,
 ) -> None:
     audit = quiet(epsilons)
-    found = card("run", audit)
+    found = card(Findings(audit))
     leak = found["leak"]
     assert (leak.text, leak.kind) == ("No leak found", "neutral" if short else "good")
     assert found["promise"] == promise
@@ -77,7 +78,7 @@ def test_a_refuted_claim_is_an_alarm_whatever_the_attack_says() -> None:
     found = audit.part(ONE_RUN)
     assert found is not None
     assert found.verdict.kind == "REFUTED"
-    shown = card("run", audit)
+    shown = card(Findings(audit))
     assert shown["promise"] == REFUTED
     assert shown["leak"].kind != "good"
     assert audit.assurance.kind == "refuted"
@@ -96,7 +97,7 @@ def test_no_badge_but_a_proofs_is_green_and_none_is_colour_alone() -> None:
 
 
 def test_a_leak_stays_a_leak() -> None:
-    assert card("run", make_audit(shift=1.0))["leak"] == Badge("Leaks", "alarm", "▲")
+    assert card(Findings(make_audit(shift=1.0)))["leak"] == Badge("Leaks", "alarm", "▲")
 
 
 def test_noise_of_the_seed_is_no_proof() -> None:

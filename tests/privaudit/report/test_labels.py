@@ -1,4 +1,4 @@
-from privaudit.report.labels import run_labels
+from privaudit.report.report_data import run_labels
 from tests.privaudit.made_audits import make_audit
 
 

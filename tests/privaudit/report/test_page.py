@@ -13,9 +13,12 @@ from rich.console import Console
 from privaudit.auditing.audit import Audit
 from privaudit.core.errors import ConfigError, StorageError
 from privaudit.report import wording
+from privaudit.report.columns import columns
 from privaudit.report.galleries.pictures import SHOWN
 from privaudit.report.page import render_report, write_report
-from privaudit.report.tables.table import print_table, tradeoff_rows
+from privaudit.report.report_data import ReportData
+from privaudit.report.tables.table import print_table
+from privaudit.report.wording import TableCell
 from tests.privaudit.made_audits import FIRST_RECORD, make_audit
 
 VOID = {"meta", "br", "img", "link", "input", "hr"}
@@ -143,10 +146,17 @@ def test_the_verdict_of_each_run_comes_before_pictures_and_tables(
 def test_the_page_and_the_terminal_print_the_same_numbers(
     audits: list[Audit], html: str
 ) -> None:
-    for row in tradeoff_rows(audits):
-        for cell in (row.local, row.neighbour, row.gain, row.auroc, row.success):
-            assert f"{cell.value}<i>{cell.interval}</i>" in html
-        assert f"n = {row.auroc.counts}" in html
+    data = ReportData.of(audits)
+    shown = columns(data, "run")
+    assert len(shown) == 13
+    for one in data.runs:
+        text = printed(one.audit)
+        for column in shown:
+            cell = column.cell(one)
+            assert all(line in text for line in str(cell.number).splitlines())
+            if cell.number.interval.startswith("["):
+                assert f"{cell.number.value}<i>{cell.number.interval}</i>" in html
+        assert f"n = {TableCell.of(one.audit.auroc).counts}" in html
 
 
 def test_unresolved_rates_say_so_and_why(audits: list[Audit], html: str) -> None:

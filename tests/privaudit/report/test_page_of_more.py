@@ -8,9 +8,9 @@ from html import unescape
 from rich.console import Console
 
 from privaudit.auditing.audit import Audit
+from privaudit.report.decision.badges import Findings
 from privaudit.report.page import render_report
 from privaudit.report.tables.one_run_table import one_run_sentences
-from privaudit.report.tables.other_attacks import others_sentence
 from privaudit.report.tables.parts import round_sentences, source_sentences
 from privaudit.report.tables.table import print_table
 from privaudit.statistics.verdict import judge_leak
@@ -43,7 +43,7 @@ def quiet_but_for_lira() -> Audit:
 
 def test_no_leak_found_is_not_all_that_is_said_where_another_attack_shows_one() -> None:
     audit = quiet_but_for_lira()
-    sentence = others_sentence(audit)
+    sentence = Findings(audit).others
     assert sentence.startswith("strongest of the 2 other attacks, lira 0.")
     assert f"promptfl: {sentence}" in printed(audit)
     page = words(render_report([audit]))
@@ -64,7 +64,7 @@ def test_the_summary_of_several_runs_counts_them_too() -> None:
 
 def test_where_no_other_attack_shows_a_leak_none_is_mentioned() -> None:
     audit = make_audit(shift=0.0, seed=2)
-    assert others_sentence(audit) == ""
+    assert Findings(audit).others == ""
     assert "other attack" not in printed(audit)
     assert "Another attack shows" not in render_report([audit])
 

@@ -7,6 +7,7 @@ import pytest
 from privaudit.core import formatting
 from privaudit.federated.transcripts.threat_models import THREATS
 from privaudit.report import wording
+from privaudit.report.report_data import ReportData
 from privaudit.statistics.estimate import Estimate, unresolved
 from tests.privaudit.made_audits import make_audit, make_writer
 
@@ -82,28 +83,34 @@ def test_signed_numbers_carry_their_sign() -> None:
 
 
 def test_a_loss_of_utility_is_said_to_be_one() -> None:
-    assert "20.0 points more than" in wording.use(make_audit(local=0.8))
-    assert "20.0 points less than" in wording.use(make_audit(local=0.4))
-    assert "no clear difference from" in wording.use(make_audit(local=0.6))
+    assert "20.0 points more than" in wording.utility_sentence(make_audit(local=0.8))
+    assert "20.0 points less than" in wording.utility_sentence(make_audit(local=0.4))
+    assert "no clear difference from" in wording.utility_sentence(make_audit(local=0.6))
 
 
 def test_what_is_measured_is_called_by_its_name() -> None:
     captions, answers = make_writer(), make_writer(metric="exact match")
-    assert wording.use(make_audit()).startswith("Accuracy 80.0 % [77.0, 83.0] on a")
-    assert wording.use(captions).startswith("ROUGE-L of the captions")
-    assert "80.0 % [77.0, 83.0] on a client's own" in wording.use(captions)
-    assert wording.use(answers).startswith("Exact match 80.0 % [77.0, 83.0]")
+    assert wording.utility_sentence(make_audit()).startswith(
+        "Accuracy 80.0 % [77.0, 83.0] on a"
+    )
+    assert wording.utility_sentence(captions).startswith("ROUGE-L of the captions")
+    assert "80.0 % [77.0, 83.0] on a client's own" in wording.utility_sentence(captions)
+    assert wording.utility_sentence(answers).startswith(
+        "Exact match 80.0 % [77.0, 83.0]"
+    )
     for audit in (captions, answers):
-        assert "20.0 points more than the untrained model" in wording.use(audit)
-        assert "accuracy" not in wording.use(audit).lower()
+        assert "20.0 points more than the untrained model" in wording.utility_sentence(
+            audit
+        )
+        assert "accuracy" not in wording.utility_sentence(audit).lower()
 
 
 def test_headings_name_every_metric_and_what_was_not_trained() -> None:
     both = [make_audit(), make_writer()]
-    assert wording.heading(wording.metric(both)) == "Accuracy or ROUGE-L"
-    assert wording.heading(wording.metric(both[1:])) == "ROUGE-L"
-    assert wording.untrained(both[:1]) == "zero-shot"
-    assert wording.untrained(both) == "zero-shot or untrained"
+    assert wording.heading(ReportData.of(both).metric) == "Accuracy or ROUGE-L"
+    assert ReportData.of(both[1:]).metric == "ROUGE-L"
+    assert ReportData.of(both[:1]).untrained == "zero-shot"
+    assert ReportData.of(both).untrained == "zero-shot or untrained"
     assert wording.heading("") == ""
 
 

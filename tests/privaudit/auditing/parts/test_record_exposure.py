@@ -12,10 +12,12 @@ from privaudit.auditing.storage.restore import restore_audit
 from privaudit.auditing.storage.save import save_audit
 from privaudit.report.figures.row_figures import exposure_plot, property_plot
 from privaudit.report.page import render_report
+from privaudit.report.report_data import ReportData
 from privaudit.report.tables.record_table import (
+    level_rows,
     most_exposed_of,
+    property_rows,
     record_sentences,
-    record_tables,
 )
 from tests.conftest import common_cache
 
@@ -99,6 +101,7 @@ def test_without_shadow_models_only_attacks_are_counted(audit: Audit) -> None:
 
 def test_without_the_part_there_is_nothing_to_show(audit: Audit) -> None:
     bare = [replace(audit, parts={})]
-    assert exposure_plot(bare) is None
-    assert property_plot(bare) is None
-    assert record_tables(bare) == []
+    assert exposure_plot(ReportData.of(bare)) is None
+    assert property_plot(ReportData.of(bare)) is None
+    assert not level_rows(ReportData.of(bare))
+    assert not property_rows(ReportData.of(bare))

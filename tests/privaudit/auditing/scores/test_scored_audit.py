@@ -25,13 +25,13 @@ from privaudit.core.errors import (
 from privaudit.evaluation.compare.compare import compare
 from privaudit.federated.runs.folder.run_header import save_header
 from privaudit.recording.origins.scores import SCORES, ScoredRun
+from privaudit.report.decision.badges import Findings
 from privaudit.report.export import export_public, verify_card
 from privaudit.report.index import IndexEntry, write_index
 from privaudit.report.junit import gate_junit
 from privaudit.report.markdown import gate_markdown
 from privaudit.report.page import render_report
 from privaudit.report.sarif import gate_sarif
-from privaudit.report.tables.class_table import classes_of
 from privaudit.report.tables.leak_by_class import class_sentence
 from privaudit.report.tables.parts import part_remarks
 from privaudit.statistics.roc import pooled_auroc
@@ -340,7 +340,7 @@ def test_without_a_coin_nothing_else_is_a_verdict(runs: Path, tmp_path: Path) ->
     audit = restored("undeclared")
     index = write_index(tmp_path, [IndexEntry(audit, tmp_path / "r.html")]).read_text()
     assert "best of 1<" in index
-    (classes,) = classes_of([audit])
+    classes = Findings(audit).classes
     assert {one.standing for one in classes} == {"no verdict"}
     assert class_sentence(classes).startswith("No verdict on any class.")
 

@@ -14,7 +14,7 @@ def test_each_scenario_is_made_on_each_run_with_a_page_of_its_own(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     undrawn = dict.fromkeys(("tradeoff", "clients", "roc"), "")
-    monkeypatch.setattr(report_module, "_figures", lambda audits, classes: undrawn)
+    monkeypatch.setattr(report_module, "_figures", lambda data: undrawn)
     folder = runs_folder()
     for seed in "12":
         named = ("--name", f"seed{seed}", "--seed", seed)

@@ -26,7 +26,7 @@ Report = Callable[..., tuple[int, str, str]]
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave figures out of pages: to draw them is nearly all of a page's time."""
     always = dict.fromkeys(("tradeoff", "clients", "roc"), "")
-    monkeypatch.setattr(report_module, "_figures", lambda audits, classes: always)
+    monkeypatch.setattr(report_module, "_figures", lambda data: always)
 
 
 @pytest.fixture

@@ -17,12 +17,12 @@ from privaudit.federated.runs.config import make_config
 from privaudit.recording.recorded_config import RecordedConfig
 from privaudit.report.decision.advice import Advice, advise
 from privaudit.report.decision.first_screen import first_screen
-from privaudit.report.labels import run_labels
+from privaudit.report.report_data import ReportData
 from tests.privaudit.made_audits import make_audit, make_claimed
 
 
 def given(*audits: Audit) -> list[Advice]:
-    return advise(audits, run_labels(audits))
+    return advise(ReportData.of(audits))
 
 
 def commands(found: list[Advice], basis: str = "To try") -> list[str]:
@@ -181,8 +181,8 @@ def test_only_the_runs_of_a_trade_off_s_study_get_its_advice(beside: Audit) -> N
 
 
 def now(audit: Audit) -> str:
-    labels = run_labels([audit])
-    return first_screen([audit], labels, advise([audit], labels)).answers[-1].text
+    data = ReportData.of([audit])
+    return first_screen(data, advise(data)).answers[-1].text
 
 
 def test_that_nothing_lowered_the_leak_is_said_last_and_is_no_answer(

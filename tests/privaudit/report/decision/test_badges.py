@@ -10,8 +10,8 @@ import pytest
 
 from privaudit.auditing.audit import Audit
 from privaudit.privacy.privacy_record import declared_only
-from privaudit.report.decision.badges import audit_rank, leak_badge, promise_badge
-from privaudit.report.decision.rows import audit_row
+from privaudit.report.columns import ColumnCell, audit_row
+from privaudit.report.decision.badges import Findings
 from privaudit.report.page import render_report
 from privaudit.report.tables.other_attacks import strongest_other
 from privaudit.statistics.estimate import Estimate, unresolved
@@ -48,7 +48,10 @@ def with_aurocs(*values: float, sampling: Sampling = "coin", n: int = 0) -> Audi
 
 
 def ranked(audits: Sequence[Audit]) -> list[float]:
-    return [audit.auroc.value for audit in sorted(audits, key=audit_rank)]
+    return [
+        audit.auroc.value
+        for audit in sorted(audits, key=lambda audit: Findings(audit).rank)
+    ]
 
 
 def test_turned_scores_rank_by_how_far_they_separate() -> None:
@@ -75,40 +78,45 @@ def test_what_has_no_number_is_the_last_of_its_kind_in_whatever_order() -> None:
 
 def test_among_leaks_the_largest_that_is_named_comes_first() -> None:
     by_another, by_headline = with_aurocs(0.5, 0.95), with_aurocs(0.6, 0.5)
-    assert leak_badge(by_another).text == "Another attack shows a leak"
+    assert Findings(by_another).leak.text == "Another attack shows a leak"
     assert ranked([by_headline, by_another]) == [0.5, 0.6]
+
+
+def strongest(audit: Audit) -> ColumnCell:
+    cells = audit_row(Findings(audit), "#")["cells"]
+    (found,) = (
+        c for column, c in cells if column.head("index")[0] == "Strongest attack"
+    )
+    assert isinstance(found, ColumnCell)
+    return found
 
 
 def test_a_row_and_the_sentence_take_one_strongest_attack_and_one_p_value() -> None:
     audit = with_aurocs(0.5, 0.013, 0.56)
-    row, other = audit_row(audit, "x", "#"), strongest_other(audit)
+    cell, other = strongest(audit), strongest_other(audit)
     assert other is not None
-    assert (row["strongest"], other.leak.attack) == ("loss-threshold",) * 2
-    assert row["strongest_auroc"].value == "0.987"
-    assert row["p"] == "< 0.001"
+    assert (cell.attack, other.leak.attack) == ("loss-threshold",) * 2
+    assert cell.number.value == "0.987"
+    assert cell.note == "best of 3, sign turned, p < 0.001"
     page = Page(render_report([audit, with_aurocs(0.5, 0.5, 0.5)])).words
     assert "best of 3, sign turned, p < 0.001" in page
 
 
 def test_a_turned_headline_is_no_strongest_attack_at_p_1() -> None:
-    row = audit_row(with_aurocs(0.013, 0.5), "x", "#")
-    assert (row["strongest"], row["p"]) == ("shadow", "< 0.001")
-    assert row["strongest_auroc"].value == "0.987"
+    cell = strongest(with_aurocs(0.013, 0.5))
+    assert (cell.attack, cell.number.value) == ("shadow", "0.987")
+    assert cell.note.endswith("p < 0.001")
 
 
 def test_p_of_the_strongest_other_attack_is_corrected_over_the_others() -> None:
-    audit = with_aurocs(0.5, 0.545, 0.5)
-    p_value = float(audit_row(audit, "x", "#")["p"].strip("= "))
-    alone = float(audit_row(with_aurocs(0.5, 0.545), "x", "#")["p"].strip("= "))
+    _, p_value = Findings(with_aurocs(0.5, 0.545, 0.5)).strongest
+    _, alone = Findings(with_aurocs(0.5, 0.545)).strongest
     assert p_value == pytest.approx(2 * alone, abs=0.002)
 
 
 def test_an_attack_without_a_number_is_not_the_strongest() -> None:
-    row = audit_row(with_aurocs(math.nan, 0.7), "x", "#")
-    assert (row["strongest"], row["strongest_auroc"].value) == (
-        "loss-threshold",
-        "0.700",
-    )
+    cell = strongest(with_aurocs(math.nan, 0.7))
+    assert (cell.attack, cell.number.value) == ("loss-threshold", "0.700")
 
 
 def quiet(epsilons: tuple[float | None, float | None]) -> Audit:
@@ -133,13 +141,13 @@ def test_no_good_news_above_epsilon_10_and_epsilon_stands_beside_it(
 ) -> None:
     claimed, certified = epsilons
     audit = quiet(epsilons)
-    assert leak_badge(audit).kind == kind
+    assert Findings(audit).leak.kind == kind
     page = render_report([audit])
     assert ('<span class="badge good">' in page) == (kind == "good")
     if claimed is not None:
-        assert promise_badge(audit).kind == kind
-        assert promise_badge(audit).text.startswith("Promise kept")
-        beside = f"{promise_badge(audit).text} (ε = {certified:.3g})"
+        assert Findings(audit).promise.kind == kind
+        assert Findings(audit).promise.text.startswith("Promise kept")
+        beside = f"{Findings(audit).promise.text} (ε = {certified:.3g})"
         assert beside in Page(page).words
     assert ("bounds little" in page) == (kind != "good")
 
@@ -149,7 +157,7 @@ def test_what_an_owner_declares_is_said_to_be_declared_and_is_not_green() -> Non
     audit.run.__dict__["privacy"] = declared_only(audit.run.privacy)
     page = render_report([audit])
     assert (audit.certified_epsilon, audit.declared_epsilon) == (None, 7.9)
-    assert promise_badge(audit).text == "Promise only declared"
+    assert Findings(audit).promise.text == "Promise only declared"
     assert '<span class="badge good">' not in page
     assert "declared 7.9" in Page(page).words
     assert "Declared, not certified" in page
@@ -163,7 +171,7 @@ def test_a_proof_for_a_record_keeps_no_promise_to_a_group_of_one_coin() -> None:
         group=np.arange(90) // 2, cluster=None, tossed=True, coin=None
     )
     assert audit.certified_epsilon is None
-    assert promise_badge(audit).text == "Promise not proved"
+    assert Findings(audit).promise.text == "Promise not proved"
     page = render_report([audit])
     assert '<span class="badge good">' not in page
     assert "for one record, and a group that shares a coin has many" in page
@@ -171,4 +179,4 @@ def test_a_proof_for_a_record_keeps_no_promise_to_a_group_of_one_coin() -> None:
     alone.run.__dict__["truth"] = SimpleNamespace(
         group=np.arange(90), cluster=None, tossed=True, coin=None
     )
-    assert promise_badge(alone).text == "Promise kept"
+    assert Findings(alone).promise.text == "Promise kept"

@@ -8,14 +8,14 @@ import pytest
 
 from privaudit.auditing.audit import Audit
 from privaudit.report.decision.advice import advise
-from privaudit.report.decision.badges import Badge, audit_rank
+from privaudit.report.decision.badges import Badge
 from privaudit.report.decision.first_screen import (
     FirstScreen,
     audited_on,
     first_screen,
 )
-from privaudit.report.labels import run_labels
 from privaudit.report.page import render_report
+from privaudit.report.report_data import ReportData
 from privaudit.statistics.estimate import unresolved
 from privaudit.statistics.verdict import judge_leak
 from tests.privaudit.made_audits import make_audit, make_claimed
@@ -32,8 +32,8 @@ QUESTIONS = (
 
 
 def screen_of(audits: Sequence[Audit]) -> FirstScreen:
-    labels = run_labels(audits)
-    return first_screen(audits, labels, advise(audits, labels))
+    data = ReportData.of(audits)
+    return first_screen(data, advise(data))
 
 
 def quiet(**settings: object) -> Audit:
@@ -90,7 +90,7 @@ def test_good_news_is_green_only_beside_a_promise_that_is_kept() -> None:
 
 def test_a_refuted_promise_is_said_first_of_all() -> None:
     refuted, leaks = make_claimed(2.0, claimed=0.4), make_audit(shift=1.0)
-    assert min([leaks, refuted], key=audit_rank) == refuted
+    assert ReportData.of([leaks, refuted]).worst_first[0].audit == refuted
     screen = screen_of([refuted])
     promise = screen.answers[3]
     assert promise.badge == Badge("Promise refuted", "alarm", "✕")
@@ -104,7 +104,7 @@ def test_a_refuted_promise_is_in_title_and_lead_whatever_the_attack_found() -> N
     assert screen.title == "No leak found in dp-fpl, claim refuted"
     assert screen.lead.startswith("Claim refuted. Given one member")
     undecided = make_audit(shift=0.1, candidates=30)
-    assert min([undecided, refuted], key=audit_rank) == refuted
+    assert ReportData.of([undecided, refuted]).worst_first[0].audit == refuted
     screen = screen_of([undecided, refuted])
     assert screen.title.endswith("; claim refuted in dp-fpl")
     assert screen.lead.startswith("Worst of 2: dp-fpl. Claim refuted. ")

@@ -18,7 +18,7 @@ from privaudit.federated.runs.config import RunConfig, make_config
 from privaudit.recording.recorded_config import RecordedConfig
 from privaudit.report.decision.advice import advise
 from privaudit.report.decision.own_commands import tradeoff_command, train_command
-from privaudit.report.labels import run_labels
+from privaudit.report.report_data import ReportData
 from tests.privaudit.made_audits import make_audit
 from tests.test_ci_docs import parse
 
@@ -86,8 +86,7 @@ def scored() -> Audit:
 
 
 def commands_of(audit: Audit) -> list[str]:
-    audits = [audit]
-    found = advise(audits, run_labels(audits))
+    found = advise(ReportData.of([audit]))
     return [one.command for one in found if one.command]
 
 

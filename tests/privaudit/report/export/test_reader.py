@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from privaudit import Run
 from privaudit.auditing.attack_result import ClientScores
 from privaudit.auditing.storage.load import read_audit
-from privaudit.federated.runs.runs import Run
 from privaudit.privacy.noised_auroc import RankQuery
 from privaudit.report.export.reader import (
     CardNumber,

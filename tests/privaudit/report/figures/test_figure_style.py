@@ -4,19 +4,15 @@ from xml.etree import ElementTree
 import pytest
 
 from privaudit.report.figures.figure_style import (
+    COLOURS,
     house_style,
     new_figure,
     small_svg,
     to_svg,
 )
-from privaudit.report.figures.figures import (
-    MOST_RUNS,
-    drawn_runs,
-    tradeoff_plot,
-    undrawn,
-)
-from privaudit.report.labels import NamedAudits, run_labels
+from privaudit.report.figures.figures import tradeoff_plot
 from privaudit.report.page import render_report
+from privaudit.report.report_data import MOST_RUNS, ReportData
 from tests.privaudit.made_audits import make_audit
 
 _WHOLE = '<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9">{}</svg>'
@@ -62,7 +58,7 @@ def test_text_keeps_its_place_and_turn_and_no_font_that_all_have() -> None:
 
 
 def test_a_label_with_a_halo_is_text_with_an_edge_and_stays_so_elsewhere() -> None:
-    plot = tradeoff_plot([make_audit()])
+    plot = tradeoff_plot(ReportData.of([make_audit()]))
     (label,) = plot.axes[0].texts
     svg = to_svg(plot, "name", "")
     assert re.search(r"<text [^>]*paint-order:stroke[^>]*>promptfl</text>", svg)
@@ -77,21 +73,24 @@ def test_every_reference_of_a_page_is_to_an_id_that_is_there_once() -> None:
 
 
 def test_of_many_runs_the_worst_are_drawn_under_the_names_that_they_have() -> None:
-    audits = [make_audit(seed=n, shift=0.1 * n) for n in range(MOST_RUNS + 3)]
-    places = drawn_runs(audits)
-    assert len(places) == MOST_RUNS
-    assert MOST_RUNS + 2 in places
-    named = NamedAudits(audits)
-    assert run_labels(named.only(places)) == [run_labels(audits)[p] for p in places]
-    plot = tradeoff_plot(named)
+    counts = range(MOST_RUNS + 3)
+    data = ReportData.of([make_audit(rate=n, seed=n, shift=0.1 * n) for n in counts])
+    drawn = data.drawn.runs
+    assert len(drawn) == MOST_RUNS == len(COLOURS)
+    assert data.runs[-1] in drawn
+    assert [one.label for one in drawn] == [
+        f"promptfl, rate {n}" for n, one in enumerate(data.runs) if one in drawn
+    ]
+    plot = tradeoff_plot(data)
     assert not any(text.get_text() for text in plot.axes[0].texts)
     entries = [text.get_text() for text in plot.legends[0].get_texts()]
     assert [one for one in entries if one.startswith("promptfl")] == [
-        named.labels[place] for place in places
+        one.label for one in drawn
     ]
     assert "other runs" in entries
-    assert undrawn(named).startswith(f"The figures show the first {MOST_RUNS} of 10")
-    assert drawn_runs(audits[:MOST_RUNS]) == list(range(MOST_RUNS))
+    assert data.undrawn.startswith(f"The figures show the first {MOST_RUNS} of 10")
+    few = ReportData(data.runs[:MOST_RUNS])
+    assert few.drawn.runs == few.runs
 
 
 def test_a_picture_of_text_alone_is_an_image() -> None:

@@ -5,10 +5,11 @@ from xml.etree import ElementTree
 import pytest
 
 from privaudit.auditing.audit import Audit
-from privaudit.report.figures.attacks_figure import attacks_plot
 from privaudit.report.figures.figure_style import house_style, new_figure, to_svg
 from privaudit.report.figures.figure_values import spot
+from privaudit.report.figures.row_figures import attacks_plot
 from privaudit.report.page import render_report
+from privaudit.report.report_data import ReportData
 from tests.privaudit.made_audits import (
     make_audit,
     make_claimed,
@@ -47,7 +48,7 @@ def test_a_picture_without_spots_is_one_image() -> None:
 
 def test_every_attack_of_every_run_has_a_value() -> None:
     audits = [make_audit(), make_audit("coop", seed=4)]
-    figure = attacks_plot(audits)
+    figure = attacks_plot(ReportData.of(audits))
     assert figure is not None
     svg = to_svg(figure, "attacks", "")
     labels = re.findall(r'class="value" role="img"><title>([^<]*)<', svg)

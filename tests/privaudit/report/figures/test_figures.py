@@ -14,11 +14,18 @@ from privaudit.report.figures.figures import tradeoff_plot
 from privaudit.report.figures.label_placement import label_points
 from privaudit.report.figures.roc_figure import roc_plot
 from privaudit.report.figures.row_figures import MOST_CLIENTS, client_plot
+from privaudit.report.report_data import ReportData
 from privaudit.statistics.estimate import Estimate
 from tests.privaudit.made_audits import make_audit
 
 PLOTS = (tradeoff_plot, roc_plot, client_plot)
-Plot = Callable[[Sequence[Audit]], Figure]
+Plot = Callable[[ReportData], Figure | None]
+
+
+def drawn(plot: Plot, audits: Sequence[Audit]) -> Figure:
+    figure = plot(ReportData.of(audits))
+    assert figure is not None
+    return figure
 
 
 @pytest.fixture
@@ -36,7 +43,8 @@ def test_figures_are_whole_xml_and_the_same_every_time(
     plot: Plot, count: int, audits: list[Audit]
 ) -> None:
     first, second = (
-        to_svg(plot(audits[:count]), "name", 'a "description" & more') for _ in range(2)
+        to_svg(drawn(plot, audits[:count]), "name", 'a "description" & more')
+        for _ in range(2)
     )
     assert first == second
     root = ElementTree.fromstring(first)
@@ -51,7 +59,7 @@ def test_ids_of_two_figures_on_one_page_differ(plot: Plot, audits: list[Audit]) 
     def ids(svg: str) -> set[str]:
         return set(re.findall(r'\bid="([^"]+)"', svg))
 
-    one, two = (to_svg(plot(audits), name, "") for name in ("one", "two"))
+    one, two = (to_svg(drawn(plot, audits), name, "") for name in ("one", "two"))
     assert ids(one)
     assert not ids(one) & ids(two)
     assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', one)) <= ids(one)
@@ -59,25 +67,27 @@ def test_ids_of_two_figures_on_one_page_differ(plot: Plot, audits: list[Audit]) 
 
 def test_figures_have_no_title_that_repeats_the_caption(audits: list[Audit]) -> None:
     for plot in PLOTS:
-        figure = plot(audits)
+        figure = drawn(plot, audits)
         assert not figure.get_suptitle()
         assert not any(axes.get_title() for axes in figure.axes)
 
 
 def test_drawing_leaves_the_settings_of_others_alone(audits: list[Audit]) -> None:
     before = dict(matplotlib.rcParams)
-    to_png(tradeoff_plot(audits))
+    to_png(tradeoff_plot(ReportData.of(audits)))
     assert dict(matplotlib.rcParams) == before
 
 
 def test_every_run_is_named_in_the_tradeoff(audits: list[Audit]) -> None:
-    written = {text.get_text() for text in tradeoff_plot(audits).axes[0].texts}
+    written = {
+        text.get_text() for text in tradeoff_plot(ReportData.of(audits)).axes[0].texts
+    }
     assert written == {"zero-shot", "promptfl", "a <$b$> & “c”"}
 
 
 def test_the_rates_that_few_nonmembers_leave_open_are_shaded() -> None:
     audit = make_audit(candidates=120)
-    axes, curve = roc_plot([audit]).axes[0], audit.headline.roc()
+    axes, curve = roc_plot(ReportData.of([audit])).axes[0], audit.headline.roc()
     few, none, missed = (
         shade.get_extents().transformed(axes.transData.inverted())
         for shade in axes.patches
@@ -97,7 +107,7 @@ def test_the_rates_that_few_nonmembers_leave_open_are_shaded() -> None:
 
 def test_enough_nonmembers_leave_nothing_shaded() -> None:
     audit = make_audit(candidates=8, clients=1)
-    assert roc_plot([audit]).axes[0].get_xlim()[0] == pytest.approx(0.1)
+    assert roc_plot(ReportData.of([audit])).axes[0].get_xlim()[0] == pytest.approx(0.1)
 
 
 def test_a_curve_stands_for_each_run_or_each_attack_of_one(
@@ -108,12 +118,16 @@ def test_a_curve_stands_for_each_run_or_each_attack_of_one(
         assert legend is not None
         return [text.get_text() for text in legend.get_texts()]
 
-    assert names(roc_plot(audits))[:2] == ["zero-shot", "promptfl"]
-    assert names(roc_plot(audits[1:2]))[:3] == ["shadow", "loss-threshold", "chance"]
+    assert names(roc_plot(ReportData.of(audits)))[:2] == ["zero-shot", "promptfl"]
+    assert names(roc_plot(ReportData.of(audits[1:2])))[:3] == [
+        "shadow",
+        "loss-threshold",
+        "chance",
+    ]
 
 
 def test_the_average_stands_below_all_clients(audits: list[Audit]) -> None:
-    axes = client_plot(audits).axes[0]
+    axes = drawn(client_plot, audits).axes[0]
     rows = [label.get_text() for label in axes.get_yticklabels()]
     assert rows == ["client-0", "client-1", "client-2", "average"]
     assert axes.yaxis_inverted()
@@ -124,7 +138,7 @@ def test_of_many_clients_those_with_most_pairs_are_drawn(audits: list[Audit]) ->
     every = {c: Estimate(0.1, 0.0, 0.2, pair, "made") for c, pair in pairs.items()}
     audit = audits[0]
     results = {"named": replace(audit.headline, by_client=every)}
-    axes = client_plot([replace(audit, results=results)]).axes[0]
+    axes = drawn(client_plot, [replace(audit, results=results)]).axes[0]
     *rows, last = [label.get_text() for label in axes.get_yticklabels()]
     fewest = min(pairs[row] for row in rows)
     assert (len(rows), last) == (MOST_CLIENTS, "average")

@@ -12,11 +12,7 @@ from privaudit.evaluation.tradeoff.result import Tradeoff, judge_sweep
 from privaudit.evaluation.tradeoff.selection_cost import SearchCost
 from privaudit.report.figures.sweep_plane import tradeoff_plane
 from privaudit.report.galleries.sweep import write_sweep
-from privaudit.statistics.estimate import Estimate
-
-
-def exactly(value: float) -> Estimate:
-    return Estimate(value, value - 0.01, value + 0.01, (100,), "")
+from tests.privaudit.report.galleries.test_sweep import exactly
 
 
 def run_of(
@@ -41,7 +37,7 @@ CELLS = {
 
 
 @pytest.fixture
-def points() -> list[SweepPoint]:
+def plane_points() -> list[SweepPoint]:
     return [
         run_of(mode, epsilon, seed, *means)
         for (mode, epsilon), means in CELLS.items()
@@ -50,21 +46,21 @@ def points() -> list[SweepPoint]:
 
 
 @pytest.fixture
-def found(points: list[SweepPoint]) -> Tradeoff:
-    return judge_sweep(points)
+def weighed(plane_points: list[SweepPoint]) -> Tradeoff:
+    return judge_sweep(plane_points)
 
 
 def test_cells_worse_in_one_and_not_better_in_the_other_are_dominated(
-    found: Tradeoff,
+    weighed: Tradeoff,
 ) -> None:
     """By hand: ε 8 leaks less than all before it, and is of more use than ε 1."""
-    assert [cell.name for cell in found.not_dominated] == ["sound, ε 8"]
-    assert found.standing(0) == "dominated by sound, ε 8"
-    assert found.standing(2) == "not dominated by any, at level 5 %"
+    assert [cell.name for cell in weighed.not_dominated] == ["sound, ε 8"]
+    assert weighed.standing(0) == "dominated by sound, ε 8"
+    assert weighed.standing(2) == "not dominated by any, at level 5 %"
 
 
-def test_the_remarks_say_by_how_much_and_what_a_choice_is(found: Tradeoff) -> None:
-    text = " ".join(found.remarks())
+def test_the_remarks_say_by_how_much_and_what_a_choice_is(weighed: Tradeoff) -> None:
+    text = " ".join(weighed.remarks())
     assert "promptfl, no ε is dominated by sound, ε 8 (p = " in text
     assert "after Holm): its leak is greater by 0.1" in text
     assert "Holm over all 24 pairs and ways" in text
@@ -73,17 +69,19 @@ def test_the_remarks_say_by_how_much_and_what_a_choice_is(found: Tradeoff) -> No
 
 
 def test_where_nothing_is_proved_the_search_has_no_epsilon_either(
-    found: Tradeoff,
+    weighed: Tradeoff,
 ) -> None:
-    whole = replace(found, cost=SearchCost(4, 20, 20, None, None))
+    whole = replace(weighed, cost=SearchCost(4, 20, 20, None, None))
     assert whole.remarks()[-1].startswith("No run has a proved ε for this adversary")
 
 
 def test_what_is_reported_on_other_seeds_stands_apart(
-    points: list[SweepPoint], found: Tradeoff, tmp_path: Path
+    plane_points: list[SweepPoint], weighed: Tradeoff, tmp_path: Path
 ) -> None:
-    fresh = [replace(p, seed=p.seed + 10) for p in points if p.epsilon == 8.0]
-    whole = replace(found, report_points=tuple(fresh), reported=tuple(aggregate(fresh)))
+    fresh = [replace(p, seed=p.seed + 10) for p in plane_points if p.epsilon == 8.0]
+    whole = replace(
+        weighed, report_points=tuple(fresh), reported=tuple(aggregate(fresh))
+    )
     page = write_sweep(whole, tmp_path).read_text()
     assert "On other seeds" in page
     text = (tmp_path / "sweep.md").read_text()
@@ -93,12 +91,12 @@ def test_what_is_reported_on_other_seeds_stands_apart(
     assert "fewer than 5 seeds" in " ".join(few.remarks())
 
 
-def test_numbers_are_written_as_csv_and_json(found: Tradeoff, tmp_path: Path) -> None:
-    write_sweep(found, tmp_path)
+def test_numbers_are_written_as_csv_and_json(weighed: Tradeoff, tmp_path: Path) -> None:
+    write_sweep(weighed, tmp_path)
     with (tmp_path / "sweep.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["mode"] for row in rows] == ["promptfl", "sound", "sound", "sound"]
-    cell = found.cells[2]
+    cell = weighed.cells[2]
     assert float(rows[2]["auroc"]) == cell.auroc.value
     assert float(rows[2]["local_low"]) == cell.local.low
     assert (rows[0]["epsilon"], rows[0]["neighbour"]) == ("", "")
@@ -109,18 +107,18 @@ def test_numbers_are_written_as_csv_and_json(found: Tradeoff, tmp_path: Path) ->
 
 
 def test_the_rate_at_one_percent_is_of_all_seeds_or_says_what_is_missing(
-    points: list[SweepPoint], found: Tradeoff, tmp_path: Path
+    plane_points: list[SweepPoint], weighed: Tradeoff, tmp_path: Path
 ) -> None:
-    rate = found.cells[0].tpr
+    rate = weighed.cells[0].tpr
     assert rate is not None
     assert rate.n == (1250, 1250)
-    write_sweep(judge_sweep([p for p in points if p.seed < 3]), tmp_path)
+    write_sweep(judge_sweep([p for p in plane_points if p.seed < 3]), tmp_path)
     text = (tmp_path / "sweep.md").read_text()
     assert "unresolved: needs 1000 non-members, has 750" in text
 
 
-def test_dominated_cells_are_hollow(found: Tradeoff) -> None:
-    axes = tradeoff_plane(found).axes[0]
+def test_dominated_cells_are_hollow(weighed: Tradeoff) -> None:
+    axes = tradeoff_plane(weighed).axes[0]
     faces = [
         bars.lines[0].get_markerfacecolor()
         for bars in axes.containers
@@ -132,8 +130,8 @@ def test_dominated_cells_are_hollow(found: Tradeoff) -> None:
 
 
 def test_without_budgets_there_are_no_curves(
-    points: list[SweepPoint], tmp_path: Path
+    plane_points: list[SweepPoint], tmp_path: Path
 ) -> None:
-    write_sweep(judge_sweep([p for p in points if p.epsilon is None]), tmp_path)
+    write_sweep(judge_sweep([p for p in plane_points if p.epsilon is None]), tmp_path)
     assert (tmp_path / "plane.png").exists()
     assert not (tmp_path / "sweep.png").exists()

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -6,9 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privaudit.auditing.attack_result import AttackResult, ClientScores, evaluate_scores
-from privaudit.report.figures.row_figures import MOST_CLASSES, class_plot, classes_alt
-from privaudit.report.tables.class_table import class_tables, drawn_sentence
-from privaudit.report.tables.leak_by_class import FEWEST, class_sentence, leak_by_class
+from privaudit.report.figures.row_figures import class_plot, classes_alt
+from privaudit.report.report_data import ReportData
+from privaudit.report.tables.class_table import class_rows, drawn_sentence
+from privaudit.report.tables.leak_by_class import (
+    FEWEST,
+    MOST_CLASSES,
+    class_sentence,
+    leak_by_class,
+)
 from privaudit.statistics.comparisons import p_above_chance
 from tests.privaudit.made_audits import make_audit
 
@@ -30,6 +37,11 @@ def client(
 
 def leak(*clients: ClientScores) -> AttackResult:
     return evaluate_scores("a", "a()", "none", clients)
+
+
+def reported(found: AttackResult) -> ReportData:
+    audit = replace(make_audit(), results={"a": found})
+    return ReportData.of([audit], [NAMES])
 
 
 def test_a_class_that_leaks_is_distinguished_from_one_that_does_not() -> None:
@@ -111,34 +123,34 @@ def many_classes(count: int) -> AttackResult:
 
 
 def test_of_many_classes_those_with_the_most_records_are_drawn() -> None:
-    found = leak_by_class(many_classes(30))
-    figure = class_plot([make_audit()], [found])
+    data = reported(many_classes(30))
+    figure = class_plot(data)
     assert figure is not None
     rows = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert rows == [f"class {n}" for n in range(30 - MOST_CLASSES, 30)]
-    assert drawn_sentence([found]).startswith("The figure shows the 24 classes")
-    assert len(class_tables([found], ["run"])[0].rows) == 30
-    assert drawn_sentence([found[:3]]) == ""
+    assert drawn_sentence(data).startswith("The figure shows the 24 classes")
+    assert len(class_rows(data)) == 30
+    assert drawn_sentence(reported(many_classes(3))) == ""
 
 
 def test_unresolved_classes_have_words_and_no_dot() -> None:
     labels = np.repeat([0, 1], [40, 6])
     truth = np.arange(46) % 2 == 0
-    found = leak_by_class(leak(client(np.arange(46) % 5, labels, truth)), NAMES)
-    figure = class_plot([make_audit()], [found])
+    data = reported(leak(client(np.arange(46) % 5, labels, truth)))
+    figure = class_plot(data)
     assert figure is not None
     (axes,) = figure.axes
     (text,) = axes.texts
     assert "unresolved" in text.get_text()
     assert text.get_position()[1] == 1
     assert sum(line.get_gid() is not None for line in axes.lines) == 1
-    assert "dog" not in classes_alt([make_audit()], [found])
+    assert "dog" not in classes_alt(data)
 
 
 def test_without_a_class_with_enough_there_is_no_picture() -> None:
-    found = leak_by_class(leak(client([1, 0], [0, 0], [True, False])))
-    assert class_plot([make_audit()], [found]) is None
-    assert class_sentence(found).startswith(
+    few = leak(client([1, 0, 1], [0, 0, 1], [True, False, True]))
+    assert class_plot(reported(few)) is None
+    assert class_sentence(leak_by_class(few)).startswith(
         "No class has 10 members and 10 non-members"
     )
 

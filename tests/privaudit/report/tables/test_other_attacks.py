@@ -4,11 +4,8 @@ import pytest
 
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.default_attacks import ALPHAS, GridCell
-from privaudit.report.tables.other_attacks import (
-    others_sentence,
-    same_columns,
-    strongest_other,
-)
+from privaudit.report.decision.badges import Findings
+from privaudit.report.tables.other_attacks import same_columns, strongest_other
 from privaudit.statistics.estimate import Estimate
 from tests.privaudit.made_audits import make_audit, make_writer
 
@@ -39,7 +36,7 @@ def test_a_leak_that_only_lira_shows_is_named(audit: Audit) -> None:
         audit, (0.5, 0.05), (0.52, 0.06), (0.667, 0.048), (0.55, 0.06)
     )
     assert changed.headline.attack == "loss-threshold"
-    assert others_sentence(changed) == (
+    assert Findings(changed).others == (
         "strongest of the 3 other attacks, lira 0.667 [0.619, 0.715] on 3 clients "
         "(n = 75 + 81); above 0.5 at p < 0.001, Holm-corrected over 3."
     )
@@ -49,7 +46,7 @@ def test_what_three_attacks_find_by_chance_is_not_named(audit: Audit) -> None:
     """One interval in isolation is just above 0.5: p = 0.039, and 0.117 of three."""
     changed = with_aurocs(audit, (0.5, 0.05), (0.5, 0.06), (0.562, 0.059), (0.5, 0.06))
     assert changed.results["lira"].auroc.low > 0.5
-    assert others_sentence(changed) == ""
+    assert Findings(changed).others == ""
 
 
 def test_the_headline_is_none_of_the_others(audit: Audit) -> None:
@@ -70,7 +67,7 @@ def test_scores_that_separate_with_the_sign_turned_are_named(audit: Audit) -> No
     found = strongest_other(changed)
     assert found is not None
     assert (found.leak.attack, found.turned, found.shown) == ("rmia", True, 2)
-    assert others_sentence(changed).endswith(
+    assert Findings(changed).others.endswith(
         "; below 0.5 at p < 0.001, Holm-corrected over 3: separates, with the sign "
         "turned."
     )
@@ -78,14 +75,14 @@ def test_scores_that_separate_with_the_sign_turned_are_named(audit: Audit) -> No
 
 def test_a_single_other_attack_needs_no_correction() -> None:
     changed = with_aurocs(make_audit(), (0.5, 0.05), (0.562, 0.059))
-    assert others_sentence(changed).startswith(
+    assert Findings(changed).others.startswith(
         "the other attack, loss-threshold 0.562 ["
     )
-    assert others_sentence(changed).endswith("; above 0.5 at p = 0.039.")
+    assert Findings(changed).others.endswith("; above 0.5 at p = 0.039.")
 
 
 def test_one_attack_alone_has_no_others() -> None:
-    assert others_sentence(make_audit(attacks=("shadow",), shift=2.0)) == ""
+    assert Findings(make_audit(attacks=("shadow",), shift=2.0)).others == ""
 
 
 def test_columns_that_score_every_candidate_alike_are_one_measurement() -> None:

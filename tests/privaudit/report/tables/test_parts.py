@@ -6,6 +6,7 @@ from matplotlib.lines import Line2D
 from privaudit.auditing.parts.leakage_by_round import LEAKAGE_BY_ROUND
 from privaudit.report.figures.figure_style import colour
 from privaudit.report.figures.rounds_figure import rounds_alt, rounds_plot
+from privaudit.report.report_data import ReportData
 from privaudit.report.tables.parts import (
     corrected,
     first_round_above,
@@ -57,13 +58,13 @@ def test_audits_that_did_not_ask_say_nothing() -> None:
     audit = make_audit()
     assert round_sentences(audit) == []
     assert source_sentences(audit) == []
-    assert rounds_plot([audit]) is None
+    assert rounds_plot(ReportData.of([audit])) is None
 
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_each_run_has_a_panel_with_lines_and_bands(count: int) -> None:
     audits = [make_watched(), make_watched("coop", by_round=(0.6, 0.7))][:count]
-    figure = rounds_plot(audits)
+    figure = rounds_plot(ReportData.of(audits))
     assert figure is not None
     assert len(figure.axes) == count
     lines = [line for line in figure.axes[0].lines if len(xs(line)) == 5]
@@ -78,6 +79,6 @@ def xs(line: Line2D) -> list[float]:
 
 
 def test_the_picture_is_read_aloud_with_numbers() -> None:
-    alt = rounds_alt([make_watched()])
+    alt = rounds_alt(ReportData.of([make_watched()]))
     assert "promptfl, update-alignment: 0.500 [0.450, 0.550], n = 200 + 200" in alt
     assert "0.580 [0.530, 0.630], n = 200 + 200 in round 8" in alt

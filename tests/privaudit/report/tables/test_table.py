@@ -1,13 +1,20 @@
 import io
+from pathlib import Path
 from types import SimpleNamespace
+from typing import get_args
 
 import numpy as np
 import pytest
 from rich.console import Console
 
 from privaudit.auditing.audit import Audit
-from privaudit.report.tables.table import print_table, tradeoff_rows
-from privaudit.report.wording import attacked
+from privaudit.report import columns as columns_module
+from privaudit.report.columns import Column, ColumnCell, Place, columns
+from privaudit.report.index import IndexEntry, write_index
+from privaudit.report.page import render_report
+from privaudit.report.report_data import ReportData
+from privaudit.report.tables.table import print_table
+from privaudit.report.wording import TableCell, attacked
 from tests.privaudit.made_audits import make_audit, make_writer
 
 
@@ -26,13 +33,42 @@ def printed(audits: list[Audit], width: int) -> str:
     return buffer.getvalue()
 
 
+def rows_of(audits: list[Audit]) -> list[dict[str, TableCell]]:
+    """Return what a page shows of each run, by the head of the column."""
+    data = ReportData.of(audits)
+    shown = columns(data, "results")
+    return [
+        {column.head("results")[0]: column.cell(one).number for column in shown}
+        for one in data.runs
+    ]
+
+
 def test_a_row_holds_the_estimates_of_its_audit(audits: list[Audit]) -> None:
-    row, audit = tradeoff_rows(audits)[0], audits[0]
-    assert str(audit.auroc).startswith(str(row.auroc))
-    assert row.auroc.counts == " + ".join(map(str, audit.auroc.n))
-    assert str(row.local) == "0.800 [0.770, 0.830]"
-    assert (row.claimed, row.certified) == ("none", "none")
-    assert row.verdict == "Leaks"
+    row, audit = rows_of(audits)[0], audits[0]
+    assert str(audit.auroc).startswith(str(row["AUROC"]))
+    assert row["AUROC"].counts == " + ".join(map(str, audit.auroc.n))
+    assert str(row["Accuracy, own classes"]) == "0.800 [0.770, 0.830]"
+    assert (str(row["ε claimed"]), str(row["ε certified"])) == ("none", "none")
+    assert "Leaks" in printed(audits[:1], 120)
+
+
+def test_a_new_column_stands_wherever_it_has_a_head(
+    audits: list[Audit], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In the terminal, of one run and of several, on the page and in the index."""
+    made = columns_module._columns
+    heads = dict.fromkeys(get_args(Place), "Newest")
+    cell = ColumnCell(TableCell("unheard of"))
+    one_line = [Column(heads, lambda one: cell)]
+    monkeypatch.setattr(
+        columns_module, "_columns", lambda data: [*made(data), *one_line]
+    )
+    entries = [IndexEntry(audit, tmp_path / "report.html") for audit in audits]
+    index = write_index(tmp_path, entries).read_text()
+    assert index.count("unheard of</td>") == 3
+    assert render_report(audits).count("unheard of</td>") == 2 * 3
+    for several in (audits, audits[:1]):
+        assert printed(several, 200).count("unheard of") == len(several)
 
 
 def test_table_and_page_say_where_n_counts_groups(audits: list[Audit]) -> None:
@@ -44,28 +80,27 @@ def test_table_and_page_say_where_n_counts_groups(audits: list[Audit]) -> None:
 
 
 def test_what_is_proved_stands_beside_what_is_claimed(audits: list[Audit]) -> None:
-    row = tradeoff_rows(audits)[1]
-    assert (row.claimed, row.certified) == ("8", "9.31")
+    row = rows_of(audits)[1]
+    assert (str(row["ε claimed"]), str(row["ε certified"])) == ("8", "9.31")
 
 
 def test_rates_with_too_few_nonmembers_are_unresolved(audits: list[Audit]) -> None:
-    rates = tradeoff_rows(audits)[0].tpr
-    assert list(rates) == ["10 %", "1 %", "0.1 %"]
-    assert rates["10 %"].interval.startswith("[")
-    assert str(rates["1 %"]) == "unresolved"
-    assert rates["1 %"].interval.startswith("needs 1000 non-members")
+    row = rows_of(audits)[0]
+    rates = [cell for head, cell in row.items() if head.startswith("TPR at FPR ")]
+    assert len(rates) == 3
+    assert rates[0].interval.startswith("[")
+    assert str(rates[1]) == "unresolved"
+    assert row["TPR at FPR 1 %"].interval.startswith("needs 1000 non-members")
 
 
 @pytest.mark.parametrize("width", [80, 100, 120, 200])
 def test_every_number_is_printed_whole_at_any_width(
     audits: list[Audit], width: int
 ) -> None:
-    for audit, row in zip(audits, tradeoff_rows(audits), strict=True):
+    for audit, row in zip(audits, rows_of(audits), strict=True):
         text = printed([audit], width)
         assert max(map(len, text.splitlines())) <= width
-        cells = (row.local, row.gain, row.auroc, row.success, row.advantage)
-        for cell in (*cells, *row.tpr.values()):
-            assert str(cell) in text
+        assert all(str(cell) in text for cell in row.values())
         assert text.count("unresolved") >= 2
 
 
@@ -76,10 +111,11 @@ def test_several_runs_are_compared_in_a_line_each(
     text = printed(audits, width)
     assert max(map(len, text.splitlines())) <= width
     lines = text.splitlines()
-    for row in tradeoff_rows(audits):
-        (first, *_) = (line for line in lines if line.strip().startswith(row.run))
-        assert f"{row.local}   {row.auroc}" in first
-        assert any(f"{row.claimed}, {row.certified}" in line for line in lines)
+    for one, row in zip(ReportData.of(audits).runs, rows_of(audits), strict=True):
+        (first, *_) = (line for line in lines if line.strip().startswith(one.label))
+        assert f"{row['Accuracy, own classes']}   {row['AUROC']}" in first
+        epsilons = f"{row['ε claimed']}, {row['ε certified']}"
+        assert any(epsilons in line for line in lines)
     assert text.count("Leaks") >= 1
 
 
@@ -92,11 +128,11 @@ def test_attacks_have_a_column_where_runs_differ_in_them(audits: list[Audit]) ->
 
 
 def test_n_has_a_column_where_runs_differ_in_it(audits: list[Audit]) -> None:
-    said = "n = " + tradeoff_rows(audits)[0].auroc.counts
+    said = "n = " + rows_of(audits)[0]["AUROC"].counts
     assert f"({said})." in " ".join(printed(audits, 120).split())
     text = printed([*audits, make_audit("coop", candidates=60)], 120)
     assert "n members" in text
-    assert all(row.auroc.counts in text for row in tradeoff_rows(audits))
+    assert all(row["AUROC"].counts in text for row in rows_of(audits))
 
 
 def test_a_wide_terminal_shows_one_table_and_a_narrow_one_two(

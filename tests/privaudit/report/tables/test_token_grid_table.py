@@ -6,13 +6,15 @@ import pytest
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.default_attacks import GridCell, places
 from privaudit.auditing.parts.server_model import SERVER_MODEL
-from privaudit.report.tables.parts import gain_of_rebuilding, rebuilding
-from privaudit.report.tables.table import TableCell
+from privaudit.report.report_data import ReportData
+from privaudit.report.tables.other_attacks import gain_of_rebuilding
+from privaudit.report.tables.parts import rebuilding
 from privaudit.report.tables.token_grid_table import (
     grid_tables,
     headline_rows,
     outside_grid,
 )
+from privaudit.report.wording import TableCell
 from tests.privaudit.made_audits import make_audit, make_writer
 
 
@@ -24,12 +26,12 @@ def audit() -> Audit:
 def test_there_is_a_table_for_each_order_and_the_second_comes_first(
     audit: Audit,
 ) -> None:
-    tables = grid_tables([audit], ["a run"])
+    tables = grid_tables(ReportData.of([audit]))
     assert [table.order for table in tables] == ["2", "½", "1", "∞"]
 
 
 def test_every_cell_stands_where_its_slice_and_share_say(audit: Audit) -> None:
-    first = grid_tables([audit], ["a run"])[0]
+    first = grid_tables(ReportData.of([audit]))[0]
     server, clients = first.rows
     assert (server.who, clients.who) == ("server", "clients")
     columns = [(part, k) for part in ("image", "description") for k in (0, 10, 100)]
@@ -48,13 +50,15 @@ def test_all_attacks_are_in_the_grid_or_in_the_other_table(audit: Audit) -> None
 
 def test_without_the_servers_model_there_is_one_row_for_a_run(audit: Audit) -> None:
     alone = replace(audit, parts={})
-    assert [row.who for row in grid_tables([alone], ["a"])[0].rows] == ["clients"]
-    assert headline_rows([alone], ["a"]) == []
+    assert [row.who for row in grid_tables(ReportData.of([alone]))[0].rows] == [
+        "clients"
+    ]
+    assert not headline_rows(ReportData.of([alone]))
     assert rebuilding(alone) == []
 
 
 def test_runs_without_a_grid_have_no_table() -> None:
-    assert grid_tables([make_audit()], ["a"]) == []
+    assert grid_tables(ReportData.of([make_audit()])) == []
 
 
 def test_the_column_of_the_headline_attack_is_known_by_its_settings(
@@ -63,7 +67,7 @@ def test_the_column_of_the_headline_attack_is_known_by_its_settings(
     place = GridCell("description", 10, 2.0).attack
     headline = replace(audit.headline, settings=audit.results[place].settings)
     same = replace(audit, results={**audit.results, "max-renyi": headline})
-    named = [table.named for table in grid_tables([same], ["a"])]
+    named = [table.named for table in grid_tables(ReportData.of([same]))]
     assert named == [4, None, None, None]
 
 

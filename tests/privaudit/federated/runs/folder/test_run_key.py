@@ -33,6 +33,7 @@ from privaudit.privacy.secure_aggregation.fixed_point import FixedPoint
 from privaudit.privacy.secure_aggregation.identities import Roster
 from privaudit.privacy.secure_aggregation.randomness import RunKey
 from privaudit.report.export.export import export_public
+from privaudit.report.report_data import ReportData
 from privaudit.report.settings import run_settings
 from tests.conftest import Cli, common_cache, stop_after
 
@@ -357,7 +358,8 @@ def test_a_run_says_who_can_know_its_members(cli: Cli) -> None:
         assert (KNOWN in said, "4812763" in said) == (bool(seed), False)
         run = load_run(name)
         assert run.header["config"]["seed"] == (4812763 if seed else None)
-        settings = run_settings([Auditor(run).attack(shadows=0)]).shared
+        data = ReportData.of([Auditor(run).attack(shadows=0)])
+        settings, _ = run_settings(data)
         assert (KNOWN in settings["members"]) == bool(seed)
         assert ("Of a secret key." in settings["members"]) != bool(seed)
 
