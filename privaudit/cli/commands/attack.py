@@ -158,8 +158,8 @@ def scores(
     from privaudit.auditing.scores.scored_audit import Declared, audit_scores
     from privaudit.auditing.storage.save import save_audit
     from privaudit.cli.progress import choose_view
+    from privaudit.federated.runs.folder.names import check_name
     from privaudit.federated.runs.folder.run_names import (
-        check_name,
         load_run,
         mark_latest,
         runs_folder,
