@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.storage.load import stored_scenarios
-from privaudit.cli.commands.compare import legend, p_text
+from privaudit.cli.commands.compare import legend, p_text, sentences_of
 from privaudit.cli.serve.served_runs import (
     BROKEN,
     ServedAudit,
@@ -178,7 +178,7 @@ def compare_page(served: ServedRuns, chosen: Sequence[str]) -> str:
         together=f"/together?{_query(chosen)}",
         rows=_audit_rows(audits),
         changes=_changes(found),
-        sentences=_sentences(found),
+        sentences=sentences_of(found),
         legend=legend(found),
     )
 
@@ -203,16 +203,6 @@ def _changes(found: RunComparison) -> list[Row]:
             "primary": one.is_primary,
         }
         for one in found.changes
-    ]
-
-
-def _sentences(found: RunComparison) -> list[str]:
-    """Return what may be said: of what decides always, of the rest where it changed."""
-    changed = ("increase", "decrease")
-    rest = [one for one in found.secondary if one.change.kind in changed]
-    return [
-        *(one.sentence for one in found.primary),
-        *(f"Secondary: {one.sentence}" for one in rest),
     ]
 
 
