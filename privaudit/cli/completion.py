@@ -25,10 +25,8 @@ _AGAIN = 1.0  # seconds in which a second Ctrl-C is the same: from terminal and 
 def run_to_its_end(command: Callable[[], object]) -> NoReturn:
     """Run a command in a child, and exit as it did; exit code 2 if it was cut short.
 
-    The child is forked, so nothing that makes threads may have been imported before.
-
-    Args:
-        command: Ends by SystemExit with its exit code.
+    The child is forked, so nothing that makes threads may have been imported before. The
+    command itself ends by SystemExit.
     """
     ours, theirs = socket.socketpair()
     sys.stdout.flush()

@@ -69,12 +69,7 @@ class _Closed(GenerateJsonSchema):
 
 
 def _object(name: str, /, **fields: Any) -> Any:
-    """Return the type of an object with these keys, and no others.
-
-    Args:
-        name: Of the type.
-        **fields: A type; with a default beside it, of a key that may be left out.
-    """
+    """Return the type of an object with these keys; one with a default may be left out."""
     named: Json = {
         n: k if isinstance(k, tuple) else (k, ...) for n, k in fields.items()
     }

@@ -375,14 +375,8 @@ def trainer_spec(text: str) -> tuple[str, dict[str, Any]]:
 def listed(option: str, text: str, read: Callable[[str], Read], of: str) -> list[Read]:
     """Return the entries of a comma-separated list.
 
-    Args:
-        option: Its name, for the error.
-        text: The list.
-        read: Makes an entry of its text; raises ValueError where it cannot.
-        of: What entries are, for the error.
-
     Raises:
-        ConfigError: An entry cannot be read.
+        ConfigError: ``read`` raised a ValueError for an entry; ``of`` says what they are.
     """
     entries = []
     for part in text.split(","):

@@ -44,13 +44,8 @@ def recomputed_bits(argv: Sequence[str]) -> tuple[Bits | None, int | None]:
     """Return bits and threads of the run that ``verify --recompute`` makes again.
 
     Read before any library is loaded, and so unchecked: they only say how to compute.
-    Of a run in a store, they are found out later, and what they are is said.
-
-    Args:
-        argv: The command's arguments.
-
-    Returns:
-        Both None where nothing is said, and of other commands.
+    Of a run in a store, they are found out later, and what they are is said. Both are
+    None where nothing is said, and of other commands.
     """
     if "--recompute" not in argv or "verify" not in argv:
         return None, None

@@ -1,4 +1,4 @@
-"""``privaudit status``: what sweeps and runs are doing now."""
+"""``privaudit status``: progress of sweeps and runs, and who holds them."""
 
 import socket
 import time

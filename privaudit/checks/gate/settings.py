@@ -40,82 +40,62 @@ class GateSettings:
     The command line makes its options of the fields.
     """
 
-    scenario: Annotated[str, Field(description="Under which the run was audited.")] = (
-        "server-reconstruct"
+    scenario: str = Field(
+        default="server-reconstruct", description="Under which the run was audited."
     )
-    metrics: Annotated[
-        tuple[Metric, ...],
-        Field(
-            description="Comma-separated codes: of each attack, as auroc, success; of the "
-            "models utility. By default: auroc,utility."
-        ),
-    ] = ("auroc", "utility")
-    attacks: Annotated[
-        tuple[str, ...],
-        Field(
-            description="Comma-separated. By default: the scenario's headline attack, "
-            "which was named before any score was seen."
-        ),
-    ] = ()
-    guarantees: Annotated[
-        bool,
-        Field(
-            description="Fail if a claimed or certified epsilon is weaker than the "
-            "baseline's; off for a change that weakens one on purpose."
-        ),
-    ] = True
-    margin: Annotated[
-        Margin,
-        Field(
-            description="Non-inferiority margin of leakage: the largest rise that does "
-            "not matter, in (0, 1). By default: 0.05."
-        ),
-    ] = 0.05
-    utility_margin: Annotated[
-        Margin,
-        Field(
-            description="Non-inferiority margin of utility: the largest fall that does "
-            "not matter, in (0, 1). By default: 0.05."
-        ),
-    ] = 0.05
-    alpha: Annotated[
-        Margin,
-        Field(
-            description="Family-wise false-alarm rate: the chance of any false "
-            "regression, in (0, 1). By default: 0.05."
-        ),
-    ] = 0.05
-    max_auroc: Annotated[
-        Share | None,
-        Field(
-            description="Limit on the AUROC of every attack that the audit made, in "
-            "[0, 1], as a confidence limit. By default: none."
-        ),
-    ] = None
-    min_utility: Annotated[
-        Share | None, Field(description="Lower limit on utility, likewise.")
-    ] = None
-    shadows: Annotated[
-        Annotated[int, Field(ge=0)] | None,
-        Field(
-            description="Fewest shadow models that are enough; 0: attacks without any. By "
-            "default: as the baseline; without one as many as an attack takes at least."
-        ),
-    ] = None
-    clients: Annotated[
-        Annotated[int, Field(ge=1)] | Literal["all"] | None,
-        Field(
-            description="Fewest attacked clients, or 'all' that the audit attacked. By "
-            "default: as the baseline; without one all."
-        ),
-    ] = None
-    baseline: Annotated[
-        str | None,
-        Field(
-            description="A file of --write-baseline; or an export (unpaired). By default: "
-            "limits alone."
-        ),
-    ] = None
+    metrics: tuple[Metric, ...] = Field(
+        default=("auroc", "utility"),
+        description="Comma-separated codes: of each attack, as auroc, success; of the "
+        "models utility. By default: auroc,utility.",
+    )
+    attacks: tuple[str, ...] = Field(
+        default=(),
+        description="Comma-separated. By default: the scenario's headline attack, which "
+        "was named before any score was seen.",
+    )
+    guarantees: bool = Field(
+        default=True,
+        description="Fail if a claimed or certified epsilon is weaker than the baseline's; "
+        "off for a change that weakens one on purpose.",
+    )
+    margin: Margin = Field(
+        default=0.05,
+        description="Non-inferiority margin of leakage: the largest rise that does not "
+        "matter, in (0, 1). By default: 0.05.",
+    )
+    utility_margin: Margin = Field(
+        default=0.05,
+        description="Non-inferiority margin of utility: the largest fall that does not "
+        "matter, in (0, 1). By default: 0.05.",
+    )
+    alpha: Margin = Field(
+        default=0.05,
+        description="Family-wise false-alarm rate: the chance of any false regression, in "
+        "(0, 1). By default: 0.05.",
+    )
+    max_auroc: Share | None = Field(
+        default=None,
+        description="Limit on the AUROC of every attack that the audit made, in [0, 1], as "
+        "a confidence limit. By default: none.",
+    )
+    min_utility: Share | None = Field(
+        default=None, description="Lower limit on utility, likewise."
+    )
+    shadows: Annotated[int, Field(ge=0)] | None = Field(
+        default=None,
+        description="Fewest shadow models that are enough; 0: attacks without any. By "
+        "default: as the baseline; without one as many as an attack takes at least.",
+    )
+    clients: Annotated[int, Field(ge=1)] | Literal["all"] | None = Field(
+        default=None,
+        description="Fewest attacked clients, or 'all' that the audit attacked. By default: "
+        "as the baseline; without one all.",
+    )
+    baseline: str | None = Field(
+        default=None,
+        description="A file of --write-baseline; or an export (unpaired). By default: "
+        "limits alone.",
+    )
 
 
 GATE_FIELDS: Mapping[str, FieldInfo] = getattr(GateSettings, "__pydantic_fields__")  # noqa: B009

@@ -240,13 +240,9 @@ def _present(
     *,
     is_named: bool = False,
 ) -> None:
-    """Print the table, what was asked for by name, and where the report lies.
+    """Print the audits' table, attacks that were asked for by name, and the report's path.
 
-    Args:
-        audits: Of one scenario.
-        page: The report on them.
-        named: Attacks that were asked for by name.
-        is_named: Name the scenario, as there are others.
+    The scenario, which all audits share, is named if it ``is_named``.
     """
     from rich.console import Console
 

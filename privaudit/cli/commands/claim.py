@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
@@ -90,10 +90,10 @@ def claim(
             settings,
             None
             if adjacency is None
-            else cast(AdjacencyName, _one_of("--adjacency", adjacency, AdjacencyName)),
-            canary=cast(CanaryName, _one_of("--canary", canary, CanaryName)),
-            where=cast(WhereName, _one_of("--where", where, WhereName)),
-            bound=cast(BoundName, _one_of("--bound", bound, BoundName)),
+            else _one_of("--adjacency", adjacency, AdjacencyName),
+            canary=_one_of("--canary", canary, CanaryName),
+            where=_one_of("--where", where, WhereName),
+            bound=_one_of("--bound", bound, BoundName),
             runs=repeats,
             records=records,
             seed=seed,
@@ -140,7 +140,7 @@ def _try_out(
     return True
 
 
-def _one_of(option: str, text: str, names: Any) -> str:
+def _one_of(option: str, text: str, names: Any) -> Any:
     if text not in get_args(names):
         raise ConfigError(
             f"{option} {text} is unknown. Use one of {', '.join(get_args(names))}."

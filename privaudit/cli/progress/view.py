@@ -1,4 +1,4 @@
-"""Which view of events a command line gets, and what every view can do."""
+"""Views of events: none, JSON lines, and the choice of one that fits the terminal."""
 
 import json
 import sys

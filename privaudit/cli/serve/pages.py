@@ -221,9 +221,9 @@ def tradeoff_page(
     """Return audits in the plane of leakage and utility.
 
     Args:
-        served: What there is.
+        served: The runs.
         scenario: Under which they were attacked; empty: the one of most audits.
-        data: The data set and what utility is there; empty: that of most.
+        data: The data set and the metric of utility; empty: that of most.
         trainers: Those that are shown; empty: all.
     """
     useful = [one for one in served.audits() if one.audit and one.audit.utility]
