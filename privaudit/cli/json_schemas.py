@@ -19,7 +19,6 @@ from privaudit.evaluation.card import Card
 from privaudit.evaluation.costs import Costs
 from privaudit.evaluation.tradeoff.cells import SweepCell, SweepPoint
 from privaudit.evaluation.tradeoff.selection_cost import SearchCost
-from privaudit.report.export.replay import Replayed
 from privaudit.report.export.verify import Mismatch
 from privaudit.statistics.claim import ClaimVerdict
 from privaudit.statistics.dominance import Domination, Margins
@@ -187,7 +186,15 @@ _VERIFIED = _result(
     run=str,
     **_all(int, "values on_trust"),
     mismatches=list[Mismatch],
-    replayed=list[Replayed],
+    replayed=_list(
+        _object(
+            "ReplayedAudit",
+            scenario=str,
+            scores=int,
+            largest=float | None,
+            why=list[str],
+        )
+    ),
     matches=bool,
 )
 _RECOMPUTED = _result(
@@ -195,7 +202,7 @@ _RECOMPUTED = _result(
     **_all(str, "run difference"),
     **_all(list[str], "near audits"),
     messages=int,
-    largest=float,
+    largest=float | None,
     matches=bool,
 )
 _CLAIMED = _result("Claimed", **_CLAIM) | _result(

@@ -1,5 +1,6 @@
 """``privaudit export``, a card to publish; ``privaudit verify``, its check and a run's."""
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -133,10 +134,13 @@ def _present(
 
 
 def _compared(found: "Recomputed | Verification") -> dict[str, Any]:
-    """Return the fields but for the run, as JSON knows them."""
+    """Return the fields but for the run, as JSON knows them: no infinite difference."""
     fields = {name: value for name, value in vars(found).items() if name != "run"}
     for name in {"mismatches", "replayed"} & fields.keys():
-        fields[name] = [vars(one) for one in fields[name]]
+        fields[name] = [{**vars(one)} for one in fields[name]]
+    for one in (fields, *fields.get("replayed", ())):
+        if not math.isfinite(one.get("largest", 0.0)):
+            one["largest"] = None
     return fields
 
 

@@ -159,8 +159,8 @@ def split(
     )
     ledger.save(out)
     counts = {
-        name: (len(ledger.candidates_of(name)), len(ledger.members_of(name)))
-        for name in ledger.clients
+        name: (len(ledger.candidates_of(place)), len(ledger.members_of(place)))
+        for place, name in enumerate(ledger.clients)  # by name each is searched for
     }
     contents = {
         "ledger": str(out),

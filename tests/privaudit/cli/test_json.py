@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,13 @@ import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
 
-from privaudit import train
+from privaudit import Run, train
+from privaudit.cli.commands.export import _compared
 from privaudit.cli.json_schemas import CONTENTS, schema_of
 from privaudit.core.errors import UnknownNameError
 from privaudit.recording.recorder import Recorder
+from privaudit.report.export.replay import Replayed
+from privaudit.report.export.verify import Verification
 from tests.conftest import Cli
 from tests.privaudit.cli.test_command_line import COMMANDS
 from tests.privaudit.recording.small_federation import Linear, run_federation, toss
@@ -121,6 +125,12 @@ def test_a_key_that_the_schema_lacks_is_noticed() -> None:
     assert validator.is_valid({"page": "a"})
     assert not validator.is_valid({"page": "a", "more": 1})
     assert not validator.is_valid({})
+
+
+def test_a_difference_without_bound_is_null() -> None:
+    found = Verification(Run.__new__(Run), 1, 0, (), (Replayed("a", 1, inf, ("b",)),))
+    assert _compared(found)["replayed"][0]["largest"] is None
+    assert found.replayed[0].largest == inf
 
 
 @pytest.mark.parametrize(
