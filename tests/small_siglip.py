@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from privaudit.models.hugging_face import import_transformers
-from tests.small_transformers import random_model
+from tests.small_transformers import LAYERS, WIDTH, random_model
 
-WIDTH, SIDE, CONTEXT = 16, 28, 24
+SIDE, CONTEXT = 28, 24
 _SENTENCES = (
     "a photo of a bright film",
     "a dull song and a calm play",
@@ -80,21 +80,15 @@ def siglip_tokenizer(version: int) -> Any:
 def siglip_model(version: int) -> Any:
     """Return a small random ``SiglipModel``."""
     transformers = import_transformers()
-    sizes = {
-        "hidden_size": WIDTH,
-        "intermediate_size": 20,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-    }
     text = {
-        **sizes,
+        **LAYERS,
         "vocab_size": 90,
         "max_position_embeddings": CONTEXT,
         "projection_size": WIDTH,
         "bos_token_id": 1,
         "eos_token_id": 1,
     }
-    eye = {**sizes, "image_size": SIDE, "patch_size": 14 if version == 1 else 7}
+    eye = {**LAYERS, "image_size": SIDE, "patch_size": 14 if version == 1 else 7}
     config = transformers.SiglipConfig(text_config=text, vision_config=eye)
     return random_model(lambda: transformers.SiglipModel(config))
 

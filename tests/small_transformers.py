@@ -71,77 +71,59 @@ _AROUND: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
 }
 
 
+LAYERS = {
+    "hidden_size": WIDTH,
+    "intermediate_size": 20,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+}
+_WORDS = {"vocab_size": VOCABULARY, "pad_token_id": 0}
+_ENDS = {"bos_token_id": 4, "eos_token_id": 5}
+_BERT_SIZES = {**LAYERS, "max_position_embeddings": 40}
+_DISTANCES = {  # of the published ones: no absolute positions, above all
+    "relative_attention": True,
+    "position_biased_input": False,
+    "pos_att_type": ["p2c", "c2p"],
+    "type_vocab_size": 0,
+}
+_BUCKETS = {"position_buckets": 4, "share_att_key": True, "norm_rel_ebd": "layer_norm"}
+_DISTIL = {"dim": WIDTH, "hidden_dim": 20, "n_layers": 2, "n_heads": 2}
+_GPT = {"n_embd": WIDTH, "n_layer": 2, "n_head": 2, "n_positions": 48}
+_T5 = {"d_model": WIDTH, "d_kv": 8, "d_ff": 20, "num_layers": 2, "num_heads": 2}
+_WINDOW = {"num_hidden_layers": 3, "local_attention": 4}  # the third layer sees one
+_SEPARATED = {
+    "cls_token_id": 1,
+    "sep_token_id": 2,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_BART = {
+    **dict.fromkeys(("encoder_layers", "decoder_layers"), 2),
+    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 2),
+    **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 20),
+    "d_model": WIDTH,
+}
+_TEXTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "bert": ("Bert", _BERT_SIZES),
+    "roberta": ("Roberta", {**_BERT_SIZES, "type_vocab_size": 1}),
+    "xlm-roberta": ("XLMRoberta", {**_BERT_SIZES, "type_vocab_size": 1}),
+    "albert": ("Albert", {**_BERT_SIZES, "embedding_size": 8}),
+    "electra": ("Electra", {**_BERT_SIZES, "embedding_size": 8}),
+    "modernbert": ("ModernBert", {**_BERT_SIZES, **_WINDOW, **_SEPARATED}),
+    "deberta": ("Deberta", {**_BERT_SIZES, **_DISTANCES}),
+    "deberta-v2": ("DebertaV2", {**_BERT_SIZES, **_DISTANCES, **_BUCKETS}),
+    "distilbert": ("DistilBert", {**_DISTIL, "max_position_embeddings": 40}),
+    "gpt2": ("GPT2", {**_GPT, **_ENDS}),
+    "llama": ("Llama", {**LAYERS, "max_position_embeddings": 48, **_ENDS}),
+    "bart": ("Bart", {**_BART, **_ENDS, "decoder_start_token_id": 5}),
+    "t5": ("T5", {**_T5, "decoder_start_token_id": 0, "eos_token_id": 5}),
+}
+
+
 def text_config(kind: str) -> Any:
     """Return a small configuration of a family that reads texts."""
-    transformers = import_transformers()
-    sizes = {"vocab_size": VOCABULARY, "pad_token_id": 0}
-    bert = {
-        "hidden_size": WIDTH,
-        "intermediate_size": 20,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "max_position_embeddings": 40,
-    }
-    ends = {"bos_token_id": 4, "eos_token_id": 5}
-    if kind == "bert":
-        return transformers.BertConfig(**sizes, **bert)
-    if kind == "roberta":
-        return transformers.RobertaConfig(**sizes, **bert, type_vocab_size=1)
-    if kind == "xlm-roberta":
-        return transformers.XLMRobertaConfig(**sizes, **bert, type_vocab_size=1)
-    if kind == "albert":
-        return transformers.AlbertConfig(**sizes, **bert, embedding_size=8)
-    if kind == "electra":
-        return transformers.ElectraConfig(**sizes, **bert, embedding_size=8)
-    if kind == "modernbert":
-        inner = {
-            "num_hidden_layers": 3,
-            "local_attention": 4,
-        }  # the third sees a window
-        own = {"cls_token_id": 1, "sep_token_id": 2, "bos_token_id": 1}
-        return transformers.ModernBertConfig(
-            **sizes, **(bert | inner), **own, eos_token_id=2
-        )
-    if kind.startswith("deberta"):
-        return _deberta_config(kind, sizes | bert)
-    if kind == "distilbert":
-        own = {"dim": WIDTH, "hidden_dim": 20, "n_layers": 2, "n_heads": 2}
-        return transformers.DistilBertConfig(**sizes, **own, max_position_embeddings=40)
-    if kind == "gpt2":
-        own = {"n_embd": WIDTH, "n_layer": 2, "n_head": 2, "n_positions": 48}
-        return transformers.GPT2Config(**sizes, **own, **ends)
-    if kind == "llama":
-        return transformers.LlamaConfig(
-            **sizes, **{**bert, "max_position_embeddings": 48}, **ends
-        )
-    if kind == "bart":
-        layers = {"encoder_layers": 2, "decoder_layers": 2}
-        heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
-        wide = {"encoder_ffn_dim": 20, "decoder_ffn_dim": 20, "d_model": WIDTH}
-        return transformers.BartConfig(
-            **sizes, **layers, **heads, **wide, **ends, decoder_start_token_id=5
-        )
-    own = {"d_model": WIDTH, "d_kv": 8, "d_ff": 20, "num_layers": 2, "num_heads": 2}
-    return transformers.T5Config(
-        **sizes, **own, decoder_start_token_id=0, eos_token_id=5
-    )
-
-
-def _deberta_config(kind: str, sizes: Mapping[str, int]) -> Any:
-    """Return what the published ones say beside sizes: no absolute positions, above all."""
-    distances = {
-        "relative_attention": True,
-        "position_biased_input": False,
-        "pos_att_type": ["p2c", "c2p"],
-        "type_vocab_size": 0,
-    }
-    transformers = import_transformers()
-    if kind == "deberta":
-        return transformers.DebertaConfig(**sizes, **distances)
-    buckets = {"position_buckets": 4, "share_att_key": True}
-    return transformers.DebertaV2Config(
-        **sizes, **distances, **buckets, norm_rel_ebd="layer_norm"
-    )
+    name, sizes = _TEXTS[kind]
+    return getattr(import_transformers(), f"{name}Config")(**{**_WORDS, **sizes})
 
 
 _CLASSES = {
@@ -176,39 +158,20 @@ def vision_config(kind: str) -> Any:
         eye = vision_config("SiglipVision").to_dict()
         eye["patch_size"] = 7  # a margin is left over, as in so400m-patch14-384
         return transformers.SiglipConfig(text_config=text, vision_config=eye)
-    if (
-        kind == "Swin"
-    ):  # windows of 3 x 3 among 8 x 8 and 4 x 4 patches: some are padded
+    if kind == "Swin":  # windows of 3 among 8 and 4 patches a side: some are padded
         stages = {"depths": [2, 2], "num_heads": [1, 2], "embed_dim": WIDTH // 2}
         return transformers.SwinConfig(
             image_size=SIZE, patch_size=2, window_size=3, mlp_ratio=2, **stages
         )
-    return getattr(transformers, f"{kind}Config")(
-        hidden_size=WIDTH,
-        intermediate_size=20,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        image_size=SIZE,
-        patch_size=PATCH,
-    )
+    made = getattr(transformers, f"{kind}Config")
+    return made(**LAYERS, image_size=SIZE, patch_size=PATCH)
 
 
 def clip_model() -> Any:
     """Return a small random CLIP."""
     transformers = import_transformers()
-    text = {
-        "vocab_size": VOCABULARY,
-        "hidden_size": WIDTH,
-        "intermediate_size": 20,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "max_position_embeddings": 20,
-        "bos_token_id": 4,
-        "eos_token_id": 5,
-        "pad_token_id": 0,
-    }
     config = transformers.CLIPConfig(
-        text_config=text,
+        text_config={**_WORDS, **LAYERS, "max_position_embeddings": 20, **_ENDS},
         vision_config=vision_config("CLIPVision").to_dict(),
         projection_dim=12,
     )
@@ -221,11 +184,8 @@ def blip_model(language: str) -> Any:
     config = transformers.Blip2Config(
         vision_config=vision_config("Blip2Vision").to_dict(),
         qformer_config={
+            **LAYERS,
             "vocab_size": VOCABULARY,
-            "hidden_size": WIDTH,
-            "intermediate_size": 20,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
             "encoder_hidden_size": WIDTH,
         },
         text_config=_blip_language(language).to_dict(),
@@ -239,16 +199,14 @@ def _blip_language(kind: str) -> Any:
     if kind == "t5":
         return text_config("t5")
     return import_transformers().OPTConfig(
-        vocab_size=VOCABULARY,
+        **_WORDS,
+        **_ENDS,
         hidden_size=WIDTH,
         word_embed_proj_dim=WIDTH,
         ffn_dim=20,
         num_hidden_layers=2,
         num_attention_heads=2,
         max_position_embeddings=48,
-        pad_token_id=0,
-        bos_token_id=4,
-        eos_token_id=5,
     )
 
 

@@ -16,6 +16,8 @@ from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
+from privaudit.core.ending import cleaned_up_when_ended
+
 HANDED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _AGAIN = 1.0  # seconds in which a second Ctrl-C is the same: from terminal and parent
 
@@ -23,10 +25,8 @@ _AGAIN = 1.0  # seconds in which a second Ctrl-C is the same: from terminal and 
 def run_to_its_end(command: Callable[[], object]) -> NoReturn:
     """Run a command in a child, and exit as it did; exit code 2 if it was cut short.
 
-    The child is forked, so nothing that makes threads may have been imported before.
-
-    Args:
-        command: Ends by SystemExit with its exit code.
+    The child is forked, so nothing that makes threads may have been imported before. The
+    command itself ends by SystemExit.
     """
     ours, theirs = socket.socketpair()
     sys.stdout.flush()
@@ -38,7 +38,8 @@ def run_to_its_end(command: Callable[[], object]) -> NoReturn:
     ours.close()
     _become_child(theirs)
     try:
-        command()
+        with cleaned_up_when_ended():
+            command()
     except SystemExit as end:
         theirs.send(bytes([end.code if isinstance(end.code, int) else 0]))
         raise

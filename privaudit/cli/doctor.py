@@ -1,4 +1,4 @@
-"""``privaudit doctor``: what is installed, found and writable on this machine."""
+"""``privaudit doctor``: packages, devices, folders and data sets on this machine."""
 
 import os
 import platform

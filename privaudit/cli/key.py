@@ -7,6 +7,7 @@ import typer
 from typer.core import TyperGroup
 
 from privaudit.cli import outputs
+from privaudit.cli.printing import show, with_json
 
 
 class _ShowIfBare(TyperGroup):
@@ -14,28 +15,23 @@ class _ShowIfBare(TyperGroup):
         return super().parse_args(ctx, args or ["show"])
 
 
-app = typer.Typer(
-    cls=_ShowIfBare,
-    help="Manage the key that signs runs, and the keys that are trusted.",
-)
-
-
-@app.command()
-def show() -> None:
+def show_key() -> None:
     """Show the public key, the path of the private key, and the trusted keys."""
     from privaudit.core.signing import key_place, own_key, public_half, trusted_keys
 
-    public = public_half(own_key())
-    typer.echo(f"Public key: {public}")
-    typer.echo(f"The private half lies in {key_place()}, and signs your runs.")
+    public, place = public_half(own_key()), key_place()
     others = {k: name for k, name in trusted_keys().items() if k != public}
-    typer.echo(f"Trusted besides: {len(others)}" if others else "No other is trusted.")
-    for other, name in others.items():
-        typer.echo(f"  {other} {name}")
+    lines = [
+        f"Public key: {public}",
+        f"The private half lies in {place}, and signs your runs.",
+        f"Trusted besides: {len(others)}" if others else "No other is trusted.",
+        *(f"  {other} {name}" for other, name in others.items()),
+    ]
+    contents = {"public_key": public, "private_key": str(place), "trusted": others}
+    show(contents, "\n".join(lines))
 
 
-@app.command()
-def export(
+def export_key(
     out: Annotated[Path, outputs.file_argument],
 ) -> None:
     """Write the public key, for those who should trust your runs."""
@@ -43,11 +39,10 @@ def export(
     from privaudit.federated.runs.folder.outputs import write_output
 
     write_output(out, f"{public_half(own_key())}\n".encode())
-    typer.echo(out)
+    show({"path": str(out)}, str(out))
 
 
-@app.command()
-def trust(
+def trust_other(
     key: Annotated[
         str, typer.Argument(help="64 hexadecimal digits, or a file with them.")
     ],
@@ -57,6 +52,17 @@ def trust(
     from privaudit.core.signing import trust_key
 
     place = trust_key(key, name)
-    typer.echo(
-        f"Runs by {name} are trusted. To take it back, remove the line of {place}."
-    )
+    text = f"Runs by {name} are trusted. To take it back, remove the line of {place}."
+    show({"name": name, "path": str(place)}, text)
+
+
+app = typer.Typer(
+    cls=_ShowIfBare,
+    help="Manage the key that signs runs, and the keys that are trusted.",
+)
+for _name, _command in (
+    ("show", show_key),
+    ("export", export_key),
+    ("trust", trust_other),
+):
+    app.command(_name)(with_json(_command, f"key {_name}"))

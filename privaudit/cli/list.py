@@ -1,4 +1,4 @@
-"""What there is to choose from, for ``privaudit list``."""
+"""Names of trainers, attacks and so on, and what each is, for ``privaudit list``."""
 
 import inspect
 import re

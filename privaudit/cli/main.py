@@ -32,6 +32,7 @@ from privaudit.cli.key import app as key_app
 from privaudit.cli.options import with_computing, with_owner, with_trust
 from privaudit.cli.plan import plan
 from privaudit.cli.plugins import installed_commands, load_command
+from privaudit.cli.printing import show, with_json
 from privaudit.cli.serve.command import serve
 from privaudit.core.bounded_files import REASONS, reason_of
 from privaudit.core.errors import (
@@ -143,10 +144,13 @@ def list_names(
     """List trainers, attacks, scenarios and so on, or say what one of them is."""
     from privaudit.cli.list import names_of
 
-    for name, summary, *more in names_of(what):
-        typer.echo(f"{name:20} {summary}")
-        for line in more:
-            typer.echo(f"{'':20} {line}")
+    found = [(name, [*lines]) for name, *lines in names_of(what)]
+    text = [
+        f"{name * (place == 0):20} {line}"
+        for name, lines in found
+        for place, line in enumerate(lines)
+    ]
+    show([{"name": n, "lines": lines} for n, lines in found], "\n".join(text))
 
 
 def show_status(
@@ -154,32 +158,30 @@ def show_status(
         str | None,
         typer.Argument(help="Folder of all runs, or its URL. By default: ./runs."),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON in place of lines.")
-    ] = False,
 ) -> None:
     """Show sweeps and runs: how far they are, who trains them, and what failed."""
     from privaudit.cli.status import lines_of, read_status
-    from privaudit.core.storage import to_json
     from privaudit.federated.runs.folder.run_names import runs_folder, shared_place
 
     folder = runs_folder(runs)
     status = read_status(folder)
-    text = to_json(status).decode() if as_json else "\n".join(lines_of(status))
-    typer.echo(text.rstrip() or f"There is no run in {shared_place(folder)}.")
+    text = "\n".join(lines_of(status)).rstrip()
+    show(status, text or f"There is no run in {shared_place(folder)}.")
 
 
 def doctor() -> None:
     """Show what is installed, and which device, data sets and models are found."""
     from privaudit.cli.doctor import findings
 
-    for what, found in findings():
-        typer.echo(f"{what:20} {found}")
+    found = [*findings()]
+    text = "\n".join(f"{name:20} {finding}" for name, finding in found)
+    show([{"name": name, "found": finding} for name, finding in found], text)
 
 
 _COMPUTING = (train, attack, tradeoff, compare, gate, claim, verify)
 _ASKING = (attack, tradeoff, compare, gate, lint, verify)  # models of runs
 _LOADING = (lint,)
+_WITHOUT_JSON = (serve,)  # prints an address, and then answers a browser
 _NAMES = {import_recording: "import", list_names: "list", show_status: "status"}
 _PANELS: Mapping[str, Sequence[Callable[..., None] | typer.Typer]] = {
     "Run": (train, split, import_recording, show_status),
@@ -199,7 +201,9 @@ def _add_commands() -> None:
             made = with_computing(one) if one in _COMPUTING else one
             made = with_trust(made) if one in _LOADING else made
             made = with_owner(made) if one in _ASKING else made
-            app.command(_NAMES.get(one), rich_help_panel=panel)(made)
+            name = _NAMES.get(one, one.__name__)
+            made = made if one in _WITHOUT_JSON else with_json(made, name)
+            app.command(name, rich_help_panel=panel)(made)
 
 
 _add_commands()

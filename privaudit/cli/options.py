@@ -4,17 +4,16 @@ Nothing here imports torch or numpy.
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
 
-from privaudit.cli import outputs
 from privaudit.core.errors import ConfigError, PrivauditError
 from privaudit.core.parameters import parse_pairs, parse_spec
-from privaudit.federated.runs.fields import PANELS, PATH, RunFields
+from privaudit.federated.runs.fields import PATH, RunFields
 
 Read = TypeVar("Read")
 MOST_SEED = 2**63 - 1
@@ -48,12 +47,10 @@ Fields = Annotated[
         help="Run setting, as NAME=VALUE, such as clients=3; repeatable.",
     ),
 ]
-Dataset = Annotated[str, typer.Option(help="A name from `privaudit list datasets`.")]
 Data = Annotated[
     str | None,
     typer.Option(help=RunFields.model_fields["data"].description, metavar="PATH"),
 ]
-Count = Annotated[int | None, typer.Option()]
 RunName = Annotated[str | None, typer.Option(help="Name of the run's folder.")]
 
 
@@ -131,11 +128,9 @@ AuditSeed = Annotated[
 ShowRecords = Annotated[
     bool, typer.Option("--show-records", help="Show the most exposed records.")
 ]
-AgainstFirst = Annotated[
-    bool,
-    typer.Option("--against-first", help="Compare every row with the first."),
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print JSON, and nothing else on the output.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Device = Annotated[
     str | None,
     typer.Option(
@@ -193,20 +188,6 @@ OwnersModule = Annotated[
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print only the results.")]
-JsonLines = Annotated[
-    bool,
-    typer.Option("--json", help="Print JSON lines: events, then results."),
-]
-SweepFolder = Annotated[
-    Path | None, outputs.folder_option("Output folder. By default: RUNS/tradeoff.")
-]
-
-PlanFile = Annotated[
-    Path, typer.Argument(help="A TOML file: rows, columns, seeds, a paper's numbers.")
-]
-TableFolder = Annotated[
-    Path | None, outputs.folder_option("Output folder. By default: RUNS/tables.")
-]
 On = Annotated[
     str,
     typer.Option(
@@ -216,36 +197,29 @@ On = Annotated[
         "or ray://HOST:10001. Results are the same.",
     ),
 ]
-Check = Annotated[
-    bool,
-    typer.Option(
-        "--check", help="Only validate the plan, read its data and count its runs."
-    ),
-]
 
 
-def take_run_fields(
-    command: Callable[..., None], fields: type[RunFields] = RunFields
+def take_fields(
+    command: Callable[..., None],
+    fields: Mapping[str, FieldInfo],
+    panels: Mapping[str, str] | None = None,
 ) -> None:
-    """Give a command an option for each field of a run, in place of its ``**fields``.
+    """Give a command an option for each field of a configuration, for its ``**fields``.
 
-    All but the trainer and its settings, which have options of their own; None where
-    an option is not given. Values are checked when the run is configured.
+    None where an option is not given. Values are checked when the configuration is made.
+
+    Args:
+        command: Its last parameter is ``**fields``.
+        fields: By name; of a pydantic model or dataclass.
+        panels: Names of fields by panel of ``--help``, with blanks between them.
     """
     parameters = [*inspect.signature(command).parameters.values()][:-1]
+    panel_of = {n: panel for panel, ns in (panels or {}).items() for n in ns.split()}
     made = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=None,
-            annotation=_option_of(name, field),
-        )
-        for name, field in fields.model_fields.items()
-        if name not in ("trainer", "settings")
+        keyword_option(name, None, option_of(field, panel_of.get(name)))
+        for name, field in fields.items()
     ]
-    offered = [*(one.replace(kind=made[0].kind) for one in parameters), *made]
-    setattr(command, "__signature__", inspect.Signature(offered))  # noqa: B010
-    command.__annotations__ = {one.name: one.annotation for one in offered}
+    _sign(command, [*parameters, *made])
 
 
 def with_computing(command: Callable[..., None]) -> Callable[..., None]:
@@ -276,14 +250,14 @@ def with_computing(command: Callable[..., None]) -> Callable[..., None]:
         ):
             command(**named)
 
-    return _offered(
+    return offering(
         command,
         compute,
-        _option("device", None, Device),
-        _option("memory", None, Memory),
-        _option("checkpointing", False, Checkpointing),
-        _option("trust_remote_code", False, TrustRemoteCode),
-        _option("bits", None, ChosenBits),
+        keyword_option("device", None, Device),
+        keyword_option("memory", None, Memory),
+        keyword_option("checkpointing", False, Checkpointing),
+        keyword_option("trust_remote_code", False, TrustRemoteCode),
+        keyword_option("bits", None, ChosenBits),
     )
 
 
@@ -296,8 +270,8 @@ def with_trust(command: Callable[..., None]) -> Callable[..., None]:
         with remote_code.trust_remote_code(trust_remote_code):
             command(**named)
 
-    trust = _option("trust_remote_code", False, TrustRemoteCode)
-    return _offered(command, compute, trust)
+    trust = keyword_option("trust_remote_code", False, TrustRemoteCode)
+    return offering(command, compute, trust)
 
 
 def with_owner(command: Callable[..., None]) -> Callable[..., None]:
@@ -309,41 +283,74 @@ def with_owner(command: Callable[..., None]) -> Callable[..., None]:
         with use_owner(owner):
             command(**named)
 
-    return _offered(command, compute, _option("owner", None, OwnersModule))
+    return offering(command, compute, keyword_option("owner", None, OwnersModule))
 
 
-def _option(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+def keyword_option(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+    """Return an option that a command is to have besides its own."""
     keyword = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(name, keyword, default=default, annotation=annotation)
 
 
-def _offered(
+def offering(
     command: Callable[..., None],
     compute: Callable[..., None],
     *options: inspect.Parameter,
 ) -> Callable[..., None]:
     """Let a function that calls a command offer the command's options and its own."""
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    taken = inspect.signature(command).parameters.values()
-    offered = [*(one.replace(kind=keyword) for one in taken), *options]
-    setattr(compute, "__signature__", inspect.Signature(offered))  # noqa: B010
-    compute.__annotations__ = {one.name: one.annotation for one in offered}
+    _sign(compute, [*inspect.signature(command).parameters.values(), *options])
     compute.__name__, compute.__doc__ = command.__name__, command.__doc__
     return compute
 
 
-def _option_of(name: str, field: FieldInfo) -> Any:
+def _sign(function: Callable[..., None], parameters: list[inspect.Parameter]) -> None:
+    """Let Typer see other parameters than a function has, all by keyword."""
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    offered = [one.replace(kind=keyword) for one in parameters]
+    setattr(function, "__signature__", inspect.Signature(offered))  # noqa: B010
+    function.__annotations__ = {one.name: one.annotation for one in offered}
+
+
+def option_of(field: FieldInfo, panel: str | None = None) -> Any:
+    """Return the option of a configuration's field, with its type and description."""
     metavar = "PATH" if field.json_schema_extra == PATH else None
-    panel = next((p for p, names in PANELS.items() if name in names.split()), None)
     shown = typer.Option(help=field.description, metavar=metavar, rich_help_panel=panel)
     return Annotated[_plain(field.annotation) | None, shown]
 
 
 def _plain(annotation: Any) -> Any:
-    """Return the type of a field's values: str of a Literal's, else without range."""
+    """Return the type of an option: str of a Literal's or a list's values, no range."""
+    parts = get_args(annotation)
+    if _ALL in parts or get_origin(annotation) is tuple:
+        return str  # read by `from_texts`
     if isinstance(annotation, type | str):
         return type(annotation) if isinstance(annotation, str) else annotation
-    return _plain(get_args(annotation)[0])  # of Annotated, or of a union with None
+    return _plain(parts[0])  # of Annotated, or of a union with None
+
+
+def from_texts(
+    fields: Mapping[str, FieldInfo], texts: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the values of options of :func:`take_fields` that were given.
+
+    Raises:
+        ConfigError: A list has an entry that its field does not take, or a number of
+            clients is none.
+    """
+    return {
+        name: _read(f"--{name.replace('_', '-')}", fields[name].annotation, text)
+        for name, text in given(**texts).items()
+    }
+
+
+def _read(option: str, annotation: Any, text: Any) -> Any:
+    if _ALL in get_args(annotation):
+        return attacked(text)
+    if get_origin(annotation) is not tuple:
+        return text
+    entry = _plain(get_args(annotation)[0])
+    read, of = _ENTRIES.get(entry, (str, "names"))
+    return listed(option, text, read, of)
 
 
 def given(**fields: Any) -> dict[str, Any]:
@@ -368,14 +375,8 @@ def trainer_spec(text: str) -> tuple[str, dict[str, Any]]:
 def listed(option: str, text: str, read: Callable[[str], Read], of: str) -> list[Read]:
     """Return the entries of a comma-separated list.
 
-    Args:
-        option: Its name, for the error.
-        text: The list.
-        read: Makes an entry of its text; raises ValueError where it cannot.
-        of: What entries are, for the error.
-
     Raises:
-        ConfigError: An entry cannot be read.
+        ConfigError: ``read`` raised a ValueError for an entry; ``of`` says what they are.
     """
     entries = []
     for part in text.split(","):
@@ -401,6 +402,13 @@ def maybe_listed(
 def epsilon(text: str) -> float | None:
     """Return a budget; "none" is None."""
     return None if text == "none" else float(text)
+
+
+_ALL: Any = Literal["all"]  # beside a number
+_ENTRIES: Mapping[type, tuple[Callable[[str], Any], str]] = {
+    int: (int, "whole numbers"),
+    float: (epsilon, "numbers above 0 or 'none'"),
+}
 
 
 def attacked(text: str) -> int | Literal["all"]:

@@ -5,8 +5,10 @@ from typing import Annotated, Any
 
 import typer
 
+from privaudit.checks.gate.settings import GATE_FIELDS, make_settings
 from privaudit.cli import options, outputs
 from privaudit.cli.commands.attack import Budget
+from privaudit.cli.printing import show
 from privaudit.core.errors import ConfigError
 
 PlanFile = Annotated[Path, outputs.file_argument]
@@ -17,15 +19,7 @@ Scenarios = Annotated[
         help="A scenario to be audited; repeatable. By default: server-reconstruct.",
     ),
 ]
-MaxAuroc = Annotated[
-    float | None, typer.Option(help="The gate's limit on the AUROC of every attack.")
-]
-Margin = Annotated[
-    float | None, typer.Option(help="The gate's non-inferiority margin of leakage.")
-]
-Alpha = Annotated[
-    float | None, typer.Option(help="The gate's family-wise false-alarm rate.")
-]
+_THRESHOLDS = {name: GATE_FIELDS[name] for name in ("max_auroc", "margin", "alpha")}
 
 
 def plan(
@@ -36,9 +30,7 @@ def plan(
     shadows: options.Shadows = None,
     budget: Budget = None,
     seed: options.AuditSeed = 0,
-    max_auroc: MaxAuroc = None,
-    margin: Margin = None,
-    alpha: Alpha = None,
+    **thresholds: Any,
 ) -> None:
     """Fix audits and thresholds in a file with a hash, for `train --plan`.
 
@@ -46,7 +38,6 @@ def plan(
     """
     from privaudit.auditing.named_attacks import check_arguments
     from privaudit.auditing.repetition.plan import make_plan, write_plan
-    from privaudit.checks.gate.settings import make_settings
 
     asked: dict[str, Any] = {
         "attacks": sorted(attacks or []),
@@ -63,9 +54,15 @@ def plan(
             f"The scenarios {', '.join(names)} were to be planned. Name each once: a "
             "second audit of one would replace the first."
         )
-    thresholds = options.given(max_auroc=max_auroc, margin=margin, alpha=alpha)
-    make_settings(thresholds, "the plan")
-    made = make_plan({name: asked for name in names}, thresholds)  # noqa: C420
+    wanted = options.given(**thresholds)
+    make_settings(wanted, "the plan")
+    made = make_plan({name: asked for name in names}, wanted)  # noqa: C420
     write_plan(made, file)
-    typer.echo(f"Plan: {file}\nSHA-256: {made.hash}")
-    typer.echo("Train with --plan, and audit with `privaudit attack --planned`.")
+    text = (
+        f"Plan: {file}\nSHA-256: {made.hash}\n"
+        "Train with --plan, and audit with `privaudit attack --planned`."
+    )
+    show({"plan": str(file), "sha256": made.hash, "scenarios": names}, text)
+
+
+options.take_fields(plan, _THRESHOLDS)

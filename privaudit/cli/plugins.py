@@ -58,15 +58,10 @@ def find_command(name: str) -> Any:
 
 
 def load_command(name: str, kind: type[TyperCommand]) -> Any:
-    """Return another package's command as Click takes it; None where there is none.
-
-    Args:
-        name: As it is typed.
-        kind: The class that the package's own commands have.
+    """Return another package's command, of the class ``kind``; None where there is none.
 
     Raises:
-        ConfigError: As :func:`find_command` does.
-        PluginError: Likewise.
+        ConfigError: As :func:`find_command` does; PluginError likewise.
     """
     if name not in APART and name not in COMMANDS.names():
         return None

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -130,19 +130,20 @@ def _refuse_unknown(marker: pytest.Mark) -> None:
     unknown = [name for name in marker.kwargs if name not in _names()]
     if marker.args or unknown:
         what = ", ".join([*map(repr, marker.args), *unknown])
-        pytest.fail(
-            f"@pytest.mark.privacy has no {what}. It has: {', '.join(_names())}.",
-            pytrace=False,
-        )
+        _fail(f"@pytest.mark.privacy has no {what}. It has: {', '.join(_names())}.")
     how = [
         one.name for one in dataclasses.fields(MarkerLimit) if one.name in marker.kwargs
     ]
     if how and not {*_LINES} & {*how}:
-        pytest.fail(
+        _fail(
             f"@pytest.mark.privacy has {', '.join(how)} and holds nothing to it. Give "
-            "below=NUMBER, above=NUMBER or baseline=FILE.",
-            pytrace=False,
+            "below=NUMBER, above=NUMBER or baseline=FILE."
         )
+
+
+def _fail(text: str) -> NoReturn:
+    __tracebackhide__ = True
+    pytest.fail(text, pytrace=False)
 
 
 def _hold(config: pytest.Config, asked: Mapping[str, Any]) -> None:
@@ -161,14 +162,14 @@ def _hold(config: pytest.Config, asked: Mapping[str, Any]) -> None:
             return
         check = _check(audited, limit)
     except PrivauditError as error:
-        pytest.fail(f"privaudit: {error}", pytrace=False)
+        _fail(f"privaudit: {error}")
     if check.outcome == "pass":
         return
     lenient = _lenient(config, limit)
     message = _message(audited, check)
     if check.outcome == "underpowered" and lenient == "xfail":
         pytest.xfail(message)
-    pytest.fail(message, pytrace=False)
+    _fail(message)
 
 
 def _hold_to_baseline(
@@ -190,16 +191,13 @@ def _hold_to_baseline(
     )
     if lenient == "xfail" and all(one.outcome == "underpowered" for one in worse):
         pytest.xfail(message)
-    pytest.fail(message, pytrace=False)
+    _fail(message)
 
 
 def _lenient(config: pytest.Config, limit: MarkerLimit) -> str:
     wanted: str = limit.underpowered or config.getini("privaudit_underpowered")
     if wanted not in ("fail", "xfail"):
-        pytest.fail(
-            f"privaudit: underpowered is {wanted!r}, and may be fail or xfail.",
-            pytrace=False,
-        )
+        _fail(f"privaudit: underpowered is {wanted!r}, and may be fail or xfail.")
     return wanted
 
 
@@ -285,7 +283,7 @@ def _audit(config: pytest.Config, asked: Mapping[str, Any]) -> "Audit":
         try:
             made[what] = _attack(config, what)
         except PrivauditError as error:
-            pytest.fail(f"privaudit: {error}", pytrace=False)
+            _fail(f"privaudit: {error}")
     return made[what]
 
 

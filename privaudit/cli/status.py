@@ -1,4 +1,4 @@
-"""``privaudit status``: what sweeps and runs are doing now."""
+"""``privaudit status``: progress of sweeps and runs, and who holds them."""
 
 import socket
 import time
@@ -14,10 +14,10 @@ from privaudit.core.limits import most
 from privaudit.core.storage import parse_json, read_json
 from privaudit.execution.sweeps import SWEEP, SWEEPS, is_alive
 from privaudit.federated.runs.folder.lease import LeaseFiles, LeaseOwner, lease_name
+from privaudit.federated.runs.folder.names import is_name
 from privaudit.federated.runs.folder.own_files import HEADER
 from privaudit.federated.runs.folder.remote_store import RemoteFolder, RemoteLeases
 from privaudit.federated.runs.folder.run_lock import FolderLeases
-from privaudit.federated.runs.folder.run_names import is_name
 from privaudit.federated.runs.folder.working_copy import url_of
 
 Json = dict[str, Any]

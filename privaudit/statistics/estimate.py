@@ -116,6 +116,27 @@ class Estimate:
             serialization=core_schema.plain_serializer_function_ser_schema(cls.to_dict),
         )
 
+    @classmethod
+    def __get_pydantic_json_schema__(cls, _: object, __: object) -> dict[str, Any]:
+        """Return the JSON Schema of what :meth:`to_dict` writes."""
+        number: dict[str, Any] = {"type": ["number", "null"]}
+        text = {"type": "string"}
+        properties = {
+            **dict.fromkeys(("value", "low", "high"), number),
+            "n": {"type": "array", "items": {"type": "integer"}},
+            "method": text,
+            "confidence": {"type": "number"},
+            "unresolved": text,
+        }
+        return {
+            "title": cls.__name__,
+            "description": "A number with its interval; null where there is none.",
+            "type": "object",
+            "properties": properties,
+            "required": [*properties],
+            "additionalProperties": False,
+        }
+
 
 def unresolved(
     reason: str,

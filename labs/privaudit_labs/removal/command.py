@@ -38,7 +38,7 @@ def retrain(
     ] = 1,
     runs: options.RunsFolder = None,
     quiet: options.Quiet = False,
-    as_json: options.JsonLines = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Train a run again without its most exposed records: who stays, and pays?"""
     from privaudit.cli.progress import Result, choose_view

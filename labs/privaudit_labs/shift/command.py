@@ -1,11 +1,13 @@
 """``privaudit shift``: how much of an AUROC is distribution shift."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from privaudit.cli import options
+from privaudit.cli.printing import show
 
 if TYPE_CHECKING:
     from privaudit.federated.runs.runs import Run
@@ -64,16 +66,22 @@ def shift(
             most=most,
             seed=seed,
         )
-        typer.echo(f"{one.name}, non-members from {named}:")
-        for entry in entries:
-            _print(entry)
-        typer.echo(f"  {_save(one, named, entries)}")
+        path = _save(one, named, entries)
+        contents = {
+            "run": one.name,
+            "foreign": named,
+            "path": str(path),
+            "attacks": [entry.to_dict() for entry in entries],
+        }
+        lines = [line for entry in entries for line in _lines_of_shift(entry)]
+        text = [f"{one.name}, non-members from {named}:", *lines, str(path)]
+        show(contents, "\n  ".join(text), in_a_line=True)
 
 
-def _print(entry: "Shift") -> None:
-    typer.echo(f"  {entry.attack}: {entry.sentence}")
+def _lines_of_shift(entry: "Shift") -> Iterator[str]:
+    yield f"{entry.attack}: {entry.sentence}"
     for name, number in entry.estimates.items():
-        typer.echo(f"    {SAID[name]:36s} {number}")
+        yield f"  {SAID[name]:36s} {number}"
 
 
 def _save(run: "Run", foreign: str, found: list["Shift"]) -> Path:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass as checked
+from pydantic.fields import FieldInfo
 
 from privaudit.checks.gate.revision import file_at
 from privaudit.core.bounded_files import parse_toml, read_bytes
@@ -36,41 +37,68 @@ TABLE = "tool.privaudit.gate"
 class GateSettings:
     """What the gate asks; Holm's correction counts every question, so ask few.
 
-    Attributes:
-        scenario: Under which the run was audited.
-        metrics: By code: of each attack such as "auroc" or "success"; of the models
-            "utility".
-        guarantees: Whether no claimed or certified epsilon may be weaker than the
-            baseline's; false is for a change that weakens one on purpose.
-        attacks: By name. Empty: the scenario's headline attack, which was named before
-            any score was seen.
-        margin: The largest rise of a leak that does not matter, in (0, 1).
-        utility_margin: The largest fall of utility that does not matter, in (0, 1).
-        alpha: The chance of any false regression, in (0, 1).
-        max_auroc: What no attack's AUROC may exceed, in [0, 1], as a confidence limit:
-            of all attacks that the audit made, also those not in ``attacks``. None
-            sets no limit.
-        min_utility: What utility may not fall below, likewise.
-        shadows: How many shadow models an attack that trains them must have had; 0
-            says that attacks without them are enough. None: as the baseline; without
-            one as many as an attack takes at least.
-        clients: How many clients each attack must have been made on, or all that the
-            audit attacked. None: as the baseline; without one all.
-        baseline: The file to compare with; None compares with limits alone.
+    The command line makes its options of the fields.
     """
 
-    scenario: str = "server-reconstruct"
-    metrics: tuple[Metric, ...] = ("auroc", "utility")
-    attacks: tuple[str, ...] = ()
-    guarantees: bool = True
-    margin: Margin = 0.05
-    utility_margin: Margin = 0.05
-    alpha: Margin = 0.05
-    max_auroc: Share | None = None
-    min_utility: Share | None = None
-    shadows: Annotated[int, Field(ge=0)] | None = None
-    clients: Annotated[int, Field(ge=1)] | Literal["all"] | None = None
-    baseline: str | None = None
+    scenario: str = Field(
+        default="server-reconstruct", description="Under which the run was audited."
+    )
+    metrics: tuple[Metric, ...] = Field(
+        default=("auroc", "utility"),
+        description="Comma-separated codes: of each attack, as auroc, success; of the "
+        "models utility. By default: auroc,utility.",
+    )
+    attacks: tuple[str, ...] = Field(
+        default=(),
+        description="Comma-separated. By default: the scenario's headline attack, which "
+        "was named before any score was seen.",
+    )
+    guarantees: bool = Field(
+        default=True,
+        description="Fail if a claimed or certified epsilon is weaker than the baseline's; "
+        "off for a change that weakens one on purpose.",
+    )
+    margin: Margin = Field(
+        default=0.05,
+        description="Non-inferiority margin of leakage: the largest rise that does not "
+        "matter, in (0, 1). By default: 0.05.",
+    )
+    utility_margin: Margin = Field(
+        default=0.05,
+        description="Non-inferiority margin of utility: the largest fall that does not "
+        "matter, in (0, 1). By default: 0.05.",
+    )
+    alpha: Margin = Field(
+        default=0.05,
+        description="Family-wise false-alarm rate: the chance of any false regression, in "
+        "(0, 1). By default: 0.05.",
+    )
+    max_auroc: Share | None = Field(
+        default=None,
+        description="Limit on the AUROC of every attack that the audit made, in [0, 1], as "
+        "a confidence limit. By default: none.",
+    )
+    min_utility: Share | None = Field(
+        default=None, description="Lower limit on utility, likewise."
+    )
+    shadows: Annotated[int, Field(ge=0)] | None = Field(
+        default=None,
+        description="Fewest shadow models that are enough; 0: attacks without any. By "
+        "default: as the baseline; without one as many as an attack takes at least.",
+    )
+    clients: Annotated[int, Field(ge=1)] | Literal["all"] | None = Field(
+        default=None,
+        description="Fewest attacked clients, or 'all' that the audit attacked. By default: "
+        "as the baseline; without one all.",
+    )
+    baseline: str | None = Field(
+        default=None,
+        description="A file of --write-baseline; or an export (unpaired). By default: "
+        "limits alone.",
+    )
+
+
+GATE_FIELDS: Mapping[str, FieldInfo] = getattr(GateSettings, "__pydantic_fields__")  # noqa: B009
 
 
 @dataclass(frozen=True)

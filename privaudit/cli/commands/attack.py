@@ -78,7 +78,6 @@ def attack(
     runs: options.RunsFolder = None,
     on: options.On = "local",
     quiet: options.Quiet = False,
-    as_json: options.JsonLines = False,
 ) -> None:
     """Run the attacks of scenarios on runs, and report what leaks."""
     from privaudit.auditing.named_attacks import check_arguments, named_attacks
@@ -86,7 +85,7 @@ def attack(
     from privaudit.execution.places import find_executor
     from privaudit.federated.runs.folder.run_names import chosen_runs
 
-    view, executor = choose_view(quiet, as_json), find_executor(on)
+    view, executor = choose_view(quiet), find_executor(on)
     named = attacks or []
     named_attacks(named, shadows or 0)  # before anything is loaded
     asked: dict[str, Any] = {
@@ -148,7 +147,6 @@ def scores(
     name: FolderName = None,
     runs: options.RunsFolder = None,
     quiet: options.Quiet = False,
-    as_json: options.JsonLines = False,
 ) -> None:
     """Audit scores that were computed elsewhere, by any attack on any model.
 
@@ -158,8 +156,8 @@ def scores(
     from privaudit.auditing.scores.scored_audit import Declared, audit_scores
     from privaudit.auditing.storage.save import save_audit
     from privaudit.cli.progress import choose_view
+    from privaudit.federated.runs.folder.names import check_name
     from privaudit.federated.runs.folder.run_names import (
-        check_name,
         load_run,
         mark_latest,
         runs_folder,
@@ -167,7 +165,7 @@ def scores(
     from privaudit.report.page import write_report
 
     options.check_kept(runs)
-    view = choose_view(quiet, as_json)
+    view = choose_view(quiet)
     declared = Declared(attack, sampling, model=model, dataset=dataset)
     with view:
         audit = audit_scores(read_scores(file), declared)
@@ -242,13 +240,9 @@ def _present(
     *,
     is_named: bool = False,
 ) -> None:
-    """Print the table, what was asked for by name, and where the report lies.
+    """Print the audits' table, attacks that were asked for by name, and the report's path.
 
-    Args:
-        audits: Of one scenario.
-        page: The report on them.
-        named: Attacks that were asked for by name.
-        is_named: Name the scenario, as there are others.
+    The scenario, which all audits share, is named if it ``is_named``.
     """
     from rich.console import Console
 

@@ -1,8 +1,8 @@
 """``privaudit claim``: does a claimed epsilon hold against many runs with a canary?"""
 
-import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
@@ -11,8 +11,9 @@ from privaudit.core.errors import ConfigError
 from privaudit.core.parameters import parse_pairs
 
 if TYPE_CHECKING:
-    from privaudit.checks.dp_claim_audit import ClaimReadings
+    from privaudit.cli.progress import Display
 
+Rounds = Annotated[int | None, typer.Option()]
 CanaryName = Literal["opposed", "gradient", "mislabelled", "picture"]
 WhereName = Literal["peer", "released"]
 AdjacencyName = Literal["add/remove-one", "replace-one", "both"]
@@ -53,7 +54,7 @@ def claim(
     ] = "split",
     repeats: Annotated[int, typer.Option(help="Independent runs.")] = 1000,
     records: Annotated[int, typer.Option(help="Other records per client.")] = 4,
-    rounds: options.Count = None,
+    rounds: Rounds = None,
     seed: options.AuditSeed = 0,
     field: options.Fields = None,
     on: options.On = "local",
@@ -80,18 +81,19 @@ def claim(
         **options.given(epsilon=epsilon),
     }
     fields = {**parse_pairs("--field", field or []), **options.given(rounds=rounds)}
-    if _try_out(name, settings, fields, out):
+    view = choose_view()
+    if _try_out(name, settings, fields, out, view):
         return
-    with choose_view() as view:
+    with view:
         found = audit_readings(
             name,
             settings,
             None
             if adjacency is None
-            else cast(AdjacencyName, _one_of("--adjacency", adjacency, AdjacencyName)),
-            canary=cast(CanaryName, _one_of("--canary", canary, CanaryName)),
-            where=cast(WhereName, _one_of("--where", where, WhereName)),
-            bound=cast(BoundName, _one_of("--bound", bound, BoundName)),
+            else _one_of("--adjacency", adjacency, AdjacencyName),
+            canary=_one_of("--canary", canary, CanaryName),
+            where=_one_of("--where", where, WhereName),
+            bound=_one_of("--bound", bound, BoundName),
             runs=repeats,
             records=records,
             seed=seed,
@@ -99,13 +101,24 @@ def claim(
             progress=lambda done, total: view(Phase(name, "claim", "", done, total)),
             **fields,
         )
-    _present(found, out)
+    where_from = found.audits[0]
+    lines = [
+        *(str(audit.verdict) for audit in found.audits),
+        *filter(None, [found.sentence]),
+        f"Canary: {where_from.canary}. Beside it: {where_from.records} records a client.",
+        f"Seen from: {where_from.where}.",
+    ]
+    _present(view, lines, found.to_dict(), out)
     if found.refuted or found.alarm:
         raise typer.Exit(1)
 
 
 def _try_out(
-    name: str, settings: dict[str, Any], fields: dict[str, Any], out: Path | None
+    name: str,
+    settings: dict[str, Any],
+    fields: dict[str, Any],
+    out: Path | None,
+    view: "Display",
 ) -> bool:
     """Try another package's trainer out; False where crafted canaries can be used."""
     from dataclasses import asdict
@@ -121,19 +134,13 @@ def _try_out(
     if TRAINERS.is_own(trainer) or isinstance(trainer, AcceptsGradientCanaries):
         return False
     found = try_mechanisms(trainer, populate(config).task)
-    typer.echo(str(found))
-    if out is not None:
-        from privaudit.core.storage import to_json
-        from privaudit.federated.runs.folder.outputs import write_output
-
-        write_output(out, to_json(asdict(found)))
-        typer.echo(f"Numbers: {out}")
+    _present(view, [str(found)], asdict(found), out)
     if found.faults:
         raise typer.Exit(1)
     return True
 
 
-def _one_of(option: str, text: str, names: Any) -> str:
+def _one_of(option: str, text: str, names: Any) -> Any:
     if text not in get_args(names):
         raise ConfigError(
             f"{option} {text} is unknown. Use one of {', '.join(get_args(names))}."
@@ -141,16 +148,17 @@ def _one_of(option: str, text: str, names: Any) -> str:
     return text
 
 
-def _present(found: "ClaimReadings", out: Path | None) -> None:
-    for audit in found.audits:
-        typer.echo(str(audit.verdict))
-    if found.sentence:
-        typer.echo(found.sentence)
-    typer.echo(f"Canary: {audit.canary}. Beside it: {audit.records} records a client.")
-    typer.echo(f"Seen from: {audit.where}.")
+def _present(
+    view: "Display", lines: Sequence[str], numbers: dict[str, Any], out: Path | None
+) -> None:
+    """Write the numbers where a file was named, and print what they say."""
+    from privaudit.cli.progress import Result
+
+    text = "\n".join(lines)
     if out is not None:
+        from privaudit.core.storage import to_json
         from privaudit.federated.runs.folder.outputs import write_output
 
-        text = json.dumps(found.to_dict(), indent=2)
-        write_output(out, f"{text}\n".encode())
-        typer.echo(f"Numbers: {out}")
+        write_output(out, to_json(numbers))
+        text += f"\nNumbers: {out}"
+    view.present([Result(text, numbers)], lambda: typer.echo(text))

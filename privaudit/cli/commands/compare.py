@@ -1,11 +1,12 @@
 """The command ``privaudit compare``: what two audited runs differ in."""
 
-import json
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from privaudit.cli import options
+from privaudit.cli.printing import print_lines, print_rows, show
 from privaudit.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ def compare(
     utility_margin: Margin = 0.05,
     alpha: Alpha = 0.05,
     utility: Annotated[bool, typer.Option(help="Compare utility too.")] = True,
-    as_json: options.AsJson = False,
     runs: options.RunsFolder = None,
 ) -> None:
     """Compare two audited runs: does the first leak more, or have less utility?"""
@@ -66,10 +66,7 @@ def compare(
         utility=utility,
         folder=runs,
     )
-    if as_json:
-        typer.echo(json.dumps(comparison.to_dict(), indent=2, allow_nan=False))
-        return
-    _print(comparison)
+    show(comparison.to_dict(), partial(_print_comparison, comparison))
 
 
 def _sides(run: list[str], against: str | None) -> tuple[list[str], list[str]]:
@@ -83,43 +80,43 @@ def _sides(run: list[str], against: str | None) -> tuple[list[str], list[str]]:
     return run[:1], run[1:]
 
 
-def _print(found: "RunComparison") -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
+def _print_comparison(found: "RunComparison") -> None:
     from privaudit.core.formatting import percent
     from privaudit.report.wording import interval, point
 
     confidence = percent(found.changes[0].change.estimate.confidence)
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False, pad_edge=False)
-    for head in ("Metric", "First", "Second", f"Difference [{confidence}]", "p"):
-        table.add_column(Text(head), no_wrap=head != "Metric", overflow="fold")
-    table.add_column("Verdict", no_wrap=True)
-    for number, entry in enumerate(found.changes):
-        estimate = entry.change.estimate
-        if number == len(found.primary):
-            table.add_section()
-        table.add_row(
-            Text(entry.name),
+    heads = ("Metric", "First", "Second", f"Difference [{confidence}]", "p", "Verdict")
+    rows = [
+        (
+            entry.name,
             f"{entry.first:.3f}",
             f"{entry.second:.3f}",
-            Text(f"{point(estimate, signed=True)} {interval(estimate)}"),
+            f"{point(entry.change.estimate, signed=True)} "
+            f"{interval(entry.change.estimate)}",
             p_text(entry.change.p_value),
-            Text(entry.change.kind),
+            entry.change.kind,
         )
-    console = Console()
-    console.print(f"First: {', '.join(found.first)}", highlight=False)
-    console.print(f"Second: {', '.join(found.against)}\n", highlight=False)
-    console.print(table)
-    console.print()
-    for entry in found.primary:
-        console.print(Text(entry.sentence))
-    for entry in found.secondary:
-        if entry.change.kind in ("increase", "decrease"):
-            console.print(Text(f"Secondary: {entry.sentence}"))
-    console.print(Text(legend(found), style="dim"))
+        for entry in found.changes
+    ]
+    typer.echo(f"First: {', '.join(found.first)}")
+    typer.echo(f"Second: {', '.join(found.against)}\n")
+    print_rows(heads, rows, folded=heads[:1], section=len(found.primary))
+    typer.echo()
+    print_lines(sentences_of(found))
+    print_lines([legend(found)], style="dim")
+
+
+def sentences_of(found: "RunComparison") -> list[str]:
+    """Return what may be said: of what decides always, of the rest where it changed."""
+    changed = ("increase", "decrease")
+    return [
+        *(one.sentence for one in found.primary),
+        *(
+            f"Secondary: {one.sentence}"
+            for one in found.secondary
+            if one.change.kind in changed
+        ),
+    ]
 
 
 def p_text(value: float) -> str:

@@ -1,14 +1,18 @@
 """``privaudit export``, a card to publish; ``privaudit verify``, its check and a run's."""
 
+import math
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from privaudit.cli import options, outputs
+from privaudit.cli.printing import show
 from privaudit.core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from privaudit.cli.progress import Display
     from privaudit.report.export import Export, Recomputed, Verification
 
 
@@ -35,21 +39,26 @@ def export(
     """
     from privaudit.report.export import export_public
 
-    _say(export_public(run, public, scenarios=scenario or (), budget=budget, runs=runs))
+    found = export_public(
+        run, public, scenarios=scenario or (), budget=budget, runs=runs
+    )
+    card = found.card.plain()
+    contents = {"folder": str(found.folder), "budget": found.budget, "card": card}
+    show(contents, "\n".join(_lines_of_export(found)))
 
 
-def _say(found: "Export") -> None:
+def _lines_of_export(found: "Export") -> Iterator[str]:
     card = found.card
-    typer.echo(f"{found.folder}: card.json")
+    yield f"{found.folder}: card.json"
     for name, audit in card.audits.items():
         auroc = audit.auroc
         said = f"AUROC {auroc.estimate}" if auroc else "no number without fair coins"
         spread = f", noise of sd {auroc.noise_sd:.3f}" if auroc else ""
-        typer.echo(f"  {name}, {audit.headline}: {audit.verdict}; {said}{spread}")
+        yield f"  {name}, {audit.headline}: {audit.verdict}; {said}{spread}"
     if not card.audits:
-        typer.echo("  no audit yet: `privaudit attack` makes one")
+        yield "  no audit yet: `privaudit attack` makes one"
     count = card.ledger.numbers
-    typer.echo(
+    yield (
         f"All cards of this ledger: {count} number{'s' * (count != 1)}, epsilon "
         f"{card.ledger.epsilon:.3g} of {found.budget:g} at delta {card.ledger.delta:g}. "
         "Attacked together before writing: within chance."
@@ -87,83 +96,93 @@ def verify(
     or the run is missing, or cannot be made again here.
     """
     from privaudit.cli.progress import choose_view
-    from privaudit.report.export import verify_card
+    from privaudit.report.export import recompute_run, verify_card
 
+    if recompute and (run is not None or again):
+        what = "--again" if again else f"a second argument, {run!r}"
+        raise ConfigError(
+            f"--recompute was given with {what}: it takes one run, and makes all its "
+            "audits again. Leave that out."
+        )
+    view = choose_view()
     if recompute:
-        _recompute(card, run, again, runs)
+        with view:
+            recomputed = recompute_run(card, runs=runs, watcher=view)
+        _present(view, recomputed, _lines_of_run(recomputed))
         return
     if card is None:
         raise ConfigError(
             "verify was called without a card. Name one, or an export's folder, or add "
             "--recompute to verify a run."
         )
-    with choose_view() as view:
-        verification = verify_card(card, run, runs=runs, again=again, watcher=view)
-    _say_verification(verification)
-    if not verification.matches:
-        raise typer.Exit(1)
+    with view:
+        verified = verify_card(card, run, runs=runs, again=again, watcher=view)
+    _present(view, verified, _lines_of_card(verified))
 
 
-def _recompute(
-    run: str | None, other: str | None, again: bool, runs: Path | None
+def _present(
+    view: "Display", found: "Recomputed | Verification", lines: Iterator[str]
 ) -> None:
-    from privaudit.cli.progress import choose_view
-    from privaudit.report.export import recompute_run
+    """Print what was compared, and what differs; exit code 1 where something does."""
+    from privaudit.cli.progress import Result
 
-    if other is not None or again:
-        what = "--again" if again else f"a second argument, {other!r}"
-        raise ConfigError(
-            f"--recompute was given with {what}: it takes one run, and makes all its "
-            "audits again. Leave that out."
-        )
-    with choose_view() as view:
-        found = recompute_run(run, runs=runs, watcher=view)
-    _say_recomputed(found)
+    text, contents = "\n".join(lines), {"run": found.run.place, **_compared(found)}
+    result = Result(text, {**contents, "matches": found.matches})
+    view.present([result], lambda: typer.echo(text))
     if not found.matches:
         raise typer.Exit(1)
 
 
-def _say_recomputed(found: "Recomputed") -> None:
+def _compared(found: "Recomputed | Verification") -> dict[str, Any]:
+    """Return the fields but for the run, as JSON knows them: no infinite difference."""
+    fields = {name: value for name, value in vars(found).items() if name != "run"}
+    for name in {"mismatches", "replayed"} & fields.keys():
+        fields[name] = [{**vars(one)} for one in fields[name]]
+    for one in (fields, *fields.get("replayed", ())):
+        if not math.isfinite(one.get("largest", 0.0)):
+            one["largest"] = None
+    return fields
+
+
+def _lines_of_run(found: "Recomputed") -> Iterator[str]:
     made = f"{found.messages} messages"
     if found.audits:
         made += f", and the audits {', '.join(found.audits)}"
     if not found.matches:
-        typer.echo(f"{found.run.place} DIFFERS first in {found.difference}.")
-        typer.echo(f"  Before that, no difference: {made}.")
+        yield f"{found.run.place} DIFFERS first in {found.difference}."
+        yield f"  Before that, no difference: {made}."
     elif found.near:
-        typer.echo(f"{found.run.place} comes out within the tolerance: {made}.")
-        typer.echo(
-            f"  The largest difference is {found.largest:.2g} of what is allowed."
-        )
+        yield f"{found.run.place} comes out within the tolerance: {made}."
+        yield (f"  The largest difference is {found.largest:.2g} of what is allowed.")
     else:
-        typer.echo(f"{found.run.place} comes out to the byte: {made}.")
+        yield f"{found.run.place} comes out to the byte: {made}."
     if found.near:
-        typer.echo(f"  Not compared to the byte: {'; '.join(found.near)}.")
+        yield f"  Not compared to the byte: {'; '.join(found.near)}."
     if found.other_version:
-        typer.echo(f"  {found.other_version}")
+        yield f"  {found.other_version}"
 
 
-def _say_verification(found: "Verification") -> None:
+def _lines_of_card(found: "Verification") -> Iterator[str]:
     for mismatch in found.mismatches:
-        typer.echo(f"  {mismatch}")
+        yield f"  {mismatch}"
     for one in found.replayed:
         for why in one.why:
-            typer.echo(f"  {one.scenario}, attacked again: {why}")
+            yield f"  {one.scenario}, attacked again: {why}"
         if one.matches:
-            typer.echo(
+            yield (
                 f"  {one.scenario}, played anew: {one.scores} scores, none differs by "
                 f"more than {one.largest:.1g}"
             )
-    typer.echo(f"The card {_verdict(found)} {found.run.place}: {found.values} values.")
+    yield f"The card {_verdict(found)} {found.run.place}: {found.values} values."
     if found.run.why_not_repeatable:
-        typer.echo(f"  The run was {found.run.why_not_repeatable}.")
+        yield f"  The run was {found.run.why_not_repeatable}."
     made = found.values - found.on_trust
-    typer.echo(f"  made again from what the run holds, and compared: {made}")
+    yield f"  made again from what the run holds, and compared: {made}"
     trained, audited = found.run.signers
     whose = f"the training {trained}" + (f", the audits {audited}" if audited else "")
-    typer.echo(f"  compared with the run's signed files: {found.on_trust}")
+    yield f"  compared with the run's signed files: {found.on_trust}"
     if found.on_trust:
-        typer.echo(f"  These are taken on trust. Who signed: {whose}.")
+        yield f"  These are taken on trust. Who signed: {whose}."
 
 
 def _verdict(found: "Verification") -> str:

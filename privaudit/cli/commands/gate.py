@@ -1,13 +1,15 @@
 """The command ``privaudit gate``: may this run be merged?"""
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from privaudit.checks.gate.settings import GATE_FIELDS, configure
 from privaudit.cli import options, outputs
+from privaudit.cli.printing import print_lines, print_rows, show
 from privaudit.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,54 +19,11 @@ if TYPE_CHECKING:
 RunName = Annotated[
     str | None, typer.Argument(help="An audited run. By default: the latest.")
 ]
-BaselineFile = Annotated[
-    str | None,
-    typer.Option(help="A file of --write-baseline; or an export (unpaired)."),
-]
 WriteBaseline = Annotated[
     Path | None,
     outputs.file_option(
         "Write the baseline for later runs, and check nothing. As sensitive as the run "
         "itself."
-    ),
-]
-ScenarioName = Annotated[str | None, typer.Option(help="Default: server-reconstruct.")]
-Metrics = Annotated[
-    str | None,
-    typer.Option(
-        help="Comma-separated codes, as auroc, success, utility. By default: "
-        "auroc,utility."
-    ),
-]
-Attacks = Annotated[
-    str | None, typer.Option(help="Comma-separated. By default: the headline attack.")
-]
-Margin = Annotated[
-    float | None, typer.Option(help="Non-inferiority margin of leakage.")
-]
-UtilityMargin = Annotated[
-    float | None, typer.Option(help="Non-inferiority margin of utility.")
-]
-Alpha = Annotated[float | None, typer.Option(help="Family-wise false-alarm rate.")]
-Guarantees = Annotated[
-    bool | None,
-    typer.Option(help="Fail if an epsilon is weaker than the baseline's."),
-]
-MaxAuroc = Annotated[
-    float | None, typer.Option(help="Limit on the AUROC of every attack.")
-]
-MinUtility = Annotated[float | None, typer.Option(help="Lower limit on utility.")]
-LeastShadows = Annotated[
-    int | None,
-    typer.Option(
-        help="Fewest shadow models that are enough; 0: attacks without any. By "
-        "default: as the baseline; without one the scenario's first attack is asked."
-    ),
-]
-LeastClients = Annotated[
-    str | None,
-    typer.Option(
-        help="Fewest attacked clients, or 'all'. By default: as the baseline."
     ),
 ]
 SettingsFrom = Annotated[
@@ -95,27 +54,15 @@ Badge = Annotated[
 
 def gate(
     run: RunName = None,
-    baseline: BaselineFile = None,
     write_baseline: WriteBaseline = None,
-    scenario: ScenarioName = None,
-    metrics: Metrics = None,
-    attacks: Attacks = None,
-    guarantees: Guarantees = None,
-    margin: Margin = None,
-    utility_margin: UtilityMargin = None,
-    alpha: Alpha = None,
-    max_auroc: MaxAuroc = None,
-    min_utility: MinUtility = None,
-    shadows: LeastShadows = None,
-    clients: LeastClients = None,
     settings_from: SettingsFrom = None,
     accept_unsigned: AcceptUnsigned = False,
     junit: Junit = None,
     sarif: Sarif = None,
     markdown: Markdown = None,
     badge: Badge = None,
-    as_json: options.AsJson = False,
     runs: options.RunsFolder = None,
+    **fields: Any,
 ) -> None:
     """Check a run against a baseline and limits, for CI.
 
@@ -123,25 +70,10 @@ def gate(
     0: pass. 1: regression, or less was asked. 3: underpowered, too few records, or a
     weaker attack. 2: bad input.
     """
-    from privaudit.checks.gate.settings import configure
-
-    configured = configure(
-        settings_from=settings_from,
-        scenario=scenario,
-        metrics=options.maybe_listed("--metrics", metrics),
-        attacks=options.maybe_listed("--attacks", attacks),
-        guarantees=guarantees,
-        margin=margin,
-        utility_margin=utility_margin,
-        alpha=alpha,
-        max_auroc=max_auroc,
-        min_utility=min_utility,
-        shadows=shadows,
-        clients=None if clients is None else options.attacked(clients),
-        baseline=baseline,
-    )
+    flags = options.from_texts(GATE_FIELDS, fields)
+    configured = configure(settings_from=settings_from, **flags)
     if write_baseline is not None:
-        _refuse_both(baseline)
+        _refuse_both(flags.get("baseline"))
         _write(run, write_baseline, configured, runs)
         return
     from privaudit.checks.gate.gate import gate as run_gate
@@ -151,11 +83,11 @@ def gate(
         run, None, configured, folder=runs, accept_unsigned=accept_unsigned
     )
     _report(result, wanted)
-    if as_json:
-        typer.echo(json.dumps(result.to_dict(), indent=2, allow_nan=False))
-    else:
-        _print(result)
+    show(result.to_dict(), partial(_print, result))
     raise typer.Exit(result.exit_code)
+
+
+options.take_fields(gate, GATE_FIELDS)
 
 
 def _refuse_both(baseline: str | None) -> None:
@@ -182,7 +114,8 @@ def _write(
         settings=configured.reference or settings,
         folder=runs,
     )
-    typer.echo(f"Baseline: {written} (as sensitive as the run: keep it private)")
+    text = f"Baseline: {written} (as sensitive as the run: keep it private)"
+    show({"baseline": str(written)}, text)
 
 
 def _report(result: "GateResult", wanted: Mapping[str, Path | None]) -> None:
@@ -204,41 +137,20 @@ def _report(result: "GateResult", wanted: Mapping[str, Path | None]) -> None:
 
 
 def _print(result: "GateResult") -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False, pad_edge=False)
-    confidence = f"{100 * (1 - result.alpha):.3g} %"
-    table.add_column("Check", overflow="fold")
-    for head in (f"Change or value [{confidence}]", "Line", "Outcome"):
-        table.add_column(Text(head), no_wrap=True)
-    for cells in _rows(result):
-        table.add_row(*map(Text, cells))
-    console = Console()
-    console.print(table)
-    console.print()
-    for check in result.checks:
-        console.print(Text(check.sentence))
-    for note in result.notes:
-        console.print(Text(note))
-    console.print()
-    console.print(Text(result.sentence, style="bold"))
-    if result.plain:
-        console.print(Text(result.plain))
-    if result.assurance.sentence:
-        console.print(Text(result.assurance.sentence, style="bold"))
-    console.print(Text(_legend(result), style="dim"))
-
-
-def _rows(result: "GateResult") -> Sequence[tuple[str, ...]]:
     from privaudit.report.tables.gate_rows import gate_row
 
+    confidence = f"{100 * (1 - result.alpha):.3g} %"
+    heads = ("Check", f"Change or value [{confidence}]", "Line", "Outcome")
     rows = [gate_row(check) for check in result.checks]
-    return [
-        (row.name, row.found, row.line.replace("_", " "), row.outcome) for row in rows
-    ]
+    cells = [(r.name, r.found, r.line.replace("_", " "), r.outcome) for r in rows]
+    print_rows(heads, cells, folded=heads[:1])
+    typer.echo()
+    print_lines([*(check.sentence for check in result.checks), *result.notes])
+    typer.echo()
+    print_lines([result.sentence], style="bold")
+    print_lines([result.plain])
+    print_lines([result.assurance.sentence], style="bold")
+    print_lines([_legend(result)], style="dim")
 
 
 def _legend(result: "GateResult") -> str:

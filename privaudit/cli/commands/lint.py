@@ -1,12 +1,12 @@
 """``privaudit lint``: is what was trained what the privacy claim takes for granted?"""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from privaudit.cli import options, outputs
+from privaudit.cli.printing import show
 
 if TYPE_CHECKING:
     from privaudit.checks.lint import Finding
@@ -14,9 +14,6 @@ if TYPE_CHECKING:
 
 def lint(
     run: options.Runs = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print findings as JSON.")
-    ] = False,
     sarif: Annotated[
         Path | None, outputs.file_option("Write findings as SARIF 2.1.0.")
     ] = None,
@@ -42,22 +39,14 @@ def lint(
 
         by_run = {one: findings[one.name] for one in selected_runs}
         write_output(sarif, to_json(lint_sarif(by_run)))
-    if as_json:
-        listed = {
-            name: [f.to_json() for f in run_findings]
-            for name, run_findings in findings.items()
-        }
-        typer.echo(json.dumps(listed, indent=2))
-    else:
-        for name, run_findings in findings.items():
-            typer.echo(f"{name}: {_summary(run_findings)}")
-            for finding in run_findings:
-                typer.echo(f"  {finding}")
-    if any(
-        f.severity == "error"
-        for run_findings in findings.values()
-        for f in run_findings
-    ):
+    contents = {name: [f.to_json() for f in found] for name, found in findings.items()}
+    lines = [
+        line
+        for name, found in findings.items()
+        for line in (f"{name}: {_summary(found)}", *(f"  {one}" for one in found))
+    ]
+    show(contents, "\n".join(lines))
+    if any(one.severity == "error" for found in findings.values() for one in found):
         raise typer.Exit(1)
 
 

@@ -1,11 +1,13 @@
 """``privaudit split`` and ``import``: the coin before others train, and their record after."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from privaudit.cli import options, outputs
+from privaudit.cli.printing import show
 from privaudit.core.errors import StorageError
 
 if TYPE_CHECKING:
@@ -35,11 +37,8 @@ def import_recording(
     folder: Recorded,
     ledger: LedgerFile,
     stopped: Stopped = False,
-    as_json: options.AsJson = False,
 ) -> None:
     """Join a recorded federation with its ledger, check both, and sign the run."""
-    import json
-
     from privaudit.recording.importing import finish_recording
 
     run = finish_recording(folder, ledger, stopped=stopped)
@@ -52,14 +51,12 @@ def import_recording(
         "clients": config.clients,
         "certified": run.privacy["certified"],
     }
-    if as_json:
-        typer.echo(json.dumps(contents, indent=2))
-        return
-    typer.echo(
+    text = (
         f"{run.name}: {config.rounds} rounds of {config.clients} clients, "
         f"{contents['messages']} messages.\n"
         f"Attack it with: privaudit attack {run.path} --owner FILE.py"
     )
+    show(contents, text)
 
 
 _SHOWN = 20  # clients, line by line
@@ -161,17 +158,28 @@ def split(
         **columns,
     )
     ledger.save(out)
-    for line in _said(ledger, out):
-        typer.echo(line)
+    counts = {
+        name: (len(ledger.candidates_of(place)), len(ledger.members_of(place)))
+        for place, name in enumerate(ledger.clients)  # by name each is searched for
+    }
+    contents = {
+        "ledger": str(out),
+        "tossed": ledger.tossed,
+        "clients": {
+            name: {"candidates": candidates, "members": members}
+            for name, (candidates, members) in counts.items()
+        },
+        "tests": len(ledger.tests),
+        "public": len(ledger.public),
+    }
+    show(contents, "\n".join(_split_lines(ledger, out, counts)))
 
 
-def _said(ledger: "Ledger", out: Path) -> list[str]:
-    """Return what the ledger holds, in lines."""
+def _split_lines(
+    ledger: "Ledger", out: Path, counts: Mapping[str, tuple[int, int]]
+) -> list[str]:
     how = "its coin" if ledger.tossed else "no coin"
-    rows = [
-        (name, len(ledger.candidates_of(name)), len(ledger.members_of(name)))
-        for name in ledger.clients[:_SHOWN]
-    ]
+    rows = [(name, *count) for name, count in counts.items()][:_SHOWN]
     width = max(len(name) for name, _, _ in rows)
     more = len(ledger.clients) - len(rows)
     return [

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from privaudit.cli import options, outputs
+from privaudit.cli.printing import show
 from privaudit.core.errors import MissingFileError
 
 Subjects = Annotated[
@@ -25,7 +26,7 @@ Open = Annotated[bool, typer.Option("--open", help="Open the page in the browser
 def report(
     run: Subjects = None,
     scenario: ScenarioName = None,
-    show: Open = False,
+    open_page: Open = False,
     show_records: options.ShowRecords = False,
     runs: options.RunsFolder = None,
 ) -> None:
@@ -35,8 +36,8 @@ def report(
     page = rewrite_reports(
         run or [], scenario=scenario, folder=runs, show_records=show_records
     )
-    typer.echo(page)
-    if show:
+    show({"page": str(page)}, str(page))
+    if open_page:
         _open(page)
 
 
@@ -78,8 +79,8 @@ def figure(
     path = out or runs_folder(runs) / f"{what}.svg"
     if what == "table":
         find_command("table-figure")(run or [], path)
-    else:
-        from privaudit.report.figures.attention_figure import write_attention_figure
+        return
+    from privaudit.report.figures.attention_figure import write_attention_figure
 
-        write_attention_figure(chosen_runs(run, runs), path)
-        typer.echo(path)
+    write_attention_figure(chosen_runs(run, runs), path)
+    show({"path": str(path)}, str(path))

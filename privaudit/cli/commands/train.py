@@ -9,6 +9,7 @@ import typer
 
 from privaudit.cli import options
 from privaudit.core.errors import ConfigError
+from privaudit.federated.runs.fields import PANELS, RunFields
 
 if TYPE_CHECKING:
     from privaudit.cli.progress import Display, Event, Result, RoundDone
@@ -35,7 +36,6 @@ def train(
     fresh: options.Fresh = False,
     plan: PlanFile = None,
     quiet: options.Quiet = False,
-    as_json: options.JsonLines = False,
     **fields: Any,
 ) -> None:
     """Train with federated learning, and record every message."""
@@ -52,7 +52,7 @@ def train(
     from privaudit.auditing.repetition.plan import read_plan
     from privaudit.cli.progress import choose_view
 
-    view = choose_view(quiet, as_json)
+    view = choose_view(quiet)
     if plan is not None:
         read_plan(plan)  # before anything is trained
     where = {"folder": runs, "name": name, "fresh": fresh, "plan": plan}
@@ -60,7 +60,15 @@ def train(
     _train_all(specs, fields, view, **where)
 
 
-options.take_run_fields(train)
+options.take_fields(
+    train,
+    {
+        name: field
+        for name, field in RunFields.model_fields.items()
+        if name not in ("trainer", "settings")  # which have options of their own
+    },
+    PANELS,
+)
 
 
 def _checked_specs(
@@ -97,35 +105,27 @@ def _checked_specs(
 def _train_all(
     specs: Sequence[Spec], fields: Mapping[str, Any], view: "Display", **where: Any
 ) -> None:
+    from privaudit.cli.progress import RoundDone
     from privaudit.federated.runs.folder.run_names import mark_latest
     from privaudit.federated.runs.ledger import known_by
     from privaudit.federated.runs.training import train as train_run
 
     done = []
     for text, method, settings in specs:
-        last = _Last(view)
+        rounds: list[RoundDone] = []
+
+        def watch(event: "Event", seen: list[RoundDone] = rounds) -> None:
+            seen += [event] if isinstance(event, RoundDone) else []
+            view(event)
+
         with view:
-            run = train_run(method, settings=settings, watcher=last, **where, **fields)
+            run = train_run(method, settings=settings, watcher=watch, **where, **fields)
         done.append(run)
-        view.present([_result(run, last.round)], partial(_say, text, run))
+        last = rounds[-1] if rounds else None
+        view.present([_result(run, last)], partial(_say, text, run))
     mark_latest(done)
     if known := known_by(done[0].coin_seed):
         view.present([], partial(typer.echo, known))
-
-
-class _Last:
-    """Hands events on, and remembers the last round."""
-
-    def __init__(self, view: "Display") -> None:
-        self.view = view
-        self.round: RoundDone | None = None
-
-    def __call__(self, event: "Event", /) -> None:
-        from privaudit.cli.progress import RoundDone
-
-        if isinstance(event, RoundDone):
-            self.round = event
-        self.view(event)
 
 
 def _say(text: str, run: "Run") -> None:

@@ -1,4 +1,4 @@
-"""The live view: what happens while a command works, shown to whoever watches.
+"""Progress of a command that works, shown to whoever watches.
 
 Training, attacks and sweeps tell *events*; a *watcher* is any function that takes one.
 Nothing that is computed depends on it. The command line has four watchers: a picture in

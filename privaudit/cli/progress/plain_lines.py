@@ -1,18 +1,18 @@
 """Plain lines on the error stream, for logs and pipes: no control characters."""
 
-from collections.abc import Callable, Sequence
 from time import monotonic
 
 import typer
 
+from privaudit.cli.progress.view import Display
 from privaudit.cli.progress.words import duration, line_of
-from privaudit.statistics.progress import CellDone, Event, Phase, Result, RoundDone
+from privaudit.statistics.progress import CellDone, Event, Phase, RoundDone
 
 LINES = 20  # for each thing that is counted, at most, and one for its beginning
 SOON = 10.0  # seconds after which it is said how long the rest takes
 
 
-class PlainLines:
+class PlainLines(Display):
     """Writes about twenty lines for each run that is trained, attacked or swept.
 
     Inside a sweep its cells are counted, and not what goes on in them.
@@ -23,22 +23,12 @@ class PlainLines:
         self.begun: dict[tuple[str, ...], tuple[float, int]] = {}
         self.in_sweep = False
 
-    def __enter__(self) -> "PlainLines":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
     def __call__(self, event: Event, /) -> None:
         """Write a line, if it is due."""
         if isinstance(event, Phase) and event.phase == "cell":
             self.in_sweep = True
         elif isinstance(event, CellDone) or not self.in_sweep:
             self._write_if_due(event)
-
-    def present(self, results: Sequence[Result], in_full: Callable[[], None]) -> None:
-        """Print all of it."""
-        in_full()
 
     def _write_if_due(self, event: Event) -> None:
         key, step = _counted(event), LINES * event.done // max(event.total, 1)

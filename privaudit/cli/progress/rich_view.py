@@ -1,6 +1,6 @@
 """The picture in a terminal: bars, and the numbers that matter below them."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -16,8 +16,9 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from privaudit.cli.progress.view import Display
 from privaudit.cli.progress.words import duration, number, numbers_of
-from privaudit.statistics.progress import CellDone, Event, Phase, Result, RoundDone
+from privaudit.statistics.progress import CellDone, Event, Phase, RoundDone
 
 PER_SECOND = 2  # pictures: each takes milliseconds, which training would like to have
 
@@ -41,7 +42,7 @@ _NOW: Mapping[str, str] = {
 }
 
 
-class RichView:
+class RichView(Display):
     """A picture on the error stream that is gone when the work is done.
 
     Args:
@@ -93,10 +94,6 @@ class RichView:
         else:
             self.inner = event
             self._move("inner", event, _unit(event))
-
-    def present(self, results: Sequence[Result], in_full: Callable[[], None]) -> None:
-        """Print all of it."""
-        in_full()
 
     def picture(self) -> RenderableType:
         """Return what is to be seen now."""

@@ -1,34 +1,31 @@
-"""Which view of events a command line gets, and what every view can do."""
+"""Views of events: none, JSON lines, and the choice of one that fits the terminal."""
 
+import json
 import sys
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Protocol, runtime_checkable
 
+import typer
+
+from privaudit.cli.printing import as_json
 from privaudit.core.errors import ConfigError
 from privaudit.statistics.progress import Event, Result
 
 
-@runtime_checkable
-class Display(Protocol):
-    """A watcher that is opened and closed, and then presents what came of it."""
+class Display:
+    """A watcher that is opened and closed, and then presents what came of it.
+
+    This one shows no event, and prints all of a result.
+    """
 
     def __enter__(self) -> "Display":
         """Begin to show events."""
-        ...
+        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Leave the terminal as it was, whatever happened."""
-        ...
 
     def __call__(self, event: Event, /) -> None:
         """Show an event."""
-        ...
 
     def present(self, results: Sequence[Result], in_full: Callable[[], None]) -> None:
         """Print results to the output: in full, its essentials, or as JSON.
@@ -37,30 +34,52 @@ class Display(Protocol):
             results: What came of it; of each run where several were asked.
             in_full: Prints all of it, for people to read.
         """
-        ...
+        in_full()
 
 
-def choose_view(quiet: bool = False, as_json: bool = False) -> Display:
+class Silent(Display):
+    """Shows no event, and of results the essentials: ``--quiet``."""
+
+    def present(self, results: Sequence[Result], in_full: Callable[[], None]) -> None:
+        """Print the essentials."""
+        for result in results:
+            typer.echo(result.essential)
+
+
+class JsonLines(Display):
+    """Writes events and results as they come, one JSON object a line: ``--json``."""
+
+    def __call__(self, event: Event | Result, /) -> None:
+        """Write a line, which is complete when it is sent."""
+        typer.echo(json.dumps(event.to_dict(), allow_nan=False))
+
+    def present(self, results: Sequence[Result], in_full: Callable[[], None]) -> None:
+        """Write a line for each result."""
+        for result in results:
+            self(result)
+
+
+def choose_view(quiet: bool = False, in_json: bool | None = None) -> Display:
     """Return the view that fits the options and the terminal.
 
-    Events go to the error stream, results to the output; with ``as_json`` both go to
-    the output.
+    Events go to the error stream, results to the output; as JSON both go to the output.
+
+    Args:
+        quiet: Show results alone.
+        in_json: By default, whether the command that runs was given ``--json``.
 
     Raises:
         ConfigError: Both options were given.
     """
-    if quiet and as_json:
+    in_json = as_json.get() if in_json is None else in_json
+    if quiet and in_json:
         raise ConfigError(
             "--quiet and --json were both given, and each says what the output holds. "
             "Give one of them."
         )
-    if as_json:
-        from privaudit.cli.progress.json_lines import JsonLines
-
+    if in_json:
         return JsonLines()
     if quiet:
-        from privaudit.cli.progress.silent import Silent
-
         return Silent()
     if _has_terminal():
         from privaudit.cli.progress.rich_view import RichView

@@ -1,7 +1,7 @@
 """The routes of ``privaudit serve``: all of them read, and none takes a path."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ _ASSETS = {
     "serve.css": "text/css",
     "serve.js": "text/javascript",
 }
-_FRAMED = "sandbox allow-scripts; frame-ancestors 'self'; {}"
+_SANDBOX = "sandbox allow-scripts; frame-ancestors 'self'; {}"
 Page = Callable[[ServedRuns, Request], str]
 
 
@@ -69,23 +69,9 @@ def make_app(folder: Path, token: str, port: int, *, read_ahead: bool = False) -
     served = ServedRuns(folder)
     if read_ahead:
         Thread(target=_read_ahead, args=[served], daemon=True).start()
-    shown: dict[str, Page] = {
-        "/": _runs,
-        "/runs/{name}": _run,
-        "/compare": _compare,
-        "/together": _together,
-        "/tradeoff": _tradeoff,
-        "/reports/{name}/{scenario}": _report_frame,
-        "/sweeps/{name}": _sweep_frame,
-    }
-    framed: dict[str, Page] = {
-        "/reports/{name}/{scenario}/page": _report,
-        "/together/page": _reports,
-        "/sweeps/{name}/page": _sweep,
-    }
     routes = [
-        *(Route(path, _endpoint(served, page)) for path, page in shown.items()),
-        *(Route(path, _endpoint(served, page, True)) for path, page in framed.items()),
+        *(Route(path, _endpoint(served, page)) for path, page in _SHOWN.items()),
+        *(Route(path, _endpoint(served, page, True)) for path, page in _FRAMED.items()),
         Route("/assets/{file}", _asset),
         Route("/favicon.ico", _no_icon),
     ]
@@ -102,7 +88,7 @@ def _endpoint(
     def answer(request: Request) -> Response:
         headers = {}
         if framed:
-            headers["Content-Security-Policy"] = _FRAMED.format(page_policy())
+            headers["Content-Security-Policy"] = _SANDBOX.format(page_policy())
         return HTMLResponse(page(served, request), headers=headers)
 
     return answer
@@ -135,61 +121,56 @@ def _no_icon(request: Request) -> Response:
     return Response(status_code=204)
 
 
-def _runs(served: ServedRuns, request: Request) -> str:
-    return pages.runs_page(served)
-
-
-def _run(served: ServedRuns, request: Request) -> str:
-    return pages.run_page(served, request.path_params["name"])
-
-
-def _compare(served: ServedRuns, request: Request) -> str:
-    return pages.compare_page(served, request.query_params.getlist("audit"))
-
-
-def _reports(served: ServedRuns, request: Request) -> str:
-    return served.report(
-        [pages.picked(one) for one in request.query_params.getlist("audit")]
-    )
-
-
-def _tradeoff(served: ServedRuns, request: Request) -> str:
-    query = request.query_params
-    return pages.tradeoff_page(
-        served,
-        query.get("scenario", ""),
-        query.get("data", ""),
-        query.getlist("trainer"),
-    )
-
-
 def _report(served: ServedRuns, request: Request) -> str:
     return served.report(
         [(request.path_params["name"], request.path_params["scenario"])]
     )
 
 
+def _reports(served: ServedRuns, request: Request) -> str:
+    ticked = request.query_params.getlist("audit")
+    return served.report([pages.picked(one) for one in ticked])
+
+
 def _sweep(served: ServedRuns, request: Request) -> str:
     return served.sweep(request.path_params["name"])
 
 
-# What is framed is drawn first, and kept: what is wrong with it is said without a frame.
-def _report_frame(served: ServedRuns, request: Request) -> str:
-    _report(served, request)
-    return _framing(served, request, " · ".join(request.path_params.values()))
+def _tradeoff(served: ServedRuns, request: Request) -> str:
+    query = request.query_params
+    scenario, data = query.get("scenario", ""), query.get("data", "")
+    return pages.tradeoff_page(served, scenario, data, query.getlist("trainer"))
 
 
-def _together(served: ServedRuns, request: Request) -> str:
-    _reports(served, request)
-    return _framing(served, request, "Side by side")
+def _framing(page: Page, title: str = "") -> Page:
+    """Return a page with another in a frame, whose address has "/page" behind it.
+
+    What is framed is drawn first, and kept: what is wrong with it is said without a frame.
+    """
+
+    def frame(served: ServedRuns, request: Request) -> str:
+        page(served, request)
+        named = title or " · ".join(request.path_params.values())
+        query = f"?{request.url.query}" if request.url.query else ""
+        address = f"{quote(request.url.path)}/page{query}"
+        return pages.frame_page(served, named, address)
+
+    return frame
 
 
-def _sweep_frame(served: ServedRuns, request: Request) -> str:
-    _sweep(served, request)
-    return _framing(served, request, request.path_params["name"])
-
-
-def _framing(served: ServedRuns, request: Request, title: str) -> str:
-    """Return a page with the one in a frame whose address has "/page" behind it."""
-    query = f"?{request.url.query}" if request.url.query else ""
-    return pages.frame_page(served, title, f"{quote(request.url.path)}/page{query}")
+_FRAMED: Mapping[str, Page] = {
+    "/reports/{name}/{scenario}/page": _report,
+    "/together/page": _reports,
+    "/sweeps/{name}/page": _sweep,
+}
+_SHOWN: Mapping[str, Page] = {
+    "/": lambda served, _: pages.runs_page(served),
+    "/runs/{name}": lambda served, one: pages.run_page(served, one.path_params["name"]),
+    "/compare": lambda served, one: pages.compare_page(
+        served, one.query_params.getlist("audit")
+    ),
+    "/together": _framing(_reports, "Side by side"),
+    "/tradeoff": _tradeoff,
+    "/reports/{name}/{scenario}": _framing(_report),
+    "/sweeps/{name}": _framing(_sweep),
+}

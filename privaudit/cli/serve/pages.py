@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.storage.load import stored_scenarios
-from privaudit.cli.commands.compare import legend, p_text
+from privaudit.cli.commands.compare import legend, p_text, sentences_of
 from privaudit.cli.serve.served_runs import (
     BROKEN,
     ServedAudit,
@@ -180,7 +180,7 @@ def compare_page(served: ServedRuns, chosen: Sequence[str]) -> str:
         columns=columns(ReportData(()), "index"),
         rows=_audit_rows(audits),
         changes=_changes(found),
-        sentences=_sentences(found),
+        sentences=sentences_of(found),
         legend=legend(found),
     )
 
@@ -208,16 +208,6 @@ def _changes(found: RunComparison) -> list[Row]:
     ]
 
 
-def _sentences(found: RunComparison) -> list[str]:
-    """Return what may be said: of what decides always, of the rest where it changed."""
-    changed = ("increase", "decrease")
-    rest = [one for one in found.secondary if one.change.kind in changed]
-    return [
-        *(one.sentence for one in found.primary),
-        *(f"Secondary: {one.sentence}" for one in rest),
-    ]
-
-
 def _query(chosen: Sequence[str]) -> str:
     return urlencode([("audit", one) for one in chosen])
 
@@ -233,9 +223,9 @@ def tradeoff_page(
     """Return audits in the plane of leakage and utility.
 
     Args:
-        served: What there is.
+        served: The runs.
         scenario: Under which they were attacked; empty: the one of most audits.
-        data: The data set and what utility is there; empty: that of most.
+        data: The data set and the metric of utility; empty: that of most.
         trainers: Those that are shown; empty: all.
     """
     useful = [one for one in served.audits() if one.audit and one.audit.utility]

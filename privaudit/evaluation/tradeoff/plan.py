@@ -1,10 +1,13 @@
-"""Plan of a sweep, from Python, flags or a TOML file, and the cells it trains."""
+"""Plan of a sweep, from Python, flags or a TOML file, and the cells it trains.
+
+The command line makes options of the plan's fields, so torch is imported where it is used.
+"""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -18,7 +21,10 @@ from pydantic import (
 
 from privaudit.core.bounded_files import read_toml
 from privaudit.core.errors import ConfigError, nearest
-from privaudit.federated.runs.config import RunConfig, make_config, parameters_of
+from privaudit.federated.runs.fields import RunFields
+
+if TYPE_CHECKING:
+    from privaudit.federated.runs.config import RunConfig
 
 _OWN_OPTION = {
     "trainer": "trainers",
@@ -50,22 +56,75 @@ class SweepPlan(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    trainers: tuple[str, ...] = ("dp-fpl",)
-    epsilons: tuple[Budget, ...] = (None, 8.0, 4.0, 1.0, 0.4, 0.1)
-    modes: tuple[str, ...] = ("published-paper", "sound")
-    vary: Varied = {}
-    seeds: tuple[NonNegativeInt, ...] = (10, 11, 12, 13, 14)
-    report_seeds: tuple[NonNegativeInt, ...] = ()
-    scenario: str = "prompt-release"
-    attack: str | None = None
-    clients: PositiveInt | Literal["all"] = "all"
-    shadows: NonNegativeInt = 16
-    settings: Values = {}
-    fields: Values = {}
-    margin: Margin = 0.05
-    utility_margin: Margin = 0.05
-    alpha: Margin = 0.05
-    against_first: bool = False
+    trainers: tuple[str, ...] = Field(
+        ("dp-fpl",),
+        description="Comma-separated trainers; those without an epsilon have no budgets "
+        "and no modes. By default: dp-fpl.",
+    )
+    epsilons: tuple[Budget, ...] = Field(
+        (None, 8.0, 4.0, 1.0, 0.4, 0.1),
+        description="Comma-separated budgets; 'none': no noise, in every mode, as modes "
+        "differ without it too. By default: none,8,4,1,0.4,0.1.",
+    )
+    modes: tuple[str, ...] = Field(
+        ("published-paper", "sound"),
+        description="Comma-separated modes of DP trainers. By default: "
+        "published-paper,sound.",
+    )
+    vary: Varied = Field(
+        default_factory=dict,
+        description="Values by name: of a parameter, for those trainers that have it, or "
+        "of a run setting. All are combined.",
+    )
+    seeds: tuple[NonNegativeInt, ...] = Field(
+        (10, 11, 12, 13, 14),
+        description="Comma-separated replicates; each moves partition, coin, start, "
+        "batches and noise. By default: 10,11,12,13,14.",
+    )
+    report_seeds: tuple[NonNegativeInt, ...] = Field(
+        (),
+        description="Comma-separated other seeds, at least 5, with which the settings "
+        "that no other dominates are trained anew and reported. By default: none.",
+    )
+    scenario: str = Field(
+        "prompt-release", description="Who attacks. By default: prompt-release."
+    )
+    attack: str | None = Field(
+        None,
+        description="Attack to compare by, such as lira; choose it beforehand. By "
+        "default: the scenario's headline attack.",
+    )
+    clients: PositiveInt | Literal["all"] = Field(
+        "all",
+        description="How many clients get shadow models, or 'all' of them. By default: "
+        "all.",
+    )
+    shadows: NonNegativeInt = Field(
+        16,
+        description="Shadow models per client; 0 for none. A number and no budget: cells "
+        "are compared, so each must meet as strong an adversary. By default: 16.",
+    )
+    settings: Values = Field(
+        default_factory=dict,
+        description="Parameters, for those trainers that have them.",
+    )
+    fields: Values = Field(
+        default_factory=dict, description="Run settings, for all runs."
+    )
+    margin: Margin = Field(
+        0.05,
+        description="The largest difference in AUROC that does not matter, in (0, 1). By "
+        "default: 0.05.",
+    )
+    utility_margin: Margin = Field(
+        0.05, description="Likewise in utility. By default: 0.05."
+    )
+    alpha: Margin = Field(
+        0.05,
+        description="Family-wise error rate: the chance of calling any cell dominated "
+        "that is not, in (0, 1). By default: 0.05.",
+    )
+    against_first: bool = Field(False, description="Compare every row with the first.")
 
 
 @dataclass(frozen=True)
@@ -85,12 +144,14 @@ class Cell:
     settings: Mapping[str, Any] = field(default_factory=dict)
     fields: Mapping[str, Any] = field(default_factory=dict)
 
-    def config(self, seed: int) -> RunConfig:
+    def config(self, seed: int) -> "RunConfig":
         """Return the configuration of its run with a seed.
 
         Raises:
             ConfigError: A value is impossible.
         """
+        from privaudit.federated.runs.config import make_config
+
         return make_config(self.trainer, self.settings, **self.fields, seed=seed)
 
 
@@ -139,6 +200,8 @@ def cells_of(plan: SweepPlan) -> list[Cell]:
 
 
 def _of_trainer(plan: SweepPlan, trainer: str) -> Iterator[Cell]:
+    from privaudit.federated.runs.config import parameters_of
+
     known = parameters_of(trainer)
     budgets = plan.epsilons if "epsilon" in known else (None,)
     modes = plan.modes if "mode" in known else (None,)
@@ -157,12 +220,14 @@ def _of_trainer(plan: SweepPlan, trainer: str) -> Iterator[Cell]:
 
 def shared_settings(trainer: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return those parameters of a whole sweep that a trainer has."""
+    from privaudit.federated.runs.config import parameters_of
+
     known = parameters_of(trainer)
     return {name: value for name, value in settings.items() if name in known}
 
 
 def _varying(plan: SweepPlan, known: frozenset[str]) -> Iterator[dict[str, Any]]:
-    names = [n for n in plan.vary if n in known or n in RunConfig.model_fields]
+    names = [n for n in plan.vary if n in known or n in RunFields.model_fields]
     for values in itertools.product(*(plan.vary[name] for name in names)):
         yield dict(zip(names, values, strict=True))
 
@@ -208,10 +273,12 @@ def _refuse_swept(kind: str, given: Mapping[str, Any], names: Sequence[str]) -> 
 
 def _check_names(plan: SweepPlan) -> None:
     """Refuse parameters that no trainer has: slips of the pen."""
+    from privaudit.federated.runs.config import parameters_of
+
     known = {name for trainer in plan.trainers for name in parameters_of(trainer)}
     for name in plan.settings:
         _require("settings hold", name, known)
-    fields = set(RunConfig.model_fields) - set(_OWN_OPTION)
+    fields = set(RunFields.model_fields) - set(_OWN_OPTION)
     for name, values in plan.vary.items():
         if name in _OWN_OPTION:
             raise ConfigError(

@@ -15,8 +15,9 @@ from privaudit.core.limits import check_json
 from privaudit.core.storage import read_bytes, write_bytes
 from privaudit.federated.local_training import Stacking
 from privaudit.federated.runs.config import RunConfig
+from privaudit.federated.runs.folder.names import check_name
 from privaudit.federated.runs.folder.own_files import PLAN
-from privaudit.federated.runs.folder.run_names import check_name, runs_folder
+from privaudit.federated.runs.folder.run_names import runs_folder
 from privaudit.federated.runs.runs import Run
 from privaudit.models.precisions import FASTER_OF, seconds_of
 

@@ -8,12 +8,8 @@ this process are the same, all must be equal to the byte; elsewhere to :func:`to
 import json
 import math
 import os
-import shutil
-import signal
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from itertools import zip_longest
@@ -39,6 +35,7 @@ from privaudit.auditing.storage.restore import restore_audit
 from privaudit.auditing.storage.save import score_columns
 from privaudit.core.arrays import Array
 from privaudit.core.devices import chosen_device
+from privaudit.core.ending import cleaned_up_when_ended
 from privaudit.core.errors import ConfigError, PrivauditError, TranscriptError
 from privaudit.core.portable_bits import bits_here, computed_with
 from privaudit.core.provenance import in_words
@@ -136,34 +133,14 @@ def recompute_run(
     stored = _checked(loaded)
     found = Recomputed(loaded, tuple(_why_near(loaded)))
     with (
+        cleaned_up_when_ended(),
         tempfile.TemporaryDirectory(prefix="privaudit-") as folder,
-        _removed_when_ended(folder),
         passing_key(),
         use_threads(loaded.header["threads"]),
     ):
         again = train_again(loaded, Path(folder).resolve(), watcher)
         found.difference = next(_differences(found, again, stored, watcher), "")
     return found
-
-
-@contextmanager
-def _removed_when_ended(folder: str) -> Iterator[None]:
-    """Leave no copy of the run's key where the process is told to end."""
-
-    def end(number: int, _: object) -> None:
-        shutil.rmtree(folder, ignore_errors=True)
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield  # signals are the main thread's
-        return
-    before = {n: signal.signal(n, end) for n in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _checked(run: Run) -> list[StoredAudit]:

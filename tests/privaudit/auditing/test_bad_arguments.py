@@ -13,8 +13,9 @@ from privaudit import Auditor
 from privaudit.core.bounded_files import read_toml
 from privaudit.core.errors import ConfigError, TranscriptError, one_line
 from privaudit.federated.runs.config import make_config
+from privaudit.federated.runs.folder.names import check_name
 from privaudit.federated.runs.folder.run_files import split_names
-from privaudit.federated.runs.folder.run_names import check_name, find_place
+from privaudit.federated.runs.folder.run_names import find_place
 
 
 @pytest.mark.parametrize(

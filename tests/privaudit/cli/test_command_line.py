@@ -14,7 +14,7 @@ import typer
 from pydantic import Field
 
 from privaudit.cli.main import app
-from privaudit.cli.options import take_run_fields
+from privaudit.cli.options import take_fields
 from privaudit.core.errors import ConfigError
 from privaudit.federated.runs.fields import PANELS, RunFields
 from tests.conftest import Cli
@@ -162,7 +162,7 @@ def test_a_new_field_of_a_run_is_an_option_without_another_line() -> None:
     def command(name: str = "", **fields: Any) -> None:
         raise NotImplementedError
 
-    take_run_fields(command, More)
+    take_fields(command, More.model_fields)
     assert get_type_hints(command)["patience"] == int | None
     assert next(iter(signature(command).parameters)) == "name"
 

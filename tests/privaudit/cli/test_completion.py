@@ -115,6 +115,37 @@ def test_the_command_ends_when_its_parent_was_killed(tmp_path: Path) -> None:
     assert time.monotonic() - begun < 30
 
 
+TOLD = """
+import os, signal, sys, time
+
+def told(_):  # while a file is written beside the one that it will replace
+    os.kill(os.getppid(), signal.SIGTERM)
+    time.sleep(60)
+
+os.fsync = told
+sys.argv[0] = "privaudit"
+from privaudit.cli.main import run
+run()
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "--trainer", "zero-shot", "--rounds", "1", "--seed", "0"],
+        ["attack", "whole", "--shadows", "0", "--on", "local:1"],
+    ],
+)
+def test_a_command_that_is_told_to_end_leaves_no_unfinished_copy(
+    words: list[str], whole: Path
+) -> None:
+    command = [sys.executable, "-c", TOLD, *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=whole.parent)
+    assert done.returncode == -signal.SIGTERM, done.stderr
+    assert done.stderr.count("Traceback") == 0
+    assert not [*whole.parent.rglob("*.unfinished")]
+
+
 @pytest.mark.parametrize("command", ["train", "gate"])
 def test_a_reader_that_went_away_is_no_error_of_other_peoples_code(
     command: str,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from privaudit.cli.recomputed_bits import computed_by
+from privaudit.cli.start import recomputed_bits
 from privaudit.core.portable_bits import chosen_bits, settings
 from tests.places import ROOT
 
@@ -62,7 +62,7 @@ def test_a_run_that_is_computed_again_says_its_bits_and_threads(
     (tmp_path / "there" / "a" / "run.json").write_text(json.dumps(header))
     (tmp_path / "there" / "latest").write_text("b\na\n")
     argv = ["verify", "--recompute", *words]
-    assert computed_by(argv) == ("portable", 2)
+    assert recomputed_bits(argv) == ("portable", 2)
     assert chosen_bits(argv, None, "portable") == "portable"
     assert chosen_bits([*argv, "--bits", "native"], None, "portable") == "native"
 
@@ -72,9 +72,12 @@ def test_a_run_that_is_computed_again_says_its_bits_and_threads(
 )
 def test_a_run_that_says_nothing_changes_nothing(content: str, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(content)
-    assert computed_by(["verify", "--recompute", str(tmp_path)]) == (None, None)
-    assert computed_by(["verify", "--recompute", str(tmp_path / "no")]) == (None, None)
-    assert computed_by(["verify", str(tmp_path)]) == (None, None)
+    assert recomputed_bits(["verify", "--recompute", str(tmp_path)]) == (None, None)
+    assert recomputed_bits(["verify", "--recompute", str(tmp_path / "no")]) == (
+        None,
+        None,
+    )
+    assert recomputed_bits(["verify", str(tmp_path)]) == (None, None)
 
 
 def test_no_library_is_loaded_before_the_bits_are_chosen() -> None:

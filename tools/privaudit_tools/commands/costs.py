@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from privaudit.cli import options
+from privaudit.cli.printing import show
 
 if TYPE_CHECKING:
     from privaudit_tools.costs.costs import Costs
@@ -22,26 +23,19 @@ def costs(
         bool,
         typer.Option(help="Repeat one client's round, to measure FLOPs and memory."),
     ] = True,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print a JSON object per run.")
-    ] = False,
     runs: options.RunsFolder = None,
 ) -> None:
     """Report communication, compute and memory per client, and fairness."""
-    import json
-
     from privaudit.federated.runs.folder.run_names import chosen_runs
     from privaudit_tools.costs.costs import measure_costs
 
     for one in chosen_runs(run, runs):
         run_costs = measure_costs(one, target=target, probe=probe)
-        if as_json:
-            typer.echo(json.dumps({"run": one.name, **run_costs.to_dict()}))
-        else:
-            typer.echo("\n".join([f"{one.name}:", *_lines(run_costs)]))
+        text = "\n".join([f"{one.name}:", *_lines_of_costs(run_costs)])
+        show({"run": one.name, **run_costs.to_dict()}, text, in_a_line=True)
 
 
-def _lines(found: "Costs") -> list[str]:
+def _lines_of_costs(found: "Costs") -> list[str]:
     fair = found.fairness
     rows = [
         ("bytes a client sent", f"{found.up_per_client:,.0f}"),

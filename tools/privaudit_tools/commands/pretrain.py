@@ -10,6 +10,7 @@ from privaudit.cli import options, outputs
 
 app = typer.Typer(help="Train a model to audit with.", no_args_is_help=True)
 
+Dataset = Annotated[str, typer.Option(help="A name from `privaudit list datasets`.")]
 Weights = Annotated[Path, outputs.folder_option("Folder for weights and log.")]
 Seed = Annotated[int, typer.Option(min=0, max=options.MOST_SEED)]
 Minutes = Annotated[
@@ -67,7 +68,7 @@ def pretrain_tiny_llava(
 
 @app.command("surrogate-clip")
 def pretrain_surrogate_clip(
-    dataset: options.Dataset,
+    dataset: Dataset,
     out: Annotated[Path, outputs.folder_option("Folder for weights and description.")],
     data: options.Data = None,
     split: Split = None,
@@ -130,7 +131,7 @@ def pretrain_projector(
             help="A causal language model of transformers: a folder or a hub name."
         ),
     ],
-    dataset: options.Dataset,
+    dataset: Dataset,
     out: Annotated[Path, outputs.folder_option("Folder for the captioner.")],
     data: options.Data = None,
     split: Split = None,

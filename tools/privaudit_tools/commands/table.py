@@ -7,9 +7,22 @@ from typing import Annotated
 import typer
 
 from privaudit.cli import options, outputs
+from privaudit.cli.printing import show
 from privaudit.core.errors import ConfigError
 from privaudit.core.parameters import parse_pairs
 
+PlanFile = Annotated[
+    Path, typer.Argument(help="A TOML file: rows, columns, seeds, a paper's numbers.")
+]
+TableFolder = Annotated[
+    Path | None, outputs.folder_option("Output folder. By default: RUNS/tables.")
+]
+Check = Annotated[
+    bool,
+    typer.Option(
+        "--check", help="Only validate the plan, read its data and count its runs."
+    ),
+]
 Fields = Annotated[
     list[str] | None,
     typer.Option(
@@ -52,11 +65,11 @@ Into = Annotated[
 
 @options.with_computing
 def table(
-    plan: options.PlanFile,
+    plan: PlanFile,
     runs: options.RunsFolder = None,
-    out: options.TableFolder = None,
+    out: TableFolder = None,
     on: options.On = "local",
-    check: options.Check = False,
+    check: Check = False,
     setting: options.Settings = None,
     field: Fields = None,
     seeds: Seeds = None,
@@ -177,4 +190,4 @@ def table_figure(stored: Stored, out: Picture) -> None:
             "number. Run its plan, and name the .json that `privaudit table` writes."
         )
     write_figure(utility_figure(read), out, "table", read.plan.title)
-    typer.echo(out)
+    show({"path": str(out)}, str(out))

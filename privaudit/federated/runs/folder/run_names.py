@@ -1,7 +1,6 @@
 """The names of runs, where they lie, and how they are loaded."""
 
 import os
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -9,6 +8,12 @@ from privaudit.core.bounded_files import reason_of
 from privaudit.core.errors import ConfigError, MissingFileError, TranscriptError, shown
 from privaudit.core.registry import Registry
 from privaudit.core.storage import read_bytes, write_bytes
+from privaudit.federated.runs.folder.names import (
+    LATEST,
+    among_runs,
+    is_name,
+    latest_names,
+)
 from privaudit.federated.runs.folder.own_files import HEADER
 from privaudit.federated.runs.folder.remote_store import (
     RemoteFolder,
@@ -25,9 +30,6 @@ from privaudit.federated.runs.folder.working_copy import (
     url_of,
 )
 from privaudit.federated.runs.runs import Run
-
-LATEST = "latest"  # the file beside the runs that names those last trained
-NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,200}")
 
 
 def runs_folder(folder: str | Path | None = None) -> Path:
@@ -48,26 +50,6 @@ def shared_place(folder: Path) -> str | Path:
     return url_of(folder) or folder
 
 
-def is_name(name: str) -> bool:
-    """Say whether a run may have that name: it is no path, and not taken."""
-    return bool(NAME.fullmatch(name)) and name != LATEST
-
-
-def check_name(name: str) -> str:
-    """Return a run's name.
-
-    Raises:
-        ConfigError: It could be taken for a path, or is taken.
-    """
-    if not is_name(name):
-        raise ConfigError(
-            f"A run cannot be called {shown(name)}: up to 200 letters, digits, '.', "
-            f"'_' and '-' make a name, without a '.' in front, and {LATEST!r} is "
-            "taken. Choose another --name; --runs says in which folder it is kept."
-        )
-    return name
-
-
 def latest_places(folder: str | Path | None = None) -> list[Path]:
     """Return where the runs lie that the last ``train`` command made.
 
@@ -80,7 +62,7 @@ def latest_places(folder: str | Path | None = None) -> list[Path]:
     shared = read_shared(marker)
     if shared is not None or marker.exists():
         content = read_bytes(marker) if shared is None else shared
-        names = content.decode(errors="replace").splitlines()
+        names = latest_names(content)
     if not names:
         raise MissingFileError(
             f"There is no run in {shared_place(marker.parent)}. Train one with "
@@ -138,11 +120,7 @@ def find_place(name: str | Path, folder: str | Path | None = None) -> Path:
         refresh(inside)
         return inside
     try:
-        return (
-            inside
-            if (is_name(str(name)) and inside.exists()) or not path.exists()
-            else path
-        )
+        return among_runs(str(name), path, runs_folder(folder))
     except OSError as error:
         raise MissingFileError(
             f"There is no run {shown(str(name))}: {reason_of(error)}. Name another."

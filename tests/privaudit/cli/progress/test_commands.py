@@ -54,13 +54,6 @@ def test_json_holds_events_and_a_last_line_with_what_came_of_it(
     assert Path(result["report"]).exists()
 
 
-@pytest.mark.parametrize("option", ["--json", "--quiet"])
-def test_errors_stay_on_the_error_stream(option: str, cli: Cli) -> None:
-    code, out, err = cli(*f"train --trainer promptlf {option}".split())
-    assert (code, out) == (2, "")
-    assert err.startswith("privaudit: ")
-
-
 def test_plain_lines_are_written_where_no_terminal_is(cli: Cli) -> None:
     asked = "train --trainer zero-shot --rounds 2 --clients 2 --name a"
     code, out, err = cli(*asked.split())

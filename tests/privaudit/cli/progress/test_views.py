@@ -22,10 +22,9 @@ from privaudit.cli.progress import (
     choose_view,
     plain_lines,
 )
-from privaudit.cli.progress.json_lines import JsonLines
 from privaudit.cli.progress.plain_lines import LINES, PlainLines
 from privaudit.cli.progress.rich_view import RichView
-from privaudit.cli.progress.silent import Silent
+from privaudit.cli.progress.view import JsonLines, Silent
 from privaudit.cli.progress.words import duration, line_of
 from privaudit.core.errors import ConfigError
 from privaudit.core.storage import file_hash
@@ -219,7 +218,7 @@ def test_the_view_follows_the_options_and_the_terminal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert isinstance(choose_view(quiet=True), Silent)
-    assert isinstance(choose_view(as_json=True), JsonLines)
+    assert isinstance(choose_view(in_json=True), JsonLines)
     monkeypatch.setenv("FORCE_COLOR", "1")  # no terminal, for all that
     assert isinstance(choose_view(), PlainLines)
     monkeypatch.delenv("FORCE_COLOR")
@@ -229,7 +228,7 @@ def test_the_view_follows_the_options_and_the_terminal(
     monkeypatch.setenv("TERM", "dumb")
     assert isinstance(choose_view(), PlainLines)
     with pytest.raises(ConfigError, match="--quiet and --json were both given"):
-        choose_view(quiet=True, as_json=True)
+        choose_view(quiet=True, in_json=True)
 
 
 VIEWS: dict[str, Callable[[], Display]] = {

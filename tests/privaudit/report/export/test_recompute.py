@@ -289,19 +289,22 @@ def test_an_upload_that_is_no_number_is_not_near(run: Run) -> None:
     assert found.difference.startswith("round 1, message 4 (update from client-1")
 
 
-def test_a_process_that_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:
+def test_a_process_that_is_told_to_end_leaves_nothing(
+    run: Run, temporary: Path
+) -> None:
     """Also not the copy of the run's key."""
-    (tmp_path / "again").mkdir()
-    (tmp_path / "again" / "run.key").touch()
     code = (
         "import os, signal, sys\n"
-        "from privaudit.report.export.recompute import _removed_when_ended\n"
-        "with _removed_when_ended(sys.argv[1]):\n"
-        "    os.kill(os.getpid(), signal.SIGTERM)"
+        "from privaudit.report.export import recompute\n"
+        "def told(*_): os.kill(os.getpid(), signal.SIGTERM)\n"
+        "recompute.train_again = told\n"
+        "recompute.recompute_run(sys.argv[1])\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, tmp_path / "again"], check=False)
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    command = [sys.executable, "-c", code, str(run.path)]
+    done = subprocess.run(command, env=environment, check=False)
     assert done.returncode == -signal.SIGTERM
-    assert not (tmp_path / "again").exists()
+    assert not [*temporary.iterdir()]
 
 
 def test_ctrl_c_leaves_nothing(run: Run, temporary: Path) -> None:

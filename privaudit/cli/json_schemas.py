@@ -1,0 +1,272 @@
+"""JSON Schemas of what commands print under ``--json``: a type each.
+
+Where a command shows progress, or has several results, every line is a document of its
+schema: events first, then results.
+"""
+
+from dataclasses import dataclass
+from types import GenericAlias
+from typing import Any, Literal
+
+from pydantic import ConfigDict, TypeAdapter, create_model
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+
+from privaudit.checks.gate.guarantees import Stated
+from privaudit.checks.lint.finding import Finding
+from privaudit.checks.plugin_trial import Trial
+from privaudit.core.errors import UnknownNameError
+from privaudit.evaluation.card import Card
+from privaudit.evaluation.costs import Costs
+from privaudit.evaluation.tradeoff.cells import SweepCell, SweepPoint
+from privaudit.evaluation.tradeoff.selection_cost import SearchCost
+from privaudit.report.export.verify import Mismatch
+from privaudit.statistics.claim import ClaimVerdict
+from privaudit.statistics.dominance import Domination, Margins
+from privaudit.statistics.epsilon.bound import EpsilonBound
+from privaudit.statistics.estimate import Estimate
+from privaudit.statistics.progress import CellDone, Phase, Result, RoundDone
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostsOfRun(Costs):
+    """What ``costs`` prints of a run."""
+
+    run: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedCell(SweepCell):
+    """A cell of a sweep, and where it stands among the others."""
+
+    dominated: bool
+    undecided: int
+    standing: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TriedTrainer(Trial):
+    """What ``claim`` prints of another package's trainer that it tried out."""
+
+    event = Result.event
+
+
+class _Closed(GenerateJsonSchema):
+    """Objects have the keys of their type, all of them and no others."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+    def dataclass_schema(self, schema: Any) -> JsonSchemaValue:
+        made = super().dataclass_schema(schema)
+        if event := getattr(schema["cls"], "event", None):
+            made["properties"] = {"event": {"const": event}} | made["properties"]
+        made["required"] = [*made["properties"]]
+        return made | {"additionalProperties": False}
+
+
+def _object(name: str, /, **fields: Any) -> Any:
+    """Return the type of an object with these keys; one with a default may be left out."""
+    named: Json = {
+        n: k if isinstance(k, tuple) else (k, ...) for n, k in fields.items()
+    }
+    return create_model(name, __config__=ConfigDict(extra="forbid"), **named)
+
+
+def _result(name: str, /, **fields: Any) -> Any:
+    """Return the type of a line with a result of a command that shows progress."""
+    return _object(name, event=Literal[Result.event], **fields)
+
+
+def _list(kind: Any) -> Any:
+    return GenericAlias(list, (kind,))
+
+
+def _by_name(kind: Any) -> Any:
+    return GenericAlias(dict, (str, kind))
+
+
+def _all(kind: Any, names: str) -> Json:
+    return dict.fromkeys(names.split(), kind)
+
+
+_CLAIM: Json = {
+    **_all(str, "canary where"),
+    "config": Json,
+    "records": int,
+    "bound": EpsilonBound,
+    "verdict": ClaimVerdict,
+    "scores": list[float],
+    "is_member": list[bool],
+}
+_TRAINED = _result(
+    "Trained",
+    **_all(str, "run path"),
+    **_all(int, "rounds bytes_up bytes_down"),
+    utility=Estimate,
+    claimed=Json,
+    certified=dict[str, Json],
+    **_all((int, 0), "model_queries sums aborted_sums"),
+)
+_AUDITED = _result(
+    "Audited",
+    **_all(str, "run path report scenario attack settings verdict sentence"),
+    **_all(str, "assurance unproved"),
+    **_all(Estimate, "auroc success"),
+    **_all(dict[str, Estimate], "tpr_at_fpr others"),
+    **_all(Json | None, "budget certified"),
+    utility=Estimate | None,
+    metric=str | None,
+)
+_SHIFTED = _object(
+    "Shifted",
+    **_all(str, "attack sentence inside_sentence"),
+    **_all(Estimate, "inside foreign untuned beyond blind beyond_blind"),
+    **_all(float, "p_value p_value_blind"),
+)
+_CHECK = _all(str, "name setting outcome sentence")
+_CHECKS = (
+    _object(
+        "Measured",
+        **_CHECK,
+        **_all(float, "limit now p_value"),
+        about=Literal["leak", "use"],
+        before=float | None,
+        estimate=Estimate,
+        enough=int | None,
+    )
+    | _object(
+        "Guaranteed", **_CHECK, **_all(Stated, "now before"), about=Literal["guarantee"]
+    )
+    | _object(
+        "Strength", **_CHECK, **_all(str, "code now before"), about=Literal["strength"]
+    )
+)
+_GATED = _object(
+    "Gated",
+    **_all(str, "run paired scenario outcome sentence assurance unproved"),
+    **_all(list[str], "deviations notes"),
+    baseline=str | None,
+    alpha=float,
+    audits=_object("Audits", **_all(int, "made different")),
+    planned=bool,
+    exit_code=int,
+    checks=_list(_CHECKS),
+)
+_CHANGE = _object(
+    "Change",
+    **_all(str, "name about kind sentence"),
+    **_all(float, "first second margin p_value p_within"),
+    **_all(bool, "primary regressed passes"),
+    difference=Estimate,
+    enough=int | None,
+)
+_COMPARED = _object(
+    "Compared",
+    **_all(str, "scenario paired_by"),
+    **_all(list[str], "first against"),
+    **_all(bool, "regressed passes secondary_regressed"),
+    changes=_list(_CHANGE),
+)
+_SWEPT = _result(
+    "Swept",
+    path=str,
+    alpha=float,
+    margins=Margins,
+    cells=list[JudgedCell],
+    dominations=list[Domination],
+    reported=list[SweepCell],
+    cost=SearchCost | None,
+    **_all(list[SweepPoint], "points report_points"),
+)
+_VERIFIED = _result(
+    "VerifiedCard",
+    run=str,
+    **_all(int, "values on_trust"),
+    mismatches=list[Mismatch],
+    replayed=_list(
+        _object(
+            "ReplayedAudit",
+            scenario=str,
+            scores=int,
+            largest=float | None,
+            why=list[str],
+        )
+    ),
+    matches=bool,
+)
+_RECOMPUTED = _result(
+    "RecomputedRun",
+    **_all(str, "run difference"),
+    **_all(list[str], "near audits"),
+    messages=int,
+    largest=float | None,
+    matches=bool,
+)
+_CLAIMED = _result("Claimed", **_CLAIM) | _result(
+    "ClaimedUnderBoth",
+    **_all(bool, "refuted alarm"),
+    sentence=str,
+    audits=_list(_object("OneAdjacency", **_CLAIM)),
+)
+_SPLIT = _object(
+    "Split",
+    ledger=str,
+    tossed=bool,
+    clients=_by_name(_object("Client", **_all(int, "candidates members"))),
+    **_all(int, "tests public"),
+)
+_IMPORTED = _object(
+    "Imported",
+    **_all(str, "run path"),
+    **_all(int, "messages rounds clients"),
+    certified=dict[str, Json],
+)
+CONTENTS: Json = {
+    "train": RoundDone | Phase | _TRAINED,
+    "split": _SPLIT,
+    "import": _IMPORTED,
+    "status": _object("Status", **_all(dict[str, Json], "sweeps runs")),
+    "attack": Phase | _AUDITED,
+    "scores": Phase | _AUDITED,
+    "shift": _object(
+        "ShiftOfRun", **_all(str, "run foreign path"), attacks=_list(_SHIFTED)
+    ),
+    "claim": Phase | _CLAIMED | TriedTrainer,
+    "lint": dict[str, list[Finding]],
+    "costs": CostsOfRun,
+    "report": _object("Page", page=str),
+    "compare": _COMPARED,
+    "tradeoff": RoundDone | Phase | CellDone | _SWEPT,
+    "gate": _object("BaselineFile", baseline=str) | _GATED,
+    "plan": _object("Planned", **_all(str, "plan sha256"), scenarios=list[str]),
+    "export": _object("Exported", folder=str, budget=float, card=Card),
+    "verify": RoundDone | Phase | _VERIFIED | _RECOMPUTED,
+    "key show": _object(
+        "Keys", **_all(str, "public_key private_key"), trusted=dict[str, str]
+    ),
+    "key export": _object("Written", path=str),
+    "key trust": _object("Trusted", **_all(str, "name path")),
+    "list": _list(_object("Listed", name=str, lines=list[str])),
+    "doctor": _list(_object("Found", **_all(str, "name found"))),
+    "figure": _object("Written", path=str),
+}
+"""By the words of a command."""
+
+
+def schema_of(command: str) -> Json:
+    """Return the JSON Schema of what a command prints under ``--json``.
+
+    Args:
+        command: Its words, as "train" or "key show".
+
+    Raises:
+        UnknownNameError: It has none.
+    """
+    if command not in CONTENTS:
+        raise UnknownNameError("schema of the command", command, CONTENTS)
+    adapter = TypeAdapter(CONTENTS[command])
+    schema = adapter.json_schema(mode="serialization", schema_generator=_Closed)
+    return {"$schema": DIALECT, **schema}

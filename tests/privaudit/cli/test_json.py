@@ -1,0 +1,148 @@
+"""``--json`` of every command: one document of its schema, and nothing else printed."""
+
+import json
+import shlex
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from jsonschema import Draft202012Validator
+
+from privaudit import Run, train
+from privaudit.cli.commands.export import _compared
+from privaudit.cli.json_schemas import CONTENTS, schema_of
+from privaudit.core.errors import UnknownNameError
+from privaudit.recording.recorder import Recorder
+from privaudit.report.export.replay import Replayed
+from privaudit.report.export.verify import Verification
+from tests.conftest import Cli
+from tests.privaudit.cli.test_command_line import COMMANDS
+from tests.privaudit.recording.small_federation import Linear, run_federation, toss
+
+WITHOUT_JSON = {"serve": "prints an address, and then answers a browser"}
+SWEEP = (
+    "--trainers zero-shot --seeds 1,2 --shadows 0 --field rounds=1 --field clients=2"
+)
+LINES = [  # every command at least once, with each kind of result that it has
+    "train --rounds 1 --clients 2 --seed 3 --name new",
+    "train --rounds 1 --clients 3 --seed 3 --name masked --secure-aggregation masked",
+    "split --records 100 --clients 2 --out new.npz",
+    "import recording --ledger ledger.npz",
+    "status",
+    "attack one two --shadows 0 --on local:1",
+    "scores scores.csv --sampling coin",
+    "shift one --attacks confidence --most 60",
+    "claim --epsilon 8 --repeats 20 --rounds 1 --on local:1",
+    "claim --epsilon 8 --set mode=published-paper --repeats 20 --rounds 1 --on local:1",
+    "lint one two",
+    "costs one two --no-probe",
+    "report one",
+    "compare one two",
+    "tradeoff --on local:1 " + SWEEP,
+    "gate one --write-baseline baseline.json",
+    "gate two --baseline baseline.json --max-auroc 0.6 --shadows 2",
+    "plan plan.json --margin 0.1",
+    "export one --public card",
+    "verify card --again",
+    "verify two --recompute",
+    "key show",
+    "key export key.pub",
+    "key trust key.pub --name friend",
+    "list",
+    "list lira",
+    "doctor",
+    "figure attention experts",
+]
+
+
+def test_every_command_has_a_schema_or_a_reason() -> None:
+    names = {" ".join(words) for words in COMMANDS}
+    assert names == {*CONTENTS, *WITHOUT_JSON}
+    assert names == {name_of(line) for line in LINES} | {*WITHOUT_JSON}
+    with pytest.raises(UnknownNameError, match="serve"):
+        schema_of("serve")
+
+
+def name_of(line: str) -> str:
+    words = tuple(line.split())
+    return " ".join(words[: 2 if words[:2] in COMMANDS else 1])
+
+
+@pytest.mark.parametrize("name", sorted(CONTENTS))
+def test_a_schema_is_one_and_is_printed(name: str, cli: Cli) -> None:
+    """Also where the command itself could not be called: no argument is given."""
+    code, out, err = cli(*name.split(), "--json-schema")
+    assert (code, err) == (0, "")
+    Draft202012Validator.check_schema(json.loads(out))
+    assert json.loads(out) == schema_of(name)
+
+
+def documents(text: str) -> list[Any]:
+    """Return one document, or one of each line."""
+    try:
+        return [json.loads(text, parse_constant=pytest.fail)]
+    except json.JSONDecodeError:
+        return [
+            json.loads(line, parse_constant=pytest.fail) for line in text.splitlines()
+        ]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with two audited runs' configurations, scores and a recording."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PRIVAUDIT_RUNS", str(tmp_path / "runs"))
+    for name, trainer in (("one", "promptfl"), ("two", "zero-shot")):
+        train(trainer, name=name, rounds=1, clients=2, seed=0)
+    train("pfedmoap", name="experts", rounds=2, clients=2, seed=0)
+    rng = np.random.default_rng(0)
+    rows = [f"{rng.normal()},{int(rng.random() < 0.5)}" for _ in range(200)]
+    Path("scores.csv").write_text("\n".join(["score,member", *rows]))
+    with Recorder(tmp_path / "recording", weight="num-examples") as recorder:
+        run_federation(recorder, toss(), Linear())
+    toss().save(tmp_path / "ledger.npz")
+    return tmp_path
+
+
+def test_every_command_prints_json_of_its_schema_and_nothing_else(
+    place: Path, cli: Cli
+) -> None:
+    """In an order in which each finds what it needs."""
+    for line in LINES:
+        code, out, err = cli(*shlex.split(line), "--json")
+        assert code in (0, 1, 3), (line, err)
+        found = documents(out)
+        assert found, line
+        validator = Draft202012Validator(schema_of(name_of(line)))
+        for one in found:
+            assert not [*validator.iter_errors(one)], (line, str(one)[:500])
+
+
+def test_a_key_that_the_schema_lacks_is_noticed() -> None:
+    validator = Draft202012Validator(schema_of("report"))
+    assert validator.is_valid({"page": "a"})
+    assert not validator.is_valid({"page": "a", "more": 1})
+    assert not validator.is_valid({})
+
+
+def test_a_difference_without_bound_is_null() -> None:
+    found = Verification(Run.__new__(Run), 1, 0, (), (Replayed("a", 1, inf, ("b",)),))
+    assert _compared(found)["replayed"][0]["largest"] is None
+    assert found.replayed[0].largest == inf
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "report nowhere --json",
+        "train --trainer promptlf --json",
+        "train --trainer promptlf --quiet",
+        "lint nowhere --json",
+    ],
+)
+def test_an_error_is_on_the_error_stream_alone(line: str, cli: Cli) -> None:
+    code, out, err = cli(*line.split())
+    assert (code, out) == (2, "")
+    assert err.startswith("privaudit: ")
