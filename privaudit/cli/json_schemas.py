@@ -16,7 +16,6 @@ from privaudit.checks.lint.finding import Finding
 from privaudit.checks.plugin_trial import Trial
 from privaudit.core.errors import UnknownNameError
 from privaudit.evaluation.card import Card
-from privaudit.evaluation.costs import Costs
 from privaudit.evaluation.tradeoff.cells import SweepCell, SweepPoint
 from privaudit.evaluation.tradeoff.selection_cost import SearchCost
 from privaudit.report.export.verify import Mismatch
@@ -28,13 +27,6 @@ from privaudit.statistics.progress import CellDone, Phase, Result, RoundDone
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Json = dict[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class CostsOfRun(Costs):
-    """What ``costs`` prints of a run."""
-
-    run: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,12 +111,6 @@ _AUDITED = _result(
     **_all(Json | None, "budget certified"),
     utility=Estimate | None,
     metric=str | None,
-)
-_SHIFTED = _object(
-    "Shifted",
-    **_all(str, "attack sentence inside_sentence"),
-    **_all(Estimate, "inside foreign untuned beyond blind beyond_blind"),
-    **_all(float, "p_value p_value_blind"),
 )
 _CHECK = _all(str, "name setting outcome sentence")
 _CHECKS = (
@@ -231,12 +217,8 @@ CONTENTS: Json = {
     "status": _object("Status", **_all(dict[str, Json], "sweeps runs")),
     "attack": Phase | _AUDITED,
     "scores": Phase | _AUDITED,
-    "shift": _object(
-        "ShiftOfRun", **_all(str, "run foreign path"), attacks=_list(_SHIFTED)
-    ),
     "claim": Phase | _CLAIMED | TriedTrainer,
     "lint": dict[str, list[Finding]],
-    "costs": CostsOfRun,
     "report": _object("Page", page=str),
     "compare": _COMPARED,
     "tradeoff": RoundDone | Phase | CellDone | _SWEPT,
@@ -267,6 +249,11 @@ def schema_of(command: str) -> Json:
     """
     if command not in CONTENTS:
         raise UnknownNameError("schema of the command", command, CONTENTS)
-    adapter = TypeAdapter(CONTENTS[command])
+    return schema_of_type(CONTENTS[command])
+
+
+def schema_of_type(kind: Any) -> Json:
+    """Return the JSON Schema of a type; an object has its keys and no others."""
+    adapter = TypeAdapter(kind)
     schema = adapter.json_schema(mode="serialization", schema_generator=_Closed)
     return {"$schema": DIALECT, **schema}

@@ -13,12 +13,15 @@ as_json: ContextVar[bool] = ContextVar("as_json", default=False)
 """Whether the command that runs was asked for JSON."""
 
 
-def with_json(command: Callable[..., None], words: str) -> Callable[..., None]:
+def with_json(
+    command: Callable[..., None], words: str, load: Callable[[], Any] | None = None
+) -> Callable[..., None]:
     """Return a command with ``--json``, for what it prints by :func:`show` or a view.
 
     Args:
         command: It prints nothing else on the output.
         words: That call it, as "train" or "key show": its schema's name.
+        load: Returns the type that it prints, for a command of another package.
     """
 
     def answer(in_json: bool = False, json_schema: bool = False, **named: Any) -> None:
@@ -30,13 +33,14 @@ def with_json(command: Callable[..., None], words: str) -> Callable[..., None]:
 
     def print_schema(asked: bool) -> bool:
         if asked:
-            from privaudit.cli.json_schemas import schema_of
+            from privaudit.cli.json_schemas import schema_of, schema_of_type
 
-            typer.echo(json.dumps(schema_of(words), indent=2))
+            schema = schema_of_type(load()) if load else schema_of(words)
+            typer.echo(json.dumps(schema, indent=2))
             raise typer.Exit
         return asked
 
-    schema = typer.Option(
+    option = typer.Option(
         "--json-schema",
         is_eager=True,
         callback=print_schema,
@@ -46,7 +50,7 @@ def with_json(command: Callable[..., None], words: str) -> Callable[..., None]:
         command,
         answer,
         keyword_option("in_json", False, AsJson),
-        keyword_option("json_schema", False, Annotated[bool, schema]),
+        keyword_option("json_schema", False, Annotated[bool, option]),
     )
 
 

@@ -1,13 +1,14 @@
 """``privaudit shift``: how much of an AUROC is distribution shift."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from privaudit.cli import options
-from privaudit.cli.printing import show
+from privaudit.cli.printing import show, with_json
 
 if TYPE_CHECKING:
     from privaudit.federated.runs.runs import Run
@@ -23,6 +24,14 @@ SAID = {
 }
 
 
+def _printed() -> Any:
+    """Return the type of what is printed of each run."""
+    from privaudit_labs.shift.distribution_shift_verdict import PrintedShift
+
+    return PrintedShift
+
+
+@partial(with_json, words="shift", load=_printed)
 @options.with_computing
 def shift(
     run: options.Runs = None,

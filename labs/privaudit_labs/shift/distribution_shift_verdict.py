@@ -1,7 +1,9 @@
 """What may be said of an attack whose non-members are foreign, given its controls."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
+
+from pydantic import ConfigDict
 
 from privaudit.statistics.comparisons import Comparison
 from privaudit.statistics.estimate import Estimate
@@ -84,3 +86,30 @@ class Shift:
 
 def _is_above(estimate: Estimate, value: float) -> bool:
     return estimate.excludes(value) and estimate.value > value
+
+
+class _PrintedAttack(TypedDict):
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
+
+    attack: str
+    inside: Estimate
+    foreign: Estimate
+    untuned: Estimate
+    beyond: Estimate
+    blind: Estimate
+    beyond_blind: Estimate
+    p_value: float
+    p_value_blind: float
+    sentence: str
+    inside_sentence: str
+
+
+class PrintedShift(TypedDict):
+    """What the command prints of a run under ``--json``; attacks as ``Shift.to_dict``."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
+
+    run: str
+    foreign: str
+    path: str
+    attacks: list[_PrintedAttack]

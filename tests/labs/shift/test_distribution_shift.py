@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from jsonschema import Draft202012Validator
 from typer.testing import CliRunner
 
 from privaudit import Auditor, Run, train
@@ -189,6 +190,10 @@ def test_the_command_prints_and_keeps_all_numbers(whole: Path) -> None:
     kept = json.loads((whole / "audits/shift-drawn-digits.json").read_text())
     assert list(kept) == ["loss-threshold"]
     assert kept["loss-threshold"]["blind"]["n"][1] == 100
+    schema = json.loads(CliRunner().invoke(app, ["shift", "--json-schema"]).stdout)
+    found = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
+    Draft202012Validator(schema).validate(found)
+    assert not Draft202012Validator(schema).is_valid(found | {"more": 1})
 
 
 def test_data_sets_that_cannot_be_foreign_are_refused(whole: Path) -> None:

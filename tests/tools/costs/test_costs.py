@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from jsonschema import Draft202012Validator
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -99,6 +100,15 @@ def test_the_command_says_it_in_lines(whole: Path, cli: Cli) -> None:
     assert "target 0.5                 after round 1" in said
     assert "trained parameters         1,024" in said
     assert "539 test records, 10 clients" in said.replace("n = ", "")
+
+
+def test_json_is_of_its_schema(whole: Path, cli: Cli) -> None:
+    schema = json.loads(cli("costs", "--json-schema")[1])
+    code, said, complaint = cli("costs", whole.name, "--no-probe", "--json")
+    assert code == 0, complaint
+    found = json.loads(said)
+    Draft202012Validator(schema).validate(found)
+    assert not Draft202012Validator(schema).is_valid(found | {"more": 1})
 
 
 def test_the_probe_computes_as_this_process(

@@ -1,16 +1,25 @@
 """``privaudit costs``: bytes, time, memory and fairness of runs."""
 
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from privaudit.cli import options
-from privaudit.cli.printing import show
+from privaudit.cli.printing import show, with_json
 
 if TYPE_CHECKING:
     from privaudit_tools.costs.costs import Costs
 
 
+def _printed() -> Any:
+    """Return the type of what is printed of each run."""
+    from privaudit_tools.costs.costs import CostsOfRun
+
+    return CostsOfRun
+
+
+@partial(with_json, words="costs", load=_printed)
 @options.with_owner
 @options.with_computing
 def costs(

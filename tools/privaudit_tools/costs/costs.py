@@ -60,6 +60,13 @@ class Costs:
         return dict(to_plain(Costs, self))
 
 
+@dataclass(frozen=True, kw_only=True)
+class CostsOfRun(Costs):
+    """What the command prints of a run under ``--json``."""
+
+    run: str
+
+
 def measure_costs(
     run: Run, *, target: float | None = None, probe: bool = True
 ) -> Costs:
