@@ -18,7 +18,7 @@ QUICK := tests/test_layout.py tests/test_imports.py tests/test_exports.py tests/
   tests/privaudit/core tests/privaudit/auditing/signals tests/privaudit/report/test_wording.py \
   $(addprefix tests/privaudit/statistics/test_,claim.py curve.py estimate.py verdict.py) \
   $(addprefix tests/privaudit/privacy/test_,certificate.py clipping.py discrete_gaussian.py) \
-  tests/privaudit/federated/test_federation.py tests/privaudit/federated/transcripts
+  $(addprefix tests/privaudit/federation/test_,rounds.py transcript.py threat_models.py uploads.py)
 ELSEWHERE := TEST_THREADS=1 ATEN_CPU_CAPABILITY=default,TEST_THREADS=2,TEST_LAST_BITS=1 \
   ATEN_CPU_CAPABILITY=avx2,TEST_THREADS=4,TEST_PRECISION=medium
 

@@ -95,7 +95,7 @@ def keys_of_tests() -> Iterator[None]:
 
     Two runs of a test that are called alike and ask for the same get unlike keys.
     """
-    from privaudit.federated.runs.folder import run_key
+    from privaudit.runs import run_key
 
     def draw(path: Path, config: Any) -> bytes:
         run = f"{os.environ.get('TEST_PERTURBATION', 0)} {path.name} {config.digest}"
@@ -128,7 +128,7 @@ def embedded_models_once() -> Iterator[None]:
     They are frozen, and tests of loading call the loaders themselves.
     """
     from privaudit.core.devices import chosen_device
-    from privaudit.federated.runs import population
+    from privaudit.runs import population
 
     load = population.load_frozen
 

@@ -9,10 +9,15 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
-from privaudit.auditing.signals.before_training import models_before_training, slope_of
-from privaudit.auditing.signals.signals import SignalTable
-from privaudit.auditing.signals.target import ask_signals, target_signals
-from privaudit.auditing.signals.thresholds import PUBLIC_MEDIAN, public_threshold
+from privaudit.auditing.signals import (
+    PUBLIC_MEDIAN,
+    SignalTable,
+    ask_signals,
+    models_before_training,
+    public_threshold,
+    slope_of,
+    target_signals,
+)
 from privaudit.core.tensors import Tensors
 
 

@@ -10,17 +10,16 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
-from privaudit.auditing.extraction.draws import SuffixDraws
-from privaudit.auditing.extraction.extracted import ExtractedClient
-from privaudit.auditing.extraction.suffixes import SamplingScheme, answer_table
-from privaudit.auditing.signals.thresholds import (
-    FARTHEST,
-    PUBLIC_MEDIAN,
-    score_beside_public,
+from privaudit.auditing.extraction import (
+    ExtractedClient,
+    SamplingScheme,
+    SuffixDraws,
+    answer_table,
 )
+from privaudit.auditing.signals import FARTHEST, PUBLIC_MEDIAN, score_beside_public
 from privaudit.core.tensors import stack
-from privaudit.federated.query import as_writer
-from privaudit.federated.trainer import Records
+from privaudit.federation.query import as_writer
+from privaudit.federation.trainer import Records
 
 
 @ATTACKS.register("extraction")

@@ -10,12 +10,11 @@ from jaxtyping import Bool, Float
 from pydantic.dataclasses import dataclass
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
-from privaudit.auditing.signals.target import ask_signals
-from privaudit.auditing.signals.thresholds import CLASS_MEDIANS, class_medians
+from privaudit.auditing.signals import CLASS_MEDIANS, ask_signals, class_medians
 from privaudit.core.errors import AttackError
 from privaudit.core.tensors import Tensors
-from privaudit.federated.trainer import ClientId, Records
-from privaudit.federated.transcripts.threat_models import View
+from privaudit.federation.threat_models import View
+from privaudit.federation.trainer import ClientId, Records
 from privaudit.statistics.shadow_comparison import offline_scores
 
 FEWEST_PEERS = 2  # in a round: of one, no spread is known

@@ -10,11 +10,11 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
-from privaudit.auditing.signals.thresholds import PUBLIC_MEDIAN, score_beside_public
+from privaudit.auditing.signals import PUBLIC_MEDIAN, score_beside_public
 from privaudit.core.tensors import Tensors
-from privaudit.datasets.dialogues import ANSWER, TokenSequences
-from privaudit.federated.query import as_writer
-from privaudit.federated.trainer import Records, Task
+from privaudit.datasets.records import ANSWER, TokenSequences
+from privaudit.federation.query import as_writer
+from privaudit.federation.trainer import Records, Task
 from privaudit.models.interfaces import Tuning
 
 AT_ONCE = 32  # copies of the model, one for each record

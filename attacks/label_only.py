@@ -10,16 +10,17 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
-from privaudit.auditing.signals.moved_features import (
+from privaudit.auditing.signals import (
+    CLASS_MEDIANS,
+    class_medians,
     directions,
     moved_records,
     reads_features_alone,
     refuse_unmovable,
 )
-from privaudit.auditing.signals.thresholds import CLASS_MEDIANS, class_medians
 from privaudit.core.tensors import Tensors, stack
-from privaudit.federated.query import ask
-from privaudit.federated.trainer import Records, Task, Trainer
+from privaudit.federation.query import ask
+from privaudit.federation.trainer import Records, Task, Trainer
 
 
 @ATTACKS.register("label-only")

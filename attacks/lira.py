@@ -9,13 +9,13 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
-from privaudit.auditing.shadow_models.shadow_signals import (
+from privaudit.auditing.shadow_models import (
     ShadowSignals,
     SignalsWithMembership,
+    Source,
     shadow_signals,
 )
-from privaudit.auditing.shadow_models.splits import Source
-from privaudit.auditing.signals.thresholds import PUBLIC_MEDIAN, public_threshold
+from privaudit.auditing.signals import PUBLIC_MEDIAN, public_threshold
 from privaudit.statistics.shadow_comparison import (
     MANY,
     Variance,

@@ -12,11 +12,10 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
-from privaudit.auditing.signals.target import ask_signals
-from privaudit.auditing.signals.thresholds import PUBLIC_MEDIAN, public_threshold
+from privaudit.auditing.signals import PUBLIC_MEDIAN, ask_signals, public_threshold
 from privaudit.core.tensors import Tensors
-from privaudit.datasets.dialogues import ANSWER, TokenSequences
-from privaudit.federated.trainer import Records, Task
+from privaudit.datasets.records import ANSWER, TokenSequences
+from privaudit.federation.trainer import Records, Task
 from privaudit.models.interfaces import Tuning
 
 ROWS_AT_ONCE = 64

@@ -13,13 +13,13 @@ from jaxtyping import Float
 from pydantic.dataclasses import dataclass
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
-from privaudit.auditing.signals.signals import SignalTable
-from privaudit.auditing.signals.target import target_signals
-from privaudit.auditing.signals.thresholds import (
+from privaudit.auditing.signals import (
     CLASS_MEDIANS,
     PUBLIC_MEDIAN,
+    SignalTable,
     class_medians,
     public_threshold,
+    target_signals,
 )
 
 

@@ -11,12 +11,10 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
-from privaudit.auditing.shadow_models.splits import ShadowSplit
-from privaudit.auditing.shadow_models.training import shadow_models
+from privaudit.auditing.shadow_models import ShadowSplit, shadow_models
 from privaudit.core.errors import AttackError
 from privaudit.core.tensors import Tensors
-from privaudit.federated.trainer import Records, Task, Trainer
-from privaudit.federated.trainer_abilities import LearnsPrompt
+from privaudit.federation.trainer import LearnsPrompt, Records, Task, Trainer
 
 PENALTIES = np.geomspace(1e-3, 1e6, 28)
 FOLDS = 5

@@ -11,11 +11,14 @@ from sklearn.linear_model import RidgeCV
 from sklearn.model_selection import KFold, cross_val_predict
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
-from privaudit.auditing.signals.signals import SignalTable
-from privaudit.auditing.signals.target import target_signals
-from privaudit.auditing.signals.thresholds import PUBLIC_MEDIAN, public_threshold
+from privaudit.auditing.signals import (
+    PUBLIC_MEDIAN,
+    SignalTable,
+    public_threshold,
+    target_signals,
+)
 from privaudit.core.errors import AttackError
-from privaudit.federated.trainer import Records
+from privaudit.federation.trainer import Records
 from privaudit.models.interfaces import OwnersModel
 
 FEWEST = 20  # public records to learn from

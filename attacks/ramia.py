@@ -10,16 +10,18 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
-from privaudit.auditing.signals.before_training import models_before_training, slope_of
-from privaudit.auditing.signals.moved_features import (
+from privaudit.auditing.signals import (
+    PUBLIC_MEDIAN,
+    ask_signals,
     directions,
+    models_before_training,
     moved_records,
+    public_threshold,
     refuse_unmovable,
+    slope_of,
 )
-from privaudit.auditing.signals.target import ask_signals
-from privaudit.auditing.signals.thresholds import PUBLIC_MEDIAN, public_threshold
 from privaudit.core.tensors import Tensors
-from privaudit.federated.trainer import Records
+from privaudit.federation.trainer import Records
 
 
 @ATTACKS.register("ramia")

@@ -10,15 +10,15 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
-from privaudit.auditing.shadow_models.shadow_signals import (
+from privaudit.auditing.shadow_models import (
     ShadowSignals,
     SignalsWithMembership,
+    Source,
     shadow_signals,
 )
-from privaudit.auditing.shadow_models.splits import Source
-from privaudit.auditing.signals.thresholds import PUBLIC_MEDIAN, public_threshold
+from privaudit.auditing.signals import PUBLIC_MEDIAN, public_threshold
 from privaudit.core.errors import AttackError
-from privaudit.statistics.delong import delong_components
+from privaudit.statistics.roc import delong_components
 from privaudit.statistics.shadow_comparison import (
     USUAL_A,
     dominated_shares,

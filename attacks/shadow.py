@@ -13,14 +13,15 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.optim.adamw import adamw
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
-from privaudit.auditing.shadow_models.shadow_signals import (
+from privaudit.auditing.shadow_models import (
     ShadowSignals,
     SignalsWithMembership,
+    Source,
+    order_of_contents,
     shadow_signals,
 )
-from privaudit.auditing.shadow_models.splits import Source, order_of_contents
-from privaudit.auditing.signals.signals import SignalTable
-from privaudit.core.streams import Stream
+from privaudit.auditing.signals import SignalTable
+from privaudit.core.seeds import Stream
 
 LOG_FLOOR = -30.0  # log-probabilities below this say nothing more
 CHECK_EVERY, PATIENCE = 5, 25  # steps

@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
 from privaudit.core.errors import ViewError
 from privaudit.core.tensors import Tensors, stack
-from privaudit.federated.client_statistics import (
+from privaudit.federation.client_statistics import (
     EMBEDDING,
     UNCERTAINTY,
     SharesStatistics,
@@ -20,7 +20,7 @@ from privaudit.federated.client_statistics import (
     solve_means,
     solve_membership,
 )
-from privaudit.federated.trainer import Records
+from privaudit.federation.trainer import Records
 
 ROUNDING = 1e-6  # relative error of a mean that is sent in float32
 SOLVED = {EMBEDDING, UNCERTAINTY}

@@ -9,18 +9,9 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
-from privaudit.auditing.signals.thresholds import (
+from privaudit.auditing.signals import (
     FARTHEST,
     PUBLIC_MEDIAN,
-    score_beside_public,
-)
-from privaudit.auditing.signals.token_attack import (
-    FiniteOrder,
-    Order,
-    Percent,
-    table_of,
-)
-from privaudit.auditing.signals.token_scores import (
     max_prob_gap,
     max_renyi,
     mean_log_likelihood,
@@ -28,9 +19,11 @@ from privaudit.auditing.signals.token_scores import (
     min_k_plus_plus,
     mod_renyi,
     perplexity_zlib,
+    score_beside_public,
 )
-from privaudit.datasets.dialogues import Dialogue
-from privaudit.federated.trainer import Records
+from privaudit.auditing.token_tables import FiniteOrder, Order, Percent, table_of
+from privaudit.datasets.records import Dialogue
+from privaudit.federation.trainer import Records
 from privaudit.models.token_table import Slice, TokenTable, WordSlice
 
 

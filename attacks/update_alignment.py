@@ -13,12 +13,17 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
-from privaudit.auditing.signals.thresholds import CLASS_MEDIANS, class_medians
+from privaudit.auditing.signals import CLASS_MEDIANS, class_medians
 from privaudit.core.tensors import Stacked, Tensors, equal, stack
-from privaudit.federated.trainer import Cohort, Records, Round
-from privaudit.federated.trainer_abilities import TakesSingleStep, start_client
-from privaudit.federated.transcripts.transcript import Message
-from privaudit.federated.weighted_mean import update_deltas
+from privaudit.federation.trainer import (
+    Cohort,
+    Records,
+    Round,
+    TakesSingleStep,
+    start_client,
+)
+from privaudit.federation.transcript import Message
+from privaudit.federation.uploads import update_deltas
 
 AT_ONCE = 256  # records whose gradients are taken together
 

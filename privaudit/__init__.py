@@ -20,21 +20,19 @@ if TYPE_CHECKING:
     from privaudit.checks.dp_claim_audit import audit_claim as claim
     from privaudit.checks.gate.gate import gate
     from privaudit.checks.lint import lint
-    from privaudit.core.devices import use_device
-    from privaudit.core.memory import use_checkpointing, use_memory
+    from privaudit.core.devices import use_checkpointing, use_device, use_memory
     from privaudit.core.portable_bits import use_portable_bits
     from privaudit.evaluation.compare.compare import compare
     from privaudit.evaluation.tradeoff.sweep import sweep as tradeoff
-    from privaudit.federated.runs.folder.run_names import load_run
-    from privaudit.federated.runs.ledger import Ledger
-    from privaudit.federated.runs.runs import Run
-    from privaudit.federated.runs.training import train
     from privaudit.models.remote_code import trust_remote_code
     from privaudit.recording.importing import finish_recording
     from privaudit.recording.membership_split import split_membership
     from privaudit.recording.owner import use_owner
     from privaudit.recording.recorder import Recorder
-    from privaudit.report.galleries.sweep import write_sweep as write_tradeoff
+    from privaudit.report.sweep import write_sweep as write_tradeoff
+    from privaudit.runs.ledger import Ledger
+    from privaudit.runs.run import Run, load_run
+    from privaudit.runs.training import train
     from privaudit.statistics.claim import Guarantee, judge_claim
     from privaudit.statistics.epsilon.bound import OneRunCanaries
     from privaudit.statistics.epsilon.one_run import OneRunGuesses
@@ -79,11 +77,11 @@ _HOMES = {
     "Auditor": "privaudit.auditing.auditor:Auditor",
     "Estimate": "privaudit.statistics.estimate:Estimate",
     "Guarantee": "privaudit.statistics.claim:Guarantee",
-    "Ledger": "privaudit.federated.runs.ledger:Ledger",
+    "Ledger": "privaudit.runs.ledger:Ledger",
     "OneRunCanaries": "privaudit.statistics.epsilon.bound:OneRunCanaries",
     "OneRunGuesses": "privaudit.statistics.epsilon.one_run:OneRunGuesses",
     "Recorder": "privaudit.recording.recorder:Recorder",
-    "Run": "privaudit.federated.runs.runs:Run",
+    "Run": "privaudit.runs.run:Run",
     "claim": "privaudit.checks.dp_claim_audit:audit_claim",
     "compare": "privaudit.evaluation.compare.compare:compare",
     "finish_recording": "privaudit.recording.importing:finish_recording",
@@ -91,20 +89,20 @@ _HOMES = {
     "judge_claim": "privaudit.statistics.claim:judge_claim",
     "judge_leak": "privaudit.statistics.verdict:judge_leak",
     "lint": "privaudit.checks.lint:lint",
-    "load_run": "privaudit.federated.runs.folder.run_names:load_run",
+    "load_run": "privaudit.runs.run:load_run",
     "shadow_scores": "privaudit.auditing.external_models:shadow_scores",
     "signals_of_logits": "privaudit.auditing.external_models:signals_of_logits",
     "split_membership": "privaudit.recording.membership_split:split_membership",
     "tokens_of_logits": "privaudit.auditing.external_models:tokens_of_logits",
     "tradeoff": "privaudit.evaluation.tradeoff.sweep:sweep",
-    "train": "privaudit.federated.runs.training:train",
+    "train": "privaudit.runs.training:train",
     "trust_remote_code": "privaudit.models.remote_code:trust_remote_code",
-    "use_checkpointing": "privaudit.core.memory:use_checkpointing",
+    "use_checkpointing": "privaudit.core.devices:use_checkpointing",
     "use_device": "privaudit.core.devices:use_device",
-    "use_memory": "privaudit.core.memory:use_memory",
+    "use_memory": "privaudit.core.devices:use_memory",
     "use_owner": "privaudit.recording.owner:use_owner",
     "use_portable_bits": "privaudit.core.portable_bits:use_portable_bits",
-    "write_tradeoff": "privaudit.report.galleries.sweep:write_sweep",
+    "write_tradeoff": "privaudit.report.sweep:write_sweep",
 }
 
 _LABS = {

@@ -1,7 +1,6 @@
 """Black box: what does query access to the released models leak?"""
 
-from privaudit.auditing.default_attacks import model_attacks
-from privaudit.auditing.scenario import SCENARIOS, Scenario
+from privaudit.auditing.scenario import SCENARIOS, Scenario, model_attacks
 
 NAME = "black-box"
 

@@ -1,8 +1,7 @@
 """Black box of labels: what does query access to predicted labels leak?"""
 
 from privaudit.auditing.attack import ATTACKS
-from privaudit.auditing.default_attacks import model_attacks
-from privaudit.auditing.scenario import SCENARIOS, Scenario
+from privaudit.auditing.scenario import SCENARIOS, Scenario, model_attacks
 
 NAME = "black-box-labels"
 

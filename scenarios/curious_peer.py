@@ -1,7 +1,6 @@
 """Curious peer: what does a client learn about the others from what it receives?"""
 
-from privaudit.auditing.default_attacks import model_attacks
-from privaudit.auditing.scenario import SCENARIOS, Scenario
+from privaudit.auditing.scenario import SCENARIOS, Scenario, model_attacks
 
 NAME = "curious-peer"
 

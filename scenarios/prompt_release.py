@@ -1,8 +1,7 @@
 """Prompt release: what does a client's released prompt leak?"""
 
 from privaudit.auditing.attack import ATTACKS
-from privaudit.auditing.default_attacks import model_attacks
-from privaudit.auditing.scenario import SCENARIOS, Scenario
+from privaudit.auditing.scenario import SCENARIOS, Scenario, model_attacks
 
 NAME = "prompt-release"
 

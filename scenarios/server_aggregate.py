@@ -1,7 +1,6 @@
 """Secure aggregation: what does a server learn that sees only sums of updates?"""
 
-from privaudit.auditing.default_attacks import model_attacks
-from privaudit.auditing.scenario import SCENARIOS, Scenario
+from privaudit.auditing.scenario import SCENARIOS, Scenario, model_attacks
 
 NAME = "server-aggregate"
 

@@ -1,7 +1,6 @@
 """Reconstruction by the server: what does it learn from its clients' models?"""
 
-from privaudit.auditing.default_attacks import model_attacks
-from privaudit.auditing.scenario import SCENARIOS, Scenario
+from privaudit.auditing.scenario import SCENARIOS, Scenario, model_attacks
 
 NAME = "server-reconstruct"
 

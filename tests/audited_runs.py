@@ -7,8 +7,8 @@ from typing import Any
 
 from privaudit import Auditor, train
 from privaudit.auditing.scenario import find_scenario
-from privaudit.auditing.storage.save import save_audit
-from privaudit.federated.runs.runs import Run
+from privaudit.auditing.stored_audit import save_audit
+from privaudit.runs.run import Run
 
 
 def attack_one_client(run: Run, scenario: str, *attacks: str) -> None:

@@ -8,8 +8,8 @@ from torch.nn.functional import normalize, one_hot
 
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.base_trainer import BaseTrainer
-from privaudit.federated.trainer import (
+from privaudit.federation.trainer import (
+    BaseTrainer,
     Cohort,
     LocalResult,
     Records,
@@ -18,7 +18,7 @@ from privaudit.federated.trainer import (
     Signals,
     Task,
 )
-from privaudit.federated.weighted_mean import weighted_upload
+from privaudit.federation.uploads import weighted_upload
 
 ASKED: frozenset[Signal] = frozenset({"log_probabilities"})
 

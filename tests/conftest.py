@@ -16,8 +16,8 @@ from torch.nn.functional import normalize
 
 import tests.simulated_device  # noqa: F401  # before autograd counts devices
 from privaudit.core.seeds import Seeds
-from privaudit.datasets.picture_tokens import PictureTokens
-from privaudit.federated.trainer import Cohort, Records, Task
+from privaudit.datasets.records import PictureTokens
+from privaudit.federation.trainer import Cohort, Records, Task
 from privaudit.models.interfaces import Classifier
 from privaudit.statistics.progress import Watcher
 from tests.toy_federation import Play, Shards, play_toy

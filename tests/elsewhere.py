@@ -7,8 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from privaudit.datasets.picture_tokens import PictureTokens
-from privaudit.datasets.records import Records
+from privaudit.datasets.records import PictureTokens, Records
 from privaudit.models.frozen_model import FrozenModel
 
 

@@ -9,8 +9,8 @@ from privaudit.auditing.attack_result import (
     evaluate_scores,
 )
 from privaudit.core.seeds import Seeds
-from privaudit.federated.runs.ledger import Ledger
-from privaudit.federated.runs.runs import Run
+from privaudit.runs.ledger import Ledger
+from privaudit.runs.run import Run
 
 
 def result_under_other_coins(

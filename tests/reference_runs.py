@@ -35,9 +35,7 @@ from typer.testing import CliRunner
 
 from privaudit import Audit, Auditor, Estimate, Run, gate, load_run, train, use_owner
 from privaudit.auditing.attack_result import AttackResult
-from privaudit.auditing.storage.load import read_audit
-from privaudit.auditing.storage.restore import restore_audit
-from privaudit.auditing.storage.save import save_audit
+from privaudit.auditing.stored_audit import read_audit, restore_audit, save_audit
 from privaudit.checks.gate.settings import GateSettings
 from privaudit.cli.main import app
 from privaudit.datasets.scenes import records as scenes

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from privaudit.core.devices import CPU, find_device, moved
 from privaudit.core.tensors import Tensors
-from privaudit.federated.trainer import Task
+from privaudit.federation.trainer import Task
 from privaudit.models.interfaces import Classifier
 
 NAME = "simulated"

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from privaudit.datasets.dataset import Dataset, PixelImages, Texts
-from privaudit.datasets.dialogues import Dialogue
+from privaudit.datasets.records import Dialogue
 from tests.small_transformers import ANSWERS, NAMES
 
 RAGGED = ((20, 40), (16, 16), (64, 48))

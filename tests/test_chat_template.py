@@ -7,8 +7,8 @@ import pytest
 from privaudit import load_run, train
 from privaudit.core.errors import ConfigError
 from privaudit.datasets.dataset import DATASETS
-from privaudit.datasets.dialogues import INSTRUCTION
-from privaudit.federated.runs.config import make_config
+from privaudit.datasets.records import INSTRUCTION
+from privaudit.runs.config import make_config
 from tests.conftest import Cli
 from tests.small_records import text_data
 from tests.small_transformers import save

@@ -16,8 +16,8 @@ from privaudit.cli.progress import Event
 from privaudit.core.devices import CPU, chosen_device, find_device, moved
 from privaudit.core.errors import ConfigError
 from privaudit.core.tensors import Stacked
-from privaudit.federated.on_device import class_on_device, on_device
-from privaudit.federated.trainer import TRAINERS, Cohort, LocalResult, Round, Task
+from privaudit.federation.on_device import class_on_device, on_device
+from privaudit.federation.trainer import TRAINERS, Cohort, LocalResult, Round, Task
 from privaudit.models.precisions import seconds_of
 from privaudit.trainers.promptfl import PromptFL
 from tests.conftest import Cli
@@ -298,7 +298,7 @@ def test_auto_is_the_faster_precision_or_that_of_a_run_that_is_there(
 ) -> None:
     def measured(float32: float, bfloat16: float) -> None:
         found = {"float32": float32, "bfloat16": bfloat16}
-        where = "privaudit.federated.runs.reuse.seconds_of"
+        where = "privaudit.runs.training.seconds_of"
         monkeypatch.setattr(where, lambda device: found)
 
     few: dict[str, Any] = {

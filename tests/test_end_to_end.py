@@ -1,4 +1,4 @@
-"""All the words in a row, on real input: train, view, rebuild, attack, audit."""
+"""From training to verdicts, for what leaks and for what cannot."""
 
 import json
 import os
@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from privaudit import Auditor, load_run, train
+from privaudit.auditing.attack_result import ClientScores, evaluate_scores
 from privaudit.auditing.parts.closeness import CLOSENESS
-from privaudit.auditing.storage.save import save_audit
+from privaudit.auditing.stored_audit import save_audit
 from privaudit.cli.progress import Event
 from privaudit.core.errors import (
     ConfigError,
@@ -19,12 +20,16 @@ from privaudit.core.errors import (
     UnknownNameError,
     ViewError,
 )
-from privaudit.federated.runs.folder.run_names import mark_latest
-from privaudit.federated.runs.ledger import Ledger
-from privaudit.federated.runs.runs import Run
+from privaudit.core.seeds import Seeds
+from privaudit.datasets.partition import Dirichlet
+from privaudit.datasets.split import SplitSizes, split_records
 from privaudit.report.page import write_report
+from privaudit.runs.config import make_config
+from privaudit.runs.ledger import Ledger
+from privaudit.runs.population import populate
+from privaudit.runs.run import Run, mark_latest
+from tests.altered_runs import sign_again
 from tests.conftest import common_cache
-from tests.owner_changes import sign_again
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -196,10 +201,59 @@ def test_bad_input_is_named(run: Run) -> None:
 
 
 def test_a_secure_sum_needs_a_trainer_that_allows_it(run: Run) -> None:
-    from privaudit.federated.transcripts.threat_models import server_aggregate
-    from privaudit.federated.transcripts.transcript import SERVER, Message
+    from privaudit.federation.threat_models import server_aggregate
+    from privaudit.federation.transcript import SERVER, Message
 
     update = next(m for m in run.transcript if m.kind == "update")
     alone = Message(0, update.sender, SERVER, "individual-update", update.tensors)
     with pytest.raises(ViewError, match="no secure sum could hide"):
         server_aggregate([alone])
+
+
+AUDITS = 200
+
+
+@pytest.mark.slow
+def test_200_audits_of_zero_shot_runs_give_few_false_alarms() -> None:
+    """Partition and coin are drawn anew; real pictures, real scores, no training.
+
+    "leaks" needs the whole two-sided 95 % interval above 0.5: nominally 2.5 %.
+    """
+    population = populate(make_config("zero-shot"))
+    records, task = population.records, population.task
+    answers = task.logit_scale * records.features @ task.zero_shot.T
+    likely = answers.log_softmax(dim=-1).gather(1, records.labels[:, None])[:, 0]
+    labels, scores = records.labels.numpy(), likely.double().numpy()
+    alarms, covered = 0, 0
+    for seed in range(AUDITS):
+        clients = _clients(labels, scores, Seeds(seed))
+        leak = evaluate_scores("loss-threshold", "", "", clients)
+        alarms += leak.verdict.kind == "leaks"
+        covered += leak.auroc.low <= 0.5 <= leak.auroc.high
+    error = np.sqrt(0.05 * 0.95 / AUDITS)
+    assert alarms / AUDITS <= 0.025 + 3 * np.sqrt(0.025 * 0.975 / AUDITS)
+    assert covered / AUDITS >= 0.95 - 3 * error
+
+
+def _clients(
+    labels: np.ndarray, scores: np.ndarray, seeds: Seeds
+) -> list[ClientScores]:
+    split = split_records(
+        labels,
+        Dirichlet(10.0),
+        SplitSizes(),
+        clients=10,
+        seeds=seeds,
+    )
+    ledger = Ledger.toss(split, seeds)
+    found = []
+    for number in range(10):
+        mine = split.of(number)
+        high = scores[mine] > np.median(scores[mine])
+        truth = ledger.is_member[mine]
+        found.append(
+            ClientScores(
+                f"client-{number}", mine, labels[mine], scores[mine], high, truth
+            )
+        )
+    return found

@@ -15,16 +15,18 @@ LEVELS = (  # each may import what stands before it; what shares a line knows no
     {"datasets"},
     {"models"},
     {"execution"},
-    {"federated"},
+    {"federation"},
+    {"runs", "tuning"},
     {"recording"},
-    {"auditing", "tuning"},
+    {"auditing"},
     {"evaluation"},
     {"checks"},
     {"report"},
     {"cli"},
 )
 LEVEL = {folder: n for n, level in enumerate(LEVELS) for folder in level}
-BELOW = {name for name, n in LEVEL.items() if n < LEVEL["recording"]} - {"execution"}
+APART = {"recording": {"tuning"}, "auditing": {"tuning"}}  # though it stands below
+BELOW = {name for name, n in LEVEL.items() if n < LEVEL["runs"]} - {"execution"}
 REACH = {  # what a method may import
     "attacks": {"auditing"} | BELOW,
     "trainers": {"tuning"} | BELOW,
@@ -38,12 +40,10 @@ MODULES = {
 TRUTH = {
     f"privaudit.{name}"
     for name in (
-        "federated.runs.ledger",
-        "federated.runs.population",
-        "federated.runs.folder.run_names",
-        "federated.runs.runs",
-        "federated.runs.training",
-        "federated.runs.training_state",
+        "runs.ledger",
+        "runs.population",
+        "runs.run",
+        "runs.training",
         "auditing.audit",
         "auditing.auditor",
     )
@@ -69,7 +69,8 @@ def upward(folder: str, text: str) -> Iterator[str]:
     """Yield what a module in a folder imports that does not stand below it."""
     for name in imports_of(text):
         other = folder_of(name) if name.startswith("privaudit.") else folder
-        if other != folder and not LEVEL.get(other, len(LEVELS)) < LEVEL[folder]:
+        is_below = LEVEL.get(other, len(LEVELS)) < LEVEL[folder]
+        if other != folder and (not is_below or other in APART.get(folder, ())):
             yield name
 
 
@@ -79,7 +80,7 @@ def test_nothing_imports_upwards() -> None:
         for module, path in MODULES.items()
         if folder_of(module) in LEVEL
     }
-    assert len(found) > 300
+    assert len(found) > 200
     assert {module: names for module, names in found.items() if names} == {}
 
 
@@ -89,7 +90,7 @@ def test_nothing_imports_upwards() -> None:
         "from privaudit.auditing.auditor import Auditor",
         "import privaudit.report.page",
         "def late():\n    from privaudit.cli import main",
-        "if TYPE_CHECKING:\n    from privaudit.federated.runs.runs import Run",
+        "if TYPE_CHECKING:\n    from privaudit.runs.run import Run",
         "from privaudit.trainers.promptfl import PromptFL",
     ],
 )
@@ -98,18 +99,20 @@ def test_an_upward_import_is_found(line: str) -> None:
     assert not list(upward("models", "from privaudit.core.errors import ConfigError"))
 
 
-@pytest.mark.parametrize("folder", ["auditing", "tuning"])
-def test_auditing_and_tuning_do_not_know_each_other(folder: str) -> None:
-    assert list(upward("auditing", "import privaudit.tuning"))
-    assert list(upward("tuning", "import privaudit.auditing"))
+@pytest.mark.parametrize("folder", ["runs", "recording", "auditing"])
+def test_tuning_and_runs_recordings_and_audits_do_not_know_each_other(
+    folder: str,
+) -> None:
+    assert list(upward(folder, "import privaudit.tuning"))
+    assert list(upward("tuning", f"import privaudit.{folder}"))
     assert list(upward("recording", "import privaudit.auditing"))
-    assert LEVEL[folder] == 8
+    assert list(upward("federation", "import privaudit.runs"))
 
 
 def test_every_folder_has_its_level() -> None:
     folders = {folder_of(module) for module in MODULES} - {"__init__", "__main__"}
     assert folders == set(LEVEL)
-    assert len(list((ROOT / "privaudit").glob("[!_]*"))) <= 18
+    assert len(list((ROOT / "privaudit").glob("[!_]*"))) <= 19
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -140,7 +143,7 @@ def read_with(*todo: str) -> set[str]:
 def test_an_attack_with_shadow_models_is_read_without_masks_and_accountants() -> None:
     attack = imports_of((ROOT / "attacks" / "lira.py").read_text())
     needed = read_with(*attack)
-    assert "privaudit.federated.federation" in needed
+    assert "privaudit.federation.rounds" in needed
     assert not {n for n in needed if n.endswith((".masked_sum", ".accountant"))}
     assert len(needed) < 52
 
@@ -149,12 +152,10 @@ def test_what_attacks_use_cannot_name_the_truth_either() -> None:
     """Shadow models and threat models are in reach; none of them is the ledger."""
     seen = read_with(
         "privaudit.auditing.attack",
-        "privaudit.auditing.shadow_models.training",
+        "privaudit.auditing.shadow_models",
         "privaudit.tuning.prompts.learning",
     )
-    assert {
-        f"privaudit.federated.{n}" for n in ("trainer", "transcripts.threat_models")
-    } <= seen
+    assert {f"privaudit.federation.{n}" for n in ("trainer", "threat_models")} <= seen
     assert not seen & TRUTH
     assert set(MODULES) >= TRUTH
 
@@ -167,13 +168,10 @@ def test_only_the_federation_makes_messages() -> None:
     """
     paths = [*MODULES.items(), *((p.stem, p) for p in (ROOT / "trainers").glob("*.py"))]
     makers = {name for name, path in paths if "Message(" in path.read_text()}
-    seen = tuple(
-        f"transcripts.{m}" for m in ("threat_models", "view_messages", "folder")
-    )
-    sending = {"federation", "messages", "masked_sum", *seen}
+    sending = {"rounds", "masked_sum", "threat_models", "transcript"}
     assert makers <= {
-        *(f"privaudit.federated.{name}" for name in sending),
-        "privaudit.auditing.shadow_models.training",
+        *(f"privaudit.federation.{name}" for name in sending),
+        "privaudit.auditing.shadow_models",
         "privaudit.recording.recorder",
     }
 

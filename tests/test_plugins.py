@@ -22,12 +22,10 @@ import privaudit.attacks
 from privaudit import Auditor, Run, train
 from privaudit.auditing.attack import ATTACKS, Adversary, Scores, Target
 from privaudit.auditing.named_attacks import named_attacks
-from privaudit.auditing.storage.load import read_audit
-from privaudit.auditing.storage.restore import restore_audit
-from privaudit.auditing.storage.save import save_audit
+from privaudit.auditing.stored_audit import read_audit, restore_audit, save_audit
 from privaudit.checks.plugin_trial import try_mechanisms
 from privaudit.core.errors import AttackError, ConfigError, PluginError
-from privaudit.federated.trainer import TRAINERS
+from privaudit.federation.trainer import TRAINERS
 from privaudit.models.interfaces import AnyTask
 from privaudit.report.export import export_public, verify_card
 from privaudit.report.page import write_report
@@ -44,7 +42,7 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 
 from privaudit.auditing.attack import ATTACKS, Adversary, Scores, Target
-from privaudit.auditing.signals.target import target_signals
+from privaudit.auditing.signals import target_signals
 from privaudit.models.interfaces import AnyTask
 
 
@@ -78,7 +76,7 @@ from typing import Annotated
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from privaudit.federated.trainer import TRAINERS
+from privaudit.federation.trainer import TRAINERS
 from privaudit.trainers.promptfl import PromptFL
 
 
@@ -286,7 +284,7 @@ def test_a_misspelt_attack_is_refused_before_anything_is_loaded(
     cli: Cli,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run_names = import_module("privaudit.federated.runs.folder.run_names")
+    run_names = import_module("privaudit.runs.run")
     monkeypatch.setattr(run_names, "latest_runs", None)
     code, _, err = cli("attack", "--attack", attack)
     assert (code, err.count("\n")) == (2, 1)
@@ -372,7 +370,7 @@ def test_a_trainer_that_lacks_something_leaves_no_folder(
     monkeypatch.chdir(tmp_path)
     others(
         "from pydantic.dataclasses import dataclass\n"
-        "from privaudit.federated.base_trainer import BaseTrainer\n"
+        "from privaudit.federation.trainer import BaseTrainer\n"
         "@dataclass(frozen=True)\n"
         "class PromptFedAvgM(BaseTrainer):\n    def query(self): ...\n"
     )

@@ -9,10 +9,10 @@ import pytest
 
 from privaudit.core.errors import ConfigError
 from privaudit.datasets.dataset import DATASETS
-from privaudit.federated.runs.runs import Run
 from privaudit.models.hugging_face import import_transformers
 from privaudit.models.registry import load_frozen
 from privaudit.models.remote_code import remote_code_is_trusted, trust_remote_code
+from privaudit.runs.run import Run
 from tests.conftest import Cli
 from tests.small_records import text_data
 from tests.small_transformers import save

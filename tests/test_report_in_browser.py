@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from privaudit.auditing.auditor import Auditor
-from privaudit.auditing.storage.save import save_audit
-from privaudit.evaluation.tradeoff.cells import SweepPoint
-from privaudit.evaluation.tradeoff.result import judge_sweep
-from privaudit.federated.runs.folder.run_names import load_run
-from privaudit.report.galleries.sweep import write_sweep
+from privaudit.auditing.stored_audit import save_audit
+from privaudit.evaluation.tradeoff.result import SweepPoint, judge_sweep
+from privaudit.report.index import rewrite_reports
 from privaudit.report.page import write_report
-from privaudit.report.rewriting import rewrite_reports
-from tests.chromium import Chromium, find_axe, find_chromium, started
+from privaudit.report.sweep import write_sweep
+from privaudit.runs.run import load_run
+from tests.browser import Chromium, find_axe, find_chromium, started
 from tests.conftest import common_cache
 from tests.privaudit.made_audits import make_claimed, make_watched, make_writer
 

@@ -19,7 +19,7 @@ KILLED = """
 import os, signal, sys
 from importlib import import_module
 from privaudit import train
-from privaudit.federated.runs.config import make_config
+from privaudit.runs.config import make_config
 from tests.elsewhere import compute_elsewhere
 
 plain = os.fsync
@@ -42,7 +42,7 @@ make_config("promptfl")
 compute_elsewhere(setattr)
 for name in (
     "privaudit.datasets.images.digits",
-    "privaudit.federated.runs.training",
+    "privaudit.runs.training",
     "privaudit.models.tiny_clip.loading",
     "sklearn.datasets",
 ):

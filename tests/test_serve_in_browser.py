@@ -9,12 +9,19 @@ import pytest
 pytest.importorskip("uvicorn", reason="the extra [serve] is not installed")
 
 from privaudit.auditing.auditor import Auditor
-from privaudit.auditing.storage.save import save_audit
-from privaudit.federated.runs.folder.run_lock import lock_run
-from privaudit.federated.runs.folder.run_names import load_run
-from tests.chromium import Chromium, find_axe, find_chromium, started
+from privaudit.auditing.stored_audit import save_audit
+from privaudit.runs.run import load_run
+from privaudit.runs.run_folder import lock_run
+from tests.browser import (
+    TOKEN,
+    Chromium,
+    Site,
+    find_axe,
+    find_chromium,
+    serving,
+    started,
+)
 from tests.conftest import common_cache
-from tests.served import TOKEN, Site, serving
 
 pytestmark = pytest.mark.slow  # trains, attacks, and starts a browser, once
 PAGES = (

@@ -10,22 +10,20 @@ import pytest
 from typer.testing import CliRunner
 
 from privaudit import Audit, Auditor, Run, train
-from privaudit.auditing.default_attacks import TOKEN_LOSS, places
 from privaudit.auditing.parts.closeness import CLOSENESS
 from privaudit.auditing.parts.exposure import EXPOSURE
 from privaudit.auditing.parts.extraction import EXTRACTION
 from privaudit.auditing.parts.one_run import BY_SECRET, ONE_RUN
 from privaudit.auditing.parts.server_model import SERVER_MODEL
-from privaudit.auditing.storage.load import read_audit
-from privaudit.auditing.storage.restore import restore_audit
-from privaudit.auditing.storage.save import save_audit
+from privaudit.auditing.scenario import TOKEN_LOSS, places
+from privaudit.auditing.stored_audit import read_audit, restore_audit, save_audit
 from privaudit.cli.main import app
 from privaudit.cli.progress import Event
 from privaudit.datasets import sources
 from privaudit.datasets.scenes import records as scenes
-from privaudit.federated.runs.ledger import Ledger
 from privaudit.report.export import export_public, verify_card
 from privaudit.report.page import render_report
+from privaudit.runs.ledger import Ledger
 from privaudit_labs.shift.distribution_shift import measure_shift
 
 pytestmark = pytest.mark.slow

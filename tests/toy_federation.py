@@ -11,10 +11,10 @@ from torch.nn.functional import cross_entropy
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
-from privaudit.federated.federation import Federation, RoundRecord, give_away, run_round
-from privaudit.federated.trainer import TRAINERS, Reconstruction, Records, Round, Task
-from privaudit.federated.transcripts.threat_models import find_threat
-from privaudit.federated.transcripts.transcript import SERVER, Message
+from privaudit.federation.rounds import Federation, RoundRecord, give_away, run_round
+from privaudit.federation.threat_models import find_threat
+from privaudit.federation.trainer import TRAINERS, Reconstruction, Records, Round, Task
+from privaudit.federation.transcript import SERVER, Message
 from privaudit.privacy.certificate import CertifiedView, certify
 
 Shards = dict[str, Records]

@@ -1,4 +1,4 @@
-"""A language model of three linear layers: quick, causal, and easy to check."""
+"""Toy language models: small, quick, and easy to check by hand."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,19 +6,19 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
+from torch.nn.functional import normalize, one_hot
 
-from privaudit.core.streams import Stream
-from privaudit.datasets.dialogues import (
+from privaudit.core.seeds import Stream
+from privaudit.datasets.records import (
     ANSWER,
     INSTRUCTION,
     PADDING,
     PICTURE,
     Dialogue,
+    PictureTokens,
     TokenSequences,
 )
-from privaudit.datasets.picture_tokens import PictureTokens
-from privaudit.federated.trainer import Records, Task
+from privaudit.federation.trainer import Records, Task
 from privaudit.models.interfaces import Site, TunableLayer, Tuning
 
 VOCABULARY, WIDTH, PARTS, LAYERS = 11, 8, 2, 3
@@ -143,3 +143,35 @@ def toy_writing_task() -> Task:
         candidates={"client-0": 24, "client-1": 18, "client-2": 30},
         rounds=4,
     )
+
+
+@dataclass(frozen=True)
+class Parrot(ToyLanguage):
+    """Knows how some texts go on, each as long as it has been followed so far."""
+
+    memory: TokenSequences | None = None
+
+    def logits(
+        self,
+        tokens: Tensor,
+        words: TokenSequences,
+        tuning: Tuning,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        outputs = super().logits(tokens, words, tuning)
+        assert self.memory is not None
+        for own in self.memory.ids:
+            length = min(words.length, len(own) - 1)
+            follows = (words.ids[..., :length] == own[:length]).cumprod(dim=-1)
+            known = one_hot(own[1 : length + 1], VOCABULARY)
+            outputs[:, :, :length] += 20.0 * follows.unsqueeze(-1) * known
+        return outputs if positions is None else outputs[:, :, positions]
+
+
+def parrot(memory: Sequence[TokenSequences]) -> Parrot:
+    """Return one that knows these texts, all of one length."""
+    plain = toy_language()
+    ids, kinds = (
+        torch.cat([getattr(one, name) for one in memory]) for name in ("ids", "kinds")
+    )
+    return Parrot(plain.embedding, plain.layers, TokenSequences(ids, kinds))

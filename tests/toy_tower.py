@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from privaudit.core.streams import Stream
-from privaudit.datasets.dialogues import TokenSequences
+from privaudit.core.seeds import Stream
+from privaudit.datasets.records import TokenSequences
 from privaudit.models.interfaces import Head, Site, TunableLayer, Tuning
 
 HEADS = 2

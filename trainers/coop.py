@@ -7,7 +7,8 @@ from pydantic.dataclasses import dataclass
 
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.trainer import (
+from privaudit.federation.threat_models import View
+from privaudit.federation.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
@@ -16,7 +17,6 @@ from privaudit.federated.trainer import (
     Round,
     Task,
 )
-from privaudit.federated.transcripts.threat_models import View
 from privaudit.tuning.prompts.learning import LocalSgd, start_context
 
 

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.batches import Batch
-from privaudit.federated.trainer import (
+from privaudit.federation.batches import Batch
+from privaudit.federation.threat_models import View
+from privaudit.federation.trainer import (
     TRAINERS,
     ClientId,
     Reconstruction,
@@ -19,16 +20,14 @@ from privaudit.federated.trainer import (
     Signals,
     Task,
 )
-from privaudit.federated.transcripts.threat_models import View
+from privaudit.tuning.prompts.gradients import RecordLosses
 from privaudit.tuning.prompts.learning import pair_texts, start_context
-from privaudit.tuning.prompts.optimal_transport import Transport
-from privaudit.tuning.prompts.private_pairs import PrivatePairTrainer
-from privaudit.tuning.prompts.private_prompts import context_losses
-from privaudit.tuning.prompts.record_gradients import RecordLosses
-from privaudit.tuning.prompts.transported_logits import (
+from privaudit.tuning.prompts.optimal_transport import (
+    Transport,
     query_transported,
     transported_record_losses,
 )
+from privaudit.tuning.prompts.private_training import PrivatePairTrainer, context_losses
 
 
 @TRAINERS.register("dp-fedotp")

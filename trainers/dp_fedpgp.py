@@ -9,18 +9,17 @@ from torch import Tensor
 
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.batches import Batch, Penalty
-from privaudit.federated.trainer import TRAINERS, ClientId, Reconstruction, Task
-from privaudit.federated.transcripts.threat_models import View
+from privaudit.federation.batches import Batch, Penalty
+from privaudit.federation.threat_models import View
+from privaudit.federation.trainer import TRAINERS, ClientId, Reconstruction, Task
 from privaudit.tuning.prompts.contrast import (
     low_rank_start,
     personal_context,
     prompts_contrast,
 )
+from privaudit.tuning.prompts.gradients import RecordLosses
 from privaudit.tuning.prompts.learning import CONTEXT_STD, start_context
-from privaudit.tuning.prompts.private_pairs import PrivatePairTrainer
-from privaudit.tuning.prompts.private_prompts import context_losses
-from privaudit.tuning.prompts.record_gradients import RecordLosses
+from privaudit.tuning.prompts.private_training import PrivatePairTrainer, context_losses
 
 
 @TRAINERS.register("dp-fedpgp")

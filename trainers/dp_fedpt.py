@@ -11,7 +11,7 @@ from torch import Tensor
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.trainer import (
+from privaudit.federation.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
@@ -21,7 +21,7 @@ from privaudit.federated.trainer import (
     Round,
     Task,
 )
-from privaudit.federated.weighted_mean import COORDINATES
+from privaudit.federation.uploads import COORDINATES
 from privaudit.privacy.discrete_gaussian import Grid
 from privaudit.privacy.events import NoiseAt
 from privaudit.tuning.transformers.private_updates import (

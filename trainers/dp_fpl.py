@@ -15,7 +15,8 @@ from torch import Tensor
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors, numbers_in
-from privaudit.federated.trainer import (
+from privaudit.federation.threat_models import RoundSum, View
+from privaudit.federation.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
@@ -25,9 +26,8 @@ from privaudit.federated.trainer import (
     Round,
     Task,
 )
-from privaudit.federated.transcripts.threat_models import RoundSum, View
-from privaudit.privacy.budget import GaussianNoise, Mechanisms, split_budget
 from privaudit.privacy.discrete_gaussian import Grid
+from privaudit.privacy.events import GaussianNoise, Mechanisms, split_budget
 from privaudit.privacy.grid_accounting import widened_noise
 from privaudit.tuning.prompts.gradients import ContextGradients
 from privaudit.tuning.prompts.learning import CONTEXT_STD, start_context

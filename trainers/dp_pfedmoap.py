@@ -12,8 +12,9 @@ from torch import Tensor
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.tensors import Stacked, numbers_in
-from privaudit.federated.batches import Batch, Objective, epochs_of_batches
-from privaudit.federated.trainer import (
+from privaudit.federation.batches import Batch, Objective, epochs_of_batches
+from privaudit.federation.threat_models import View
+from privaudit.federation.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
@@ -23,16 +24,16 @@ from privaudit.federated.trainer import (
     Round,
     Task,
 )
-from privaudit.federated.transcripts.threat_models import View
-from privaudit.federated.transcripts.transcript import Message
-from privaudit.privacy.budget import GaussianNoise
-from privaudit.privacy.claim import Claim
+from privaudit.federation.transcript import Message
 from privaudit.privacy.clipping import clip_each, reach_of_steps
-from privaudit.privacy.events import MechanismEvent
+from privaudit.privacy.events import Claim, GaussianNoise, MechanismEvent
 from privaudit.tuning.optimiser import SETTINGS, Optimiser
-from privaudit.tuning.prompts.experts.experts import PromptExperts
-from privaudit.tuning.prompts.private_prompts import PrivateLocalTrainer, context_losses
-from privaudit.tuning.prompts.private_training import EVERY_RECORD
+from privaudit.tuning.prompts.experts import PromptExperts
+from privaudit.tuning.prompts.private_training import (
+    EVERY_RECORD,
+    PrivateLocalTrainer,
+    context_losses,
+)
 
 _FOR_AN_UPLOAD = (
     "noise by an accountant (opacus PRV or the exact Gaussian; see the certificate), "

@@ -14,8 +14,9 @@ from torch import Tensor
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors, numbers_in
-from privaudit.federated.batches import Batch, epochs_of_batches
-from privaudit.federated.trainer import (
+from privaudit.federation.batches import Batch, epochs_of_batches
+from privaudit.federation.threat_models import View
+from privaudit.federation.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
@@ -26,14 +27,15 @@ from privaudit.federated.trainer import (
     Round,
     Task,
 )
-from privaudit.federated.transcripts.threat_models import View
-from privaudit.privacy.budget import GaussianNoise
 from privaudit.privacy.clipping import reach_of_steps
-from privaudit.privacy.events import on_grid
+from privaudit.privacy.events import GaussianNoise, on_grid
 from privaudit.tuning.optimiser import ADDED, SETTINGS, Optimiser
+from privaudit.tuning.prompts.gradients import RecordLosses
 from privaudit.tuning.prompts.learning import start_context
-from privaudit.tuning.prompts.private_prompts import PrivateLocalTrainer, context_losses
-from privaudit.tuning.prompts.record_gradients import RecordLosses
+from privaudit.tuning.prompts.private_training import (
+    PrivateLocalTrainer,
+    context_losses,
+)
 
 
 @TRAINERS.register("dp-promptfl")

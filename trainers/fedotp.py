@@ -9,8 +9,9 @@ from torch import Tensor
 
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.batches import Batch
-from privaudit.federated.trainer import (
+from privaudit.federation.batches import Batch
+from privaudit.federation.threat_models import View
+from privaudit.federation.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
@@ -24,16 +25,16 @@ from privaudit.federated.trainer import (
     Signals,
     Task,
 )
-from privaudit.federated.transcripts.threat_models import View
-from privaudit.federated.weighted_mean import (
+from privaudit.federation.uploads import (
     UNTRAINED,
     apply_mean,
     last_sent,
     weighted_upload,
 )
 from privaudit.tuning.prompts.learning import LocalSgd, pair_texts, start_context
-from privaudit.tuning.prompts.optimal_transport import Stop, Transport
-from privaudit.tuning.prompts.transported_logits import (
+from privaudit.tuning.prompts.optimal_transport import (
+    Stop,
+    Transport,
     query_transported,
     transported_losses,
 )

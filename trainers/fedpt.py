@@ -2,8 +2,8 @@
 
 from pydantic.dataclasses import dataclass
 
-from privaudit.federated.trainer import TRAINERS
-from privaudit.tuning.transformers.averaged_tuning import AveragedTuner
+from privaudit.federation.trainer import TRAINERS
+from privaudit.tuning.transformers.prompt_tuning import AveragedTuner
 
 
 @TRAINERS.register("fedpt")

@@ -14,8 +14,8 @@ from torch import Tensor
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors, stack
-from privaudit.federated.batches import Batch, in_parts
-from privaudit.federated.client_statistics import (
+from privaudit.federation.batches import Batch, in_parts
+from privaudit.federation.client_statistics import (
     EMBEDDING,
     IMPROVEMENT,
     PRESENT,
@@ -24,8 +24,9 @@ from privaudit.federated.client_statistics import (
     has_records,
     parameters_of,
 )
-from privaudit.federated.on_device import computes
-from privaudit.federated.trainer import (
+from privaudit.federation.on_device import computes
+from privaudit.federation.threat_models import View
+from privaudit.federation.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
@@ -36,26 +37,23 @@ from privaudit.federated.trainer import (
     Round,
     Task,
 )
-from privaudit.federated.transcripts.threat_models import View
-from privaudit.federated.weighted_mean import UNTRAINED
+from privaudit.federation.uploads import UNTRAINED
 from privaudit.privacy.certificate import Certificate, certify
 from privaudit.privacy.discrete_gaussian import Grid
 from privaudit.privacy.events import MechanismEvent
 from privaudit.tuning.transformers.dhapa import (
+    as_batch,
+    as_cohort,
     client_weights,
+    embeddings,
+    entropies,
     find_centres,
     first_best,
     gaps_to_mean,
-    nearest_centre,
-    shares_in_groups,
-)
-from privaudit.tuning.transformers.dhapa_statistics import (
-    as_batch,
-    as_cohort,
-    embeddings,
-    entropies,
     held_out,
+    nearest_centre,
     part_of,
+    shares_in_groups,
     total,
 )
 from privaudit.tuning.transformers.objectives import objective_of

@@ -3,7 +3,7 @@
 from pydantic.dataclasses import dataclass
 
 from privaudit.core.tensors import Stacked
-from privaudit.federated.trainer import TRAINERS, Cohort, LocalResult, Round, Task
+from privaudit.federation.trainer import TRAINERS, Cohort, LocalResult, Round, Task
 from privaudit.tuning.transformers.prompt_tuning import PromptTuner
 
 

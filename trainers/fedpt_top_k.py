@@ -12,7 +12,7 @@ from torch import Tensor
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.trainer import (
+from privaudit.federation.trainer import (
     TRAINERS,
     Cohort,
     Events,
@@ -21,8 +21,8 @@ from privaudit.federated.trainer import (
     Round,
     Task,
 )
-from privaudit.federated.weighted_mean import COORDINATES
-from privaudit.privacy.budget import split_budget
+from privaudit.federation.uploads import COORDINATES
+from privaudit.privacy.events import split_budget
 from privaudit.tuning.transformers.private_updates import (
     MOVED,
     PrivateUpdates,

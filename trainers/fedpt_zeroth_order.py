@@ -13,10 +13,10 @@ from torch import Tensor
 
 from privaudit.core.devices import CPU
 from privaudit.core.errors import ConfigError
-from privaudit.core.streams import Stream
+from privaudit.core.seeds import Stream
 from privaudit.core.tensors import Stacked
-from privaudit.federated.batches import Batch, Gradients, Objective, gradients_of
-from privaudit.federated.trainer import TRAINERS, Cohort, Round, Task
+from privaudit.federation.batches import Batch, Gradients, Objective, gradients_of
+from privaudit.federation.trainer import TRAINERS, Cohort, Round, Task
 from privaudit.tuning.transformers.prompt_tuning import PromptTuner
 
 

@@ -14,7 +14,8 @@ from torch import Tensor
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.trainer import (
+from privaudit.federation.threat_models import View
+from privaudit.federation.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
@@ -25,11 +26,11 @@ from privaudit.federated.trainer import (
     Round,
     Task,
 )
-from privaudit.federated.transcripts.quantised import MOST_BITS, quantised
-from privaudit.federated.transcripts.threat_models import View
-from privaudit.federated.transcripts.transcript import Message
-from privaudit.federated.weighted_mean import (
+from privaudit.federation.transcript import Message
+from privaudit.federation.uploads import (
+    MOST_BITS,
     WEIGHT,
+    quantised,
     role_of,
     weight_in,
     weight_of,
@@ -38,8 +39,7 @@ from privaudit.federated.weighted_mean import (
 )
 from privaudit.privacy.secure_aggregation.ideal_sum import secure_sum
 from privaudit.tuning.optimiser import ADDED
-from privaudit.tuning.transformers.learning import LoraTrainer
-from privaudit.tuning.transformers.lora import factor_of
+from privaudit.tuning.transformers.lora import LoraTrainer, factor_of
 
 Factor = Literal["A", "B"]
 Shares = Mapping[str, Bool[Tensor, " k"]]

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from privaudit.federated.trainer import TRAINERS
-from privaudit.tuning.transformers.averaged_tuning import AveragedTuner
+from privaudit.federation.trainer import TRAINERS
+from privaudit.tuning.transformers.prompt_tuning import AveragedTuner
 
 
 @TRAINERS.register("full-fedavg")

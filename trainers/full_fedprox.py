@@ -7,10 +7,10 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from privaudit.core.tensors import Stacked
-from privaudit.federated.batches import Penalty
-from privaudit.federated.trainer import TRAINERS, Cohort, Round, Task
+from privaudit.federation.batches import Penalty
+from privaudit.federation.trainer import TRAINERS, Cohort, Round, Task
 from privaudit.tuning.optimiser import pull_to
-from privaudit.tuning.transformers.averaged_tuning import AveragedTuner
+from privaudit.tuning.transformers.prompt_tuning import AveragedTuner
 
 
 @TRAINERS.register("full-fedprox")

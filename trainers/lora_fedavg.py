@@ -3,7 +3,7 @@
 from pydantic.dataclasses import dataclass
 
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.trainer import (
+from privaudit.federation.trainer import (
     TRAINERS,
     Cohort,
     Events,
@@ -12,8 +12,8 @@ from privaudit.federated.trainer import (
     Round,
     Task,
 )
-from privaudit.federated.weighted_mean import apply_mean, weighted_upload
-from privaudit.tuning.transformers.learning import LoraTrainer
+from privaudit.federation.uploads import apply_mean, weighted_upload
+from privaudit.tuning.transformers.lora import LoraTrainer
 
 
 @TRAINERS.register("lora-fedavg")

@@ -4,7 +4,8 @@ from pydantic.dataclasses import dataclass
 
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.trainer import (
+from privaudit.federation.threat_models import View
+from privaudit.federation.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
@@ -15,10 +16,13 @@ from privaudit.federated.trainer import (
     Round,
     Task,
 )
-from privaudit.federated.transcripts.threat_models import View
-from privaudit.federated.weighted_mean import apply_mean, weighted_upload
-from privaudit.tuning.transformers.learning import LoraTrainer
-from privaudit.tuning.transformers.lora import chosen, factor_of, start_pairs
+from privaudit.federation.uploads import apply_mean, weighted_upload
+from privaudit.tuning.transformers.lora import (
+    LoraTrainer,
+    chosen,
+    factor_of,
+    start_pairs,
+)
 
 PRIVATE = ("A2", "B2")
 

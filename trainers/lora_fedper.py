@@ -10,7 +10,8 @@ from torch import Tensor
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.trainer import (
+from privaudit.federation.threat_models import View
+from privaudit.federation.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
@@ -21,10 +22,8 @@ from privaudit.federated.trainer import (
     Round,
     Task,
 )
-from privaudit.federated.transcripts.threat_models import View
-from privaudit.federated.weighted_mean import weighted_upload
-from privaudit.tuning.transformers.learning import LoraTrainer
-from privaudit.tuning.transformers.lora import chosen, layer_of
+from privaudit.federation.uploads import weighted_upload
+from privaudit.tuning.transformers.lora import LoraTrainer, chosen, layer_of
 
 FIRST, JOINED = "first ", "joined "
 

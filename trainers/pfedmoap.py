@@ -3,8 +3,8 @@
 from pydantic.dataclasses import dataclass
 
 from privaudit.core.tensors import Stacked
-from privaudit.federated.trainer import TRAINERS, Cohort, LocalResult, Round, Task
-from privaudit.tuning.prompts.experts.experts import PromptExperts
+from privaudit.federation.trainer import TRAINERS, Cohort, LocalResult, Round, Task
+from privaudit.tuning.prompts.experts import PromptExperts
 from privaudit.tuning.prompts.learning import LocalSgd
 
 

@@ -13,7 +13,8 @@ from torch.nn.functional import one_hot
 
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.trainer import (
+from privaudit.federation.threat_models import View
+from privaudit.federation.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
@@ -27,8 +28,7 @@ from privaudit.federated.trainer import (
     Signals,
     Task,
 )
-from privaudit.federated.transcripts.threat_models import View
-from privaudit.federated.weighted_mean import apply_mean, weighted_upload
+from privaudit.federation.uploads import apply_mean, weighted_upload
 from privaudit.tuning.prompts.learning import (
     QUERY_CHUNK,
     LocalSgd,

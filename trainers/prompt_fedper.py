@@ -12,9 +12,10 @@ from torch import Tensor
 from privaudit.core.devices import here
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.batches import Batch
-from privaudit.federated.on_device import computes
-from privaudit.federated.trainer import (
+from privaudit.federation.batches import Batch
+from privaudit.federation.on_device import computes
+from privaudit.federation.threat_models import View
+from privaudit.federation.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
@@ -25,8 +26,7 @@ from privaudit.federated.trainer import (
     Round,
     Task,
 )
-from privaudit.federated.transcripts.threat_models import View
-from privaudit.federated.weighted_mean import (
+from privaudit.federation.uploads import (
     UNTRAINED,
     apply_mean,
     last_sent,

@@ -7,7 +7,7 @@ from pydantic.dataclasses import dataclass
 
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.trainer import (
+from privaudit.federation.trainer import (
     TRAINERS,
     Cohort,
     Events,
@@ -16,7 +16,7 @@ from privaudit.federated.trainer import (
     Round,
     Task,
 )
-from privaudit.federated.weighted_mean import apply_mean, weighted_upload
+from privaudit.federation.uploads import apply_mean, weighted_upload
 from privaudit.tuning.optimiser import pull_to
 from privaudit.tuning.prompts.learning import LocalSgd, start_context
 

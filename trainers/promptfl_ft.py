@@ -10,7 +10,8 @@ from pydantic.dataclasses import dataclass
 
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.trainer import (
+from privaudit.federation.threat_models import View
+from privaudit.federation.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
@@ -21,8 +22,7 @@ from privaudit.federated.trainer import (
     Round,
     Task,
 )
-from privaudit.federated.transcripts.threat_models import View
-from privaudit.federated.weighted_mean import apply_mean, weighted_upload
+from privaudit.federation.uploads import apply_mean, weighted_upload
 from privaudit.tuning.prompts.learning import LocalSgd, start_context
 
 

@@ -8,8 +8,9 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.query import UNTUNED
-from privaudit.federated.trainer import (
+from privaudit.federation.query import UNTUNED
+from privaudit.federation.threat_models import View
+from privaudit.federation.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
@@ -21,9 +22,8 @@ from privaudit.federated.trainer import (
     Signals,
     Task,
 )
-from privaudit.federated.transcripts.threat_models import View
 from privaudit.models.interfaces import AnyTask, Tuning
-from privaudit.privacy.claim import Claim
+from privaudit.privacy.events import Claim
 from privaudit.tuning.prompts.learning import PromptTrainer
 from privaudit.tuning.transformers.lora import weight_changes
 from privaudit.tuning.transformers.objectives import objective_of

@@ -14,13 +14,19 @@ from typing import ClassVar, Protocol, TypeVar, cast, runtime_checkable
 import numpy as np
 from jaxtyping import Bool, Float
 
-from privaudit.auditing.signals.signal_cache import SignalStore
+from privaudit.auditing.signal_cache import SignalStore
 from privaudit.core.errors import AttackError
 from privaudit.core.registry import Registry
 from privaudit.core.seeds import Seeds
-from privaudit.federated.trainer import ClientId, Reconstruction, Records, Task, Trainer
-from privaudit.federated.trainer_abilities import Reconstructs
-from privaudit.federated.transcripts.threat_models import ThreatModel, View
+from privaudit.federation.threat_models import ThreatModel, View
+from privaudit.federation.trainer import (
+    ClientId,
+    Reconstruction,
+    Reconstructs,
+    Records,
+    Task,
+    Trainer,
+)
 from privaudit.models.interfaces import AnyTask as AnyTask  # for authors of attacks
 from privaudit.statistics.progress import Event, Watcher
 

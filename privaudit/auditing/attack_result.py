@@ -8,19 +8,22 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from privaudit.statistics.comparisons import Comparison
-from privaudit.statistics.curve import (
+from privaudit.statistics.estimate import Estimate, unresolved
+from privaudit.statistics.roc import (
+    Clusters,
     RocCurve,
+    advantage,
+    auroc,
+    class_averaged_success,
+    pooled_auroc,
     pooled_ranks,
     roc_curve,
+    success_rate,
     tied,
     tpr_at_fpr,
     uneven,
 )
-from privaudit.statistics.delong import Clusters
-from privaudit.statistics.estimate import Estimate, unresolved
-from privaudit.statistics.guesses import advantage, class_averaged_success, success_rate
-from privaudit.statistics.roc import auroc, pooled_auroc
-from privaudit.statistics.shadow_error import (
+from privaudit.statistics.shadow_comparison import (
     difference_with_shadow_error,
     shadow_variance,
     with_shadow_error,

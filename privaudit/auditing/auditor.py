@@ -1,53 +1,152 @@
-"""The auditor: plays a scenario's adversary on a run, and joins scores and truth."""
+"""The auditor: plays a scenario's adversary on a run, and joins scores and truth.
 
-from collections.abc import Collection, Mapping
+Whoever can compute a weaker adversary's view from its own can make that adversary's
+attacks too, and so is never worse off than it. A rebuilt client is mostly the better
+target, but not always: what all clients sum up to may tell more than a bad guess at one
+of them. So the named attacks of dominated views are made, too.
+
+What shadow models of a client say depends on no other client where they are replayed on
+what that client received. So clients can be shared out: each job keeps its clients'
+answers where the attack that follows finds them, and the attack's numbers are those of
+one process. Shadows of one client are not cut: they train stacked, and a stack of
+another size may round otherwise.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import ceil
 from typing import Any, Literal
 
 from privaudit.auditing.attack import Adversary, Target
-from privaudit.auditing.audit import Audit
-from privaudit.auditing.audit_part import audit_parts
-from privaudit.auditing.dominated_views import attack_as_weaker
+from privaudit.auditing.attack_result import AttackResult
+from privaudit.auditing.audit import Audit, recount
+from privaudit.auditing.audit_log import check_log, log_audit, logged
 from privaudit.auditing.linkage import link_targets
 from privaudit.auditing.named_attacks import (
     Attacks,
+    attack_in_place,
     check_arguments,
     check_played,
     named_attacks,
     refuse_all_members,
+    restore_attack,
+    shadows_of,
 )
 from privaudit.auditing.parts.one_run import refuse_unbounded
-from privaudit.auditing.played_scenario import PlayedScenario, store_beside
-from privaudit.auditing.query_access import answering
-from privaudit.auditing.repetition.audit_log import check_log, log_audit, logged
-from privaudit.auditing.repetition.correction import recount
-from privaudit.auditing.scenario import Scenario, find_scenario
-from privaudit.auditing.scores.audits_scores import AuditsScores
-from privaudit.auditing.shadow_models.budget import (
+from privaudit.auditing.played_scenario import (
+    PlayedScenario,
+    audit_parts,
+    refuse_unit,
+    seen_from_outside,
+    store_beside,
+    target_clients,
+)
+from privaudit.auditing.scenario import (
+    SCENARIOS,
+    Answers,
+    Scenario,
+    answering,
+    find_scenario,
+)
+from privaudit.auditing.scored_audit import AuditsScores
+from privaudit.auditing.shadow_budget import (
     LADDER,
     USUAL_SECONDS,
     ShadowBudget,
+    budget_text,
     parse_budget,
     plan_shadows,
 )
-from privaudit.auditing.signals.signal_cache import FOLDER
-from privaudit.auditing.units.whole_clients import (
-    refuse_unit,
-    seen_from_outside,
-    target_clients,
+from privaudit.auditing.signal_cache import FOLDER
+from privaudit.auditing.stored_audit import StoredAudit
+from privaudit.core.errors import (
+    AttackError,
+    UnknownNameError,
+    ViewError,
+    without_exits,
 )
-from privaudit.core.errors import AttackError, UnknownNameError, without_exits
 from privaudit.core.portable_bits import computed_with
 from privaudit.core.seeds import Seeds
-from privaudit.federated.participants import trained_clients
-from privaudit.federated.runs.folder.own_files import refuse_link
-from privaudit.federated.runs.folder.run_names import load_run
-from privaudit.federated.runs.runs import Run
-from privaudit.federated.runs.utility import Utility, measure_clients
-from privaudit.federated.trainer import ClientId
-from privaudit.federated.transcripts.threat_models import find_threat
+from privaudit.core.tensors import equal
+from privaudit.execution.jobs import Job
+from privaudit.federation.threat_models import find_threat
+from privaudit.federation.trainer import ClientId
 from privaudit.models.interfaces import OwnersModel
+from privaudit.recording.owner import chosen_owner, use_owner
+from privaudit.runs.own_files import refuse_link
+from privaudit.runs.run import Run, load_run, trained_clients
+from privaudit.runs.run_folder import refresh
+from privaudit.runs.utility import Utility, measure_clients
 from privaudit.statistics.progress import Phase, Watcher, naming, watching
+
+Place = tuple[Scenario, Adversary, list[Target]]
+
+
+def attack_as_weaker(played: PlayedScenario) -> dict[str, AttackResult]:
+    """Make the named attack of each adversary that sees less, by its name.
+
+    None is made where the server has a model of its own: attacks on that one show what
+    all clients sum up to.
+    """
+    results: dict[str, AttackResult] = {}
+    if played.run.own_model is not None:
+        return results
+    for weaker, less, weaker_targets in as_weaker(
+        played.scenario, played.adversary, played.targets
+    ):
+        attack, made = next(iter(weaker.attacks.items()))
+        name = attack_in_place(attack, weaker.name)
+        made_before = len(played.results) + len(results)
+        less.tell(Phase("", "attack", name, made_before, made_before + 1))
+        results[name] = played.attack_once(name, made, less, weaker_targets)
+    return results
+
+
+def as_weaker(
+    scenario: Scenario, adversary: Adversary, targets: Sequence[Target]
+) -> Iterator[Place]:
+    """Yield each weaker scenario, with what this adversary then is and attacks.
+
+    Its views are computed from ``adversary.view`` alone. Left out is what shows the
+    same models again, answering alike, and views that a run's trainer does not allow.
+    The targets stay the same clients, asked about the same candidates.
+    """
+    seen: list[tuple[Answers, Sequence[Target]]] = [(scenario.answers, targets)]
+    kind = adversary.task.kind
+    for name in scenario.dominates:
+        weaker = SCENARIOS.find(name)().without_shadows().for_task(kind)
+        if weaker.answers == "labels" and kind == "generation":
+            continue
+        try:
+            less, weaker_targets = _in_place_of(weaker, adversary, targets)
+        except ViewError:
+            continue
+        if not any(weaker.answers == a and _alike(weaker_targets, t) for a, t in seen):
+            seen.append((weaker.answers, weaker_targets))
+            yield weaker, less, weaker_targets
+
+
+def _in_place_of(
+    weaker: Scenario, adversary: Adversary, targets: Sequence[Target]
+) -> tuple[Adversary, list[Target]]:
+    threat = find_threat(weaker.threat)
+    less = replace(
+        adversary,
+        trainer=answering(adversary.trainer, weaker.answers, adversary.task.kind),
+        threat=threat,
+        view=threat(adversary.view.messages),
+        store=None,  # no shadow model is trained here
+    )
+    reconstructed = [
+        replace(t, reconstructed=less.reconstruct(t.client)) for t in targets
+    ]
+    return less, link_targets(less, reconstructed)
+
+
+def _alike(some: Sequence[Target], others: Sequence[Target]) -> bool:
+    """Say whether the same was rebuilt of every client."""
+    pairs = zip(some, others, strict=True)
+    return all(equal(a.reconstructed.model, b.reconstructed.model) for a, b in pairs)
 
 
 class Auditor(AuditsScores):
@@ -270,3 +369,126 @@ class Auditor(AuditsScores):
             for client in whom
         ]
         return adversary, link_targets(adversary, targets)
+
+
+def attack_again(
+    stored: StoredAudit, run: Run, watcher: Watcher | None = None
+) -> Audit:
+    """Attack a run as a stored audit was made, which no log counts."""
+    asked = asked_again(stored)
+    return Auditor(run).attack(
+        stored.scenario, **asked, watcher=watcher, is_logged=False
+    )
+
+
+def asked_again(stored: StoredAudit) -> dict[str, Any]:
+    """Return the arguments that give the same audit again.
+
+    Raises:
+        UnknownNameError: The scenario or an attack is not installed.
+        PluginError: It is another package's, and cannot be imported.
+        ConfigError: An attack was an object of somebody's own.
+    """
+    own_attacks = SCENARIOS.find(stored.scenario)().attacks
+    settings = {name: stored.leak(name)["settings"] for name in stored.attacks}
+    counts = [
+        shadows_of(text) for name, text in settings.items() if name in own_attacks
+    ]
+    shadows = next((count for count in counts if count is not None), 0)
+    named = {
+        name: restore_attack(name, settings[name])
+        for name in stored.contents["leaks"]
+        if name not in own_attacks and " as " not in name
+    }
+    budget = stored.contents.get("budget")
+    return {
+        "attacks": named,
+        "clients": _attacked(stored),
+        "shadows": None if budget else shadows,
+        "budget": budget_text(float(budget["seconds"])) if budget else None,
+        "seed": stored.contents.get("seed", 0),
+    }
+
+
+def _attacked(stored: StoredAudit) -> int | Literal["all"]:
+    """Return how many clients shadow models were trained for: the fewest attacked."""
+    counts = [len(stored.clients(attack)) for attack in stored.attacks]
+    threat = stored.contents.get("threat", "server")
+    everyone = trained_clients(stored.run, threat)
+    return "all" if min(counts) == len(everyone) else min(counts)
+
+
+CLIENTS = 8  # of a job at most, and of a run that needs none
+LEAST_JOBS = 5  # of a run: the first may run alone, and two processes share the others
+MOST_JOBS = 1000  # of a run: with more clients, jobs have more of them
+
+
+def shadow_jobs(
+    run: Run, scenario: str, asked: Mapping[str, Any], owner: str | None = None
+) -> list[Job[None]]:
+    """Return jobs that train the shadow models of an attack; none where nothing is won.
+
+    That is where one job would do, or where whole federations are trained, in which all
+    targets are together. Where the run was trained elsewhere, ``owner`` says where its
+    owner is from.
+    """
+    most = run.config.clients if asked["clients"] == "all" else asked["clients"]
+    if most <= CLIENTS or asked["shadows"] == 0:
+        return []
+    check_log(run)  # before anything is trained
+    clients, shadows = _clients(load_run(run.path), scenario, asked, owner)
+    asked = {**asked, "shadows": shadows, "budget": None}
+    size = max(1, min(CLIENTS, ceil(len(clients) / LEAST_JOBS)))
+    size = max(size, ceil(len(clients) / MOST_JOBS))
+    parts = [clients[n : n + size] for n in range(0, len(clients), size)]
+    if len(parts) < 2:
+        return []
+    return [
+        Job(
+            f"shadow models {number} of {len(parts)}, {scenario}, {run.name}",
+            train_shadows,
+            (run, scenario, asked, part, owner),
+            run.name,
+        )
+        for number, part in enumerate(parts, start=1)
+    ]
+
+
+def _clients(
+    run: Run, scenario: str, asked: Mapping[str, Any], owner: str | None
+) -> tuple[list[ClientId], int]:
+    """Return whom shadow models can be trained for apart from each other, and how many."""
+    with use_owner(None if chosen_owner() else owner):
+        plan, adversary, targets, paid = Auditor(run).resolve(scenario, **asked)
+        if not any(attack.trains_shadows for attack in plan.attacks.values()):
+            return [], 0
+    shadows = paid.shadows if paid else asked["shadows"] or 0
+    names = [target.client for target in targets]
+    is_apart = bool(adversary.view.messages) and adversary.store is not None
+    for target in targets:
+        is_apart &= adversary.view.sees_updates_of(target.client)
+        is_apart &= not target.reconstructed.suspects
+    if not is_apart:
+        return [], shadows
+    return (names if asked["clients"] == "all" else names[: asked["clients"]]), shadows
+
+
+def train_shadows(
+    run: Run,
+    scenario: str,
+    asked: Mapping[str, Any],
+    clients: Sequence[ClientId],
+    owner: str | None,
+    watcher: Watcher | None = None,
+) -> None:
+    """Train some clients' shadow models, and keep what they say beside the run."""
+    refresh(run.path)  # on another machine it was never read
+    with use_owner(None if chosen_owner() else owner):
+        auditor = Auditor(run)
+        plan = auditor.plan(scenario, asked["attacks"], asked["shadows"])
+        adversary, targets = auditor.prepare(
+            plan, seed=asked["seed"], watcher=watcher, only=clients
+        )
+        for attack in plan.attacks.values():
+            if attack.trains_shadows:
+                attack(adversary, targets)

@@ -4,23 +4,17 @@ What is needed of a model is what it says of records of which some, by a fair co
 trained on. :meth:`privaudit.auditing.auditor.Auditor.from_scores` does the rest.
 """
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from scipy.special import expit
+from torch import Tensor
 
-from privaudit.auditing.model_outputs import (
-    Array,
-    Outputs,
-    as_array,
-    as_logits,
-    as_tensor,
-)
-from privaudit.auditing.signals.signals import SignalTable, class_signals
+from privaudit.auditing.signals import SignalTable, class_signals
 from privaudit.core.errors import AttackError, ConfigError, UnknownNameError
-from privaudit.datasets.dialogues import ANSWER, INSTRUCTION, PADDING, TokenSequences
+from privaudit.datasets.records import ANSWER, INSTRUCTION, PADDING, TokenSequences
 from privaudit.models.token_table import TokenTable, token_signals
 from privaudit.statistics.shadow_comparison import (
     USUAL_A,
@@ -30,6 +24,65 @@ from privaudit.statistics.shadow_comparison import (
     offline_scores,
     online_scores,
 )
+
+Array = np.ndarray | Tensor
+Outputs = Literal["logits", "probabilities"]
+
+ROUNDED = 0.01  # of a sum over classes: half precision, and five digits of a file
+
+
+def as_tensor(values: Any) -> Shaped[Tensor, "..."]:
+    """Return an array, a tensor on any device, or a list, as a tensor on the CPU."""
+    tensor = values if isinstance(values, Tensor) else torch.as_tensor(np.array(values))
+    return tensor.detach().cpu()
+
+
+def as_array(values: Any) -> Shaped[np.ndarray, "..."]:
+    """Return a tensor on any device and of any type, or a list, as an array."""
+    if not isinstance(values, Tensor):
+        return np.asarray(values)
+    tensor = values.detach().cpu()
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def as_logits(values: Any, outputs: Outputs) -> Float[Tensor, "..."]:
+    """Return logits: as they are, or the logarithms of probabilities.
+
+    Raises:
+        UnknownNameError: ``outputs`` is neither.
+        ConfigError: They are not finite, or not what ``outputs`` says: the softmax of
+            probabilities would be taken, and hardly tells members from others.
+    """
+    if outputs not in get_args(Outputs):
+        raise UnknownNameError("kind of outputs", outputs, get_args(Outputs))
+    tensor = as_tensor(values)
+    tensor = tensor if tensor.is_floating_point() else tensor.double()
+    if bool(tensor.isnan().any()) or bool((tensor == torch.inf).any()):
+        raise ConfigError(
+            "The model's outputs hold NaN or infinity. Look for an overflow, and "
+            "compute them in float32."
+        )
+    likely = _are_probabilities(tensor)
+    if outputs == "logits" and likely:
+        raise ConfigError(
+            "Logits were expected, but these look like probabilities: every row is in "
+            "[0, 1] and sums to 1. Give the values before the softmax, or set "
+            'outputs="probabilities". If they are logits, add 1 to all of them, which '
+            "changes no probability."
+        )
+    if outputs == "probabilities" and not likely:
+        raise ConfigError(
+            'outputs="probabilities" was said, and there are rows that do not lie in '
+            '[0, 1] or do not sum to 1. Leave it out for logits, or say "logits".'
+        )
+    return tensor.double().log() if outputs == "probabilities" else tensor
+
+
+def _are_probabilities(values: Float[Tensor, "... classes"]) -> bool:
+    if not values.ndim or not values.numel() or values.min() < 0 or values.max() > 1:
+        return False
+    return bool(((values.double().sum(dim=-1) - 1).abs() <= ROUNDED).all())
+
 
 ShadowAttack = Literal["lira", "lira-offline", "rmia", "rmia-offline"]
 SignalScale = Literal["log-odds", "log-likelihood"]
@@ -94,7 +147,7 @@ def tokens_of_logits(
 ) -> TokenTable:
     """Return what a causal language model says of texts, token by token.
 
-    :mod:`privaudit.auditing.signals.token_scores` makes one score per text of it, with
+    :mod:`privaudit.auditing.signals` makes one score per text of it, with
     "description" for the part that labels name. The mean log-likelihood is minus the loss that
     transformers gives for the same labels.
 
@@ -109,7 +162,7 @@ def tokens_of_logits(
             first, which nothing foresees, or the outputs are not what ``outputs`` says.
 
     Example:
-        >>> from privaudit.auditing.signals.token_scores import mean_log_likelihood
+        >>> from privaudit.auditing.signals import mean_log_likelihood
         >>> table = tokens_of_logits(torch.zeros(1, 3, 4), torch.tensor([[0, 2, 3]]))
         >>> mean_log_likelihood(table, "description").exp()
         tensor([0.2500], dtype=torch.float64)

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from privaudit.auditing.attack import Adversary, Target
-from privaudit.auditing.signals.signals import measure_signals
-from privaudit.federated.trainer import Reconstruction, Records, Task, Trainer
+from privaudit.auditing.signals import measure_signals
+from privaudit.federation.trainer import Reconstruction, Records, Task, Trainer
 
 
 def link(

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from privaudit.auditing.attack import ATTACKS, Attack
 from privaudit.auditing.scenario import Scenario, find_scenario
-from privaudit.auditing.shadow_models.budget import parse_budget
+from privaudit.auditing.shadow_budget import parse_budget
 from privaudit.core.errors import (
     AttackError,
     ConfigError,
@@ -29,8 +29,8 @@ from privaudit.core.parameters import (
     refuse_incomplete,
 )
 from privaudit.core.registry import first_line
-from privaudit.federated.runs.config import RunConfig
 from privaudit.models.interfaces import AnyTask
+from privaudit.runs.config import RunConfig
 
 Attacks = Sequence[str] | Mapping[str, Attack]
 _EXAMPLE = "lira:mode=offline"

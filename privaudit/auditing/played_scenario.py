@@ -1,9 +1,29 @@
-"""A scenario as it was played on a run: attacks are made, and scores meet the truth."""
+"""A scenario as it was played on a run, and the interface of the parts that an audit adds.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+Attacks are made, and scores meet the truth: of records, of groups that share a coin, or
+of whole clients. Did a client take part at all? A coin for each client decides, before
+training, whether it takes part with all of its candidates or not at all, so that both
+kinds come from one distribution. The adversary has the model that comes of it, and sample
+records of every client, of both kinds. A client's score is the mean of its records'
+scores; the client counts once. Who sees single messages, or who gets a model of a
+client's own, knows who took part: there is nothing to ask. So the adversary is an
+outsider with the one model that all release.
+
+Beside what its attacks found, an audit holds parts: what single rounds tell, what one
+run shows about epsilon, and so on. Each is a file in :mod:`privaudit.auditing.parts`,
+which registers its part here; none is named anywhere else. The parts are computed after
+the attacks, stored in audit.json, read back from there, and shown in the report.
+
+Source: whole clients as in Kandpal et al., "User inference attacks on large language
+models", EMNLP 2024, which tests a user's mean statistic on fresh samples of the user;
+there log-likelihood ratios against a reference model, here what a scenario's attacks
+score.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
-from typing import Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -13,12 +33,61 @@ from privaudit.auditing.attack import Adversary, Attack, Scores, Target
 from privaudit.auditing.attack_result import AttackResult, ClientScores, evaluate_scores
 from privaudit.auditing.named_attacks import package_of
 from privaudit.auditing.scenario import Scenario
-from privaudit.auditing.signals.signal_cache import FOLDER, SignalStore
-from privaudit.auditing.units.whole_clients import all_candidates
-from privaudit.core.errors import AttackError
+from privaudit.auditing.signal_cache import FOLDER, SignalStore
+from privaudit.core.errors import AttackError, ConfigError, shown
+from privaudit.core.parameters import from_plain, to_plain
 from privaudit.core.portable_bits import computed_with
-from privaudit.federated.runs.runs import Run
+from privaudit.core.registry import Registry
+from privaudit.federation.threat_models import EVERYBODY, without_names
+from privaudit.federation.trainer import Reconstruction
+from privaudit.runs.run import Run
 from privaudit.statistics.progress import Phase
+
+
+def refuse_unit(run: Run, scenario: Scenario) -> None:
+    """Refuse a question about clients or records that no coin was tossed for."""
+    by_client = run.config.members == "clients"
+    if scenario.unit == "client" and not by_client:
+        raise AttackError(
+            f"{scenario.name} asks which clients took part, and no coin decided that in "
+            f"{run.name}: all of its clients are in. Train with --members clients."
+        )
+    if scenario.unit == "record" and by_client:
+        raise AttackError(
+            f"{scenario.name} asks about records, and in {run.name} a coin decided for "
+            "whole clients: each has members or non-members, and no record can be "
+            "compared with others of its client. Use --scenario client-membership."
+        )
+
+
+def all_candidates(run: Run) -> Int[np.ndarray, " candidates"]:
+    """Return the positions of all clients' candidates, whether they took part or not."""
+    return np.flatnonzero(run.population.split.owner >= 0)
+
+
+def seen_from_outside(adversary: Adversary, run: str) -> Adversary:
+    """Return an adversary who has the released model, and not from whom.
+
+    Raises:
+        AttackError: Nothing was released, or clients released models of their own.
+    """
+    view = without_names(adversary.view)
+    count = len(view.messages)
+    if count != 1:
+        what = f"{count} models that differ" if count else "no model"
+        raise AttackError(
+            f"Who took part in {run} was asked, and its clients released {what}: the "
+            "question is what one model that all share tells. Train with a method "
+            "that averages, such as promptfl, and release it (--publish)."
+        )
+    return replace(adversary, view=view)
+
+
+def target_clients(adversary: Adversary, run: Run) -> list[Target]:
+    """Return the one target: the released model, and sample records of every client."""
+    model = adversary.view.release_of(EVERYBODY).tensors
+    candidates = run.population.pick(all_candidates(run))
+    return [Target(EVERYBODY, Reconstruction(model), candidates)]
 
 
 @dataclass(frozen=True)
@@ -194,3 +263,95 @@ def store_beside(run: Run, threat: Sequence[str], seed: int) -> SignalStore | No
             "computed": {**computed_with(), "threads": torch.get_num_threads()},
         },
     )
+
+
+R = TypeVar("R", covariant=True)
+LATER = 100  # parts that came after the first version of audit.json
+OWN_KEYS = frozenset(
+    {
+        "run", "scenario", "question", "threat", "clients", "seed", "budget", "computed",
+        "config", "privacy", "reconstruction", "utility", "leaks",
+    }
+)  # fmt: skip
+"""What an audit itself writes into audit.json, and no part may."""
+
+
+@dataclass(frozen=True)
+class AuditPart(Generic[R]):
+    """One kind of result that an audit may hold beside its attacks.
+
+    Whoever makes one enters it into the list.
+
+    Attributes:
+        name: In :attr:`privaudit.auditing.audit.Audit.parts`; that of its module.
+        kind: The type of a result: dataclasses, estimates, numbers, texts, and tuples
+            and mappings of them. pydantic writes and reads it by its fields.
+        applies: Whether a scenario that was played has this part.
+        compute: Returns the result where the part applies.
+        nothing: The result where it does not.
+        title: Heads the part in the report.
+        key: In audit.json; by default the name.
+        place: Among the parts of the first version of audit.json, which always has
+            their keys. Later ones come last, and have a key only where they apply.
+        scores: Before the names of attacks in scores.npz, for a part whose result is a
+            mapping of attack results: scores are kept, and figures made from them anew.
+    """
+
+    name: str
+    kind: Any
+    applies: Callable[[PlayedScenario], bool]
+    compute: Callable[[PlayedScenario], R]
+    nothing: R
+    title: str
+    key: str = ""
+    place: int = LATER
+    scores: str = ""
+
+    def __post_init__(self) -> None:
+        if self.entry in OWN_KEYS:
+            raise ConfigError(
+                f"The audit part {shown(self.name)} writes {shown(self.entry)} of "
+                "audit.json, which is the audit's own. Give it a key of its own."
+            )
+        PARTS.register(self.name)(self)
+
+    @property
+    def entry(self) -> str:
+        """The key in audit.json."""
+        return self.key or self.name
+
+    def scored(self, result: Any) -> dict[str, Any]:
+        """Return what a result, or its entry, holds of attacks, as scores.npz names them."""
+        return (
+            {f"{self.scores}{n}": r for n, r in result.items()} if self.scores else {}
+        )
+
+    def to_json(self, result: Any) -> Any:
+        """Return a result as audit.json holds it."""
+        if self.scores:
+            return {name: one.to_dict() for name, one in result.items()}
+        return to_plain(self.kind, result)
+
+    def from_json(self, entry: Any, scored: Mapping[str, AttackResult]) -> Any:
+        """Return the result that :meth:`to_json` wrote; attacks go by their names in scores.npz.
+
+        Raises:
+            ValueError: The entry is damaged, or of another version.
+        """
+        if self.scores:
+            return {name: scored[f"{self.scores}{name}"] for name in entry}
+        return from_plain(self.kind, entry)
+
+
+PARTS: Registry[AuditPart[Any]] = Registry("audit part", "privaudit.auditing.parts")
+
+
+def audit_parts() -> list[AuditPart[Any]]:
+    """Return all parts in their order."""
+    return sorted(PARTS.usable().values(), key=lambda p: (p.place, p.name))
+
+
+def stored_parts(found: Iterable[str]) -> list[AuditPart[Any]]:
+    """Return the parts that an audit.json holds, by the names or keys of those found."""
+    names = set(found)
+    return [p for p in audit_parts() if p.place < LATER or {p.name, p.entry} & names]

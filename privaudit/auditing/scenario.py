@@ -1,21 +1,76 @@
-"""The scenario interface, and the names of all scenarios.
+"""The scenario interface, the names of all scenarios, and the attacks that most share.
 
 A scenario says who looks on and what is tried. Its first attack is the one that the
 verdict is about: it was named before any score was seen, so no best of several is
-reported as if it had been the only one.
+reported as if it had been the only one. It also says what models answer when they are
+asked: probabilities, or labels alone.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
-from typing import Literal
+from math import inf
+from typing import Any, Literal
 
-from privaudit.auditing.attack import AppliesToSome, Attack
-from privaudit.auditing.query_access import Answers
+import torch
+from torch import Tensor
+
+from privaudit.auditing.attack import ATTACKS, AppliesToSome, Attack
 from privaudit.core.errors import AttackError, ConfigError
 from privaudit.core.registry import Registry
-from privaudit.federated.trainer import Task, Trainer
+from privaudit.core.tensors import Stacked
+from privaudit.federation.trainer import Records, Signal, Signals, Task, Trainer
 from privaudit.models.interfaces import TaskKind
 from privaudit.recording.origins.scores import SCORES
+
+Answers = Literal["probabilities", "labels"]
+SURE = 0.9  # what a bare label is taken to mean: any number that is not all or nothing
+
+
+def answering(trainer: Trainer, answers: Answers, kind: TaskKind) -> Trainer:
+    """Return the method with models of a kind that answer no more than that.
+
+    Shadow models answer alike, so an attack learns what bare labels tell, too.
+
+    Raises:
+        AttackError: Its models answer in words, and a label was asked for.
+    """
+    if answers == "probabilities":
+        return trainer
+    if kind == "generation":
+        raise AttackError(
+            "Labels alone were asked of generative models. Use the scenario "
+            "prompt-release for them."
+        )
+    labels_only = copy(trainer)
+    mixed = type("LabelsOnly", (_LabelsOnly, type(trainer)), {})
+    object.__setattr__(labels_only, "__class__", mixed)
+    return labels_only
+
+
+class _LabelsOnly:
+    """A trainer's base whose models say which class is likeliest, and nothing else."""
+
+    def query(
+        self: Any,
+        task: Task,
+        models: Stacked,
+        records: Records,
+        want: frozenset[Signal] = frozenset({"log_probabilities"}),
+    ) -> Iterator[Signals]:
+        """Yield log-probabilities that tell the likeliest class only."""
+        for signals in super().query(task, models, records, want):  # type: ignore[misc]
+            yield {"log_probabilities": _bare(signals["log_probabilities"])}
+
+
+def _bare(logs: Tensor) -> Tensor:
+    """Return ``SURE`` for the likeliest class, and the rest shared by all others."""
+    classes = logs.shape[-1]
+    rest = (1 - SURE) / max(classes - 1, 1)
+    answer = torch.full_like(logs, rest).log()
+    best = logs.argmax(dim=-1, keepdim=True)
+    return answer.scatter(-1, best, float(torch.tensor(SURE).log()))
+
 
 MASKED = (
     "Uploads are masked, so there is no single one to reconstruct a client's model "
@@ -30,7 +85,7 @@ class Scenario:
     Attributes:
         name: As registered.
         question: What is asked, in one sentence.
-        threat: A threat model by name, see :mod:`privaudit.federated.transcripts.threat_models`.
+        threat: A threat model by name, see :mod:`privaudit.federation.threat_models`.
         attacks: By name; the first one that can read a run's models carries the
             verdict.
         by_round: Whether it is asked when it leaked, and whose a record is.
@@ -165,3 +220,84 @@ def find_scenario(scenario: str | Scenario, shadows: int) -> Scenario:
         )
     plan = SCENARIOS.find(scenario)(shadows=shadows or 5)
     return plan if shadows else plan.without_shadows()
+
+
+SLICES = ("image", "description")
+SHARES = (0, 10, 100)
+ALPHAS = (0.5, 1.0, 2.0, inf)
+TOKEN_LOSS = "token-loss"
+ON_TOKENS = (
+    "max-renyi",
+    "min-k",
+    "min-k-plus-plus",
+    "mod-renyi",
+    "max-prob-gap",
+    "perplexity-zlib",
+)
+
+
+@dataclass(frozen=True)
+class GridCell:
+    """One cell of the grid.
+
+    Attributes:
+        share: K in percent.
+        alpha: The order of the entropy.
+    """
+
+    slice: str
+    share: int
+    alpha: float
+
+    @property
+    def order(self) -> str:
+        """The order as it is written."""
+        return {0.5: "½", inf: "∞"}.get(self.alpha, f"{self.alpha:g}")
+
+    @property
+    def attack(self) -> str:
+        """The name of its attack."""
+        return f"max-renyi {self.slice} {self.share} % order {self.order}"
+
+
+def places() -> list[GridCell]:
+    """Return the grid of Table 4 of FedRand, for all orders of the entropy."""
+    return [GridCell(s, k, a) for s in SLICES for k in SHARES for a in ALPHAS]
+
+
+def token_attacks() -> dict[str, Attack]:
+    """Return the attacks on texts by name; the first one is the cheap one.
+
+    That is the likelihood of people's own words, as the loss is for classifiers.
+    MaxRényi does not look at them: it is there to be compared with what is published.
+    """
+    attacks: dict[str, Attack] = {
+        name: ATTACKS.find(name)() for name in (TOKEN_LOSS, *ON_TOKENS)
+    }
+    make = ATTACKS.find("max-renyi")
+    return attacks | {
+        place.attack: make(slice=place.slice, share=place.share, alpha=place.alpha)
+        for place in places()
+    }
+
+
+NAMED = "rmia"
+LOSS = "loss-threshold"
+ON_SHADOWS = ("lira", "shadow")
+OTHERS = ("confidence", "modified-entropy", "entropy")
+
+
+def model_attacks(shadows: int) -> dict[str, Attack]:
+    """Return the attacks by name; the first one carries the verdict.
+
+    RMIA was named on runs of other seeds (docs/decisions/0012-headline.md). Without
+    shadow models it is left out, and the loss threshold, which needs nothing of the
+    adversary's own, is the first; on models that write, the token loss.
+    """
+    return {
+        NAMED: ATTACKS.find(NAMED)(shadows=shadows),
+        LOSS: ATTACKS.find(LOSS)(),
+        **token_attacks(),
+        **{name: ATTACKS.find(name)(shadows=shadows) for name in ON_SHADOWS},
+        **{name: ATTACKS.find(name)() for name in OTHERS},
+    }

@@ -12,12 +12,11 @@ from pydantic import ConfigDict, TypeAdapter, create_model
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from privaudit.checks.gate.guarantees import Stated
-from privaudit.checks.lint.finding import Finding
+from privaudit.checks.lint.evidence import Finding
 from privaudit.checks.plugin_trial import Trial
 from privaudit.core.errors import UnknownNameError
 from privaudit.evaluation.card import Card
-from privaudit.evaluation.tradeoff.cells import SweepCell, SweepPoint
-from privaudit.evaluation.tradeoff.selection_cost import SearchCost
+from privaudit.evaluation.tradeoff.result import SearchCost, SweepCell, SweepPoint
 from privaudit.report.export.verify import Mismatch
 from privaudit.statistics.claim import ClaimVerdict
 from privaudit.statistics.dominance import Domination, Margins

@@ -18,23 +18,17 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from privaudit.cli.commands.attack import attack, scores
-from privaudit.cli.commands.claim import claim
-from privaudit.cli.commands.compare import compare
+from privaudit.cli.commands.claim import claim, lint
+from privaudit.cli.commands.compare import compare, tradeoff
+from privaudit.cli.commands.export import app as key_app
 from privaudit.cli.commands.export import export, verify
-from privaudit.cli.commands.gate import gate
-from privaudit.cli.commands.lint import lint
-from privaudit.cli.commands.recording import import_recording, split
-from privaudit.cli.commands.report import figure, report
-from privaudit.cli.commands.tradeoff import tradeoff
-from privaudit.cli.commands.train import train
+from privaudit.cli.commands.gate import gate, plan
+from privaudit.cli.commands.report import figure, report, serve
+from privaudit.cli.commands.train import import_recording, split, train
 from privaudit.cli.completion import run_to_its_end
-from privaudit.cli.key import app as key_app
 from privaudit.cli.options import with_computing, with_owner, with_trust
-from privaudit.cli.plan import plan
 from privaudit.cli.plugins import installed_commands, load_command
 from privaudit.cli.printing import show, with_json
-from privaudit.cli.serve.command import serve
-from privaudit.core.bounded_files import REASONS, reason_of
 from privaudit.core.errors import (
     ConfigError,
     PrivauditError,
@@ -44,6 +38,7 @@ from privaudit.core.errors import (
     shown,
     without_exits,
 )
+from privaudit.core.limits import REASONS, reason_of
 
 _AGAIN: Mapping[str | None, str] = {
     "train": "Finished rounds are kept: add --resume to the same command to continue.",
@@ -161,7 +156,7 @@ def show_status(
 ) -> None:
     """Show sweeps and runs: how far they are, who trains them, and what failed."""
     from privaudit.cli.status import lines_of, read_status
-    from privaudit.federated.runs.folder.run_names import runs_folder, shared_place
+    from privaudit.runs.run import runs_folder, shared_place
 
     folder = runs_folder(runs)
     status = read_status(folder)
@@ -171,7 +166,7 @@ def show_status(
 
 def doctor() -> None:
     """Show what is installed, and which device, data sets and models are found."""
-    from privaudit.cli.doctor import findings
+    from privaudit.cli.list import findings
 
     found = [*findings()]
     text = "\n".join(f"{name:20} {finding}" for name, finding in found)

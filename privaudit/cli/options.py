@@ -1,6 +1,7 @@
-"""The options of the command line, and what their texts mean.
+"""Options of the command line: what their texts mean, and which places they may name.
 
-Nothing here imports torch or numpy.
+What a command writes where its user says is refused before it computes. Nothing here
+imports torch or numpy.
 """
 
 import inspect
@@ -13,7 +14,57 @@ from pydantic.fields import FieldInfo
 
 from privaudit.core.errors import ConfigError, PrivauditError
 from privaudit.core.parameters import parse_pairs, parse_spec
-from privaudit.federated.runs.fields import PATH, RunFields
+from privaudit.runs.fields import PATH, RunFields
+
+
+def file(text: str | Path) -> Path:
+    """Return a file that is to be written.
+
+    Raises:
+        PrivauditError: It is no place for an output.
+    """
+    from privaudit.runs.own_files import check_file
+
+    path = _here(text)
+    check_file(path)
+    return path
+
+
+def folder(text: str | Path) -> Path:
+    """Return a folder for what is to be written.
+
+    Raises:
+        PrivauditError: It is no place for outputs.
+    """
+    from privaudit.runs.own_files import check_folder
+
+    return check_folder(_here(text))
+
+
+def file_option(text: str) -> Any:
+    """Return the option of a file that a command writes, with its help."""
+    return typer.Option(parser=file, metavar="PATH", help=text)
+
+
+def folder_option(text: str) -> Any:
+    """Return the option of a folder that a command writes into, with its help."""
+    return typer.Option(parser=folder, metavar="PATH", help=text)
+
+
+file_argument: Any = typer.Argument(
+    parser=file, metavar="PATH", help="The file to write."
+)
+
+
+def _here(text: str | Path) -> Path:
+    """Return what a path or a ``file://`` names on this machine."""
+    from privaudit.runs.store import local_path
+
+    try:
+        return local_path(text)
+    except ConfigError as error:  # as one line; of a ValueError Typer makes a box
+        raise PrivauditError(str(error)) from None
+
 
 Read = TypeVar("Read")
 MOST_SEED = 2**63 - 1
@@ -58,7 +109,7 @@ def _folder(text: str) -> Path:
     """Return the folder of runs that a path or a URL names."""
     if ":" not in text:
         return Path(text)
-    from privaudit.federated.runs.folder.run_names import runs_folder
+    from privaudit.runs.run import runs_folder
 
     try:
         return runs_folder(text)
@@ -72,7 +123,7 @@ def check_kept(runs: Path | None) -> None:
     Raises:
         ConfigError: It is at ``memory://``.
     """
-    from privaudit.federated.runs.folder.run_names import runs_folder, shared_place
+    from privaudit.runs.run import runs_folder, shared_place
 
     place = str(shared_place(runs_folder(runs)))
     if place.startswith("memory:"):
@@ -236,8 +287,7 @@ def with_computing(command: Callable[..., None]) -> Callable[..., None]:
         bits: str | None = None,
         **named: Any,
     ) -> None:
-        from privaudit.core.devices import use_device
-        from privaudit.core.memory import use_checkpointing, use_memory
+        from privaudit.core.devices import use_checkpointing, use_device, use_memory
         from privaudit.core.portable_bits import warn_unless_held
         from privaudit.models import remote_code
 

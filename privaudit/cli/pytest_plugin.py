@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from privaudit.auditing.audit import Audit
     from privaudit.checks.gate.checks import GateCheck
     from privaudit.evaluation.metric import Metric
-    from privaudit.federated.runs.runs import Run
+    from privaudit.runs.run import Run
 
 MARKER = "privacy"
 _HELP = (
@@ -202,8 +202,7 @@ def _lenient(config: pytest.Config, limit: MarkerLimit) -> str:
 
 
 def _check(found: "Audit", limit: MarkerLimit) -> "GateCheck":
-    from privaudit.checks.gate.checks import judge
-    from privaudit.checks.gate.questions import as_sampled, limited
+    from privaudit.checks.gate.checks import as_sampled, judge, limited
     from privaudit.core.errors import ConfigError
     from privaudit.evaluation.metric import METRICS
 
@@ -230,7 +229,7 @@ def _measured(
 ) -> tuple[str, Any]:
     """Return what a metric is of, and the scores that it measures."""
     from privaudit.core.errors import UnknownNameError
-    from privaudit.evaluation.compare.comparable import score_tests
+    from privaudit.evaluation.compare.measured import score_tests
 
     if metric.side == "use":
         tests = score_tests(found.run)
@@ -316,8 +315,8 @@ def _attack(config: pytest.Config, asked: AuditArguments) -> "Audit":
 def _run(config: pytest.Config, asked: AuditArguments) -> "Run":
     from privaudit.core.errors import ConfigError
     from privaudit.core.parameters import parse_pairs
-    from privaudit.federated.runs.folder.run_names import load_run
-    from privaudit.federated.runs.training import train
+    from privaudit.runs.run import load_run
+    from privaudit.runs.training import train
 
     folder: str = config.getini("privaudit_runs")
     if asked.run:

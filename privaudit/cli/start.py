@@ -66,8 +66,8 @@ def _computed(folder: Path, name: str | None) -> tuple[Bits | None, int | None]:
     """Return what a run's header says of bits and threads; None where it says nothing."""
     from pydantic_core import from_json
 
-    from privaudit.core.bounded_files import read_bytes
-    from privaudit.federated.runs.folder.names import LATEST, among_runs, latest_names
+    from privaudit.core.limits import read_bytes
+    from privaudit.runs.names import LATEST, among_runs, latest_names
 
     with suppress(PrivauditError, OSError, ValueError, LookupError, AttributeError):
         name = name or latest_names(read_bytes(folder / LATEST))[-1]

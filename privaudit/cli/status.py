@@ -13,12 +13,11 @@ from privaudit.core.errors import PrivauditError, one_line
 from privaudit.core.limits import most
 from privaudit.core.storage import parse_json, read_json
 from privaudit.execution.sweeps import SWEEP, SWEEPS, is_alive
-from privaudit.federated.runs.folder.lease import LeaseFiles, LeaseOwner, lease_name
-from privaudit.federated.runs.folder.names import is_name
-from privaudit.federated.runs.folder.own_files import HEADER
-from privaudit.federated.runs.folder.remote_store import RemoteFolder, RemoteLeases
-from privaudit.federated.runs.folder.run_lock import FolderLeases
-from privaudit.federated.runs.folder.working_copy import url_of
+from privaudit.runs.lease import LeaseFiles, LeaseOwner, lease_name
+from privaudit.runs.names import is_name
+from privaudit.runs.own_files import HEADER
+from privaudit.runs.run_folder import FolderLeases
+from privaudit.runs.store import RemoteFolder, RemoteLeases, url_of
 
 Json = dict[str, Any]
 _LEASE = TypeAdapter(LeaseOwner)

@@ -1,16 +1,24 @@
-"""Devices: named by a user, looked for once, and chosen for a stretch of work.
+"""Devices and memory: what a user chose for a stretch of work, and what a step takes.
 
 What is drawn, sent, kept or stored lies on the CPU. A trainer computes inside of
-``torch.device(...)``, so that its new tensors are made where it computes.
+``torch.device(...)``, so that its new tensors are made where it computes. What a step
+takes is counted tensor by tensor, on any device, so that it does not depend on an
+allocator's habits: the tensors that are alive at once, at most, beside those that were
+there before.
 """
 
 import platform
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
+from weakref import finalize
 
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from privaudit.core.errors import ConfigError, shown
 
@@ -94,3 +102,193 @@ def moved(value: Any, device: torch.device) -> Any:
     if isinstance(value, tuple) and type(value) is tuple:
         return tuple(moved(part, device) for part in value)
     return value.to(device) if hasattr(value, "to") else value
+
+
+SHARE_OF_FREE = 0.7
+_UNITS = {"B": 1} | {
+    f"{letter}{binary}B": (1024 if binary else 1000) ** power
+    for power, letter in enumerate("KMGT", 1)
+    for binary in ("", "I")
+}
+Result = TypeVar("Result")
+_SIZE = re.compile(
+    rf"([0-9]{{1,12}}(?:\.[0-9]{{1,6}})?) ?({'|'.join(_UNITS)})",
+    re.IGNORECASE | re.ASCII,
+)
+_limit: ContextVar[int | None] = ContextVar("memory", default=None)
+_checkpointing: ContextVar[bool] = ContextVar("checkpointing", default=False)
+_records: ContextVar[int] = ContextVar("records", default=0)
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes of a size such as "20GiB" or "500 MB".
+
+    Raises:
+        ConfigError: It is no size, or 0.
+
+    Example:
+        >>> parse_size("1.5GiB")
+        1610612736
+    """
+    found = _SIZE.fullmatch(text)
+    size = int(float(found[1]) * _UNITS[found[2].upper()]) if found else 0
+    if not size:
+        raise ConfigError(
+            f"{shown(text)} is no amount of memory. Give one such as 20GiB or 500MB."
+        )
+    return size
+
+
+@contextmanager
+def use_memory(limit: int | str | None) -> Iterator[None]:
+    """Let steps within take at most so much memory; None leaves what was chosen.
+
+    The limit, in bytes or as :func:`parse_size` reads it, is for what a step makes,
+    beside the frozen model and the records.
+    """
+    size = parse_size(limit) if isinstance(limit, str) else limit
+    token = _limit.set(size or _limit.get())
+    try:
+        yield
+    finally:
+        _limit.reset(token)
+
+
+@contextmanager
+def use_checkpointing(on: bool = True) -> Iterator[None]:
+    """Let layers within keep only their inputs, and run again for the gradient.
+
+    A step then takes a fraction of the memory and one more forward pass; gradients come
+    out the same. False leaves what was chosen.
+    """
+    token = _checkpointing.set(on or _checkpointing.get())
+    try:
+        yield
+    finally:
+        _checkpointing.reset(token)
+
+
+def is_checkpointing() -> bool:
+    """Say whether layers run again for the gradient."""
+    return _checkpointing.get() and torch.is_grad_enabled()
+
+
+@contextmanager
+def use_records_at_once(count: int) -> Iterator[None]:
+    """Let gradients within be found of at most so many records at once; 0: of all."""
+    token = _records.set(count)
+    try:
+        yield
+    finally:
+        _records.reset(token)
+
+
+def records_at_once() -> int:
+    """Return of how many records a step finds the gradient at once; 0: of all."""
+    return _records.get()
+
+
+def memory_limit() -> int | None:
+    """Return the bytes that a step may take; None where nobody limits it.
+
+    As chosen, or on a GPU 0.7 of what is free. On the CPU there is a limit only where
+    one was chosen: what is computed together decides about last bits, and equal seeds
+    give equal bytes on equal machines.
+    """
+    device = chosen_device()
+    if _limit.get() is None and device.type == "cuda":
+        return int(SHARE_OF_FREE * free_memory(device))
+    return _limit.get()
+
+
+@contextmanager
+def as_chosen(limit: int | None, checkpointing: bool) -> Iterator[None]:
+    """Choose what :func:`chosen` returned, in another process."""
+    with use_memory(limit), use_checkpointing(checkpointing):
+        yield
+
+
+def chosen(parts: int = 1) -> tuple[int | None, bool]:
+    """Return each part's limit, if there is one, and whether layers run again."""
+    limit = memory_limit()
+    return None if limit is None else max(1, limit // parts), _checkpointing.get()
+
+
+def in_chunks(
+    count: int, most: int, run: Callable[[Tensor], Result]
+) -> Iterator[Result]:
+    """Yield what comes of some rows at a time, as many as memory holds.
+
+    Args:
+        count: Rows.
+        most: At most so many at a time on the CPU, at least 1.
+        run: Takes the numbers of some rows. Where memory is limited, the first row runs
+            alone, and is measured.
+    """
+    rows, limit = torch.arange(count), memory_limit()
+    if count > 1 and limit is not None:
+        with PeakMemory() as memory:
+            first = run(rows[:1])
+        yield first
+        fit = max(1, limit // max(1, memory.peak))
+        most = fit if chosen_device().type == "cuda" else min(most, fit)
+        rows = rows[1:]
+    for some in rows.split(most):
+        yield run(some)
+
+
+def free_memory(device: torch.device) -> int:
+    """Return the bytes that are free on a GPU: also what torch keeps for later."""
+    free, _ = torch.cuda.mem_get_info(device)
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(free) + kept
+
+
+class PeakMemory(TorchDispatchMode):
+    """Counts the bytes of the tensors that are made while it is entered.
+
+    Workspace that an operation takes and returns is not seen.
+
+    Attributes:
+        now: Bytes of the tensors that were made and are alive.
+        peak: The most that they were at once.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.now = 0
+        self.peak = 0
+        self._sizes: dict[int, int] = {}  # of live storages that were made here
+
+    def __torch_dispatch__(
+        self,
+        operation: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Run an operation, and count what it made."""
+        result = operation(*args, **(kwargs or {}))
+        taken = {_storage(part) for part in _tensors((args, kwargs))}
+        for part in _tensors(result):
+            key = _storage(part)
+            if key not in taken and key not in self._sizes:
+                self._count(key, part.untyped_storage())
+        return result
+
+    def _count(self, key: int, storage: torch.UntypedStorage) -> None:
+        self._sizes[key] = storage.nbytes()
+        self.now += self._sizes[key]
+        self.peak = max(self.peak, self.now)
+        finalize(storage, self._forget, key)
+
+    def _forget(self, key: int) -> None:
+        self.now -= self._sizes.pop(key, 0)
+
+
+def _storage(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [part for part in tree_leaves(value) if isinstance(part, Tensor)]

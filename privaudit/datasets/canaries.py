@@ -26,9 +26,8 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from privaudit.core.errors import TooFewRecordsError
-from privaudit.core.seeds import Seeds
-from privaudit.core.streams import Stream
-from privaudit.datasets.dialogues import Dialogue
+from privaudit.core.seeds import Seeds, Stream
+from privaudit.datasets.records import Dialogue
 
 CanaryKind = Literal["mislabelled", "gradient", "secret", "drawn"]
 QUESTION, ANSWER = "what is the tag?", "the tag is {}."

@@ -13,7 +13,7 @@ from torch import Tensor
 from privaudit.core.errors import ConfigError, DatasetError
 from privaudit.core.registry import Registry
 from privaudit.core.tensors import digest
-from privaudit.datasets.dialogues import Dialogue, check_dialogues
+from privaudit.datasets.records import Dialogue, check_dialogues
 
 TRAIN, VALIDATION, TEST_SPLIT = 0, 1, 2
 

@@ -14,11 +14,10 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
-from privaudit.core.bounded_files import open_regular, read_bytes, reading_errors
 from privaudit.core.errors import ConfigError, MissingFileError, PrivauditError, shown
-from privaudit.core.limits import check_limit
+from privaudit.core.limits import check_limit, open_regular, read_bytes, reading_errors
 from privaudit.core.storage import cache_folder, make_private_folder, write_json
-from privaudit.datasets.store import counts
+from privaudit.datasets.files.archives import counts
 
 SCHEME = "data://"
 _NAME = re.compile(r"(\w[\w.-]*(?:/\w[\w.-]*)*)(?:#([0-9a-f]{64}))?")

@@ -1,4 +1,4 @@
-"""Data sets that users bring: where they are looked for, and what they need.
+"""Data sets that users bring: where they are looked for, what they need, which classes.
 
 All readers raise MissingFileError for what is not there, LimitError for what is larger
 than a bound, and DatasetError, a ConfigError as that is, for what is damaged or of another
@@ -6,18 +6,150 @@ form. The text names the file, and the line or record in it.
 """
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from privaudit.core.bounded_files import reason_of
-from privaudit.core.errors import ConfigError, DatasetError, MissingFileError, shown
-from privaudit.core.limits import check_limit
-from privaudit.datasets.chosen_classes import only_classes
-from privaudit.datasets.dataset import DATASETS, Dataset
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from privaudit.core.errors import (
+    ConfigError,
+    DatasetError,
+    MissingFileError,
+    nearest,
+    shown,
+)
+from privaudit.core.limits import check_limit, read_bytes, reason_of
+from privaudit.datasets.dataset import (
+    DATASETS,
+    Dataset,
+    FeatureBank,
+    Images,
+    PixelImages,
+    Texts,
+)
+from privaudit.datasets.images.picture_files import EncodedPictures, readable
 from privaudit.datasets.named_places import located, search_path
+
+KNOWN_CLASSES: Mapping[str, tuple[str, ...]] = {
+    # Li et al., "FedBN", ICLR 2021: the ten that are most frequent over the domains.
+    # FedOTP, FedPGP and pFedMoAP take the same.
+    "domainnet-10": (
+        "bird", "feather", "headphones", "ice cream", "teapot", "tiger", "whale",
+        "windmill", "wine glass", "zebra",
+    ),
+    # Gong et al., "Geodesic flow kernel", CVPR 2012: those that Office and Caltech-256
+    # have in common.
+    "office-caltech-10": (
+        "back pack", "bike", "calculator", "headphones", "keyboard", "laptop computer",
+        "monitor", "mouse", "mug", "projector",
+    ),
+}  # fmt: skip
+
+
+def named_classes(given: str) -> str:
+    """Return class names with commas between them, of a choice as users give it.
+
+    Args:
+        given: Such names; or a name of ``KNOWN_CLASSES``; or a .txt with one a line.
+    """
+    if given in KNOWN_CLASSES:
+        return ",".join(KNOWN_CLASSES[given])
+    if given.endswith(".txt"):
+        try:
+            lines = read_bytes(Path(given).expanduser()).decode().splitlines()
+        except UnicodeDecodeError:
+            raise ConfigError(f"{given} lists no classes: it is no text.") from None
+        given = ",".join(line for line in lines if line.strip())
+    return ",".join(readable(name) for name in given.split(","))
+
+
+def only_classes(dataset: Dataset, names: str) -> Dataset:
+    """Return the records of some classes, in the data set's own order.
+
+    Raises:
+        DatasetError: There are fewer than two, one is there twice, or the data set has
+            none of that name.
+    """
+    places = {_plain(name): place for place, name in enumerate(dataset.class_names)}
+    wanted = [_plain(name) for name in names.split(",")]
+    if len(wanted) < 2 or len(set(wanted)) < len(wanted):
+        raise DatasetError(
+            f"The classes {names!r} were chosen, and two or more different ones are "
+            "needed. Write them with commas between."
+        )
+    unknown = [name for name in wanted if name not in places]
+    if unknown:
+        raise DatasetError(
+            f"{len(unknown)} of the {len(wanted)} chosen classes are none of the data "
+            f"set's {len(places)}, such as {unknown[0]!r}."
+            f"{nearest(unknown[0], places)} It has {', '.join(list(places)[:6])} and so "
+            "on."
+        )
+    chosen = torch.tensor(sorted(places[name] for name in wanted))
+    kept = torch.isin(dataset.labels, chosen).nonzero().flatten()
+    return _picked(dataset, kept, chosen)
+
+
+def _picked(
+    dataset: Dataset, kept: Int[Tensor, " n"], chosen: Int[Tensor, " classes"]
+) -> Dataset:
+    split, domains, groups = dataset.split, dataset.domains, dataset.groups
+    dialogues = dataset.dialogues
+    return replace(
+        dataset,
+        images=_pictures(dataset.images, kept),
+        labels=torch.searchsorted(chosen, dataset.labels[kept]),
+        class_names=tuple(dataset.class_names[place] for place in chosen.tolist()),
+        dialogues=tuple(dialogues[n] for n in kept.tolist()) if dialogues else (),
+        split=None if split is None else split[kept],
+        domains=None if domains is None else domains[kept],
+        groups=None if groups is None else groups[kept],
+    )
+
+
+def _pictures(
+    images: Images | FeatureBank | Texts, kept: Int[Tensor, " n"]
+) -> Images | FeatureBank | Texts:
+    if isinstance(images, FeatureBank):
+        return FeatureBank(images.embeddings[kept])
+    if isinstance(images, PixelImages):
+        return PixelImages(images.pixels[kept])
+    if isinstance(images, Texts):
+        return Texts(tuple(images.texts[place] for place in kept.tolist()))
+    if isinstance(images, EncodedPictures):
+        return ChosenPictures(images, tuple(kept.tolist()))
+    raise DatasetError(
+        "Classes were chosen, of a data set that hands out its pictures in a form of "
+        "its own. Leave --classes out."
+    )
+
+
+@dataclass(frozen=True)
+class ChosenPictures(EncodedPictures):
+    """Some of the pictures that files hold, by their places among all, in order."""
+
+    images: EncodedPictures
+    places: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def content(self, index: int) -> bytes:
+        """Return a picture as its file holds it."""
+        return self.images.content(self.places[index])
+
+    def name(self, index: int) -> str:
+        """Return what an error calls a picture."""
+        return self.images.name(self.places[index])
+
+
+def _plain(name: str) -> str:
+    return readable(name).casefold()
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,32 @@
 """Split of a data set: who owns each record, before anybody trains.
 
 Every record is one of: a *test* record (utility), a *public* one (the adversary's
-shadows), a *candidate* of one client, or, with few shots, unused.
+shadows), a *candidate* of one client, or, with few shots, unused. Records of one patient,
+captions of one picture and copies of a photograph resemble one another: who has seen one
+knows the others, so that a group of them is one unit, shares a coin and counts once.
+Candidates that a run does without are named by their positions.
 """
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Bool, Int
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor
 
-from privaudit.core.errors import DatasetError, TooFewRecordsError
+from privaudit.core.errors import ConfigError, DatasetError, TooFewRecordsError, shown
+from privaudit.core.limits import most
 from privaudit.core.seeds import Seeds
-from privaudit.datasets.dataset import TEST_SPLIT, VALIDATION
+from privaudit.datasets.dataset import (
+    TEST_SPLIT,
+    VALIDATION,
+    Dataset,
+    FeatureBank,
+    Texts,
+)
 from privaudit.datasets.partition import (
     FEWEST_CANDIDATES,
     Partition,
@@ -247,3 +260,152 @@ def refuse_empty(owner: Int[np.ndarray, " n"], clients: int) -> None:
             "needed to tell members from others. Use fewer clients, more shots, or "
             "smaller parts for tests and public records."
         )
+
+
+CONTENTS, NEAR = "contents", "near-duplicates"
+SIDE = 16  # of a thumbnail, in pixels
+ALIKE = 0.98  # cosine of two thumbnails' deviations from their means
+MOST_COMPARED = 50_000  # records: each is compared with every other
+_ROWS = 2048
+
+
+def group_records(dataset: Dataset, wanted: str) -> Int[np.ndarray, " n"]:
+    """Return for each record the position of the first one of its group.
+
+    Args:
+        dataset: Its ``groups`` are those of a column that was named.
+        wanted: "contents" puts records of one picture, or one text, together, whatever
+            is asked or said about it; "near-duplicates" also pictures that look alike
+            at a size of 16 x 16, such as copies of another size; else a column.
+    """
+    if wanted == CONTENTS:
+        return first_of(np.array([one.hex() for one in dataset.images.contents]))
+    if wanted == NEAR:
+        return near_duplicates(dataset)
+    assert dataset.groups is not None  # a reader that takes columns has read it
+    return first_of(dataset.groups.numpy())
+
+
+def first_of(names: Shaped[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+    """Return for each record the position of the first one of its name."""
+    _, first, inverse = np.unique(names, return_index=True, return_inverse=True)
+    return first[inverse].astype(np.int64)
+
+
+def near_duplicates(dataset: Dataset) -> Int[np.ndarray, " n"]:
+    """Return groups of pictures that are linked by pairs that look alike.
+
+    Thumbnails are whole numbers and their sums exact in float64, so that every machine
+    finds the same groups: the ledger holds them, and is held against them.
+    """
+    from scipy.sparse import coo_matrix  # slow to import, as is csgraph
+    from scipy.sparse.csgraph import connected_components
+
+    images, count = dataset.images, len(dataset)
+    if isinstance(images, FeatureBank | Texts):
+        raise DatasetError(
+            f"Groups of {NEAR} were requested, and the data set has no pictures. Use "
+            f"--groups {CONTENTS}, or a column of its table."
+        )
+    if count > MOST_COMPARED:
+        raise TooFewRecordsError(
+            f"Groups of {NEAR} were requested of {count:,} records, and at most "
+            f"{MOST_COMPARED:,} are compared with one another. Use --groups {CONTENTS}, "
+            "or write groups into a column."
+        )
+    small = np.stack([thumbnail(images[n]) for n in range(count)])
+    norms, pairs = (small**2).sum(axis=1), []
+    for start in range(0, count, _ROWS):
+        rows = slice(start, start + _ROWS)
+        scale = np.sqrt(norms[rows, None] * norms)
+        alike = small[rows] @ small.T >= ALIKE * scale
+        alike &= scale > 0  # all of one colour: nothing to compare
+        pairs.append(np.argwhere(alike) + np.array([start, 0]))
+    left, right = np.concatenate(pairs).T
+    links = coo_matrix((np.ones(len(left), bool), (left, right)), (count, count))
+    return first_of(connected_components(links, directed=False)[1])
+
+
+def thumbnail(
+    picture: Shaped[Tensor, "channels height width"],
+) -> Float[np.ndarray, " pixels"]:
+    """Return a small grey picture as whole numbers around 0.
+
+    Each pixel is the mean over a rectangle, in 255ths, less the mean of all of them,
+    times their number.
+    """
+    levels = picture if picture.dtype == torch.uint8 else (255 * picture).round()
+    grey = levels.to(torch.int64).sum(dim=0).numpy()
+    sums = np.zeros((grey.shape[0] + 1, grey.shape[1] + 1), np.int64)
+    sums[1:, 1:] = grey.cumsum(axis=0).cumsum(axis=1)
+    (top, bottom), (left, right) = (_edges(size) for size in grey.shape)
+    total = sums[bottom][:, right] - sums[top][:, right]
+    total = total - sums[bottom][:, left] + sums[top][:, left]
+    area = (bottom - top)[:, None] * (right - left) * len(picture)
+    means = (total // area).ravel()
+    centred: Float[np.ndarray, " pixels"] = len(means) * means.astype(np.float64)
+    return centred - means.sum()
+
+
+def _edges(size: int) -> tuple[Int[np.ndarray, " side"], Int[np.ndarray, " side"]]:
+    """Return where the rows, or columns, of each pixel of a thumbnail begin and end."""
+    begin = np.arange(SIDE) * size // SIDE
+    return begin, np.maximum(begin + 1, np.arange(1, SIDE + 1) * size // SIDE)
+
+
+_RANGES = re.compile(r"\d{1,9}(-\d{1,9})?(,\d{1,9}(-\d{1,9})?)*", re.ASCII)
+
+
+def read_positions(text: str) -> Int[np.ndarray, " positions"]:
+    """Return positions in their order, of a text such as "3,17,20-25".
+
+    Raises:
+        ValueError: It is none, a range goes down, or there are too many.
+
+    Example:
+        >>> read_positions("20-22,3").tolist()
+        [3, 20, 21, 22]
+    """
+    if not _RANGES.fullmatch(text):
+        raise ValueError(
+            f"use positions and ranges of them, as 3,17,20-25, not {shown(text)}"
+        )
+    ranges = [tuple(map(int, one.split("-"))) for one in text.split(",")]
+    sizes = [one[-1] - one[0] + 1 for one in ranges]
+    if min(sizes) < 1 or sum(sizes) > most("records"):
+        raise ValueError(f"a range goes down, or there are too many, in {shown(text)}")
+    return np.unique(np.concatenate([np.arange(o[0], o[-1] + 1) for o in ranges]))
+
+
+def write_positions(positions: Int[np.ndarray, " positions"]) -> str:
+    """Return the shortest text of one or more positions for :func:`read_positions`.
+
+    Example:
+        >>> write_positions(np.array([22, 3, 20, 21]))
+        '3,20-22'
+    """
+    ordered = np.unique(positions)
+    cuts = np.flatnonzero(np.diff(ordered) > 1) + 1
+    parts = [(int(p[0]), int(p[-1])) for p in np.split(ordered, cuts)]
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def leave_out(split: Split, positions: Int[np.ndarray, " positions"]) -> Split:
+    """Return a split in which some candidates, with their groups, are nobody's.
+
+    All others stay whose they were, and keep their coins, which follow positions.
+    """
+    count = len(split.owner)
+    there = positions[positions < count]
+    odd = np.concatenate([positions[positions >= count], there[split.owner[there] < 0]])
+    if len(odd):
+        raise ConfigError(
+            f"Record {odd[0]} was to be left out (--without), and is no client's "
+            f"candidate among the {count:,} records of this split. Name candidates of a "
+            "run with the same data, seed and partition."
+        )
+    owner = split.owner.copy()
+    if split.group is not None:
+        there = np.flatnonzero(np.isin(split.group, split.group[there]))
+    owner[there] = UNUSED
+    return replace(split, owner=owner)

@@ -26,10 +26,10 @@ from privaudit.core.parameters import readable
 from privaudit.core.portable_bits import Bits
 from privaudit.core.seeds import Randomness
 from privaudit.core.storage import read_bytes
-from privaudit.federated.runs.folder.remote_store import local_path
 from privaudit.privacy.accountant import Accountant
 from privaudit.privacy.events import Adjacency, MechanismEvent, Unit
 from privaudit.privacy.noised_auroc import DELTA, DIGITS, epsilon_of, interval
+from privaudit.runs.store import local_path
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.verdict import Sampling, Verdict, judge_leak
 

@@ -13,7 +13,7 @@ from typing import Any, Generic, Literal, TypeVar
 from privaudit.auditing.attack_result import AttackResult
 from privaudit.core.errors import PluginError, shown
 from privaudit.core.registry import Registry
-from privaudit.statistics.change import IntervalAt
+from privaudit.statistics.comparisons import IntervalAt
 from privaudit.statistics.estimate import Estimate, mean_with_t
 
 Side = Literal["leak", "use"]

@@ -15,10 +15,9 @@ from privaudit.auditing.named_attacks import refuse_all_members
 from privaudit.auditing.scenario import Scenario
 from privaudit.execution.jobs import Begun, Executor, Finished, Job
 from privaudit.execution.sweeps import SweepFile, run_jobs
-from privaudit.federated.runs.config import RunConfig
-from privaudit.federated.runs.folder.run_names import shared_place
-from privaudit.federated.runs.runs import Run
-from privaudit.federated.runs.training import train
+from privaudit.runs.config import RunConfig
+from privaudit.runs.run import Run, shared_place
+from privaudit.runs.training import train
 from privaudit.statistics.progress import Watcher
 
 Result = TypeVar("Result")

@@ -1,17 +1,157 @@
-"""Loading from transformers and peft; what cannot be loaded is said in one line."""
+"""Loading from transformers and peft, and what foreign folders are held against.
+
+What config.json announces is allocated before the weights are looked at, so it is held
+against the weights first. What cannot be loaded is said in one line.
+
+torchvision from the package index is built for CUDA. Beside a CPU-only torch its
+compiled operators do not load, and its import, which open_clip and transformers need,
+fails with "operator torchvision::nms does not exist": it describes two operators to the
+compiler that only the compiled part would have declared. Nothing here uses them:
+declaring them is enough.
+"""
 
 import importlib
-from collections.abc import Iterator
+import json
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import safetensors
 import torch
 
 from privaudit.core.errors import ConfigError, MissingFileError
-from privaudit.models.clip.torchvision_shim import declare_missing_operators
-from privaudit.models.foreign_folder import check_folder, check_size
-from privaudit.models.quantisation import Bits, keep_differentiable, packing
+from privaudit.core.limits import check_json, check_limit, open_regular, reading_errors
+from privaudit.core.storage import read_bytes
+from privaudit.models.precisions import Bits, keep_differentiable, packing
 from privaudit.models.remote_code import remote_code_is_refused, remote_code_is_trusted
+
+_OPERATORS = ("nms", "qnms")
+_SIGNATURE = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+_MISSING = "operator torchvision::nms does not exist"
+_Library: Callable[..., Any] = torch.library.Library  # torch leaves it without types
+# Declarations vanish with the object that made them.
+_declared: list[Any] = []
+
+
+def import_open_clip() -> ModuleType:
+    """Import open_clip, after mending what keeps torchvision from importing.
+
+    Use it instead of ``import open_clip``; the first call must come before anything
+    else imports torchvision.
+    """
+    declare_missing_operators()
+    return importlib.import_module("open_clip")
+
+
+def declare_missing_operators() -> None:
+    """Import torchvision; declare its two box operators only if it misses them.
+
+    A torchvision whose compiled part loads declares them itself, and a second
+    declaration would abort the process.
+    """
+    try:
+        importlib.import_module("torchvision")
+    except ModuleNotFoundError:
+        return  # who needs it says so
+    except RuntimeError as error:
+        if _MISSING not in str(error):
+            raise
+        _declare()
+        _forget_half_imported()
+        importlib.import_module("torchvision")
+
+
+def _declare() -> None:
+    for name in _OPERATORS:
+        library = _Library("torchvision", "FRAGMENT")
+        library.define(f"{name}{_SIGNATURE}")
+        _declared.append(library)
+
+
+def _forget_half_imported() -> None:
+    for name in list(sys.modules):
+        if name.partition(".")[0] == "torchvision":
+            del sys.modules[name]
+
+
+_PACKED = 8  # parameters in a byte, at most: what 1-bit weights would hold
+_LAYERS = ("layers", "n_layer", "depth")  # how config.json names a number of layers
+
+
+def check_folder(source: str) -> None:
+    """Refuse pipes, devices, texts of extreme length and layers without weights.
+
+    A name on the hub is left to the hub's client.
+
+    Raises:
+        MissingFileError: A file is none.
+        LimitError: One besides the weights is larger than a bound.
+        ConfigError: config.json announces more layers than the weights have tensors.
+    """
+    for path in _files(source):
+        with reading_errors(path), open_regular(path) as file:
+            size = file.seek(0, 2)
+        if path.suffix != ".safetensors":
+            check_limit("file", size, str(path))
+    config = Path(source) / "config.json"
+    if config.is_file() and (weights := _weights(source)):
+        content = read_bytes(config)
+        check_json(content, str(config))
+        tensors = sum(map(_count_tensors, weights))
+        for name, layers in _layers(json.loads(content)):
+            if layers > tensors:
+                raise ConfigError(
+                    f"{config} says {name} = {layers:,}, and the weights beside it "
+                    f"have {tensors:,} tensors. Restore the file."
+                )
+
+
+def check_size(source: str, build: Callable[[], Any]) -> None:
+    """Refuse a configuration of a model far larger than the weights beside it.
+
+    Args:
+        source: A folder; a name on the hub is left to the hub's client.
+        build: Makes the model of the configuration; called without memory for weights.
+
+    Raises:
+        ConfigError: It has more parameters than the bytes of the weights could hold.
+    """
+    if not (weights := _weights(source)):
+        return
+    with torch.device("meta"):
+        announced = sum(p.numel() for p in build().parameters())
+    stored = sum(path.stat().st_size for path in weights)
+    if announced > _PACKED * stored:
+        raise ConfigError(
+            f"config.json in {source} describes a model of {announced:,} parameters, "
+            f"and the weights are {stored:,} bytes. Restore the file."
+        )
+
+
+def _files(source: str) -> list[Path]:
+    folder = Path(source)
+    entries = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [path for path in entries if not path.is_dir()]
+
+
+def _weights(source: str) -> list[Path]:
+    return [path for path in _files(source) if path.suffix == ".safetensors"]
+
+
+def _count_tensors(path: Path) -> int:
+    with safetensors.safe_open(path, "pt") as file:
+        return len(file.keys())
+
+
+def _layers(entries: Any) -> Iterator[tuple[str, int]]:
+    for name, entry in entries.items() if isinstance(entries, dict) else ():
+        if isinstance(entry, dict):
+            yield from _layers(entry)
+        elif isinstance(entry, int) and name.endswith(_LAYERS):
+            yield name, entry
 
 
 def import_transformers() -> Any:

@@ -10,8 +10,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from privaudit.core.errors import ConfigError
-from privaudit.core.streams import Stream
-from privaudit.datasets.dialogues import TokenSequences
+from privaudit.core.seeds import Stream
+from privaudit.datasets.records import TokenSequences
 
 TaskKind = Literal["classification", "generation"]
 """What a model does: it assigns a class, or it writes an answer."""

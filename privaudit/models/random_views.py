@@ -11,8 +11,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from privaudit.core.errors import ConfigError
-from privaudit.core.seeds import Seeds
-from privaudit.core.streams import Stream
+from privaudit.core.seeds import Seeds, Stream
 from privaudit.datasets.dataset import Dataset, FeatureBank, Images, Texts
 from privaudit.datasets.records import Records
 from privaudit.models.clip.picture_preparation import as_rgb

@@ -14,7 +14,7 @@ from privaudit.datasets.named_places import is_named, located
 from privaudit.models.frozen_model import FrozenModel
 from privaudit.models.interfaces import Precision, TaskKind
 from privaudit.models.language.language_targets import TargetNames
-from privaudit.models.quantisation import Bits
+from privaudit.models.precisions import Bits
 
 FOLDER = ("FOLDER",)
 FOLDER_OR_HUB = ("FOLDER_OR_HUB_NAME",)

@@ -1,22 +1,23 @@
-"""Certificates: what an accountant proves of mechanisms as they were applied, per view.
+"""Certificates: what an accountant proves about mechanisms as they were applied, per view.
 
 The same noise protects against one adversary and not against another: whoever adds the
 noise sees what it hides. Claims by a method's own formula are another matter
-(:func:`privaudit.privacy.noise.noise_std_published`).
+(:func:`privaudit.privacy.events.noise_std_published`). A run's privacy.json holds both,
+and a certificate bounds how often a record can be reconstructed.
 """
 
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.formatting import epsilon as epsilon_text
 from privaudit.core.formatting import small
 from privaudit.core.seeds import Randomness
 from privaudit.privacy.accountant import Sampling, SamplingPhase, tightest_epsilon
-from privaudit.privacy.events import Adjacency, MechanismEvent, Unit
+from privaudit.privacy.events import Adjacency, Claim, MechanismEvent, Unit
 from privaudit.privacy.grid_accounting import discrete_epsilon, rounded_noise
 
 CertifiedView = Literal["server", "server-aggregate", "peer", "released"]
@@ -356,4 +357,182 @@ def guarantee_of(proved: Mapping[str, Any]) -> str:
     return (
         f"one {proved['unit']} (neighbours: {proved['adjacency']}) at "
         f"δ = {small(proved['delta'])}"
+    )
+
+
+def privacy_record(
+    claim: Claim,
+    rounds: Sequence[Sequence[Mapping[str, Any]]],
+    *,
+    sends_updates: bool,
+    randomness: Randomness = "seed",
+    leaves_out: bool = False,
+    declared: bool = False,
+) -> dict[str, Any]:
+    """Return the content of privacy.json.
+
+    Args:
+        claim: The method's own formula.
+        rounds: The mechanisms of each round, as JSON.
+        sends_updates: Whether clients sent anything before they released a model.
+        randomness: Where noise and secret samples came from.
+        leaves_out: Whether candidates were left out by name: nobody can tell whether
+            the list follows from the data, so that nothing is proved.
+        declared: Whether the mechanisms, and that a method uses no record, are somebody
+            else's word. What was not sent is no word.
+    """
+    events = [[MechanismEvent.from_json(e) for e in applied] for applied in rounds]
+    certificates = {
+        view: _certify(claim, events, view, sends_updates, leaves_out)
+        for view in get_args(CertifiedView)
+    }
+    if declared:
+        certificates = {
+            view: one if _is_empty(view, events, sends_updates) else one.as_declared()
+            for view, one in certificates.items()
+        }
+    return {
+        "claimed": asdict(claim),
+        "certified": {
+            view: replace(certificate, randomness=randomness).fields()
+            for view, certificate in certificates.items()
+        },
+        "mechanisms": _grouped(rounds),
+    }
+
+
+def _certify(
+    claim: Claim,
+    events: Sequence[Sequence[MechanismEvent]],
+    view: CertifiedView,
+    sends_updates: bool,
+    leaves_out: bool,
+) -> Certificate:
+    """Return the certificate; 0 where nothing in the view depends on a record."""
+    untouched = claim.epsilon == 0 and not any(events)
+    if untouched or _is_empty(view, events, sends_updates):
+        why = "No record has any influence on what this view holds."
+        return Certificate(
+            0.0, claim.delta, view, "nothing is released", "by definition", why
+        )
+    proved = certify(events, view, claim.delta)
+    if leaves_out and proved.epsilon is not None:
+        why = (
+            "Which records are left out may follow from the data, as by an audit, and no "
+            "noise covers that choice: an epsilon would hold for a list that was fixed "
+            "before anybody looked at the data."
+        )
+        return replace(proved, epsilon=None, accountant="", why=why)
+    return proved
+
+
+def _is_empty(
+    view: CertifiedView, events: Sequence[Sequence[MechanismEvent]], sends_updates: bool
+) -> bool:
+    """Say whether a view holds nothing of any record, as the transcript shows."""
+    return view != "released" and not sends_updates and not any(events)
+
+
+def declared_only(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a privacy record as one of mechanisms that nothing here applied.
+
+    An earlier version certified recordings, too, and wrote so.
+    """
+    certified = {
+        view: Certificate(**fields).as_declared().fields()
+        for view, fields in record["certified"].items()
+    }
+    return {**record, "certified": certified}
+
+
+def events_by_round(
+    mechanisms: Sequence[Mapping[str, Any]], rounds: int
+) -> list[list[MechanismEvent]]:
+    """Return the mechanisms of each round, from what :func:`privacy_record` groups.
+
+    Raises:
+        ConfigError: A mechanism is none.
+        KeyError: One lacks its rounds.
+        IndexError: A round is beyond the last.
+    """
+    events: list[list[MechanismEvent]] = [[] for _ in range(rounds)]
+    for group in mechanisms:
+        event = MechanismEvent.from_json(
+            {name: value for name, value in group.items() if name != "rounds"}
+        )
+        for index in group["rounds"]:
+            events[index].append(event)
+    return events
+
+
+def _grouped(rounds: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """Return each mechanism once, with the rounds it was applied in."""
+    groups: dict[tuple[tuple[str, Any], ...], list[int]] = {}
+    for index, applied in enumerate(rounds):
+        for event in applied:
+            groups.setdefault(tuple(sorted(event.items())), []).append(index)
+    return [{**dict(key), "rounds": indices} for key, indices in groups.items()]
+
+
+_CANDIDATES = (1_000, 1_000_000)
+
+
+def reconstruction_bound(epsilon: float, delta: float, baseline: float) -> float:
+    """Return the largest chance that a record can be reconstructed with; 1 says nothing.
+
+    Whoever knows all other records and would guess this one with a chance of
+    ``baseline`` beforehand succeeds afterwards with at most e^epsilon baseline + delta:
+    success is an event, and what (epsilon, delta)-DP bounds are events. It holds for
+    any notion of success, exact or near, that the baseline is stated for.
+
+    Source: Balle, Cherubin and Hayes, "Reconstructing training data with informed
+    adversaries", IEEE S&P 2022 (reconstruction robustness, ReRo).
+
+    Args:
+        epsilon: Certified for this adversary, at least 0.
+        delta: In [0, 1).
+        baseline: In (0, 1]: of 1,000 equally likely records, 0.001.
+
+    Example:
+        >>> round(reconstruction_bound(1.0, 1e-5, 0.001), 6)
+        0.002728
+    """
+    if epsilon >= -math.log(baseline):
+        return 1.0
+    return min(1.0, math.exp(epsilon) * baseline + delta)
+
+
+def reconstruction_bounds(certificate: Mapping[str, Any]) -> dict[str, float] | None:
+    """Return a view's bounds for a small and a large set of equally likely candidates.
+
+    By their number, as text: that is how they stand in audit.json. None where nothing
+    is proved, or where the noise follows from a seed.
+
+    Example:
+        >>> reconstruction_bounds({"epsilon": 1.0, "delta": 1e-5, "unit": "record"})
+        {'1000': 0.002728..., '1000000': 1.2718...e-05}
+    """
+    epsilon = certificate["epsilon"]
+    if epsilon is None or is_repeatable(certificate):
+        return None
+    delta = certificate["delta"]
+    return {str(n): reconstruction_bound(epsilon, delta, 1 / n) for n in _CANDIDATES}
+
+
+def reconstruction_sentence(certificate: Mapping[str, Any]) -> str:
+    """Say what a certificate allows; nothing where it allows everything by itself.
+
+    Example:
+        >>> reconstruction_sentence({"epsilon": 1.0, "delta": 1e-5, "unit": "record"})
+        'one of 1,000 equally likely records is reconstructed with a chance of at most \
+0.273 %, one of 1,000,000 of at most 0.00127 %'
+    """
+    bounds = reconstruction_bounds(certificate)
+    if bounds is None:
+        return ""
+    few, many = (f"{100 * bound:.3g} %" for bound in bounds.values())
+    return (
+        f"one of {_CANDIDATES[0]:,} equally likely {certificate['unit']}s is "
+        f"reconstructed with a chance of at most {few}, one of {_CANDIDATES[1]:,} of at "
+        f"most {many}"
     )

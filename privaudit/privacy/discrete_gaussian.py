@@ -30,7 +30,7 @@ from torch import Tensor
 from privaudit.core.devices import here
 from privaudit.core.errors import ConfigError
 from privaudit.core.parameters import above_zero
-from privaudit.core.streams import Stream, last_below, without_late
+from privaudit.core.seeds import Stream, last_below, without_late
 
 FINE = 2**29
 """Least standard deviation in steps where nobody adds up what several parties noised.

@@ -1,12 +1,41 @@
-"""Mechanism events: what was applied to a round's releases for the sake of privacy."""
+"""Privacy mechanisms: what is claimed, what was applied in a round, and what it did.
+
+A transcript shows what was sent, and a certificate what was meant. Whether samples were
+drawn, gradients clipped and noise added as meant shows in neither: so a private trainer
+notes it in a round's :attr:`privaudit.federation.trainer.Round.trace`, for the run's owner
+alone. Notes change nothing of what is sent, and no view holds them.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
+import pydantic.dataclasses
+import torch
+from jaxtyping import Bool, Float, Int
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+from torch import Tensor
+
 from privaudit.core.errors import ConfigError
+from privaudit.core.parameters import above_zero, at_least_one, probability
 from privaudit.privacy.discrete_gaussian import Grid, Rounding
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The epsilon a method claims by its own formula, not what is proved.
+
+    Attributes:
+        epsilon: None where the method claims nothing.
+        delta: Of the claim.
+        source: Whose formula it is, in words.
+    """
+
+    epsilon: float | None = None
+    delta: float = 1e-5
+    source: str = "no privacy mechanism"
+
 
 Release = Literal["global", "local", "upload", "choice"]
 NoiseAt = Literal["server", "client", "distributed", "none"]
@@ -158,3 +187,236 @@ def _require(holds: bool, event: MechanismEvent, field: str) -> None:
             f"A privacy mechanism of a {event.release} release was described with "
             f"{field} = {getattr(event, field)}. MechanismEvent says what can be."
         )
+
+
+@dataclass(frozen=True)
+class GaussianNoise:
+    """One release's Gaussian mechanism, in units of what a client computes.
+
+    Attributes:
+        noise_multiplier: Standard deviation over clip norm; 0 is no noise.
+        clip_norm: Largest norm.
+    """
+
+    noise_multiplier: float
+    clip_norm: float
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the noise."""
+        return self.noise_multiplier * self.clip_norm if self.noise_multiplier else 0.0
+
+
+@dataclass(frozen=True)
+class Mechanisms:
+    """What protects one round: its two releases, and who adds noise to the shared one.
+
+    Attributes:
+        local: Of the gradients by u and v.
+        shared: Of the sum over clients of gradients by the global prompt.
+        noise_at: Who adds the shared one's noise.
+        parties: How many clients take part.
+    """
+
+    local: GaussianNoise
+    shared: GaussianNoise
+    noise_at: NoiseAt
+    parties: int
+
+    @property
+    def upload_std(self) -> float:
+        """Standard deviation of the noise on one client's upload."""
+        shares = self.parties if self.noise_at == "distributed" else 1
+        return 0.0 if self.noise_at == "server" else self.shared.std / math.sqrt(shares)
+
+    @property
+    def server_std(self) -> float:
+        """Standard deviation of the server's noise on the sum of the uploads."""
+        return self.shared.std if self.noise_at == "server" else 0.0
+
+
+def split_budget(noise_multiplier: float, share: float) -> tuple[float, float]:
+    """Return the multipliers of two releases of one sample that cost what one does.
+
+    1/z^2 = 1/z_first^2 + 1/z_second^2, of which the first has ``share``.
+
+    Args:
+        noise_multiplier: z, of a single release; 0 gives none to either.
+        share: Of 1/z^2 that goes to the first release, in (0, 1).
+
+    Example:
+        >>> split_budget(1.0, 0.5)
+        (1.414..., 1.414...)
+    """
+    return noise_multiplier / math.sqrt(share), noise_multiplier / math.sqrt(1 - share)
+
+
+def noise_std_published(
+    epsilon: float,
+    delta: float,
+    rounds: int,
+    clip_norm: float,
+    batch_size: int,
+    clients: int,
+) -> tuple[float, float]:
+    """Return the standard deviations of DP-FPL's local and global noise, as published.
+
+    sigma_L = sqrt(T ln(1/delta)) / epsilon * C / B, on the gradients of a batch mean;
+    sigma_G = sigma_L / N, on their mean over clients. This is the paper's formula with
+    its constant c = 1. It is no proof that training is private with that epsilon: an
+    accountant says what is (:mod:`privaudit.privacy.certificate`).
+
+    Source: Tran et al., "Privacy-preserving personalized federated prompt learning for
+    multimodal large language models", ICLR 2025, theorem 3.3.
+
+    Args:
+        epsilon: The claim, above 0.
+        delta: In (0, 1).
+        rounds: T, how many rounds of one step, at least 1.
+        clip_norm: C, above 0.
+        batch_size: B, at least 1.
+        clients: N, at least 1.
+
+    Example:
+        >>> local, over_clients = noise_std_published(0.4, 1e-5, 100, 10.0, 32, 10)
+        >>> print(f"{local:.2f} {over_clients:.3f}")
+        26.51 2.651
+    """
+    above_zero("epsilon", epsilon)
+    probability("delta", delta)
+    at_least_one("number of rounds", rounds)
+    above_zero("clip norm", clip_norm)
+    at_least_one("batch size", batch_size)
+    at_least_one("number of clients", clients)
+    local = math.sqrt(rounds * math.log(1 / delta)) / epsilon * clip_norm / batch_size
+    return local, local / clients
+
+
+ClippedBy = Literal["record", "batch", "client"]
+
+
+@pydantic.dataclasses.dataclass(frozen=True)
+class ClippedNorm:
+    """The largest norm of a release's gradients after clipping, in one round.
+
+    Attributes:
+        by: Whether every record's gradient was clipped, the mean over a batch, or all
+            that a client's training moved.
+        largest: In the units of the release's :class:`MechanismEvent`.
+    """
+
+    release: Release
+    by: ClippedBy
+    largest: NonNegativeFloat
+
+
+@pydantic.dataclasses.dataclass(frozen=True)
+class DrawnNoise:
+    """The noise that was added to a release in one step.
+
+    Attributes:
+        values: How many draws.
+        square: Sum of their squares, in the squared units of the release's event.
+    """
+
+    release: Release
+    values: PositiveInt
+    square: NonNegativeFloat
+
+
+@pydantic.dataclasses.dataclass(frozen=True)
+class ClientTrace:
+    """What one client did in one round.
+
+    Attributes:
+        records: How many it trains on.
+        batches: Their positions in each batch, batch by batch.
+        norms: At most one for each release.
+        noise: In the order in which it was drawn.
+    """
+
+    records: NonNegativeInt
+    batches: tuple[tuple[NonNegativeInt, ...], ...] = ()
+    norms: tuple[ClippedNorm, ...] = ()
+    noise: tuple[DrawnNoise, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Say whether anything was noted; trainers without mechanisms do not."""
+        return bool(self.batches or self.norms or self.noise)
+
+
+class Trace:
+    """Takes the notes of a cohort's round.
+
+    Example:
+        >>> trace = Trace(torch.tensor([3]))
+        >>> trace.batch(torch.tensor([[2, 0]]), torch.tensor([[True, True]]))
+        >>> trace.of(0).batches
+        ((0, 2),)
+    """
+
+    def __init__(self, sizes: Int[Tensor, " k"]) -> None:
+        self._sizes = sizes.tolist()
+        self._batches: list[list[tuple[int, ...]]] = [[] for _ in self._sizes]
+        self._norms: dict[tuple[Release, ClippedBy], Tensor] = {}
+        self._noise: list[tuple[Release, int, list[float]]] = []
+
+    def batch(self, chosen: Int[Tensor, "k b"], mask: Bool[Tensor, "k b"]) -> None:
+        """Note which of its records each client takes in a step."""
+        for client_batches, indices, real in zip(
+            self._batches, chosen, mask, strict=True
+        ):
+            client_batches.append(tuple(sorted(indices[real].tolist())))
+
+    def clipped(
+        self,
+        release: Release,
+        by: ClippedBy,
+        gradients: Mapping[str, Float[Tensor, "k ..."]],
+        unit: float = 1.0,
+    ) -> None:
+        """Note how long what was clipped is; the largest norm of the round stays.
+
+        Args:
+            release: What the gradients are for.
+            by: Whether they are [k, records, ...], or one for each client: batch means
+                or moves [k, ...].
+            gradients: After clipping; their joint norm counts.
+            unit: What a length of 1 is in the units of the release's event.
+        """
+        leading = 2 if by == "record" else 1
+        squares = [_square(tensor, leading) for tensor in gradients.values()]
+        norms = unit * torch.stack(squares).sum(dim=0).sqrt()
+        largest = norms.flatten(1).amax(dim=1) if leading == 2 else norms
+        before = self._norms.get((release, by), torch.zeros_like(largest))
+        self._norms[release, by] = torch.maximum(before, largest)
+
+    def noise(
+        self, release: Release, noise: Mapping[str, Float[Tensor, "k ..."]], unit: float
+    ) -> None:
+        """Note how much noise each client added to each tensor of a release in a step.
+
+        ``unit`` is what 1 is in the units of the release's event.
+        """
+        values = sum(tensor[0].numel() for tensor in noise.values())
+        squares = sum(_square(tensor, 1) for tensor in noise.values())
+        assert isinstance(squares, Tensor)
+        self._noise.append((release, values, (unit**2 * squares).tolist()))
+
+    def of(self, position: int) -> ClientTrace:
+        """Return the notes on the client at a position of the cohort."""
+        norms = [
+            ClippedNorm(release, by, float(largest[position]))
+            for (release, by), largest in self._norms.items()
+        ]
+        noise = [DrawnNoise(r, n, squares[position]) for r, n, squares in self._noise]
+        batches, size = self._batches[position], self._sizes[position]
+        return ClientTrace(size, tuple(batches), tuple(norms), tuple(noise))
+
+
+RoundTrace = Mapping[str, ClientTrace]
+"""Of each client that took part in a round."""
+
+
+def _square(tensor: Tensor, leading: int) -> Tensor:
+    return tensor.detach().double().square().flatten(leading).sum(dim=-1)

@@ -26,12 +26,12 @@ from functools import cache
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from privaudit.core.streams import Stream
+from privaudit.core.seeds import Stream
+from privaudit.privacy.accountant import gaussian_epsilon
 from privaudit.privacy.discrete_gaussian import discrete_gaussian
 from privaudit.privacy.grid_accounting import discrete_epsilon
-from privaudit.statistics.curve import mean_ranks
-from privaudit.statistics.epsilon.gaussian_mechanism import gaussian_epsilon
-from privaudit.statistics.intervals import normal_quantile
+from privaudit.statistics.estimate import normal_quantile
+from privaudit.statistics.roc import mean_ranks
 
 Coins = Bool[np.ndarray, " candidates"]
 MU = 0.289  # sensitivity over standard deviation of each number

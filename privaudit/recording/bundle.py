@@ -1,4 +1,4 @@
-"""bundle.json: what whoever recorded a federation declares of it.
+"""bundle.json: what whoever recorded a federation declares of it, and its settings.
 
 Specified in docs/format.md; :func:`bundle_schema` is the JSON schema.
 """
@@ -16,14 +16,19 @@ from pydantic import (
     Field,
     JsonValue,
     ValidationError,
+    field_validator,
+    model_serializer,
 )
 
-from privaudit.core.errors import TranscriptError, shown
+from privaudit.core.errors import ConfigError, TranscriptError, shown
 from privaudit.core.parameters import MOST, readable
 from privaudit.core.seeds import Randomness
 from privaudit.core.storage import read_json
-from privaudit.federated.runs.ledger import CLIENT_NAME, check_client_name
-from privaudit.federated.transcripts.transcript import GENESIS
+from privaudit.federation.trainer import Trainer
+from privaudit.federation.transcript import GENESIS
+from privaudit.models.interfaces import TaskKind
+from privaudit.runs.config import RunConfig
+from privaudit.runs.ledger import CLIENT_NAME, check_client_name
 
 BUNDLE = "bundle.json"
 INCOMPLETE = "bundle-incomplete.json"
@@ -168,3 +173,65 @@ def bundle_schema() -> dict[str, Any]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **Bundle.model_json_schema(),
     }
+
+
+ORIGIN = "recorded"
+KNOWN = (
+    "trainer",
+    "settings",
+    "dataset",
+    "model",
+    "clients",
+    "rounds",
+    "participation",
+    "publish",
+    "randomness",
+)
+
+
+class DeclaredConfig(RunConfig):
+    """Settings that hold words of other people's: nothing that a terminal would obey."""
+
+    @property
+    def applies_mechanisms(self) -> bool:
+        """Whether this package clipped and added noise: others did."""
+        return False
+
+    @field_validator("*")
+    @classmethod
+    def _refuse_control(cls, value: Any) -> Any:
+        return refuse_control(value) if isinstance(value, str | dict) else value
+
+    @property
+    def coin_seed(self) -> None:
+        """None: a ledger says it where anybody knows."""
+        return None
+
+
+class RecordedConfig(DeclaredConfig):
+    """A run's settings as its owner declared them; others are neither known nor stored.
+
+    ``trainer``, ``model`` and ``dataset`` are the owner's words, not names of this
+    tool. ``participation`` is the share of clients that took part in a round on average.
+    """
+
+    @model_serializer(mode="plain")
+    def _known(self) -> dict[str, Any]:
+        known = {name: getattr(self, name) for name in KNOWN}
+        return known | ({"secure_aggregation": "masked"} if self.is_masked else {})
+
+    @property
+    def task(self) -> TaskKind:
+        """Unknown: the owner's functions say what the model does."""
+        raise _no_recipe("its task")
+
+    def build_trainer(self) -> Trainer:
+        """Return no trainer: it is the owner's."""
+        raise _no_recipe("its trainer")
+
+
+def _no_recipe(what: str) -> ConfigError:
+    return ConfigError(
+        f"A recorded federation was asked for {what}, which is its owner's: this "
+        "command needs a run that `privaudit train` made."
+    )

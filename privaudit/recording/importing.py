@@ -19,34 +19,33 @@ from privaudit.core.errors import (
 from privaudit.core.storage import file_hash, write_bytes, write_json
 from privaudit.datasets.partition import FEWEST_CANDIDATES
 from privaudit.datasets.split import FEWEST_PUBLIC, PUBLIC, TEST
-from privaudit.federated.runs.folder.remote_store import local_path
-from privaudit.federated.runs.folder.run_files import environment
-from privaudit.federated.runs.folder.run_header import FORMAT, save_header
-from privaudit.federated.runs.folder.run_lock import lock_run
-from privaudit.federated.runs.folder.run_names import load_run
-from privaudit.federated.runs.ledger import Ledger
-from privaudit.federated.runs.runs import Run
-from privaudit.federated.runs.utility import logged
-from privaudit.federated.transcripts.folder import TranscriptFolder
-from privaudit.federated.transcripts.transcript import (
+from privaudit.federation.transcript import (
     UPLOAD_KINDS,
     Kind,
     Message,
     Transcript,
+    TranscriptFolder,
     bytes_sent,
 )
-from privaudit.privacy.claim import Claim
-from privaudit.privacy.events import MechanismEvent
-from privaudit.privacy.privacy_record import events_by_round, privacy_record
+from privaudit.privacy.certificate import events_by_round, privacy_record
+from privaudit.privacy.events import Claim, MechanismEvent
 from privaudit.recording.bundle import (
     BUNDLE,
     INCOMPLETE,
+    ORIGIN,
     PARTIES,
     Aggregation,
     Bundle,
+    RecordedConfig,
     read_bundle,
 )
-from privaudit.recording.recorded_config import ORIGIN, RecordedConfig
+from privaudit.runs.ledger import Ledger
+from privaudit.runs.run import Run, load_run
+from privaudit.runs.run_files import environment
+from privaudit.runs.run_folder import lock_run
+from privaudit.runs.run_header import FORMAT, save_header
+from privaudit.runs.store import local_path
+from privaudit.runs.utility import logged
 
 
 def finish_recording(

@@ -24,9 +24,9 @@ from nvflare.app_common.app_event_type import AppEventType
 from torch import Tensor
 
 from privaudit.core.errors import ConfigError
-from privaudit.federated.runs.ledger import check_client_name
-from privaudit.federated.runs.runs import Run
 from privaudit.recording.recorder import Recorder
+from privaudit.runs.ledger import check_client_name
+from privaudit.runs.run import Run
 
 WEIGHT = str(MetaKey.NUM_STEPS_CURRENT_ROUND)
 _OF_CLIENTS = (ProcessType.CLIENT_JOB, ProcessType.CLIENT_PARENT)

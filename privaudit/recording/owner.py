@@ -44,10 +44,10 @@ from privaudit.core.errors import (
 )
 from privaudit.core.limits import most
 from privaudit.core.tensors import Tensors
-from privaudit.federated.runs.folder.own_files import HEADER
-from privaudit.federated.transcripts.threat_models import View
+from privaudit.federation.threat_models import View
 from privaudit.models.interfaces import TaskKind
 from privaudit.recording.bundle import BUNDLE
+from privaudit.runs.own_files import HEADER
 
 VARIABLE = "PRIVAUDIT_OWNER"
 Positions = Int[np.ndarray, " records"]

@@ -1,4 +1,9 @@
-"""The trainer of a recorded federation: it asks the owner's functions."""
+"""The trainer of a recorded federation: it asks the owner's functions.
+
+Models that answer otherwise when they are asked again are refused: in training mode
+dropout draws anew in each call, and batch normalisation answers by who else is asked
+about.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -7,15 +12,16 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from privaudit.core.errors import AttackError, PluginError, without_exits
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors, at_least_float32, stack, unstack
-from privaudit.datasets.dialogues import ANSWER, INSTRUCTION, PADDING, TokenSequences
-from privaudit.federated.base_trainer import BaseTrainer
-from privaudit.federated.trainer import (
+from privaudit.datasets.records import ANSWER, INSTRUCTION, PADDING, TokenSequences
+from privaudit.federation.threat_models import View
+from privaudit.federation.trainer import (
+    BaseTrainer,
     ClientId,
     Cohort,
     Events,
@@ -28,14 +34,56 @@ from privaudit.federated.trainer import (
     Signals,
     Task,
 )
-from privaudit.federated.transcripts.threat_models import View
-from privaudit.federated.weighted_mean import UNTRAINED, WEIGHT, apply_mean, role_of
+from privaudit.federation.uploads import UNTRAINED, WEIGHT, apply_mean, role_of
 from privaudit.models.interfaces import AnyTask
 from privaudit.models.token_table import TOKENS, token_signals
-from privaudit.privacy.claim import Claim
+from privaudit.privacy.events import Claim
 from privaudit.recording.bundle import Aggregation
 from privaudit.recording.owner import Owner
-from privaudit.recording.repeated_answers import why_not_repeatable
+
+ASKED = 8  # records that are asked about again
+SAME, ALIKE = 1e-3, 0.05  # parts of the answers' spread: asked alike, in another batch
+
+
+def why_not_repeatable(
+    ask: Callable[[np.ndarray], Any],
+    positions: Shaped[np.ndarray, " records"],
+    answer: Any,
+) -> str:
+    """Return how answers differ from call to call; empty where they do not.
+
+    Kernels of another batch's size round otherwise, in half precision in the second
+    digit; a model in training mode differs by more.
+
+    Args:
+        ask: Returns what one model says of records: logits, or a pair with labels.
+        positions: Of the records, at least one.
+        answer: What it said of all of them in one batch.
+    """
+    few = positions[:ASKED]
+    first, again, whole = (_logits(one) for one in (ask(few), ask(few), answer))
+    if _differ(first, again, SAME):
+        return "answers the same question differently"
+    if _differ(first, whole[: len(few)], ALIKE):
+        return "answers by which other records are in a batch"
+    return ""
+
+
+def _logits(answer: Any) -> Tensor:
+    given = answer[0] if isinstance(answer, tuple) else answer
+    return torch.as_tensor(given).detach().cpu().double()
+
+
+def _differ(one: Tensor, other: Tensor, by: float) -> bool:
+    """Say whether answers differ by more than a part of their spread."""
+    if one.shape != other.shape:  # texts are padded to the longest of a batch
+        return False
+    is_finite = torch.isfinite(one) & torch.isfinite(other)
+    values, gaps = one[is_finite], (one - other)[is_finite]
+    if not values.numel():
+        return False
+    return bool(gaps.abs().mean() > by * values.std(unbiased=False).clamp(min=1e-12))
+
 
 OWNERS = "owner's "  # before a tensor's name that would mean something here
 ROWS_AT_ONCE = 256  # records that an owner's function is asked about in one call

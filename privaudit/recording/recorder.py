@@ -2,11 +2,17 @@
 
 Messages of one round are held until the next begins; then they are written, and
 bundle.json counts the round. So memory does not grow with the rounds, and what was
-recorded before a kill can be audited.
+recorded before a kill can be audited. It never raises into a federation: what it leaves
+out, it says in a warning.
 """
 
+import logging
+import math
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -15,28 +21,24 @@ from typing import Any, Literal
 
 import torch
 from pydantic import ValidationError
+from torch import Tensor
 
-from privaudit.core.errors import ConfigError, StorageError, shown
+from privaudit.core.errors import ConfigError, PrivauditError, StorageError, shown
+from privaudit.core.limits import check_limit
 from privaudit.core.parameters import MOST, readable
 from privaudit.core.seeds import Randomness
-from privaudit.core.storage import make_private_folder, write_json
+from privaudit.core.storage import SAFETENSORS_TYPES, make_private_folder, write_json
 from privaudit.core.tensors import Tensors
-from privaudit.federated.runs.folder.own_files import HEADER
-from privaudit.federated.runs.folder.run_folder import (
-    check_place,
-    clear_run,
-    remove_unfinished,
-)
-from privaudit.federated.runs.ledger import Ledger, check_client_name
-from privaudit.federated.runs.runs import Run
-from privaudit.federated.transcripts.transcript import (
+from privaudit.federation.transcript import (
     PUBLIC,
     SERVER,
+    ChainEnd,
     Kind,
     Message,
+    RoundTensors,
+    TranscriptFolder,
 )
-from privaudit.privacy.claim import Claim
-from privaudit.privacy.events import MechanismEvent
+from privaudit.privacy.events import Claim, MechanismEvent
 from privaudit.recording.bundle import (
     BUNDLE,
     INCOMPLETE,
@@ -45,8 +47,191 @@ from privaudit.recording.bundle import (
     DeclaredClaim,
 )
 from privaudit.recording.importing import finish_recording
-from privaudit.recording.omissions import Omissions
-from privaudit.recording.round_writer import RoundWriter
+from privaudit.runs.ledger import Ledger, check_client_name
+from privaudit.runs.own_files import HEADER
+from privaudit.runs.run import Run
+from privaudit.runs.run_folder import check_place, clear_run, remove_unfinished
+
+_log = logging.getLogger("privaudit.recording")
+
+
+class Omissions:
+    """What is not recorded of whom, said once for each client and reason.
+
+    Args:
+        folder: Of the run.
+
+    Attributes:
+        counts: How many messages of each client were left out.
+        has_stopped: Whether nothing more is recorded: the recorder itself failed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.counts = Counter[str]()
+        self.has_stopped = False
+        self._said = set[tuple[str, str]]()
+
+    def leave_out(self, client: str, round: int, what: str, error: object) -> None:
+        """Leave out what a client sent: ``what``, the same words each time, is wrong.
+
+        ``error`` gives details, of the first time.
+        """
+        self.counts[client] += 1
+        self.warn(
+            client, what,
+            "What %s sent in round %d is not recorded, and the federation goes on: %s "
+            "(%s).",
+            *(client[:80], round, what, " ".join(str(error).split())[:500]),
+        )  # fmt: skip
+
+    def warn(self, client: str, what: str, text: str, *arguments: object) -> None:
+        """Log a warning, the first time that there is this to say of this client."""
+        if (client, what) not in self._said:
+            self._said.add((client, what))
+            _log.warning(text, *arguments)
+
+    @contextmanager
+    def stop_on_failure(self) -> Iterator[None]:
+        """Record nothing more where the disk is full, or the folder gone or closed.
+
+        What was recorded is no whole federation: renaming takes no room on a disk.
+        """
+        try:
+            yield
+        except Exception as error:
+            self.has_stopped = True
+            with suppress(OSError):
+                (self._folder / BUNDLE).replace(self._folder / INCOMPLETE)
+            _log.error(
+                "The recording of %s stops, and the federation goes on. What was "
+                "recorded of it is not whole, and no run is made of it: %s",
+                *(self._folder, error),
+            )
+
+    @contextmanager
+    def only_said(self, kind: type[PrivauditError] = PrivauditError) -> Iterator[None]:
+        """Say what keeps a recording from becoming a run, in place of raising it."""
+        try:
+            yield
+        except kind as error:
+            _log.error("%s is recorded, and no run yet: %s", self._folder, error)
+
+
+_HEAVIEST = 2.0**63  # of a weight: sums of uploads are made in float32
+
+
+class RoundWriter:
+    """Holds the messages of one round, and writes them to a transcript.
+
+    Args:
+        folder: Of the transcript, which is emptied.
+
+    Attributes:
+        messages: Of the round ``number``, as far as they were sent.
+        end: Of the hash chain, behind what was written.
+        seconds: Of each written round, from its first message to its last.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = TranscriptFolder(folder)
+        self._folder.clear()
+        self.number, self.messages = 0, list[Message]()
+        self.end = ChainEnd()
+        self.seconds = list[float]()
+        self._began = 0.0
+        self._tensors = RoundTensors()
+
+    def checked(
+        self, client: str, round: int, sent: Any, declared: Aggregation, weight: Any
+    ) -> dict[str, Tensor]:
+        """Return what a client sent, with its weight, as it is recorded.
+
+        Raises:
+            ConfigError: It cannot be read again, weighs nothing that is a number, or is
+                the client's second in this round.
+        """
+        if any(m.sender == client and m.round == round for m in self.messages):
+            raise ConfigError("it is the second update in this round")
+        held, name = {str(n): one for n, one in sent.items()}, declared.weight
+        check_limit(
+            "line", sum(100 + 6 * len(n) for n in held), "The list of its arrays"
+        )
+        if not held:
+            raise ConfigError("nothing is in it")
+        if name is not None:
+            given = held.get(name) if weight is None else weight
+            held[name] = torch.tensor(checked_weight(given), dtype=torch.float64)
+        return {n: self.hold(n, one) for n, one in held.items()}
+
+    def hold(self, name: str, value: Any) -> Tensor:
+        """Return a tensor as it is now: the federation may go on to change it."""
+        if self._tensors.holds(value):
+            held: Tensor = value
+            return held
+        try:
+            tensor = torch.as_tensor(value).detach().cpu()
+            check_limit("tensors", tensor.nbytes, "It")
+            if tensor.dtype not in SAFETENSORS_TYPES or tensor.is_complex():
+                raise TypeError(f"there are no files of {tensor.dtype}")
+            return self._tensors.copy_of(tensor)
+        except Exception as error:  # whatever others call a tensor
+            raise ConfigError(
+                f"{shown(str(name))} was to be recorded, but it is no tensor ({error}). "
+                "Give tensors or numeric arrays by name."
+            ) from None
+
+    def add(self, message: Message) -> None:
+        """Take a message of this round; a broadcast that is repeated counts once."""
+        if not self.messages:
+            self._began = time.perf_counter()
+        twice = message.kind == "broadcast" and any(
+            m.kind == message.kind
+            and m.receiver == message.receiver
+            and are_same(m.tensors, message.tensors)
+            for m in self.messages
+        )
+        if not twice:
+            self.messages.append(message)
+
+    def models_of(self, clients: Iterable[str]) -> dict[str, Tensors]:
+        """Return what each client was sent in this round.
+
+        Where all who got it got the same, the others have it, too: one global model.
+        """
+        sent = [m for m in self.messages if m.kind == "broadcast"]
+        finals = {m.receiver: m.tensors for m in sent}
+        if sent and all(are_same(m.tensors, sent[0].tensors) for m in sent):
+            return dict.fromkeys(clients, sent[0].tensors)
+        return {client: finals[client] for client in clients if client in finals}
+
+    def write(self) -> None:
+        """Write the round, and forget it."""
+        if self.messages:
+            self.seconds.append(round(time.perf_counter() - self._began, 4))
+            self.end = self._folder.write(
+                self.number, self.messages, self.end, self._tensors
+            )
+        self.messages, self._tensors = [], RoundTensors()
+
+
+def are_same(one: Tensors, other: Tensors) -> bool:
+    """Say whether two messages hold the same tensors: equal ones are held once."""
+    return one.keys() == other.keys() and all(t is other[n] for n, t in one.items())
+
+
+def checked_weight(weight: Any) -> float:
+    """Return what weighs an update."""
+    try:
+        value = float(weight)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        value = math.nan
+    if not 0 <= value <= _HEAVIEST:
+        raise ConfigError(
+            f"its weight is {shown(str(weight))}, and should be one finite number, 0 or "
+            "more"
+        )
+    return value
 
 
 class Recorder:
@@ -59,7 +244,7 @@ class Recorder:
     Example:
         >>> import numpy as np, tempfile
         >>> from privaudit.datasets.split import PUBLIC, TEST
-        >>> from privaudit.federated.runs.ledger import Ledger
+        >>> from privaudit.runs.ledger import Ledger
         >>> owner = np.array([0, 0, 1, 1, *[PUBLIC] * 10, TEST])
         >>> ledger = Ledger(owner, np.array([True, False] * 2 + [False] * 11))
         >>> with tempfile.TemporaryDirectory() as folder:

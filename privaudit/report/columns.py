@@ -10,9 +10,7 @@ from typing import Any, Literal
 from markupsafe import Markup
 
 from privaudit.core.formatting import epsilon, p_value, percent
-from privaudit.report.decision.badges import Badge, Findings
-from privaudit.report.report_data import ReportData
-from privaudit.report.tables.other_attacks import either_sign
+from privaudit.report.report_data import Badge, Findings, ReportData, either_sign
 from privaudit.report.wording import (
     TableCell,
     TableRows,

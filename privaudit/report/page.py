@@ -8,49 +8,54 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from privaudit.auditing.audit import Audit
-from privaudit.auditing.default_attacks import SHARES, SLICES
 from privaudit.auditing.parts.closeness import CLOSENESS
+from privaudit.auditing.scenario import SHARES, SLICES
 from privaudit.core.errors import ConfigError
 from privaudit.core.storage import write_bytes
-from privaudit.federated.runs.folder.outputs import (
-    check_file,
-    make_parent,
-    write_output,
-)
 from privaudit.recording.origins.scores import ScoredRun
 from privaudit.report import wording
-from privaudit.report.cards import card
+from privaudit.report.advice import advise
 from privaudit.report.columns import audit_row, columns, results
-from privaudit.report.decision.advice import advise
-from privaudit.report.decision.badges import Findings
-from privaudit.report.decision.first_screen import first_screen
+from privaudit.report.exposed_records import exposed_captions, galleries, read_pictures
 from privaudit.report.figures import row_figures
-from privaudit.report.figures.epsilon_figure import epsilon_alt, epsilon_plot
+from privaudit.report.figures.curve_figures import (
+    roc_alt,
+    roc_plot,
+    rounds_alt,
+    rounds_plot,
+)
 from privaudit.report.figures.figure_style import both_widths, to_svg
-from privaudit.report.figures.figures import tradeoff_svg
-from privaudit.report.figures.roc_figure import roc_alt, roc_plot
-from privaudit.report.figures.rounds_figure import rounds_alt, rounds_plot
-from privaudit.report.galleries.captions import exposed_captions
-from privaudit.report.galleries.pictures import galleries, read_pictures
+from privaudit.report.figures.row_figures import epsilon_alt, epsilon_plot
+from privaudit.report.figures.tradeoff_figure import tradeoff_svg
+from privaudit.report.first_screen import card, first_screen
 from privaudit.report.page_template import render
-from privaudit.report.report_data import ReportData
+from privaudit.report.report_data import (
+    Findings,
+    ReportData,
+    class_sentence,
+    same_columns,
+)
 from privaudit.report.settings import attack_descriptions, attack_settings, run_settings
-from privaudit.report.tables.attack_table import attack_rows
-from privaudit.report.tables.class_table import class_rows, drawn_sentence
-from privaudit.report.tables.leak_by_class import class_sentence
-from privaudit.report.tables.one_run_table import bound_rows
-from privaudit.report.tables.other_attacks import same_columns
-from privaudit.report.tables.parts import part_tables
-from privaudit.report.tables.record_table import (
+from privaudit.report.tables.attack_tables import (
+    attack_rows,
+    class_rows,
+    drawn_sentence,
+    grid_tables,
+    headline_rows,
+    traffic_rows,
+    written_rows,
+)
+from privaudit.report.tables.parts import (
+    bound_rows,
     level_rows,
     most_exposed_of,
+    part_tables,
     property_rows,
     record_sentences,
 )
 from privaudit.report.tables.table import headlines
-from privaudit.report.tables.token_grid_table import grid_tables, headline_rows
-from privaudit.report.tables.written_table import traffic_rows, written_rows
 from privaudit.report.wording import TableCell
+from privaudit.runs.own_files import check_file, make_parent, write_output
 
 _SVG = {"roc": to_svg, "closeness": to_svg}  # too large, or too wide, for a phone
 Names = Sequence[Sequence[str]]  # of each audit's classes

@@ -1,7 +1,15 @@
-"""The page's own files: templates, which escape what is put in, style and script."""
+"""The frame of all pages: templates, which escape what is put in, style, script, glossary.
+
+The glossary explains each term once, at the page's end; a term is linked where the page
+first uses it, and what a page does not use is not on it. Its terms stand in glossary.toml.
+"""
 
 import base64
 import hashlib
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -10,10 +18,126 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from privaudit.core import formatting
-from privaudit.privacy.certificate import is_repeatable
-from privaudit.privacy.reconstruction_robustness import reconstruction_sentence
+from privaudit.privacy.certificate import is_repeatable, reconstruction_sentence
 from privaudit.report import wording
-from privaudit.report.glossary import PLACE, with_glossary
+
+PLACE = "<!-- glossary -->"
+"""Where a page wants its glossary."""
+
+_APART = (  # elements without running text, or where a link would be wrong
+    "script", "style", "svg", "title", "h1", "a", "code", "button", "summary", "thead",
+)  # fmt: skip
+
+
+def _pieces(apart: Sequence[str]) -> re.Pattern[str]:
+    """Return what finds tags, and elements as a whole whose text does not count."""
+    return re.compile(rf"<({'|'.join(apart)})\b.*?</\1>|<!--.*?-->|<[^>]*>", re.DOTALL)
+
+
+_PROSE, _ALL = _pieces((*_APART, "table")), _pieces(_APART)
+
+
+@dataclass(frozen=True)
+class Term:
+    """One entry of the glossary.
+
+    Attributes:
+        key: Its anchor on the page.
+        title: Its heading in the glossary.
+        words: How texts write it: a regular expression, case-insensitive.
+        meaning: Its definition.
+    """
+
+    key: str
+    title: str
+    words: str
+    meaning: str
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        """A regular expression that finds it as whole words."""
+        return re.compile(rf"(?<![\w-])(?:{self.words})(?![\w-])", re.IGNORECASE)
+
+
+def _terms() -> tuple[Term, ...]:
+    text = (files("privaudit.report") / "glossary.toml").read_text(encoding="utf-8")
+    return tuple(Term(key, **entry) for key, entry in tomllib.loads(text).items())
+
+
+TERMS = _terms()
+
+
+@dataclass(frozen=True)
+class _Use:
+    """A term's first use: where, and how it is written there."""
+
+    start: int
+    end: int
+    term: Term
+
+
+def with_glossary(page: str) -> str:
+    """Return a page with its glossary, and links to it.
+
+    Args:
+        page: HTML whose text is escaped; without :data:`PLACE` it stays as it is.
+    """
+    if PLACE not in page:
+        return page
+    known = list[Term]()
+    for use in sorted(_first_uses(page), key=lambda use: -use.start):
+        word = page[use.start : use.end]
+        link = f'<a class="term" href="#term-{use.term.key}">{word}</a>'
+        page = page[: use.start] + link + page[use.end :]
+        known.append(use.term)
+    return page.replace(PLACE, _section(known))
+
+
+def _first_uses(page: str) -> list[_Use]:
+    """Return each term's first use; where two overlap, one gives way to its next."""
+    # A table's cells hold names as well as words: prose comes first.
+    spans, taken = _text_spans(page, _PROSE) + _text_spans(page, _ALL), list[_Use]()
+    by_term = {term.key: _use(page, spans, term, ()) for term in TERMS}
+    used = [use for use in by_term.values() if use]
+    for use in sorted(used, key=lambda use: (use.start, -use.end)):
+        free = _use(page, spans, use.term, taken)
+        if free:
+            taken.append(free)
+    return taken
+
+
+def _text_spans(page: str, pieces: re.Pattern[str]) -> list[tuple[int, int]]:
+    """Return where the body's running text stands."""
+    start, spans = page.index("<body"), []
+    for piece in pieces.finditer(page, start):
+        if piece.start() > start:
+            spans.append((start, piece.start()))
+        start = piece.end()
+    return spans
+
+
+def _use(
+    page: str, spans: Sequence[tuple[int, int]], term: Term, taken: Sequence[_Use]
+) -> _Use | None:
+    """Return a term's first use beside those taken."""
+    for start, end in spans:
+        for match in term.pattern.finditer(page, start, end):
+            if all(match.end() <= t.start or t.end <= match.start() for t in taken):
+                return _Use(*match.span(), term)
+    return None
+
+
+def _section(terms: Sequence[Term]) -> str:
+    entries = "\n".join(
+        f'<dt id="term-{term.key}">{Markup.escape(term.title)}</dt>'
+        f"<dd>{Markup.escape(term.meaning)}</dd>"
+        for term in sorted(terms, key=lambda term: term.title.casefold())
+    )
+    return (
+        '<section id="glossary">\n<h2>Glossary</h2>\n'
+        f'<dl class="reading">\n{entries}\n</dl>\n</section>'
+    )
+
 
 MADE_BY = '<meta name="generator" content="privaudit">'
 

@@ -5,12 +5,12 @@ from typing import Any
 
 from privaudit.auditing.audit import Audit, last_rounds
 from privaudit.auditing.named_attacks import description
-from privaudit.core.provenance import NOT_STATED, Provenance, in_words
-from privaudit.federated.runs.ledger import known_by
-from privaudit.federated.runs.runs import Run
+from privaudit.core.portable_bits import NOT_STATED, Provenance, in_words
 from privaudit.report.report_data import ReportData
-from privaudit.report.tables.token_grid_table import outside_grid
+from privaudit.report.tables.attack_tables import outside_grid
 from privaudit.report.wording import TableRows, setting
+from privaudit.runs.ledger import known_by
+from privaudit.runs.run import Run
 
 
 def run_settings(data: ReportData) -> tuple[dict[str, str], TableRows]:

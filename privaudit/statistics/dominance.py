@@ -17,8 +17,7 @@ from scipy.special import stdtr
 
 from privaudit.core.errors import ConfigError
 from privaudit.statistics.comparisons import holm
-from privaudit.statistics.estimate import Estimate, mean_with_t
-from privaudit.statistics.intervals import check_confidence
+from privaudit.statistics.estimate import Estimate, check_confidence, mean_with_t
 
 Replicates = Mapping[int, tuple[float, float]]  # by seed: leak and use
 Gains = tuple[Float[np.ndarray, " seeds"], Float[np.ndarray, " seeds"]]

@@ -15,15 +15,14 @@ from privaudit.core.devices import here, moved
 from privaudit.core.errors import ConfigError
 from privaudit.core.parameters import LATER
 from privaudit.core.tensors import Stacked
-from privaudit.federated.base_trainer import BaseTrainer
-from privaudit.federated.batches import (
+from privaudit.federation.batches import (
     Batches,
     Gradients,
     Objective,
     Penalty,
     gradients_of,
 )
-from privaudit.federated.trainer import Cohort, Round, Task
+from privaudit.federation.trainer import BaseTrainer, Cohort, Round, Task
 
 ADDED = Field(json_schema_extra=LATER)
 SETTINGS = (

@@ -3,9 +3,8 @@ import torch
 
 from privaudit.attacks.difficulty_calibration import DifficultyCalibration
 from privaudit.attacks.output_attacks import LossThreshold
-from privaudit.auditing.signals.before_training import slope_of
-from privaudit.auditing.signals.target import ask_signals
-from privaudit.federated.trainer import Task
+from privaudit.auditing.signals import ask_signals, slope_of
+from privaudit.federation.trainer import Task
 from privaudit.statistics.roc import auroc
 from privaudit.trainers.coop import CoOp
 from privaudit.trainers.promptfl import PromptFL

@@ -8,9 +8,9 @@ import torch
 
 from privaudit.attacks.extraction import Extraction
 from privaudit.auditing.attack import Adversary, Target
-from privaudit.auditing.extraction.draws import SuffixDraws
-from privaudit.auditing.extraction.suffixes import (
+from privaudit.auditing.extraction import (
     SamplingScheme,
+    SuffixDraws,
     answer_table,
     is_extractable,
 )
@@ -18,14 +18,13 @@ from privaudit.auditing.parts.extraction import share
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import stack
-from privaudit.datasets.dialogues import ANSWER, TokenSequences
-from privaudit.federated.trainer import Reconstruction, Records, Task
-from privaudit.federated.transcripts.threat_models import View, server
+from privaudit.datasets.records import ANSWER, TokenSequences
+from privaudit.federation.threat_models import View, server
+from privaudit.federation.trainer import Reconstruction, Records, Task
 from privaudit.models.interfaces import Tuning
 from privaudit.trainers.lora_fedavg import LoraFedAvg
 from tests.toy_federation import CLIENTS
-from tests.toy_language import END, VOCABULARY, toy_dialogues, toy_writing_task
-from tests.toy_parrot import parrot
+from tests.toy_language import END, VOCABULARY, parrot, toy_dialogues, toy_writing_task
 
 TRAINER = LoraFedAvg(rank=2)
 ALL = SamplingScheme()

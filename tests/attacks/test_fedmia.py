@@ -7,7 +7,7 @@ from scipy.stats import norm
 
 from privaudit.attacks.fedmia import FedMia, _averaged
 from privaudit.core.errors import AttackError, ViewError
-from privaudit.federated.transcripts.threat_models import View, find_threat
+from privaudit.federation.threat_models import View, find_threat
 from privaudit.trainers.promptfl import PromptFL
 from tests.conftest import toy_records, with_noise
 from tests.toy_federation import CLIENTS, Play

@@ -12,20 +12,14 @@ from torch.nn.functional import normalize
 from privaudit.attacks.label_only import LabelOnly
 from privaudit.attacks.ramia import Ramia
 from privaudit.auditing.attack import Adversary, Attack, Target
-from privaudit.auditing.query_access import answering
-from privaudit.auditing.signals.moved_features import directions
+from privaudit.auditing.scenario import answering
+from privaudit.auditing.signals import directions
 from privaudit.core.errors import AttackError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, stack
-from privaudit.federated.query import ask
-from privaudit.federated.trainer import (
-    Reconstruction,
-    Records,
-    Signal,
-    Signals,
-    Task,
-)
-from privaudit.federated.transcripts.threat_models import View, released
+from privaudit.federation.query import ask
+from privaudit.federation.threat_models import View, released
+from privaudit.federation.trainer import Reconstruction, Records, Signal, Signals, Task
 from privaudit.trainers.promptfl import PromptFL
 from privaudit.trainers.zero_shot import ZeroShot
 from tests.toy_federation import Play

@@ -7,8 +7,8 @@ import torch
 from privaudit.attacks.output_attacks import LossThreshold
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.core.seeds import Seeds
-from privaudit.federated.trainer import Reconstruction, Records, Task
-from privaudit.federated.transcripts.threat_models import View, server
+from privaudit.federation.threat_models import View, server
+from privaudit.federation.trainer import Reconstruction, Records, Task
 from privaudit.trainers.zero_shot import ZeroShot
 
 

@@ -6,7 +6,7 @@ import torch
 
 from privaudit.attacks.pipra import Pipra, _discriminant, _pairs
 from privaudit.core.errors import AttackError
-from privaudit.federated.trainer import Records, Task
+from privaudit.federation.trainer import Records, Task
 from privaudit.statistics.roc import auroc
 from privaudit.trainers.coop import CoOp
 from privaudit.trainers.fedpt_dhapa import FedPTDhapa

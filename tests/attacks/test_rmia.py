@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 from privaudit.attacks.rmia import GRID, Rmia, _Likelihoods, tune_a
 from privaudit.core.errors import AttackError
-from privaudit.federated.trainer import Task
+from privaudit.federation.trainer import Task
 from privaudit.statistics.roc import pooled_auroc
 from privaudit.statistics.shadow_comparison import (
     dominated_shares,

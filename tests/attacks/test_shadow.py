@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from privaudit.attacks.shadow import Shadow, _AttackModels, _balanced
-from privaudit.auditing.signals.signals import SignalTable
+from privaudit.auditing.signals import SignalTable
 from privaudit.core.seeds import Seeds
-from privaudit.federated.trainer import Task
+from privaudit.federation.trainer import Task
 from privaudit.statistics.roc import pooled_auroc
 from privaudit.trainers.coop import CoOp
 from tests.conftest import toy_records, with_noise

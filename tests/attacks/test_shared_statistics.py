@@ -11,11 +11,11 @@ from privaudit.attacks.shared_statistics import SharedStatistics
 from privaudit.auditing.attack import Adversary, Scores, Target
 from privaudit.core.errors import ViewError
 from privaudit.core.seeds import Seeds
-from privaudit.federated.client_statistics import EMBEDDING, UNCERTAINTY
-from privaudit.federated.trainer import Records, Task, Trainer
-from privaudit.federated.transcripts.threat_models import View, find_threat
-from privaudit.federated.transcripts.transcript import Message
-from privaudit.federated.weighted_mean import STATISTIC
+from privaudit.federation.client_statistics import EMBEDDING, UNCERTAINTY
+from privaudit.federation.threat_models import View, find_threat
+from privaudit.federation.trainer import Records, Task, Trainer
+from privaudit.federation.transcript import Message
+from privaudit.federation.uploads import STATISTIC
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.roc import pooled_auroc
 from privaudit.trainers.fedpt_dhapa import FedPTDhapa

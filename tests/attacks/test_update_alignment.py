@@ -7,11 +7,8 @@ import torch
 
 from privaudit.attacks.update_alignment import UpdateAlignment
 from privaudit.core.errors import ViewError
-from privaudit.federated.trainer import (
-    TRAINERS,
-    Task,
-)
-from privaudit.federated.transcripts.threat_models import find_threat
+from privaudit.federation.threat_models import find_threat
+from privaudit.federation.trainer import TRAINERS, Task
 from privaudit.trainers.promptfl import PromptFL
 from tests.class_means import ClassMeans
 from tests.conftest import toy_records

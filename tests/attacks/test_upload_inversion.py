@@ -20,14 +20,12 @@ from privaudit.auditing.parts.inversion import (
     RETRIEVED,
     psnr,
 )
-from privaudit.auditing.storage.load import read_audit
-from privaudit.auditing.storage.restore import restore_audit
-from privaudit.auditing.storage.save import save_audit
+from privaudit.auditing.stored_audit import read_audit, restore_audit, save_audit
 from privaudit.core.errors import ViewError
-from privaudit.datasets.dialogues import TokenSequences
+from privaudit.datasets.records import TokenSequences
 from privaudit.datasets.split import PUBLIC
-from privaudit.federated.trainer import Records, Task
-from privaudit.federated.transcripts.threat_models import find_threat
+from privaudit.federation.threat_models import find_threat
+from privaudit.federation.trainer import Records, Task
 from privaudit.models.interfaces import Head, Tuning
 from privaudit.report.page import render_report
 from privaudit.statistics.roc import pooled_auroc

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from privaudit.auditing.attack import ATTACKS, Attack
-from privaudit.federated.trainer import Reconstruction, Task
+from privaudit.federation.trainer import Reconstruction, Task
 from privaudit.statistics.roc import pooled_auroc
 from tests.attacks.word_world import Speaker, attacked, groups
 

@@ -15,7 +15,7 @@ from privaudit.attacks.token_attacks import (
     TokenLoss,
 )
 from privaudit.auditing.attack import Attack
-from privaudit.federated.trainer import Task
+from privaudit.federation.trainer import Task
 from privaudit.statistics.roc import pooled_auroc
 from tests.attacks.word_world import attacked, by_hand, groups
 

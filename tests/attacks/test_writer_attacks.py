@@ -12,9 +12,9 @@ from privaudit.attacks.gradient_norm import _losses, _norms
 from privaudit.attacks.neighbourhood import with_neighbours
 from privaudit.auditing.attack import ATTACKS, Adversary, Attack, Scores, Target
 from privaudit.core.tensors import stack
-from privaudit.datasets.dialogues import ANSWER, PADDING
-from privaudit.federated.batches import Batch
-from privaudit.federated.trainer import Cohort, Records, Task
+from privaudit.datasets.records import ANSWER, PADDING
+from privaudit.federation.batches import Batch
+from privaudit.federation.trainer import Cohort, Records, Task
 from privaudit.models.interfaces import Tuning
 from privaudit.statistics.roc import pooled_auroc
 from privaudit.trainers.lora_fedavg import LoraFedAvg

@@ -17,7 +17,7 @@ from torch.nn.functional import one_hot
 from privaudit.auditing.attack import Adversary, Scores, Target
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked
-from privaudit.datasets.dialogues import (
+from privaudit.datasets.records import (
     ANSWER,
     INSTRUCTION,
     PADDING,
@@ -25,14 +25,8 @@ from privaudit.datasets.dialogues import (
     Dialogue,
     TokenSequences,
 )
-from privaudit.federated.trainer import (
-    Reconstruction,
-    Records,
-    Signal,
-    Signals,
-    Task,
-)
-from privaudit.federated.transcripts.threat_models import View, server
+from privaudit.federation.threat_models import View, server
+from privaudit.federation.trainer import Reconstruction, Records, Signal, Signals, Task
 from privaudit.models.token_table import TOKENS, token_signals
 from privaudit.trainers.zero_shot import ZeroShot
 

@@ -8,7 +8,7 @@ import torch
 
 from privaudit.auditing.attack import ATTACKS, Adversary, Scores, Target
 from privaudit.core.errors import PrivauditError
-from privaudit.federated.trainer import Records, Task, Trainer
+from privaudit.federation.trainer import Records, Task, Trainer
 from privaudit.trainers.coop import CoOp
 from privaudit.trainers.fedpt_dhapa import FedPTDhapa
 from privaudit.trainers.promptfl import PromptFL

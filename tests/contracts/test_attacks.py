@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from privaudit.auditing.attack import ATTACKS, Scores, Target
-from privaudit.federated.on_device import on_device
+from privaudit.federation.on_device import on_device
 from privaudit.statistics.roc import pooled_auroc
 from tests.contracts.conftest import Attacked
 from tests.simulated_device import another_device, task_on

@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from privaudit.core.seeds import Seeds
-from privaudit.federated.masked_sum import Masking
-from privaudit.federated.trainer import TRAINERS, Task, Trainer
-from privaudit.federated.trainer_abilities import Reconstructs
-from privaudit.federated.transcripts.threat_models import server, server_aggregate
-from privaudit.federated.transcripts.transcript import Message
+from privaudit.federation.masked_sum import Masking
+from privaudit.federation.threat_models import server, server_aggregate
+from privaudit.federation.trainer import TRAINERS, Reconstructs, Task, Trainer
+from privaudit.federation.transcript import Message
 from privaudit.privacy.secure_aggregation.packets import MASKED, STAGES
 from tests.toy_federation import Play, Played, Shards, few_epochs
 from tests.toy_language import toy_dialogues, toy_writing_task

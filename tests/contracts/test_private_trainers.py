@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from privaudit.federated.runs.config import build_trainer
-from privaudit.federated.trainer import TRAINERS, Task, Trainer
-from privaudit.federated.transcripts.transcript import SERVER
+from privaudit.federation.trainer import TRAINERS, Task, Trainer
+from privaudit.federation.transcript import SERVER
 from privaudit.privacy.certificate import CertifiedView
-from privaudit.tuning.prompts import grouped_forward
+from privaudit.runs.config import build_trainer
+from privaudit.tuning.prompts import gradients as grouped_forward
 from privaudit.tuning.prompts.private_training import PrivateTrainer
 from tests.conftest import toy_records
 from tests.toy_federation import VIEWS, Play

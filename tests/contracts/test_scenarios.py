@@ -5,9 +5,8 @@ from typing import get_args
 import pytest
 
 from privaudit.auditing.attack import ATTACKS
-from privaudit.auditing.default_attacks import places
-from privaudit.auditing.scenario import SCENARIOS
-from privaudit.federated.transcripts.threat_models import find_threat
+from privaudit.auditing.scenario import SCENARIOS, places
+from privaudit.federation.threat_models import find_threat
 from privaudit.models.interfaces import TaskKind
 
 

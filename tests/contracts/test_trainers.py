@@ -11,11 +11,10 @@ import torch
 from privaudit.core.errors import ViewError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors, digest, stack
-from privaudit.federated.on_device import on_device
-from privaudit.federated.query import ask
-from privaudit.federated.trainer import TRAINERS, Task, Trainer
-from privaudit.federated.trainer_abilities import claim_of, start_client
-from privaudit.federated.transcripts.transcript import Message
+from privaudit.federation.on_device import on_device
+from privaudit.federation.query import ask
+from privaudit.federation.trainer import TRAINERS, Task, Trainer, claim_of, start_client
+from privaudit.federation.transcript import Message
 from tests.simulated_device import another_device, assert_agree, task_on
 from tests.toy_federation import Play, Played, Shards, few_epochs
 from tests.toy_language import toy_dialogues, toy_writing_task

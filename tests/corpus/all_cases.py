@@ -20,8 +20,7 @@ def prepare() -> None:
     import torch
 
     import privaudit
-    from privaudit.models.clip.torchvision_shim import import_open_clip
-    from privaudit.models.hugging_face import import_peft
+    from privaudit.models.hugging_face import import_open_clip, import_peft
 
     torch.set_num_threads(1)
     for found in pkgutil.walk_packages(privaudit.__path__, "privaudit."):

@@ -19,8 +19,8 @@ from privaudit.cli import options
 from privaudit.cli.main import app
 from privaudit.core.errors import PrivauditError, StorageError
 from privaudit.datasets.dataset import DATASETS
-from privaudit.federated.runs.config import build_trainer
-from privaudit.federated.trainer import TRAINERS
+from privaudit.federation.trainer import TRAINERS
+from privaudit.runs.config import build_trainer
 from tests.places import ROOT
 
 PAGES = [

@@ -14,7 +14,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from privaudit.datasets.images.coop_split import KNOWN
-from privaudit.models.clip.torchvision_shim import import_open_clip
+from privaudit.models.hugging_face import import_open_clip
 from tests.conftest import Cli
 from tests.places import ROOT
 from tests.small_transformers import image_processor, random_model, save

@@ -13,7 +13,6 @@ from privaudit.attacks.output_attacks import LossThreshold
 from privaudit.attacks.shadow import Shadow
 from privaudit.auditing.attack_result import AttackResult, ClientScores, evaluate_scores
 from privaudit.auditing.audit import Audit
-from privaudit.auditing.default_attacks import places, token_attacks
 from privaudit.auditing.parts.closeness import (
     CLOSENESS,
     Closeness,
@@ -26,12 +25,12 @@ from privaudit.auditing.parts.source_inference import (
     SOURCE_INFERENCE,
     SourceInference,
 )
-from privaudit.auditing.scenario import Scenario
+from privaudit.auditing.scenario import Scenario, places, token_attacks
 from privaudit.core.signing import OWN, Signer
 from privaudit.datasets.dataset import Dataset, PixelImages
-from privaudit.federated.runs.config import RunConfig
-from privaudit.federated.runs.runs import Run
-from privaudit.federated.runs.utility import Utility
+from privaudit.runs.config import RunConfig
+from privaudit.runs.run import Run
+from privaudit.runs.utility import Utility
 from privaudit.statistics.claim import Guarantee, judge_claim
 from privaudit.statistics.epsilon.bound import EpsilonBound
 from privaudit.statistics.estimate import (

@@ -9,7 +9,7 @@ from rich.console import Console
 from privaudit import Auditor, train
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.parts.linkage_gain import LINKAGE_GAIN
-from privaudit.auditing.storage.save import save_audit
+from privaudit.auditing.stored_audit import save_audit
 from privaudit.report.page import render_report
 from privaudit.report.tables.parts import linkage_sentences
 from privaudit.report.tables.table import print_table

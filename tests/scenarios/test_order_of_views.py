@@ -7,14 +7,13 @@ import torch
 from privaudit import Auditor, train
 from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
-from privaudit.auditing.default_attacks import LOSS
-from privaudit.auditing.dominated_views import as_weaker
+from privaudit.auditing.auditor import as_weaker
 from privaudit.auditing.named_attacks import attack_in_place
-from privaudit.auditing.scenario import SCENARIOS, Scenario
+from privaudit.auditing.scenario import LOSS, SCENARIOS, Scenario
 from privaudit.core.errors import ViewError
-from privaudit.federated.runs.runs import Run
-from privaudit.federated.transcripts.threat_models import View, find_threat
-from privaudit.federated.transcripts.transcript import Message
+from privaudit.federation.threat_models import View, find_threat
+from privaudit.federation.transcript import Message
+from privaudit.runs.run import Run
 from privaudit.statistics.comparisons import pooled_paired_auroc_difference
 from privaudit.statistics.estimate import Estimate
 from privaudit.trainers.prompt_fedamp import PromptFedAMP

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from privaudit.federated.trainer import TRAINERS, Task
+from privaudit.federation.trainer import TRAINERS, Task
 from tests.toy_federation import AT, Play
 
 SHARED = {

@@ -1,6 +1,6 @@
 import torch
 
-from privaudit.federated.trainer import Task
+from privaudit.federation.trainer import Task
 from privaudit.trainers.coop import CoOp
 from tests.toy_federation import Play, Shards
 

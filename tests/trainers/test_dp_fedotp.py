@@ -7,9 +7,9 @@ import torch
 from torch.nn.functional import cosine_similarity
 
 from privaudit.core.seeds import Seeds
-from privaudit.federated.query import ask
-from privaudit.federated.trainer import Task
-from privaudit.statistics.epsilon.gaussian_mechanism import gaussian_epsilon
+from privaudit.federation.query import ask
+from privaudit.federation.trainer import Task
+from privaudit.privacy.accountant import gaussian_epsilon
 from privaudit.trainers.dp_fedotp import DPFedOTP
 from tests.toy_federation import Play, Shards
 

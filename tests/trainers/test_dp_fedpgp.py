@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import cosine_similarity
 
 from privaudit.core.seeds import Seeds
-from privaudit.federated.trainer import Task
+from privaudit.federation.trainer import Task
 from privaudit.trainers.dp_fedpgp import DPFedPGP
 from tests.toy_federation import Play, Shards, context_loss
 

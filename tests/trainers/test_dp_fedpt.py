@@ -11,10 +11,10 @@ from scipy.stats import chi2
 from torch import Tensor
 
 from privaudit.core.seeds import Seeds
-from privaudit.federated.runs.config import build_trainer
-from privaudit.federated.trainer import Cohort, Records, Round, Task
-from privaudit.federated.weighted_mean import COORDINATES
+from privaudit.federation.trainer import Cohort, Records, Round, Task
+from privaudit.federation.uploads import COORDINATES
 from privaudit.privacy.certificate import Certificate, CertifiedView, certify
+from privaudit.runs.config import build_trainer
 from privaudit.statistics.claim import Guarantee, judge_claim
 from privaudit.statistics.epsilon.bound import IndependentRuns
 from privaudit.statistics.epsilon.many_runs import SplitThreshold

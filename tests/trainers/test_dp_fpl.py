@@ -8,10 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import cosine_similarity
 
-from privaudit.core.seeds import Seeds
-from privaudit.core.streams import KEY
-from privaudit.federated.trainer import Cohort, Round, Task
-from privaudit.federated.transcripts.threat_models import find_threat
+from privaudit.core.seeds import KEY, Seeds
+from privaudit.federation.threat_models import find_threat
+from privaudit.federation.trainer import Cohort, Round, Task
 from privaudit.privacy.certificate import CertifiedView, certify
 from privaudit.trainers.dp_fpl import DPFPL
 from privaudit.tuning.prompts.gradients import ContextGradients, fixed_batch

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors, stack
-from privaudit.federated.trainer import Cohort, Round, Task
+from privaudit.federation.trainer import Cohort, Round, Task
 from privaudit.privacy.certificate import certify
 from privaudit.trainers.dp_pfedmoap import DPPFedMoAP
 from tests.toy_federation import Play, Shards

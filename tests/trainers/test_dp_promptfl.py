@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from privaudit.core.seeds import Seeds
-from privaudit.federated.trainer import Task
+from privaudit.federation.trainer import Task
+from privaudit.privacy.accountant import gaussian_epsilon
 from privaudit.privacy.certificate import CertifiedView
-from privaudit.statistics.epsilon.gaussian_mechanism import gaussian_epsilon
 from privaudit.trainers.dp_promptfl import DPPromptFL
 from privaudit.trainers.prompt_fedprox import PromptFedProx
 from privaudit.trainers.promptfl import PromptFL

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from privaudit.federated.trainer import TRAINERS
+from privaudit.federation.trainer import TRAINERS
 from tests.toy_federation import Play
 
 ALL_VIEWS = {"server": 1, "server-aggregate": 2, "peer:client-0": 2, "released": 0}

@@ -9,13 +9,15 @@ from torch.nn.functional import cross_entropy
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import stack
-from privaudit.federated.query import ask
-from privaudit.federated.trainer import Cohort, Task
-from privaudit.federated.transcripts.transcript import SERVER
+from privaudit.federation.query import ask
+from privaudit.federation.trainer import Cohort, Task
+from privaudit.federation.transcript import SERVER
 from privaudit.trainers.fedotp import FedOTP
 from privaudit.tuning.prompts.learning import pair_texts
-from privaudit.tuning.prompts.optimal_transport import transport_plan
-from privaudit.tuning.prompts.transported_logits import transported_logits
+from privaudit.tuning.prompts.optimal_transport import (
+    transport_plan,
+    transported_logits,
+)
 from tests.toy_federation import AT, Play, Shards
 
 

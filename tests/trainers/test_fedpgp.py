@@ -7,8 +7,8 @@ from torch.nn.functional import cross_entropy
 
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import stack
-from privaudit.federated.trainer import Cohort, Task
-from privaudit.federated.transcripts.transcript import SERVER
+from privaudit.federation.trainer import Cohort, Task
+from privaudit.federation.transcript import SERVER
 from privaudit.trainers.fedpgp import FedPGP
 from privaudit.trainers.promptfl import PromptFL
 from privaudit.tuning.prompts.contrast import contrast, personal_context

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from privaudit.core.seeds import Seeds
-from privaudit.federated.trainer import Cohort, Round, Task, Trainer
+from privaudit.federation.trainer import Cohort, Round, Task, Trainer
 from privaudit.models.interfaces import Head, LanguageModel
 from privaudit.trainers.fedpt import FedPT
 from privaudit.trainers.fedpt_local import FedPTLocal

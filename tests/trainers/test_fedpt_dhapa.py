@@ -12,7 +12,7 @@ from privaudit.attacks.update_alignment import UpdateAlignment
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import stack
-from privaudit.federated.client_statistics import (
+from privaudit.federation.client_statistics import (
     EMBEDDING,
     IMPROVEMENT,
     PRESENT,
@@ -21,9 +21,9 @@ from privaudit.federated.client_statistics import (
     has_records,
     parameters_of,
 )
-from privaudit.federated.trainer import Cohort, Round, Task
+from privaudit.federation.trainer import Cohort, Round, Task
+from privaudit.privacy.accountant import gaussian_epsilon
 from privaudit.privacy.certificate import certify
-from privaudit.statistics.epsilon.gaussian_mechanism import gaussian_epsilon
 from privaudit.trainers.fedpt import FedPT
 from privaudit.trainers.fedpt_dhapa import PICKED, FedPTDhapa
 from privaudit.tuning.transformers.dhapa import client_weights

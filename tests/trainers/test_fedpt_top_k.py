@@ -11,12 +11,12 @@ from scipy.stats import norm
 from torch import Tensor
 
 from privaudit.core.seeds import Seeds
-from privaudit.federated.runs.config import build_trainer
-from privaudit.federated.trainer import Cohort, Records, Round, Task
-from privaudit.federated.weighted_mean import COORDINATES, update_deltas
+from privaudit.federation.trainer import Cohort, Records, Round, Task
+from privaudit.federation.uploads import COORDINATES, update_deltas
+from privaudit.privacy.accountant import gaussian_delta
 from privaudit.privacy.certificate import Certificate, CertifiedView, certify
-from privaudit.statistics.epsilon.gaussian_mechanism import gaussian_delta
-from privaudit.statistics.intervals import clopper_pearson
+from privaudit.runs.config import build_trainer
+from privaudit.statistics.estimate import clopper_pearson
 from privaudit.trainers.fedpt_top_k import FedPTTopK
 from privaudit.tuning.transformers.private_updates import MOVED
 from tests.toy_federation import Play, Shards

@@ -11,7 +11,7 @@ from torch import Tensor
 from privaudit import train
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked
-from privaudit.federated.batches import Batch, Objective
+from privaudit.federation.batches import Batch, Objective
 from privaudit.trainers.fedpt import FedPT
 from privaudit.trainers.fedpt_zeroth_order import FedPTZerothOrder, two_point
 from tests.conftest import Cli

@@ -3,16 +3,15 @@ from typing import Any
 import pytest
 import torch
 
-from privaudit.auditing.shadow_models.training import _replay, _start
+from privaudit.auditing.shadow_models import _replay, _start
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
-from privaudit.federated.runs.config import make_config
-from privaudit.federated.trainer import Round, Task
-from privaudit.federated.transcripts.quantised import RANGE, dequantised
-from privaudit.federated.transcripts.threat_models import find_threat
-from privaudit.federated.transcripts.transcript import Message, bytes_sent
-from privaudit.federated.weighted_mean import update_deltas
+from privaudit.federation.threat_models import find_threat
+from privaudit.federation.trainer import Round, Task
+from privaudit.federation.transcript import Message, bytes_sent
+from privaudit.federation.uploads import RANGE, dequantised, update_deltas
+from privaudit.runs.config import make_config
 from privaudit.trainers.fedrand import FedRand
 from privaudit.trainers.lora_fedavg import LoraFedAvg
 from tests.toy_federation import CLIENTS, Play, Played, Shards

@@ -6,9 +6,9 @@ import torch
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, stack
-from privaudit.datasets.dialogues import ANSWER
-from privaudit.federated.batches import Batch, gradients_of
-from privaudit.federated.trainer import Cohort, Records, Task
+from privaudit.datasets.records import ANSWER
+from privaudit.federation.batches import Batch, gradients_of
+from privaudit.federation.trainer import Cohort, Records, Task
 from privaudit.models.interfaces import Tuning
 from privaudit.trainers.lora_fedavg import LoraFedAvg
 from privaudit.trainers.lora_fedpara import LoraFedPara

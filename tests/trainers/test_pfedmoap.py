@@ -11,14 +11,13 @@ from torch import Tensor
 
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors, stack
-from privaudit.federated.federation import Federation, run_round
-from privaudit.federated.query import ask
-from privaudit.federated.trainer import Cohort, Records, Round, Task
-from privaudit.federated.transcripts.transcript import Message
+from privaudit.federation.query import ask
+from privaudit.federation.rounds import Federation, run_round
+from privaudit.federation.trainer import Cohort, Records, Round, Task
+from privaudit.federation.transcript import Message
 from privaudit.trainers.pfedmoap import PFedMoAP
 from privaudit.trainers.promptfl import PromptFL
-from privaudit.tuning.prompts.experts.gate import gate_part
-from privaudit.tuning.prompts.experts.pool import expert_features, pool_of
+from privaudit.tuning.prompts.experts import expert_features, gate_part, pool_of
 from tests.conftest import toy_records
 from tests.toy_federation import Play, Shards
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from privaudit.attacks.output_attacks import LossThreshold
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import stack
-from privaudit.federated.query import ask
-from privaudit.federated.trainer import Cohort, Records, Task
+from privaudit.federation.query import ask
+from privaudit.federation.trainer import Cohort, Records, Task
 from privaudit.trainers.pfedprompt import (
     BLEND,
     FILLED,

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from privaudit.core.seeds import Seeds
-from privaudit.federated.trainer import Task
+from privaudit.federation.trainer import Task
 from privaudit.trainers.prompt_fedper import PromptFedPer
 from privaudit.trainers.promptfl import PromptFL
 from tests.toy_federation import Play, context_loss

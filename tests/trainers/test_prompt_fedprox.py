@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 import torch
 
-from privaudit.federated.batches import gradients_of
-from privaudit.federated.trainer import Cohort, Task
+from privaudit.federation.batches import gradients_of
+from privaudit.federation.trainer import Cohort, Task
 from privaudit.trainers.prompt_fedprox import PromptFedProx
 from privaudit.trainers.promptfl import PromptFL
 from privaudit.tuning import optimiser

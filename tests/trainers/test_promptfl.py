@@ -1,6 +1,6 @@
 import torch
 
-from privaudit.federated.trainer import Cohort, Task
+from privaudit.federation.trainer import Cohort, Task
 from privaudit.trainers.promptfl import PromptFL
 from tests.toy_federation import AT, Shards, context_gradient
 

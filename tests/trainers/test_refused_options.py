@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from privaudit.core.errors import ConfigError
-from privaudit.federated.runs.config import build_trainer
+from privaudit.runs.config import build_trainer
 
 PAPER, CODE = {"mode": "published-paper"}, {"mode": "published-code"}
 REFUSED: list[tuple[str, dict[str, Any], str]] = [

@@ -1,4 +1,4 @@
-from privaudit.federated.trainer import Task
+from privaudit.federation.trainer import Task
 from privaudit.trainers.zero_shot import ZeroShot
 from tests.toy_federation import Play
 

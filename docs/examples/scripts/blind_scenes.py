@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from privaudit.federated.runs.config import make_config
-from privaudit.federated.runs.population import populate, records_elsewhere
+from privaudit.runs.config import make_config
+from privaudit.runs.population import populate, records_elsewhere
 from privaudit_labs.shift.blind_baseline import blind_baseline
 
 config = make_config("zero-shot", dataset="scenes", model="tiny-llava")

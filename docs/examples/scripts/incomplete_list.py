@@ -9,7 +9,7 @@ from sklearn.metrics import roc_auc_score
 from privaudit.attacks.shared_statistics import SharedStatistics
 from privaudit.auditing.auditor import Auditor
 from privaudit.auditing.scenario import find_scenario
-from privaudit.federated.runs.folder.run_names import load_run
+from privaudit.runs.run import load_run
 
 run, plan = load_run("d10-1"), find_scenario("shared-statistics", 0)
 adversary, targets = Auditor(run).prepare(plan)

@@ -3,9 +3,9 @@
 import torch
 
 from privaudit.core.seeds import Seeds
-from privaudit.federated.query import ask
-from privaudit.federated.runs.config import make_config
-from privaudit.federated.runs.population import populate
+from privaudit.federation.query import ask
+from privaudit.runs.config import make_config
+from privaudit.runs.population import populate
 
 config = make_config("dp-fedpt", {}, seed=0)
 task, trainer = populate(config).task, config.build_trainer()

@@ -6,7 +6,7 @@ import torch
 
 from privaudit import Auditor, load_run
 from privaudit.core.seeds import Seeds
-from privaudit.federated.federation import Federation, run_round
+from privaudit.federation.rounds import Federation, run_round
 from privaudit_labs.shift.distribution_shift import measure_shift
 from privaudit_labs.shift.shift_table import shift_table
 

@@ -23,15 +23,15 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor
 
-from privaudit.auditing.shadow_models.splits import paired_coins
-from privaudit.auditing.signals.signals import log_odds
+from privaudit.auditing.shadow_models import paired_coins
+from privaudit.auditing.signals import log_odds
 from privaudit.core.errors import AttackError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors, unstack
-from privaudit.federated.local_training import train_stand_ins
-from privaudit.federated.query import ask_each
-from privaudit.federated.trainer import Records, Task, Trainer
-from privaudit.federated.weighted_mean import update_deltas
+from privaudit.federation.query import ask_each
+from privaudit.federation.rounds import train_stand_ins
+from privaudit.federation.trainer import Records, Task, Trainer
+from privaudit.federation.uploads import update_deltas
 from privaudit.statistics.shadow_comparison import online_scores
 from privaudit_labs.active_server.broadcast_checks import distance
 

@@ -14,28 +14,24 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool
 
+from privaudit.auditing.audit_log import LoggedAttack, check_log, log_audit
 from privaudit.auditing.named_attacks import refuse_all_members
-from privaudit.auditing.repetition.audit_log import (
-    LoggedAttack,
-    check_log,
-    log_audit,
-)
 from privaudit.core.errors import AttackError, ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.storage import make_private_folder
 from privaudit.core.tensors import Tensors
-from privaudit.federated.federation import Federation, run_round
-from privaudit.federated.runs.folder.outputs import check_folder
-from privaudit.federated.runs.member_shards import MemberShards
-from privaudit.federated.runs.runs import Run
-from privaudit.federated.trainer import ClientId
-from privaudit.federated.transcripts.folder import TranscriptFolder
-from privaudit.federated.transcripts.transcript import (
+from privaudit.federation.rounds import Federation, run_round
+from privaudit.federation.trainer import ClientId
+from privaudit.federation.transcript import (
     SERVER,
     ChainEnd,
     Message,
     Transcript,
+    TranscriptFolder,
 )
+from privaudit.runs.own_files import check_folder
+from privaudit.runs.population import MemberShards
+from privaudit.runs.run import Run
 from privaudit.statistics.comparisons import (
     Comparison,
     pooled_paired_auroc_difference,

@@ -14,7 +14,7 @@ from itertools import pairwise
 import torch
 
 from privaudit.core.tensors import Tensors, digest
-from privaudit.federated.trainer import ClientId
+from privaudit.federation.trainer import ClientId
 
 FEWEST_MOVES = 2  # that a client has seen before it may be alarmed
 

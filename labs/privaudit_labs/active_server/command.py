@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from privaudit.cli import options, outputs
+from privaudit.cli import options
 
 if TYPE_CHECKING:
     from privaudit_labs.active_server.audit import ActiveAudit
@@ -43,7 +43,7 @@ Unnoticed = Annotated[
 ]
 Written = Annotated[
     Path | None,
-    outputs.folder_option(
+    options.folder_option(
         "A new folder for the transcript: who was sent what, and what the rule says."
     ),
 ]
@@ -65,7 +65,7 @@ def active(
     """Let a server single out clients: what does it learn, and who notices?"""
     from privaudit.core.errors import ConfigError
     from privaudit.core.parameters import build
-    from privaudit.federated.runs.folder.run_names import load_run
+    from privaudit.runs.run import load_run
     from privaudit_labs.active_server.amplified import Amplifier
     from privaudit_labs.active_server.audit import attack_actively, write_messages
 

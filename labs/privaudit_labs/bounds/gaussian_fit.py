@@ -8,8 +8,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as options
 from scipy.special import ndtri
 
+from privaudit.privacy.accountant import gaussian_epsilon
 from privaudit.statistics.epsilon.bound import ManyRunsMethod
-from privaudit.statistics.epsilon.gaussian_mechanism import gaussian_epsilon
 from privaudit.statistics.epsilon.many_runs import Grid, errors_at, highest_error_rates
 
 

@@ -20,13 +20,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from privaudit.auditing.attack import Adversary, Target
-from privaudit.auditing.audit_part import AuditPart
-from privaudit.auditing.played_scenario import PlayedScenario
-from privaudit.auditing.shadow_models.splits import ShadowSplit
-from privaudit.auditing.shadow_models.training import shadow_models
+from privaudit.auditing.played_scenario import AuditPart, PlayedScenario
+from privaudit.auditing.shadow_models import ShadowSplit, shadow_models
 from privaudit.core.tensors import Tensors
-from privaudit.federated.query import ask_each
-from privaudit.federated.trainer import Records
+from privaudit.federation.query import ask_each
+from privaudit.federation.trainer import Records
 from privaudit.statistics.estimate import Estimate
 from privaudit_labs.profiles.client_profile import NAME
 from privaudit_labs.profiles.shares import (

@@ -6,9 +6,8 @@ count freed of their errors. The shadow models are those of the scenario's attac
 Source: Tong et al., ICLR 2025: see :func:`privaudit_labs.profiles.shares.estimated_usage`.
 """
 
-from privaudit.auditing.audit_part import AuditPart
-from privaudit.auditing.played_scenario import PlayedScenario
-from privaudit.auditing.shadow_models.shadow_signals import shadow_signals
+from privaudit.auditing.played_scenario import AuditPart, PlayedScenario
+from privaudit.auditing.shadow_models import shadow_signals
 from privaudit_labs.profiles.client_profile import NAME
 from privaudit_labs.profiles.shares import (
     InferredShare,

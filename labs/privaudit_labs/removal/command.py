@@ -43,7 +43,7 @@ def retrain(
     """Train a run again without its most exposed records: who stays, and pays?"""
     from privaudit.cli.progress import Result, choose_view
     from privaudit.core.parameters import to_plain
-    from privaudit.federated.runs.folder.run_names import load_run
+    from privaudit.runs.run import load_run
     from privaudit_labs.removal.over_runs import (
         RemovalOverRuns,
         check_replicates,

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from privaudit.core.errors import IncompatibleRunsError
-from privaudit.evaluation.compare.comparable import refuse_mixture, seed_name
-from privaudit.federated.runs.runs import Run
+from privaudit.evaluation.compare.measured import refuse_mixture, seed_name
+from privaudit.runs.run import Run
 from privaudit.statistics.estimate import Estimate, mean_with_t
 from privaudit_labs.removal.removal import Paired, Removal
 

@@ -11,7 +11,7 @@ which they were not chosen.
 
 Source: Carlini et al., "The privacy onion effect: memorization is relative", NeurIPS
 2022. They retrain many models and rank by LiRA; here the ranks are of the privacy loss
-(:mod:`privaudit.auditing.per_record.record_loss`), and one model is attacked each time.
+(:mod:`privaudit.auditing.parts.record_exposure`), and one model is attacked each time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,16 +32,13 @@ from privaudit.auditing.attack_result import (
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.auditor import Auditor
 from privaudit.auditing.parts.record_exposure import RECORD_EXPOSURE, ExposedRecords
-from privaudit.auditing.storage.load import read_audit
-from privaudit.auditing.storage.restore import restore_audit
-from privaudit.auditing.storage.save import save_audit
+from privaudit.auditing.stored_audit import read_audit, restore_audit, save_audit
 from privaudit.core.errors import ConfigError, PrivauditError
 from privaudit.core.parameters import fraction
 from privaudit.core.seeds import Seeds
-from privaudit.datasets.left_out import write_positions
-from privaudit.federated.runs.folder.run_names import mark_latest
-from privaudit.federated.runs.runs import Run
-from privaudit.federated.runs.training import train
+from privaudit.datasets.split import write_positions
+from privaudit.runs.run import Run, mark_latest
+from privaudit.runs.training import train
 from privaudit.statistics.comparisons import (
     Comparison,
     paired_accuracy_difference,

@@ -23,10 +23,8 @@ from privaudit.statistics.comparisons import (
     Comparison,
     pooled_paired_auroc_difference,
 )
-from privaudit.statistics.delong import delong_components
-from privaudit.statistics.estimate import Estimate
-from privaudit.statistics.intervals import normal_quantile
-from privaudit.statistics.roc import pooled_auroc, variance_doubled
+from privaudit.statistics.estimate import Estimate, normal_quantile
+from privaudit.statistics.roc import delong_components, pooled_auroc, variance_doubled
 from privaudit_labs.shift.blind_family import BlindFamily, joined
 
 FOLDS = 5

@@ -11,7 +11,7 @@ from privaudit.cli import options
 from privaudit.cli.printing import show, with_json
 
 if TYPE_CHECKING:
-    from privaudit.federated.runs.runs import Run
+    from privaudit.runs.run import Run
     from privaudit_labs.shift.distribution_shift_verdict import Shift
 
 SAID = {
@@ -60,7 +60,7 @@ def shift(
     What the untuned model, or a baseline without any model, already separates is
     distribution shift, not membership. Attacks with shadow models are left out.
     """
-    from privaudit.federated.runs.folder.run_names import chosen_runs
+    from privaudit.runs.run import chosen_runs
     from privaudit_labs.shift.distribution_shift import measure_shift, usual_foreign
 
     names = options.maybe_listed("--attacks", attacks)
@@ -96,7 +96,7 @@ def _lines_of_shift(entry: "Shift") -> Iterator[str]:
 def _save(run: "Run", foreign: str, found: list["Shift"]) -> Path:
     """Write what was found as JSON, and as a table beside it."""
     from privaudit.core.storage import to_json
-    from privaudit.federated.runs.runs import AUDITS
+    from privaudit.runs.run import AUDITS
     from privaudit_labs.shift.shift_table import shift_table
 
     place, table = f"{AUDITS}shift-{foreign}", shift_table({run.name: found})

@@ -37,11 +37,11 @@ from privaudit.core.errors import (
 )
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
-from privaudit.federated.runs.ledger import CoinUnits
-from privaudit.federated.runs.population import records_elsewhere
-from privaudit.federated.runs.runs import Run
-from privaudit.federated.trainer import TRAINERS, Records
+from privaudit.federation.trainer import TRAINERS, Records
 from privaudit.models.interfaces import TaskKind
+from privaudit.runs.ledger import CoinUnits
+from privaudit.runs.population import records_elsewhere
+from privaudit.runs.run import Run
 from privaudit.statistics.comparisons import pooled_paired_auroc_difference
 from privaudit.statistics.roc import pooled_auroc
 from privaudit_labs.shift.blind_baseline import (

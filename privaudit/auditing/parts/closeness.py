@@ -9,12 +9,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from privaudit.auditing.attack import Adversary, Target
-from privaudit.auditing.audit_part import AuditPart
-from privaudit.auditing.played_scenario import PlayedScenario
+from privaudit.auditing.played_scenario import AuditPart, PlayedScenario
 from privaudit.core.tensors import Tensors, stack, unstack
-from privaudit.federated.query import as_writer, ask_each, favourite_tokens
-from privaudit.federated.runs.runs import Run
-from privaudit.federated.trainer_abilities import LearnsPrompt, start_client
+from privaudit.federation.query import as_writer, ask_each, favourite_tokens
+from privaudit.federation.trainer import LearnsPrompt, start_client
+from privaudit.runs.run import Run
 from privaudit.statistics.estimate import Estimate, mean_with_t
 
 SOME = 128  # public records: thousands of tokens

@@ -14,11 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Int
 
-from privaudit.auditing.audit_part import AuditPart
-from privaudit.auditing.extraction.extracted import ExtractedClient, Extracts
-from privaudit.auditing.extraction.suffixes import AnswerTable, is_extractable
-from privaudit.auditing.played_scenario import PlayedScenario
-from privaudit.federated.runs.ledger import Ledger
+from privaudit.auditing.extraction import (
+    AnswerTable,
+    ExtractedClient,
+    Extracts,
+    is_extractable,
+)
+from privaudit.auditing.played_scenario import AuditPart, PlayedScenario
+from privaudit.runs.ledger import Ledger
 from privaudit.statistics.estimate import Estimate, proportion, two_proportions
 
 PREFIXES = (0.0, 25.0, 50.0, 75.0)  # percent of an answer that is shown

@@ -17,14 +17,17 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from privaudit.auditing.attack import Target
-from privaudit.auditing.audit_part import AuditPart
-from privaudit.auditing.inversion.descriptions import ClassesAndFeatures, Words
-from privaudit.auditing.inversion.inverted import InvertedClient, Inverts
-from privaudit.auditing.played_scenario import PlayedScenario
+from privaudit.auditing.inversion import (
+    ClassesAndFeatures,
+    InvertedClient,
+    Inverts,
+    Words,
+)
+from privaudit.auditing.played_scenario import AuditPart, PlayedScenario
 from privaudit.datasets.dataset import FeatureBank, Texts
 from privaudit.datasets.split import PUBLIC
-from privaudit.federated.runs.runs import Run
-from privaudit.federated.trainer import ClientId, Records
+from privaudit.federation.trainer import ClientId, Records
+from privaudit.runs.run import Run
 from privaudit.statistics.estimate import Estimate, mean_with_t, paired_difference
 
 BATCH = "cosine of what was read with the batch"

@@ -7,9 +7,9 @@ import numpy as np
 from jaxtyping import Float
 
 from privaudit.auditing.attack import Adversary, Attack, Target
-from privaudit.auditing.audit_part import AuditPart
-from privaudit.federated.transcripts.threat_models import View
-from privaudit.federated.transcripts.transcript import Message
+from privaudit.auditing.played_scenario import AuditPart
+from privaudit.federation.threat_models import View
+from privaudit.federation.transcript import Message
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.roc import pooled_auroc
 

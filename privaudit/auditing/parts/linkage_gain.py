@@ -8,13 +8,12 @@ import numpy as np
 
 from privaudit.auditing.attack import Target
 from privaudit.auditing.attack_result import AttackResult, paired_scores
-from privaudit.auditing.audit_part import AuditPart
 from privaudit.auditing.linkage import without_suspects
-from privaudit.auditing.played_scenario import PlayedScenario
+from privaudit.auditing.played_scenario import AuditPart, PlayedScenario
 from privaudit.core.tensors import Tensors
-from privaudit.federated.trainer import ClientId
-from privaudit.federated.transcripts.transcript import Message
-from privaudit.federated.weighted_mean import WEIGHT, without_weight
+from privaudit.federation.trainer import ClientId
+from privaudit.federation.transcript import Message
+from privaudit.federation.uploads import WEIGHT, without_weight
 from privaudit.statistics.comparisons import (
     Comparison,
     pooled_paired_auroc_difference,

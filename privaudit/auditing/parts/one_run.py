@@ -21,16 +21,13 @@ from jaxtyping import Float
 
 from privaudit.auditing.attack import Target
 from privaudit.auditing.attack_result import ClientScores
-from privaudit.auditing.audit_part import AuditPart
-from privaudit.auditing.extraction.secrets import SecretScores, secret_scores
-from privaudit.auditing.played_scenario import PlayedScenario
+from privaudit.auditing.parts.exposure import SecretScores, secret_scores
+from privaudit.auditing.played_scenario import AuditPart, PlayedScenario
 from privaudit.core.errors import AttackError, TooFewRecordsError
 from privaudit.datasets.canaries import Canaries
-from privaudit.federated.runs.runs import Run
-from privaudit.federated.trainer import Trainer
-from privaudit.federated.trainer_abilities import AcceptsGradientCanaries
+from privaudit.federation.trainer import AcceptsGradientCanaries, Trainer
+from privaudit.runs.run import Run
 from privaudit.statistics.claim import ClaimVerdict, Guarantee, judge_claim
-from privaudit.statistics.curve import mean_ranks
 from privaudit.statistics.epsilon.bound import (
     EpsilonBound,
     OneRunCanaries,
@@ -38,6 +35,7 @@ from privaudit.statistics.epsilon.bound import (
     other_bounds,
 )
 from privaudit.statistics.epsilon.one_run import FDPOneRun, OneRunGuesses, RankedGuesses
+from privaudit.statistics.roc import mean_ranks
 
 BY_SECRET = "likelihood of its secret beside others"
 BY_GRADIENT = "movement against its gradient"

@@ -24,15 +24,14 @@ from jaxtyping import Bool, Float, Int
 from scipy.sparse import csr_array, hstack
 
 from privaudit.auditing.attack_result import AttackResult
-from privaudit.auditing.audit_part import AuditPart
 from privaudit.auditing.parts.untrained_control import (
     attack_untrained,
     can_attack_untrained,
 )
+from privaudit.auditing.played_scenario import AuditPart
 from privaudit.core.limits import check_limit
 from privaudit.statistics.comparisons import paired_auroc_at
-from privaudit.statistics.estimate import Estimate
-from privaudit.statistics.intervals import clopper_pearson, effective_count
+from privaudit.statistics.estimate import Estimate, clopper_pearson, effective_count
 from privaudit.statistics.roc import auroc, variance_doubled
 
 FOLDS, INNER_FOLDS = 5, 3

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from privaudit.auditing.attack_result import AttackResult
-from privaudit.auditing.audit_part import AuditPart
-from privaudit.auditing.played_scenario import PlayedScenario
-from privaudit.federated.trainer import Reconstruction
+from privaudit.auditing.played_scenario import AuditPart, PlayedScenario
+from privaudit.federation.trainer import Reconstruction
 
 SERVER = "server model/"  # before an attack's name in scores.npz
 

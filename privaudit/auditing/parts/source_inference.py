@@ -17,12 +17,11 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from privaudit.auditing.attack import Adversary, Target
-from privaudit.auditing.audit_part import AuditPart
 from privaudit.auditing.parts.leakage_by_round import ByUnit, Truth
-from privaudit.auditing.signals.signals import measure_signals
-from privaudit.auditing.signals.thresholds import class_medians
+from privaudit.auditing.played_scenario import AuditPart
+from privaudit.auditing.signals import class_medians, measure_signals
 from privaudit.statistics.estimate import Estimate, two_proportions
-from privaudit.statistics.guesses import success_rate
+from privaudit.statistics.roc import success_rate
 from privaudit.statistics.verdict import UNKNOWN_SAMPLING, Sampling
 
 

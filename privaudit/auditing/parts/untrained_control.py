@@ -15,11 +15,10 @@ from dataclasses import dataclass, replace
 
 from privaudit.auditing.attack import ATTACKS
 from privaudit.auditing.attack_result import AttackResult, paired_scores
-from privaudit.auditing.audit_part import AuditPart
-from privaudit.auditing.default_attacks import LOSS, TOKEN_LOSS
-from privaudit.auditing.played_scenario import PlayedScenario
+from privaudit.auditing.played_scenario import AuditPart, PlayedScenario
+from privaudit.auditing.scenario import LOSS, TOKEN_LOSS
 from privaudit.core.tensors import Tensors
-from privaudit.federated.trainer import Reconstruction
+from privaudit.federation.trainer import Reconstruction
 from privaudit.statistics.comparisons import pooled_paired_auroc_difference
 from privaudit.statistics.estimate import Estimate
 

@@ -1,32 +1,37 @@
-"""Evidence: a run's own record of itself, read for its owner, as the rules see it."""
+"""Evidence that rules look at, a run's own record of itself; rules, and their findings."""
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from privaudit.core.arrays import DAMAGE
 from privaudit.core.errors import TranscriptError
 from privaudit.core.seeds import Randomness
+from privaudit.core.storage import DAMAGE
 from privaudit.core.tensors import Tensors
-from privaudit.federated.runs.runs import Run
-from privaudit.federated.trainer import ClientId, Task, Trainer
-from privaudit.federated.transcripts.transcript import Message
+from privaudit.federation.trainer import ClientId, Task, Trainer
+from privaudit.federation.transcript import Message
 from privaudit.privacy.certificate import (
     Certificate,
     CertifiedView,
+    events_by_round,
 )
-from privaudit.privacy.claim import Claim
-from privaudit.privacy.events import MechanismEvent, Release, Unit
-from privaudit.privacy.privacy_record import events_by_round
-from privaudit.privacy.trace import ClientTrace, RoundTrace
+from privaudit.privacy.events import (
+    Claim,
+    ClientTrace,
+    MechanismEvent,
+    Release,
+    RoundTrace,
+    Unit,
+)
 from privaudit.recording.recorded_trainer import RecordedTrainer
+from privaudit.runs.run import Run
 
 
 @dataclass(frozen=True, eq=False)  # one is itself: what is read of it is kept by it
@@ -253,3 +258,54 @@ def fingerprints(contents: UInt8[Tensor, "records bytes"]) -> list[str]:
     A picture that was changed, or is stored as another file, has another one.
     """
     return [row.tobytes().hex() for row in contents.numpy()]
+
+
+Severity = Literal["error", "warning", "note"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that a rule found.
+
+    Attributes:
+        severity: "error": the claim does not hold, or the record of it is wrong.
+            "warning": it holds against fewer adversaries, or on a condition, that a
+            reader would miss. "note": what could not be checked, or is as it should be.
+        settings: What causes it, as "name=value".
+    """
+
+    rule: str
+    severity: Severity
+    sentence: str
+    settings: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        cause = f" [{', '.join(self.settings)}]" if self.settings else ""
+        return f"{self.severity}: {self.rule}: {self.sentence}{cause}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON's types."""
+        return asdict(self) | {"settings": list(self.settings)}
+
+
+Found = Iterator[tuple[Severity, str] | tuple[Severity, str, tuple[str, ...]]]
+"""Severity, sentence and, where any cause it, settings of each finding."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One question about a run."""
+
+    name: str
+    question: str
+    check: Callable[[Evidence], Found]
+
+    def __call__(self, evidence: Evidence) -> list[Finding]:
+        """Return what it finds."""
+        return [Finding(self.name, *fields) for fields in self.check(evidence)]
+
+
+def rule(check: Callable[[Evidence], Found]) -> Rule:
+    """Return the rule that is called as a function is, and asks its docstring's line."""
+    question = (check.__doc__ or "").partition("\n")[0]
+    return Rule(check.__name__.replace("_", "-"), question, check)

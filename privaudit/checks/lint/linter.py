@@ -1,31 +1,29 @@
 """All rules, and the run of them."""
 
-from privaudit.auditing.repetition.audit_log import check_log
-from privaudit.checks.lint.clients_as_drawn import clients_as_drawn
-from privaudit.checks.lint.clip_per_record import (
-    clip_per_record,
-    sensitivity_covers_unit,
-)
-from privaudit.checks.lint.clipped_norms import clipped_norms
-from privaudit.checks.lint.evidence import Evidence
-from privaudit.checks.lint.finding import Finding, Rule, Severity
-from privaudit.checks.lint.noise_as_claimed import noise_as_claimed
-from privaudit.checks.lint.noise_in_transcript import noise_in_transcript
-from privaudit.checks.lint.poisson_sampling import poisson_sampling
-from privaudit.checks.lint.releases_composed import releases_composed
-from privaudit.checks.lint.small_rules import (
+from privaudit.auditing.audit_log import check_log
+from privaudit.checks.lint.accounting import (
     claim_covers_certificate,
     delta_below_one_record,
     duplicate_records,
+    releases_composed,
+    secure_sum,
+    steps_counted,
     stored_seeds,
     weights_by_size,
 )
-from privaudit.checks.lint.steps_counted import secure_sum, steps_counted
+from privaudit.checks.lint.clipping import (
+    clip_per_record,
+    clipped_norms,
+    sensitivity_covers_unit,
+)
+from privaudit.checks.lint.evidence import Evidence, Finding, Rule, Severity
+from privaudit.checks.lint.noise import noise_as_claimed, noise_in_transcript
+from privaudit.checks.lint.sampling import clients_as_drawn, poisson_sampling
 from privaudit.checks.plugin_trial import SECONDS, try_mechanisms
 from privaudit.core.errors import without_exits
-from privaudit.federated.runs.ledger import known_by
-from privaudit.federated.runs.runs import Run
 from privaudit.recording.recorded_trainer import RecordedTrainer
+from privaudit.runs.ledger import known_by
+from privaudit.runs.run import Run
 
 RULES: tuple[Rule, ...] = (
     clip_per_record,

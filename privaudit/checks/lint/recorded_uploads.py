@@ -14,8 +14,8 @@ from torch import Tensor
 
 from privaudit.checks.lint.evidence import Evidence
 from privaudit.core.tensors import Tensors
-from privaudit.federated.transcripts.transcript import Message
-from privaudit.federated.weighted_mean import WEIGHT
+from privaudit.federation.transcript import Message
+from privaudit.federation.uploads import WEIGHT
 from privaudit.privacy.events import MechanismEvent
 from privaudit.recording.bundle import CLIPPED_BY
 from privaudit.recording.recorded_trainer import RecordedTrainer

@@ -1,9 +1,9 @@
-"""``privaudit attack``: attack runs as an adversary, and report the leak.
+"""Commands ``attack`` and ``scores``: audits of runs, or of scores made elsewhere.
 
-``privaudit scores`` reports scores of an attack that was made elsewhere.
+Runs are attacked one after another, or elsewhere as jobs; each has its page beside it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,13 +11,111 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from privaudit.cli import options
-from privaudit.cli.attacking import attack_all, report_page
 from privaudit.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from privaudit.auditing.audit import Audit
-    from privaudit.cli.progress import Display, Result
-    from privaudit.federated.runs.runs import Run
+    from privaudit.cli.progress import Display, Result, Watcher
+    from privaudit.execution.jobs import Executor
+    from privaudit.runs.run import Run
+
+
+def attack_all(
+    chosen: Sequence["Run"],
+    wanted: Mapping[str, Mapping[str, Any]],
+    executor: "Executor",
+    view: "Display",
+    show_records: bool,
+) -> list["Audit"]:
+    """Return the audits of all runs, scenario after scenario.
+
+    Elsewhere than here shadow models are jobs of their own, which audits then find.
+    """
+    from privaudit.auditing.auditor import shadow_jobs
+    from privaudit.cli.progress import Phase
+    from privaudit.execution.executors import HERE, Local
+    from privaudit.execution.jobs import Job, results_of
+    from privaudit.recording.owner import owners_place
+
+    owner = owners_place()
+    pairs = [
+        (name, ask, place, one)
+        for name, ask in wanted.items()
+        for place, one in enumerate(chosen, start=1)
+    ]
+    jobs = [
+        Job(
+            f"{name} {place}, {one.name}",
+            attack_run,
+            (one, name, ask, show_records, owner),
+            one.name,
+        )
+        for name, ask, place, one in pairs
+    ]
+
+    def begin(job: Job["Audit"]) -> None:
+        if len(jobs) > 1:
+            played = job.arguments[1]
+            view(Phase(job.run, "attack", played, jobs.index(job), len(jobs)))
+
+    if executor != HERE:
+        shared = [
+            replace(job, name=f"{job.name} ({place})")  # runs may share a name
+            for name, ask, place, one in pairs
+            # Of a store, what shadow models say stays on the machine that asked them.
+            if isinstance(executor, Local) or one.place == str(one.path)
+            for job in shadow_jobs(one, name, ask, owner)
+        ]
+        results_of(executor, shared, watcher=view)
+    audits = results_of(executor, jobs, watcher=view, begun=begin)
+    return [recounted(audit, show_records) for audit in audits]
+
+
+def attack_run(
+    run: "Run",
+    scenario: str,
+    asked: Mapping[str, Any],
+    show_records: bool,
+    owner: str | None,
+    watcher: "Watcher | None" = None,
+) -> "Audit":
+    """Attack one run, keep the audit and its page beside it, and return the audit."""
+    from privaudit.auditing.auditor import Auditor
+    from privaudit.auditing.stored_audit import save_audit
+    from privaudit.recording.owner import chosen_owner, use_owner
+    from privaudit.report.page import write_report
+    from privaudit.runs.run_folder import refresh
+
+    refresh(run.path)  # on another machine it was never read
+    with use_owner(None if chosen_owner() else owner):
+        audit = Auditor(run).attack(scenario, watcher=watcher, **asked)
+        save_audit(audit)
+        page = report_page(run.path, scenario)
+        write_report([audit], page, show_records=show_records)
+    return audit
+
+
+def recounted(audit: "Audit", show_records: bool) -> "Audit":
+    """Return an audit with those counted that came later, and so does its page.
+
+    The page of a run in a store is written here: another machine may have made the audit.
+    """
+    from privaudit.auditing.audit import recount
+    from privaudit.report.page import write_report
+    from privaudit.runs.run_folder import refresh
+
+    refresh(audit.run.path)
+    latest, page = recount(audit), report_page(audit.run.path, audit.scenario.name)
+    in_store = audit.run.place != str(audit.run.path)
+    if in_store or latest.tried.different != audit.tried.different:
+        write_report([latest], page, show_records=show_records)
+    return latest
+
+
+def report_page(run: Path, scenario: str) -> Path:
+    """Return where the report of a run lies, or will."""
+    return run / "audits" / scenario / "report.html"
+
 
 Scenarios = Annotated[
     list[str] | None,
@@ -82,8 +180,8 @@ def attack(
     """Run the attacks of scenarios on runs, and report what leaks."""
     from privaudit.auditing.named_attacks import check_arguments, named_attacks
     from privaudit.cli.progress import choose_view
-    from privaudit.execution.places import find_executor
-    from privaudit.federated.runs.folder.run_names import chosen_runs
+    from privaudit.execution.executors import find_executor
+    from privaudit.runs.run import chosen_runs
 
     view, executor = choose_view(quiet), find_executor(on)
     named = attacks or []
@@ -123,7 +221,7 @@ def _as_planned(chosen: Sequence["Run"]) -> dict[str, dict[str, Any]]:
     Raises:
         ConfigError: A run has no plan, or another than the first.
     """
-    from privaudit.auditing.repetition.plan import plan_of
+    from privaudit.auditing.audit_log import plan_of
 
     plans = [plan_of(run) for run in chosen]
     first = plans[0]
@@ -152,17 +250,13 @@ def scores(
 
     The folder that it writes is taken by report, gate, compare and export.
     """
-    from privaudit.auditing.scores.score_file import read_scores
-    from privaudit.auditing.scores.scored_audit import Declared, audit_scores
-    from privaudit.auditing.storage.save import save_audit
+    from privaudit.auditing.score_table import read_scores
+    from privaudit.auditing.scored_audit import Declared, audit_scores
+    from privaudit.auditing.stored_audit import save_audit
     from privaudit.cli.progress import choose_view
-    from privaudit.federated.runs.folder.names import check_name
-    from privaudit.federated.runs.folder.run_names import (
-        load_run,
-        mark_latest,
-        runs_folder,
-    )
     from privaudit.report.page import write_report
+    from privaudit.runs.names import check_name
+    from privaudit.runs.run import load_run, mark_latest, runs_folder
 
     options.check_kept(runs)
     view = choose_view(quiet)
@@ -188,10 +282,9 @@ def scores(
 
 def _verdict_of_scores(folder: Path) -> str:
     """Return what an audit of scores said that is about to be replaced, if any."""
-    from privaudit.auditing.storage.load import read_audit
-    from privaudit.auditing.storage.restore import restore_audit
+    from privaudit.auditing.stored_audit import read_audit, restore_audit
     from privaudit.core.errors import PrivauditError
-    from privaudit.federated.runs.folder.run_names import load_run
+    from privaudit.runs.run import load_run
 
     try:
         return restore_audit(read_audit(load_run(folder), "scores")).verdict.sentence

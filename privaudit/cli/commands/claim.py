@@ -1,4 +1,4 @@
-"""``privaudit claim``: does a claimed epsilon hold against many runs with a canary?"""
+"""Commands ``claim`` and ``lint``: does a claimed epsilon hold, and does a run keep to it?"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
-from privaudit.cli import options, outputs
+from privaudit.cli import options
+from privaudit.cli.printing import show
 from privaudit.core.errors import ConfigError
 from privaudit.core.parameters import parse_pairs
 
 if TYPE_CHECKING:
+    from privaudit.checks.lint import Finding
     from privaudit.cli.progress import Display
 
 Rounds = Annotated[int | None, typer.Option()]
@@ -60,7 +62,7 @@ def claim(
     on: options.On = "local",
     out: Annotated[
         Path | None,
-        outputs.file_option("Write the numbers to this JSON file."),
+        options.file_option("Write the numbers to this JSON file."),
     ] = None,
 ) -> None:
     """Audit a claimed epsilon: a lower bound from many runs with and without a canary.
@@ -72,7 +74,7 @@ def claim(
     """
     from privaudit.checks.dp_claim_audit import audit_readings
     from privaudit.cli.progress import Phase, choose_view
-    from privaudit.execution.places import find_executor
+    from privaudit.execution.executors import find_executor
 
     name, spec_settings = options.trainer_spec(trainer)
     settings = {
@@ -124,10 +126,9 @@ def _try_out(
     from dataclasses import asdict
 
     from privaudit.checks.plugin_trial import try_mechanisms
-    from privaudit.federated.runs.config import make_config
-    from privaudit.federated.runs.population import populate
-    from privaudit.federated.trainer import TRAINERS
-    from privaudit.federated.trainer_abilities import AcceptsGradientCanaries
+    from privaudit.federation.trainer import TRAINERS, AcceptsGradientCanaries
+    from privaudit.runs.config import make_config
+    from privaudit.runs.population import populate
 
     config = make_config(name, settings, clients=2, **fields)
     trainer = config.build_trainer()
@@ -157,8 +158,56 @@ def _present(
     text = "\n".join(lines)
     if out is not None:
         from privaudit.core.storage import to_json
-        from privaudit.federated.runs.folder.outputs import write_output
+        from privaudit.runs.own_files import write_output
 
         write_output(out, to_json(numbers))
         text += f"\nNumbers: {out}"
     view.present([Result(text, numbers)], lambda: typer.echo(text))
+
+
+def lint(
+    run: options.Runs = None,
+    sarif: Annotated[
+        Path | None, options.file_option("Write findings as SARIF 2.1.0.")
+    ] = None,
+    trial: Annotated[
+        float,
+        typer.Option(
+            help="Seconds to try out the mechanisms of another package's trainer, with "
+            "a record and without it; 0 leaves that out."
+        ),
+    ] = 30.0,
+    runs: options.RunsFolder = None,
+) -> None:
+    """Check runs against their DP claims; exit code 1 if one does not hold."""
+    from privaudit.checks.lint import lint as lint_run
+    from privaudit.runs.run import chosen_runs
+
+    selected_runs = chosen_runs(run, runs)
+    findings = {one.name: lint_run(one, trial=trial) for one in selected_runs}
+    if sarif is not None:
+        from privaudit.core.storage import to_json
+        from privaudit.report.ci_formats import lint_sarif
+        from privaudit.runs.own_files import write_output
+
+        by_run = {one: findings[one.name] for one in selected_runs}
+        write_output(sarif, to_json(lint_sarif(by_run)))
+    contents = {name: [f.to_json() for f in found] for name, found in findings.items()}
+    lines = [
+        line
+        for name, found in findings.items()
+        for line in (f"{name}: {_summary(found)}", *(f"  {one}" for one in found))
+    ]
+    show(contents, "\n".join(lines))
+    if any(one.severity == "error" for found in findings.values() for one in found):
+        raise typer.Exit(1)
+
+
+def _summary(findings: "list[Finding]") -> str:
+    """Count findings by severity."""
+    counted = [
+        (sum(f.severity == severity for f in findings), severity)
+        for severity in ("error", "warning", "note")
+    ]
+    parts = [f"{n} {what}{'' if n == 1 else 's'}" for n, what in counted if n]
+    return ", ".join(parts) or "nothing found"

@@ -1,16 +1,24 @@
-"""The command ``privaudit compare``: what two audited runs differ in."""
+"""Commands ``compare`` and ``tradeoff``: differences of runs, leakage against utility."""
 
+import math
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from privaudit.cli import options
 from privaudit.cli.printing import print_lines, print_rows, show
 from privaudit.core.errors import ConfigError
+from privaudit.core.parameters import parse_pairs
+from privaudit.evaluation.tradeoff.plan import SweepPlan, make_plan, read_sweep_plan
 
 if TYPE_CHECKING:
+    from privaudit.cli.progress import Display
     from privaudit.evaluation.compare.compare import RunComparison
+    from privaudit.evaluation.tradeoff.result import Tradeoff
+    from privaudit.statistics.estimate import Estimate
 
 Compared = Annotated[
     list[str],
@@ -140,3 +148,182 @@ def legend(found: "RunComparison") -> str:
         f"{counted} primary metrics{apart * (others > 0)}. Verdicts test against the "
         "margin, with Holm likewise."
     )
+
+
+PlanFile = Annotated[
+    Path | None,
+    typer.Option(help="A TOML file with the same settings; flags override it."),
+]
+Vary = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="NAME=V1,V2: values of a trainer parameter or run setting; repeatable, "
+        "all combinations are run."
+    ),
+]
+Recorded = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A recorded federation, in place of what is trained; repeatable. Needs "
+        "--owner."
+    ),
+]
+SweepFolder = Annotated[
+    Path | None, options.folder_option("Output folder. By default: RUNS/tradeoff.")
+]
+_OF_TRAINING = (
+    "trainers",
+    "epsilons",
+    "modes",
+    "vary",
+    "seeds",
+    "report_seeds",
+    "settings",
+    "fields",
+)
+_FIELDS = {
+    name: field
+    for name, field in SweepPlan.model_fields.items()
+    if name not in ("vary", "settings", "fields")  # tables, with options of their own
+}
+
+
+def tradeoff(
+    plan: PlanFile = None,
+    vary: Vary = None,
+    recorded: Recorded = None,
+    setting: options.Settings = None,
+    field: options.Fields = None,
+    out: SweepFolder = None,
+    on: options.On = "local",
+    quiet: options.Quiet = False,
+    runs: options.RunsFolder = None,
+    **fields: Any,
+) -> None:
+    """Sweep trainers, privacy budgets and settings: leakage against utility."""
+    from privaudit.cli.progress import choose_view
+
+    given = options.from_texts(_FIELDS, fields) | options.given(
+        vary=_varied(vary),
+        settings=options.settings(setting) or None,
+        fields=parse_pairs("--field clients=3", field or []) or None,
+        recorded=recorded or None,
+    )
+    _sweep(plan, given, out, runs, on, choose_view(quiet))
+
+
+options.take_fields(tradeoff, _FIELDS)
+
+
+def _sweep(
+    plan: Path | None,
+    given: dict[str, Any],
+    out: Path | None,
+    runs: Path | None,
+    on: str,
+    view: "Display",
+) -> None:
+    from privaudit.cli.progress import Result
+    from privaudit.evaluation.tradeoff.sweep import sweep
+    from privaudit.execution.executors import find_executor
+    from privaudit.report.sweep import write_sweep
+    from privaudit.runs.run import runs_folder
+
+    entries, executor = read_sweep_plan(plan) if plan else {}, find_executor(on)
+    for name, value in given.items():  # of a table single names are replaced
+        there = entries.get(name)
+        entries[name] = {**there, **value} if isinstance(there, dict) else value
+    options.check_kept(runs)
+    folder = out or runs_folder(runs) / "tradeoff"
+    with view:
+        if "recorded" in entries:
+            sweep_result = _of_recorded(entries, runs, view)
+        else:
+            entries.setdefault("trainers", SweepPlan().trainers)
+            sweep_result = sweep(
+                **entries, folder=runs, watcher=view, executor=executor
+            )
+    write_sweep(sweep_result, folder)
+    contents = {"path": str(folder), **sweep_result.to_dict()}
+    result = Result("\n".join(_essentials(sweep_result)), contents)
+    view.present([result], lambda: _print_tradeoff(sweep_result, folder))
+
+
+def _of_recorded(
+    entries: dict[str, Any], folder: Path | None, view: "Display"
+) -> "Tradeoff":
+    """Weigh federations that others trained."""
+    from privaudit.evaluation.tradeoff.sweep import weigh_runs
+    from privaudit.runs.run import load_run
+
+    names = entries.pop("recorded")
+    trained = [name for name in _OF_TRAINING if name in entries]
+    if trained:
+        raise ConfigError(
+            f"--recorded was given with {', '.join(trained)}, which are about training. "
+            "Leave one of both out."
+        )
+    runs = [load_run(name, folder=folder) for name in names]
+    return weigh_runs(runs, make_plan(entries), watcher=view)
+
+
+def _essentials(found: "Tradeoff") -> Iterator[str]:
+    """Yield a line for each cell."""
+    for n, cell in enumerate(found.cells):
+        yield (
+            f"{cell.name}: {found.points[0].metric} {_number(cell.local)}, "
+            f"AUROC {_number(cell.auroc)}, {found.standing(n)}"
+        )
+
+
+def _varied(texts: Sequence[str] | None) -> dict[str, list[Any]] | None:
+    """Return the values by name; a name given twice is a slip."""
+    varied: dict[str, list[Any]] = {}
+    for text in texts or []:
+        ((name, values),) = parse_pairs("--vary rank=4,8", [text]).items()
+        if name in varied:
+            raise ConfigError(
+                f"--vary {name} was given twice. Write all values in one: "
+                f"--vary {name}=V1,V2."
+            )
+        listed = "none" if values is None else values
+        varied[name] = options.listed(f"--vary {name}", listed, _value, "values")
+    return varied or None
+
+
+def _value(text: str) -> str | None:
+    if not text:
+        raise ValueError("an empty value")
+    return None if text == "none" else text
+
+
+def _number(estimate: "Estimate | None") -> str:
+    from privaudit.report.wording import interval, point
+
+    if estimate is None:
+        return ""
+    if math.isnan(estimate.value):
+        return point(estimate)  # what is missing stands in the written table
+    return f"{point(estimate)} {interval(estimate)}"
+
+
+def _print_tradeoff(found: "Tradeoff", folder: Path) -> None:
+    from privaudit.report.wording import heading
+
+    places = [(cell, found.standing(n)) for n, cell in enumerate(found.cells)]
+    places += [(cell, "on other seeds") for cell in found.reported]
+    utility = heading(found.points[0].metric)
+    heads = ("Cell", "Seeds", utility, "AUROC", "TPR", "Standing")
+    rows = [
+        (
+            cell.name,
+            str(len(cell.seeds)),
+            *(_number(one) for one in (cell.local, cell.auroc, cell.tpr)),
+            standing,
+        )
+        for cell, standing in places
+    ]
+    print_rows(heads, rows, folded=heads)
+    print_lines(found.remarks())
+    done = len(found.points) + len(found.report_points)
+    typer.echo(f"{done} runs audited. Pictures and tables: {folder}")

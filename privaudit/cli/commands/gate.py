@@ -1,4 +1,4 @@
-"""The command ``privaudit gate``: may this run be merged?"""
+"""Commands ``gate`` and ``plan``: may this run be merged, by thresholds fixed before?"""
 
 from collections.abc import Mapping
 from functools import partial
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from privaudit.checks.gate.settings import GATE_FIELDS, configure
-from privaudit.cli import options, outputs
+from privaudit.checks.gate.settings import GATE_FIELDS, configure, make_settings
+from privaudit.cli import options
+from privaudit.cli.commands.attack import Budget
 from privaudit.cli.printing import print_lines, print_rows, show
 from privaudit.core.errors import ConfigError
 
@@ -21,7 +22,7 @@ RunName = Annotated[
 ]
 WriteBaseline = Annotated[
     Path | None,
-    outputs.file_option(
+    options.file_option(
         "Write the baseline for later runs, and check nothing. As sensitive as the run "
         "itself."
     ),
@@ -40,15 +41,15 @@ AcceptUnsigned = Annotated[
         "--accept-unsigned", help="Compare with numbers that nobody signed: an export."
     ),
 ]
-Junit = Annotated[Path | None, outputs.file_option("Write JUnit XML.")]
-Sarif = Annotated[Path | None, outputs.file_option("Write SARIF 2.1.0.")]
+Junit = Annotated[Path | None, options.file_option("Write JUnit XML.")]
+Sarif = Annotated[Path | None, options.file_option("Write SARIF 2.1.0.")]
 Markdown = Annotated[
     Path | None,
-    outputs.file_option("Write Markdown; appended if it is $GITHUB_STEP_SUMMARY."),
+    options.file_option("Write Markdown; appended if it is $GITHUB_STEP_SUMMARY."),
 ]
 Badge = Annotated[
     Path | None,
-    outputs.file_option("Write a badge: JSON for an endpoint of shields.io."),
+    options.file_option("Write a badge: JSON for an endpoint of shields.io."),
 ]
 
 
@@ -120,11 +121,14 @@ def _write(
 
 def _report(result: "GateResult", wanted: Mapping[str, Path | None]) -> None:
     from privaudit.core.storage import to_json
-    from privaudit.federated.runs.folder.outputs import write_output
-    from privaudit.report.badge import gate_badge
-    from privaudit.report.junit import gate_junit
-    from privaudit.report.markdown import gate_markdown, write_summary
-    from privaudit.report.sarif import gate_sarif
+    from privaudit.report.ci_formats import (
+        gate_badge,
+        gate_junit,
+        gate_markdown,
+        gate_sarif,
+        write_summary,
+    )
+    from privaudit.runs.own_files import write_output
 
     if (path := wanted["junit"]) is not None:
         write_output(path, gate_junit(result).encode())
@@ -137,7 +141,7 @@ def _report(result: "GateResult", wanted: Mapping[str, Path | None]) -> None:
 
 
 def _print(result: "GateResult") -> None:
-    from privaudit.report.tables.gate_rows import gate_row
+    from privaudit.report.ci_formats import gate_row
 
     confidence = f"{100 * (1 - result.alpha):.3g} %"
     heads = ("Check", f"Change or value [{confidence}]", "Line", "Outcome")
@@ -166,3 +170,60 @@ def _legend(result: "GateResult") -> str:
         f"is beyond its line at alpha {result.alpha:.3g}, after Holm for "
         f"{len(result.tested)} check{'s' * (len(result.tested) != 1)}. Epsilons are {exactly}."
     )
+
+
+PlanFile = Annotated[Path, options.file_argument]
+Scenarios = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--scenario",
+        help="A scenario to be audited; repeatable. By default: server-reconstruct.",
+    ),
+]
+_THRESHOLDS = {name: GATE_FIELDS[name] for name in ("max_auroc", "margin", "alpha")}
+
+
+def plan(
+    file: PlanFile,
+    scenario: Scenarios = None,
+    attacks: options.NamedAttacks = None,
+    clients: options.Attacked = "all",
+    shadows: options.Shadows = None,
+    budget: Budget = None,
+    seed: options.AuditSeed = 0,
+    **thresholds: Any,
+) -> None:
+    """Fix audits and thresholds in a file with a hash, for `train --plan`.
+
+    The same options as those of attack and gate; `attack --planned` makes the audits.
+    """
+    from privaudit.auditing.audit_log import make_plan, write_plan
+    from privaudit.auditing.named_attacks import check_arguments
+
+    asked: dict[str, Any] = {
+        "attacks": sorted(attacks or []),
+        "clients": options.attacked(clients),
+        "shadows": shadows,
+        "budget": budget,
+        "seed": seed,
+    }
+    names = scenario or ["server-reconstruct"]
+    for name in names:
+        check_arguments(name, **asked)
+    if len(set(names)) < len(names):
+        raise ConfigError(
+            f"The scenarios {', '.join(names)} were to be planned. Name each once: a "
+            "second audit of one would replace the first."
+        )
+    wanted = options.given(**thresholds)
+    make_settings(wanted, "the plan")
+    made = make_plan({name: asked for name in names}, wanted)  # noqa: C420
+    write_plan(made, file)
+    text = (
+        f"Plan: {file}\nSHA-256: {made.hash}\n"
+        "Train with --plan, and audit with `privaudit attack --planned`."
+    )
+    show({"plan": str(file), "sha256": made.hash, "scenarios": names}, text)
+
+
+options.take_fields(plan, _THRESHOLDS)

@@ -1,4 +1,4 @@
-"""The command ``privaudit train``: federated training, with every message recorded."""
+"""Commands ``train``, ``split`` and ``import``: runs made here, or recorded elsewhere."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from privaudit.cli import options
-from privaudit.core.errors import ConfigError
-from privaudit.federated.runs.fields import PANELS, RunFields
+from privaudit.cli.printing import show
+from privaudit.core.errors import ConfigError, StorageError
+from privaudit.runs.fields import PANELS, RunFields
 
 if TYPE_CHECKING:
     from privaudit.cli.progress import Display, Event, Result, RoundDone
-    from privaudit.federated.runs.runs import Run
+    from privaudit.runs.ledger import Ledger
+    from privaudit.runs.run import Run
     from privaudit.statistics.estimate import Estimate
 
 PlanFile = Annotated[
@@ -49,7 +51,7 @@ def train(
             f"One --name was given for {len(specs)} trainers. Leave it out, or train "
             "them one by one."
         )
-    from privaudit.auditing.repetition.plan import read_plan
+    from privaudit.auditing.audit_log import read_plan
     from privaudit.cli.progress import choose_view
 
     view = choose_view(quiet)
@@ -81,8 +83,8 @@ def _checked_specs(
 
     An epsilon is for those trainers that have one.
     """
-    from privaudit.federated.runs.config import make_config, parameters_of
-    from privaudit.federated.trainer import TRAINERS
+    from privaudit.federation.trainer import TRAINERS
+    from privaudit.runs.config import make_config, parameters_of
 
     named = [(text, *options.trainer_spec(text)) for text in texts]
     private = {name for _, name, _ in named if "epsilon" in parameters_of(name)}
@@ -106,9 +108,9 @@ def _train_all(
     specs: Sequence[Spec], fields: Mapping[str, Any], view: "Display", **where: Any
 ) -> None:
     from privaudit.cli.progress import RoundDone
-    from privaudit.federated.runs.folder.run_names import mark_latest
-    from privaudit.federated.runs.ledger import known_by
-    from privaudit.federated.runs.training import train as train_run
+    from privaudit.runs.ledger import known_by
+    from privaudit.runs.run import mark_latest
+    from privaudit.runs.training import train as train_run
 
     done = []
     for text, method, settings in specs:
@@ -135,7 +137,7 @@ def _say(text: str, run: "Run") -> None:
     if measured := run.header.get("precision_seconds"):
         each = ", ".join(f"{1000 * s:.3g} ms in {one}" for one, s in measured.items())
         typer.echo(f"precision {run.config.precision}: a layer took {each} here")
-    from privaudit.federated.runs.folder.run_folder import foreign_files, some_files
+    from privaudit.runs.run_folder import foreign_files, some_files
 
     foreign = foreign_files(run.path)
     if foreign:
@@ -189,7 +191,206 @@ def _result(run: "Run", last: "RoundDone | None") -> "Result":
 
 def _utility(run: "Run") -> "Estimate":
     """Return what a run that was finished before is good for."""
-    from privaudit.federated.runs.utility import measure_clients
+    from privaudit.runs.utility import measure_clients
 
     trainer, models = run.trainer, run.personal_models
     return measure_clients(trainer, run.population, models, run.own_model).local
+
+
+Recorded = Annotated[
+    str, typer.Argument(help="The folder: transcript/ and bundle.json.")
+]
+LedgerFile = Annotated[
+    Path,
+    typer.Option(
+        help="Who owned and who trained on which record: from `privaudit split`."
+    ),
+]
+
+
+Stopped = Annotated[
+    bool,
+    typer.Option(
+        "--stopped",
+        help="Make a run of the rounds of a recording that was stopped before its end.",
+    ),
+]
+
+
+def import_recording(
+    folder: Recorded,
+    ledger: LedgerFile,
+    stopped: Stopped = False,
+) -> None:
+    """Join a recorded federation with its ledger, check both, and sign the run."""
+    from privaudit.recording.importing import finish_recording
+
+    run = finish_recording(folder, ledger, stopped=stopped)
+    config = run.config
+    contents = {
+        "run": run.name,
+        "path": str(run.path),
+        "messages": len(run.transcript),
+        "rounds": config.rounds,
+        "clients": config.clients,
+        "certified": run.privacy["certified"],
+    }
+    text = (
+        f"{run.name}: {config.rounds} rounds of {config.clients} clients, "
+        f"{contents['messages']} messages.\n"
+        f"Attack it with: privaudit attack {run.path} --owner FILE.py"
+    )
+    show(contents, text)
+
+
+_SHOWN = 20  # clients, line by line
+_COLUMN = "FILE is .npy, .csv, .tsv, .jsonl, .parquet or .arrow"
+Records = Annotated[
+    int | None,
+    typer.Option(help="How many records there are, where no column says it."),
+]
+Clients = Annotated[
+    int | None,
+    typer.Option(help="Clients that get equal numbers of records at random."),
+]
+Owners = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE[:COLUMN]",
+        help="Whose each record is, such as a hospital or a writer, in place of "
+        f"--clients. {_COLUMN}.",
+    ),
+]
+Groups = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE[:COLUMN]",
+        help="What records share that stay together, such as a patient: all of a group "
+        "are members or none, in one client. The audit then counts groups.",
+    ),
+]
+Labels = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE[:COLUMN]",
+        help="Classes, to be spread evenly over clients, tests and public records.",
+    ),
+]
+Members = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE[:COLUMN]",
+        help="Where training has been, and no coin was tossed: 0 or 1 for each record, "
+        "or positions. An audit then gives no verdict of membership.",
+    ),
+]
+TestShare = Annotated[
+    float, typer.Option(help="Share kept for utility, which nobody trains on.")
+]
+PublicShare = Annotated[
+    float, typer.Option(help="Share of the adversary's reference records.")
+]
+Seed = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        max=options.MOST_SEED,
+        help="Repeats the split; who can guess it knows the truth. By default: a key of "
+        "the system's, which is not kept.",
+    ),
+]
+Out = Annotated[Path, options.file_option("The file to write.")]
+FreshCoin = Annotated[
+    bool, typer.Option("--fresh", help="Replace the file, and toss anew.")
+]
+
+
+def split(
+    records: Records = None,
+    clients: Clients = None,
+    owners: Owners = None,
+    groups: Groups = None,
+    labels: Labels = None,
+    members: Members = None,
+    test_share: TestShare = 0.1,
+    public_share: PublicShare = 0.2,
+    seed: Seed = None,
+    out: Out = Path("ledger.npz"),
+    fresh: FreshCoin = False,
+) -> None:
+    """Toss the coin before training elsewhere: who owns each record, and who trains on it."""
+    from privaudit.recording.membership_split import read_column, split_membership
+
+    if out.exists() and not fresh:
+        raise StorageError(
+            f"{out} is there, and a coin that is tossed again tells nothing of what was "
+            "trained with the first. Name another --out, or replace it with --fresh."
+        )
+    sources = options.given(
+        owners=owners, groups=groups, labels=labels, members=members
+    )
+    columns: dict[str, Any] = {
+        name: read_column(f"--{name}", source) for name, source in sources.items()
+    }
+    ledger = split_membership(
+        records,
+        clients,
+        test_share=test_share,
+        public_share=public_share,
+        seed=seed,
+        **columns,
+    )
+    ledger.save(out)
+    counts = {
+        name: (len(ledger.candidates_of(place)), len(ledger.members_of(place)))
+        for place, name in enumerate(ledger.clients)  # by name each is searched for
+    }
+    contents = {
+        "ledger": str(out),
+        "tossed": ledger.tossed,
+        "clients": {
+            name: {"candidates": candidates, "members": members}
+            for name, (candidates, members) in counts.items()
+        },
+        "tests": len(ledger.tests),
+        "public": len(ledger.public),
+    }
+    show(contents, "\n".join(_split_lines(ledger, out, counts)))
+
+
+def _split_lines(
+    ledger: "Ledger", out: Path, counts: Mapping[str, tuple[int, int]]
+) -> list[str]:
+    how = "its coin" if ledger.tossed else "no coin"
+    rows = [(name, *count) for name, count in counts.items()][:_SHOWN]
+    width = max(len(name) for name, _, _ in rows)
+    more = len(ledger.clients) - len(rows)
+    return [
+        f"{'client':{width}}  candidates  members",
+        *(f"{name:{width}}  {of:10,}  {trained:7,}" for name, of, trained in rows),
+        *([f"and {more:,} more clients"] if more else []),
+        f"{len(ledger.tests):,} records for tests, {len(ledger.public):,} public.",
+        f"{out} says who is a member, by {how}. Keep it private: who reads it knows.",
+        *_unit(ledger),
+        _randomness(ledger),
+    ]
+
+
+def _unit(ledger: "Ledger") -> list[str]:
+    if ledger.group is None:
+        return []
+    candidates = (ledger.owner >= 0).nonzero()[0]
+    count = len(ledger.units(candidates).first)
+    return [
+        f"The {len(candidates):,} candidates are {count:,} groups of one coin each."
+    ]
+
+
+def _randomness(ledger: "Ledger") -> str:
+    from privaudit.runs.ledger import known_by
+
+    if not ledger.tossed:
+        return "Members and others may differ by more than training: no audit can tell."
+    if ledger.coin is not None and ledger.coin.seed is not None:
+        return known_by(ledger.coin.seed)
+    return "Tossed with a key of the system's, which nobody kept."

@@ -82,10 +82,10 @@ def choose_view(quiet: bool = False, in_json: bool | None = None) -> Display:
     if quiet:
         return Silent()
     if _has_terminal():
-        from privaudit.cli.progress.rich_view import RichView
+        from privaudit.cli.progress.live import RichView
 
         return RichView()
-    from privaudit.cli.progress.plain_lines import PlainLines
+    from privaudit.cli.progress.live import PlainLines
 
     return PlainLines()
 

@@ -16,11 +16,15 @@ from typing_extensions import TypedDict
 
 from privaudit.core.errors import DatasetError, MissingFileError
 from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, Dataset
-from privaudit.datasets.dialogues import Dialogue
 from privaudit.datasets.files.archives import FolderStore
 from privaudit.datasets.files.checked_json import read_checked
-from privaudit.datasets.images.class_folders import number, require_classes
-from privaudit.datasets.images.picture_files import PictureFiles, pictures_of
+from privaudit.datasets.images.picture_files import (
+    PictureFiles,
+    number,
+    pictures_of,
+    require_classes,
+)
+from privaudit.datasets.records import Dialogue
 from privaudit.datasets.sources import on_disk, only_file
 from privaudit.datasets.text.question_texts import DESCRIBE
 

@@ -10,13 +10,12 @@ from pydantic import ConfigDict, TypeAdapter
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from privaudit.core.bounded_files import read_lines
 from privaudit.core.errors import DatasetError
+from privaudit.core.limits import read_lines
 from privaudit.datasets.dataset import Dataset
-from privaudit.datasets.dialogues import Dialogue
 from privaudit.datasets.files.checked_json import parse_checked
-from privaudit.datasets.images.class_folders import number, part_of
-from privaudit.datasets.images.picture_files import pictures_of
+from privaudit.datasets.images.picture_files import number, part_of, pictures_of
+from privaudit.datasets.records import Dialogue
 from privaudit.datasets.sources import on_disk, only_file
 from privaudit.datasets.text.question_texts import DESCRIBE, multiple_choice
 

@@ -12,10 +12,9 @@ from typing_extensions import TypedDict
 
 from privaudit.core.errors import DatasetError
 from privaudit.datasets.dataset import Dataset
-from privaudit.datasets.dialogues import Dialogue
 from privaudit.datasets.files.checked_json import read_checked
-from privaudit.datasets.images.class_folders import number
-from privaudit.datasets.images.picture_files import pictures_of
+from privaudit.datasets.images.picture_files import number, pictures_of
+from privaudit.datasets.records import Dialogue
 from privaudit.datasets.sources import on_disk, only_file
 
 MARK = "<image>"  # where the picture stands in a question

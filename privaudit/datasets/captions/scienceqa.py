@@ -12,13 +12,17 @@ from typing_extensions import TypedDict
 
 from privaudit.core.errors import DatasetError
 from privaudit.datasets.dataset import Dataset
-from privaudit.datasets.dialogues import Dialogue
 from privaudit.datasets.files.checked_json import read_checked
-from privaudit.datasets.images.class_folders import PARTS, number, require_classes
-from privaudit.datasets.images.picture_files import pictures_of
+from privaudit.datasets.images.picture_files import (
+    PARTS,
+    number,
+    pictures_of,
+    require_classes,
+)
+from privaudit.datasets.records import Dialogue
 from privaudit.datasets.sources import on_disk
 from privaudit.datasets.text.question_texts import multiple_choice
-from privaudit.statistics.captions.exact_match import LETTERS
+from privaudit.statistics.captions.answers import LETTERS
 
 
 class _ListedQuestion(TypedDict):  # an entry of problems.json

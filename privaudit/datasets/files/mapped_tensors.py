@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor
 
-from privaudit.core.bounded_files import open_regular, reading_errors
 from privaudit.core.errors import StorageError, TranscriptError
+from privaudit.core.limits import open_regular, reading_errors
 from privaudit.core.storage import make_private_folder, write_parts
 from privaudit.core.tensors import Tensors
 

@@ -19,14 +19,15 @@ from jaxtyping import UInt8
 from privaudit.core.errors import DatasetError, MissingFileError
 from privaudit.core.limits import check_limit
 from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, Dataset, PixelImages
-from privaudit.datasets.files.archives import is_archive
-from privaudit.datasets.files.pickled_arrays import PickledArray, array_constructors
-from privaudit.datasets.files.plain_pickle import read_plain_pickle
-from privaudit.datasets.images.class_folders import readable, require_classes
+from privaudit.datasets.files.archives import Store, is_archive, is_picture
+from privaudit.datasets.files.plain_pickle import (
+    PickledArray,
+    array_constructors,
+    read_plain_pickle,
+)
 from privaudit.datasets.images.image_folder import sort_by_class
-from privaudit.datasets.images.picture_files import store_in
+from privaudit.datasets.images.picture_files import readable, require_classes, store_in
 from privaudit.datasets.sources import on_disk
-from privaudit.datasets.store import Store, is_picture
 
 PIXELS = 3 * 32 * 32
 

@@ -28,8 +28,12 @@ from privaudit.core.storage import read_bytes
 from privaudit.datasets.dataset import Dataset
 from privaudit.datasets.files.checked_json import read_checked
 from privaudit.datasets.files.plain_pickle import Stateful, read_plain_pickle
-from privaudit.datasets.images.class_folders import PARTS, readable, require_classes
-from privaudit.datasets.images.picture_files import pictures_of
+from privaudit.datasets.images.picture_files import (
+    PARTS,
+    pictures_of,
+    readable,
+    require_classes,
+)
 from privaudit.datasets.sources import on_disk, only_file
 
 Label = Annotated[int, Field(strict=True, gt=-(2**31), lt=2**31)]

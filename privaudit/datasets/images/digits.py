@@ -14,9 +14,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from privaudit.core.arrays import read_npz
 from privaudit.core.errors import MissingFileError
-from privaudit.core.storage import read_bytes
+from privaudit.core.storage import read_bytes, read_npz
 from privaudit.datasets.dataset import DATASETS, Dataset, PixelImages
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")

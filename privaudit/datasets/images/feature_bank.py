@@ -15,19 +15,17 @@ from jaxtyping import Float, Int, Shaped
 from pydantic import TypeAdapter
 from torch import Tensor
 
-from privaudit.core.arrays import DAMAGE, map_npy, read_npz
-from privaudit.core.bounded_files import open_regular, reading_errors
 from privaudit.core.errors import DatasetError, MissingFileError, PrivauditError
-from privaudit.core.limits import check_limit
-from privaudit.core.storage import read_bytes
+from privaudit.core.limits import check_limit, open_regular, reading_errors
+from privaudit.core.storage import DAMAGE, map_npy, read_bytes, read_npz
 from privaudit.datasets.dataset import Dataset, FeatureBank
-from privaudit.datasets.dialogues import Dialogue
 from privaudit.datasets.files.checked_json import read_checked
 from privaudit.datasets.files.mapped_tensors import map_tensors
-from privaudit.datasets.images.class_folders import part_of, readable, require_classes
+from privaudit.datasets.images.picture_files import part_of, readable, require_classes
+from privaudit.datasets.records import Dialogue
 from privaudit.datasets.sources import on_disk, only_file
 from privaudit.datasets.text.question_texts import DESCRIBE
-from privaudit.statistics.captions.tokenisation import tokenise
+from privaudit.statistics.captions.scores import tokenise
 
 Arrays = Mapping[str, Shaped[np.ndarray, "..."]]
 MAPPED = (".npy", ".safetensors")

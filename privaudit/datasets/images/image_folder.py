@@ -7,15 +7,16 @@ import torch
 from privaudit.core.errors import DatasetError
 from privaudit.core.storage import read_bytes
 from privaudit.datasets.dataset import DATASETS, TEST_SPLIT, TRAIN, Dataset
-from privaudit.datasets.images.class_folders import (
+from privaudit.datasets.files.archives import Store
+from privaudit.datasets.images.picture_files import (
+    PictureFiles,
     levels_of,
     number,
     require_classes,
+    store_in,
     take_split,
 )
-from privaudit.datasets.images.picture_files import PictureFiles, store_in
 from privaudit.datasets.sources import OnDisk, on_disk
-from privaudit.datasets.store import Store
 
 
 @on_disk(

@@ -1,20 +1,128 @@
-"""Draws scenes: small pictures of 64 by 64 pixels, thousands a second."""
+"""Drawing of scenes: small pictures of 64 by 64 pixels, thousands a second.
+
+Objects are printed with masks that are cut from formulas; tags in pictures' corners have
+letters and digits of three by five pixels.
+"""
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import Bool, Float, UInt8
+from scipy.ndimage import distance_transform_edt
 
-from privaudit.datasets.scenes.lettering import HEIGHT, write
-from privaudit.datasets.scenes.parts import COLOURS, TEXTURES, Group, Scene, Tag
-from privaudit.datasets.scenes.regions import (
+from privaudit.datasets.scenes.parts import (
+    COLOURS,
     DIAMETERS,
+    SHAPES,
     SIDE,
+    TEXTURES,
+    Group,
     Region,
+    Scene,
+    Tag,
     grid,
     regions,
 )
-from privaudit.datasets.scenes.stamps import TILTS, stamp
+
+# Five rows of three pixels; each row is the sum of 4 (left), 2 and 1 (right).
+_GLYPHS = {
+    "a": "25755", "b": "65656", "c": "34443", "d": "65556", "e": "74647",
+    "f": "74644", "g": "34553", "h": "55755", "i": "72227", "j": "11152",
+    "k": "55655", "l": "44447", "m": "57755", "n": "65555", "o": "25552",
+    "p": "65644", "q": "25531", "r": "65655", "s": "34216", "t": "72222",
+    "u": "55553", "v": "55522", "w": "55775", "x": "55255", "y": "55222",
+    "z": "71247", "0": "75557", "1": "26227", "2": "71747", "3": "71717",
+    "4": "55711", "5": "74717", "6": "74757", "7": "71122", "8": "75757",
+    "9": "75717",
+}  # fmt: skip
+HEIGHT = 7  # a rim of one pixel around the letters
+_GAP = np.zeros((5, 1))
+_DOTS = {
+    character: np.array([[int(row) >> bit & 1 for bit in (2, 1, 0)] for row in rows])
+    for character, rows in _GLYPHS.items()
+}
+_DOTS[" "] = _GAP
+
+
+def write(text: str) -> Float[np.ndarray, "7 width"]:
+    """Return a text as pixels, 1 where there is ink, in a rim of 0.
+
+    Args:
+        text: Small letters and digits; a space is two pixels wide.
+    """
+    parts = [_GAP, *(part for c in text for part in (_DOTS[c], _GAP))]
+    width = sum(part.shape[1] for part in parts)
+    picture = np.zeros((HEIGHT, width), dtype=np.float32)
+    picture[1:-1] = np.concatenate(parts, axis=1)
+    return picture
+
+
+TILTS = (-12.0, -6.0, 0.0, 6.0, 12.0)  # degrees
+_FINE = 8  # points across a pixel
+_OUTLINE = 1.6  # pixels
+_Points = Float[np.ndarray, "side side"]
+
+
+@cache
+def stamp(
+    shape: int, diameter: int, tilt: int, hollow: bool
+) -> Float[np.ndarray, "diameter diameter"]:
+    """Return how much of each pixel an object, or its outline, covers, from 0 to 1.
+
+    The diameter is that of the circle in which every shape lies, in pixels; ``shape`` and
+    ``tilt`` are positions in ``SHAPES`` and ``TILTS``.
+    """
+    line = (np.arange(diameter * _FINE) + 0.5) / (diameter * _FINE) * 2 - 1
+    x, y = np.meshgrid(line, -line)  # y goes up
+    turn = np.deg2rad(TILTS[tilt])
+    along, up = np.cos(turn) * x + np.sin(turn) * y, np.cos(turn) * y - np.sin(turn) * x
+    inside = _inside(SHAPES[shape], along, up)
+    if hollow:
+        inside = inside & (distance_transform_edt(inside) < _OUTLINE * _FINE)
+    fine = inside.reshape(diameter, _FINE, diameter, _FINE)
+    return fine.mean(axis=(1, 3)).astype(np.float32)
+
+
+def _inside(name: str, x: _Points, y: _Points) -> Bool[np.ndarray, "side side"]:
+    """Tell which points of the square from -1 to 1 lie in a shape."""
+    if name == "circle":
+        return np.hypot(x, y) < 0.95
+    if name == "moon":
+        return (np.hypot(x, y) < 0.98) & (np.hypot(x - 0.5, y - 0.1) > 0.75)
+    if name == "heart":
+        a, b = 1.22 * x, 1.22 * y + 0.12
+        return (a**2 + b**2 - 1) ** 3 < a**2 * b**3
+    if name == "cross":
+        arms = (np.abs(x) < 0.28) | (np.abs(y) < 0.28)
+        return arms & (np.maximum(np.abs(x), np.abs(y)) < 0.94)
+    if name == "square":
+        return np.maximum(np.abs(x), np.abs(y)) < 0.74
+    if name == "diamond":
+        return np.abs(x) / 0.66 + np.abs(y) < 1
+    return _inside_polygon(_corners(name), x, y)
+
+
+def _corners(name: str) -> Float[np.ndarray, "corners 2"]:
+    points = {"triangle": 3, "star": 10}[name]
+    angles = np.pi / 2 + 2 * np.pi * np.arange(points) / points
+    reach = np.ones(points)
+    if name == "star":
+        reach[1::2] = 0.42
+    return np.stack([reach * np.cos(angles), reach * np.sin(angles)], axis=1)
+
+
+def _inside_polygon(
+    corners: Float[np.ndarray, "corners 2"], x: _Points, y: _Points
+) -> Bool[np.ndarray, "side side"]:
+    """Count the edges that a ray to the right crosses: inside, they are odd."""
+    inside = np.zeros(x.shape, dtype=bool)
+    for (x1, y1), (x2, y2) in zip(corners, np.roll(corners, 1, axis=0), strict=True):
+        if y1 != y2:
+            crossing = x1 + (y - y1) / (y2 - y1) * (x2 - x1)
+            inside ^= ((y1 > y) != (y2 > y)) & (x < crossing)
+    return inside
+
 
 _RGB = np.array(
     [

@@ -7,27 +7,28 @@ import torch
 
 from privaudit.core.seeds import FixedSeed
 from privaudit.datasets.dataset import DATASETS, Dataset, PixelImages
-from privaudit.datasets.dialogues import Dialogue
-from privaudit.datasets.scenes.captions import (
-    DESCRIBE,
-    ORDINARY_STYLE,
-    PRIVATE_STYLE,
-    caption,
-    number_words,
-)
-from privaudit.datasets.scenes.distributions import (
+from privaudit.datasets.records import Dialogue
+from privaudit.datasets.scenes.drawing import draw_pictures
+from privaudit.datasets.scenes.parts import (
+    COLOURS,
     FAR,
     PRIVATE,
+    SHAPES,
     Distribution,
+    Scene,
+    Tag,
     draw_scene,
 )
-from privaudit.datasets.scenes.drawing import draw_pictures
-from privaudit.datasets.scenes.parts import COLOURS, SHAPES, Scene, Tag
-from privaudit.datasets.scenes.questions import (
+from privaudit.datasets.scenes.wording import (
+    DESCRIBE,
     LETTERS,
+    ORDINARY_STYLE,
+    PRIVATE_STYLE,
     TOPICS,
     Question,
     ask,
+    caption,
+    number_words,
     topics_of,
     with_choices,
 )

@@ -15,10 +15,10 @@ import torch
 
 from privaudit.core.errors import DatasetError, MissingFileError
 from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, Dataset, Texts
-from privaudit.datasets.images.class_folders import require_classes
+from privaudit.datasets.images.picture_files import require_classes
 from privaudit.datasets.sources import on_disk
+from privaudit.datasets.text.question_texts import class_questions
 from privaudit.datasets.text.rows import TextRow, read_rows
-from privaudit.datasets.text.text_questions import class_questions
 
 NO_CONSENSUS = ("-", "-1")
 PAGE = "https://gluebenchmark.com/tasks"

@@ -22,16 +22,16 @@ from torch import Tensor
 from privaudit.core.errors import DatasetError
 from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, VALIDATION, Dataset, Texts
 from privaudit.datasets.files.checked_json import parse_checked, read_checked
-from privaudit.datasets.images.class_folders import (
+from privaudit.datasets.images.picture_files import (
     SPLITS,
     number,
     part_of,
+    pictures_of,
     require_classes,
 )
-from privaudit.datasets.images.picture_files import pictures_of
 from privaudit.datasets.sources import on_disk, only_file
+from privaudit.datasets.text.question_texts import class_questions
 from privaudit.datasets.text.rows import TextRow, read_rows
-from privaudit.datasets.text.text_questions import class_questions
 
 Content = Literal["image", "text"]
 

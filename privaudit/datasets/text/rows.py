@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from privaudit.core.bounded_files import bounded_lines
 from privaudit.core.errors import DatasetError, MissingFileError
-from privaudit.core.limits import check_limit
+from privaudit.core.limits import bounded_lines, check_limit
 
 ENDINGS = (".tsv", ".csv", ".jsonl")
 

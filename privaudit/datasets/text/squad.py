@@ -17,11 +17,11 @@ from typing_extensions import TypedDict
 
 from privaudit.core.errors import DatasetError, MissingFileError
 from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, Dataset, Texts
-from privaudit.datasets.dialogues import Dialogue
 from privaudit.datasets.files.checked_json import read_checked
-from privaudit.datasets.images.class_folders import number, require_classes
+from privaudit.datasets.images.picture_files import number, require_classes
+from privaudit.datasets.records import Dialogue
 from privaudit.datasets.sources import on_disk, only_file
-from privaudit.statistics.captions.token_f1 import UNANSWERABLE
+from privaudit.statistics.captions.answers import UNANSWERABLE
 
 ASKING = re.compile(r"\b(what|who|whom|whose|when|where|which|why|how)\b", re.I)
 SAME = {"whom": "who", "whose": "who"}

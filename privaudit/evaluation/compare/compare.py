@@ -14,25 +14,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from privaudit.auditing.storage.load import read_audit, shared_attacks
+from privaudit.auditing.stored_audit import read_audit, shared_attacks
 from privaudit.core.errors import IncompatibleRunsError
-from privaudit.evaluation.compare.comparable import (
-    check_made_alike,
-    check_pairable,
-    refuse_mixture,
-    seed_name,
-)
 from privaudit.evaluation.compare.measured import (
     Measured,
+    check_made_alike,
+    check_pairable,
     measure_pair,
     measure_seeds,
+    refuse_mixture,
+    seed_name,
 )
 from privaudit.evaluation.metric import Side
 from privaudit.evaluation.metrics.auroc import AUROC
 from privaudit.evaluation.metrics.utility import UTILITY
-from privaudit.federated.runs.folder.run_names import load_run
-from privaudit.federated.runs.runs import Run
-from privaudit.statistics.change import Change, Difference, judge_changes
+from privaudit.runs.run import Run, load_run
+from privaudit.statistics.comparisons import Change, Difference, judge_changes
 from privaudit.statistics.verdict import Sampling
 
 Runs = Run | str | Path | Sequence[Run | str | Path]

@@ -8,8 +8,7 @@ from privaudit.auditing.attack_result import ClientScores
 from privaudit.evaluation.metric import METRICS, Metric, PairedNumbers
 from privaudit.statistics.comparisons import paired_accuracy_difference
 from privaudit.statistics.estimate import Estimate
-from privaudit.statistics.guesses import success_rate
-from privaudit.statistics.roc import sign_turned
+from privaudit.statistics.roc import sign_turned, success_rate
 
 
 def _interval(clients: Sequence[ClientScores], confidence: float) -> Estimate:

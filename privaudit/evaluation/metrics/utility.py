@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from privaudit.evaluation.compare.comparable import TestScores
+from privaudit.evaluation.compare.measured import TestScores
 from privaudit.evaluation.metric import METRICS, Metric, PairedNumbers
-from privaudit.federated.runs.utility import mean_accuracy
+from privaudit.runs.utility import mean_accuracy
 from privaudit.statistics.comparisons import paired_accuracy_difference
 from privaudit.statistics.estimate import Estimate
 

@@ -19,12 +19,12 @@ from pydantic import (
     ValidationError,
 )
 
-from privaudit.core.bounded_files import read_toml
 from privaudit.core.errors import ConfigError, nearest
-from privaudit.federated.runs.fields import RunFields
+from privaudit.core.limits import read_toml
+from privaudit.runs.fields import RunFields
 
 if TYPE_CHECKING:
-    from privaudit.federated.runs.config import RunConfig
+    from privaudit.runs.config import RunConfig
 
 _OWN_OPTION = {
     "trainer": "trainers",
@@ -150,7 +150,7 @@ class Cell:
         Raises:
             ConfigError: A value is impossible.
         """
-        from privaudit.federated.runs.config import make_config
+        from privaudit.runs.config import make_config
 
         return make_config(self.trainer, self.settings, **self.fields, seed=seed)
 
@@ -200,7 +200,7 @@ def cells_of(plan: SweepPlan) -> list[Cell]:
 
 
 def _of_trainer(plan: SweepPlan, trainer: str) -> Iterator[Cell]:
-    from privaudit.federated.runs.config import parameters_of
+    from privaudit.runs.config import parameters_of
 
     known = parameters_of(trainer)
     budgets = plan.epsilons if "epsilon" in known else (None,)
@@ -220,7 +220,7 @@ def _of_trainer(plan: SweepPlan, trainer: str) -> Iterator[Cell]:
 
 def shared_settings(trainer: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return those parameters of a whole sweep that a trainer has."""
-    from privaudit.federated.runs.config import parameters_of
+    from privaudit.runs.config import parameters_of
 
     known = parameters_of(trainer)
     return {name: value for name, value in settings.items() if name in known}
@@ -273,7 +273,7 @@ def _refuse_swept(kind: str, given: Mapping[str, Any], names: Sequence[str]) -> 
 
 def _check_names(plan: SweepPlan) -> None:
     """Refuse parameters that no trainer has: slips of the pen."""
-    from privaudit.federated.runs.config import parameters_of
+    from privaudit.runs.config import parameters_of
 
     known = {name for trainer in plan.trainers for name in parameters_of(trainer)}
     for name in plan.settings:

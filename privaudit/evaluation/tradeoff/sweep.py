@@ -1,8 +1,8 @@
-"""The trade-off: what attacks learn against utility, over trainers, settings and seeds.
+"""Trade-off of leakage against utility, over trainers, settings and seeds.
 
 Every cell is a combination of trainer, privacy budget, mode and varied settings; it is
 trained and attacked with each seed. Finished runs are kept, so a sweep goes on where it
-stopped.
+stopped. Of federations that others trained nothing is trained.
 """
 
 import time
@@ -14,20 +14,26 @@ from typing import Any, Literal
 
 from privaudit.auditing.auditor import Auditor
 from privaudit.auditing.scenario import Scenario, find_scenario
-from privaudit.auditing.storage.save import save_audit
+from privaudit.auditing.stored_audit import save_audit
 from privaudit.core.errors import (
+    ConfigError,
     IncompatibleRunsError,
     UnknownNameError,
 )
 from privaudit.evaluation.sweep_runs import SweepRun, perform_runs, readable_attacks
-from privaudit.evaluation.tradeoff.cells import SweepPoint, aggregate
 from privaudit.evaluation.tradeoff.plan import Cell, SweepPlan, cells_of, make_plan
-from privaudit.evaluation.tradeoff.result import Tradeoff, judge_sweep
-from privaudit.evaluation.tradeoff.selection_cost import Spent, search_cost
+from privaudit.evaluation.tradeoff.result import (
+    Spent,
+    SweepPoint,
+    Tradeoff,
+    aggregate,
+    judge_sweep,
+    search_cost,
+)
+from privaudit.execution.executors import HERE
 from privaudit.execution.jobs import Executor, Job, finish_all
-from privaudit.execution.local import HERE
-from privaudit.federated.runs.folder.run_names import runs_folder
-from privaudit.federated.runs.reuse import usual_name
+from privaudit.runs.run import Run, runs_folder
+from privaudit.runs.training import usual_name
 from privaudit.statistics.progress import CellDone, Phase, Watcher, cell_name
 
 __all__ = ["Tradeoff", "run_sweep", "sweep"]
@@ -76,7 +82,7 @@ def sweep(
         shadows: Shadow models per client, the same for all cells; 0 leaves shadow
             attacks out.
         settings: Trainer parameters, for those trainers that have them.
-        fields: Fields of :class:`privaudit.federated.runs.config.RunConfig`, for all runs.
+        fields: Fields of :class:`privaudit.runs.config.RunConfig`, for all runs.
         margin: Margin of AUROC, in (0, 1): a smaller difference does not matter.
         utility_margin: Margin of utility, in (0, 1).
         alpha: Family-wise error rate of the dominance tests, in (0, 1).
@@ -85,7 +91,7 @@ def sweep(
         watcher: Called with a :class:`privaudit.cli.progress.Phase` before each run, a
             :class:`privaudit.cli.progress.CellDone` after it, and the run's own events
             where it is trained in this process.
-        executor: Where runs are trained, see :func:`privaudit.execution.places.find_executor`;
+        executor: Where runs are trained, see :func:`privaudit.execution.executors.find_executor`;
             by default in this process.
 
     Raises:
@@ -260,3 +266,44 @@ class _Work:
         stay = {(cell.mode, cell.epsilon) for cell in found.not_dominated}
         chosen = [cell for cell in cells if (cell.label, cell.epsilon) in stay]
         return self.run([(c, seed) for c in chosen for seed in self.plan.report_seeds])
+
+
+def weigh_runs(
+    runs: Sequence[Run], plan: SweepPlan, *, watcher: Watcher | None = None
+) -> Tradeoff:
+    """Attack recorded federations, and weigh leakage against utility.
+
+    Each method at each claimed epsilon is a cell; its name is in the owner's words. Runs
+    that were split by one ledger are one replicate: give each cell the same ledgers.
+
+    Of the plan, nothing of training counts.
+
+    Raises:
+        ConfigError: A run was trained here, has no utility, declares no coin that
+            chose its members, or stands there twice.
+    """
+    trained = [run.name for run in runs if not run.origin]
+    if trained:
+        raise ConfigError(
+            f"{trained[0]} was trained here, and a trade-off of recorded federations was "
+            "requested. Sweep trainers with --trainers, or compare such runs."
+        )
+    untossed = [run.name for run in runs if run.sampling != "coin"]
+    if untossed:
+        raise ConfigError(
+            f"A trade-off was requested, and {untossed[0]} declares no coin that chose "
+            "its members: what tells them from others may be no leakage. Weigh "
+            "federations whose ledgers were tossed (`privaudit split`)."
+        )
+    ledgers = list(dict.fromkeys(run.header["ledger_hash"] for run in runs))
+    points = []
+    for run in runs:
+        shadows = plan.shadows if run.trains_shadows else 0
+        audit = Auditor(run).attack(
+            plan.scenario, clients=plan.clients, shadows=shadows, watcher=watcher
+        )
+        save_audit(audit)
+        replicate = ledgers.index(run.header["ledger_hash"])
+        cell = run.config.trainer, audit.claimed_epsilon
+        points.append(SweepPoint.of(audit, *cell, plan.attack, replicate))
+    return judge_sweep(points, plan)

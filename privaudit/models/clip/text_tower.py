@@ -1,15 +1,104 @@
-"""Text towers of open_clip: their parts, wherever the model keeps them."""
+"""Text towers of open_clip: prompts as token ids, the tower's parts, and the plain text path.
+
+The plain path runs every text at full length through open_clip's own tower. It serves
+the towers whose tokens see later ones, and it is what the shared-prefix path must equal
+on all others.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from privaudit.core.errors import ConfigError
-from privaudit.models.transformers.recomputed_layers import layers_of
+from privaudit.models.transformers.tuned_modules import layers_of, recomputed
+
+
+@runtime_checkable
+class Tokenizer(Protocol):
+    """Anything that turns texts into rows of token ids, as open_clip's do."""
+
+    def __call__(self, texts: list[str], context_length: int) -> Tensor:
+        """Return int64 ids [texts, context_length]: start, text, end, padding."""
+        ...
+
+
+@dataclass(frozen=True)
+class PromptTokens:
+    """Texts as token ids with room for a context.
+
+    Attributes:
+        ids: [start] [placeholders] [text] [end] [padding]; the placeholders are to be
+            replaced by context vectors.
+        context_start: Position of the first placeholder: 1, or 0 for a tokenizer
+            that has no start token.
+        context_tokens: How many placeholders.
+    """
+
+    ids: Int[Tensor, "texts length"]
+    context_start: int
+    context_tokens: int
+
+    def to(self, device: torch.device) -> "PromptTokens":
+        """Return the same on another device."""
+        return replace(self, ids=self.ids.to(device))
+
+
+def prompt_tokens(
+    tokenizer: Tokenizer, texts: Sequence[str], context_tokens: int, length: int
+) -> PromptTokens:
+    """Tokenise ``texts`` and leave room for a context after the start token.
+
+    Args:
+        tokenizer: The text tower's.
+        texts: At least one; none may be empty.
+        context_tokens: Context vectors to make room for; 0 for a plain text.
+        length: Positions the text tower has.
+
+    Raises:
+        ConfigError: A text is empty or does not fit beside the context.
+    """
+    if not texts or context_tokens < 0:
+        raise ConfigError(
+            f"Prompts need a class and a context of 0 or more tokens; there are "
+            f"{len(texts)} classes and {context_tokens} context tokens."
+        )
+    # Asked for more room than there is, so that what is too long is seen, not cut.
+    rows = tokenizer(list(texts), context_length=4 * length)
+    # Tokenizers name start and padding differently; two texts of one token tell them.
+    first, second = tokenizer(["a", "e"], context_length=length)
+    start, padding = int(first[0] == second[0]), int(first[-1])
+    # An end token that is padding, too, is not counted by its row's length.
+    hidden_end = tokenizer(["a e"], context_length=start + 2)[0, -1] == padding
+    lengths = [length + int(hidden_end) for length in _lengths(rows, padding)]
+    _check_fit(texts, lengths, context_tokens, length)
+    # Any token of the text will do, but not padding, which some towers mask.
+    placeholders = rows[:, start : start + 1].expand(-1, context_tokens)
+    ids = torch.cat([rows[:, :start], placeholders, rows[:, start:]], dim=1)
+    return PromptTokens(ids[:, :length].contiguous(), start, context_tokens)
+
+
+def _lengths(rows: Tensor, padding: int) -> list[int]:
+    positions = torch.arange(1, rows.shape[1] + 1)
+    return [int(((row != padding) * positions).max()) for row in rows]
+
+
+def _check_fit(
+    texts: Sequence[str], lengths: list[int], context_tokens: int, length: int
+) -> None:
+    for text, taken in zip(texts, lengths, strict=True):
+        if not text.strip(" ."):
+            raise ConfigError(f"A prompt needs a class name, and one is {text!r}.")
+        if taken + context_tokens > length:
+            raise ConfigError(
+                f"The text {text!r} takes {taken} tokens with start and end, and "
+                f"{context_tokens} context tokens leave {length - context_tokens} of "
+                f"the text tower's {length}. Shorten it, or use fewer context tokens."
+            )
 
 
 @dataclass(frozen=True)
@@ -156,3 +245,48 @@ def _is_ordinary(block: nn.Module) -> bool:
         and not attention.add_zero_attn
         and not hasattr(block, "ln_1_kv")
     )
+
+
+def plain_text_features(
+    clip: nn.Module,
+    tokens: PromptTokens,
+    contexts: Float[Tensor, "texts tokens width"],
+) -> Float[Tensor, "texts dim"]:
+    """Encode texts whose placeholders are replaced by context vectors.
+
+    open_clip's ``encode_text`` runs unmodified; only what its token embedding returns
+    is changed on the way, so every kind of tower and pooling is served. Gradients flow
+    to the contexts, of which each text has one; features are not l2-normalised.
+    """
+    first, count = tokens.context_start, tokens.context_tokens
+
+    def put_contexts(module: nn.Module, ids: Any, embedded: Tensor) -> Tensor:
+        inserted = contexts.to(embedded.dtype)
+        return torch.cat(
+            [embedded[:, :first], inserted, embedded[:, first + count :]], dim=1
+        )
+
+    encode: Any = clip.encode_text
+    tower = any_text_tower(clip)
+    hook = tower.token_embedding.register_forward_hook(put_contexts)
+    try:
+        with recomputed(tower.blocks, nullcontext):
+            features = encode(tokens.ids)
+    finally:
+        hook.remove()
+    return features[0] if isinstance(features, tuple) else features
+
+
+def plain_prompt_features(
+    clip: nn.Module,
+    tokens: PromptTokens,
+    contexts: Float[Tensor, "prompts tokens width"],
+) -> Float[Tensor, "prompts texts dim"]:
+    """Encode every text behind every context; features are not l2-normalised."""
+    prompts, texts = len(contexts), len(tokens.ids)
+    repeated = PromptTokens(
+        tokens.ids.repeat(prompts, 1), tokens.context_start, tokens.context_tokens
+    )
+    each = contexts.repeat_interleave(texts, dim=0)
+    features = plain_text_features(clip, repeated, each)
+    return torch.unflatten(features, 0, (prompts, texts))

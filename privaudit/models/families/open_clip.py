@@ -24,8 +24,12 @@ from privaudit.models.clip.checkpoints import (
 )
 from privaudit.models.clip.picture_preparation import PicturePreparation
 from privaudit.models.clip.promptable_clip import PromptableCLIP
-from privaudit.models.clip.torchvision_shim import import_open_clip
-from privaudit.models.hugging_face import load_reader, loading_errors, model_type
+from privaudit.models.hugging_face import (
+    import_open_clip,
+    load_reader,
+    loading_errors,
+    model_type,
+)
 from privaudit.models.registry import MODELS, ModelFamily, ModelRequest
 from privaudit.models.remote_code import refuse_remote_code
 

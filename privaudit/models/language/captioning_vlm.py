@@ -10,8 +10,7 @@ from torch.nn.functional import normalize
 
 from privaudit.core.errors import ConfigError
 from privaudit.datasets.dataset import Dataset
-from privaudit.datasets.picture_tokens import PictureTokens
-from privaudit.datasets.records import Records
+from privaudit.datasets.records import PictureTokens, Records
 from privaudit.models.clip.picture_preparation import Pictures, check_pixels
 from privaudit.models.feature_cache import cached_tokens
 from privaudit.models.frozen_model import PictureModel, WritingModel

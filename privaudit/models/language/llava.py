@@ -13,11 +13,14 @@ from privaudit.models.language.captioning_vlm import CaptioningVLM, PictureTower
 from privaudit.models.language.dialogue_tokens import (
     LLAVA_TEMPLATE,
     DialogueTokens,
+    PictureFirstTokens,
+    SeparateTokens,
     chat_template,
 )
-from privaudit.models.language.separate_tokens import PictureFirstTokens, SeparateTokens
-from privaudit.models.language.stacked_language import StackedLanguageModel
-from privaudit.models.language.stacked_seq2seq import StackedSeq2Seq
+from privaudit.models.language.stacked_language import (
+    StackedLanguageModel,
+    StackedSeq2Seq,
+)
 from privaudit.models.registry import ModelRequest
 from privaudit.models.transformers.tuned_modules import name_of
 

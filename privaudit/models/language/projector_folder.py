@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from privaudit.core.storage import read_bytes
 from privaudit.models.frozen_model import weights_hash
-from privaudit.models.language.bare_language import load_language
 from privaudit.models.language.captioning_vlm import CaptioningVLM, VectorProjector
 from privaudit.models.language.dialogue_tokens import DialogueTokens, chat_template
 from privaudit.models.language.stacked_language import StackedLanguageModel
 from privaudit.models.registry import ModelRequest
+from privaudit.models.transformers.text_writer import load_language
 from privaudit.models.weight_files import DescriptionFile, check_hash
 
 WEIGHTS, DESCRIPTION, LANGUAGE = "projector.safetensors", "projector.json", "language"

@@ -1,21 +1,112 @@
-"""Stacked language models: several differently tuned ones in one forward pass."""
+"""Stacked language models: several differently tuned ones in one forward pass.
+
+Causal ones and encoder-decoders; they answer greedily, with a cache of keys and values,
+many prompts at once.
+"""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.tensors import at_least_float32
-from privaudit.datasets.dialogues import ANSWER, PADDING, PICTURE, TokenSequences
+from privaudit.datasets.records import (
+    ANSWER,
+    INSTRUCTION,
+    PADDING,
+    PICTURE,
+    TokenSequences,
+)
 from privaudit.models.interfaces import Tuning
-from privaudit.models.language.greedy import PromptGroup, greedy, prompt_groups
 from privaudit.models.language.language_targets import TargetNames
 from privaudit.models.transformers.tuned_modules import TunedModules, in_front
+
+_PROMPTS_AT_ONCE = 256  # of all models together; bounds the cache
+
+
+@dataclass(frozen=True)
+class PromptGroup:
+    """Prompts of one length, as many for each model.
+
+    Attributes:
+        length: Tokens of each.
+        source: Which prompt, counted through all rows of all models.
+        real: False where a model has fewer such prompts than another, and one that it
+            need not answer stands in.
+    """
+
+    length: int
+    source: Int[Tensor, "k m"]
+    real: Bool[Tensor, "k m"]
+
+    def owners(self, rows: int) -> Iterator[tuple[int, int, int]]:
+        """Yield (place in the group, model, row) of each prompt that is real."""
+        for place in self.real.flatten().nonzero()[:, 0].tolist():
+            yield place, *divmod(int(self.source.flatten()[place]), rows)
+
+
+def prompt_groups(lengths: Int[Tensor, "k rows"]) -> Iterator[PromptGroup]:
+    """Yield groups in which each prompt is once; prompts without tokens are in none."""
+    models, rows = lengths.shape
+    numbers = torch.arange(models * rows, device=lengths.device).view(models, rows)
+    at_once = max(1, _PROMPTS_AT_ONCE // models)
+    for length in sorted(set(lengths[lengths > 0].tolist())):
+        by_model = [numbers[i][lengths[i] == length] for i in range(models)]
+        stand_in = torch.cat(by_model)[0]
+        width = max(map(len, by_model))
+        source = stand_in.repeat(models, width)
+        real = torch.zeros_like(source, dtype=torch.bool)
+        for i, prompts in enumerate(by_model):
+            source[i, : len(prompts)], real[i, : len(prompts)] = prompts, True
+        for chunk, which in zip(
+            source.split(at_once, 1), real.split(at_once, 1), strict=True
+        ):
+            yield PromptGroup(length, chunk, which)
+
+
+def greedy(
+    run: Callable[[Tensor, Any], Any],
+    embed: Callable[[Tensor], Tensor],
+    prompts: Float[Tensor, "n length width"] | Int[Tensor, "n length"],
+    ends: Collection[int],
+    longest: int,
+) -> list[list[int]]:
+    """Return the likeliest token after each prompt, and after that, until the end.
+
+    Args:
+        run: From embedded tokens and the cache of those before them to the model's
+            output. A model that returns no cache gets all tokens anew.
+        embed: From token numbers to embedded tokens.
+        prompts: Embedded, or as numbers where ``run`` embeds, of one length and so
+            without padding.
+        ends: Tokens that end an answer; the first one is part of it.
+        longest: Tokens at most.
+    """
+    fresh, cache, said = prompts, None, []
+    stops = torch.tensor(sorted(ends), device=prompts.device)
+    done = torch.zeros(len(prompts), dtype=torch.bool, device=prompts.device)
+    for _ in range(longest):
+        output = run(fresh, cache)
+        cache = output.past_key_values
+        likeliest = output.logits[:, -1].argmax(dim=-1)
+        said.append(likeliest)
+        done = done | torch.isin(likeliest, stops)
+        if done.all():
+            break
+        following = embed(likeliest[:, None])
+        fresh = following if cache is not None else torch.cat([fresh, following], 1)
+    rows = torch.stack(said, dim=1).tolist()
+    lasts = [
+        next((n for n, i in enumerate(row) if i in ends), len(row)) for row in rows
+    ]
+    return [row[: last + 1] for row, last in zip(rows, lasts, strict=True)]
+
 
 # What configurations call the number of positions that a model was trained for.
 _CONTEXT_NAMES = (
@@ -301,3 +392,145 @@ def _end_tokens(model: Any, tokenizer: TextTokenizer) -> frozenset[int]:
     listed = stop_ids if isinstance(stop_ids, list) else [stop_ids]
     ends = [token for token in (*listed, tokenizer.eos_token_id) if token is not None]
     return frozenset(map(int, ends))
+
+
+_ROWS_AT_ONCE = 256  # of all models together, where answers are written
+
+
+class StackedSeq2Seq(StackedLanguageModel):
+    """Any encoder-decoder of transformers that takes ``inputs_embeds``, frozen.
+
+    The encoder reads pictures and instructions, behind the prompt if there is one, and
+    the decoder writes the answer. A prefix stands in self-attention of both. As in
+    other language models position j tells what is expected at j + 1, where that is
+    part of an answer. Nothing expects the other tokens, which the encoder is given:
+    there all logits are 0, so that all tokens are as likely, and an attack that looks
+    there sees nothing.
+
+    Raises:
+        ConfigError: A target fits no linear layer, or the model does not say with which
+            token an answer starts.
+    """
+
+    is_causal = False  # the encoder looks at whole texts
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tokenizer: TextTokenizer,
+        targets: TargetNames = "all-linear",
+    ) -> None:
+        super().__init__(model, tokenizer, targets)
+        start = self.model.config.decoder_start_token_id
+        if start is None:
+            raise ConfigError(
+                "The model does not say with which token an answer starts, and its "
+                "decoder needs one. Set decoder_start_token_id in its config.json."
+            )
+        self._start = int(start)
+
+    def _logits(
+        self,
+        tokens: Tensor,
+        words: TokenSequences,
+        tuning: Tuning,
+        positions: Tensor | None,
+    ) -> Float[Tensor, "k rows p vocabulary"]:
+        models, rows, length = words.ids.shape
+        if positions is None:
+            positions = torch.arange(length, device=words.ids.device)
+        answers, order = _answers(words, self._start)
+        embedded, mask = self._encoder_input(tokens, words, tuning)
+        read, written = models * rows * embedded.shape[1], answers[..., 0].numel()
+        with self.tuned(tuning, models, read, written * answers.shape[-1]):
+            logits = self.model(
+                inputs_embeds=embedded,
+                attention_mask=mask,
+                decoder_input_ids=answers.flatten(0, 1),
+                use_cache=False,
+            ).logits
+        logits = at_least_float32(logits)
+        order = torch.cat([order[..., 1:], torch.full_like(order[..., :1], -1)], -1)
+        which = order[..., positions].flatten(0, 1)  # -1: nothing is expected
+        index = which.clamp(min=0)[..., None].expand(-1, -1, logits.shape[-1])
+        gathered = logits.gather(1, index) * (which >= 0)[..., None]
+        return gathered.unflatten(0, (models, rows))
+
+    def _all_say(
+        self, tokens: Tensor, words: TokenSequences, tuning: Tuning, longest: int
+    ) -> list[list[list[int]]]:
+        models, rows, _ = words.ids.shape
+        answers: list[list[list[int]]] = [[] for _ in range(models)]
+        has_prompt = (words.kinds != PADDING).any(dim=-1).tolist()
+        at_once = max(1, _ROWS_AT_ONCE // models)
+        for first in range(0, rows, at_once):
+            some = slice(first, first + at_once)
+            said = self._said(tokens[:, some], words[:, some], tuning, longest)
+            for found, ids, real in zip(answers, said, has_prompt, strict=True):
+                pairs = zip(ids, real[some], strict=True)
+                found.extend(each if asked else [] for each, asked in pairs)
+        return answers
+
+    def _said(
+        self, tokens: Tensor, words: TokenSequences, tuning: Tuning, longest: int
+    ) -> list[list[list[int]]]:
+        models, rows, _ = words.ids.shape
+        embedded, mask = self._encoder_input(tokens, words, tuning)
+        start = torch.full((len(embedded), 1), self._start, device=embedded.device)
+        # One pass: what the encoder gives is turned into keys in the first step only.
+        with self.tuned(tuning, models, embedded.shape[:2].numel(), len(embedded)):
+            encoder = self.model.get_encoder()
+            read = encoder(inputs_embeds=embedded, attention_mask=mask)
+
+            def run(fresh: Tensor, cache: Any) -> Any:
+                return self.model(
+                    encoder_outputs=read,
+                    attention_mask=mask,
+                    decoder_inputs_embeds=fresh,
+                    past_key_values=cache,
+                    use_cache=True,
+                )
+
+            first = self._embedding(start)
+            said = greedy(run, self._embedding, first, self.ends, longest)
+        return [said[i * rows : (i + 1) * rows] for i in range(models)]
+
+    def run_once(self) -> object:
+        """Run the model on three empty tokens, and one that it writes."""
+        start = torch.full((1, 1), self._start, device=self.device)
+        empty = torch.zeros(1, 3, self.width, device=self.device)
+        empty = empty.to(self._embedding.weight.dtype)
+        return self.model(inputs_embeds=empty, decoder_input_ids=start, use_cache=False)
+
+    def _encoder_input(
+        self, tokens: Tensor, words: TokenSequences, tuning: Tuning
+    ) -> tuple[Float[Tensor, "n length width"], Int[Tensor, "n length"]]:
+        """Embed what the encoder reads, and say what of it counts."""
+        read = (words.kinds == INSTRUCTION) | (words.kinds == PICTURE)
+        used = read.flatten(0, 1).any(dim=0).nonzero()
+        length = int(used.max()) + 1 if len(used) else 1
+        self.check_length(length, tuning)
+        read = read[..., :length]
+        read[..., 0] = True  # a row of padding: attention to nothing is undefined
+        embedded = self._embed(tokens, words[:, :, :length])
+        embedded = in_front(tuning.prompt, embedded).flatten(0, 1)
+        front = read[..., :1].expand(-1, -1, tuning.virtual_tokens)
+        return embedded, torch.cat([front, read], dim=-1).flatten(0, 1).long()
+
+
+def _answers(
+    words: TokenSequences, start: int
+) -> tuple[Int[Tensor, "k rows written"], Int[Tensor, "k rows length"]]:
+    """Return what the decoder is given, and which of an answer's tokens each is.
+
+    The first are the start token and all of the answer but its last token, padded at
+    the right with the start token; the second counts from 0, and is -1 elsewhere.
+    """
+    in_answer = words.kinds == ANSWER
+    order = torch.where(in_answer, in_answer.cumsum(dim=-1) - 1, -1)
+    longest = max(1, int(order.max()) + 1)
+    # One column more, for what is written nowhere.
+    given = words.ids.new_full((*words.ids.shape[:-1], longest + 1), start)
+    place = torch.where(in_answer & (order + 1 < longest), order + 1, longest)
+    given.scatter_(-1, place, words.ids)
+    return given[..., :longest], order

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from privaudit.core.errors import ConfigError
-from privaudit.datasets.dialogues import TokenSequences
-from privaudit.models.clip.prompt_tokens import PromptTokens
-from privaudit.models.clip.text_tower import TextTower, text_tower
+from privaudit.datasets.records import TokenSequences
+from privaudit.models.clip.text_tower import PromptTokens, TextTower, text_tower
 from privaudit.models.hugging_face import import_transformers
 from privaudit.models.interfaces import Head, Tuning
 from privaudit.models.transformers.tuned_modules import TunedModules, in_front

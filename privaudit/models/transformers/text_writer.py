@@ -1,22 +1,50 @@
 """Language models of transformers that write, and look at no pictures."""
 
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from privaudit.core.devices import CPU
 from privaudit.datasets.dataset import Dataset
-from privaudit.datasets.dialogues import PADDING, TokenSequences
-from privaudit.datasets.picture_tokens import PictureTokens
-from privaudit.datasets.records import Records
+from privaudit.datasets.records import PADDING, PictureTokens, Records, TokenSequences
 from privaudit.models.frozen_model import WritingModel, weights_hash
 from privaudit.models.hugging_face import load_model, load_reader
-from privaudit.models.language.bare_language import load_language
-from privaudit.models.language.dialogue_tokens import DialogueTokens, chat_template
-from privaudit.models.language.separate_tokens import SeparateTokens
-from privaudit.models.language.stacked_language import StackedLanguageModel
-from privaudit.models.language.stacked_seq2seq import StackedSeq2Seq
+from privaudit.models.language.dialogue_tokens import (
+    DialogueTokens,
+    SeparateTokens,
+    chat_template,
+)
+from privaudit.models.language.stacked_language import (
+    StackedLanguageModel,
+    StackedSeq2Seq,
+)
+from privaudit.models.precisions import Bits
 from privaudit.models.registry import ModelRequest
+
+
+def load_language(
+    source: str,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device = CPU,
+    bits: Bits | None = None,
+) -> tuple[Any, Any]:
+    """Return a causal language model of transformers and its tokenizer.
+
+    Code that comes with it runs only where it is trusted, and only safetensors weights
+    are read. Those of linear layers are packed into ``bits``, if any.
+
+    Raises:
+        MissingFileError: It is not there.
+        ConfigError: It cannot be used: see
+            :func:`~privaudit.models.hugging_face.loading_errors`.
+    """
+    what = "language model"
+    tokenizer = load_reader("AutoTokenizer", what, source)
+    model = load_model("AutoModelForCausalLM", what, source, device, dtype, bits)
+    return model, tokenizer
 
 
 class TextWriter(WritingModel):

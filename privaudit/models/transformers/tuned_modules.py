@@ -1,27 +1,343 @@
-"""Tuning: one frozen transformer as several differently tuned ones."""
+"""Tuning: one frozen transformer as several differently tuned ones.
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+The batch axis holds k models one after the other. Only changed linear layers know, and
+attention, which puts each model's own keys and values in front of those of its rows:
+transformers lets a function of one's own stand in for every model's attention, and ours
+hands on to scaled dot-product attention. With checkpointing layers keep their inputs
+only, and run again for the gradient.
+
+Sources: Li, Liang, "Prefix-tuning: optimizing continuous prompts for generation", ACL
+2021, section 4.2; Chen, Xu, Zhang, Guestrin, "Training deep nets with sublinear memory
+cost", 2016, section 3.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.functional import pad
+from torch.utils.checkpoint import checkpoint
 
+from privaudit.core.devices import is_checkpointing
 from privaudit.core.errors import ConfigError
-from privaudit.core.streams import Stream
-from privaudit.models.interfaces import Site, TunableLayer, Tuning
+from privaudit.core.seeds import Stream
+from privaudit.core.tensors import at_least_float32
+from privaudit.models.hugging_face import import_transformers
+from privaudit.models.interfaces import Change, Prefix, Site, TunableLayer, Tuning
 from privaudit.models.language.language_targets import TargetNames, linear_targets
-from privaudit.models.transformers.prefix_attention import prefixed, self_attention
-from privaudit.models.transformers.recomputed_layers import (
-    Result,
-    layers_of,
-    recomputed,
-    with_weights,
+
+Result = TypeVar("Result")
+keeping_inputs = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+"""Calls a function of which only the inputs are kept: it runs again for the gradient."""
+
+
+def rerun(run: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what ``run`` returns, and keep only what it takes if that was chosen."""
+    if is_checkpointing():
+        return keeping_inputs(run, *arguments)
+    return run(*arguments)
+
+
+def layers_of(model: nn.Module) -> list[nn.Module]:
+    """Return the layers that transformers would checkpoint, in the model's order."""
+    import_transformers()
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    return [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
+
+
+@contextmanager
+def recomputed(
+    layers: Sequence[nn.Module], added: Callable[[], AbstractContextManager[object]]
+) -> Iterator[None]:
+    """Let layers run again for the gradient, if that was chosen.
+
+    For one pass at a time: the layers themselves are changed while it is open. Weights
+    that a layer has for this pass only, those that get a gradient, it has then, too.
+
+    Args:
+        layers: As :func:`layers_of` finds them.
+        added: What stands around the model as it runs, which will be gone by then.
+
+    Raises:
+        ConfigError: There is no such layer.
+    """
+    if not is_checkpointing():
+        yield
+        return
+    if not layers:
+        raise ConfigError(
+            "Checkpointing was requested, and this model has no layers that can run "
+            "again. Leave out --checkpointing; --memory still bounds what is stacked."
+        )
+
+    def contexts() -> tuple[AbstractContextManager[object], ...]:
+        return nullcontext(), added()
+
+    with ExitStack() as restored:
+        for layer in layers:
+            forward = partial(_run_again, layer, layer.forward, contexts)
+            before = layer.__dict__.get("forward")
+            object.__setattr__(layer, "forward", forward)
+            restored.callback(_restore, layer, before)
+        yield
+
+
+def with_weights(
+    module: nn.Module, weights: Mapping[str, Tensor], run: Callable[[], Result]
+) -> Result:
+    """Return what ``run`` returns while a module has other weights, by name."""
+    named = {f"module.{name}": weight for name, weight in weights.items()}
+    called: Result = torch.func.functional_call(_Calling(module), named, (run,))
+    return called
+
+
+class _Calling(nn.Module):
+    """Lets any code run while a module has other weights."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, run: Callable[[], Any]) -> Any:
+        return run()
+
+
+def _run_again(
+    layer: nn.Module,
+    forward: Callable[..., Any],
+    contexts: Callable[[], Any],
+    *arguments: Any,
+    **named: Any,
+) -> Any:
+    own = {name: w for name, w in layer.named_parameters() if w.requires_grad}
+
+    def run(*arguments: Any, **named: Any) -> Any:
+        return with_weights(layer, own, partial(forward, *arguments, **named))
+
+    again = run if own else forward
+    return keeping_inputs(again, *arguments, context_fn=contexts, **named)
+
+
+def _restore(layer: nn.Module, before: Callable[..., Tensor] | None) -> None:
+    if before is None:
+        object.__delattr__(layer, "forward")
+    else:
+        object.__setattr__(layer, "forward", before)
+
+
+# Which pass a layer is in: hooks of another pass, in another thread or around this
+# one, see that it is not theirs.
+_PASS: ContextVar[object | None] = ContextVar("pass", default=None)
+
+
+@contextmanager
+def changed(
+    modules: Mapping[str, nn.Module],
+    changes: Mapping[str, Change],
+    models: int,
+    *positions: int,
+) -> Iterator[set[str]]:
+    """Add changes to what linear layers give, as long as the context is open.
+
+    Args:
+        modules: The linear layers, by target.
+        changes: By target; a target without one is as it was.
+        models: k; the first part of the batch is the first model's.
+        *positions: In the whole batch, so k * rows * length; several where parts of
+            the model see texts of different lengths. None: any number, model by model.
+
+    Yields:
+        The targets that were run so far.
+
+    Raises:
+        ConfigError: A change has no such target, or its layer is not run on every
+            position: then there is no telling whose rows it sees.
+    """
+    unknown = set(changes) - set(modules)
+    if unknown:
+        raise ConfigError(
+            f"A change is given for {sorted(unknown)[0]!r}, which is no target. "
+            f"Targets are: {', '.join(modules)}."
+        )
+    this_pass, seen = object(), set[str]()
+    with ExitStack() as hooks:
+        for name, change in changes.items():
+            hook = _adding(name, change, this_pass, seen, models, positions)
+            hooks.callback(modules[name].register_forward_hook(hook).remove)
+        before = _PASS.set(this_pass)
+        hooks.callback(_PASS.reset, before)
+        yield seen
+
+
+def check_all_run(changes: Mapping[str, Change], run: Set[str]) -> None:
+    """Refuse changes of layers that were not run."""
+    if unused := set(changes) - run:
+        raise ConfigError(
+            f"{sorted(unused)[0]!r} was to be changed, and the model does not run it "
+            "as a layer. Leave it out of the targets."
+        )
+
+
+def _adding(
+    name: str,
+    change: Change,
+    this_pass: object,
+    seen: set[str],
+    models: int,
+    positions: tuple[int, ...],
+) -> Callable[[nn.Module, tuple[Any, ...], Tensor], Tensor | None]:
+    def hook(
+        module: nn.Module, arguments: tuple[Any, ...], output: Tensor
+    ) -> Tensor | None:
+        if _PASS.get() is not this_pass:
+            return None
+        seen.add(name)
+        inputs: Tensor = arguments[0]
+        rows = inputs.flatten(0, -2)
+        if positions and len(rows) not in positions:
+            raise ConfigError(
+                f"{name!r} sees {len(rows)} of {positions[0]} positions: it serves "
+                "some of them only, as an expert does. Leave it out of the targets."
+            )
+        added = _in_float32(change, rows.unflatten(0, (models, -1)))
+        return (output + added.reshape(output.shape)).to(output.dtype)
+
+    return hook
+
+
+def _in_float32(change: Change, rows: Tensor) -> Tensor:
+    """Return a change of rows, computed in float32 and kept for no gradient.
+
+    As peft does: small changes are lost in a half-precision product. Their copies in
+    float32 would take most of a step's memory, so they are made again for the gradient.
+    """
+    if rows.dtype.itemsize < 4 and torch.is_grad_enabled():
+        return keeping_inputs(lambda part: change(at_least_float32(part)), rows)
+    return change(at_least_float32(rows))
+
+
+NAME = "privaudit"
+_PREFIXES: ContextVar[Mapping[nn.Module, Prefix] | None] = ContextVar(
+    "prefixes", default=None
 )
-from privaudit.models.transformers.stacked_changes import changed, check_all_run
+_SEEN: ContextVar[dict[nn.Module, Site] | None] = ContextVar("seen", default=None)
+
+
+@contextmanager
+def prefixed(
+    modules: Mapping[str, nn.Module], prefix: Mapping[str, Prefix]
+) -> Iterator[None]:
+    """Put keys and values in front of layers' own as long as the context is open.
+
+    Modules and prefixes are by site; a site without a prefix is as it was.
+
+    Raises:
+        ConfigError: A prefix has no such site.
+    """
+    unknown = set(prefix) - set(modules)
+    if unknown:
+        raise ConfigError(
+            f"A prefix is given for {sorted(unknown)[0]!r}, which is no layer of "
+            f"self-attention. Those are: {', '.join(modules) or 'none'}."
+        )
+    before = _PREFIXES.set({modules[name]: pair for name, pair in prefix.items()})
+    try:
+        yield
+    finally:
+        _PREFIXES.reset(before)
+
+
+def self_attention(model: Any, run: Callable[[], object]) -> dict[str, Site]:
+    """Return the layers of self-attention that take prefixes, in the order of running.
+
+    Args:
+        model: Of transformers; its attention is our function from here on.
+        run: Runs the model once on anything. A decoder's text must not be as long as
+            its encoder's, or its attention to that one would count as well.
+    """
+    _register()
+    try:
+        model.set_attn_implementation(NAME)
+    except ValueError:  # attention that nothing can stand in for
+        return {}
+    sites: dict[nn.Module, Site] = {}
+    token = _SEEN.set(sites)
+    try:
+        with torch.no_grad():
+            run()
+    finally:
+        _SEEN.reset(token)
+    names = {module: name for name, module in model.named_modules()}
+    return {names[module]: site for module, site in sites.items() if module in names}
+
+
+def _register() -> None:
+    import_transformers()
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+
+    AttentionInterface.register(NAME, _attention)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    seen, prefixes = _SEEN.get(), _PREFIXES.get()
+    if seen is not None and query.shape[2] == key.shape[2]:
+        seen.setdefault(module, Site(key.shape[1], key.shape[3]))
+    if prefixes and module in prefixes:
+        keys, values = _expanded(prefixes[module], key)
+        causal = _is_causal(module, query, options)
+        attention_mask = _longer(attention_mask, query, key, keys.shape[2], causal)
+        if options.get("position_bias") is not None:  # a prefix is at no distance
+            options["position_bias"] = pad(options["position_bias"], (keys.shape[2], 0))
+        key, value = torch.cat([keys, key], dim=2), torch.cat([values, value], dim=2)
+    output: tuple[Tensor, None] = sdpa_attention_forward(
+        module, query, key, value, attention_mask, **options
+    )
+    return output
+
+
+def _expanded(prefix: Prefix, key: Tensor) -> tuple[Tensor, Tensor]:
+    """Give each of a model's rows, which lie together, the model's own prefix."""
+    keys, values = (part.to(key.dtype) for part in prefix)
+    rows = len(key) // len(keys)
+    return keys.repeat_interleave(rows, dim=0), values.repeat_interleave(rows, dim=0)
+
+
+def _is_causal(module: nn.Module, query: Tensor, options: dict[str, Any]) -> bool:
+    """Say whether a pass without a mask hides later positions, as transformers does."""
+    option = options.get("is_causal")
+    causal = getattr(module, "is_causal", True) if option is None else option
+    return bool(causal) and query.shape[2] > 1
+
+
+def _longer(
+    mask: Tensor | None, query: Tensor, key: Tensor, added: int, causal: bool
+) -> Tensor | None:
+    """Let every position see the prefix; what it sees behind stays as it was."""
+    if mask is None and causal:
+        shape = (query.shape[2], key.shape[2])
+        mask = torch.ones(shape, dtype=torch.bool, device=key.device)
+        mask = mask.tril(key.shape[2] - query.shape[2])[None, None]
+    if mask is None:
+        return None
+    return pad(mask, (added, 0), value=True if mask.dtype == torch.bool else 0.0)
 
 
 class TunedModules:

@@ -2,8 +2,11 @@
 
 from privaudit.recording.flower.client import members_of, name_partition, noted
 from privaudit.recording.flower.grid import RecordingGrid
-from privaudit.recording.flower.secure_sums import RecordedSecAggPlus
-from privaudit.recording.flower.strategy import RecordedStrategy, claim_of
+from privaudit.recording.flower.strategy import (
+    RecordedSecAggPlus,
+    RecordedStrategy,
+    claim_of,
+)
 
 __all__ = [
     "RecordedSecAggPlus",

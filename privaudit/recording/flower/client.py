@@ -10,8 +10,8 @@ from flwr.clientapp.typing import ClientAppCallable, Mod
 from jaxtyping import Int
 
 from privaudit.core.errors import ConfigError
-from privaudit.federated.runs.ledger import Ledger
-from privaudit.recording.flower.messages import write_note
+from privaudit.recording.flower.mechanisms import write_note
+from privaudit.runs.ledger import Ledger
 
 PARTITION = "partition-id"
 

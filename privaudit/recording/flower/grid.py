@@ -12,11 +12,10 @@ from flwr.serverapp import Grid
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.tensors import Tensors
-from privaudit.federated.runs.ledger import Ledger
-from privaudit.federated.runs.runs import Run
 from privaudit.privacy.events import MechanismEvent
-from privaudit.recording.flower.mechanisms import UpdateNote, local_event
-from privaudit.recording.flower.messages import (
+from privaudit.recording.flower.mechanisms import (
+    UpdateNote,
+    local_event,
     masked_of,
     round_of,
     take_note,
@@ -24,6 +23,8 @@ from privaudit.recording.flower.messages import (
     weight_of,
 )
 from privaudit.recording.recorder import Recorder
+from privaudit.runs.ledger import Ledger
+from privaudit.runs.run import Run
 
 _log = logging.getLogger(__name__)
 

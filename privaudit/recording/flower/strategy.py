@@ -1,15 +1,17 @@
-"""A strategy of Flower's, with a record of the privacy mechanisms it applies."""
+"""Strategies and workflows of Flower, with a record of the mechanisms and sums they make."""
 
 from collections.abc import Iterable
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
 from flwr.clientapp.mod import LocalDpMod
+from flwr.common import parameters_to_ndarrays
+from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Strategy
 
 from privaudit.core.errors import ConfigError
-from privaudit.privacy.claim import Claim
+from privaudit.privacy.events import Claim
 from privaudit.recording.bundle import CLIPPED_BY
 from privaudit.recording.flower.grid import RecordingGrid
 from privaudit.recording.flower.mechanisms import (
@@ -141,3 +143,22 @@ def claim_of(source: "LocalDpMod | Strategy", rounds: int | None = None) -> Clai
     if allowed is None:
         allowed = accountant.get_privacy_spent().epsilon
     return Claim(allowed, delta, f"Flower's {type(accountant).__name__}")
+
+
+class RecordedSecAggPlus(SecAggPlusWorkflow):
+    """SecAggPlusWorkflow as it is; what the server unmasks is recorded as a sum.
+
+    The masked vectors are recorded by the grid. The sum is of updates times their
+    weights, and of the weights, which clients send in the clear.
+    """
+
+    def unmask_stage(self, grid: Grid, context: Context, state: Any) -> bool:
+        """Unmask the sum, and record it where the grid records."""
+        is_done = super().unmask_stage(grid, context, state)
+        if is_done and isinstance(grid, RecordingGrid):
+            weights = {p.node_id: r.num_examples for p, r in state.legacy_results}
+            total = sum(weights.values())
+            mean = parameters_to_ndarrays(state.legacy_results[0][1].parameters)
+            tensors = {str(number): array * total for number, array in enumerate(mean)}
+            grid.summed(weights, tensors, float(total))
+        return is_done

@@ -16,23 +16,14 @@ from privaudit.core.storage import parse_json
 from privaudit.core.tensors import LazyTensors, Tensors, all_finite
 from privaudit.datasets.dataset import Dataset
 from privaudit.datasets.split import PUBLIC, Split
-from privaudit.federated.runs.folder.run_names import RUN_ORIGINS
-from privaudit.federated.runs.population import Population
-from privaudit.federated.runs.runs import Run
-from privaudit.federated.trainer import ClientId, Records, Task
-from privaudit.federated.transcripts.transcript import (
-    MASKED_KINDS,
-    SERVER,
-    Message,
-    Transcript,
-)
-from privaudit.federated.weighted_mean import WEIGHT
+from privaudit.federation.trainer import ClientId, Records, Task
+from privaudit.federation.transcript import MASKED_KINDS, SERVER, Message, Transcript
+from privaudit.federation.uploads import WEIGHT
 from privaudit.models.interfaces import OwnersModel
-from privaudit.privacy.claim import Claim
-from privaudit.privacy.privacy_record import declared_only
-from privaudit.recording.bundle import BUNDLE, Bundle, bundle_of
+from privaudit.privacy.certificate import declared_only
+from privaudit.privacy.events import Claim
+from privaudit.recording.bundle import BUNDLE, ORIGIN, Bundle, RecordedConfig, bundle_of
 from privaudit.recording.owner import Owner, chosen_owner
-from privaudit.recording.recorded_config import ORIGIN, RecordedConfig
 from privaudit.recording.recorded_trainer import (
     IndividualRecordedTrainer,
     RecordedTrainer,
@@ -40,6 +31,8 @@ from privaudit.recording.recorded_trainer import (
     escaped,
     escaped_name,
 )
+from privaudit.runs.population import Population
+from privaudit.runs.run import RUN_ORIGINS, Run
 from privaudit.statistics.verdict import Sampling
 
 

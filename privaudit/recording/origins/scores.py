@@ -18,23 +18,21 @@ from pydantic import JsonValue, model_serializer
 
 from privaudit.core.errors import ConfigError, TranscriptError
 from privaudit.core.storage import make_private_folder, write_bytes
-from privaudit.federated.runs.folder.own_files import HEADER
-from privaudit.federated.runs.folder.run_files import environment
-from privaudit.federated.runs.folder.run_folder import (
+from privaudit.federation.trainer import Trainer
+from privaudit.federation.transcript import Transcript
+from privaudit.recording.bundle import DeclaredConfig, refuse_control
+from privaudit.runs.ledger import Ledger
+from privaudit.runs.own_files import HEADER
+from privaudit.runs.population import Population
+from privaudit.runs.run import RUN_ORIGINS, Run, load_run
+from privaudit.runs.run_files import environment
+from privaudit.runs.run_folder import (
     check_place,
     clear_run,
+    lock_run,
     remove_unfinished,
 )
-from privaudit.federated.runs.folder.run_header import FORMAT, save_header
-from privaudit.federated.runs.folder.run_lock import lock_run
-from privaudit.federated.runs.folder.run_names import RUN_ORIGINS, load_run
-from privaudit.federated.runs.ledger import Ledger
-from privaudit.federated.runs.population import Population
-from privaudit.federated.runs.runs import Run
-from privaudit.federated.trainer import Trainer
-from privaudit.federated.transcripts.transcript import Transcript
-from privaudit.recording.bundle import refuse_control
-from privaudit.recording.recorded_config import DeclaredConfig
+from privaudit.runs.run_header import FORMAT, save_header
 from privaudit.statistics.verdict import Sampling
 
 SCORES = "scores"  # the origin, the scenario, and who looks on

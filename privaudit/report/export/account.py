@@ -1,9 +1,26 @@
-"""What all cards have said of one ledger: noted before they say it, up to a budget.
+"""What all cards have said of one ledger, up to a budget, and what a reader makes of them.
 
-A file for each number lies in ``accounts/`` beside the owner's key, signed with it.
-They are counted together where their candidates' coins are the same, whatever the runs,
-clients and data sets around them. A number that was noted costs nothing again, as its
-noise is the same; a run notes its own, too, so that none is forgotten with a file.
+Numbers are noted before a card says them. A file for each lies in ``accounts/`` beside the
+owner's key, signed with it. They are counted together where their candidates' coins are the
+same, whatever the runs, clients and data sets around them. A number that was noted costs
+nothing again, as its noise is the same; a run notes its own, too, so that none is forgotten
+with a file.
+
+The adversary who reads cards has candidates and scores, and so knows which sum over
+memberships each number gives; memberships are fair coins to it. Two readers: the best
+linear one, and for clients of few candidates a search of all their memberships that fit. An
+export tries both on its own card and all earlier ones of the ledger before it writes.
+
+That a run leaks is no fault of its card: who has the scores then knows memberships
+without it, and any reader who hears that they leak believes the scores. What counts is
+what a reader explains of the coins beyond the best linear rule in the scores, corrected
+for having been fitted to these coins. By chance that is at most a few times
+sqrt(2 k) / N for k rules and N coins; with a number by client it is nearly all.
+
+Source: Dinur and Nissim, "Revealing information while preserving privacy", PODS 2003
+(the linear reader); Horowitz and Sahni, "Computing partitions with applications to the
+knapsack problem", J. ACM 21 (1974) (the search by halves); Ezekiel, "Methods of
+correlation analysis", 1930 (the correction).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +30,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
+from jaxtyping import Bool, Float, Int
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from privaudit.core.errors import ConfigError, TranscriptError
@@ -22,11 +40,185 @@ from privaudit.core.storage import (
     read_json,
     write_json,
 )
-from privaudit.federated.runs.folder.run_lock import lock_run
-from privaudit.federated.runs.runs import Run
 from privaudit.privacy.noised_auroc import DELTA, RankQuery, epsilon_of
 from privaudit.recording.origins.scores import SCORES
-from privaudit.report.export.reader import card_numbers, read_numbers
+from privaudit.runs.run import Run
+from privaudit.runs.run_folder import lock_run
+
+FEW = 30  # candidates of a client whose memberships are searched
+MARGIN = 4.0  # standard deviations of what chance explains
+_MOST = 2**18  # halves that fit together; where more do, little is told
+_REACH = 4.0  # standard deviations within which a membership fits
+_EXACT = 1e-9  # of a number's range: what rounding leaves of an exact one
+
+
+@dataclass(frozen=True)
+class CardNumber:
+    """A sum over memberships that somebody has read.
+
+    Attributes:
+        coefficients: Of each candidate.
+        value: The sum.
+        sd: Standard deviation of the noise in it; 0 where it is exact.
+    """
+
+    coefficients: Float[np.ndarray, " candidates"]
+    value: float
+    sd: float = 0.0
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a reader made of numbers.
+
+    Attributes:
+        belief: Each candidate's chance to be a member, as the reader sees it.
+    """
+
+    belief: Float[np.ndarray, " candidates"]
+
+    def right(self, is_member: Bool[np.ndarray, " candidates"]) -> int:
+        """Return how many memberships it guesses right."""
+        return int(((self.belief > 0.5) == is_member).sum())
+
+    def explained(self, is_member: Bool[np.ndarray, " candidates"]) -> float:
+        """Return the share of the coins' variance that it explains: 1 if it knows all."""
+        return float(1 - 4 * ((is_member - self.belief) ** 2).mean())
+
+    def is_beyond_chance(
+        self,
+        is_member: Bool[np.ndarray, " candidates"],
+        scores: Float[np.ndarray, "rules candidates"],
+    ) -> bool:
+        """Say whether it knows more of single coins than who has the scores does.
+
+        Args:
+            is_member: The coins.
+            scores: Ranks of the candidates' scores about 0, for each attack.
+        """
+        rules, count = scores.shape
+        if rules >= count:
+            return True  # one more number than coins to hide
+        by_scores, *_ = np.linalg.lstsq(scores.T, is_member - 0.5, rcond=None)
+        left = Reading(0.5 + scores.T @ by_scores).explained(is_member)
+        corrected = 1 - (1 - left) * count / (count - rules)
+        gained = self.explained(is_member) - max(corrected, 0.0)
+        return gained > MARGIN * (2 * rules) ** 0.5 / count
+
+
+def read_numbers(
+    numbers: Sequence[CardNumber], clients: Sequence[Int[np.ndarray, " _"]]
+) -> dict[str, Reading]:
+    """Return what each reader believes.
+
+    Args:
+        numbers: All that is known, about the same candidates.
+        clients: The candidates of each client by position, for the search.
+    """
+    linear = _linear(numbers)
+    searched = linear.copy()
+    for places in clients:
+        if len(places) <= FEW:
+            found = _search(numbers, places)
+            searched[places] = linear[places] if found is None else found
+    return {"least squares": Reading(linear), "search": Reading(searched)}
+
+
+def card_numbers(
+    queries: Sequence[RankQuery], noised: Sequence[int]
+) -> tuple[list[CardNumber], Int[np.ndarray, " candidates"], list[np.ndarray]]:
+    """Return noised sums as their reader sees them.
+
+    Returns:
+        The numbers; the records that they are about, in order; and each client's
+        candidates by position there, of every query.
+    """
+    records = np.unique(np.concatenate([one.records for one in queries]))
+    numbers, clients = [], []
+    for query, value in zip(queries, noised, strict=True):
+        places = np.searchsorted(records, query.records)
+        coefficients = np.zeros(len(records))
+        np.add.at(coefficients, places, query.ranks)
+        sd = query.scale / query.fine
+        numbers.append(CardNumber(coefficients, value / query.fine, sd))
+        clients += np.split(places, np.cumsum(query.sizes)[:-1])
+    return numbers, records, clients
+
+
+def _linear(numbers: Sequence[CardNumber]) -> Float[np.ndarray, " candidates"]:
+    """Return the linear estimate of least mean squared error, coins being fair."""
+    coefficients = np.stack([one.coefficients for one in numbers])
+    noise = np.diag([one.sd**2 for one in numbers])
+    values = np.array([one.value for one in numbers]) - coefficients.sum(1) / 2
+    explained = coefficients @ coefficients.T / 4 + noise
+    weights, *_ = np.linalg.lstsq(explained, values, rcond=1e-12)
+    return np.asarray(0.5 + coefficients.T @ weights / 4)
+
+
+def _search(
+    numbers: Sequence[CardNumber], places: Int[np.ndarray, " few"]
+) -> Float[np.ndarray, " few"] | None:
+    """Return the chance of each membership among all that fit; None where too many do.
+
+    What a number says of other clients is noise to this search, of a coin's variance.
+    """
+    about = [one for one in numbers if one.coefficients[places].any()]
+    if not about:
+        return None
+    rows = np.stack([one.coefficients[places] for one in about])
+    rests = np.stack([np.delete(one.coefficients, places) for one in about])
+    values = np.array([one.value for one in about]) - rests.sum(1) / 2
+    noise = np.array([one.sd**2 for one in about]) + (rests**2).sum(1) / 4
+    spread = np.maximum(np.sqrt(noise), _EXACT * np.abs(rows).sum(1))
+    rows, values = rows / spread[:, None], values / spread
+    # A sum with weights of no common measure is hit where all numbers are at once.
+    weights = np.sqrt(2 + np.arange(len(rows)) + 1 / np.pi)
+    weights /= np.sqrt((weights**2).sum())
+    return _weigh(
+        np.vstack([weights @ rows, rows]), np.append(weights @ values, values)
+    )
+
+
+def _weigh(
+    rows: Float[np.ndarray, "numbers few"], values: Float[np.ndarray, " numbers"]
+) -> Float[np.ndarray, " few"] | None:
+    """Return the mean of the memberships that fit, by their likelihood.
+
+    Args:
+        rows: In units of their noise; the first one is of all others together.
+        values: Of the numbers.
+    """
+    half = rows.shape[1] // 2
+    left, right = _all_of(half), _all_of(rows.shape[1] - half)
+    sums, others = left @ rows[:, :half].T, right @ rows[:, half:].T
+    order = np.argsort(others[:, 0], kind="stable")
+    right, others = right[order], others[order]
+    wanted = values[0] - sums[:, 0]
+    first = np.searchsorted(others[:, 0], wanted - _REACH)
+    count = np.searchsorted(others[:, 0], wanted + _REACH, "right") - first
+    if not 0 < count.sum() <= _MOST:
+        return None
+    ours = np.repeat(np.arange(len(left)), count)
+    begins = np.repeat(first - np.cumsum(count) + count, count)
+    theirs = begins + np.arange(count.sum())
+    missed = np.zeros(len(ours))
+    each = list(zip(sums.T, others.T, values, strict=True))
+    for ahead, behind, value in each[1:]:
+        off = ahead[ours] + behind[theirs] - value
+        fits = np.abs(off) <= _REACH
+        ours, theirs, missed = ours[fits], theirs[fits], (missed + off**2)[fits]
+    if not len(ours):
+        return None
+    weights = np.exp(-(missed - missed.min()) / 2)
+    weights /= weights.sum()
+    return np.concatenate([weights @ left[ours], weights @ right[theirs]])
+
+
+def _all_of(count: int) -> Float[np.ndarray, "memberships few"]:
+    """Return all memberships of so many candidates, a row each."""
+    numbers = np.arange(2**count)[:, None] >> np.arange(count)
+    return (numbers & 1).astype(np.float64)
+
 
 BUDGET = 2.0  # epsilon of all cards of a ledger
 FOLDER = "accounts"

@@ -19,37 +19,31 @@ from typing import Any
 import numpy as np
 import torch
 
-from privaudit.auditing.audit import Audit
-from privaudit.auditing.repetition.audit_log import read_log, tally
-from privaudit.auditing.repetition.correction import corrected
-from privaudit.auditing.repetition.plan import plan_of
-from privaudit.auditing.storage.again import asked_again, attack_again
-from privaudit.auditing.storage.load import (
+from privaudit.auditing.audit import Audit, corrected
+from privaudit.auditing.audit_log import plan_of, read_log, tally
+from privaudit.auditing.auditor import asked_again, attack_again
+from privaudit.auditing.stored_audit import (
     AUDIT,
     SCORES,
     StoredAudit,
     read_audit,
+    restore_audit,
+    score_columns,
     stored_scenarios,
 )
-from privaudit.auditing.storage.restore import restore_audit
-from privaudit.auditing.storage.save import score_columns
-from privaudit.core.arrays import Array
 from privaudit.core.devices import chosen_device
 from privaudit.core.ending import cleaned_up_when_ended
 from privaudit.core.errors import ConfigError, PrivauditError, TranscriptError
-from privaudit.core.portable_bits import bits_here, computed_with
-from privaudit.core.provenance import in_words
+from privaudit.core.portable_bits import bits_here, computed_with, in_words
 from privaudit.core.signing import passing_key
-from privaudit.core.storage import to_json
+from privaudit.core.storage import Array, to_json
 from privaudit.core.tensors import Tensors, digest, signature
-from privaudit.execution.computing import use_threads
-from privaudit.federated.runs.folder.run_files import environment
-from privaudit.federated.runs.folder.run_names import load_run
-from privaudit.federated.runs.runs import AUDITS, Run
-from privaudit.federated.runs.training import train_again
-from privaudit.federated.transcripts.transcript import MASKED_KINDS, Message
-from privaudit.report.export.replay import alike
-from privaudit.report.export.verify import leaves
+from privaudit.execution.jobs import use_threads
+from privaudit.federation.transcript import MASKED_KINDS, Message
+from privaudit.report.export.verify import alike, leaves
+from privaudit.runs.run import AUDITS, Run, load_run
+from privaudit.runs.run_files import environment
+from privaudit.runs.training import train_again
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.progress import Watcher
 

@@ -10,18 +10,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from privaudit.core.errors import ConfigError
-from privaudit.federated.runs.runs import Run
 from privaudit.report.figures.figure_style import (
     FAINT,
     colour,
+    errors,
     house_style,
     light_grid,
     new_figure,
     write_figure,
 )
-from privaudit.report.figures.figure_values import errors
+from privaudit.runs.run import Run
 from privaudit.statistics.estimate import Estimate, mean_with_t
-from privaudit.tuning.prompts.experts.experts import PromptExperts
+from privaudit.tuning.prompts.experts import PromptExperts
 
 _DASHES = (0, (4, 3))
 

@@ -1,12 +1,14 @@
-"""What the parts of an audit say: sentences, and tables of those without any here."""
+"""What the parts of an audit say: sentences, and tables: epsilon of one run, single records."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
+
+import numpy as np
+from markupsafe import Markup
 
 from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
-from privaudit.auditing.audit_part import audit_parts
 from privaudit.auditing.parts.closeness import CLOSENESS
 from privaudit.auditing.parts.extraction import EXTRACTION, ExtractedShare, shown
 from privaudit.auditing.parts.inversion import Inversion
@@ -14,19 +16,28 @@ from privaudit.auditing.parts.leakage_by_round import LEAKAGE_BY_ROUND, LeakageB
 from privaudit.auditing.parts.linkage_gain import LINKAGE_GAIN
 from privaudit.auditing.parts.one_run import ONE_RUN
 from privaudit.auditing.parts.panoramia import PANORAMIA
-from privaudit.auditing.parts.record_exposure import RECORD_EXPOSURE
+from privaudit.auditing.parts.record_exposure import (
+    RATE,
+    RECORD_EXPOSURE,
+    PrivacyLoss,
+    PropertyExposure,
+    RecordExposure,
+    SharedExposure,
+)
 from privaudit.auditing.parts.server_model import SERVER_MODEL
 from privaudit.auditing.parts.source_inference import SOURCE_INFERENCE
 from privaudit.auditing.parts.untrained_control import UNTRAINED_CONTROL
-from privaudit.core.formatting import p_value
-from privaudit.report.report_data import ReportData
-from privaudit.report.tables.one_run_table import one_run_sentences
-from privaudit.report.tables.other_attacks import (
+from privaudit.auditing.played_scenario import audit_parts
+from privaudit.core.formatting import p_value, percent, small
+from privaudit.report.report_data import (
     ALPHA,
+    ReportData,
     both_models,
     gain_of_rebuilding,
 )
 from privaudit.report.wording import (
+    NOTHING,
+    TableCell,
     TableRows,
     heading,
     interval,
@@ -37,6 +48,45 @@ from privaudit.report.wording import (
 from privaudit.statistics.comparisons import holm, p_above_chance
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.verdict import Sampling
+
+_WHOLE = Markup('<span class="whole">{}</span>')
+
+
+def bound_rows(data: ReportData) -> TableRows:
+    """Return every lower bound of each run, the one named beforehand first."""
+    return [
+        (
+            one.label,
+            TableCell(bound.method, note="named beforehand" * (bound is found.bound)),
+            f"{bound.value:.2f}",
+            f"{bound.ceiling:.2f}",
+            percent(bound.confidence),
+            _WHOLE.format(small(bound.delta)),
+            _WHOLE.format(f"{bound.n[0]} + {bound.n[1]}"),
+            "any" if bound.can_refute else "of the assumed form; refutes nothing",
+        )
+        for one in data.runs
+        if (found := one.audit.part(ONE_RUN))
+        for bound in (found.bound, *found.others)
+    ]
+
+
+def claim_kind(audit: Audit) -> str:
+    """Return the verdict on the claimed epsilon; nothing where that was not asked."""
+    one_run = audit.part(ONE_RUN)
+    return one_run.verdict.kind if one_run else ""
+
+
+def one_run_sentences(audit: Audit) -> list[str]:
+    """Return the verdict on the claim, and what the canaries were."""
+    one_run = audit.part(ONE_RUN)
+    if one_run is None:
+        return []
+    return [
+        one_run.verdict.sentence,
+        f"Canaries: {one_run.canaries}. Scored by: {one_run.scored_by}.",
+    ]
+
 
 SHOWN_DRAWS = tuple(
     shown(50.0, how) for how in ("greedy", "n = 1", "n = 100", "n = 10,000")
@@ -297,3 +347,160 @@ _SENTENCES: Mapping[str, Callable[[Audit], list[str]]] = {
     ONE_RUN.name: lambda audit: one_run_sentences(audit)[:1],  # the verdict
 }
 _TABLES = {EXTRACTION.name}
+
+SHOWN = 20  # of the most exposed records, on a page that shows records
+NO_GUARANTEE = "That is what this signal shows of a record, and no guarantee."
+
+
+@dataclass(frozen=True)
+class NamedRecord:
+    """One of the most exposed records, for the data's owner alone."""
+
+    client: str
+    record: int
+    member: str
+    seen: str
+    loss: str
+
+
+def record_sentences(audit: Audit) -> list[str]:
+    """Say how single records fare; nothing where that was not asked."""
+    found = audit.part(RECORD_EXPOSURE)
+    if found is None:
+        return []
+    sentences = [_shared(found.shared)]
+    if found.loss is not None:
+        sentences.append(_losses(found.loss))
+    return [*sentences, *_common(found)]
+
+
+def level_rows(data: ReportData) -> TableRows:
+    """Return the shares of records that at least so many attacks point at."""
+    return [
+        (
+            one.label,
+            f"{level.attacks} of {len(exposure.shared.levels)}",
+            TableCell.of(level.members),
+            TableCell.of(level.others),
+            TableCell.of(level.beyond, signed=True),
+            f"{level.independent:.2g}",
+        )
+        for one in data.runs
+        if (exposure := one.audit.part(RECORD_EXPOSURE)) is not None
+        for level in exposure.shared.levels
+    ]
+
+
+def property_rows(data: ReportData) -> TableRows:
+    """Return what may go with exposure, also properties of too few records."""
+    return [
+        (
+            one.label,
+            found.name,
+            f"{found.n[0]} + {found.n[1]}",
+            TableCell.of(found.auroc) if found.auroc else NOTHING,
+            _standing(found),
+        )
+        for one in data.runs
+        if (exposure := one.audit.part(RECORD_EXPOSURE)) is not None
+        for found in exposure.properties
+    ]
+
+
+def most_exposed_of(audit: Audit) -> list[NamedRecord]:
+    """Return the most exposed records by their loss; without it, by how many see them."""
+    found = audit.part(RECORD_EXPOSURE)
+    if found is None:
+        return []
+    table, attacks = found.records, len(found.shared.levels)
+    keys = (
+        table.seen if found.loss is None else np.nan_to_num(table.losses, nan=-np.inf)
+    )
+    order = np.argsort(-np.asarray(keys, np.float64), kind="stable")[:SHOWN].tolist()
+    return [
+        NamedRecord(
+            table.client[n],
+            table.record[n],
+            "member" if table.is_member[n] else "not a member",
+            f"{table.seen[n]} of {attacks}",
+            _loss(table.loss[n], table.low[n], table.high[n]),
+        )
+        for n in order
+    ]
+
+
+def _loss(*numbers: float | None) -> str:
+    """Return a loss with its interval; nothing where there is none."""
+    known = [f"{number:.2f}" for number in numbers if number is not None]
+    return f"{known[0]} [{known[1]}, {known[2]}]" if len(known) == 3 else ""
+
+
+def tested_properties(data: ReportData) -> list[tuple[str, dict[str, Estimate]]]:
+    """Return the properties with enough records, by run."""
+    found = [(one.label, one.audit.part(RECORD_EXPOSURE)) for one in data.runs]
+    return [
+        (label, {p.name: p.auroc for p in part.properties if p.auroc} if part else {})
+        for label, part in found
+    ]
+
+
+def _shared(shared: SharedExposure) -> str:
+    every, most = shared.all, shared.most
+    return (
+        f"Among the likeliest {shared.top} % of their client by all {every.attacks} "
+        f"attacks are {rate(every.members)} of {every.members.n[0]} members and "
+        f"{rate(every.others)} of {every.others.n[0]} others; by {most.attacks} or more, "
+        f"{rate(most.members)} and {rate(most.others)}, a difference of "
+        f"{point(most.beyond, signed=True)} {interval(most.beyond)}."
+    )
+
+
+def _losses(loss: PrivacyLoss) -> str:
+    text = (
+        f"By {loss.shadows} shadow models, {loss.exposed} of {loss.n} candidates would "
+        f"lose something by being trained on (false discovery rate {100 * RATE:.0f} %)."
+    )
+    if loss.worst is not None and loss.rest is not None:
+        text += (
+            " The tenth that one half of these models ranks highest loses "
+            f"{point(loss.worst)} {interval(loss.worst)} deviations by the other half, "
+            f"the rest {point(loss.rest)} {interval(loss.rest)}."
+        )
+    if loss.members is not None and loss.others is not None:
+        text += (
+            f" Members lose {point(loss.members)} {interval(loss.members)} on average, "
+            f"others {point(loss.others)} {interval(loss.others)}: shadow models may "
+            "start from broadcasts that hold what members did, so the two may differ."
+        )
+    return f"{text} {NO_GUARANTEE}"
+
+
+def _common(found: RecordExposure) -> list[str]:
+    """Say what goes with exposure, and over how many properties that is corrected."""
+    tested = [one for one in found.properties if one.auroc is not None]
+    if not tested:
+        return []
+    clear = [one for one in tested if one.p_value <= ALPHA]
+    over = (
+        f"Holm-corrected over {len(tested)} propert{'ies' if len(tested) > 1 else 'y'}"
+    )
+    if not clear:
+        return [f"No property goes with exposure, {over}."]
+    named = ", ".join(_property_text(one) for one in clear[:5])
+    more = f" and {len(clear) - 5} more" if len(clear) > 5 else ""
+    return [f"Exposure goes with, {over}: {named}{more} (below 0.5: less exposed)."]
+
+
+def _property_text(one: PropertyExposure) -> str:
+    assert one.auroc is not None
+    return f"{one.name} {point(one.auroc)} {interval(one.auroc)}"
+
+
+def _standing(one: PropertyExposure) -> str:
+    """Say what may be said of a property."""
+    if one.auroc is None:
+        return "unresolved: too few records"
+    finding = "not distinguishable from 0.5"
+    if one.p_value <= ALPHA:
+        finding = f"{'more' if one.auroc.value > 0.5 else 'less'} exposed"
+    return f"{finding}, p {p_value(one.p_value)}"

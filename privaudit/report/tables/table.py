@@ -9,12 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from privaudit.auditing.audit import Audit
-from privaudit.privacy.certificate import guarantee_of
-from privaudit.privacy.reconstruction_robustness import reconstruction_sentence
+from privaudit.privacy.certificate import guarantee_of, reconstruction_sentence
 from privaudit.report.columns import Column, Place, columns
-from privaudit.report.decision.badges import Findings
-from privaudit.report.report_data import ReportData
-from privaudit.report.tables.other_attacks import same_columns
+from privaudit.report.report_data import Findings, ReportData, same_columns
 from privaudit.report.tables.parts import part_remarks
 from privaudit.report.wording import (
     GROUPS,

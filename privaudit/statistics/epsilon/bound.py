@@ -20,7 +20,7 @@ from pydantic.dataclasses import dataclass as options
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.registry import Registry
-from privaudit.statistics.intervals import check_confidence
+from privaudit.statistics.estimate import check_confidence
 
 Design = Literal["many runs", "one run"]
 Adjacency = Literal["add/remove-one", "replace-one"]

@@ -19,7 +19,7 @@ from privaudit.statistics.epsilon.bound import (
     AuditScores,
     ManyRunsMethod,
 )
-from privaudit.statistics.intervals import clopper_pearson
+from privaudit.statistics.estimate import clopper_pearson
 
 TINY = 1e-300
 

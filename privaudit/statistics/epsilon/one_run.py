@@ -19,7 +19,7 @@ from privaudit.statistics.epsilon.bound import (
     OneRunMethod,
     largest_rejected,
 )
-from privaudit.statistics.intervals import clopper_pearson
+from privaudit.statistics.estimate import clopper_pearson
 
 Counts = Int[np.ndarray, " counts"]
 PerCount = Float[np.ndarray, " counts"]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from privaudit.core.errors import ConfigError
-from privaudit.core.streams import Stream
+from privaudit.core.seeds import Stream
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.models.interfaces import Tunable, Tuning
 from privaudit.tuning.peft_methods.registry import PEFT_METHODS, MechanismOptions

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from privaudit.core.streams import Stream
+from privaudit.core.seeds import Stream
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.models.hugging_face import import_peft
 from privaudit.models.interfaces import Tunable, Tuning

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from privaudit.core.errors import ConfigError
-from privaudit.core.streams import Stream
+from privaudit.core.seeds import Stream
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.models.hugging_face import import_peft
 from privaudit.models.interfaces import Prefix, Site, Tunable, Tuning

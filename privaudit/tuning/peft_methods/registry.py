@@ -7,7 +7,7 @@ import pydantic.dataclasses
 from pydantic import Field
 
 from privaudit.core.registry import Registry
-from privaudit.core.streams import Stream
+from privaudit.core.seeds import Stream
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.models.interfaces import Tunable, Tuning
 

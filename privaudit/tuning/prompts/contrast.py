@@ -10,8 +10,8 @@ from torch.nn.functional import cosine_similarity, softplus
 from privaudit.core.devices import here
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, stack
-from privaudit.federated.batches import Batch, Batches
-from privaudit.federated.trainer import ClientId, Cohort, Task
+from privaudit.federation.batches import Batch, Batches
+from privaudit.federation.trainer import ClientId, Cohort, Task
 from privaudit.tuning.optimiser import Optimiser, fit
 from privaudit.tuning.prompts.learning import (
     CONTEXT_STD,

@@ -14,18 +14,25 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from privaudit.core.memory import in_chunks
+from privaudit.core.devices import in_chunks
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked
-from privaudit.federated.base_trainer import BaseTrainer
-from privaudit.federated.batches import (
+from privaudit.federation.batches import (
     Batch,
     Objective,
     Penalty,
     epochs_of_batches,
     with_canaries,
 )
-from privaudit.federated.trainer import Cohort, Records, Round, Signal, Signals, Task
+from privaudit.federation.trainer import (
+    BaseTrainer,
+    Cohort,
+    Records,
+    Round,
+    Signal,
+    Signals,
+    Task,
+)
 from privaudit.tuning.optimiser import Optimised
 
 CONTEXT_STD = 0.02  # CoOp's initial context is N(0, 0.02²)

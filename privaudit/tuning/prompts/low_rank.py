@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from privaudit.core.errors import ConfigError
-from privaudit.federated.trainer import Cohort, Round
+from privaudit.federation.trainer import Cohort, Round
 from privaudit.tuning.prompts.learning import CONTEXT_STD
 
 Kind = Literal["both", "left"]

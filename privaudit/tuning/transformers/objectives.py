@@ -8,12 +8,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from privaudit.core.memory import in_chunks, records_at_once
-from privaudit.core.streams import Stream
+from privaudit.core.devices import in_chunks, records_at_once
+from privaudit.core.seeds import Stream
 from privaudit.core.tensors import Tensors
-from privaudit.datasets.dialogues import ANSWER, TokenSequences
-from privaudit.federated.batches import Batch, Gradients, accumulated, gradients_of
-from privaudit.federated.trainer import Records, Signal, Signals, Task
+from privaudit.datasets.records import ANSWER, TokenSequences
+from privaudit.federation.batches import Batch, Gradients, accumulated, gradients_of
+from privaudit.federation.trainer import Records, Signal, Signals, Task
 from privaudit.models.interfaces import LanguageModel, Tower, Tuning
 from privaudit.models.token_table import token_signals
 from privaudit.tuning.prompts.learning import mean_losses

@@ -10,16 +10,15 @@ from jaxtyping import Float, Float64, Int
 from pydantic import Field
 from torch import Tensor
 
-from privaudit.core.streams import Stream
+from privaudit.core.seeds import Stream
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.trainer import ClientId, Cohort, Reconstruction, Round, Task
-from privaudit.federated.transcripts.threat_models import View
-from privaudit.federated.weighted_mean import COORDINATES, UNTRAINED
+from privaudit.federation.threat_models import View
+from privaudit.federation.trainer import ClientId, Cohort, Reconstruction, Round, Task
+from privaudit.federation.uploads import COORDINATES, UNTRAINED
 from privaudit.privacy.accountant import noise_multiplier_for
-from privaudit.privacy.claim import Claim
 from privaudit.privacy.clipping import clip_joint
 from privaudit.privacy.discrete_gaussian import Grid, Rounding
-from privaudit.privacy.events import Adjacency, MechanismEvent, NoiseAt, Release
+from privaudit.privacy.events import Adjacency, Claim, MechanismEvent, NoiseAt, Release
 from privaudit.tuning.transformers.prompt_tuning import PromptTuner
 
 _AS_PUBLISHED = (

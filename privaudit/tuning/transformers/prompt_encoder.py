@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from privaudit.core.errors import ConfigError
-from privaudit.core.streams import Stream
+from privaudit.core.seeds import Stream
 from privaudit.core.tensors import Stacked
 from privaudit.models.interfaces import Tunable
 

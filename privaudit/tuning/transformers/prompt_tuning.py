@@ -1,4 +1,4 @@
-"""Tuning of any transformer by a PEFT method."""
+"""Tuning of any transformer by a PEFT method, and the average of what clients send."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -15,19 +15,23 @@ from torch import Tensor
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.batches import Batch, Gradients, Penalty, epochs_of_batches
-from privaudit.federated.query import UNTUNED
-from privaudit.federated.trainer import (
+from privaudit.federation.batches import Batch, Gradients, Penalty, epochs_of_batches
+from privaudit.federation.query import UNTUNED
+from privaudit.federation.threat_models import View
+from privaudit.federation.trainer import (
     ClientId,
     Cohort,
+    Events,
+    Inbox,
     LocalResult,
+    Reconstruction,
     Records,
     Round,
     Signal,
     Signals,
     Task,
 )
-from privaudit.federated.weighted_mean import weighted_upload
+from privaudit.federation.uploads import WEIGHT, weighted_upload
 from privaudit.models.interfaces import AnyTask, Tuning
 from privaudit.tuning.optimiser import ADDED, Kind, Optimised
 from privaudit.tuning.peft_methods.registry import (
@@ -209,3 +213,46 @@ class PromptTuner(Optimised):
         count = len(next(iter(models.values())))
         tuning = self.tuning(task, models)
         yield from objective_of(task).query(tuning, count, records, want)
+
+
+@pydantic.dataclasses.dataclass(frozen=True)
+class AveragedTuner(PromptTuner):
+    """Clients train the server's parameters, and the server averages what they send.
+
+    Attributes:
+        sends: "parameters", or their "deltas": by how much training moved them. A
+            server that sent the one can tell the other, so neither hides more.
+    """
+
+    sends: Literal["parameters", "deltas"] = "parameters"
+
+    def local_update(
+        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
+    ) -> LocalResult:
+        """Train what was received, and send it weighted by shard size."""
+        trained, loss = self.train(task, cohort, received, at)
+        if self.sends == "deltas":
+            trained = {name: t - received[name] for name, t in trained.items()}
+        return LocalResult(weighted_upload(cohort, trained), {}, loss)
+
+    def aggregate(
+        self, task: Task, server: Tensors, inbox: Inbox, at: Round
+    ) -> tuple[Tensors, Events]:
+        """Return the mean of what clients trained, weighted by shard sizes."""
+        means, events = super().aggregate(task, server, inbox, at)
+        if self.sends == "parameters" or means is server:
+            return means, events
+        return {name: t + means[name] for name, t in server.items()}, events
+
+    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
+        """Return what the client last trained where it is seen, else the average."""
+        reconstructed = super().reconstruct(task, view, client)
+        if self.sends == "parameters" or not view.sees_updates_of(client):
+            return reconstructed
+        last = view.updates_of(client)[-1]
+        if not last.tensors[WEIGHT] > 0:
+            return reconstructed
+        down = {m.round: m.tensors for m in view.broadcasts_to(client)}[last.round]
+        return Reconstruction(
+            {name: t + down[name] for name, t in reconstructed.model.items()}
+        )

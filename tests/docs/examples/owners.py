@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from privaudit.datasets.split import PUBLIC, TEST, UNUSED
-from privaudit.federated.runs.ledger import Coin, Ledger
+from privaudit.runs.ledger import Coin, Ledger
 from tests.places import ROOT
 
 EXAMPLES = ROOT / "docs" / "examples"

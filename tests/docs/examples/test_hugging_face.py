@@ -10,11 +10,11 @@ import torch
 from safetensors.torch import load_file
 
 from privaudit import Audit, Auditor
-from privaudit.auditing.storage.save import save_audit
-from privaudit.federated.runs.runs import Run
-from privaudit.models.clip.torchvision_shim import declare_missing_operators
+from privaudit.auditing.stored_audit import save_audit
+from privaudit.models.hugging_face import declare_missing_operators
 from privaudit.recording.owner import use_owner
 from privaudit.report.page import render_report
+from privaudit.runs.run import Run
 from tests.docs.examples.owners import import_example, toss
 
 pytestmark = [

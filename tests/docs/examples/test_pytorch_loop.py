@@ -13,11 +13,11 @@ import torch
 
 from privaudit import Audit, Auditor
 from privaudit.datasets.split import UNUSED
-from privaudit.federated.runs.folder.run_names import load_run
-from privaudit.federated.runs.ledger import Coin, Ledger
 from privaudit.recording.importing import finish_recording
 from privaudit.recording.owner import Owner, use_owner
 from privaudit.recording.recorder import Recorder
+from privaudit.runs.ledger import Coin, Ledger
+from privaudit.runs.run import load_run
 from tests.docs.examples.owners import EXAMPLES, import_example, toss
 
 

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from privaudit import Run
-from privaudit.auditing.repetition.audit_log import read_log
+from privaudit.auditing.audit_log import read_log
 from privaudit.core.errors import AttackError, ConfigError, UnknownNameError
 from privaudit.core.seeds import Seeds
-from privaudit.federated.transcripts.folder import TranscriptFolder
+from privaudit.federation.transcript import TranscriptFolder
 from privaudit_labs.active_server.amplified import Amplifier
 from privaudit_labs.active_server.audit import _chosen, attack_actively, write_messages
 from tests.conftest import Cli
-from tests.privaudit.auditing.test_groups_of_one_coin import paired
+from tests.privaudit.auditing.test_played_scenario import paired
 
 QUICK = Amplifier(copies=2, rounds=1, shadows=6)
 

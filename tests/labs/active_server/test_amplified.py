@@ -9,8 +9,8 @@ import torch
 from privaudit.core.errors import AttackError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
-from privaudit.federated.federation import Federation, run_round
-from privaudit.federated.trainer import Records, Task, Trainer
+from privaudit.federation.rounds import Federation, run_round
+from privaudit.federation.trainer import Records, Task, Trainer
 from privaudit.statistics.roc import auroc
 from privaudit.trainers.dp_fpl import DPFPL
 from privaudit.trainers.promptfl import PromptFL

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from scipy.special import ndtri
 
+from privaudit.privacy.accountant import gaussian_epsilon
 from privaudit.statistics.epsilon.bound import IndependentRuns
-from privaudit.statistics.epsilon.gaussian_mechanism import gaussian_epsilon
 from privaudit_labs.bounds.gaussian_fit import GaussianFit, epsilon_from_mu
 from tests.golden import golden
 

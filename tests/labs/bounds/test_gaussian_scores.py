@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from scipy.stats import nct, ttest_ind
 
+from privaudit.privacy.accountant import gaussian_epsilon
 from privaudit.statistics.epsilon.bound import OneRunCanaries
-from privaudit.statistics.epsilon.gaussian_mechanism import gaussian_epsilon
 from privaudit_labs.bounds.gaussian_one_run import GaussianOneRun
 from privaudit_labs.bounds.gaussian_scores import MOST, GaussianScores
 from privaudit_tools.selftest.calibration import GaussianCanaries

@@ -8,11 +8,9 @@ from pydantic.dataclasses import dataclass
 from torch.nn.functional import one_hot
 
 from privaudit import Audit, Auditor, train
-from privaudit.auditing.storage.load import read_audit
-from privaudit.auditing.storage.restore import restore_audit
-from privaudit.auditing.storage.save import save_audit
+from privaudit.auditing.stored_audit import read_audit, restore_audit, save_audit
 from privaudit.core.tensors import Stacked
-from privaudit.federated.trainer import (
+from privaudit.federation.trainer import (
     Cohort,
     LocalResult,
     Records,
@@ -21,7 +19,7 @@ from privaudit.federated.trainer import (
     Signals,
     Task,
 )
-from privaudit.federated.weighted_mean import weighted_upload
+from privaudit.federation.uploads import weighted_upload
 from privaudit.report.page import render_report
 from privaudit.statistics.estimate import Estimate
 from privaudit_labs.profiles.class_shares import CLASS_SHARES, infer_class_shares

@@ -11,19 +11,17 @@ from jaxtyping import Int
 from privaudit import Audit, Auditor, Run, train
 from privaudit.attacks.output_attacks import LossThreshold
 from privaudit.auditing.parts.record_exposure import RECORD_EXPOSURE
-from privaudit.auditing.storage.load import read_audit
-from privaudit.auditing.storage.save import save_audit
+from privaudit.auditing.stored_audit import read_audit, save_audit
 from privaudit.core.errors import (
     ConfigError,
     IncompatibleRunsError,
     MissingFileError,
 )
 from privaudit.datasets.dataset import Dataset
-from privaudit.datasets.left_out import read_positions
-from privaudit.datasets.split import UNUSED
-from privaudit.evaluation.compare.comparable import check_pairable
-from privaudit.federated.runs import dataset_split
-from privaudit.federated.runs.folder.run_names import load_run
+from privaudit.datasets.split import UNUSED, read_positions
+from privaudit.evaluation.compare.measured import check_pairable
+from privaudit.runs import population
+from privaudit.runs.run import load_run
 from privaudit_labs.removal.command import _mean_lines
 from privaudit_labs.removal.over_runs import over_runs
 from privaudit_labs.removal.removal import (
@@ -106,7 +104,7 @@ def pairs_of_a_class(dataset: Dataset, wanted: str) -> Int[np.ndarray, " n"]:
 def test_records_that_share_a_coin_go_together_and_count_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dataset_split, "group_records", pairs_of_a_class)
+    monkeypatch.setattr(population, "group_records", pairs_of_a_class)
     run = train(
         folder=tmp_path,
         rounds=1,

@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 from scipy.stats import norm, rankdata
 
 from privaudit.core.errors import ConfigError
-from privaudit.federated.runs.config import make_config
-from privaudit.federated.runs.population import populate
-from privaudit.statistics.delong import delong_components
-from privaudit.statistics.roc import pooled_auroc
+from privaudit.runs.config import make_config
+from privaudit.runs.population import populate
+from privaudit.statistics.roc import delong_components, pooled_auroc
 from privaudit_labs.shift.blind_baseline import (
     FOLDS,
     _deal_folds,

@@ -17,15 +17,15 @@ from privaudit.auditing.scenario import Scenario, find_scenario
 from privaudit.cli.main import app
 from privaudit.core.errors import ConfigError, UnknownNameError
 from privaudit.core.seeds import Seeds
-from privaudit.federated.federation import Federation, run_round
-from privaudit.federated.transcripts.transcript import Message
+from privaudit.federation.rounds import Federation, run_round
+from privaudit.federation.transcript import Message
 from privaudit.models.interfaces import AnyTask
 from privaudit.statistics.comparisons import Comparison
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.roc import pooled_auroc
 from privaudit_labs.shift.distribution_shift import _split, _untuned, measure_shift
 from privaudit_labs.shift.distribution_shift_verdict import Shift
-from tests.privaudit.auditing.test_groups_of_one_coin import paired
+from tests.privaudit.auditing.test_played_scenario import paired
 
 SHIFT = "distribution shift, not membership"
 MEMBERSHIP = "membership shows beyond the distribution shift"
@@ -132,7 +132,7 @@ def test_the_foreign_number_is_the_mean_of_clients_by_pairs(
     untrained: Run, of_nothing: list[Shift]
 ) -> None:
     """Naive twin: zero-shot log-likelihoods, client by client."""
-    from privaudit.federated.runs.population import records_elsewhere
+    from privaudit.runs.population import records_elsewhere
 
     population = untrained.population
     task, ledger = population.task, untrained.ledger

@@ -16,9 +16,9 @@ from privaudit import (
     tokens_of_logits,
 )
 from privaudit.auditing.external_models import ShadowAttack
-from privaudit.auditing.signals.token_scores import max_renyi, mean_log_likelihood
+from privaudit.auditing.signals import max_renyi, mean_log_likelihood
 from privaudit.core.errors import AttackError, ConfigError, UnknownNameError
-from privaudit.models.token_statistics import token_statistics
+from privaudit.models.token_table import token_statistics
 from privaudit.statistics.roc import auroc
 from privaudit.statistics.shadow_comparison import offline_scores, online_scores
 

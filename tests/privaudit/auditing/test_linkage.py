@@ -10,14 +10,11 @@ from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.attack_result import AttackResult, ClientScores, evaluate_scores
 from privaudit.auditing.linkage import link, link_targets, without_suspects
 from privaudit.auditing.parts.linkage_gain import LINKAGE_GAIN, measure_linkage_gain
-from privaudit.auditing.shadow_models.shadow_signals import (
-    ShadowSignals,
-    shadow_signals,
-)
+from privaudit.auditing.shadow_models import ShadowSignals, shadow_signals
 from privaudit.core.seeds import Seeds
-from privaudit.federated.trainer import Reconstruction, Records, Task, Trainer
-from privaudit.federated.transcripts.threat_models import View, find_threat
-from privaudit.federated.transcripts.transcript import Message
+from privaudit.federation.threat_models import View, find_threat
+from privaudit.federation.trainer import Reconstruction, Records, Task, Trainer
+from privaudit.federation.transcript import Message
 from privaudit.trainers.pfedmoap import PFedMoAP
 from privaudit.trainers.promptfl import PromptFL
 from tests.conftest import ToyPrompts, toy_records

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privaudit.checks import dp_claim_canary
+from privaudit.checks import dp_claim_audit
 from privaudit.checks.dp_claim_audit import (
     ClaimAudit,
     ClaimReadings,
@@ -17,8 +17,8 @@ from privaudit.checks.dp_claim_audit import (
 )
 from privaudit.cli import main as cli
 from privaudit.core.errors import ConfigError
-from privaudit.federated.runs.config import make_config
-from privaudit.federated.runs.population import Population, populate
+from privaudit.runs.config import make_config
+from privaudit.runs.population import Population, populate
 from privaudit.statistics.claim import Guarantee, judge_claim
 from privaudit.statistics.epsilon.bound import IndependentRuns
 from privaudit.statistics.epsilon.many_runs import SplitThreshold
@@ -194,7 +194,7 @@ def test_the_command_says_it_and_exits_with_1(
 def test_runs_score_the_same_wherever_they_are_trained(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dp_claim_canary, "CLIENTS_AT_ONCE", 16)  # 8 runs together
+    monkeypatch.setattr(dp_claim_audit, "CLIENTS_AT_ONCE", 16)  # 8 runs together
     seen_counts: list[tuple[int, int]] = []
     few: dict[str, Any] = {"runs": 20, "rounds": 1}
     here = audit(**few)

@@ -13,8 +13,8 @@ import torch
 from privaudit.checks.plugin_trial import try_mechanisms
 from privaudit.core.errors import TooFewRecordsError
 from privaudit.core.seeds import Seeds
-from privaudit.federated.runs.config import build_trainer
-from privaudit.federated.trainer import Task
+from privaudit.federation.trainer import Task
+from privaudit.runs.config import build_trainer
 from tests.privaudit.checks.lint.conftest import TOY
 from tests.privaudit.checks.lint.declared_trainers import HONEST, WRONG
 

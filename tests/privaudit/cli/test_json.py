@@ -15,8 +15,7 @@ from privaudit.cli.commands.export import _compared
 from privaudit.cli.json_schemas import CONTENTS, schema_of
 from privaudit.core.errors import UnknownNameError
 from privaudit.recording.recorder import Recorder
-from privaudit.report.export.replay import Replayed
-from privaudit.report.export.verify import Verification
+from privaudit.report.export.verify import Replayed, Verification
 from tests.conftest import Cli
 from tests.privaudit.cli.test_command_line import COMMANDS
 from tests.privaudit.recording.small_federation import Linear, run_federation, toss

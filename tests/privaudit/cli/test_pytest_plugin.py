@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from privaudit import Auditor, Run, train
-from privaudit.auditing.storage.save import save_audit
-from privaudit.checks.gate import checks, questions
+from privaudit.auditing.stored_audit import save_audit
+from privaudit.checks.gate import checks
 from privaudit.checks.gate.gate import write_baseline
-from privaudit.evaluation.compare.comparable import score_tests
-from privaudit.federated.runs.ledger import Coin
+from privaudit.evaluation.compare.measured import score_tests
 from privaudit.recording.owner import use_owner
+from privaudit.runs.ledger import Coin
 from tests.conftest import common_cache
 from tests.places import ROOT
 from tests.privaudit.recording.small_federation import Linear, record, toss
@@ -31,7 +31,7 @@ LOADED = (
 )
 
 # pytester forgets modules that only its tests import, and registries do not.
-PRELOADED = (checks, questions, score_tests, save_audit, write_baseline)
+PRELOADED = (checks, checks, score_tests, save_audit, write_baseline)
 
 
 @pytest.fixture(scope="module")

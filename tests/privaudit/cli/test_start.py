@@ -1,14 +1,17 @@
-"""The command line starts itself anew where other bits are asked for."""
+"""A command from its start, in the bits that are asked for, to its end or its being ended."""
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from privaudit.cli.start import recomputed_bits
+from privaudit.core.errors import PluginError, without_exits
 from privaudit.core.portable_bits import chosen_bits, settings
 from tests.places import ROOT
 
@@ -88,3 +91,185 @@ def test_no_library_is_loaded_before_the_bits_are_chosen() -> None:
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )  # fmt: skip
     assert not {"torch", "numpy", "pydantic", "typer"} & set(done.stdout.split())
+
+
+COMMAND = """
+import atexit, ctypes, os, signal, sys, threading, time
+from privaudit.cli.completion import run_to_its_end
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+def command():
+    print("begun", flush=True)
+{body}
+
+run_to_its_end(command)
+"""
+
+
+def started(body: str) -> "subprocess.Popen[str]":
+    lines = "\n".join(f"    {line}" for line in body.splitlines())
+    return subprocess.Popen(
+        [sys.executable, "-c", COMMAND.format(body=lines)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 3])
+def test_exit_codes_and_output_are_the_commands_own(code: int) -> None:
+    command = started(f"print('to stderr', file=sys.stderr)\nsys.exit({code})")
+    assert command.communicate() == ("begun\n", "to stderr\n")
+    assert command.returncode == code
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "os._exit(0)",
+        "os._exit(3)",
+        "ctypes.CDLL(None)._exit(0)",
+        "ctypes.CDLL(None).exit(0)",
+        "os.execv('/bin/true', ['true'])",
+        "threading.Thread(target=os._exit, args=[0]).start()\ntime.sleep(60)",
+        "atexit.register(os._exit, 0)\nsys.exit(1)",
+        "if not os.fork():\n    time.sleep(0.2)\nos._exit(0)",
+    ],
+)
+def test_a_process_that_was_ended_by_others_fails(body: str) -> None:
+    command = started(body)
+    out, err = command.communicate()
+    assert (command.returncode, out) == (2, "begun\n")
+    assert "before the command had ended: other people's code ended it" in err
+
+
+def test_a_fault_of_the_command_shows_its_traceback() -> None:
+    command = started("1 / 0")
+    _, err = command.communicate()
+    assert command.returncode == 1
+    assert err.startswith("Traceback")
+    assert err.count("ZeroDivisionError") == 1
+    assert "other people" not in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+def test_a_signal_that_ended_the_command_is_seen_outside(number: int) -> None:
+    command = started(f"os.kill(os.getpid(), {int(number)})")
+    assert command.communicate() == ("begun\n", "")
+    assert command.returncode == -number
+
+
+INTERRUPTED = """
+try:
+    print("ready", flush=True)
+    time.sleep(60)
+except KeyboardInterrupt:
+    try:
+        time.sleep(0.3)
+        print("cleaned up", flush=True)
+    except KeyboardInterrupt:
+        print("twice", flush=True)
+sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize("to_all", [True, False])
+def test_ctrl_c_interrupts_once(to_all: bool) -> None:
+    """A terminal signals both processes, and kill the first alone."""
+    command = started(INTERRUPTED.strip())
+    assert command.stdout is not None
+    assert [command.stdout.readline() for _ in "12"] == ["begun\n", "ready\n"]
+    (os.killpg if to_all else os.kill)(command.pid, signal.SIGINT)
+    assert command.communicate(timeout=30)[0] == "cleaned up\n"
+    assert command.returncode == 130
+
+
+def test_the_command_ends_when_its_parent_was_killed(tmp_path: Path) -> None:
+    command = started("time.sleep(60)")
+    assert command.stdout is not None
+    assert command.stdout.readline() == "begun\n"
+    begun = time.monotonic()
+    command.kill()
+    command.communicate()  # until the child has let go of its end, too
+    assert time.monotonic() - begun < 30
+
+
+TOLD = """
+import os, signal, sys, time
+
+def told(_):  # while a file is written beside the one that it will replace
+    os.kill(os.getppid(), signal.SIGTERM)
+    time.sleep(60)
+
+os.fsync = told
+sys.argv[0] = "privaudit"
+from privaudit.cli.main import run
+run()
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "--trainer", "zero-shot", "--rounds", "1", "--seed", "0"],
+        ["attack", "whole", "--shadows", "0", "--on", "local:1"],
+    ],
+)
+def test_a_command_that_is_told_to_end_leaves_no_unfinished_copy(
+    words: list[str], whole: Path
+) -> None:
+    command = [sys.executable, "-c", TOLD, *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=whole.parent)
+    assert done.returncode == -signal.SIGTERM, done.stderr
+    assert done.stderr.count("Traceback") == 0
+    assert not [*whole.parent.rglob("*.unfinished")]
+
+
+@pytest.mark.parametrize("command", ["train", "gate"])
+def test_a_reader_that_went_away_is_no_error_of_other_peoples_code(
+    command: str,
+) -> None:
+    """As of ``| head -1``: rich then raises SystemExit, of a BrokenPipeError."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    words = [sys.executable, "-m", "privaudit", command, "--help"]
+    done = subprocess.run(words, stdout=writes, stderr=subprocess.PIPE, cwd=ROOT)
+    os.close(writes)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_an_exit_with_code_0_is_one_whatever_pipe_broke() -> None:
+    @without_exits()
+    def ends() -> None:
+        try:
+            raise BrokenPipeError
+        except BrokenPipeError:
+            sys.exit(0)
+
+    with pytest.raises(PluginError, match="ended the process"):
+        ends()
+
+
+MOST = 400  # modules of privaudit
+COUNT = """
+import sys
+from privaudit.cli.main import app
+words = ["attack", sys.argv[1], "--shadows", "0", "--on", "local:1", "--quiet"]
+app(words, standalone_mode=False)
+print("Modules:", *sys.modules)
+"""
+
+
+def test_an_attack_imports_what_it_uses(whole: Path) -> None:
+    command = [sys.executable, "-c", COUNT, str(whole)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = set(done.stdout.partition("Modules: ")[2].split())
+    ours = {name for name in found if name.partition(".")[0] == "privaudit"}
+    trainers = {name for name in ours if name.startswith("privaudit.trainers.")}
+    heavy = {"scipy.stats", "scipy.optimize", "scipy.ndimage", "sklearn", "pandas"}
+    assert (whole / "audits" / "server-reconstruct" / "report.html").exists()
+    assert trainers == {f"privaudit.trainers.{n}" for n in ("promptfl", "dp_promptfl")}
+    assert not found & heavy
+    assert len(ours) <= MOST

@@ -6,8 +6,8 @@ from pathlib import Path
 from privaudit.core.errors import LostWorkerError
 from privaudit.execution.jobs import Finished, Job
 from privaudit.execution.sweeps import SweepFile
-from privaudit.federated.runs.folder.run_lock import lock_run
-from privaudit.federated.runs.folder.run_names import runs_folder
+from privaudit.runs.run import runs_folder
+from privaudit.runs.run_folder import lock_run
 from tests.conftest import Cli
 
 

@@ -10,20 +10,23 @@ from zipfile import ZIP_DEFLATED, ZipFile
 import numpy as np
 import pytest
 
-from privaudit.core.arrays import read_npz
-from privaudit.core.bounded_files import (
+from privaudit.core.errors import ConfigError, LimitError, MissingFileError
+from privaudit.core.limits import (
+    LIMITS,
     bounded_lines,
+    check_json,
+    check_limit,
+    most,
     read_bytes,
     read_lines,
     read_toml,
+    variable_of,
 )
-from privaudit.core.errors import ConfigError, LimitError, MissingFileError
-from privaudit.core.limits import LIMITS, check_json, check_limit, most, variable_of
-from privaudit.core.storage import write_bytes
+from privaudit.core.storage import read_npz, write_bytes
 from privaudit.datasets.files.archives import FolderStore, open_store
 from privaudit.datasets.images.picture_files import PictureFiles
-from privaudit.federated.runs.ledger import Ledger
 from privaudit.models.clip.checkpoints import load_checkpoint
+from privaudit.runs.ledger import Ledger
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="of POSIX's files")
 

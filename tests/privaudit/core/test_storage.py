@@ -22,7 +22,7 @@ from privaudit.core.storage import (
     write_json,
     write_tensors,
 )
-from privaudit.federated.runs.folder.run_lock import lock_run
+from privaudit.runs.run_folder import lock_run
 
 
 def test_a_failed_write_leaves_the_old_file_whole(

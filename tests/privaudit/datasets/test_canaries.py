@@ -10,16 +10,14 @@ from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked
 from privaudit.datasets.canaries import Canaries
-from privaudit.datasets.dialogues import Dialogue
-from privaudit.federated.batches import Batch
-from privaudit.federated.runs.config import build_trainer, make_config
-from privaudit.federated.runs.planted import canary_texts, crafted_norm
-from privaudit.federated.runs.population import populate
-from privaudit.federated.trainer import Task
-from privaudit.tuning.prompts.gradients import ContextGradients
+from privaudit.datasets.records import Dialogue
+from privaudit.federation.batches import Batch
+from privaudit.federation.trainer import Task
+from privaudit.runs.config import build_trainer, make_config
+from privaudit.runs.population import canary_texts, crafted_norm, populate
+from privaudit.tuning.prompts.gradients import ContextGradients, RecordGradients
 from privaudit.tuning.prompts.learning import prompt_losses
-from privaudit.tuning.prompts.private_prompts import context_losses
-from privaudit.tuning.prompts.record_gradients import RecordGradients
+from privaudit.tuning.prompts.private_training import context_losses
 from tests.conftest import toy_records
 
 SHAPE = (4, 8)

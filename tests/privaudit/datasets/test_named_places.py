@@ -16,8 +16,8 @@ from privaudit.datasets.named_places import (
     with_hash,
 )
 from privaudit.datasets.sources import load_dataset
-from privaudit.federated.runs.config import make_config
 from privaudit.models.registry import load_frozen
+from privaudit.runs.config import make_config
 
 
 def two_files(folder: Path, second: str = "two") -> Path:

@@ -1,11 +1,25 @@
+"""Splits, groups of records that belong together, and candidates that a run does without."""
+
+import re
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from privaudit import train
 from privaudit.core.errors import ConfigError, DatasetError, TooFewRecordsError
 from privaudit.core.seeds import Seeds
-from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, VALIDATION
+from privaudit.datasets.dataset import (
+    TEST_SPLIT,
+    TRAIN,
+    VALIDATION,
+    Dataset,
+    PixelImages,
+)
 from privaudit.datasets.partition import ByDomain, Dirichlet, Partition, Pathological
 from privaudit.datasets.split import (
     PUBLIC,
@@ -14,9 +28,16 @@ from privaudit.datasets.split import (
     UNUSED,
     Split,
     SplitSizes,
+    group_records,
+    leave_out,
+    read_positions,
     split_records,
+    write_positions,
 )
-from privaudit.federated.runs.ledger import Ledger
+from privaudit.runs.config import make_config
+from privaudit.runs.ledger import Ledger
+from privaudit.runs.population import populate
+from tests.small_records import text_data
 
 LABELS = np.tile(np.arange(5), 60)
 SPLIT = np.repeat([TRAIN, VALIDATION, TEST_SPLIT], [180, 40, 80])
@@ -197,3 +218,174 @@ def test_shares_are_drawn_again_until_every_client_has_two(
     assert 0.02 < np.mean(once) < 0.95
     for _ in range(20):
         assert np.bincount(partition.split(labels, 8, rng), minlength=8).min() >= 2
+
+
+COUNT = 30
+
+
+def pictures(size: int = 24) -> torch.Tensor:
+    """Draw blobs of colour that look like nothing else."""
+    small = torch.rand(COUNT, 3, 6, 6, generator=torch.Generator().manual_seed(1))
+    large = torch.nn.functional.interpolate(small, size, mode="bilinear")
+    return (255 * large).round().to(torch.uint8)
+
+
+def data(pixels: torch.Tensor) -> Dataset:
+    return Dataset(PixelImages(pixels), torch.arange(len(pixels)) % 3, ("a", "b", "c"))
+
+
+def test_captions_of_one_picture_are_one_group() -> None:
+    """Rows 30 to 59 show the pictures of rows 0 to 29 again, with other classes."""
+    found = group_records(data(pictures().repeat(2, 1, 1, 1)), "contents")
+    assert found.tolist() == [*range(COUNT), *range(COUNT)]
+
+
+def test_texts_are_grouped_by_what_they_say() -> None:
+    texts = text_data(6)
+    assert group_records(texts, "contents").tolist() == [0, 1, 2, 3, 4, 5]
+    with pytest.raises(DatasetError, match="no pictures"):
+        group_records(texts, "near-duplicates")
+
+
+def test_copies_that_differ_a_little_are_near_duplicates() -> None:
+    """A copy is brighter, or noisy, or of whole numbers in place of shares."""
+    plain = pictures()
+    noise = torch.randint(
+        -6, 7, plain.shape, generator=torch.Generator().manual_seed(2)
+    )
+    noisy = (plain.int() + noise).clamp(0, 255).to(torch.uint8)
+    brighter = (plain.float() * 0.8 + 30).round().to(torch.uint8)
+    found = group_records(data(torch.cat([plain, noisy, brighter])), "near-duplicates")
+    assert found.tolist() == 3 * [*range(COUNT)]
+    as_shares = group_records(
+        data(torch.cat([plain / 255, noisy / 255])), "near-duplicates"
+    )
+    assert as_shares.tolist() == 2 * [*range(COUNT)]
+    assert group_records(data(plain), "contents").tolist() == [*range(COUNT)]
+
+
+def test_pictures_of_one_colour_are_not_alike() -> None:
+    flat = torch.arange(4, dtype=torch.uint8).view(-1, 1, 1, 1).expand(4, 1, 8, 8) * 60
+    assert group_records(data(flat), "near-duplicates").tolist() == [0, 1, 2, 3]
+
+
+def test_a_group_is_one_clients_and_has_one_coin() -> None:
+    rng = np.random.default_rng(0)
+    names = rng.integers(0, 150, 600)
+    group = group_records(
+        replace(data(torch.zeros(600, 1, 2, 2)), groups=torch.from_numpy(names)), "ward"
+    )
+    labels = names % 5
+    assigned = split_records(
+        labels, Dirichlet(10.0), SplitSizes(), clients=3, seeds=Seeds(0), group=group
+    )
+    ledger = Ledger.toss(assigned, Seeds(0))
+    assert ledger.fits(assigned)
+    for name in range(150):
+        rows = names == name
+        assert len(set(assigned.owner[rows])) <= 1
+        assert len(set(ledger.is_member[rows])) <= 1
+    candidates = ledger.owner >= 0
+    firsts = candidates & (group == np.arange(600))
+    assert 0.3 < ledger.is_member[firsts].mean() < 0.7
+    assert len(ledger.units(np.flatnonzero(candidates)).first) == firsts.sum()
+
+
+def test_a_group_of_two_owners_is_refused() -> None:
+    with pytest.raises(DatasetError, match="Records 0 and 1 are of one group"):
+        split_records(
+            np.zeros(3, int), Dirichlet(1.0), SplitSizes(), clients=1, seeds=Seeds(0),
+            domains=np.array([0, 1, 1]), group=np.array([0, 0, 2]),
+        )  # fmt: skip
+
+
+@given(st.sets(st.integers(0, 60), min_size=1))
+def test_positions_are_written_and_read(positions: set[int]) -> None:
+    text = write_positions(np.array(list(positions)))
+    assert read_positions(text).tolist() == sorted(positions)
+    assert write_positions(read_positions(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a", "3-", "-3", "5-3", "1,,2", "1 2", "0-999999999"]
+)
+def test_other_texts_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="without"):
+        make_config("promptfl", without=text)
+
+
+def test_one_configuration_has_one_name() -> None:
+    one, other = (make_config("promptfl", without=w) for w in ("5,3,4", "3-5"))
+    assert one == other
+    assert one.without == "3-5"
+    assert one.digest != make_config("promptfl").digest
+    assert re.fullmatch(r"3 records \([0-9a-f]{4}\)", one.described()["without"])
+    assert one.described() == other.described()
+    assert one.described() != make_config("promptfl", without="3-4,6").described()
+
+
+def test_groups_are_left_out_together_and_others_stay() -> None:
+    owner, group = np.array([0, 0, 1, 1, PUBLIC]), np.array([0, 0, 2, 3, 4])
+    found = leave_out(Split(owner, group=group), np.array([1]))
+    assert found.owner.tolist() == [UNUSED, UNUSED, 1, 1, PUBLIC]
+    for odd in (4, 5):
+        with pytest.raises(ConfigError, match=f"Record {odd} was to be left out"):
+            leave_out(Split(owner), np.array([odd]))
+
+
+def test_all_others_keep_their_client_and_their_coin() -> None:
+    whole = train("promptfl", rounds=1, epochs=1, seed=3)
+    gone = whole.ledger.candidates_of(0)[:4]
+    less = train("promptfl", rounds=1, epochs=1, seed=3, without=write_positions(gone))
+    stays = ~np.isin(np.arange(len(whole.ledger.owner)), gone)
+    for name in ("owner", "is_member"):
+        before, after = (getattr(run.ledger, name)[stays] for run in (whole, less))
+        np.testing.assert_array_equal(before, after)
+    assert (less.ledger.owner[gone] == UNUSED).all()
+    assert not less.ledger.is_member[gone].any()
+
+
+def test_a_client_without_candidates_is_refused() -> None:
+    whole = train("promptfl", rounds=1, epochs=1, seed=3)
+    gone = whole.ledger.candidates_of(0)
+    with pytest.raises(ConfigError, match="Client 0"):
+        train("promptfl", rounds=1, epochs=1, seed=3, without=write_positions(gone))
+
+
+def test_a_client_keeps_its_coin_without_its_first_record() -> None:
+    asked: dict[str, Any] = {
+        "rounds": 1, "epochs": 1, "seed": 3, "clients": 10, "members": "clients",
+    }  # fmt: skip
+    whole = train("promptfl", **asked)
+    assert set(whole.ledger.is_member) == {True, False}
+    owned = [whole.ledger.candidates_of(n) for n in range(10)]
+    gone = np.array([own[0] for own in owned])
+    less = train("promptfl", without=write_positions(gone), **asked)
+    for number, before in enumerate(owned):
+        after = less.ledger.candidates_of(number)
+        np.testing.assert_array_equal(after, before[1:])
+        np.testing.assert_array_equal(
+            less.ledger.is_member[after], whole.ledger.is_member[after]
+        )
+        assert len(less.ledger.units(after).first) == 1
+
+
+def test_canaries_that_stay_are_as_they_were() -> None:
+    asked: dict[str, Any] = {"seed": 3, "canary": "mislabelled", "canaries": 10}
+    whole = populate(make_config("promptfl", **asked))
+    assert whole.canaries is not None
+    drawn = whole.canaries.indices
+    other = np.setdiff1d(whole.indices("client-0"), drawn)[:3]
+    gone = np.sort(np.concatenate([drawn[:1], other]))
+    less = populate(make_config("promptfl", without=write_positions(gone), **asked))
+    assert less.canaries is not None
+    np.testing.assert_array_equal(less.canaries.indices, drawn[1:])
+    assert less.canaries.norm == whole.canaries.norm
+    for before, after in (
+        (whole.records.labels, less.records.labels),
+        (whole.records.identities, less.records.identities),
+    ):
+        np.testing.assert_array_equal(before[drawn[1:]], after[drawn[1:]])
+    gone = np.intersect1d(drawn, whole.indices("client-0"))
+    with pytest.raises(TooFewRecordsError, match="All canaries of one client"):
+        populate(make_config("promptfl", without=write_positions(gone), **asked))

@@ -9,8 +9,7 @@ import pytest
 
 from privaudit import gate, load_run
 from privaudit.auditing.attack_result import ClientScores, leak_auroc
-from privaudit.auditing.storage.load import read_audit
-from privaudit.auditing.storage.restore import restore_audit
+from privaudit.auditing.stored_audit import read_audit, restore_audit
 from privaudit.checks.gate.settings import GateSettings, make_settings
 from privaudit.cli.pytest_plugin import MarkerLimit, _check
 from privaudit.core.errors import ConfigError, PluginError
@@ -19,9 +18,8 @@ from privaudit.evaluation.compare.measured import Measured
 from privaudit.evaluation.metric import METRICS, Metric, PairedNumbers, metrics_of
 from privaudit.evaluation.metrics.auroc import AUROC
 from privaudit.evaluation.metrics.utility import UTILITY
-from privaudit.evaluation.tradeoff.cells import SweepPoint
-from privaudit.evaluation.tradeoff.result import judge_sweep
-from privaudit.report.galleries.sweep import write_sweep
+from privaudit.evaluation.tradeoff.result import SweepPoint, judge_sweep
+from privaudit.report.sweep import write_sweep
 from privaudit.statistics.estimate import Estimate
 from tests.audited_runs import audit_two_seeds
 from tests.conftest import Cli, common_cache

@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 
-from privaudit.core.devices import chosen_device
+from privaudit.core.devices import chosen_device, is_checkpointing, memory_limit
 from privaudit.core.errors import RunInUseError, UnknownNameError
-from privaudit.core.memory import is_checkpointing, memory_limit
 from privaudit.execution.jobs import Finished, Job
 from privaudit.models.remote_code import remote_code_is_trusted
 

@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
+from privaudit.core.devices import use_checkpointing
 from privaudit.core.errors import ConfigError, LostWorkerError, UnknownNameError
-from privaudit.core.memory import use_checkpointing
 from privaudit.evaluation.tradeoff.sweep import sweep
-from privaudit.execution.computing import use_threads
-from privaudit.execution.local import HERE
-from privaudit.execution.on_ray import OnRay
+from privaudit.execution.executors import HERE, OnRay
+from privaudit.execution.jobs import use_threads
 from privaudit.statistics.progress import CellDone, Event
 from tests.places import ROOT
 from tests.privaudit.execution.some_jobs import COMPUTES, FAILS, KILLED, SQUARES

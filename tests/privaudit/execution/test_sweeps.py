@@ -8,8 +8,8 @@ import pytest
 
 from privaudit.core.errors import ConfigError, LostWorkerError, UnknownNameError
 from privaudit.execution import sweeps
+from privaudit.execution.executors import HERE
 from privaudit.execution.jobs import Executor, Finished, Job, finish_all, results_of
-from privaudit.execution.local import HERE
 from privaudit.execution.sweeps import SweepFile, run_jobs
 from tests.privaudit.execution.some_jobs import FAILS, SQUARES, in_use_at_first
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from privaudit.models.clip.torchvision_shim import import_open_clip
+from privaudit.models.hugging_face import import_open_clip
 from tests.golden import golden as read_golden
 
 VISION = {

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from privaudit.cli.progress.words import line_of
+from privaudit.cli.progress.live import line_of
 from privaudit.core.errors import ConfigError, StorageError
 from privaudit.core.storage import cache_folder, write_tensors
 from privaudit.core.tensors import Tensors

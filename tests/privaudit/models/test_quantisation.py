@@ -16,12 +16,12 @@ from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked
 from privaudit.datasets.dataset import DATASETS
-from privaudit.datasets.dialogues import ANSWER, INSTRUCTION, TokenSequences
+from privaudit.datasets.records import ANSWER, INSTRUCTION, TokenSequences
 from privaudit.models.hugging_face import import_transformers
 from privaudit.models.interfaces import Tuning
 from privaudit.models.language.language_targets import linear_targets
 from privaudit.models.language.stacked_language import StackedLanguageModel
-from privaudit.models.quantisation import Bits, keep_differentiable, packing
+from privaudit.models.precisions import Bits, keep_differentiable, packing
 from privaudit.models.registry import load_frozen
 from privaudit.tuning.peft_methods.full import Full
 from privaudit.tuning.peft_methods.registry import MechanismOptions

@@ -9,11 +9,11 @@ import torch
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.datasets.dataset import Dataset, FeatureBank, PixelImages
-from privaudit.federated.batches import epochs_of_batches
-from privaudit.federated.runs.config import make_config
-from privaudit.federated.trainer import Cohort, Records, Round
+from privaudit.federation.batches import epochs_of_batches
+from privaudit.federation.trainer import Cohort, Records, Round
 from privaudit.models.random_views import RandomView, crop_of, with_views
 from privaudit.models.registry import load_frozen
+from privaudit.runs.config import make_config
 from privaudit.tuning.prompts.gradients import fixed_batch, poisson_batch
 
 

@@ -9,13 +9,11 @@ from privaudit.privacy.accountant import (
     Accountant,
     SamplingPhase,
     epsilon_of,
-    noise_multiplier_for,
-    tightest_epsilon,
-)
-from privaudit.statistics.epsilon.gaussian_mechanism import (
     gaussian_delta,
     gaussian_epsilon,
     gaussian_multiplier,
+    noise_multiplier_for,
+    tightest_epsilon,
 )
 from tests.golden import golden
 

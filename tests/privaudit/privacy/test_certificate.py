@@ -4,20 +4,40 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import get_args
 
+import numpy as np
 import pytest
+from dp_accounting import (
+    GaussianDpEvent,
+    NeighboringRelation,
+    SampledWithoutReplacementDpEvent,
+)
+from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import ndtr, ndtri
 
 from privaudit.core.errors import ConfigError
-from privaudit.privacy.accountant import SamplingPhase, epsilon_of, noise_multiplier_for
+from privaudit.federation.trainer import TRAINERS
+from privaudit.privacy.accountant import (
+    SamplingPhase,
+    epsilon_of,
+    gaussian_epsilon,
+    noise_multiplier_for,
+    tightest_epsilon,
+)
 from privaudit.privacy.certificate import (
     Certificate,
     CertifiedView,
     certify,
+    declared_only,
     effective_noise,
+    is_repeatable,
+    privacy_record,
+    reconstruction_bound,
+    reconstruction_bounds,
 )
-from privaudit.privacy.events import MechanismEvent, NoiseAt, sensitivity
-from privaudit.statistics.epsilon.gaussian_mechanism import gaussian_epsilon
+from privaudit.privacy.events import Claim, MechanismEvent, NoiseAt, sensitivity
+from privaudit.trainers.dp_promptfl import DPPromptFL
 
 DELTA = 1e-5
 VIEWS: tuple[CertifiedView, ...] = get_args(CertifiedView)
@@ -230,3 +250,165 @@ def test_an_event_with_an_unknown_or_a_missing_field_is_refused() -> None:
 def test_at_least_one_tensor_is_clipped() -> None:
     with pytest.raises(ConfigError, match="not 0"):
         sensitivity(tensors=0, per_record=True)
+
+
+CLIENT_EVENT = replace(
+    SHARED, noise_multiplier=8.0, sensitivity=2.0, sampling_rate=0.3,
+    sampling="without-replacement", noise_at="distributed", parties=3,
+    per_record=False, unit="client", adjacency="replace-one",
+)  # fmt: skip
+
+
+def test_drawing_clients_without_replacement_is_dp_accountings() -> None:
+    theirs = RdpAccountant(neighboring_relation=NeighboringRelation.REPLACE_ONE)
+    event = SampledWithoutReplacementDpEvent(10, 3, GaussianDpEvent(4.0))
+    theirs.compose(event, 20)
+    found = certify([[CLIENT_EVENT]] * 20, "released", DELTA)
+    assert found.epsilon == pytest.approx(theirs.get_epsilon(DELTA))
+    unsampled = epsilon_of([SamplingPhase(4.0, 1.0, 20)], DELTA, "gaussian-exact")
+    assert float(found.epsilon or 99) < unsampled
+
+
+@pytest.mark.parametrize("view", ["server", "server-aggregate", "peer"])
+def test_who_knows_the_participants_gets_no_benefit_of_the_draw(
+    view: CertifiedView,
+) -> None:
+    drawn, all_of_them = (
+        certify([[replace(CLIENT_EVENT, sampling_rate=rate)]] * 20, view, DELTA)
+        for rate in (0.3, 1.0)
+    )
+    assert drawn.epsilon == all_of_them.epsilon
+
+
+def test_a_client_that_is_left_out_is_not_one_that_is_replaced() -> None:
+    """Another would have been drawn in its place: the draw then proves nothing."""
+    left_out = replace(CLIENT_EVENT, adjacency="add/remove-one", sensitivity=1.0)
+    found = certify([[left_out]] * 20, "released", DELTA)
+    assert found.accountant == "gaussian-exact"
+    assert found.adjacency == "add/remove-one"
+
+
+def test_the_draw_never_costs_anything() -> None:
+    phase = SamplingPhase(0.5, 0.9, 1, "without-replacement")
+    assert tightest_epsilon([phase], DELTA)[0] <= epsilon_of(
+        [SamplingPhase(0.5, 1.0, 1)], DELTA, "gaussian-exact"
+    )
+
+
+def test_other_accountants_do_not_know_such_a_draw() -> None:
+    phase = SamplingPhase(4.0, 0.3, 20, "without-replacement")
+    with pytest.raises(ConfigError, match="dpa-rdp"):
+        epsilon_of([phase], DELTA, "opacus-prv")
+    with pytest.raises(ConfigError, match="unlike adjacencies"):
+        epsilon_of([phase, SamplingPhase(4.0, 0.3, 20)], DELTA, "dpa-rdp")
+
+
+def test_noise_on_what_nothing_bounds_proves_nothing() -> None:
+    found = certify([[replace(CLIENT_EVENT, bounded=False)]], "released", DELTA)
+    assert found.epsilon is None
+    assert "not clipped" in found.why
+
+
+def test_units_do_not_mix() -> None:
+    with pytest.raises(ConfigError, match="do not add up"):
+        certify(
+            [[CLIENT_EVENT, replace(CLIENT_EVENT, unit="record")]], "released", DELTA
+        )
+
+
+def test_a_certificate_keeps_unit_and_adjacency_in_json() -> None:
+    found = certify([[CLIENT_EVENT]], "server", DELTA)
+    again = Certificate.from_json(found.to_json())
+    assert (again.unit, again.adjacency) == ("client", "replace-one")
+    assert MechanismEvent.from_json(CLIENT_EVENT.to_json()) == CLIENT_EVENT
+
+
+EVENT = MechanismEvent(
+    release="upload", noise_multiplier=2.0, sensitivity=1.0, clip_norm=1.0,
+    sampling_rate=1.0, sampling="fixed-batch", noise_at="client", parties=3,
+)  # fmt: skip
+CLAIM = Claim(8.0, 1e-5, "a formula")
+
+
+def test_the_number_stays_and_is_no_epsilon() -> None:
+    proved = certify([[EVENT]], "server", 1e-5)
+    word = proved.as_declared()
+    assert (word.epsilon, word.declared, word.stated) == (
+        None, proved.epsilon, proved.stated,
+    )  # fmt: skip
+    assert str(word) == f"declared {proved}"
+    assert word.accountant == ""
+    assert Certificate.from_json(json.loads(json.dumps(word.to_json()))) == word
+    assert word.as_declared() == word
+
+
+def test_nothing_that_reads_epsilon_takes_it_for_a_proof() -> None:
+    fields = replace(certify([[EVENT]], "server", 1e-5), randomness="seed")
+    word = fields.as_declared().fields()
+    assert not is_repeatable(word)
+    assert reconstruction_bounds(word) is None
+
+
+def test_a_certificate_of_our_own_has_no_new_field() -> None:
+    proved = certify([[EVENT]], "server", 1e-5)
+    assert "declared" not in proved.fields()
+    assert "declared" not in proved.to_json()
+
+
+def test_no_record_used_is_a_word_too_but_what_was_not_sent_is_none() -> None:
+    nothing = Claim(0.0, 1e-5, "no record is used")
+    for sends, server in ((True, None), (False, 0.0)):
+        record = privacy_record(nothing, [[]], sends_updates=sends, declared=True)
+        assert record["certified"]["server"]["epsilon"] == server
+        assert record["certified"]["released"]["epsilon"] is None
+        assert record["certified"]["released"]["declared"] == 0.0
+
+
+def test_an_earlier_versions_record_is_read_as_declared() -> None:
+    before = privacy_record(CLAIM, [[EVENT.to_json()]], sends_updates=True)
+    now = privacy_record(CLAIM, [[EVENT.to_json()]], sends_updates=True, declared=True)
+    assert declared_only(before) == now == declared_only(now)
+
+
+class Theirs(DPPromptFL):
+    """Inherits all, and stands elsewhere."""
+
+
+@pytest.mark.parametrize(("made", "own"), [(DPPromptFL(), True), (Theirs(), False)])
+def test_a_class_is_our_own_where_its_code_stands(made: object, own: bool) -> None:
+    assert TRAINERS.is_own(made) == own
+
+
+def test_every_built_in_trainer_is_our_own() -> None:
+    for name in TRAINERS.names():
+        if not TRAINERS.package_of(name):
+            assert TRAINERS.is_own(TRAINERS.find(name)())
+
+
+@pytest.mark.parametrize("candidates", [10, 1000])
+def test_the_best_guess_under_a_gaussian_mechanism_stays_below(candidates: int) -> None:
+    """One of so many records is in; the adversary names the likeliest: exact leakage."""
+    rng = np.random.default_rng(0)
+    mu, trials = 1.0, 4000
+    answers = rng.normal(size=(trials, candidates))
+    answers[:, 0] += mu  # a direction of its own for each candidate
+    guessed = (answers.argmax(1) == 0).mean()
+    # a candidate's presence moves one coordinate by mu: add/remove-one is mu-GDP
+    bound = min(
+        reconstruction_bound(gaussian_epsilon(mu, delta), delta, 1 / candidates)
+        for delta in np.logspace(-6, -1, 40).tolist()
+    )
+    assert 1 / candidates < guessed
+    assert guessed - 3 * np.sqrt(guessed / trials) <= bound
+    # the trade-off function's own bound, of which (epsilon, delta) pairs are tangents
+    exact = ndtr(mu + ndtri(1 / candidates))
+    assert exact <= bound <= 1.1 * exact
+
+
+def test_nothing_is_said_where_epsilon_is_large() -> None:
+    assert reconstruction_bound(18.6, 1e-5, 1e-6) == 1
+    assert reconstruction_bound(1e6, 1e-5, 1e-6) == 1  # no overflow
+
+
+def test_without_noise_hidden_records_are_as_likely_as_before() -> None:
+    assert reconstruction_bound(0.0, 0.0, 0.01) == 0.01

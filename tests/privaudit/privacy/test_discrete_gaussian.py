@@ -12,7 +12,7 @@ import torch
 from scipy.stats import binomtest, chisquare, kstest
 
 from privaudit.core.errors import ConfigError
-from privaudit.core.streams import Stream
+from privaudit.core.seeds import Stream
 from privaudit.privacy import discrete_gaussian as module
 from privaudit.privacy.discrete_gaussian import (
     EXACT,

@@ -9,7 +9,7 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy.special import ndtr
 
 from privaudit.core.errors import ConfigError
-from privaudit.privacy.accountant import noise_multiplier_for
+from privaudit.privacy.accountant import gaussian_epsilon, noise_multiplier_for
 from privaudit.privacy.certificate import certify, effective_noise
 from privaudit.privacy.discrete_gaussian import SUMMED, Grid
 from privaudit.privacy.events import MechanismEvent
@@ -19,7 +19,6 @@ from privaudit.privacy.grid_accounting import (
     spread,
     widened_noise,
 )
-from privaudit.statistics.epsilon.gaussian_mechanism import gaussian_epsilon
 
 DELTA = 1e-5
 EVENT = MechanismEvent(

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from privaudit import Auditor, train
-from privaudit.datasets.left_out import write_positions
-from privaudit.federated.runs.round_metrics import certify_again
-from privaudit.report.decision.badges import KEPT, NOT_PROVED, Findings
+from privaudit.datasets.split import write_positions
+from privaudit.report.report_data import KEPT, NOT_PROVED, Findings
+from privaudit.runs.round_metrics import certify_again
 
 
 def test_nothing_is_proved_of_a_list_that_may_follow_from_the_data(

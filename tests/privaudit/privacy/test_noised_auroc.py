@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privaudit.core.streams import Stream
+from privaudit.core.seeds import Stream
+from privaudit.privacy.accountant import gaussian_epsilon
 from privaudit.privacy.noised_auroc import (
     DELTA,
     MU,
@@ -14,7 +15,6 @@ from privaudit.privacy.noised_auroc import (
     epsilon_of,
     interval,
 )
-from privaudit.statistics.epsilon.gaussian_mechanism import gaussian_epsilon
 from privaudit.statistics.roc import pooled_auroc
 
 

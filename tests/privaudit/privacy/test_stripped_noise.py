@@ -11,8 +11,8 @@ from jaxtyping import Float64, Int64, UInt32
 from torch import Tensor
 
 from privaudit.core.seeds import Seeds
-from privaudit.federated.runs.config import build_trainer
-from privaudit.federated.trainer import Task
+from privaudit.federation.trainer import Task
+from privaudit.runs.config import build_trainer
 from privaudit.trainers.dp_fedpt import DPFedPT
 from privaudit.tuning.transformers.private_updates import MOVED
 from tests.toy_federation import Play, Shards

@@ -13,12 +13,11 @@ from privaudit import Auditor, load_run
 from privaudit.auditing.audit import Audit
 from privaudit.core.tensors import Tensors
 from privaudit.datasets.split import PUBLIC, TEST
-from privaudit.federated.runs.ledger import Coin, Ledger
-from privaudit.federated.transcripts.folder import TranscriptFolder
-from privaudit.federated.transcripts.transcript import Message
+from privaudit.federation.transcript import Message, TranscriptFolder
 from privaudit.recording.bundle import read_bundle
 from privaudit.recording.owner import use_owner
 from privaudit.recording.recorder import Recorder
+from privaudit.runs.ledger import Coin, Ledger
 
 CLIENTS, CANDIDATES, REFERENCE, TESTS = 3, 24, 40, 12
 FEATURES, CLASSES, ROUNDS = 192, 4, 2

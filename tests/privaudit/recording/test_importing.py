@@ -13,10 +13,10 @@ import pytest
 from privaudit import load_run
 from privaudit.core.errors import PrivauditError
 from privaudit.datasets.split import PUBLIC, TEST
-from privaudit.federated.runs.folder.run_header import save_header
-from privaudit.federated.runs.ledger import Ledger
 from privaudit.recording.bundle import BUNDLE, bundle_schema
 from privaudit.recording.importing import finish_recording
+from privaudit.runs.ledger import Ledger
+from privaudit.runs.run_header import save_header
 from tests.conftest import Cli
 from tests.places import ROOT
 from tests.privaudit.recording.small_federation import (

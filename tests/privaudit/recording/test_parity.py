@@ -10,12 +10,12 @@ from torch import Tensor
 from privaudit import Auditor, load_run, train
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors, stack
-from privaudit.federated.runs.runs import Run
-from privaudit.federated.trainer import Cohort, Round
-from privaudit.federated.transcripts.transcript import SERVER
-from privaudit.federated.weighted_mean import WEIGHT, without_weight
+from privaudit.federation.trainer import Cohort, Round
+from privaudit.federation.transcript import SERVER
+from privaudit.federation.uploads import WEIGHT, without_weight
 from privaudit.recording.owner import use_owner
 from privaudit.recording.recorder import Recorder
+from privaudit.runs.run import Run
 
 
 class Theirs:

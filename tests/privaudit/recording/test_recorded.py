@@ -9,25 +9,31 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
+from torch import Tensor, nn
+from torch.func import functional_call
 
 from privaudit import Auditor, load_run
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.scenario import Scenario, find_scenario
-from privaudit.auditing.storage.load import read_audit
-from privaudit.auditing.storage.restore import restore_audit
-from privaudit.auditing.storage.save import save_audit
+from privaudit.auditing.stored_audit import read_audit, restore_audit, save_audit
 from privaudit.checks.lint import lint
-from privaudit.core.errors import AttackError, ConfigError, PrivauditError
-from privaudit.federated.runs.ledger import Ledger
+from privaudit.core.errors import AttackError, ConfigError, PrivauditError, ViewError
+from privaudit.core.tensors import Tensors
+from privaudit.federation.threat_models import find_threat
 from privaudit.privacy.events import MechanismEvent
+from privaudit.recording import recorded_trainer
 from privaudit.recording.origins.recorded import RecordedRun
 from privaudit.recording.owner import Owner, use_owner
+from privaudit.recording.recorded_trainer import why_not_repeatable
 from privaudit.recording.recorder import Recorder
 from privaudit.report.export.export import export_public
 from privaudit.report.page import render_report
 from privaudit.report.tables.table import print_table
+from privaudit.runs.ledger import Ledger
+from privaudit_labs.shift.distribution_shift import measure_shift, usual_foreign
 from tests.privaudit.recording.small_federation import (
     CANDIDATES,
+    CLASSES,
     CLIENTS,
     NAMES,
     ROUNDS,
@@ -144,7 +150,7 @@ def test_participants_are_read_from_the_transcript(folder: Path) -> None:
 
 
 def test_uploads_lie_on_disk_as_they_were_sent(folder: Path) -> None:
-    from privaudit.federated.transcripts.folder import TranscriptFolder
+    from privaudit.federation.transcript import TranscriptFolder
 
     run = load_run(folder)
     progress = run.header["progress"]
@@ -353,3 +359,217 @@ def test_a_ledger_that_says_nothing_of_a_coin_gives_no_verdict(
 
 def test_owner_counts_agree() -> None:
     assert (owners() >= 0).sum() == CLIENTS * CANDIDATES
+
+
+LATE = NAMES[2]
+
+
+@pytest.fixture(scope="module")
+def late(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One client answers the broadcast of round 0 in round 1."""
+    place, owner, ledger = tmp_path_factory.mktemp("late") / "run", Linear(), toss()
+    with Recorder(place, ledger=ledger, weight="n") as recorder:
+        recorder.broadcast(0, NAMES, start())
+        sent = {
+            name: owner.local_update(start(), ledger.members_of(number), 0)
+            for number, name in enumerate(NAMES)
+        }
+        for name in NAMES[:2]:
+            recorder.update(0, name, sent[name], weight=5)
+        recorder.broadcast(1, NAMES[:2], sent[NAMES[0]])
+        recorder.update(1, LATE, sent[LATE], weight=5)
+        recorder.broadcast(2, NAMES, sent[NAMES[0]])
+    return place
+
+
+def test_a_late_upload_answers_the_last_broadcast_before_it(late: Path) -> None:
+    view = find_threat("server")(load_run(late).transcript)
+    assert view.received_in(LATE, 1).round == 0
+    assert view.received_in(NAMES[0], 1).round == 1
+    nothing = find_threat("server")(m for m in view.messages if m.round)
+    with pytest.raises(ViewError, match="nothing that was sent to it by then"):
+        nothing.received_in(LATE, 1)
+
+
+def test_a_late_upload_is_attacked(late: Path) -> None:
+    with use_owner(Linear()):
+        audit = Auditor(load_run(late)).attack("update-watch", shadows=0)
+        lira = Auditor(load_run(late)).attack(
+            attacks=["lira:mode=online"], shadows=8, clients="all"
+        )
+    assert audit.auroc.value > 0.95
+    late_alone = lira.results["lira:mode=online"].clients[2]
+    assert late_alone.client == LATE
+    scores, truth = late_alone.scores, late_alone.is_member
+    assert scores[truth].mean() > scores[~truth].mean()
+
+
+class _Counting(Linear):
+    """Beside the model it sends a counter, a mask and nothing at all."""
+
+    def local_update(
+        self, received: Tensors, positions: np.ndarray, seed: int
+    ) -> dict[str, Tensor]:
+        model = {n: received[n].float() for n in ("weight", "bias")}
+        return {**received, **super().local_update(model, positions, seed)}
+
+
+def test_integers_and_truth_values_are_watched(tmp_path: Path) -> None:
+    others = {
+        "batches": torch.tensor(7),
+        "pruned": torch.tensor([True, False]),
+        "codes": torch.ones(2, dtype=torch.int8),
+        "none": torch.zeros(0, 3),
+    }
+    owner, ledger, begin = _Counting(), toss(), {**start(), **others}
+    with Recorder(tmp_path / "run", ledger=ledger, weight="n") as recorder:
+        recorder.broadcast(0, NAMES, begin)
+        for number, name in enumerate(NAMES):
+            sent = owner.local_update(begin, ledger.members_of(number), 0)
+            recorder.update(0, name, sent, weight=5)
+    audit = audited(tmp_path / "run", "update-watch", shadows=0, owner=owner)
+    assert audit.auroc.value > 0.95
+
+
+def test_shift_is_not_measured_on_a_recorded_run(late: Path) -> None:
+    run = load_run(late)
+    for ask in (measure_shift, usual_foreign):
+        with pytest.raises(ConfigError, match="run was trained elsewhere"):
+            ask(run)
+
+
+@pytest.mark.parametrize("damage", ["not finite", "a tensor less"])
+def test_a_damaged_upload_leaves_its_client_out(tmp_path: Path, damage: str) -> None:
+    """And no other: the audit says who is missing."""
+    owner, ledger = Linear(), toss()
+    with Recorder(tmp_path / "run", ledger=ledger, weight="n") as recorder:
+        recorder.broadcast(0, NAMES, start())
+        for number, name in enumerate(NAMES):
+            sent = owner.local_update(start(), ledger.members_of(number), 0)
+            if name == NAMES[0] and damage == "not finite":
+                sent["bias"] *= float("nan")
+            elif name == NAMES[0]:
+                del sent["bias"]
+            recorder.update(0, name, sent, weight=5)
+        recorder.broadcast(1, NAMES, sent)
+    run = load_run(tmp_path / "run")
+    with use_owner(owner):
+        for scenario in ("server-reconstruct", "update-watch"):
+            audit = Auditor(run).attack(scenario, shadows=0)
+            assert [c.client for c in audit.headline.clients] == list(NAMES[1:])
+            assert audit.auroc.value > 0.95
+            assert f"Left out: {NAMES[0]}." in audit.scenario.note
+        alone = Auditor(run).attack("prompt-release", shadows=0)
+    assert len(alone.headline.clients) == len(NAMES)
+    assert not alone.scenario.note
+
+
+class Asked(Linear):
+    """Asks its linear model with a layer behind it, whose mode nobody set."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+        self.asked = 0
+
+    def query(self, tensors: Any, positions: np.ndarray) -> Tensor:
+        self.asked += 1
+        answer: Tensor = self.layer(super().query(tensors, positions))
+        return answer
+
+
+@pytest.mark.parametrize("layer", [nn.Dropout(0.1), nn.BatchNorm1d(CLASSES)])
+def test_models_in_training_mode_give_no_audit(layer: nn.Module, folder: Path) -> None:
+    owner = Asked(layer.train())
+    with (
+        use_owner(owner),
+        pytest.raises(AttackError, match=r"call its \.eval\(\) in query"),
+    ):
+        Auditor(load_run(folder)).attack(shadows=0, is_logged=False)
+    owner.layer.eval()
+    with use_owner(owner):
+        Auditor(load_run(folder)).attack(shadows=0, is_logged=False)
+
+
+class TrainsIt(Asked):
+    """Its clients put the model into training mode, and leave it there."""
+
+    def local_update(self, *arguments: Any) -> Any:
+        self.layer.train()
+        return super().local_update(*arguments)
+
+
+def test_a_model_that_shadow_training_left_in_training_mode_is_refused(
+    folder: Path,
+) -> None:
+    owner = TrainsIt(nn.Dropout(0.1).eval())
+    with use_owner(owner):
+        Auditor(load_run(folder)).attack(shadows=0, is_logged=False)
+        with pytest.raises(AttackError, match="answers the same question differently"):
+            Auditor(load_run(folder)).attack(clients=1, shadows=5, is_logged=False)
+
+
+def test_a_run_asks_its_models_again_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many attacks are made of it: an owner's models may be slow."""
+    checked: list[int] = []
+
+    def counted(ask: Any, positions: np.ndarray, answer: Any) -> str:
+        before = owner.asked
+        found = why_not_repeatable(ask, positions, answer)
+        checked.append(owner.asked - before)
+        return found
+
+    monkeypatch.setattr(recorded_trainer, "why_not_repeatable", counted)
+    owner = Asked(nn.Identity())
+    with use_owner(owner):
+        run = load_run(folder)
+        for _ in range(2):
+            Auditor(run).attack(shadows=0, is_logged=False)
+    assert checked == [2]
+
+
+def test_rounding_is_no_training_mode(rng: np.random.Generator) -> None:
+    """In several kinds of arithmetic; half precision rounds otherwise in another batch."""
+    weight, records = (torch.from_numpy(rng.normal(size=(64, n))) for n in (10, 256))
+    rows = np.arange(255)
+    for kind in (torch.float64, torch.float32, torch.bfloat16):
+
+        def ask(asked: np.ndarray, kind: torch.dtype = kind) -> Tensor:
+            answer = records.T[asked].to(kind) @ weight.to(kind)
+            is_moved = kind == torch.bfloat16 and len(asked) < 255
+            return answer * (1 + 2**-7 * is_moved)
+
+        assert why_not_repeatable(ask, rows, ask(rows)) == ""
+
+
+def test_answers_that_all_are_one_or_of_other_lengths_are_repeatable() -> None:
+    def constant(rows: np.ndarray) -> Tensor:
+        return torch.full((len(rows), 3), -torch.inf)
+
+    def padded(rows: np.ndarray) -> tuple[Tensor, Tensor]:
+        shape = (len(rows), len(rows))  # as long as the longest of a batch
+        return torch.ones(*shape, 5), torch.ones(shape)
+
+    rows = np.arange(20)
+    for ask in (constant, padded):
+        assert why_not_repeatable(ask, rows, ask(rows)) == ""
+
+
+def test_a_network_whose_hidden_layer_drops_one_in_a_hundred_is_noticed() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Linear(8, 256), nn.ReLU(), nn.Dropout(0.01), nn.Linear(256, 4)
+    )
+    records = torch.randn(64, 8)
+
+    def ask(rows: np.ndarray) -> Tensor:
+        with torch.no_grad():
+            answer: Tensor = functional_call(net, {}, (records[rows],))
+        return answer
+
+    rows = np.arange(64)
+    assert "differently" in why_not_repeatable(ask, rows, ask(rows))
+    net.eval()
+    assert why_not_repeatable(ask, rows, ask(rows)) == ""

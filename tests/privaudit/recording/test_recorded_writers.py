@@ -13,11 +13,11 @@ from privaudit.auditing.auditor import Auditor
 from privaudit.core.errors import AttackError
 from privaudit.core.tensors import Tensors
 from privaudit.datasets.split import PUBLIC, TEST
-from privaudit.federated.runs.ledger import Coin, Ledger
-from privaudit.federated.runs.runs import Run
 from privaudit.recording.owner import use_owner
 from privaudit.recording.recorder import Recorder
 from privaudit.report.page import render_report
+from privaudit.runs.ledger import Coin, Ledger
+from privaudit.runs.run import Run
 
 VOCABULARY, QUESTION, ANSWER = 40, 3, 5
 OWNER = np.array([0] * 24 + [1] * 24 + [PUBLIC] * 20 + [TEST] * 10)

@@ -1,25 +1,41 @@
 import base64
 import hashlib
+import io
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from html import unescape
 from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
 
 import pytest
+from markupsafe import Markup
 from rich.console import Console
 
 from privaudit.auditing.audit import Audit
 from privaudit.core.errors import ConfigError, StorageError
+from privaudit.report import page as page_module
 from privaudit.report import wording
 from privaudit.report.columns import columns
-from privaudit.report.galleries.pictures import SHOWN
+from privaudit.report.exposed_records import SHOWN
 from privaudit.report.page import render_report, write_report
-from privaudit.report.report_data import ReportData
+from privaudit.report.report_data import Findings, ReportData
+from privaudit.report.tables.parts import (
+    one_run_sentences,
+    round_sentences,
+    source_sentences,
+)
 from privaudit.report.tables.table import print_table
 from privaudit.report.wording import TableCell
-from tests.privaudit.made_audits import FIRST_RECORD, make_audit
+from privaudit.statistics.verdict import judge_leak
+from tests.privaudit.made_audits import (
+    FIRST_RECORD,
+    make_audit,
+    make_claimed,
+    make_watched,
+    make_writer,
+)
 
 VOID = {"meta", "br", "img", "link", "input", "hr"}
 
@@ -274,3 +290,173 @@ def printed(audit: Audit) -> str:
     print_table([audit], console)
     assert isinstance(console.file, StringIO)
     return console.file.getvalue()
+
+
+def words(html: str) -> str:
+    """Return the text of a page, without the signs that are escaped."""
+    apart = r"<style>.*?</style>|<script>.*?</script>|<svg.*?</svg>"
+    html = re.sub(r"</?a\b[^>]*>", "", html)
+    text = re.sub(f"{apart}|<[^>]*>", " ", html, flags=re.DOTALL)
+    return " ".join(unescape(text).split())
+
+
+def printed_words(audit: Audit) -> str:
+    buffer = io.StringIO()
+    print_table([audit], Console(file=buffer, width=100))
+    return " ".join(buffer.getvalue().split())
+
+
+def quiet_but_for_lira() -> Audit:
+    audit = make_audit(shift=0.0, seed=2, candidates=700)
+    loud = make_audit(shift=1.0, candidates=700).headline
+    audit = replace(
+        audit, results={**audit.results, "lira": replace(loud, attack="lira")}
+    )
+    assert judge_leak(audit.auroc).kind == "no evidence"
+    return audit
+
+
+def test_no_leak_found_is_not_all_that_is_said_where_another_attack_shows_one() -> None:
+    audit = quiet_but_for_lira()
+    sentence = Findings(audit).others
+    assert sentence.startswith("strongest of the 2 other attacks, lira 0.")
+    assert f"promptfl: {sentence}" in printed_words(audit)
+    page = words(render_report([audit]))
+    assert "▲ Another attack shows a leak ∅ No promise made" in page
+    assert sentence[1:] in page
+    assert page.index(sentence[1:]) < page.index("Figures")
+    assert "picked as the strongest" in page
+
+
+def test_the_summary_of_several_runs_counts_them_too() -> None:
+    quiet = quiet_but_for_lira()
+    page = words(render_report([quiet, make_audit("coop", shift=1.0)]))
+    assert (
+        "Of 2 runs, 1 leak, no leak found in 1. In 1 of the others, another attack "
+        "shows a leak." in page
+    )
+
+
+def test_where_no_other_attack_shows_a_leak_none_is_mentioned() -> None:
+    audit = make_audit(shift=0.0, seed=2)
+    assert Findings(audit).others == ""
+    assert "other attack" not in printed_words(audit)
+    assert "Another attack shows" not in render_report([audit])
+
+
+def test_rounds_and_sources_stand_on_the_page_and_in_the_terminal() -> None:
+    audit = make_watched()
+    html = render_report([audit])
+    for sentence in (*round_sentences(audit), *source_sentences(audit)):
+        assert sentence in printed_words(audit)
+        assert sentence[1:] in words(html)
+    assert 'aria-label="AUROC by round with intervals. promptfl' in html
+    assert "Leakage by round, source inference" in html
+
+
+def test_a_claim_is_judged_on_the_page_and_in_the_terminal() -> None:
+    audit = make_claimed(2.0, claimed=0.4)
+    html = render_report([audit])
+    verdict, canaries = one_run_sentences(audit)
+    assert f"dp-fpl: {verdict}" in printed_words(audit)
+    assert verdict in words(html)
+    assert canaries in words(html)
+    assert "✕ Promise refuted" in words(html)
+    assert "Lower bounds on ε from one run" in html
+    assert html.index("Epsilon from one run") < html.index("Utility against leakage")
+
+
+def test_the_summary_counts_claims() -> None:
+    page = words(render_report([make_claimed(2.0, claimed=0.4), make_claimed(seed=3)]))
+    assert "Claims on ε: 1 REFUTED, 1 UNDERPOWERED." in page
+
+
+def test_pages_without_such_questions_have_no_such_parts() -> None:
+    html = render_report([make_audit()])
+    for part in ("Lower bound on ε", "By round.", "Lower bounds on ε", "ε claim:"):
+        assert part not in html
+
+
+@pytest.fixture(scope="module")
+def writers() -> list[Audit]:
+    return [
+        make_writer(closeness=False),
+        make_writer("fedrand", seed=5, traffic=(1_000_000, 2_000_000)),
+    ]
+
+
+@pytest.fixture(scope="module")
+def writers_html(writers: list[Audit]) -> str:
+    return render_report(writers)
+
+
+def test_accuracy_is_nowhere_said_of_models_that_write(writers_html: str) -> None:
+    text = Page(writers_html).words
+    assert "ccuracy" not in text
+    assert "ROUGE-L, own classes" in text
+    assert "Gain over untrained" in text
+    assert "own-class ROUGE-L, last measured round" in text
+
+
+def test_the_grid_has_a_server_and_a_client_row_for_each_run(writers_html: str) -> None:
+    page = Page(writers_html)
+    assert "Server and clients" in page.words
+    section = writers_html[writers_html.index("<h2>Server and clients") :]
+    section = section[: section.index("</section>")]
+    assert section.count("<td>server</td>") == 2 * 4
+    assert section.count("<td>clients</td>") == 2 * 4
+    assert section.index("order 2") < section.index("<details>")
+    assert section.index("<details>") < section.index("order ½")
+
+
+def test_the_list_of_attacks_leaves_the_grid_out_and_says_so(writers_html: str) -> None:
+    start = writers_html.rindex(
+        "<details", 0, writers_html.index("All attacks</summary>")
+    )
+    rows = writers_html[start : writers_html.index("<h3>Quality of")]
+    assert re.findall(r"<td><code>([^<]*)</code>", rows) == ["max-renyi", "min-k"] * 2
+    assert "not about the best cell of the grid" in Page(rows).words
+
+
+def test_bytes_of_a_round_stand_beside_each_other(writers_html: str) -> None:
+    text = Page(writers_html).words
+    assert "lora-fedavg2 MB2 MB4 MB" in text
+    assert "fedrand1 MB2 MB3 MB-25.0 %" in text
+
+
+def test_rebuilt_adapters_are_compared_by_all_their_weights(writers_html: str) -> None:
+    text = Page(writers_html).words
+    assert "Cosine similarity of the changes of all weights" in text
+    assert "Staleness of the oldest part, in rounds" in text
+    assert "Reconstruction quality." in text
+    assert "private parts" not in text
+
+
+def test_classifiers_and_writers_share_a_page(writers: list[Audit]) -> None:
+    """Odd, but no reason to fail, or to call one what the other is."""
+    text = Page(render_report([make_audit(), *writers])).words
+    assert "Accuracy or ROUGE-L, own classes" in text
+    assert "private parts, or changes of all weights" in text
+
+
+def test_ids_are_unique_and_the_same_audits_give_the_same_bytes(
+    writers: list[Audit], writers_html: str
+) -> None:
+    ids = [value for name, value in Page(writers_html).attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+    assert render_report(writers) == writers_html
+    assert writers_html.count("<svg role") == 7
+
+
+def test_captions_are_shown_on_request_alone(
+    writers: list[Audit], writers_html: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "least exposed" not in writers_html
+    monkeypatch.setattr(
+        page_module, "exposed_captions", lambda audit: Markup("<p>a caption</p>")
+    )
+    shown = render_report(writers, show_records=True)
+    text = Page(shown).words
+    assert text.count("a caption") == 2
+    assert "It contains images and captions of training records" in text
+    assert text.index("The most and the least exposed records") < text.index("Glossary")

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from privaudit.core import formatting
-from privaudit.federated.transcripts.threat_models import THREATS
+from privaudit.federation.threat_models import THREATS
 from privaudit.report import wording
 from privaudit.report.report_data import ReportData
 from privaudit.statistics.estimate import Estimate, unresolved

@@ -9,15 +9,19 @@ from scipy.special import ndtr, ndtri
 
 from privaudit import Auditor
 from privaudit.auditing.attack_result import ClientScores, evaluate_scores
-from privaudit.auditing.storage.load import read_audit
-from privaudit.auditing.storage.restore import restore_audit
-from privaudit.auditing.storage.save import save_audit
-from privaudit.federated.runs.folder.run_names import load_run
+from privaudit.auditing.stored_audit import read_audit, restore_audit, save_audit
+from privaudit.runs.run import load_run
 from privaudit.statistics.comparisons import paired_accuracy_difference, paired_auroc_at
-from privaudit.statistics.delong import Placements, delong_components
-from privaudit.statistics.guesses import class_averaged_success, success_rate
-from privaudit.statistics.intervals import effective_count
-from privaudit.statistics.roc import auroc, pooled_auroc, tpr_at_fpr
+from privaudit.statistics.estimate import effective_count
+from privaudit.statistics.roc import (
+    Placements,
+    auroc,
+    class_averaged_success,
+    delong_components,
+    pooled_auroc,
+    success_rate,
+    tpr_at_fpr,
+)
 from privaudit_tools.selftest.bootstrap import bootstrap_auroc
 
 CORRELATIONS = (0.2, 0.5, 0.9)

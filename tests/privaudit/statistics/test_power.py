@@ -8,16 +8,15 @@ from scipy.stats import norm
 
 from privaudit.core.errors import ConfigError
 from privaudit.statistics.comparisons import pooled_paired_auroc_difference
-from privaudit.statistics.delong import delong_components
 from privaudit.statistics.estimate import Estimate
-from privaudit.statistics.power import (
+from privaudit.statistics.roc import auroc, delong_components
+from privaudit.statistics.verdict import (
     AurocDesign,
     DifferenceDesign,
     auroc_variance,
     enough_to_exclude,
     required_n,
 )
-from privaudit.statistics.roc import auroc
 
 REPEATS = 400
 ERROR = 3 * math.sqrt(0.8 * 0.2 / REPEATS)

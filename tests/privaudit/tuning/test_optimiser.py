@@ -10,10 +10,10 @@ from torch import Tensor
 from privaudit import train
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked
-from privaudit.federated.batches import Batch, Batches, epochs_of_batches
-from privaudit.federated.local_training import OPTIMIZER
-from privaudit.federated.runs.config import make_config
-from privaudit.federated.trainer import TRAINERS, Cohort, Records, Round, Task
+from privaudit.federation.batches import Batch, Batches, epochs_of_batches
+from privaudit.federation.rounds import OPTIMIZER
+from privaudit.federation.trainer import TRAINERS, Cohort, Records, Round, Task
+from privaudit.runs.config import make_config
 from privaudit.trainers.dp_fpl import DPFPL
 from privaudit.trainers.dp_promptfl import DPPromptFL
 from privaudit.trainers.promptfl import PromptFL

@@ -10,13 +10,18 @@ from jsonschema import Draft202012Validator
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from privaudit.core.devices import chosen_device, use_device
+from privaudit.core.devices import (
+    chosen,
+    chosen_device,
+    use_checkpointing,
+    use_device,
+    use_memory,
+)
 from privaudit.core.errors import ConfigError
-from privaudit.core.memory import chosen, use_checkpointing, use_memory
-from privaudit.execution.computing import computing_as, computing_here
-from privaudit.federated.runs.runs import Run
-from privaudit.federated.runs.training import train
+from privaudit.execution.jobs import computing_as, computing_here
 from privaudit.models.remote_code import remote_code_is_trusted, trust_remote_code
+from privaudit.runs.run import Run
+from privaudit.runs.training import train
 from privaudit_tools.costs.costs import measure_costs
 from privaudit_tools.costs.local_costs import measure_round
 from tests.conftest import Cli, common_cache

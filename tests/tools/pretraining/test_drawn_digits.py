@@ -6,7 +6,7 @@ import torch
 from privaudit.datasets.dataset import PixelImages
 from privaudit.datasets.images.digits import drawn_digits
 from privaudit.models.clip.word_tokenizer import vocabulary_of
-from privaudit.models.tiny_clip.tokenizer import TinyTokenizer
+from privaudit.models.tiny_clip.loading import TinyTokenizer
 from privaudit_tools.pretraining import captions, marks
 from privaudit_tools.pretraining.drawn_digits import draw_digits
 

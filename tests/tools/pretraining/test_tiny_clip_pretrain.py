@@ -1,6 +1,6 @@
 import torch
 
-from privaudit.models.tiny_clip.architecture import build_model
+from privaudit.models.tiny_clip.loading import build_model
 from privaudit_tools.pretraining.tiny_clip import contrastive_loss
 from privaudit_tools.pretraining.tiny_clip_validation import zero_shot_accuracy
 

@@ -5,10 +5,22 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from privaudit.datasets.scenes.distributions import ORDINARY, draw_scene
-from privaudit.datasets.scenes.parts import COLOURS, SHAPES, Group, Scene
-from privaudit.models.tiny_llava.architecture import HIDDEN, TOKENS, Model, build_model
-from privaudit.models.tiny_llava.tokenizer import SAY, LlavaTokenizer
+from privaudit.datasets.scenes.parts import (
+    COLOURS,
+    ORDINARY,
+    SHAPES,
+    Group,
+    Scene,
+    draw_scene,
+)
+from privaudit.models.tiny_llava.loading import (
+    HIDDEN,
+    SAY,
+    TOKENS,
+    LlavaTokenizer,
+    Model,
+    build_model,
+)
 from privaudit_tools.pretraining.lessons import (
     Said,
     answer_logits,

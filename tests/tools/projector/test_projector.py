@@ -11,11 +11,10 @@ from privaudit.core.devices import use_device
 from privaudit.core.errors import ConfigError, MissingFileError, TrainingError
 from privaudit.core.storage import read_tensors
 from privaudit.datasets.dataset import Dataset, FeatureBank, PixelImages
-from privaudit.datasets.dialogues import ANSWER, PICTURE, Dialogue
-from privaudit.federated.query import questions
+from privaudit.datasets.records import ANSWER, PICTURE, Dialogue
+from privaudit.federation.query import questions
 from privaudit.models.feature_cache import cached_tokens
 from privaudit.models.interfaces import Tuning
-from privaudit.models.language.bare_language import load_language
 from privaudit.models.language.dialogue_tokens import DialogueTokens
 from privaudit.models.language.projector_folder import (
     WEIGHTS,
@@ -23,6 +22,7 @@ from privaudit.models.language.projector_folder import (
     ProjectorSettings,
 )
 from privaudit.models.language.stacked_language import StackedLanguageModel
+from privaudit.models.transformers.text_writer import load_language
 from privaudit_tools.projector.making import captioner_on, make_captioner
 from privaudit_tools.projector.projector import caption_loss, learn_projector
 from privaudit_tools.surrogate_clip.public_split import drawn_records

@@ -11,15 +11,7 @@ import numpy as np
 import pytest
 
 from privaudit.cli import main as cli
-from privaudit.statistics import (
-    change,
-    comparisons,
-    curve,
-    delong,
-    estimate,
-    intervals,
-    roc,
-)
+from privaudit.statistics import comparisons, estimate, roc
 from privaudit.statistics import verdict as verdicts
 from privaudit.statistics.epsilon.one_run import OneRunGuesses
 from privaudit.statistics.estimate import Estimate
@@ -58,21 +50,21 @@ def narrowed(
 
 
 def narrow_auroc(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(roc, "auroc_interval", narrowed(delong.auroc_interval, 0.5))
+    patch.setattr(roc, "auroc_interval", narrowed(roc.auroc_interval, 0.5))
 
 
 def widen_auroc(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(roc, "auroc_interval", narrowed(delong.auroc_interval, 1.5))
+    patch.setattr(roc, "auroc_interval", narrowed(roc.auroc_interval, 1.5))
 
 
 def trust_delong_alone(patch: pytest.MonkeyPatch) -> None:
     """Take a class that ties for one that does not vary."""
 
-    def alone(self: delong.AurocVariance, value: float, _: Any) -> tuple[float, float]:
+    def alone(self: roc.AurocVariance, value: float, _: Any) -> tuple[float, float]:
         error = max(self.delong, 1e-12) ** 0.5 / (value * (1 - value))
         return error, error
 
-    patch.setattr(delong.AurocVariance, "logit_errors", alone)
+    patch.setattr(roc.AurocVariance, "logit_errors", alone)
 
 
 def narrow_student(patch: pytest.MonkeyPatch) -> None:
@@ -88,12 +80,12 @@ def narrow_student(patch: pytest.MonkeyPatch) -> None:
 
 def fix_the_threshold(patch: pytest.MonkeyPatch) -> None:
     """Take the threshold as given: the error that Clopper-Pearson alone makes."""
-    thresholds = curve._thresholds
+    thresholds = roc._thresholds
 
     def given(*asked: Any) -> tuple[float, float, float]:
         return (thresholds(*asked)[0],) * 3
 
-    patch.setattr(curve, "_thresholds", given)
+    patch.setattr(roc, "_thresholds", given)
 
 
 def forget_holm(patch: pytest.MonkeyPatch) -> None:
@@ -114,12 +106,12 @@ def judge_one_sided(patch: pytest.MonkeyPatch) -> None:
 def forget_the_margin(patch: pytest.MonkeyPatch) -> None:
     """Call whatever differs from 0 an increase."""
     patch.setattr(
-        change, "_kind", lambda e, *_: "increase" if e.low > 0 else "underpowered"
+        comparisons, "_kind", lambda e, *_: "increase" if e.low > 0 else "underpowered"
     )
 
 
 def narrow_clopper_pearson(patch: pytest.MonkeyPatch) -> None:
-    exact = intervals.clopper_pearson
+    exact = estimate.clopper_pearson
 
     def half(successes: Any, trials: int, confidence: float) -> Any:
         ends = exact(successes, trials, confidence)

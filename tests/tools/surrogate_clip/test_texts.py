@@ -3,12 +3,12 @@ import torch
 from torch import Tensor
 
 from privaudit.models.clip.text_tower import text_tower
-from privaudit.models.surrogate_clip.architecture import (
+from privaudit.models.surrogate_clip.storage import (
     BankShape,
     SurrogateShape,
+    TextSettings,
     build_model,
 )
-from privaudit.models.surrogate_clip.storage import TextSettings
 from privaudit_tools.surrogate_clip.texts import (
     TEMPLATES,
     TrainingTexts,

@@ -20,15 +20,13 @@ from privaudit.datasets.dataset import (
 )
 from privaudit.datasets.dataset import PixelImages as Pixels
 from privaudit.models.feature_cache import cached_features, cached_tokens
-from privaudit.models.surrogate_clip.architecture import (
-    BankShape,
-    ResNetShape,
-    SurrogateShape,
-    build_model,
-)
 from privaudit.models.surrogate_clip.storage import (
     FILE,
+    BankShape,
+    ResNetShape,
     SurrogateSettings,
+    SurrogateShape,
+    build_model,
 )
 from privaudit_tools.surrogate_clip import making as command
 from privaudit_tools.surrogate_clip.making import make_surrogate, public_part

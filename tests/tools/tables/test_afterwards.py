@@ -7,7 +7,7 @@ import pytest
 from privaudit import Auditor
 from privaudit.auditing.parts.server_model import SERVER_MODEL
 from privaudit.core.errors import ConfigError, UnknownNameError
-from privaudit.federated.runs.runs import Run
+from privaudit.runs.run import Run
 from privaudit_tools.tables import afterwards
 from privaudit_tools.tables.afterwards import (
     Afterwards,
@@ -19,7 +19,7 @@ from privaudit_tools.tables.parts import Elsewhere
 from privaudit_tools.tables.plan import TablePlan
 from privaudit_tools.tables.schedule import schedule
 from privaudit_tools.tables.table import make_table
-from tests.owner_changes import sign_again
+from tests.altered_runs import sign_again
 
 LOSS = "client loss-threshold"
 ASKED = Afterwards((LOSS,), "server-reconstruct")

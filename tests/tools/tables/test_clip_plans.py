@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from privaudit.datasets.chosen_classes import KNOWN_CLASSES
+from privaudit.datasets.sources import KNOWN_CLASSES
 from privaudit_tools.tables.backbones import ran_on
 from privaudit_tools.tables.overrides import overridden
 from privaudit_tools.tables.pieces import Piece

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from privaudit.federated.runs.config import build_trainer
-from privaudit.federated.trainer import Task
+from privaudit.federation.trainer import Task
+from privaudit.runs.config import build_trainer
 from privaudit_tools.tables.metrics import attack_of
 from privaudit_tools.tables.parts import Column
 from privaudit_tools.tables.pieces import PROVED, read_records

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privaudit.evaluation import sweep_runs
-from privaudit.execution.computing import use_threads
-from privaudit.federated.runs.folder.run_names import load_run
+from privaudit.execution.jobs import use_threads
+from privaudit.runs.run import load_run
 from privaudit_tools.tables.outcomes import perform, read_metric
 from privaudit_tools.tables.plan import TablePlan
 from privaudit_tools.tables.schedule import PlannedRun, schedule

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from privaudit.core.errors import ConfigError
-from privaudit.core.provenance import Provenance
+from privaudit.core.portable_bits import Provenance
 from privaudit_tools.tables import table as module
 from privaudit_tools.tables.outcomes import TableOutcome
 from privaudit_tools.tables.pieces import Piece, read_records, stored_outcomes

@@ -12,7 +12,7 @@ from privaudit.core.errors import (
     MissingFileError,
     UnknownNameError,
 )
-from privaudit.federated.runs.config import make_config
+from privaudit.runs.config import make_config
 from privaudit_tools.tables.plan import TablePlan
 from privaudit_tools.tables.schedule import require_data, schedule
 

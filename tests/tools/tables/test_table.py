@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from privaudit.core.errors import ConfigError
-from privaudit.execution.local import HERE, Local
-from privaudit.federated.runs.folder.run_names import runs_folder
+from privaudit.execution.executors import HERE, Local
+from privaudit.runs.run import runs_folder
 from privaudit_tools.tables import table as module
 from privaudit_tools.tables.outcomes import TableOutcome
 from privaudit_tools.tables.plan import TablePlan

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr, ndtri
 
-from privaudit.statistics.guesses import success_rate
-from privaudit.statistics.roc import auroc, tpr_at_fpr
+from privaudit.statistics.roc import auroc, success_rate, tpr_at_fpr
 from tests.privaudit.statistics.test_clusters import CORRELATIONS, draws
 
 TRIALS = 2000

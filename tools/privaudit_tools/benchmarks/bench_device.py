@@ -16,20 +16,24 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from privaudit.core.devices import CPU, device_name, find_device, use_device
-from privaudit.core.memory import free_memory, use_checkpointing
+from privaudit.core.devices import (
+    CPU,
+    device_name,
+    find_device,
+    free_memory,
+    use_checkpointing,
+    use_device,
+)
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import stack
-from privaudit.federated.federation import Federation, run_round
-from privaudit.federated.local_training import Stacking
-from privaudit.federated.on_device import on_device
-from privaudit.federated.trainer import Cohort, Task, Trainer
-from privaudit.federated.trainer_abilities import start_client
+from privaudit.federation.on_device import on_device
+from privaudit.federation.rounds import Federation, Stacking, run_round
+from privaudit.federation.trainer import Cohort, Task, Trainer, start_client
 from privaudit.models.clip.promptable_clip import PromptableCLIP
 from privaudit.models.hugging_face import import_transformers
 from privaudit.models.interfaces import Precision
 from privaudit.models.language.stacked_language import StackedLanguageModel
-from privaudit.models.token_statistics import token_statistics
+from privaudit.models.token_table import token_statistics
 from privaudit_tools.benchmarks import bench_token_statistics
 from privaudit_tools.benchmarks.bench_trainers import BATCH, CLIENTS, Bench, trainer_of
 from privaudit_tools.benchmarks.measuring import (

@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 from privaudit.evaluation.tradeoff.sweep import sweep
+from privaudit.execution.executors import HERE, Local, OnRay
 from privaudit.execution.jobs import Executor, Job, results_of
-from privaudit.execution.local import HERE, Local
-from privaudit.execution.on_ray import OnRay
 from privaudit_tools.benchmarks.measuring import machine
 from tests.privaudit.execution.some_jobs import square
 

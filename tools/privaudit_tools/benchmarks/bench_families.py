@@ -17,14 +17,13 @@ import torch
 from privaudit import Auditor, train
 from privaudit.auditing.scenario import find_scenario
 from privaudit.datasets.dataset import DATASETS
-from privaudit.datasets.dialogues import PADDING, PICTURE
+from privaudit.datasets.records import PADDING, PICTURE
 from privaudit.models.registry import load_frozen
 from privaudit.models.vision_language.vlm import VisionLanguageModel
 from tests.privaudit.models.vision_language.test_vlm_rounds import TINY
 from tests.small_records import ragged_data
 from tests.small_transformers import draw, pair_shapes, some_lora
-from tests.small_vlms import FAMILIES, save_vlm, without_frames
-from tests.vlm_oracle import logits_of_peft
+from tests.small_vlms import FAMILIES, logits_of_peft, save_vlm, without_frames
 
 TRAINERS = ("fedrand", "lora-fedavg")
 ALL_LAYERS: dict[str, Any] = {**TINY, "targets": "all-linear"}

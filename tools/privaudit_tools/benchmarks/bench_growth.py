@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from privaudit.federated.trainer import TRAINERS
+from privaudit.federation.trainer import TRAINERS
 from privaudit_tools.benchmarks.measuring import machine, spread
 from privaudit_tools.benchmarks.one_round import Asked, Measured
 from tests.places import ROOT

@@ -16,7 +16,7 @@ from privaudit.auditing.attack_result import ClientScores, evaluate_scores
 from privaudit.auditing.scenario import Scenario, find_scenario
 from privaudit.statistics.estimate import mean_with_t
 from tests.other_coins import result_under_other_coins
-from tests.privaudit.statistics.test_shadow_error import Draw, estimated, truth
+from tests.privaudit.statistics.test_shadow_comparison import Draw, estimated, truth
 
 TRAINERS: Mapping[str, dict[str, object]] = {
     "promptfl": {},

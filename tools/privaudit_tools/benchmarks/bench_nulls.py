@@ -14,8 +14,8 @@ from torch.nn.functional import normalize
 
 from privaudit.auditing.attack import ATTACKS
 from privaudit.auditing.parts.panoramia import compared, odds_bound
-from privaudit.federated.runs.ledger import CoinUnits
-from privaudit.federated.trainer import Records, Task
+from privaudit.federation.trainer import Records, Task
+from privaudit.runs.ledger import CoinUnits
 from privaudit.statistics.comparisons import pooled_paired_auroc_difference
 from privaudit.statistics.roc import auroc
 from privaudit.trainers.promptfl import PromptFL

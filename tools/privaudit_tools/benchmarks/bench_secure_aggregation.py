@@ -20,31 +20,35 @@ from Crypto.Protocol.SecretSharing import Shamir
 from numpy.typing import NDArray
 
 from privaudit.core.seeds import Seeds
-from privaudit.privacy.secure_aggregation.client import Client, Held
-from privaudit.privacy.secure_aggregation.fixed_point import FixedPoint
-from privaudit.privacy.secure_aggregation.graph import (
-    Assumptions,
-    MaskingGraph,
-    sparsest,
-)
-from privaudit.privacy.secure_aggregation.identities import Identity, Roster
-from privaudit.privacy.secure_aggregation.masks import self_mask
 from privaudit.privacy.secure_aggregation.packets import (
     MASKED,
     SERVER,
     Arrays,
+    Assumptions,
+    Identity,
+    MaskingGraph,
+    Roster,
     Wire,
+    sparsest,
 )
-from privaudit.privacy.secure_aggregation.primitives import SEED, unseal
+from privaudit.privacy.secure_aggregation.primitives import (
+    SEED,
+    FixedPoint,
+    KeyedSecrets,
+    combine,
+    self_mask,
+    split,
+    unseal,
+)
 from privaudit.privacy.secure_aggregation.protocol import (
+    Client,
+    Held,
     ProtocolOutcome,
+    Server,
     _Run,
     aggregate,
     threshold_of,
 )
-from privaudit.privacy.secure_aggregation.randomness import KeyedSecrets
-from privaudit.privacy.secure_aggregation.server import Server
-from privaudit.privacy.secure_aggregation.sharing import combine, split
 from privaudit_tools.benchmarks.measuring import machine, spread, timed
 from tests.privaudit.privacy.secure_aggregation.bounds import error_of_sum
 

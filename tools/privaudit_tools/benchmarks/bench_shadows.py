@@ -17,13 +17,9 @@ import torch
 from privaudit import Auditor, train
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.scenario import find_scenario
-from privaudit.auditing.shadow_models.shadow_signals import (
-    ShadowSignals,
-    shadow_signals,
-)
-from privaudit.auditing.shadow_models.splits import ShadowSplit
+from privaudit.auditing.shadow_models import ShadowSignals, ShadowSplit, shadow_signals
 from privaudit.core.seeds import Seeds
-from privaudit.federated.trainer import Cohort, Round
+from privaudit.federation.trainer import Cohort, Round
 from privaudit.tuning.prompts.gradients import ContextGradients, poisson_batch
 from privaudit_tools.benchmarks.measuring import machine, spread, timed
 
@@ -46,9 +42,7 @@ def test_shadows_stacked_against_one_by_one(
     tables: dict[int, ShadowSignals] = {}
 
     def tabled(at_once: int) -> ShadowSignals:
-        monkeypatch.setattr(
-            "privaudit.auditing.shadow_models.training.REPLAY_CHUNK", at_once
-        )
+        monkeypatch.setattr("privaudit.auditing.shadow_models.REPLAY_CHUNK", at_once)
         (table,) = shadow_signals(replace(adversary), [target], SHADOWS, "candidates")
         return table
 

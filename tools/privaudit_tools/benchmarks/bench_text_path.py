@@ -14,10 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from privaudit.models.clip.plain_text import plain_prompt_features
-from privaudit.models.clip.prompt_tokens import prompt_tokens
 from privaudit.models.clip.promptable_clip import ClassPrompts
-from privaudit.models.clip.torchvision_shim import import_open_clip
+from privaudit.models.clip.text_tower import plain_prompt_features, prompt_tokens
+from privaudit.models.hugging_face import import_open_clip
 from privaudit_tools.benchmarks.measuring import CLASS_NAMES, CONTEXT_TOKENS, spread
 
 PLAIN_PASSES = 2

@@ -17,11 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from privaudit.models.token_statistics import (
-    ALPHAS,
-    TokenStatistics,
-    token_statistics,
-)
+from privaudit.models.token_table import ALPHAS, TokenStatistics, token_statistics
 from privaudit_tools.benchmarks.measuring import Timed, machine, spread, timed
 
 TOKENS, VOCABULARY = 576, 32_000
@@ -32,7 +28,7 @@ CLAMP = 1e-10
 MEMORY = """
 from pathlib import Path
 import torch
-from privaudit.models.token_statistics import token_statistics
+from privaudit.models.token_table import token_statistics
 torch.set_num_threads(1)
 def largest():
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -26,7 +26,7 @@ from torch import Tensor
 from privaudit import Auditor, train
 from privaudit.auditing.scenario import find_scenario
 from privaudit.datasets.dataset import DATASETS, Dataset
-from privaudit.datasets.dialogues import Dialogue
+from privaudit.datasets.records import Dialogue
 from privaudit.models.hugging_face import import_transformers
 from privaudit.models.registry import load_frozen
 from privaudit_tools.benchmarks.measuring import machine

@@ -23,12 +23,12 @@ from torch.nn.functional import normalize
 
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors, stack, unstack
-from privaudit.datasets.picture_tokens import PictureTokens
-from privaudit.federated.federation import Federation, run_round
-from privaudit.federated.runs.config import build_trainer, parameters_of
-from privaudit.federated.trainer import TRAINERS, Cohort, Records, Task, Trainer
+from privaudit.datasets.records import PictureTokens
+from privaudit.federation.rounds import Federation, run_round
+from privaudit.federation.trainer import TRAINERS, Cohort, Records, Task, Trainer
 from privaudit.models.clip.promptable_clip import PromptableCLIP
 from privaudit.models.interfaces import Classifier
+from privaudit.runs.config import build_trainer, parameters_of
 from privaudit_tools.benchmarks.measuring import (
     CLASS_NAMES,
     CONTEXT_TOKENS,

@@ -11,9 +11,8 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from privaudit.federated.transcripts.folder import TranscriptFolder
-from privaudit.federated.transcripts.threat_models import View, server
-from privaudit.federated.transcripts.transcript import SERVER, ChainEnd, Message
+from privaudit.federation.threat_models import View, server
+from privaudit.federation.transcript import SERVER, ChainEnd, Message, TranscriptFolder
 from privaudit_tools.benchmarks.measuring import machine, timed
 from tests.places import ROOT
 

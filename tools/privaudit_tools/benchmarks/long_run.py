@@ -19,9 +19,9 @@ from torch.nn.functional import one_hot
 from privaudit import Auditor, load_run, train
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.base_trainer import BaseTrainer
-from privaudit.federated.trainer import (
+from privaudit.federation.trainer import (
     TRAINERS,
+    BaseTrainer,
     Cohort,
     LocalResult,
     Records,
@@ -30,7 +30,7 @@ from privaudit.federated.trainer import (
     Signals,
     Task,
 )
-from privaudit.federated.weighted_mean import weighted_upload
+from privaudit.federation.uploads import weighted_upload
 
 NAME, NUMBERS = "large-uploads", 2**20  # of float32: 4 MiB each
 

@@ -22,8 +22,8 @@ import torch
 
 from privaudit import Auditor, train
 from privaudit.datasets.images.digits import NAMES
-from privaudit.federated.runs.config import make_config
-from privaudit.federated.runs.population import populate
+from privaudit.runs.config import make_config
+from privaudit.runs.population import populate
 
 TESTS = PUBLICS = 1_000
 SPREAD = 0.05  # of the noise that makes many embeddings of few digits

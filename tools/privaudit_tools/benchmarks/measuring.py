@@ -12,10 +12,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from privaudit.models.clip.plain_text import plain_prompt_features
-from privaudit.models.clip.prompt_tokens import PromptTokens, prompt_tokens
 from privaudit.models.clip.promptable_clip import PromptableCLIP
-from privaudit.models.clip.torchvision_shim import import_open_clip
+from privaudit.models.clip.text_tower import (
+    PromptTokens,
+    plain_prompt_features,
+    prompt_tokens,
+)
+from privaudit.models.hugging_face import import_open_clip
 
 CONTEXT_TOKENS, POSITIONS = 16, 77
 # Class names of CIFAR-100: 1 to 3 tokens each, as most data sets have.

@@ -18,10 +18,10 @@ import torch
 
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
-from privaudit.federated.federation import Federation, run_round
-from privaudit.federated.runs.config import make_config
-from privaudit.federated.runs.population import populate
-from privaudit.federated.trainer import Records, Task, Trainer
+from privaudit.federation.rounds import Federation, run_round
+from privaudit.federation.trainer import Records, Task, Trainer
+from privaudit.runs.config import make_config
+from privaudit.runs.population import populate
 from privaudit_tools.benchmarks.measuring import timed
 
 SHARDS = 100  # different ones; more clients than that share them

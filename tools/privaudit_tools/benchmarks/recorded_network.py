@@ -13,8 +13,8 @@ from torch.nn.functional import cross_entropy
 
 from privaudit.core.tensors import Tensors
 from privaudit.datasets.split import PUBLIC, TEST
-from privaudit.federated.runs.ledger import Coin, Ledger
 from privaudit.recording.recorder import Recorder
+from privaudit.runs.ledger import Coin, Ledger
 
 CLIENTS, CANDIDATES, REFERENCE, ROUNDS, STEPS, RATE = 4, 200, 400, 2, 30, 0.003
 

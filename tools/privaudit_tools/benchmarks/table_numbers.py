@@ -21,7 +21,7 @@ from statistics import fmean
 import torch
 
 from privaudit import load_run
-from privaudit.federated.runs.runs import Run
+from privaudit.runs.run import Run
 from privaudit.statistics.estimate import Estimate, mean_with_t
 from privaudit_tools.tables.pieces import read_records
 from privaudit_tools.tables.stored import StoredTable, read_stored

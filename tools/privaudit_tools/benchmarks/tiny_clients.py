@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from scipy.stats import norm
 
-from privaudit.federated.runs.repeated_rows import RepeatedRows
-from privaudit.federated.runs.utility import mean_accuracy
+from privaudit.runs.tasks import RepeatedRows
+from privaudit.runs.utility import mean_accuracy
 from privaudit.statistics.roc import pooled_auroc
 
 Groups = list[tuple[np.ndarray, np.ndarray]]

@@ -35,7 +35,7 @@ def costs(
     runs: options.RunsFolder = None,
 ) -> None:
     """Report communication, compute and memory per client, and fairness."""
-    from privaudit.federated.runs.folder.run_names import chosen_runs
+    from privaudit.runs.run import chosen_runs
     from privaudit_tools.costs.costs import measure_costs
 
     for one in chosen_runs(run, runs):

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from privaudit.cli import options, outputs
+from privaudit.cli import options
 
 app = typer.Typer(help="Train a model to audit with.", no_args_is_help=True)
 
 Dataset = Annotated[str, typer.Option(help="A name from `privaudit list datasets`.")]
-Weights = Annotated[Path, outputs.folder_option("Folder for weights and log.")]
+Weights = Annotated[Path, options.folder_option("Folder for weights and log.")]
 Seed = Annotated[int, typer.Option(min=0, max=options.MOST_SEED)]
 Minutes = Annotated[
     float | None, typer.Option(help="Training time, instead of --steps.")
@@ -69,7 +69,7 @@ def pretrain_tiny_llava(
 @app.command("surrogate-clip")
 def pretrain_surrogate_clip(
     dataset: Dataset,
-    out: Annotated[Path, outputs.folder_option("Folder for weights and description.")],
+    out: Annotated[Path, options.folder_option("Folder for weights and description.")],
     data: options.Data = None,
     split: Split = None,
     share: Annotated[
@@ -132,7 +132,7 @@ def pretrain_projector(
         ),
     ],
     dataset: Dataset,
-    out: Annotated[Path, outputs.folder_option("Folder for the captioner.")],
+    out: Annotated[Path, options.folder_option("Folder for the captioner.")],
     data: options.Data = None,
     split: Split = None,
     share: Annotated[

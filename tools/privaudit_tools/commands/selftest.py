@@ -29,7 +29,7 @@ def selftest(
     Exit code 1 if a check fails.
     """
     from privaudit.cli.progress import Phase, choose_view
-    from privaudit.execution.places import find_executor
+    from privaudit.execution.executors import find_executor
     from privaudit_tools.selftest.catalogue import CHECKS
     from privaudit_tools.selftest.check import run_checks
 

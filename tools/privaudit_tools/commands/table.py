@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from privaudit.cli import options, outputs
+from privaudit.cli import options
 from privaudit.cli.printing import show
 from privaudit.core.errors import ConfigError
 from privaudit.core.parameters import parse_pairs
@@ -15,7 +15,7 @@ PlanFile = Annotated[
     Path, typer.Argument(help="A TOML file: rows, columns, seeds, a paper's numbers.")
 ]
 TableFolder = Annotated[
-    Path | None, outputs.folder_option("Output folder. By default: RUNS/tables.")
+    Path | None, options.folder_option("Output folder. By default: RUNS/tables.")
 ]
 Check = Annotated[
     bool,
@@ -56,7 +56,7 @@ Matrix = Annotated[
 ]
 Into = Annotated[
     Path | None,
-    outputs.folder_option(
+    options.folder_option(
         "Folder of pages: --matrix writes itself into its published.md, and each "
         "stored table into the page that names it, or into a new one."
     ),
@@ -90,8 +90,8 @@ def table(
             f"{plan} is a folder, and a plan is a TOML file. Name one of its plans, or "
             "add --matrix, which reads a folder of them."
         )
-    from privaudit.execution.places import find_executor
-    from privaudit.federated.runs.folder.run_names import runs_folder
+    from privaudit.execution.executors import find_executor
+    from privaudit.runs.run import runs_folder
     from privaudit_tools.tables.overrides import overridden
     from privaudit_tools.tables.pieces import Piece
     from privaudit_tools.tables.plan import read_plan
@@ -169,7 +169,7 @@ def _say(line: str) -> None:
 
 
 Stored = Annotated[list[str], typer.Argument(help="A .json that `table` wrote.")]
-Picture = Annotated[Path, outputs.file_option("An .svg or .png file.")]
+Picture = Annotated[Path, options.file_option("An .svg or .png file.")]
 
 
 def table_figure(stored: Stored, out: Picture) -> None:

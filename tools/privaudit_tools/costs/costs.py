@@ -11,10 +11,10 @@ import numpy as np
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.parameters import to_plain
-from privaudit.execution.computing import computing_here
-from privaudit.federated.runs.runs import Run
-from privaudit.federated.runs.utility import measure_tests
-from privaudit.federated.transcripts.transcript import PUBLIC, UPLOAD_KINDS, bytes_sent
+from privaudit.execution.jobs import computing_here
+from privaudit.federation.transcript import PUBLIC, UPLOAD_KINDS, bytes_sent
+from privaudit.runs.run import Run
+from privaudit.runs.utility import measure_tests
 from privaudit_tools.costs.fairness import Fairness, fairness_of
 from privaudit_tools.costs.local_costs import LocalCosts
 

@@ -7,8 +7,7 @@ from jaxtyping import Float
 from scipy.optimize import brentq
 from scipy.special import ndtri
 
-from privaudit.statistics.estimate import Estimate
-from privaudit.statistics.intervals import inflation, weighted_means
+from privaudit.statistics.estimate import Estimate, inflation, weighted_means
 
 CONFIDENCE = 0.95
 DRAWS = 4000

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from privaudit.core.errors import ConfigError
-from privaudit.execution.computing import computing_as
-from privaudit.federated.federation import Federation, run_round
-from privaudit.federated.operations import count_operations
-from privaudit.federated.runs.folder.run_names import load_run
-from privaudit.federated.runs.runs import Run
+from privaudit.core.operations import count_operations
+from privaudit.execution.jobs import computing_as
+from privaudit.federation.rounds import Federation, run_round
+from privaudit.runs.run import Run, load_run
 
 KILOBYTES = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss
 

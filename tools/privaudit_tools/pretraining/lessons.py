@@ -15,12 +15,22 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from privaudit.datasets.scenes.captions import ORDINARY_STYLE, caption
 from privaudit.datasets.scenes.parts import Scene
-from privaudit.datasets.scenes.questions import ask, topics_of, with_choices
 from privaudit.datasets.scenes.records import WITH_LETTER
-from privaudit.models.tiny_llava.architecture import TOKENS, Llama
-from privaudit.models.tiny_llava.tokenizer import INSTRUCTIONS, SAY, LlavaTokenizer
+from privaudit.datasets.scenes.wording import (
+    ORDINARY_STYLE,
+    ask,
+    caption,
+    topics_of,
+    with_choices,
+)
+from privaudit.models.tiny_llava.loading import (
+    INSTRUCTIONS,
+    SAY,
+    TOKENS,
+    Llama,
+    LlavaTokenizer,
+)
 
 _PREFIX = 1 + TOKENS  # start token and picture
 _NOBODY = -1

@@ -25,10 +25,13 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from privaudit.models.tiny_clip.architecture import build_model, configuration
+from privaudit.models.tiny_clip.loading import (
+    TinyTokenizer,
+    build_model,
+    configuration,
+    preprocess_batch,
+)
 from privaudit.models.tiny_clip.network import SmallCLIP
-from privaudit.models.tiny_clip.preprocessing import preprocess_batch
-from privaudit.models.tiny_clip.tokenizer import TinyTokenizer
 from privaudit_tools.pretraining.captions import true_of, write_captions
 from privaudit_tools.pretraining.descent import bound_logit_scale, descend
 from privaudit_tools.pretraining.drawing import DrawingSettings, draw

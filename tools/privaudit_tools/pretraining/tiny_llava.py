@@ -29,19 +29,26 @@ from torch.nn.functional import (
 )
 
 from privaudit.core.seeds import FixedSeed
-from privaudit.datasets.scenes.distributions import ORDINARY, draw_scene
 from privaudit.datasets.scenes.drawing import draw_pictures
-from privaudit.datasets.scenes.parts import COLOURS, SHAPES, SIZES, TEXTURES, Scene
+from privaudit.datasets.scenes.parts import (
+    COLOURS,
+    ORDINARY,
+    SHAPES,
+    SIZES,
+    TEXTURES,
+    Scene,
+    draw_scene,
+)
 from privaudit.models.tiny_clip.loading import load
-from privaudit.models.tiny_llava.architecture import (
+from privaudit.models.tiny_llava.loading import (
     CHANNELS,
+    LlavaTokenizer,
     Model,
     PictureEncoder,
     build_model,
     configuration,
+    prepare,
 )
-from privaudit.models.tiny_llava.loading import prepare
-from privaudit.models.tiny_llava.tokenizer import LlavaTokenizer
 from privaudit_tools.pretraining.descent import (
     TRIAL_STEPS,
     descend,

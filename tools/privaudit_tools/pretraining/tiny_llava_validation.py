@@ -7,27 +7,22 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from privaudit.datasets.scenes.captions import DESCRIBE
-from privaudit.datasets.scenes.distributions import (
-    ORDINARY,
-    Distribution,
-    draw_scene,
-)
 from privaudit.datasets.scenes.drawing import draw_pictures
 from privaudit.datasets.scenes.parts import (
     COLOURS,
     NUMBERS,
+    ORDINARY,
     PLURALS,
     SHAPES,
     TEXTURES,
+    Distribution,
     Group,
     Scene,
+    draw_scene,
 )
-from privaudit.datasets.scenes.questions import TOPICS, topics_of
+from privaudit.datasets.scenes.wording import DESCRIBE, TOPICS, topics_of
 from privaudit.models.clip.word_tokenizer import pieces
-from privaudit.models.tiny_llava.architecture import Llama, Model
-from privaudit.models.tiny_llava.loading import prepare
-from privaudit.models.tiny_llava.tokenizer import LlavaTokenizer
+from privaudit.models.tiny_llava.loading import Llama, LlavaTokenizer, Model, prepare
 from privaudit_tools.pretraining.lessons import (
     Said,
     choice_question,

@@ -18,11 +18,10 @@ from privaudit.core.devices import CPU, chosen_device
 from privaudit.core.errors import ConfigError
 from privaudit.core.storage import make_private_folder, storage_errors, write_bytes
 from privaudit.datasets.dataset import Dataset, FeatureBank
-from privaudit.datasets.dialogues import TokenSequences
+from privaudit.datasets.records import TokenSequences
 from privaudit.datasets.sources import load_dataset
 from privaudit.models.frozen_model import weights_hash
 from privaudit.models.hugging_face import loading_errors
-from privaudit.models.language.bare_language import load_language
 from privaudit.models.language.dialogue_tokens import DialogueTokens
 from privaudit.models.language.projector_folder import (
     FILE,
@@ -35,6 +34,7 @@ from privaudit.models.language.projector_folder import (
     ProjectorSettings,
 )
 from privaudit.models.language.stacked_language import StackedLanguageModel
+from privaudit.models.transformers.text_writer import load_language
 from privaudit_tools.projector.projector import (
     Learned,
     caption_loss,
@@ -65,7 +65,7 @@ def make_captioner(
 
     Args:
         source: The language model, as
-            :func:`~privaudit.models.language.bare_language.load_language` takes it.
+            :func:`~privaudit.models.transformers.text_writer.load_language` takes it.
         dataset_name: From ``privaudit list datasets``: embeddings with captions.
         out: The captioner's folder.
         data: Where the data set lies; None looks in the usual places.

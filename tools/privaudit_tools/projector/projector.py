@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from privaudit.datasets.dialogues import ANSWER, TokenSequences
+from privaudit.datasets.records import ANSWER, TokenSequences
 from privaudit.models.interfaces import Tuning
 from privaudit.models.language.projector_folder import (
     Projector,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from privaudit.auditing.auditor import Auditor
-from privaudit.federated.runs.training import train
+from privaudit.runs.training import train
 from privaudit.statistics import roc
 from privaudit.statistics.estimate import Estimate
 from privaudit_tools.selftest.check import CONFIDENCE, Measure, SelftestCheck

@@ -18,15 +18,14 @@ from jaxtyping import Float, Int, Shaped
 from scipy.special import ndtr, ndtri
 
 from privaudit.core.errors import ConfigError
-from privaudit.statistics.delong import (
+from privaudit.statistics.estimate import Estimate, check_confidence
+from privaudit.statistics.roc import (
     Clusters,
     Placements,
     checked_scores,
     delong_components,
     extreme_interval,
 )
-from privaudit.statistics.estimate import Estimate
-from privaudit.statistics.intervals import check_confidence
 
 MemberScores = Shaped[np.ndarray, " members"]
 NonmemberScores = Shaped[np.ndarray, " nonmembers"]
@@ -150,7 +149,7 @@ def bootstrap_auroc(
     """Return the AUROC with a bootstrap interval, members and non-members apart.
 
     Where an AUROC is 0 or 1 so is every resample's, and the interval is the exact one
-    of :func:`privaudit.statistics.delong.extreme_interval`. A class whose scores all
+    of :func:`privaudit.statistics.roc.extreme_interval`. A class whose scores all
     tie is constant in every resample: with ties or few records of a class prefer
     :func:`privaudit.statistics.roc.auroc`.
 

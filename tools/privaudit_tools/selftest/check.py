@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Bool, Shaped
 
 from privaudit.core.seeds import Seeds
+from privaudit.execution.executors import HERE
 from privaudit.execution.jobs import Executor, Job, results_of
-from privaudit.execution.local import HERE
 from privaudit.statistics.estimate import Estimate, proportion
 from privaudit.statistics.progress import Watcher
 

@@ -7,15 +7,15 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy.special import ndtri
 
-from privaudit.statistics import change, comparisons, power, roc, verdict
+from privaudit.statistics import comparisons, roc, verdict
 from privaudit.statistics.estimate import Estimate
 from privaudit_tools.selftest.check import SelftestCheck, by_coin, share_of
 
 _LEAK, _CHANGE = "verdict on a leak", "verdict on a change"
-_DESIGN = power.AurocDesign(0.6)
-_FOUND = power.required_n(_DESIGN)  # of each class, for 80 %
-_PAIRED = power.DifferenceDesign(0.1, baseline=0.6, correlation=0.5)
-_RISE = power.required_n(_PAIRED)
+_DESIGN = verdict.AurocDesign(0.6)
+_FOUND = verdict.required_n(_DESIGN)  # of each class, for 80 %
+_PAIRED = verdict.DifferenceDesign(0.1, baseline=0.6, correlation=0.5)
+_RISE = verdict.required_n(_PAIRED)
 
 
 def _shift(auroc: float) -> float:
@@ -75,7 +75,7 @@ def _regression(rng: np.random.Generator) -> bool:
     scored = [_two_attacks(rng, 100, 0.65, 0.6) for _ in range(3)]
     kinds = [
         judged.kind
-        for judged in change.judge_changes([_change_of(one) for one in scored])
+        for judged in comparisons.judge_changes([_change_of(one) for one in scored])
     ]
     return "increase" in kinds or "decrease" in kinds
 
@@ -83,16 +83,16 @@ def _regression(rng: np.random.Generator) -> bool:
 def _passes(rng: np.random.Generator) -> bool:
     """Say whether a rise as large as the margin is called none."""
     one = _change_of(_two_attacks(rng, 400, 0.65, 0.6))
-    return change.judge_changes([one])[0].kind == "no difference"
+    return comparisons.judge_changes([one])[0].kind == "no difference"
 
 
-def _change_of(scores: Scored) -> change.Difference:
+def _change_of(scores: Scored) -> comparisons.Difference:
     at = comparisons.paired_auroc_at([scores])
 
     def interval_at(confidence: float) -> Estimate:
         return at(confidence).estimate
 
-    return change.Difference("AUROC", interval_at, margin=0.05)
+    return comparisons.Difference("AUROC", interval_at, margin=0.05)
 
 
 def _any_of_five(rng: np.random.Generator) -> bool:

@@ -16,7 +16,7 @@ from scipy.optimize import bisect
 from scipy.special import expit, logit, ndtri, stdtrit
 from scipy.stats import binom
 
-from privaudit.statistics import delong, roc, verdict
+from privaudit.statistics import roc, verdict
 from privaudit.statistics.estimate import Estimate
 from privaudit_tools.selftest.check import SelftestCheck, share_of
 
@@ -59,7 +59,7 @@ def shift_of(distribution: Distribution, auroc: float) -> float:
 
     def beyond(shift: float) -> float:
         members, others = distribution(u, shift, True), distribution(u, 0.0, False)
-        return delong.delong_components(members, others).value - auroc
+        return roc.delong_components(members, others).value - auroc
 
     return float(bisect(beyond, 0.0, 50.0, xtol=1e-6))
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from privaudit.statistics import comparisons, curve, guesses, roc
+from privaudit.statistics import comparisons, roc
 from privaudit_tools.selftest import bootstrap
 from privaudit_tools.selftest.check import SelftestCheck, by_coin, share_of
 
@@ -53,25 +53,25 @@ def _rate_at(fpr: float, size: int) -> Trial:
 
     def covers(rng: np.random.Generator) -> bool:
         members, others = rng.normal(size=(2, size))
-        return not curve.tpr_at_fpr(members + 1, others, fpr).excludes(truth)
+        return not roc.tpr_at_fpr(members + 1, others, fpr).excludes(truth)
 
     return covers
 
 
 def _success(rng: np.random.Generator) -> bool:
     truth, guessed = rng.random((2, 100)) < 0.5
-    return not guesses.success_rate(truth, guessed).excludes(0.5)
+    return not roc.success_rate(truth, guessed).excludes(0.5)
 
 
 def _class_success(rng: np.random.Generator) -> bool:
     truth, guessed = rng.random((2, 100)) < 0.5
     labels = rng.integers(10, size=100)
-    return not guesses.class_averaged_success(truth, guessed, labels).excludes(0.5)
+    return not roc.class_averaged_success(truth, guessed, labels).excludes(0.5)
 
 
 def _advantage(rng: np.random.Generator) -> bool:
     truth, guessed = rng.random((2, 100)) < 0.5
-    return not guesses.advantage(truth, guessed).excludes(0.0)
+    return not roc.advantage(truth, guessed).excludes(0.0)
 
 
 def _paired_aurocs(rng: np.random.Generator) -> bool:

@@ -16,19 +16,17 @@ from privaudit.core.parameters import readable
 from privaudit.core.storage import make_private_folder, write_bytes
 from privaudit.datasets.dataset import VALIDATION, Dataset, FeatureBank
 from privaudit.datasets.sources import load_dataset
-from privaudit.models.surrogate_clip.architecture import (
-    BankShape,
-    ResNetShape,
-    SurrogateShape,
-    promptable,
-)
 from privaudit.models.surrogate_clip.storage import (
     FILE,
     WEIGHTS,
     Accuracies,
+    BankShape,
+    ResNetShape,
     SurrogateDescription,
     SurrogateLogLine,
     SurrogateSettings,
+    SurrogateShape,
+    promptable,
 )
 from privaudit_tools.surrogate_clip.public_split import (
     PublicRecords,

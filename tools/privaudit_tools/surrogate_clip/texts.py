@@ -7,8 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from privaudit.models.clip.prompt_tokens import prompt_tokens
-from privaudit.models.clip.text_tower import TextTower
+from privaudit.models.clip.text_tower import TextTower, prompt_tokens
 from privaudit.models.clip.word_tokenizer import WordTokenizer, pieces, vocabulary_of
 from privaudit.models.surrogate_clip.storage import TextSettings
 

@@ -23,20 +23,21 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from privaudit.datasets.dataset import Dataset
-from privaudit.models.clip.promptable_clip import PromptableCLIP
+from privaudit.models.clip.promptable_clip import (
+    PromptableCLIP,
+    feature_map,
+    map_tokens,
+)
 from privaudit.models.clip.text_tower import text_tower
 from privaudit.models.clip.word_tokenizer import WordTokenizer
 from privaudit.models.feature_cache import encoded_features
-from privaudit.models.language.image_tokens import feature_map, map_tokens
-from privaudit.models.surrogate_clip.architecture import (
-    Model,
-    SurrogateShape,
-    build_model,
-)
 from privaudit.models.surrogate_clip.storage import (
     Accuracies,
+    Model,
     SurrogateLogLine,
     SurrogateSettings,
+    SurrogateShape,
+    build_model,
 )
 from privaudit_tools.pretraining.descent import (
     TRIAL_STEPS,

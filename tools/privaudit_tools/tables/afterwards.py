@@ -18,15 +18,11 @@ from privaudit.auditing.scenario import find_scenario
 from privaudit.core.errors import ConfigError
 from privaudit.core.storage import parse_json, to_json
 from privaudit.evaluation.metric import metrics_of
-from privaudit.federated.runs.population import (
-    Population,
-    records_elsewhere,
-    some_of,
-)
-from privaudit.federated.runs.runs import AUDITS, Run
-from privaudit.federated.runs.tasks import measure_writing
-from privaudit.federated.runs.utility import measure_clients
-from privaudit.federated.trainer import ClientId
+from privaudit.federation.trainer import ClientId
+from privaudit.runs.population import Population, records_elsewhere, some_of
+from privaudit.runs.run import AUDITS, Run
+from privaudit.runs.tasks import measure_writing
+from privaudit.runs.utility import measure_clients
 from privaudit_tools.tables.metrics import (
     ELSEWHERE,
     Metric,

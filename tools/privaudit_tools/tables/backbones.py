@@ -3,9 +3,9 @@
 from typing import Any
 
 from privaudit.core.formatting import span
-from privaudit.federated.runs.config import build_trainer
-from privaudit.federated.runs.fields import RunFields
-from privaudit.federated.runs.tasks import RUN_TASKS
+from privaudit.runs.config import build_trainer
+from privaudit.runs.fields import RunFields
+from privaudit.runs.tasks import RUN_TASKS
 from privaudit_tools.tables.plan import TablePlan
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from privaudit.core.bounded_files import read_toml
 from privaudit.core.errors import ConfigError
 from privaudit.core.formatting import markdown_table, span
+from privaudit.core.limits import read_toml
 from privaudit.core.storage import read_bytes
-from privaudit.federated.runs.folder.outputs import write_output
+from privaudit.runs.own_files import write_output
 from privaudit_tools.tables.backbones import backbones
 from privaudit_tools.tables.expectations import Expectation
 from privaudit_tools.tables.parts import TablePart, Text

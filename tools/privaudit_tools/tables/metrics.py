@@ -18,9 +18,9 @@ from typing import Any, Literal
 from privaudit.evaluation import metric as evaluated
 from privaudit.evaluation.metric import metrics_of
 from privaudit.evaluation.metrics.auroc import AUROC
-from privaudit.federated.runs.tasks import EXACT
+from privaudit.runs.tasks import EXACT
+from privaudit.statistics.captions.answers import F1
 from privaudit.statistics.captions.scores import METRICS as CAPTION_METRICS
-from privaudit.statistics.captions.token_f1 import F1
 
 Metric = str
 AttackNumber = evaluated.Metric[Any]

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from privaudit.core.errors import PrivauditError, RunInUseError
-from privaudit.core.provenance import Provenance
-from privaudit.execution.computing import use_threads
-from privaudit.federated.runs.runs import Run
+from privaudit.core.portable_bits import Provenance
+from privaudit.execution.jobs import use_threads
+from privaudit.runs.run import Run
 from privaudit.statistics.progress import Watcher
 from privaudit_tools.tables.afterwards import Afterwards, measure_afterwards
 from privaudit_tools.tables.metrics import (

@@ -61,7 +61,7 @@ class TableRow(TablePart):
         label: In the table; no two rows share one.
         trainer: From ``privaudit list trainers``.
         settings: The trainer's parameters.
-        fields: Of :class:`privaudit.federated.runs.config.RunConfig`, over the plan's.
+        fields: Of :class:`privaudit.runs.config.RunConfig`, over the plan's.
         skip_columns: Names of columns that it has no cell in.
         whose: Which model the metrics are of that are an attack's bare name: the
             server's own, or the reconstructed ones. Rows of one run differ in it.

@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from privaudit.core.errors import ConfigError, one_line
-from privaudit.core.provenance import Provenance
+from privaudit.core.portable_bits import Provenance
 from privaudit.core.storage import parse_json, read_bytes
 from privaudit_tools.tables.metrics import scale
 from privaudit_tools.tables.outcomes import LAST, TableOutcome

@@ -20,8 +20,8 @@ from pydantic import (
 )
 
 from privaudit.auditing.scenario import find_scenario
-from privaudit.core.bounded_files import read_toml
 from privaudit.core.errors import ConfigError
+from privaudit.core.limits import read_toml
 from privaudit.core.parameters import first_problem
 from privaudit_tools.tables.expectations import Expectation
 from privaudit_tools.tables.metrics import (
@@ -67,7 +67,7 @@ class TablePlan(BaseModel):
         panels: Tables with metrics as their columns, in place of ``metrics``.
         over: What is printed: the mean of the last ten rounds, or the last round. Both
             are kept.
-        fields: Of :class:`privaudit.federated.runs.config.RunConfig`, for all cells. Environment
+        fields: Of :class:`privaudit.runs.config.RunConfig`, for all cells. Environment
             variables and ~ in them are expanded, and ``{seed}`` is the run's seed, in
             those of rows and columns, too.
         settings: Parameters for those trainers that have them.

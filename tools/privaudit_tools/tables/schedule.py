@@ -20,8 +20,8 @@ from privaudit.datasets.named_places import is_named, located, search_path
 from privaudit.datasets.sources import OnDisk, is_hub_name, load_dataset
 from privaudit.evaluation.sweep_runs import SweepRun, readable_attacks
 from privaudit.evaluation.tradeoff.plan import shared_settings
-from privaudit.federated.runs.config import RunConfig, make_config, parameters_of
-from privaudit.federated.runs.reuse import usual_name
+from privaudit.runs.config import RunConfig, make_config, parameters_of
+from privaudit.runs.training import usual_name
 from privaudit_tools.tables.afterwards import Afterwards
 from privaudit_tools.tables.metrics import CAPTIONS, attack_of
 from privaudit_tools.tables.parts import Column, Elsewhere, TableRow

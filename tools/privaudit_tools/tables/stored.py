@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from privaudit.core.errors import ConfigError, one_line
-from privaudit.core.provenance import Provenance
+from privaudit.core.portable_bits import Provenance
 from privaudit_tools.tables.expectations import Expectation
 from privaudit_tools.tables.metrics import MEGABYTES, Metric
 from privaudit_tools.tables.paper import PaperNumber

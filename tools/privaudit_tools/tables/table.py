@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from privaudit.evaluation.sweep_runs import perform_runs
-from privaudit.execution.computing import use_threads
-from privaudit.execution.jobs import Executor
-from privaudit.execution.local import HERE
-from privaudit.federated.runs.folder.run_names import runs_folder
+from privaudit.execution.executors import HERE
+from privaudit.execution.jobs import Executor, use_threads
+from privaudit.runs.run import runs_folder
 from privaudit.statistics.estimate import Estimate, mean_with_t
 from privaudit_tools.tables.metrics import Metric, scale
 from privaudit_tools.tables.outcomes import TableOutcome, perform

@@ -5,11 +5,9 @@ import pytest
 import torch
 
 from privaudit.attacks.extraction import Extraction
-from privaudit.auditing.extraction.draws import Draws
-from privaudit.auditing.extraction.extracted import ExtractedClient
-from privaudit.auditing.extraction.suffixes import AnswerTable
+from privaudit.auditing.extraction import AnswerTable, Draws, ExtractedClient
 from privaudit.auditing.parts.extraction import ExtractedShare, drawn_shares
-from privaudit.federated.runs.ledger import Ledger
+from privaudit.runs.ledger import Ledger
 
 RECORDS, SIZE = 60, 5
 

@@ -10,7 +10,7 @@ from privaudit.attacks.update_alignment import UpdateAlignment
 from privaudit.auditing.attack import Adversary, Attack, Target
 from privaudit.auditing.parts.leakage_by_round import leakage_by_round
 from privaudit.auditing.parts.source_inference import infer_sources
-from privaudit.federated.trainer import Task
+from privaudit.federation.trainer import Task
 from privaudit.trainers.promptfl import PromptFL
 from tests.conftest import toy_records, with_noise
 from tests.toy_federation import Play

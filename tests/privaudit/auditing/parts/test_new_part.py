@@ -13,11 +13,13 @@ from rich.console import Console
 from privaudit import Audit, Auditor, Run
 from privaudit.auditing import parts
 from privaudit.auditing.attack_result import AttackResult
-from privaudit.auditing.audit_part import PARTS, AuditPart, audit_parts
-from privaudit.auditing.played_scenario import PlayedScenario
-from privaudit.auditing.storage.load import read_audit
-from privaudit.auditing.storage.restore import restore_audit
-from privaudit.auditing.storage.save import save_audit
+from privaudit.auditing.played_scenario import (
+    PARTS,
+    AuditPart,
+    PlayedScenario,
+    audit_parts,
+)
+from privaudit.auditing.stored_audit import read_audit, restore_audit, save_audit
 from privaudit.report.page import render_report
 from privaudit.report.tables.table import print_table
 from privaudit.statistics.estimate import Estimate, proportion

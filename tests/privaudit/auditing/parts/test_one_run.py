@@ -9,9 +9,9 @@ from privaudit import Auditor, train
 from privaudit.auditing.attack import Target
 from privaudit.auditing.attack_result import ClientScores
 from privaudit.auditing.parts.one_run import ONE_RUN, OneRunAudit, audit_one_run
-from privaudit.auditing.storage.save import save_audit
+from privaudit.auditing.stored_audit import save_audit
 from privaudit.core.errors import TooFewRecordsError
-from privaudit.federated.trainer import Reconstruction
+from privaudit.federation.trainer import Reconstruction
 from privaudit.statistics.epsilon.bound import BOUNDS
 from privaudit.trainers.promptfl import PromptFL
 from tests.conftest import toy_records

@@ -18,7 +18,7 @@ from privaudit.auditing.parts.panoramia import (
     odds_bound,
 )
 from privaudit.core.errors import LimitError
-from privaudit.statistics.intervals import clopper_pearson
+from privaudit.statistics.estimate import clopper_pearson
 
 
 def drawn(

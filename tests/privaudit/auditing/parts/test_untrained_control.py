@@ -13,18 +13,16 @@ from privaudit.auditing.parts.untrained_control import (
     UNTRAINED_CONTROL,
     UntrainedControl,
 )
-from privaudit.auditing.storage.load import read_audit
-from privaudit.auditing.storage.restore import restore_audit
-from privaudit.auditing.storage.save import save_audit
+from privaudit.auditing.stored_audit import read_audit, restore_audit, save_audit
 from privaudit.core.errors import AttackError, ConfigError
 from privaudit.core.tensors import Tensors
 from privaudit.evaluation.tradeoff.plan import SweepPlan
-from privaudit.evaluation.tradeoff.recorded_tradeoff import weigh_runs
-from privaudit.federated.runs.ledger import Coin, Ledger
+from privaudit.evaluation.tradeoff.sweep import weigh_runs
 from privaudit.recording.owner import use_owner
 from privaudit.recording.recorder import Recorder
 from privaudit.report.page import render_report
 from privaudit.report.tables.parts import round_sentences, source_sentences
+from privaudit.runs.ledger import Coin, Ledger
 from privaudit.statistics.verdict import UNKNOWN_SAMPLING
 from tests.privaudit.recording.small_federation import (
     COUNT,

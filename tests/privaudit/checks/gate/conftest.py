@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from privaudit import Auditor, Run, train
-from privaudit.auditing.storage.save import save_audit
+from privaudit.auditing.stored_audit import save_audit
 from privaudit.checks.gate.gate import write_baseline
 from tests.conftest import common_cache
 

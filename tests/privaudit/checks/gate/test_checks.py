@@ -14,8 +14,12 @@ from privaudit.checks.gate.checks import (
     overall,
 )
 from privaudit.evaluation.metric import Side
-from privaudit.statistics.estimate import Estimate, proportion, unresolved
-from privaudit.statistics.intervals import normal_quantile
+from privaudit.statistics.estimate import (
+    Estimate,
+    normal_quantile,
+    proportion,
+    unresolved,
+)
 
 
 def normal_at(value: float, error: float) -> Callable[[float], Estimate]:

@@ -1,19 +1,118 @@
+"""The gate on audited runs, by function and by command."""
+
 import json
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from privaudit import Auditor, load_run
-from privaudit.auditing.storage.load import LEFT_OUT, read_audit
+from privaudit.auditing.stored_audit import LEFT_OUT, StoredAudit, read_audit
 from privaudit.checks.gate.baseline import joined_audit, make_baseline
+from privaudit.checks.gate.checks import GateCheck
 from privaudit.checks.gate.gate import gate, write_baseline
 from privaudit.checks.gate.settings import GateSettings
 from privaudit.core.errors import ConfigError, IncompatibleRunsError
 from privaudit.evaluation.compare.compare import compare
 from privaudit.statistics.roc import pooled_auroc
-from tests.privaudit.checks.gate.test_max_auroc import rescored, shifted
+from tests.conftest import Cli
+
+GATE = import_module("privaudit.checks.gate.gate")
+Change = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def limits(run: str, max_auroc: float, **more: Any) -> list[GateCheck]:
+    found = gate(run, None, GateSettings(max_auroc=max_auroc, shadows=0, **more))
+    return [check for check in found.checks if isinstance(check, GateCheck)]
+
+
+def shifted(by: float, seed: int = 0) -> Change:
+    """Draw scores, of members so much higher."""
+
+    def change(scores: np.ndarray, truth: np.ndarray) -> np.ndarray:
+        rng = np.random.default_rng(seed)
+        return by * truth + rng.standard_normal(len(truth))
+
+    return change
+
+
+def rescored(attack: str, change: Change) -> Callable[..., StoredAudit]:
+    """Return a reader of audits that changes one attack's scores."""
+
+    def read(*args: Any) -> StoredAudit:
+        audit = read_audit(*args)
+        columns = {name: dict(found) for name, found in audit.columns.items()}
+        own = columns[attack]
+        own["scores"] = change(own["scores"], own["is_member"])
+        return replace(audit, columns=columns)
+
+    return read
+
+
+def test_every_attack_that_was_made_is_held_to_it(runs: Path) -> None:
+    audit = read_audit(load_run("tuned"), "server-reconstruct")
+    found = limits("tuned", 0.9, attacks=("loss-threshold",))
+    assert len(audit.attacks) > 3
+    assert [c.name for c in found] == [f"{name} AUROC" for name in audit.attacks]
+
+
+def test_an_attack_that_is_not_the_headline_is_a_regression_and_is_named(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GATE, "read_audit", rescored("entropy", shifted(0.8)))
+    found = gate("plain", None, GateSettings(max_auroc=0.6, shadows=0))
+    bad = [check.name for check in found.checks if check.outcome == "regression"]
+    assert (found.exit_code, bad) == (1, ["entropy AUROC"])
+    (said,) = (c.sentence for c in found.checks if c.outcome == "regression")
+    assert said.startswith("Regression: entropy AUROC is 0.7")
+    assert "above the limit of 0.6" in said
+
+
+def test_all_must_be_below_to_pass(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {check.outcome for check in limits("plain", 0.6)} == {"pass"}
+    monkeypatch.setattr(GATE, "read_audit", rescored("entropy", shifted(0.35)))
+    found = gate("plain", None, GateSettings(max_auroc=0.6, shadows=0))
+    undecided = [c.name for c in found.checks if c.outcome == "underpowered"]
+    assert (found.exit_code, undecided) == (3, ["entropy AUROC"])
+
+
+def test_turned_scores_do_not_pass(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members with the lower scores are as distinguishable as with the higher ones."""
+    monkeypatch.setattr(GATE, "read_audit", rescored("entropy", shifted(-3.0)))
+    found = gate("plain", None, GateSettings(max_auroc=0.6, shadows=0))
+    (bad,) = (check for check in found.checks if check.outcome == "regression")
+    assert bad.name == "entropy AUROC"
+    assert isinstance(bad, GateCheck)
+    assert bad.estimate.low > 0.9
+    assert "with their sign turned" in bad.sentence
+    assert gate("plain", None, GateSettings(max_auroc=0.999, shadows=0)).exit_code == 0
+
+
+def test_holm_counts_all_attacks(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the limit at 95 % by itself, and not among so many."""
+    monkeypatch.setattr(GATE, "read_audit", rescored("entropy", shifted(0.3, seed=1)))
+    (alone,) = (c for c in limits("plain", 0.5) if c.name == "entropy AUROC")
+    limit = alone.estimate.low - 0.002
+    (among,) = (c for c in limits("plain", limit) if c.name == "entropy AUROC")
+    assert among.estimate.low > limit
+    assert among.outcome == "underpowered"
+    assert "not after Holm's correction" in among.sentence
+    (strict,) = (c for c in limits("plain", limit - 0.05) if c.name == "entropy AUROC")
+    assert strict.outcome == "regression"
+
+
+def test_attacks_on_the_servers_own_model_count_too(runs: Path) -> None:
+    """Whoever leaves them out does not see half of what a server can do."""
+    audit = read_audit(load_run("tuned"), "server-reconstruct")
+    stored = runs / "tuned" / "audits" / "server-reconstruct" / "audit.json"
+    held = json.loads(stored.read_text())
+    assert len(audit.attacks) == len(held["leaks"]) + len(held["server_model"])
+
 
 AUDIT = "plain/audits/server-reconstruct/audit.json"
 AUROC = GateSettings(attacks=("loss-threshold",), metrics=("auroc",), guarantees=False)
@@ -153,3 +252,88 @@ def test_a_baseline_keeps_what_the_adversarys_own_coins_add(runs: Path) -> None:
         for column, values in columns.items():
             assert np.array_equal(values, audit.columns[name][column])
     assert LEFT_OUT in again.columns["rmia"]
+
+
+def test_the_command_writes_a_baseline_and_ends_with_the_outcome(
+    runs: Path, cli: Cli
+) -> None:
+    code, out, _ = cli("gate", "plain", "--write-baseline", "b.json")
+    assert (code, "keep it private" in out) == (0, True)
+    words = ("gate", "broken", "--baseline", "b.json", "--no-guarantees")
+    code, out, _ = cli(*words, "--metrics", "utility")
+    assert code == 1
+    said = " ".join(out.split())
+    assert "Regression: accuracy on own classes fell beyond the margin" in said
+    assert "Regression: the one check found one (broken against plain" in said
+    same = ("gate", "plain", *words[2:], "--metrics", "auroc")
+    code, out, _ = cli(*same, "--margin", "0.2")
+    said = " ".join(out.split())
+    assert code == 0
+    assert "Pass: the one check rules out what it looks for" in said
+    assert "In plain words: nothing that was compared with" in said
+    assert cli(*same, "--margin", "0.001")[0] == 3
+
+
+def test_a_report_in_a_folder_that_is_not_there_is_refused_first(
+    runs: Path, tmp_path: Path, cli: Cli
+) -> None:
+    words = ("gate", "broken", "--min-utility", "0.9", "--markdown", "m.md")
+    code, _, said = cli(*words, "--junit", "none/j.xml")
+    assert code == 2
+    message = (
+        "none/j.xml was to be written, and there is no folder none. Create it first"
+    )
+    assert message in " ".join(said.split())
+    assert not (tmp_path / "m.md").exists()
+
+
+def test_the_command_reads_pyproject_and_flags_win(
+    runs: Path, tmp_path: Path, cli: Cli
+) -> None:
+    text = '[tool.privaudit.gate]\nmetrics = ["auroc"]\nmargin = 0.001\n'
+    (tmp_path / "pyproject.toml").write_text(text)
+    assert cli("gate", "plain", "--write-baseline", "b.json")[0] == 0
+    (tmp_path / "pyproject.toml").write_text(text + 'baseline = "b.json"\n')
+    words = ("gate", "plain", "--json", "--settings-from", "pyproject.toml")
+    code, out, _ = cli(*words)
+    found = json.loads(out)
+    assert code == found["exit_code"] == 3
+    assert found["checks"][0]["limit"] == 0.001
+    code, out, _ = cli(*words, "--margin", "0.2")
+    assert (code, json.loads(out)["outcome"]) == (0, "pass")
+
+
+def test_the_command_writes_all_three_reports(
+    runs: Path, tmp_path: Path, cli: Cli
+) -> None:
+    code, _, _ = cli(
+        "gate", "broken", "--baseline", str(runs / "plain.json"), "--min-utility",
+        "0.99", "--junit", "j.xml", "--sarif", "s.json", "--markdown", "m.md",
+    )  # fmt: skip
+    assert code == 1
+    suite = ET.fromstring((tmp_path / "j.xml").read_text())
+    assert suite.get("tests") == "8"  # two changes, a limit, and five epsilons
+    sarif = json.loads((tmp_path / "s.json").read_text())
+    rules = {result["ruleId"] for result in sarif["runs"][0]["results"]}
+    assert {"use-change", "use-limit", "guarantee"} <= rules
+    assert "❌ regression" in (tmp_path / "m.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["broken"], "nothing to ask"),
+        (["broken", "--margin", "2"], "cannot take margin = 2.0"),
+        (["broken", "--metrics", "f1"], "cannot take metrics.0"),
+        (["broken", "--baseline", "no.json"], "There is no baseline no.json"),
+        (["broken", "--baseline", "a", "--write-baseline", "b"], "Give one of the two"),
+        (["nobody", "--max-auroc", "1"], "nobody holds no run"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    runs: Path, words: list[str], says: str, cli: Cli
+) -> None:
+    code, _, err = cli("gate", *words)
+    assert code == 2
+    assert says in err
+    assert err.count("\n") == 1

@@ -14,8 +14,7 @@ import pytest
 
 from privaudit import Run, load_run
 from privaudit.auditing.audit import Audit
-from privaudit.auditing.storage.load import read_audit
-from privaudit.auditing.storage.restore import restore_audit
+from privaudit.auditing.stored_audit import read_audit, restore_audit
 from privaudit.checks.gate.baseline import read_contents
 from privaudit.checks.gate.gate import check_against, gate, write_baseline
 from privaudit.checks.gate.guarantees import (
@@ -26,10 +25,8 @@ from privaudit.checks.gate.guarantees import (
 )
 from privaudit.checks.gate.settings import GateSettings
 from privaudit.core.errors import ConfigError, TranscriptError
+from privaudit.report.ci_formats import gate_junit, gate_markdown, gate_sarif
 from privaudit.report.export import export_public
-from privaudit.report.junit import gate_junit
-from privaudit.report.markdown import gate_markdown
-from privaudit.report.sarif import gate_sarif
 from tests.conftest import Cli
 
 WIDE = GateSettings(margin=0.9, utility_margin=0.9)

@@ -4,13 +4,10 @@ from typing import Any
 
 import pytest
 
-from privaudit.checks.lint.evidence import Evidence, fingerprints
-from privaudit.checks.lint.finding import Finding, Rule
-from privaudit.federated.runs.config import build_trainer
-from privaudit.federated.trainer import Records, Task
-from privaudit.federated.trainer_abilities import claim_of
-from privaudit.privacy.certificate import Certificate
-from privaudit.privacy.privacy_record import privacy_record
+from privaudit.checks.lint.evidence import Evidence, Finding, Rule, fingerprints
+from privaudit.federation.trainer import Records, Task, claim_of
+from privaudit.privacy.certificate import Certificate, privacy_record
+from privaudit.runs.config import build_trainer
 from tests.toy_federation import play_toy
 
 Look = Callable[..., Evidence]

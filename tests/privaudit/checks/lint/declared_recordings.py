@@ -15,9 +15,8 @@ from torch import Tensor
 
 from privaudit import Recorder, Run
 from privaudit.datasets.split import PUBLIC, TEST
-from privaudit.federated.runs.ledger import Coin, Ledger
-from privaudit.privacy.claim import Claim
-from privaudit.privacy.events import MechanismEvent
+from privaudit.privacy.events import Claim, MechanismEvent
+from privaudit.runs.ledger import Coin, Ledger
 
 Model = dict[str, Tensor]
 SHAPES = {"weight": (12, 20), "bias": (20,)}

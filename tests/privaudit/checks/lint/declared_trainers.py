@@ -14,8 +14,8 @@ from torch.nn.functional import normalize, one_hot
 
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federated.base_trainer import BaseTrainer
-from privaudit.federated.trainer import (
+from privaudit.federation.trainer import (
+    BaseTrainer,
     ClientId,
     Cohort,
     Events,
@@ -27,8 +27,7 @@ from privaudit.federated.trainer import (
     Signals,
     Task,
 )
-from privaudit.privacy.claim import Claim
-from privaudit.privacy.events import MechanismEvent
+from privaudit.privacy.events import Claim, MechanismEvent
 
 ASKED: frozenset[Signal] = frozenset({"log_probabilities"})
 

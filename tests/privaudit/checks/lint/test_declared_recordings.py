@@ -12,10 +12,9 @@ import torch
 from privaudit import Run
 from privaudit.checks.lint import lint
 from privaudit.checks.lint.evidence import Evidence
-from privaudit.checks.lint.guessable_seeds import FIRST, SEEDS, find_seed
-from privaudit.checks.lint.noise_in_transcript import LEVEL, correlation_p
-from privaudit.federated.runs.round_metrics import certify_again
+from privaudit.checks.lint.noise import FIRST, LEVEL, SEEDS, correlation_p, find_seed
 from privaudit.privacy.certificate import certify
+from privaudit.runs.round_metrics import certify_again
 from tests.privaudit.checks.lint.declared_recordings import HONEST, WRONG, Loop
 
 

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from privaudit.auditing.auditor import Auditor
-from privaudit.auditing.storage.save import save_audit
+from privaudit.auditing.stored_audit import save_audit
 from privaudit.evaluation.tradeoff.result import judge_sweep
-from privaudit.federated.runs.folder.run_names import load_run
 from privaudit.report import page as report_module
-from privaudit.report.galleries.sweep import write_sweep
 from privaudit.report.page import write_report
+from privaudit.report.sweep import write_sweep
+from privaudit.runs.run import load_run
+from tests.altered_runs import sign_again
 from tests.conftest import Cli, common_cache
-from tests.owner_changes import sign_again
-from tests.privaudit.evaluation.tradeoff.test_stored_sweep import point
+from tests.privaudit.evaluation.tradeoff.test_result import point
 
 pytestmark = pytest.mark.slow  # trains and attacks once
 Report = Callable[..., tuple[int, str, str]]

@@ -7,7 +7,7 @@ import pytest
 from privaudit.core.errors import MissingFileError
 from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, VALIDATION
 from privaudit.datasets.sources import load_dataset
-from privaudit.statistics.captions.exact_match import exact_match
+from privaudit.statistics.captions.answers import exact_match
 from tests.privaudit.datasets.conftest import (
     Bring,
     assert_refused,

@@ -1,7 +1,7 @@
 import pytest
 
 from privaudit.core.errors import DatasetError
-from privaudit.datasets.files.plain_yaml import parse_yaml
+from privaudit.datasets.files.checked_json import parse_yaml
 
 
 def test_plain_yaml_is_read() -> None:

@@ -19,10 +19,10 @@ from privaudit.cli.main import app
 from privaudit.core.errors import ConfigError, MissingFileError, PrivauditError
 from privaudit.datasets.dataset import TEST_SPLIT, TRAIN
 from privaudit.datasets.sources import TableColumns, load_dataset
+from privaudit.datasets.tables.columns import TablePictures
 from privaudit.datasets.tables.hf import read_hf
-from privaudit.datasets.tables.pictures import TablePictures
-from privaudit.federated.runs.config import make_config
-from privaudit.federated.runs.folder.run_names import load_run
+from privaudit.runs.config import make_config
+from privaudit.runs.run import load_run
 from tests.privaudit.datasets.conftest import parts_of, texts_of
 
 pyarrow = pytest.importorskip("pyarrow", reason="needs the extra hf (pyarrow)")

@@ -7,7 +7,7 @@ import torch
 from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, Dataset
 from privaudit.datasets.sources import load_dataset
-from privaudit.statistics.captions.exact_match import exact_match
+from privaudit.statistics.captions.answers import exact_match
 from tests.conftest import Cli
 from tests.privaudit.datasets.conftest import parts_of, texts_of, write_folder
 

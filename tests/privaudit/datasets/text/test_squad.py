@@ -7,10 +7,10 @@ import torch
 
 from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.datasets.dataset import TEST_SPLIT, TRAIN
-from privaudit.datasets.dialogues import Dialogue
+from privaudit.datasets.records import Dialogue
 from privaudit.datasets.sources import load_dataset
-from privaudit.federated.runs.tasks import score_writing
-from privaudit.federated.trainer import Records
+from privaudit.federation.trainer import Records
+from privaudit.runs.tasks import score_writing
 from tests.privaudit.datasets.conftest import (
     assert_refused,
     parts_of,

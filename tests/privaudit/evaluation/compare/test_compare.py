@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from privaudit import Auditor, Run, load_run
-from privaudit.auditing.storage.load import read_audit
-from privaudit.auditing.storage.save import save_audit
+from privaudit.auditing.stored_audit import read_audit, save_audit
 from privaudit.core.errors import (
     ConfigError,
     IncompatibleRunsError,
@@ -19,12 +18,16 @@ from privaudit.core.errors import (
 from privaudit.evaluation.compare.compare import MetricChange, compare
 from privaudit.evaluation.compare.measured import measure_pair
 from privaudit.evaluation.metric import Side
-from privaudit.statistics.change import Difference, judge_changes, p_value_within
-from privaudit.statistics.comparisons import pooled_paired_auroc_difference
+from privaudit.statistics.comparisons import (
+    Difference,
+    judge_changes,
+    p_value_within,
+    pooled_paired_auroc_difference,
+)
 from privaudit.statistics.estimate import Estimate
+from tests.altered_runs import sign_again
 from tests.audited_runs import audit_two_seeds
 from tests.conftest import Cli, common_cache
-from tests.owner_changes import sign_again
 
 BROKEN = {"epochs": 3, "learning_rate": 5.0}  # trained, and the worse for it
 
@@ -239,7 +242,7 @@ def test_other_data_cannot_be_paired(runs: Path, tmp_path: Path) -> None:
 
 
 def test_other_coins_cannot_be_paired(runs: Path, tmp_path: Path) -> None:
-    from privaudit.federated.runs.ledger import Ledger
+    from privaudit.runs.ledger import Ledger
 
     other = copied(runs, tmp_path)
     ledger = Ledger.load(other.path / "ledger.npz")

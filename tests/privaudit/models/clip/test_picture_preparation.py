@@ -7,7 +7,7 @@ from PIL import Image
 
 from privaudit.core.errors import ConfigError
 from privaudit.models.clip.picture_preparation import PicturePreparation
-from privaudit.models.clip.torchvision_shim import import_open_clip
+from privaudit.models.hugging_face import import_open_clip
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 

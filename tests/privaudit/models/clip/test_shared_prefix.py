@@ -1,7 +1,10 @@
-from collections.abc import Callable
-from functools import cache
-from typing import Any
+"""The fast text path and its derivative, against open_clip's own path and golden values."""
 
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, Literal
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,11 +12,16 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from privaudit.models.clip.plain_text import plain_prompt_features
-from privaudit.models.clip.prompt_tokens import PromptTokens
+from privaudit.core.devices import use_checkpointing
+from privaudit.models.clip import shared_prefix
 from privaudit.models.clip.shared_prefix import Packing, SharedPrefixText
-from privaudit.models.clip.text_tower import text_tower
-from privaudit.models.clip.torchvision_shim import import_open_clip
+from privaudit.models.clip.text_tower import (
+    PromptTokens,
+    plain_prompt_features,
+    plain_text_features,
+    text_tower,
+)
+from privaudit.models.hugging_face import import_open_clip
 from tests.privaudit.models.conftest import TEXT
 
 Build = Callable[..., nn.Module]
@@ -266,3 +274,141 @@ def test_the_text_tower_of_vit_b_16_equals_open_clips_own() -> None:
     torch.testing.assert_close(shared, plain, rtol=0, atol=1e-5)
     found = gradient(shared, contexts, weights)
     assert relative(found, gradient(plain, contexts, weights)) < 1e-4
+
+
+LENGTHS = [2, 5, 1, 2, 3]
+
+
+@pytest.mark.parametrize("options", [*TOWERS, {"layers": 1}], ids=str)
+def test_many_products_are_those_of_autograd_one_by_one(
+    build: Build, options: dict[str, Any]
+) -> None:
+    clip = build(**options).double()
+    tower, tokens = text_tower(clip), tokens_of(LENGTHS, context_tokens=4)
+    text, contexts = (
+        SharedPrefixText(tower, tokens),
+        contexts_for(3, tokens, tower.width),
+    )
+    found = text.jacobian(contexts)
+    assert found is not None
+    leaf = contexts.clone().requires_grad_()
+    features = normalize(text(leaf), dim=-1)
+    torch.testing.assert_close(found.features, features, rtol=1e-9, atol=1e-9)
+    behind = torch.randn(6, *features.shape, dtype=torch.float64)
+    products = found.products(behind)
+    assert products.shape == (6, *contexts.shape)
+    for vector, product in zip(behind, products, strict=True):
+        (want,) = torch.autograd.grad(features, leaf, vector, retain_graph=True)
+        torch.testing.assert_close(product, want, rtol=1e-8, atol=1e-9)
+
+
+def test_a_context_s_products_depend_on_no_other_context(build: Build) -> None:
+    tower, tokens = text_tower(build()), tokens_of(LENGTHS, context_tokens=4)
+    text = SharedPrefixText(tower, tokens)
+    contexts = contexts_for(2, tokens, dtype=torch.float32)
+    behind = torch.randn(1, 2, len(LENGTHS), tower.dim)
+
+    def product(both: Tensor) -> Tensor:
+        found = text.jacobian(both)
+        assert found is not None
+        return found.products(behind)[0, 0]
+
+    changed = torch.stack([contexts[0], contexts[1] + 1])
+    torch.testing.assert_close(product(contexts), product(changed))
+
+
+def test_where_autograd_takes_less_there_is_none(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tower, tokens = text_tower(build()), tokens_of(LENGTHS, context_tokens=4)
+    contexts = contexts_for(2, tokens, dtype=torch.float32)
+    assert SharedPrefixText(tower, tokens, torch.bfloat16).jacobian(contexts) is None
+    text = SharedPrefixText(tower, tokens)
+    with use_checkpointing():
+        assert text.jacobian(contexts) is None
+    monkeypatch.setattr(shared_prefix, "MOST_ROWS", 10)
+    assert text.jacobian(contexts) is None
+
+
+Golden = Mapping[str, np.ndarray]
+Activation = Literal["gelu", "quickgelu"]
+
+
+def golden_tower(golden: Golden, activation: Activation) -> nn.Module:
+    clip = import_open_clip().CLIP(
+        embed_dim=int(golden["embed_dim"]),
+        vision_cfg={"layers": 1, "width": 8, "head_width": 8, "image_size": 16},
+        text_cfg={"vocab_size": int(golden["vocab"])}
+        | {n: int(golden[n]) for n in ("context_length", "width", "heads", "layers")},
+        quick_gelu=activation == "quickgelu",
+    )
+    state = {
+        name.removeprefix("state/"): torch.from_numpy(golden[name])
+        for name in golden
+        if name.startswith("state/")
+    }
+    missing, extra = clip.load_state_dict(state, strict=False)
+    assert not extra
+    assert all(name.startswith("visual.") for name in missing)
+    return clip.double().eval().requires_grad_(False)
+
+
+def golden_tokens(golden: Golden) -> PromptTokens:
+    return PromptTokens(torch.from_numpy(golden["token_ids"]), 1, int(golden["n_ctx"]))
+
+
+@pytest.mark.parametrize("activation", ["gelu", "quickgelu"])
+def test_features_and_gradients_equal_the_golden_ones(
+    golden: Golden, activation: Activation
+) -> None:
+    shared = SharedPrefixText(
+        text_tower(golden_tower(golden, activation)), golden_tokens(golden)
+    )
+    contexts = torch.from_numpy(golden["ctx"])[None].requires_grad_()
+    for suffix, weights, normed in [("", "W", False), ("_norm", "W_norm", True)]:
+        features = shared(contexts)
+        features = normalize(features, dim=-1) if normed else features
+        found = gradient(features, contexts, torch.from_numpy(golden[weights]))
+        expected = golden[f"{activation}_features{suffix}"]
+        np.testing.assert_allclose(features[0].detach(), expected, atol=1e-9)
+        np.testing.assert_allclose(
+            found[0], golden[f"{activation}_grad_ctx{suffix}"], rtol=1e-9, atol=1e-9
+        )
+
+
+@pytest.mark.parametrize("activation", ["gelu", "quickgelu"])
+def test_float32_is_within_the_golden_tolerance(
+    golden: Golden, activation: Activation
+) -> None:
+    clip = golden_tower(golden, activation).float()
+    shared = SharedPrefixText(text_tower(clip), golden_tokens(golden))
+    contexts = torch.from_numpy(golden["ctx"])[None].float().requires_grad_()
+    features = normalize(shared(contexts), dim=-1)
+    found = gradient(features, contexts, torch.from_numpy(golden["W_norm"]).float())
+    expected = golden[f"{activation}_features_norm"]
+    np.testing.assert_allclose(features[0].detach(), expected, atol=1e-5)
+    expected_gradient = torch.from_numpy(golden[f"{activation}_grad_ctx_norm"])
+    assert relative(found[0].double(), expected_gradient) < 1e-4
+
+
+@pytest.mark.parametrize("activation", ["gelu", "quickgelu"])
+def test_the_plain_path_equals_the_golden_one_with_a_context_for_each_class(
+    golden: Golden, activation: Activation
+) -> None:
+    clip, tokens = golden_tower(golden, activation), golden_tokens(golden)
+    contexts = torch.from_numpy(golden["ctx_per_class"]).requires_grad_()
+    features = plain_text_features(clip, tokens, contexts)
+    found = gradient(features, contexts, torch.from_numpy(golden["W"]))
+    np.testing.assert_allclose(
+        features.detach(), golden[f"{activation}_features_per_class"], atol=1e-9
+    )
+    np.testing.assert_allclose(
+        found, golden[f"{activation}_grad_ctx_per_class"], rtol=1e-9, atol=1e-9
+    )
+
+
+def test_without_a_context_it_is_the_towers_own_encode_text(golden: Golden) -> None:
+    clip: Any = golden_tower(golden, "gelu")
+    whole = PromptTokens(torch.from_numpy(golden["token_ids"]), 1, 0)
+    features = SharedPrefixText(text_tower(clip), whole)(torch.empty(1, 0, 64).double())
+    np.testing.assert_allclose(features[0], golden["gelu_encode_text"], atol=1e-9)

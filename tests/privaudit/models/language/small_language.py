@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from privaudit.datasets.dialogues import ANSWER, INSTRUCTION, PICTURE, TokenSequences
+from privaudit.datasets.records import ANSWER, INSTRUCTION, PICTURE, TokenSequences
 from privaudit.models.hugging_face import import_transformers
 from privaudit.models.interfaces import Change, Tuning
 from privaudit.models.language.stacked_language import StackedLanguageModel

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from privaudit.core.errors import ConfigError
-from privaudit.datasets.dialogues import Dialogue
+from privaudit.datasets.records import Dialogue
 from privaudit.models.language.dialogue_tokens import LLAVA_TEMPLATE, DialogueTokens
 
 P, I, A = 1, 2, 3  # noqa: E741

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from privaudit.models.clip.torchvision_shim import import_open_clip
-from privaudit.models.tiny_clip.architecture import (
+from privaudit.models.hugging_face import import_open_clip
+from privaudit.models.tiny_clip.loading import (
     IMAGE_SIZE,
+    TinyTokenizer,
     build_model,
     configuration,
 )
-from privaudit.models.tiny_clip.tokenizer import TinyTokenizer
 
 TEXTS = ["five", "a photo of the digit nine.", "k", " ".join(["this"] * 40)]
 

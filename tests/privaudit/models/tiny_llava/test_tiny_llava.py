@@ -9,11 +9,17 @@ import pytest
 import torch
 
 from privaudit.datasets.scenes import scenes, scenes_far, scenes_vqa
-from privaudit.datasets.scenes.captions import DESCRIBE
+from privaudit.datasets.scenes.wording import DESCRIBE
 from privaudit.models import tiny_llava
-from privaudit.models.tiny_llava.architecture import HIDDEN, build_model, configuration
-from privaudit.models.tiny_llava.loading import TinyLlava, load
-from privaudit.models.tiny_llava.tokenizer import CONTEXT_LENGTH, LlavaTokenizer
+from privaudit.models.tiny_llava.loading import (
+    CONTEXT_LENGTH,
+    HIDDEN,
+    LlavaTokenizer,
+    TinyLlava,
+    build_model,
+    configuration,
+    load,
+)
 from privaudit.models.weight_files import load_embedded
 from privaudit_tools.pretraining.tiny_llava_validation import (
     build_validation,

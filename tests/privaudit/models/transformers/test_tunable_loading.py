@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from privaudit.core.errors import ConfigError, LimitError, MissingFileError
-from privaudit.datasets.dialogues import ANSWER, INSTRUCTION, PADDING, PICTURE, Dialogue
-from privaudit.federated.query import questions
-from privaudit.federated.runs.config import make_config
+from privaudit.datasets.records import ANSWER, INSTRUCTION, PADDING, PICTURE, Dialogue
+from privaudit.federation.query import questions
 from privaudit.models.hugging_face import import_transformers
 from privaudit.models.interfaces import Tuning
 from privaudit.models.language.captioning_vlm import CaptioningVLM
@@ -16,6 +15,7 @@ from privaudit.models.language.dialogue_tokens import DialogueTokens, chat_templ
 from privaudit.models.registry import load_frozen
 from privaudit.models.transformers.text_classifier import TextClassifier
 from privaudit.models.transformers.text_writer import TextWriter
+from privaudit.runs.config import make_config
 from tests.small_records import text_data
 from tests.small_transformers import (
     alter,

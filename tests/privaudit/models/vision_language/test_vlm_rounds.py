@@ -11,9 +11,9 @@ import torch
 from privaudit import train
 from privaudit.core.devices import use_device
 from privaudit.datasets.dataset import DATASETS
-from privaudit.federated.runs.runs import Run
 from privaudit.models.frozen_model import FrozenModel
 from privaudit.models.registry import load_frozen
+from privaudit.runs.run import Run
 from tests.audited_runs import attack_one_client
 from tests.simulated_device import another_device, assert_agree
 from tests.small_records import ragged_data
@@ -40,7 +40,7 @@ def data_sets() -> Iterator[None]:
     DATASETS.names()
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(DATASETS._entries, "ragged-pictures", lambda: ragged_data(24))
-        patch.setattr("privaudit.federated.runs.population.load_frozen", _loaded)
+        patch.setattr("privaudit.runs.population.load_frozen", _loaded)
         yield
 
 
@@ -73,7 +73,7 @@ def test_a_round_on_another_device_is_the_same(
 ) -> None:
     model = save_vlm(tmp_path / "model", family)
     here = train("lora-fedavg", folder=tmp_path, name="here", model=model, **TINY)
-    load = "privaudit.federated.runs.population.load_frozen"
+    load = "privaudit.runs.population.load_frozen"
     monkeypatch.setattr(load, load_frozen)  # to that device, not once for all
     with another_device() as device, use_device(device):
         there = train("lora-fedavg", folder=tmp_path, name="there", model=model, **TINY)

@@ -8,15 +8,25 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from privaudit.core.seeds import Seeds
-from privaudit.privacy.secure_aggregation.client import Client
-from privaudit.privacy.secure_aggregation.fixed_point import FixedPoint
-from privaudit.privacy.secure_aggregation.graph import MaskingGraph
-from privaudit.privacy.secure_aggregation.identities import Roster
-from privaudit.privacy.secure_aggregation.masks import pair_mask, pair_sign, self_mask
-from privaudit.privacy.secure_aggregation.packets import Arrays, FaultError, Party
-from privaudit.privacy.secure_aggregation.primitives import KEY, agree, key_pair
-from privaudit.privacy.secure_aggregation.randomness import KeyedSecrets
-from privaudit.privacy.secure_aggregation.sharing import combine
+from privaudit.privacy.secure_aggregation.packets import (
+    Arrays,
+    FaultError,
+    MaskingGraph,
+    Party,
+    Roster,
+)
+from privaudit.privacy.secure_aggregation.primitives import (
+    KEY,
+    FixedPoint,
+    KeyedSecrets,
+    agree,
+    combine,
+    key_pair,
+    pair_mask,
+    pair_sign,
+    self_mask,
+)
+from privaudit.privacy.secure_aggregation.protocol import Client
 from tests.privaudit.privacy.secure_aggregation.conftest import identities_of
 
 Make = Callable[..., Client]

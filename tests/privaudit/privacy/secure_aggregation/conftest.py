@@ -6,21 +6,25 @@ import numpy as np
 import pytest
 
 from privaudit.core.seeds import Seeds
-from privaudit.privacy.secure_aggregation import client, server
-from privaudit.privacy.secure_aggregation.fixed_point import FixedPoint
-from privaudit.privacy.secure_aggregation.graph import MaskingGraph
-from privaudit.privacy.secure_aggregation.identities import Identity, Roster
-from privaudit.privacy.secure_aggregation.packets import Packet, Party
+from privaudit.privacy.secure_aggregation import protocol
+from privaudit.privacy.secure_aggregation.packets import (
+    Identity,
+    MaskingGraph,
+    Packet,
+    Party,
+    Roster,
+)
 from privaudit.privacy.secure_aggregation.primitives import (
+    FixedPoint,
+    KeyedSecrets,
     agree,
     derive,
     key_pair,
     seal,
+    split,
     unseal,
 )
 from privaudit.privacy.secure_aggregation.protocol import ProtocolOutcome, aggregate
-from privaudit.privacy.secure_aggregation.randomness import KeyedSecrets
-from privaudit.privacy.secure_aggregation.sharing import split
 
 THREE = [[0.5, -1.0], [0.25, 2.0], [1.0, 3.0]]
 FIVE = [*THREE, [4.0, 0.0], [-2.0, 1.0]]
@@ -99,11 +103,11 @@ def flipped(name: str, *place: int) -> Change:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compute what depends on equal seeds alone once for many runs of the protocol."""
-    monkeypatch.setattr(client, "key_pair", cache(key_pair))
-    monkeypatch.setattr(client, "derive", cache(derive))
-    monkeypatch.setattr(client, "split", cache(split))
-    monkeypatch.setattr(client, "seal", cache(seal))
-    monkeypatch.setattr(client, "unseal", cache(unseal))
+    monkeypatch.setattr(protocol, "key_pair", cache(key_pair))
+    monkeypatch.setattr(protocol, "derive", cache(derive))
+    monkeypatch.setattr(protocol, "split", cache(split))
+    monkeypatch.setattr(protocol, "seal", cache(seal))
+    monkeypatch.setattr(protocol, "unseal", cache(unseal))
     shared: dict[tuple[int, bytes], bytes] = {}
     kept = []
 
@@ -114,8 +118,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
             shared[key] = agree(private, public)  # type: ignore[arg-type]
         return shared[key]
 
-    monkeypatch.setattr(client, "agree", agree_once)
-    monkeypatch.setattr(server, "key_pair", cache(key_pair))
-    monkeypatch.setattr(client, "is_low_order", lambda public: False)
+    monkeypatch.setattr(protocol, "agree", agree_once)
+    monkeypatch.setattr(protocol, "key_pair", cache(key_pair))
+    monkeypatch.setattr(protocol, "is_low_order", lambda public: False)
     monkeypatch.setattr(Identity, "sign", cache(Identity.sign))
     monkeypatch.setattr(Roster, "has_signed", cache(Roster.has_signed))

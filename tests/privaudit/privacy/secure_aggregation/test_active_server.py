@@ -7,10 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privaudit.privacy.secure_aggregation import client
-from privaudit.privacy.secure_aggregation.client import Client
-from privaudit.privacy.secure_aggregation.identities import Identity, Roster
-from privaudit.privacy.secure_aggregation.masks import pair_mask, self_mask
+from privaudit.privacy.secure_aggregation import protocol
 from privaudit.privacy.secure_aggregation.packets import (
     KEYS,
     REVEALED,
@@ -19,11 +16,14 @@ from privaudit.privacy.secure_aggregation.packets import (
     Arrays,
     Fault,
     FaultError,
+    Identity,
     Party,
+    Roster,
     positions,
 )
-from privaudit.privacy.secure_aggregation.primitives import KEY
+from privaudit.privacy.secure_aggregation.primitives import KEY, pair_mask, self_mask
 from privaudit.privacy.secure_aggregation.protocol import (
+    Client,
     ProtocolOutcome,
     threshold_of,
 )
@@ -208,7 +208,7 @@ def test_copied_keys_cancel_no_masks(monkeypatch: pytest.MonkeyPatch) -> None:
     def of_no_pair(shared: bytes, like: Any, label: str, *pair: Party) -> Any:
         return pair_mask(shared, like, label, 0, 0)
 
-    monkeypatch.setattr(client, "pair_mask", of_no_pair)
+    monkeypatch.setattr(protocol, "pair_mask", of_no_pair)
     assert copied_keys()
 
 

@@ -9,23 +9,21 @@ import pytest
 import torch
 
 from privaudit.core.seeds import Seeds
-from privaudit.federated.masked_sum import Masking, masked_sum
-from privaudit.privacy.secure_aggregation.client import Client
-from privaudit.privacy.secure_aggregation.fixed_point import FixedPoint
-from privaudit.privacy.secure_aggregation.identities import Identity, Roster
+from privaudit.federation.masked_sum import Masking, masked_sum
 from privaudit.privacy.secure_aggregation.packets import (
     SERVER,
     STAGES,
     FaultError,
+    Identity,
     Packet,
     PacketKind,
+    Roster,
     as_list,
     positions,
     read_list,
 )
-from privaudit.privacy.secure_aggregation.protocol import threshold_of
-from privaudit.privacy.secure_aggregation.randomness import KeyedSecrets
-from privaudit.privacy.secure_aggregation.server import Server
+from privaudit.privacy.secure_aggregation.primitives import FixedPoint, KeyedSecrets
+from privaudit.privacy.secure_aggregation.protocol import Client, Server, threshold_of
 from tests.privaudit.privacy.secure_aggregation.conftest import Change, altered
 
 NAMES = tuple("abcde")

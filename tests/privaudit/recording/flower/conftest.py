@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from privaudit.datasets.split import PUBLIC, TEST
-from privaudit.federated.runs.ledger import Coin, Ledger
 from privaudit.recording.flower import RecordingGrid
+from privaudit.runs.ledger import Coin, Ledger
 from tests.privaudit.recording.flower.small_app import NODES, InProcessGrid, client_app
 
 

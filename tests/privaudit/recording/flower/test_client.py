@@ -4,8 +4,8 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from privaudit.core.errors import ConfigError
-from privaudit.federated.runs.ledger import Ledger
 from privaudit.recording.flower import members_of
+from privaudit.runs.ledger import Ledger
 
 pytestmark = pytest.mark.flower
 

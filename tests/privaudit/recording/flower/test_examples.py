@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from privaudit.datasets.split import PUBLIC, TEST
-from privaudit.federated.runs.ledger import Coin, Ledger
+from privaudit.runs.ledger import Coin, Ledger
 from tests.places import ROOT
 
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
 EXAMPLES = ROOT / "docs" / "examples" / "flower"
 NODES = 2
 SHIM = """
-from privaudit.models.clip.torchvision_shim import declare_missing_operators
+from privaudit.models.hugging_face import declare_missing_operators
 
 declare_missing_operators()  # where torchvision is another build than torch
 """

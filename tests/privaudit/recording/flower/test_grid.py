@@ -12,9 +12,9 @@ from flwr.app import Array, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
-from privaudit.federated.runs.ledger import Ledger
 from privaudit.recording.flower import RecordingGrid
 from privaudit.recording.flower.mechanisms import UpdateNote
+from privaudit.runs.ledger import Ledger
 from tests.privaudit.recording.flower.conftest import Recorded
 from tests.privaudit.recording.flower.small_app import (
     NODES,

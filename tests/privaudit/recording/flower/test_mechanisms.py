@@ -22,16 +22,14 @@ from flwr.supercore.privacy_accounting import (
 )
 from flwr.supercore.privacy_accounting.rdp_accountant import RdpAccountant
 
-from privaudit.checks.lint.evidence import Evidence
-from privaudit.checks.lint.finding import Finding
+from privaudit.checks.lint.evidence import Evidence, Finding
 from privaudit.checks.lint.linter import lint
 from privaudit.core.errors import ConfigError
-from privaudit.federated.runs.ledger import Ledger
-from privaudit.federated.runs.runs import Run
-from privaudit.privacy.claim import Claim
-from privaudit.privacy.events import MechanismEvent
+from privaudit.privacy.events import Claim, MechanismEvent
 from privaudit.recording.flower import RecordedStrategy, claim_of, noted
 from privaudit.recording.flower.mechanisms import ServerNoise, UpdateNote, weights_of
+from privaudit.runs.ledger import Ledger
+from privaudit.runs.run import Run
 from tests.privaudit.recording.flower.conftest import Recorded
 from tests.privaudit.recording.flower.small_app import (
     NODES,

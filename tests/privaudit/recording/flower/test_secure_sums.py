@@ -14,9 +14,9 @@ from flwr.server import LegacyContext, ServerConfig
 from flwr.server.strategy import FedAvg
 from flwr.server.workflow import DefaultWorkflow
 
-from privaudit.federated.runs.ledger import Ledger
 from privaudit.recording.flower import RecordedSecAggPlus, name_partition
-from privaudit.recording.flower.messages import MASKED, SECAGG
+from privaudit.recording.flower.mechanisms import MASKED, SECAGG
+from privaudit.runs.ledger import Ledger
 from tests.privaudit.recording.flower.conftest import Recorded
 from tests.privaudit.recording.flower.small_app import NODES
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from privaudit import Auditor, Run, train
-from privaudit.auditing.storage.save import save_audit
+from privaudit.auditing.stored_audit import save_audit
+from tests.altered_runs import sign_again
 from tests.conftest import common_cache
-from tests.owner_changes import sign_again
 
 SEED = 987654321
 NAME = "zebra-987654321"

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from privaudit import Auditor, Run, train
-from privaudit.auditing.storage.load import read_audit
-from privaudit.auditing.storage.save import save_audit
+from privaudit.auditing.stored_audit import read_audit, save_audit
 from privaudit.core.errors import (
     ConfigError,
     MissingFileError,

@@ -18,7 +18,7 @@ import torch
 
 from privaudit import Auditor, Run, train
 from privaudit.auditing.scenario import Scenario
-from privaudit.auditing.storage.save import save_audit
+from privaudit.auditing.stored_audit import save_audit
 from privaudit.core.errors import (
     ConfigError,
     MissingFileError,
@@ -29,9 +29,8 @@ from privaudit.core.portable_bits import settings
 from privaudit.core.signing import own_key, public_half
 from privaudit.core.storage import file_hash
 from privaudit.report.export import recompute, recompute_run
-from tests.altered_transcripts import alter_messages
+from tests.altered_runs import alter_messages, sign_again
 from tests.conftest import Cli, common_cache
-from tests.owner_changes import sign_again
 from tests.places import ROOT
 
 TINY: Any = {"rounds": 2, "clients": 2}

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from privaudit import Auditor, Run, train
-from privaudit.auditing.storage.save import save_audit
+from privaudit.auditing.stored_audit import save_audit
 from privaudit.core.errors import ConfigError, MissingFileError, PrivauditError
 from privaudit.report.export import Verification, export_public, verify_card
 from privaudit.report.export.verify import leaves
+from tests.altered_runs import sign_again
 from tests.conftest import Cli
-from tests.owner_changes import sign_again
 
 
 @pytest.fixture

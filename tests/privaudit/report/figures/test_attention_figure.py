@@ -8,12 +8,12 @@ from typer.testing import CliRunner
 from privaudit import train
 from privaudit.cli.main import app
 from privaudit.core.errors import ConfigError
-from privaudit.federated.runs.runs import Run
 from privaudit.report.figures.attention_figure import (
     attention_figure,
     attention_shares,
     write_attention_figure,
 )
+from privaudit.runs.run import Run
 
 
 @pytest.fixture(scope="module")

@@ -4,19 +4,27 @@ from dataclasses import replace
 from xml.etree import ElementTree
 
 import matplotlib
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
 from privaudit.auditing.audit import Audit
+from privaudit.report.figures.curve_figures import roc_plot
 from privaudit.report.figures.figure_style import new_figure, to_png, to_svg
-from privaudit.report.figures.figures import tradeoff_plot
-from privaudit.report.figures.label_placement import label_points
-from privaudit.report.figures.roc_figure import roc_plot
-from privaudit.report.figures.row_figures import MOST_CLIENTS, client_plot
+from privaudit.report.figures.row_figures import (
+    MOST_CLIENTS,
+    attacks_alt,
+    attacks_plot,
+    client_plot,
+    closeness_plot,
+    server_plot,
+)
+from privaudit.report.figures.tradeoff_figure import label_points, tradeoff_plot
+from privaudit.report.page import render_report
 from privaudit.report.report_data import ReportData
 from privaudit.statistics.estimate import Estimate
-from tests.privaudit.made_audits import make_audit
+from tests.privaudit.made_audits import make_audit, make_writer
 
 PLOTS = (tradeoff_plot, roc_plot, client_plot)
 Plot = Callable[[ReportData], Figure | None]
@@ -166,3 +174,118 @@ def test_labels_of_crowded_points_do_not_overlap() -> None:
             assert Bbox.intersection(box, other) is None
         assert axes.bbox.x0 <= box.x0
         assert box.x1 <= axes.bbox.x1
+
+
+def test_pairs_are_whole_xml_and_the_same_every_time() -> None:
+    audits = [make_writer(), make_writer("fedrand", seed=3)]
+    for plot in (closeness_plot, server_plot):
+        pictures = []
+        for _ in range(2):
+            figure = plot(ReportData.of(audits))
+            assert figure is not None
+            pictures.append(to_svg(figure, "name", "what"))
+        assert pictures[0] == pictures[1]
+        ElementTree.fromstring(pictures[0])
+
+
+def test_runs_in_which_nothing_was_estimated_are_left_out() -> None:
+    estimated, read_off = make_writer("fedrand"), make_writer(closeness=False)
+    figure = closeness_plot(ReportData.of([read_off, estimated]))
+    assert figure is not None
+    names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert names == ["fedrand"]
+    assert closeness_plot(ReportData.of([read_off])) is None
+    assert server_plot(ReportData.of([replace(estimated, parts={})])) is None
+
+
+def test_own_and_other_clients_have_a_mark_each() -> None:
+    figure = closeness_plot(ReportData.of([make_writer("fedrand")]))
+    assert figure is not None
+    for axes in figure.axes:
+        low, high = axes.get_xlim()
+        dots = [line for line in axes.lines if line.get_marker() in ("o", "s")]
+        dots = [dot for dot in dots if not dot.get_gid()]  # of others it is a text
+        marks = [np.asarray(dot.get_xdata(), dtype=float)[0] for dot in dots]
+        assert len(marks) == 2
+        assert all(low <= mark <= high for mark in marks)
+
+
+def test_one_writing_runs_pictures_hold_clients_and_server_not_all_attacks() -> None:
+    audit = make_writer()
+    for plot in (roc_plot, client_plot):
+        figure = drawn(plot, [audit])
+        legend = figure.axes[0].get_legend() or figure.legends[0]
+        assert [text.get_text() for text in legend.get_texts()][:2] == [
+            "max-renyi, clients' models",
+            "max-renyi, server's own model",
+        ]
+
+
+def test_the_axis_says_what_use_is_measured_by() -> None:
+    label = tradeoff_plot(ReportData.of([make_writer()])).axes[0].get_ylabel()
+    assert label.startswith("Utility: ROUGE-L on a client's")
+    label = tradeoff_plot(ReportData.of([make_audit()])).axes[0].get_ylabel()
+    assert label.startswith("Utility: accuracy on a client's")
+
+
+SEVEN = ("loss-threshold", "shadow", "lira", "rmia", "confidence", "entropy", "other")
+
+
+@pytest.mark.parametrize("runs", [1, 3])
+def test_each_attack_has_a_row_with_its_n_and_each_run_a_dot(runs: int) -> None:
+    audits = [make_audit(attacks=SEVEN, shift=0.1 * k) for k in range(runs)]
+    figure = attacks_plot(ReportData.of(audits))
+    assert figure is not None
+    (axes,) = figure.axes
+    rows = [label.get_text() for label in axes.get_yticklabels()]
+    members, others = audits[0].auroc.n
+    assert rows[:2] == [
+        f"{name}\n3 clients, n = {members} + {others}" for name in SEVEN[:2]
+    ]
+    assert len(rows) == 7
+    assert axes.yaxis_inverted()
+    assert len(axes.containers) == runs
+
+
+def test_counts_that_differ_between_runs_are_left_to_the_table() -> None:
+    figure = attacks_plot(ReportData.of([make_audit(), make_audit(candidates=60)]))
+    assert figure is not None
+    rows = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert rows[0] == "shadow\nn differs: see the table"
+
+
+def test_one_attack_alone_needs_no_picture() -> None:
+    assert attacks_plot(ReportData.of([make_audit(attacks=("shadow",))])) is None
+
+
+def test_a_grid_of_attacks_is_left_to_its_table() -> None:
+    figure = attacks_plot(ReportData.of([make_writer()]))
+    assert figure is not None
+    assert len(figure.axes[0].get_yticklabels()) == 2
+
+
+def test_an_attack_on_fewer_clients_is_noticed() -> None:
+    audit, fewer = make_audit(), make_audit(clients=1)
+    said = "Attacks with shadow models"
+    assert said not in render_report([audit])
+    results = {**audit.results, "lira": fewer.headline}
+    assert said in render_report([audit, replace(audit, results=results)])
+
+
+def test_the_picture_is_read_aloud_with_numbers() -> None:
+    audit = make_audit()
+    alt = attacks_alt(ReportData.of([audit]))
+    for name, leak in audit.results.items():
+        assert f"promptfl, {name}: {leak.auroc.value:.3f} [" in alt
+
+
+def test_of_many_attacks_four_have_curves_and_the_page_says_so() -> None:
+    audit = make_audit(attacks=SEVEN)
+    legend = roc_plot(ReportData.of([audit])).axes[0].get_legend()
+    assert legend is not None
+    named = [text.get_text() for text in legend.get_texts()]
+    assert named[:5] == [*SEVEN[:4], "chance"]
+    said = ReportData.of([audit]).undrawn
+    assert said.startswith("The figures show the first 4 of 7 attacks")
+    for audits in ([make_audit()], [audit, make_audit("coop")]):
+        assert ReportData.of(audits).undrawn == ""

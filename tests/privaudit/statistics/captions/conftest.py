@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from privaudit.statistics.captions.corpus import Corpus
+from privaudit.statistics.captions.scores import Corpus
 from tests.golden import golden as read_golden
 from tests.places import SHARED
 

@@ -1,17 +1,235 @@
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from privaudit.core.errors import ConfigError
-from privaudit.statistics.captions.bootstrap import bootstrap_sums
 from privaudit.statistics.captions.scores import (
     METRICS,
+    BleuCounts,
     CaptionScores,
+    Corpus,
+    bleu,
+    bleu_counts,
+    bootstrap_sums,
     caption_scores,
+    cider_d,
+    longest_common,
     mean_estimates,
+    rouge_l,
+    tokenise,
 )
-from tests.privaudit.statistics.captions.conftest import read_text
+from tests.privaudit.statistics.captions.conftest import read_text, words
+
+CORENLP = [  # what CoreNLP 3.4.1 gives, less coco-caption's list of punctuation
+    ("A black dog , a white dog .", "a black dog a white dog"),
+    ("Don't stop, they're can't won't", "do n't stop they 're ca n't wo n't"),
+    ("cannot gonna wanna lemme 'tis", "can not gon na wan na lem me 't is"),
+    ("It's the dogs' ball; James's.", "it 's the dogs ball james 's"),
+    ("A t-shirt (red) and/or a one", "a t-shirt -lrb- red -rrb- and/or a one"),
+    ("Mr. S at 5:30 p.m. on St. James St.", "mr. s at 5:30 p.m. on st. james st."),
+    ("U.S. flag in the U.S.", "u.s. flag in the u.s."),
+    ("3.5 inch 1,000 ft 50% of $5 #1", "3.5 inch 1,000 ft 50 % of $ 5 # 1"),
+    ("\"Quoted\" ``so'' \u201cand\u201d it\u2019s", "quoted so and it 's"),
+    ("wait... and another\u2026. and .. two", "wait and another and two"),
+    ("a - b -- c em\u2014dash pre- -post", "a b c em dash pre post"),
+    ("AT&T R&B at&t &amp; more", "at&t r&b at & t & more"),
+    ("caf\u00e9 na\u00efve", "caf\u00e9 na\u00efve"),
+    ("rock 'n' roll O'Neil '90s 90's", "rock 'n' roll o'neil '90s 90 's"),
+    ("wow!!! what??? huh?!", "wow !!! what ??? huh ?!"),
+    ("man in no. 5 jersey. no.", "man in no. 5 jersey no"),
+    ("6'2\" tall 30-year-old", "6 2 tall 30-year-old"),
+    ("the letter a. i.", "the letter a. i."),
+    ("+1 -1 -5 5x5", "+1 -1 -5 5x5"),
+    ("", ""),
+    (" . , ", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("caption", "expected"), CORENLP)
+def test_words_are_those_of_the_published_tokeniser(
+    caption: str, expected: str
+) -> None:
+    assert " ".join(tokenise(caption)) == expected
+
+
+def test_the_example_results_have_as_many_words_as_were_published() -> None:
+    """9893 words, and so on by order: coco-caption's notebook, `published_guess`."""
+    results = read_text("captions_val2014_fakecap_results.json")
+    lengths = [len(tokenise(result["caption"])) for result in results]
+    orders = [sum(max(0, length - order) for length in lengths) for order in range(4)]
+    assert orders == [9893, 8893, 7893, 6893]
+
+
+@given(st.text(max_size=60))
+def test_any_text_gives_words_without_blanks(text: str) -> None:
+    for word in tokenise(text):
+        assert word
+        assert not any(letter.isspace() for letter in word)
+
+
+@given(st.lists(st.sampled_from(["a", "dog", "'s", "n't", "t-shirt", "u.s.", "5"])))
+def test_words_stay_as_they_are(words: list[str]) -> None:
+    assert tokenise(" ".join(words)) == tuple(words)
+
+
+Case = tuple[Corpus, dict[str, np.ndarray]]
+
+CAPTION = st.lists(st.sampled_from(list("abcde")), max_size=9).map(tuple)
+SOME = st.lists(CAPTION.filter(bool), min_size=1, max_size=3).map(tuple)
+Pairs = list[tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]]
+PAIRS = st.lists(st.tuples(CAPTION, SOME), min_size=1, max_size=5)
+
+
+def paired(pairs: Pairs) -> Corpus:
+    return Corpus(tuple(c for c, _ in pairs), tuple(r for _, r in pairs))
+
+
+def test_bleu_equals_the_published_code(case: Case) -> None:
+    corpus, expected = case
+    counts = bleu_counts(corpus)
+    np.testing.assert_allclose(
+        bleu(counts.summed()), expected["bleu"], rtol=0, atol=1e-9
+    )
+    np.testing.assert_allclose(
+        bleu(counts).T, expected["bleu_per_image"], rtol=0, atol=1e-9
+    )
+
+
+def test_rouge_l_equals_the_published_code(case: Case) -> None:
+    corpus, expected = case
+    found = rouge_l(corpus)
+    np.testing.assert_allclose(found, expected["rouge_l_per_image"], rtol=0, atol=1e-9)
+    assert found.mean() == pytest.approx(float(expected["rouge_l"]), abs=1e-9)
+
+
+def test_cider_d_equals_the_published_code(case: Case) -> None:
+    corpus, expected = case
+    found = cider_d(corpus)
+    np.testing.assert_allclose(found, expected["cider_d_per_image"], rtol=0, atol=1e-9)
+    assert found.mean() == pytest.approx(float(expected["cider_d"]), abs=1e-9)
+
+
+def test_bleu_of_the_published_counts_is_the_published_bleu(
+    golden: dict[str, np.ndarray],
+) -> None:
+    counts = BleuCounts(
+        *(
+            golden[f"published_{name}"].astype(np.float64)
+            for name in ("correct", "guess", "testlen", "reflen")
+        )
+    )
+    found = bleu(counts)
+    np.testing.assert_allclose(
+        found, golden["published_bleu_from_counts"], rtol=0, atol=1e-9
+    )
+    assert found.round(3).tolist() == golden["published_bleu_3dec"].tolist()
+
+
+def test_bleu_by_hand() -> None:
+    """2 of 3 words, 1 of 2 bigrams; the reference is longer by one word."""
+    corpus = Corpus(words("a red dog"), (words("a red cat sits"),))
+    brevity = math.exp(1 - 4 / 3)
+    found = bleu(bleu_counts(corpus).summed())
+    assert found[0] == pytest.approx(brevity * 2 / 3)
+    assert found[1] == pytest.approx(brevity * math.sqrt(2 / 3 * 1 / 2))
+    assert found[3] < 1e-3
+
+
+def test_of_two_lengths_as_near_the_shorter_counts() -> None:
+    corpus = Corpus(words("a b c"), (words("a b c d", "a b"),))
+    assert bleu_counts(corpus).closest.tolist() == [2.0]
+
+
+def test_a_word_matches_as_often_as_one_reference_has_it() -> None:
+    corpus = Corpus(words("the the the"), (words("the cat the", "the dog"),))
+    assert bleu_counts(corpus).matches[0].tolist() == [2.0, 0.0, 0.0, 0.0]
+
+
+def test_rouge_takes_the_best_precision_and_the_best_recall() -> None:
+    """Precision 2/3 from the first, recall 1 from the second."""
+    corpus = Corpus(words("a b c"), (words("a b x y"),))
+    both = Corpus(words("a b c"), (words("a b x y", "a"),))
+    beta = 1.2**2
+    assert rouge_l(corpus)[0] == pytest.approx(
+        (1 + beta) * (2 / 3) * (1 / 2) / (1 / 2 + beta * 2 / 3)
+    )
+    assert rouge_l(both)[0] == pytest.approx(
+        (1 + beta) * (2 / 3) * 1 / (1 + beta * 2 / 3)
+    )
+
+
+def test_cider_by_hand() -> None:
+    """Two images of one word: the same word scores 1 of the 4 orders, times 10."""
+    corpus = Corpus(words("cat", "cow"), (words("cat"), words("dog")))
+    assert cider_d(corpus).tolist() == pytest.approx([2.5, 0.0])
+
+
+def test_cider_d_punishes_length_and_repetition() -> None:
+    references = (words("red dog"), words("blue cat"))
+    again = cider_d(Corpus(words("red dog red dog", "blue cat"), references))
+    once = cider_d(Corpus(words("red dog", "blue cat"), references))
+    assert again[0] < once[0]
+    assert again[1] == once[1]
+
+
+@given(PAIRS)
+def test_metrics_stay_in_their_ranges(pairs: Pairs) -> None:
+    corpus = paired(pairs)
+    for found, top in [
+        (bleu(bleu_counts(corpus)), 1.0), (rouge_l(corpus), 1.0),
+        (cider_d(corpus), 10.0),
+    ]:  # fmt: skip
+        assert np.isfinite(found).all()
+        assert (found >= 0).all()
+        assert (found <= top + 1e-9).all()
+
+
+@given(PAIRS)
+def test_the_order_of_images_and_references_does_not_matter(pairs: Pairs) -> None:
+    corpus = paired(pairs)
+    turned = paired([(caption, refs[::-1]) for caption, refs in pairs[::-1]])
+    np.testing.assert_allclose(cider_d(turned), cider_d(corpus)[::-1], atol=1e-12)
+    np.testing.assert_allclose(rouge_l(turned), rouge_l(corpus)[::-1], atol=1e-12)
+    np.testing.assert_allclose(
+        bleu(bleu_counts(turned).summed()), bleu(bleu_counts(corpus).summed())
+    )
+
+
+@given(CAPTION.filter(lambda caption: len(caption) >= 4), SOME)
+def test_a_caption_equal_to_a_reference_is_perfect(
+    caption: tuple[str, ...], others: tuple[tuple[str, ...], ...]
+) -> None:
+    corpus = Corpus((caption,), ((*others, caption),))
+    assert bleu(bleu_counts(corpus).summed())[3] == pytest.approx(1.0, abs=1e-6)
+    assert rouge_l(corpus)[0] == pytest.approx(1.0)
+
+
+@given(CAPTION, CAPTION)
+def test_the_common_subsequence_is_as_long_as_the_table_says(
+    first: tuple[str, ...], second: tuple[str, ...]
+) -> None:
+    table = np.zeros((len(first) + 1, len(second) + 1), int)
+    for i, a in enumerate(first):
+        for j, b in enumerate(second):
+            up = max(table[i, j + 1], table[i + 1, j])
+            table[i + 1, j + 1] = table[i, j] + 1 if a == b else up
+    assert longest_common(first, second) == table[-1, -1]
+
+
+def test_what_is_no_corpus_is_said() -> None:
+    with pytest.raises(ConfigError, match="1 captions and references for 0 images"):
+        Corpus(words("a"), ())
+    with pytest.raises(ConfigError, match="at least one image"):
+        Corpus((), ())
+    with pytest.raises(ConfigError, match="Image 1 of 2 has no reference"):
+        Corpus(words("a", "b"), (words("a"), ()))
+    with pytest.raises(ConfigError, match="one here is a string"):
+        Corpus.of(["a"], ["a"])
+
 
 TEST = (["this is a good test"], [["this is a test", "this is also a test"]])
 
@@ -150,7 +368,7 @@ def test_drawing_in_pieces_draws_as_often(monkeypatch: pytest.MonkeyPatch) -> No
     columns = np.arange(30.0).reshape(15, 2)
     draws = []
     for chunk in (30, 1_000_000):
-        monkeypatch.setattr("privaudit.statistics.captions.bootstrap.CHUNK", chunk)
+        monkeypatch.setattr("privaudit.statistics.captions.scores.CHUNK", chunk)
         found = bootstrap_sums(columns, lambda s: s, np.random.default_rng(0), 201)
         draws.append(found)
     np.testing.assert_allclose(draws[0], draws[1])

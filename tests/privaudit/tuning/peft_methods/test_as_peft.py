@@ -8,7 +8,7 @@ import torch
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, stack
-from privaudit.datasets.dialogues import ANSWER, INSTRUCTION, TokenSequences
+from privaudit.datasets.records import ANSWER, INSTRUCTION, TokenSequences
 from privaudit.models.hugging_face import import_peft
 from privaudit.models.interfaces import Tunable, Tuning
 from privaudit.models.language.stacked_language import StackedLanguageModel

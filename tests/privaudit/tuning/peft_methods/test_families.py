@@ -11,14 +11,13 @@ import torch
 
 from privaudit import Auditor, train
 from privaudit.auditing.scenario import find_scenario
-from privaudit.core.devices import use_device
+from privaudit.core.devices import use_checkpointing, use_device, use_memory
 from privaudit.core.errors import ConfigError
-from privaudit.core.memory import use_checkpointing, use_memory
 from privaudit.datasets.dataset import DATASETS, Dataset
-from privaudit.federated.runs.config import make_config
-from privaudit.federated.runs.population import records_elsewhere
-from privaudit.federated.runs.runs import Run
 from privaudit.models.registry import find_family, load_frozen
+from privaudit.runs.config import make_config
+from privaudit.runs.population import records_elsewhere
+from privaudit.runs.run import Run
 from privaudit.tuning.peft_methods.registry import PEFT_METHODS
 from tests.simulated_device import another_device, assert_agree
 from tests.small_records import picture_data, text_data
@@ -74,7 +73,7 @@ def data_sets() -> Iterator[None]:
         patch.setitem(DATASETS._entries, "more-texts", lambda: text_data(30))
         patch.setitem(DATASETS._entries, "bare-texts", bare_texts)
         patch.setitem(DATASETS._entries, "some-pictures", picture_data)
-        patch.setattr("privaudit.federated.runs.population.load_frozen", loaded_once())
+        patch.setattr("privaudit.runs.population.load_frozen", loaded_once())
         yield
 
 
@@ -146,7 +145,7 @@ def test_every_family_computes_in_bfloat16(
 ) -> None:
     """Coarser, and so near the numbers of float32; what is sent stays float32."""
     fine = usual(family, method)
-    load = "privaudit.federated.runs.population.load_frozen"
+    load = "privaudit.runs.population.load_frozen"
     monkeypatch.setattr(load, load_frozen)  # in that precision, not once for all
     coarse = tried(models[family], method, tmp_path, precision="bfloat16")
     check_round_and_attack(family, coarse)
@@ -185,7 +184,7 @@ def test_every_family_computes_on_another_device(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     here = usual(family, "lora")
-    load = "privaudit.federated.runs.population.load_frozen"
+    load = "privaudit.runs.population.load_frozen"
     monkeypatch.setattr(load, load_frozen)  # to that device, not once for all
     with another_device() as device, use_device(device):
         there = tried(models[family], "lora", tmp_path)

@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import cross_entropy, normalize
 
 from privaudit.core.seeds import Seeds
-from privaudit.federated.trainer import Task
+from privaudit.federation.trainer import Task
 from privaudit.tuning.prompts.contrast import (
     contrast,
     low_rank_start,

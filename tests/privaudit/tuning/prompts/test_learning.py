@@ -1,8 +1,8 @@
 import torch
 
 from privaudit.core.seeds import Seeds
-from privaudit.federated.batches import epochs_of_batches, poisson_batches
-from privaudit.federated.trainer import Cohort, Records, Round, Task
+from privaudit.federation.batches import epochs_of_batches, poisson_batches
+from privaudit.federation.trainer import Cohort, Records, Round, Task
 from privaudit.tuning.prompts.learning import LocalSgd
 
 

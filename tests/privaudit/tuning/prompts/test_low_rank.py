@@ -1,8 +1,13 @@
+from typing import Literal
+
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
-from privaudit.federated.trainer import Cohort, Records, Round
+from privaudit.federation.trainer import Cohort, Records, Round
 from privaudit.privacy.clipping import clip_each, clip_joint
 from privaudit.tuning.prompts.low_rank import (
     Factors,
@@ -12,8 +17,138 @@ from privaudit.tuning.prompts.low_rank import (
     by_factors,
     draw_factors,
     expected_local_share,
+    factorize,
+    orthonormalize,
     reconstruct_gradient,
 )
+from tests.golden import golden_tensors
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 4, 8, 16])
+def test_factors_and_gradient_are_those_of_the_published_code(rank: int) -> None:
+    """Reference: trainers/DP_FPL.py of the paper's repository, in float64."""
+    want, close = golden_tensors("rgp", f"k{rank}_"), 1e-8 if rank == 16 else 1e-10
+    factors = factorize(want["P"], want["V0"], "both")
+    gradient_u, gradient_v = want["G"] @ factors.v.mT, factors.u.mT @ want["G"]
+    got = {
+        "u": factors.u,
+        "v": factors.v,
+        "r": factors.residual,
+        "g_u": gradient_u,
+        "g_v": gradient_v,
+        "full_grad_eq4": reconstruct_gradient(
+            gradient_u, gradient_v, factors.u, factors.v
+        ),
+        "full_grad_ref_code": reconstruct_gradient(
+            gradient_u, gradient_v, factors.u, factors.v, "both", "published-code"
+        ),
+    }
+    for name, tensor in got.items():
+        torch.testing.assert_close(tensor, want[name], rtol=0, atol=close)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 4, 8, 16])
+def test_left_factors_and_gradient_are_those_of_the_formula(rank: int) -> None:
+    want, close = golden_tensors("rgp", f"k{rank}_"), 1e-8 if rank == 16 else 1e-10
+    factors = factorize(want["P"], want["V0"], "left")
+    gradient_u, gradient_v = want["G"] @ factors.v.mT, factors.u.mT @ want["G"]
+    full = reconstruct_gradient(gradient_u, gradient_v, factors.u, factors.v, "left")
+    torch.testing.assert_close(factors.v, want["left_v"], rtol=0, atol=close)
+    torch.testing.assert_close(factors.residual, want["left_r"], rtol=0, atol=close)
+    torch.testing.assert_close(gradient_u, want["left_g_u"], rtol=0, atol=close)
+    torch.testing.assert_close(full, want["left_full_grad"], rtol=0, atol=close)
+
+
+def test_float32_agrees_to_its_own_precision() -> None:
+    want = golden_tensors("rgp", "k8_")
+    factors = factorize(want["P"].float(), want["V0"].float())
+    torch.testing.assert_close(factors.u.double(), want["u"], rtol=0, atol=1e-4)
+    torch.testing.assert_close(factors.v.double(), want["v"], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["both", "left"])
+@pytest.mark.parametrize("rank", [1, 3, 8])
+def test_the_rebuilt_gradient_is_a_projection_of_the_gradient(
+    kind: Kind, rank: int
+) -> None:
+    """G - (I - u u.T) G (I - v+ v), of a stack of two prompts."""
+    prompt, gradient = normal(2, 8, 20), normal(2, 8, 20, seed=1)
+    factors = factorize(prompt, normal(2, 20, rank, seed=2), kind)
+    u, v = factors.u, factors.v
+    reconstructed = reconstruct_gradient(gradient @ v.mT, u.mT @ gradient, u, v, kind)
+    outside_u = torch.eye(8) - u @ u.mT
+    outside_v = torch.eye(20) - torch.linalg.pinv(v) @ v
+    torch.testing.assert_close(
+        reconstructed, gradient - outside_u @ gradient @ outside_v
+    )
+
+
+@given(seed=st.integers(0, 10**6), rank=st.integers(1, 6), content=st.integers(0, 6))
+@settings(max_examples=30, deadline=None)
+def test_factors_are_orthonormal_whatever_the_rank_of_the_prompt(
+    seed: int, rank: int, content: int
+) -> None:
+    prompt = normal(3, 6, content, seed=seed) @ normal(3, content, 9, seed=seed + 1)
+    start = normal(3, 9, rank, seed=seed + 2)
+    factors = factorize(prompt.float(), start.float())
+    identity = torch.eye(rank).expand(3, rank, rank)
+    torch.testing.assert_close(factors.u.mT @ factors.u, identity)
+    torch.testing.assert_close(factors.v @ factors.v.mT, identity)
+    reconstructed = factors.u @ factors.v + factors.residual
+    torch.testing.assert_close(reconstructed, prompt.float())
+
+
+@pytest.mark.parametrize("kind", ["both", "left"])
+def test_a_zero_prompt_has_finite_factors_and_gradient(kind: Kind) -> None:
+    factors = factorize(torch.zeros(6, 9), normal(9, 4).float(), kind)
+    u, v, gradient = factors.u, factors.v, normal(6, 9).float()
+    reconstructed = reconstruct_gradient(gradient @ v.mT, u.mT @ gradient, u, v, kind)
+    torch.testing.assert_close(u.mT @ u, torch.eye(4))
+    assert torch.isfinite(reconstructed).all()
+    assert reconstructed.norm() > 0
+
+
+def test_a_rank_deficient_prompt_gives_the_same_factors_alone_as_in_a_stack() -> None:
+    prompt = (normal(5, 16, 3) @ normal(5, 3, 64, seed=1)).float()
+    start = normal(5, 64, 8, seed=2).float()
+    stacked = factorize(prompt, start)
+    alone = [factorize(p, s) for p, s in zip(prompt, start, strict=True)]
+    torch.testing.assert_close(
+        stacked.u, torch.stack([f.u for f in alone]), rtol=0, atol=1e-4
+    )
+
+
+def test_the_first_column_keeps_its_direction() -> None:
+    basis = orthonormalize(torch.tensor([[0.0, 1.0], [-2.0, 5.0]]))
+    assert basis.tolist() == [[0.0, 1.0], [-1.0, 0.0]]
+
+
+def test_left_factors_approximate_better_than_both() -> None:
+    prompt, start = normal(8, 20), normal(20, 3, seed=1)
+    errors = {
+        kind: float(factorize(prompt, start, kind).residual.norm())
+        for kind in ("both", "left")
+    }
+    assert errors["left"] < errors["both"]
+    assert errors["left"] < prompt.norm()
+
+
+def test_a_rank_above_the_number_of_tokens_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"rank 5 .* 4 tokens of width 9.*at most 4"):
+        factorize(normal(4, 9), normal(9, 5))
+
+
+def test_the_published_code_knows_no_left_factors() -> None:
+    kind: Literal["left"] = "left"
+    u, v = normal(4, 2), normal(2, 9)
+    with pytest.raises(ConfigError, match="equation-4"):
+        reconstruct_gradient(u, v, u, v, kind, "published-code")
+
 
 TOKENS, WIDTH, DRAWS = 16, 64, 400
 

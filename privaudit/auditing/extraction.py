@@ -1,0 +1,372 @@
+"""Extraction: how likely a model writes its records out again, and what it really draws.
+
+The prefix is what a model is shown of a record: its picture, its question and the first
+part of its answer. The suffix is what is left of the answer, with the token that ends
+it. Its probability p_z is a product over its tokens, so one pass that reads the text
+gives it for every prefix, and nothing need be drawn.
+
+Draws of one record part where their tokens do: those that begin alike are one branch
+with a count, which its next token splits by a multinomial draw. So a text that is
+memorised costs one pass for each token, however often it is drawn, and a branch that is
+too far from the record's own suffix ends. One that draws the end token is at its end:
+tokens that it lacks are wrong.
+
+Source: Hayes et al., "Measuring memorization in language models via probabilistic
+extraction", NAACL 2025: a text is (n, p)-discoverably extractable where
+1 - (1 - p_z)^n >= p. Their prefixes and suffixes are of 50 tokens each; here answers
+are short, and a prefix is a share of one.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn.functional import pad
+
+from privaudit.auditing.attack import Adversary, Target
+from privaudit.core.devices import in_chunks
+from privaudit.core.errors import ConfigError
+from privaudit.core.tensors import Tensors, stack
+from privaudit.datasets.records import ANSWER, PictureTokens, TokenSequences
+from privaudit.federation.query import as_writer
+from privaudit.federation.trainer import ClientId, Records, Task
+from privaudit.models.interfaces import Tuning
+
+ROWS_AT_ONCE = 64
+
+
+@dataclass(frozen=True)
+class SamplingScheme:
+    """How the next token is drawn of logits.
+
+    Attributes:
+        temperature: Logits are divided by it, above 0.
+        top_k: Only so many of the likeliest tokens can come, and those that tie with
+            the last of them; 0 allows all.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+
+    def log_probabilities(
+        self, logits: Float[Tensor, "*n vocabulary"]
+    ) -> Float[Tensor, "*n vocabulary"]:
+        """Return log-probabilities in float64, -inf where a token cannot come.
+
+        Example:
+            >>> logits = torch.tensor([0.0, 0.0, 5.0]).log_softmax(0)
+            >>> SamplingScheme(top_k=1).log_probabilities(logits).exp()
+            tensor([0., 0., 1.], dtype=torch.float64)
+        """
+        scaled = logits.double() / self.temperature
+        if 0 < self.top_k < logits.shape[-1]:
+            least = scaled.topk(self.top_k, dim=-1).values[..., -1:]
+            scaled = scaled.masked_fill(scaled < least, -math.inf)
+        return scaled.log_softmax(dim=-1)
+
+
+@dataclass(frozen=True)
+class AnswerTable:
+    """What one model says of each token of each record's own answer.
+
+    Attributes:
+        log_probabilities: Under the scheme; 0 beyond an answer's end.
+        likeliest: Whether nothing is likelier, so that greedy answers have it; True
+            beyond an answer's end.
+        sizes: Tokens of each answer, with the one that ends it; at least 1.
+    """
+
+    log_probabilities: Float[Tensor, "records tokens"]
+    likeliest: Bool[Tensor, "records tokens"]
+    sizes: Int[Tensor, " records"]
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def starts(self, prefix: float) -> Int[Tensor, " records"]:
+        """Return the place of each suffix's first token.
+
+        Args:
+            prefix: Percent of an answer's tokens that are given, below 100; the token
+                that ends it is never counted or given.
+        """
+        return ((self.sizes - 1) * prefix / 100).floor().long()
+
+    def suffixes(self, prefix: float) -> Float[np.ndarray, " records"]:
+        """Return log p_z of each suffix, in nats; -inf where it cannot be drawn."""
+        return self._behind(prefix, self.log_probabilities, 0.0).sum(dim=1).numpy()
+
+    def greedy(self, prefix: float) -> Bool[np.ndarray, " records"]:
+        """Say which suffixes come where always the likeliest token is taken.
+
+        Source: Carlini et al., "Quantifying memorization across neural language
+        models", ICLR 2023: discoverable extraction.
+        """
+        return self._behind(prefix, self.likeliest, fill=True).all(dim=1).numpy()
+
+    def _behind(self, prefix: float, values: Tensor, fill: float | bool) -> Tensor:
+        places = torch.arange(values.shape[1])
+        return values.masked_fill(places < self.starts(prefix)[:, None], fill)
+
+
+def is_extractable(
+    log_probabilities: Float[np.ndarray, " records"], tries: int, p: float
+) -> Bool[np.ndarray, " records"]:
+    """Say which suffixes come within n draws, at least 1, with probability p in (0, 1).
+
+    Example:
+        >>> is_extractable(np.log([0.5, 0.1, 0.0699, 0.06]), tries=10, p=0.5)
+        array([ True,  True,  True, False])
+    """
+    return log_probabilities >= math.log(-math.expm1(math.log1p(-p) / tries))
+
+
+@torch.no_grad()
+def answer_table(
+    adversary: Adversary, model: Tensors, records: Records, scheme: SamplingScheme
+) -> AnswerTable:
+    """Return what a model says of each token of records' answers; asked once.
+
+    Raises:
+        ConfigError: The model does not write, or a record has no answer.
+    """
+    return adversary.once(
+        ("answers", scheme),
+        lambda: _ask(adversary, model, records, scheme),
+        model,
+        records,
+    )
+
+
+def _ask(
+    adversary: Adversary, model: Tensors, records: Records, scheme: SamplingScheme
+) -> AnswerTable:
+    language = adversary.task.language
+    tuning = as_writer(adversary.trainer).tuning(adversary.task, stack([model]))
+    words, pictures = answered(records)
+
+    def logs_of(rows: Tensor) -> tuple[Tensor, Tensor]:
+        asked = words[rows].trimmed()
+        is_answer = asked.kinds[:, 1:] == ANSWER
+        ahead = is_answer.any(dim=0).nonzero().flatten()
+        picture = pictures[rows].read(language.device)[None]
+        logits = language.logits(
+            picture,
+            asked.repeated(1).to(language.device),
+            tuning,
+            ahead.to(language.device),
+        )[0].cpu()
+        counted = is_answer[:, ahead]
+        own = torch.where(counted, asked.ids[:, ahead + 1], 0)
+        logs = torch.stack(  # row by row: in float64 they are as large as all logits
+            [
+                scheme.log_probabilities(row).gather(1, tokens[:, None])[:, 0]
+                for row, tokens in zip(logits, own, strict=True)
+            ]
+        )
+        likeliest = own == logits.argmax(dim=-1)
+        order = (~counted).int().argsort(dim=1, stable=True)  # the answer to the left
+        logs, likeliest = logs.masked_fill(~counted, 0.0), likeliest | ~counted
+        return logs.gather(1, order), likeliest.gather(1, order)
+
+    parts = list(in_chunks(len(records), ROWS_AT_ONCE, logs_of))
+    longest = max(logs.shape[1] for logs, _ in parts)
+
+    def joined(found: Sequence[Tensor], beyond: float | bool) -> Tensor:
+        wide = [pad(f, (0, longest - f.shape[1]), value=beyond) for f in found]
+        return torch.cat(wide)
+
+    logs, likeliest = zip(*parts, strict=True)
+    sizes = (words.kinds == ANSWER).sum(dim=1)
+    return AnswerTable(joined(logs, 0.0), joined(likeliest, True), sizes)
+
+
+def answered(records: Records) -> tuple[TokenSequences, PictureTokens]:
+    """Return the words and pictures of records, each of which has an answer."""
+    words, pictures = records.words, records.tokens
+    if words is None or pictures is None or not (words.kinds == ANSWER).any(1).all():
+        raise ConfigError(
+            "Extraction was requested, and not all records have an answer to extract. "
+            "Use a data set with captions or answers, and a model that writes."
+        )
+    return words.trimmed(), pictures
+
+
+@dataclass(frozen=True)
+class Draws:
+    """How often suffixes came, of as many draws for each record.
+
+    Attributes:
+        exact: Draws that are the record's own suffix.
+        near: Draws that differ from it in at most the allowed tokens, place by place.
+        tries: Draws of each record.
+    """
+
+    exact: Int[np.ndarray, " records"]
+    near: Int[np.ndarray, " records"]
+    tries: int
+
+
+@dataclass(frozen=True)
+class _Branch:
+    """Draws of one record that are alike so far."""
+
+    row: int
+    tokens: tuple[int, ...]
+    wrong: int
+    count: int
+    ended: bool
+
+
+@dataclass(frozen=True)
+class SuffixDraws:
+    """Draws suffixes of records from one model.
+
+    Attributes:
+        task: Whose language model writes.
+        tuning: What the one model adds to it.
+        scheme: How tokens are drawn.
+        near: Percent of a suffix's tokens that may differ, place by place.
+        tries: Draws of each record.
+
+    Source: Hayes et al., NAACL 2025, for suffixes that are not verbatim, with the
+    Hamming distance.
+    """
+
+    task: Task
+    tuning: Tuning
+    scheme: SamplingScheme
+    near: float
+    tries: int
+
+    @torch.no_grad()
+    def of(
+        self,
+        records: Records,
+        starts: Int[Tensor, " records"],
+        rng: np.random.Generator,
+    ) -> Draws:
+        """Draw the suffixes of some records, each from a place in its answer on."""
+        exact, near = (np.zeros(len(records), np.int64) for _ in range(2))
+        if not len(records):
+            return Draws(exact, near, self.tries)
+        words, pictures = answered(records)
+        firsts = (words.kinds == ANSWER).int().argmax(dim=1)
+        sizes = (words.kinds == ANSWER).sum(dim=1)
+        begin, end = (firsts + starts).tolist(), (firsts + sizes).tolist()
+        branches = [
+            _Branch(row, (), 0, self.tries, ended=False) for row in range(len(records))
+        ]
+        while branches:
+            grown = [
+                one
+                for branch, p in self._expected(words, pictures, begin, branches)
+                for one in self._grow(branch, p, words, begin, end, rng)
+            ]
+            branches = []
+            for one in grown:
+                if not one.ended:
+                    branches.append(one)
+                    continue
+                near[one.row] += one.count
+                exact[one.row] += one.count * (one.wrong == 0)
+        return Draws(exact, near, self.tries)
+
+    def _expected(
+        self,
+        words: TokenSequences,
+        pictures: PictureTokens,
+        begin: Sequence[int],
+        branches: Sequence[_Branch],
+    ) -> Iterator[tuple[_Branch, Float[np.ndarray, " vocabulary"]]]:
+        """Yield each branch with the probabilities of its next token."""
+        language = self.task.language
+        for first in range(0, len(branches), ROWS_AT_ONCE):
+            some = branches[first : first + ROWS_AT_ONCE]
+            places = torch.tensor([begin[b.row] + len(b.tokens) for b in some])
+            rows = torch.tensor([b.row for b in some])
+            ids = words.ids[rows]
+            for drawn, branch in zip(ids, some, strict=True):
+                start = begin[branch.row]
+                suffix = torch.tensor(branch.tokens, dtype=drawn.dtype)
+                drawn[start : start + len(suffix)] = suffix
+            # Nothing sees what stands behind it: there stands the record's own.
+            read = TokenSequences(ids, words.kinds[rows])[:, : int(places.max())]
+            ahead, column = (places - 1).unique(return_inverse=True)
+            logits = language.logits(
+                pictures[rows].read(language.device)[None],
+                read.repeated(1).to(language.device),
+                self.tuning,
+                ahead.to(language.device),
+            )[0].cpu()
+            for number, branch in enumerate(some):
+                logs = self.scheme.log_probabilities(logits[number, column[number]])
+                yield branch, logs.exp().numpy()
+
+    def _grow(
+        self,
+        branch: _Branch,
+        p: Float[np.ndarray, " vocabulary"],
+        words: TokenSequences,
+        begin: Sequence[int],
+        end: Sequence[int],
+        rng: np.random.Generator,
+    ) -> Iterator[_Branch]:
+        """Yield what a branch becomes, but for what is too far from the record's own."""
+        row, place = branch.row, begin[branch.row] + len(branch.tokens)
+        own, last = int(words.ids[row, place]), int(words.ids[row, end[row] - 1])
+        allowed = int(self.near * (end[row] - begin[row]) / 100)
+        counts = rng.multinomial(branch.count, p / p.sum())
+        for token in np.flatnonzero(counts).tolist():
+            wrong = branch.wrong + (token != own)
+            ended = token == last or place + 1 == end[row]
+            if token == last:
+                wrong += end[row] - place - 1  # it ends too early: the rest lacks
+            if wrong <= allowed:
+                tokens = (*branch.tokens, token)
+                yield _Branch(row, tokens, wrong, int(counts[token]), ended)
+
+
+@dataclass(frozen=True)
+class ExtractedClient:
+    """What one client's model says of the client's candidates.
+
+    Attributes:
+        table: Of all candidates, in their order.
+        drawn: Candidates whose suffixes were drawn, chosen without their membership.
+        draws: What came of that.
+    """
+
+    client: ClientId
+    table: AnswerTable
+    drawn: Int[np.ndarray, " some"]
+    draws: Draws
+
+
+@runtime_checkable
+class Extracts(Protocol):
+    """An attack that has texts written, not only says whose they are."""
+
+    @property
+    def prefix(self) -> float:
+        """Percent of an answer that is shown, for scores and draws."""
+        ...
+
+    @property
+    def p(self) -> float:
+        """The probability from which an extraction counts."""
+        ...
+
+    @property
+    def near(self) -> float:
+        """Percent of a suffix's tokens that may differ in a near match."""
+        ...
+
+    def extract(self, adversary: Adversary, target: Target) -> ExtractedClient:
+        """Return what the target's model says of its candidates' texts."""
+        ...

@@ -1,1 +1,0 @@
-"""How likely a model writes its records out again."""

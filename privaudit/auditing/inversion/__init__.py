@@ -1,1 +1,0 @@
-"""What a server reads of records themselves out of uploads; scored elsewhere."""

@@ -1,1 +1,0 @@
-"""What single records give away, under all attacks of an audit together."""

@@ -1,1 +1,0 @@
-"""How often a run was audited, and what that takes from each finding."""

@@ -1,0 +1,410 @@
+"""Audits of scores and signals that were computed elsewhere, evaluated as any attack's are.
+
+No model, no record and no transcript is needed. Slips that would be audited in silence, a
+mask given as scores or a model in training mode, are refused: hardly anybody means them,
+and whoever does is told how to say so.
+"""
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Shaped
+
+from privaudit.auditing.attack_result import (
+    AttackResult,
+    ClientScores,
+    evaluate_scores,
+)
+from privaudit.auditing.audit import Audit
+from privaudit.auditing.external_models import (
+    Array,
+    ShadowAttack,
+    SignalScale,
+    as_array,
+    shadow_scores,
+)
+from privaudit.auditing.parts.panoramia import (
+    PANORAMIA,
+    BeyondBaseline,
+    beyond_known,
+)
+from privaudit.auditing.scenario import OF_SCORES
+from privaudit.auditing.score_table import Names, ScoreTable
+from privaudit.core.errors import ConfigError, UnknownNameError, shown
+from privaudit.recording.origins.scores import SCORES, ScoredConfig, ScoredRun
+from privaudit.runs.ledger import Coin, Ledger
+from privaudit.statistics.roc import checked_scores
+from privaudit.statistics.verdict import Sampling
+
+ASKED = 5  # records that are scored twice
+
+
+def refuse_mask(
+    first: Shaped[np.ndarray, "..."], second: Shaped[np.ndarray, "..."]
+) -> None:
+    """Refuse scores and what says who is a member, where two kinds of scores are wanted.
+
+    A mask has as many entries as the scores, and two whole numbers among them: 0 and 1,
+    1 and -1, 1 and 2. Positions are distinct whole numbers below that many. The scores
+    are of another kind: fractions, or numbers beside a mask of truths. Scores of
+    attacks on labels alone are two numbers, too, but then those of both arguments are;
+    and counts are whole in both.
+    """
+    for said, scores, which in ((second, first, "second"), (first, second, "first")):
+        if not (is_mask := _is_mask(said, scores)) and not _are_positions(said, scores):
+            continue
+        kind = "two numbers alone, one for each" if is_mask else "positions in"
+        looks = "a mask of members" if is_mask else "a list of members"
+        raise ConfigError(
+            f"The {which} argument holds {kind} of the {len(scores)} numbers of the "
+            f"other: it looks like {looks}, and members' scores and non-members' are "
+            "wanted. Say from_scores(scores[mask], scores[~mask]), with a mask of "
+            "truths. If both are scores, add 0.5 to all of them, which changes no "
+            "result."
+        )
+
+
+def _is_mask(
+    said: Shaped[np.ndarray, "..."], scores: Shaped[np.ndarray, "..."]
+) -> bool:
+    if said.shape != scores.shape or len(np.unique(said)) != 2 or _broken(said):
+        return False
+    if said.dtype == bool and scores.dtype != bool:
+        return True
+    return len(np.unique(scores)) > 2 and _broken(scores)
+
+
+def _are_positions(
+    said: Shaped[np.ndarray, "..."], scores: Shaped[np.ndarray, "..."]
+) -> bool:
+    """Say whether they are some, three or more, of as many places as there are scores."""
+    if said.dtype == bool or not 3 <= said.size < scores.size or _broken(said):
+        return False
+    is_distinct = len(np.unique(said)) == said.size
+    is_within = said.min() >= 0 and said.max() < scores.size
+    return bool(is_distinct and is_within and _broken(scores))
+
+
+def _broken(numbers: Shaped[np.ndarray, "..."]) -> bool:
+    """Say whether there are fractions among them."""
+    as_floats = np.asarray(numbers, dtype=float)
+    return bool((as_floats != np.floor(as_floats)).any())
+
+
+def refuse_training(score: Callable[[Any], float], records: Iterable[Any]) -> None:
+    """Refuse a scoring function of a model in training mode, whose answers are drawn.
+
+    A module in training mode without such layers answers as it always does; so it is
+    asked twice, too.
+
+    Raises:
+        ConfigError: The function reaches such a module.
+    """
+    training = [module for module in _modules(score) if module.training]
+    drawn = [name for module in training for name in _drawn(module)]
+    if training and not drawn:
+        few = list(islice(records, ASKED))
+        twice = [[float(score(one)) for one in few] for _ in range(2)]
+        drawn = ["its scores"] * (twice[0] != twice[1])
+    if drawn:
+        kind = type(training[0]).__name__
+        raise ConfigError(
+            f"The scores are of a model ({kind}) in training mode, in which {drawn[0]} "
+            "differ from call to call or with the rest of the batch. Call its .eval() "
+            "before the audit."
+        )
+
+
+def _drawn(module: torch.nn.Module) -> Iterator[str]:
+    """Yield layers that answer otherwise in training, in words."""
+    nn = torch.nn.modules
+    for layer in module.modules():
+        odds = getattr(
+            layer, "p" if isinstance(layer, nn.dropout._DropoutNd) else "dropout", 0
+        )
+        is_normed = isinstance(layer, nn.batchnorm._BatchNorm)
+        if layer.training and (is_normed or (isinstance(odds, float) and odds > 0)):
+            yield f"the outputs of {type(layer).__name__}"
+
+
+def _modules(score: Any, depth: int = 3) -> Iterator[torch.nn.Module]:
+    """Yield modules that a function is, holds, or names, not those of its modules."""
+    if isinstance(score, torch.nn.Module):
+        yield score
+    elif depth:
+        for part in _parts(score):
+            yield from _modules(part, depth - 1)
+
+
+def _parts(score: Any) -> Iterator[Any]:
+    if isinstance(score, functools.partial):
+        yield from (score.func, *score.args, *score.keywords.values())
+    yield getattr(score, "__self__", None)
+    yield getattr(score, "__wrapped__", None)
+    code = getattr(score, "__code__", None)
+    if code is None:
+        return
+    for cell in score.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # not yet filled
+            continue
+    yield from (score.__globals__.get(name) for name in code.co_names)
+
+
+HALF = "median of the client's scores: half of its records are guessed members"
+_LONGEST = 60  # characters of a name
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What is said of scores, by whoever computed them.
+
+    Attributes:
+        attack: What the scores are called.
+        sampling: "coin" if an independent fair coin chose each member, before training;
+            else no verdict on membership is given.
+        settings: The attack's parameters, in words.
+        model: What was attacked, in words.
+        dataset: What the records are, in words.
+    """
+
+    attack: str = SCORES
+    sampling: Sampling = "unknown"
+    settings: str = ""
+    model: str = ""
+    dataset: str = ""
+
+
+def audit_scores(
+    table: ScoreTable, declared: Declared | None = None, name: str = SCORES
+) -> Audit:
+    """Return the audit of a table of scores, in memory.
+
+    :func:`privaudit.auditing.stored_audit.save_audit` writes it to a folder, which
+    report, gate, compare and export take as they take any run.
+
+    Raises:
+        ConfigError: A name is none.
+        UnknownNameError: There is no such sampling.
+    """
+    said = declared or Declared()
+    for what, words in (
+        ("attack", said.attack),
+        ("model", said.model or "-"),
+        ("data set", said.dataset or "-"),
+    ):
+        _check_name(what, words)
+    if said.sampling not in get_args(Sampling):
+        raise UnknownNameError("sampling", said.sampling, get_args(Sampling))
+    config = ScoredConfig(
+        clients=len(table.clients),
+        sampling=said.sampling,
+        model=said.model,
+        dataset=said.dataset,
+    )
+    coin = None if said.sampling == "coin" else Coin("none")
+    ledger = Ledger(
+        table.client,
+        table.is_member,
+        group=table.group,
+        coin=coin,
+        cluster=table.cluster,
+    )
+    run = ScoredRun.of(name, ledger, config, table.classes, table.names_hash)
+    clients = [_of_client(table, ledger, n) for n in range(len(table.clients))]
+    result = evaluate_scores(
+        said.attack, said.settings, HALF, clients, sampling=said.sampling
+    )
+    parts = {}
+    if table.known is not None:
+        parts[PANORAMIA.name] = _beyond(table.known, ledger, result)
+    return Audit(
+        run, OF_SCORES, {said.attack: result}, utility=None, seed=0, parts=parts,
+        computed=run.header["computed"],
+    )  # fmt: skip
+
+
+def _beyond(
+    known: Float[np.ndarray, "records columns"], ledger: Ledger, result: AttackResult
+) -> BeyondBaseline | None:
+    """Return what scores tell beyond what is known; of records that share a coin, the mean."""
+    units = ledger.units(np.arange(len(known)))
+    records = np.concatenate([client.records for client in result.clients])
+    return beyond_known(result, units.mean(known.T).T[units.unit[records]])
+
+
+def _check_name(what: str, name: str) -> None:
+    if not name.strip() or len(name) > _LONGEST or not name.isprintable():
+        raise ConfigError(
+            f"The {what} was to be called {shown(name)}. A name has 1 to {_LONGEST} "
+            "printable characters."
+        )
+
+
+def _of_client(table: ScoreTable, ledger: Ledger, number: int) -> ClientScores:
+    """Return a client's scores, of records that share a coin their mean."""
+    records = np.flatnonzero(table.client == number)
+    units = ledger.units(records)
+    scores = units.mean(table.scores[records])
+    records = records[units.first]
+    return ClientScores(
+        client=table.clients[number],
+        records=records,
+        labels=table.label[records],
+        scores=scores,
+        guesses=scores > np.median(scores),
+        is_member=table.is_member[records],
+        cluster=None if table.cluster is None else table.cluster[records],
+    )
+
+
+class AuditsScores:
+    """What an auditor does without a run."""
+
+    @staticmethod
+    def from_scores(
+        member_scores: Shaped[Array, "..."] | Sequence[float],
+        nonmember_scores: Shaped[Array, "..."] | Sequence[float],
+        *,
+        clients: Names | None = None,
+        classes: Names | None = None,
+        records: Names | None = None,
+        groups: Names | None = None,
+        known: Shaped[Array, "..."] | None = None,
+        sampling: Sampling = "unknown",
+        attack: str = SCORES,
+    ) -> Audit:
+        """Return the audit of anybody's scores, from any model and framework.
+
+        Its ``auroc`` and ``verdict`` are what most ask for. ``write_report`` makes a
+        page of it, and ``save_audit(audit, "runs/mine")`` a folder that report, gate,
+        compare and export take.
+
+        Args:
+            member_scores: Of records that were trained on; higher means more likely a
+                member.
+            nonmember_scores: Of records that were not.
+            clients: Whose each record is, the members' first. Scores are compared
+                within a client, and the AUROCs averaged by pairs.
+            classes: The class of each record, in that order.
+            records: What each record is called, in that order: audits of the same
+                records can be compared with one another.
+            groups: Which records share a coin, such as those of one patient: their
+                scores are averaged, and count once.
+            known: Numbers of each record, in that order, that hold nothing of the
+                trained model: a score of a model that saw no record, features. What the
+                scores tell beyond them is measured as in
+                :mod:`privaudit.auditing.parts.panoramia`.
+            sampling: "coin" if an independent fair coin chose each member, before
+                training. Otherwise members and non-members may differ from the start,
+                and the audit gives no verdict on membership.
+            attack: What the scores are called.
+
+        Raises:
+            ConfigError: There are none of one kind, or a score is not finite, or not
+                one number for each record; one argument is a mask of the other; or
+                names, or what is known, are not one for each score.
+
+        Example:
+            >>> from privaudit import Auditor
+            >>> audit = Auditor.from_scores([0.9, 0.8, 0.4], [0.7, 0.3, 0.1])
+            >>> print(audit)
+            AUROC 0.889 [0.211, 0.995], n = 3 + 3
+            >>> audit.verdict.kind
+            'sampling unknown'
+        """
+        members, others = as_array(member_scores), as_array(nonmember_scores)
+        checked_scores(members, others)
+        refuse_mask(members, others)
+        scores = np.concatenate([members, others])
+        is_member = np.arange(len(scores)) < len(members)
+        columns = (clients, classes, records, groups)
+        table = ScoreTable.of(scores, is_member, *columns, known=known)
+        return audit_scores(table, Declared(attack, sampling))
+
+    @staticmethod
+    def from_signal(
+        score: Callable[[Any], float],
+        members: Sequence[Any],
+        nonmembers: Sequence[Any],
+        **said: Any,
+    ) -> Audit:
+        """Return the audit of any scoring function of a record.
+
+        Args:
+            score: Higher means more likely a member.
+            members: Records that were trained on, of any type.
+            nonmembers: Records that were not.
+            **said: As in :meth:`from_scores`: clients, classes, records, groups, known,
+                sampling and attack.
+
+        Raises:
+            ConfigError: As there, or the function asks a model in training mode.
+
+        Example:
+            >>> from privaudit import Auditor
+            >>> print(Auditor.from_signal(abs, [3, -4, 5], [1, -2, 4]))
+            AUROC 0.833 [0.217, 0.987], n = 3 + 3
+        """
+        refuse_training(score, members)
+        return AuditsScores.from_scores(
+            [float(score(record)) for record in members],
+            [float(score(record)) for record in nonmembers],
+            **said,
+        )
+
+    @staticmethod
+    def from_shadows(
+        target: Float[Array, " records"],
+        shadows: Float[Array, "models columns"],
+        is_in: Bool[Array, "rows coins"],
+        is_member: Bool[Array, " truth"],
+        attack: ShadowAttack = "lira",
+        scale: SignalScale = "log-odds",
+        *,
+        clients: Names | None = None,
+        classes: Names | None = None,
+        records: Names | None = None,
+        groups: Names | None = None,
+        known: Shaped[Array, "..."] | None = None,
+        sampling: Sampling = "unknown",
+    ) -> Audit:
+        """Return the audit of LiRA or RMIA with shadow models of one's own.
+
+        The truth meets the scores here; :func:`privaudit.auditing.external_models.shadow_scores`,
+        which says what the other arguments are, never sees it.
+
+        Args:
+            target: What the target says of each record, such as its confidence.
+            shadows: What each shadow says, [models, records].
+            is_in: Which shadow was trained on which record, [models, records].
+            is_member: Which record the target was trained on.
+            attack: "lira", "lira-offline", "rmia" or "rmia-offline".
+            scale: What the signals are, where RMIA makes probabilities of them.
+            clients: Whose each record is, in the order of the signals.
+            classes: The class of each record, in that order.
+            records: What each record is called, in that order.
+            groups: Which records share a coin, in that order.
+            known: As in :meth:`from_scores`, in that order.
+            sampling: Likewise.
+
+        Raises:
+            ConfigError: As there, or the truth is not of the records' number.
+        """
+        scores = shadow_scores(target, shadows, is_in, attack, scale)
+        truth = as_array(is_member).astype(bool)
+        if truth.shape != scores.shape:
+            raise ConfigError(
+                f"There are signals of {len(scores)} records, and the truth is of "
+                f"shape {truth.shape}. Say of each record whether it is a member."
+            )
+        columns = (clients, classes, records, groups)
+        table = ScoreTable.of(scores, truth, *columns, known=known)
+        settings = f"shadows={len(shadows)}, scale={scale}"
+        return audit_scores(table, Declared(attack, sampling, settings))

@@ -1,1 +1,0 @@
-"""Audits of scores that somebody else computed: no model, no record, no transcript."""

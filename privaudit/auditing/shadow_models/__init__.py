@@ -1,1 +1,0 @@
-"""Shadow models: their splits, training and signals."""

@@ -1,1 +1,0 @@
-"""What attacks read of a model: class probabilities and token statistics."""

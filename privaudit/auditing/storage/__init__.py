@@ -1,1 +1,0 @@
-"""Audits as files."""

@@ -1,0 +1,386 @@
+"""Audits on disk: the numbers as JSON, the scores beside the truth as npz.
+
+What is read back is checked against the run. An audit is made whole again from it without
+asking a model or training: figures are computed anew from the stored scores and the truth,
+and held against what audit.json says of them.
+"""
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Shaped
+
+from privaudit.auditing.attack import Attack
+from privaudit.auditing.attack_result import AttackResult, ClientScores, evaluate_scores
+from privaudit.auditing.audit import Audit
+from privaudit.auditing.named_attacks import restore_attack
+from privaudit.auditing.played_scenario import stored_parts
+from privaudit.auditing.scenario import SCENARIOS, Scenario
+from privaudit.auditing.shadow_budget import ShadowBudget
+from privaudit.core.errors import (
+    ConfigError,
+    LimitError,
+    MissingFileError,
+    PluginError,
+    TranscriptError,
+    UnknownNameError,
+    shown,
+)
+from privaudit.core.parameters import from_plain
+from privaudit.core.storage import (
+    DAMAGE,
+    make_private_folder,
+    parse_json,
+    read_npz,
+    to_json,
+    write_bytes,
+)
+from privaudit.recording.origins.scores import SCORES as GIVEN
+from privaudit.recording.origins.scores import ScoredRun
+from privaudit.runs.own_files import HEADER, check_folder
+from privaudit.runs.run import AUDITS, Run
+from privaudit.runs.utility import METRICS, Utility
+from privaudit.statistics.estimate import Estimate
+
+_COLUMNS = ("client", "records", "labels", "scores", "guesses", "is_member")
+AUDIT, SCORES = "audit.json", "scores.npz"
+CLASS_NAMES = "class names"  # beside the columns
+LEFT_OUT = "left_out"  # a column that only attacks with shadow models have
+Column = Shaped[np.ndarray, "candidates *sets"]
+
+
+@dataclass(frozen=True)
+class StoredAudit:
+    """What :func:`privaudit.auditing.stored_audit.save_audit` wrote about one run.
+
+    Attributes:
+        attacks: Names, the headline first; then those on the server's own model, as
+            "server model/NAME".
+        columns: By attack and column, one entry for each candidate.
+        class_names: By class index; none in audits of earlier versions.
+    """
+
+    run: Run
+    scenario: str
+    attacks: tuple[str, ...]
+    columns: Mapping[str, Mapping[str, Column]]
+    contents: Mapping[str, Any]
+    class_names: tuple[str, ...] = ()
+
+    def leak(self, attack: str) -> Mapping[str, Any]:
+        """Return what audit.json says of an attack.
+
+        Raises:
+            UnknownNameError: The audit holds no such attack.
+        """
+        self._check_attack(attack)
+        return _entries(self.contents)[attack]
+
+    def clients(self, attack: str) -> list[ClientScores]:
+        """Return each attacked client's scores beside the truth."""
+        self._check_attack(attack)
+        columns = self.columns[attack]
+        names = list(dict.fromkeys(columns["client"].tolist()))
+        rows = [columns["client"] == name for name in names]
+        clients = [
+            ClientScores(name, *(columns[column][some] for column in _COLUMNS[1:]))
+            for name, some in zip(names, rows, strict=True)
+        ]
+        if (left_out := columns.get(LEFT_OUT)) is not None:
+            clients = [
+                replace(client, left_out=left_out[some].T)
+                for client, some in zip(clients, rows, strict=True)
+            ]
+        cluster = self.run.truth.cluster
+        if cluster is None:
+            return clients
+        return [replace(one, cluster=cluster[one.records]) for one in clients]
+
+    def _check_attack(self, attack: str) -> None:
+        if attack not in self.attacks:
+            what = f"attack of {self.run.name}'s audit"
+            raise UnknownNameError(what, attack, self.attacks)
+
+
+def read_audit(run: Run, scenario: str) -> StoredAudit:
+    """Return an audit of a run.
+
+    Raises:
+        MissingFileError: The run was not audited under that scenario.
+        TranscriptError: The audit is damaged, or not of this run as it is now.
+    """
+    place = run.path / "audits" / scenario
+    try:
+        said = run.read(f"{AUDITS}{scenario}/{AUDIT}")
+        stored = run.read(f"{AUDITS}{scenario}/{SCORES}")
+    except MissingFileError:
+        raise _no_audit(run, scenario) from None
+    contents = parse_json(said, place / AUDIT)
+    try:
+        arrays = dict(read_npz(stored, str(place / "scores.npz")))
+        names = tuple(map(str, arrays.pop(CLASS_NAMES, ())))
+        columns, attacks = _by_attack(arrays), tuple(_entries(contents))
+        audit = StoredAudit(run, scenario, attacks, columns, contents, names)
+        _check(audit)
+    except LimitError:
+        raise
+    except (*DAMAGE, IndexError) as error:
+        raise TranscriptError(
+            f"{place} does not hold an audit of {run.name} ({error}): it was altered, "
+            "or is of an earlier run. Make it again with `privaudit attack`."
+        ) from None
+    return audit
+
+
+def _no_audit(run: Run, scenario: str) -> MissingFileError:
+    there = stored_scenarios(run)
+    again = f"Make it with `privaudit attack {run.name} --scenario {scenario}`."
+    if there:
+        again = (
+            f"There is one of {', '.join(there)}: add --scenario {there[0]}. {again}"
+        )
+    if there == [GIVEN]:  # nothing else can be made of scores
+        again = f"It holds scores: add --scenario {GIVEN}."
+    return MissingFileError(f"There is no audit of {scenario} for {run.name}. {again}")
+
+
+def stored_scenarios(run: Run) -> list[str]:
+    """Return the scenarios under which a run was attacked, as its header lists them."""
+    names = [name.removeprefix(AUDITS).split("/") for name in run.files]
+    return sorted(parts[0] for parts in names if parts[1:] == [AUDIT])
+
+
+def check_audit_file(path: Path) -> None:
+    """Hold an audit.json against the run that it lies in, if it lies in one.
+
+    Raises:
+        TranscriptError: The run does not list it so.
+    """
+    folder = path.resolve().parent
+    if path.name == AUDIT and (folder.parents[1] / HEADER).exists():
+        Run(folder.parents[1]).read(f"{AUDITS}{folder.name}/{AUDIT}")
+
+
+def _by_attack(arrays: Mapping[str, Column]) -> dict[str, dict[str, Column]]:
+    by_attack: dict[str, dict[str, Column]] = {}
+    for key, values in arrays.items():
+        attack, _, column = key.rpartition("/")
+        by_attack.setdefault(attack, {})[column] = values
+    return by_attack
+
+
+def _entries(contents: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return what audit.json says of each attack, by its name in scores.npz."""
+    entries = dict(contents["leaks"])
+    for part in stored_parts(contents):
+        entries |= part.scored(contents[part.entry])
+    return entries
+
+
+def _check(audit: StoredAudit) -> None:
+    """Raise ValueError unless the scores fit the run, its configuration and truth."""
+    # Parsed, so that a field added since then stands at its default.
+    config = audit.run.config
+    if type(config)(**audit.contents["config"]) != config:
+        raise ValueError("its configuration is another")
+    ledger = audit.run.truth
+    for attack in audit.attacks:
+        columns = audit.columns[attack]
+        lengths = {len(columns[column]) for column in {*_COLUMNS, *columns}}
+        truth = ledger.is_member[columns["records"]]
+        if len(lengths) != 1 or not np.array_equal(truth, columns["is_member"]):
+            raise ValueError(f"{attack} is not of the run's members")
+
+
+def shared_attacks(audits: Sequence[StoredAudit]) -> list[str]:
+    """Return the attacks on clients' models that all audits hold, the headline first.
+
+    Raises:
+        MissingFileError: There is none.
+    """
+    first, *rest = audits
+    names = [n for n in first.contents["leaks"] if all(n in a.attacks for a in rest)]
+    if not names:
+        held = "; ".join(f"{a.run.name}: {', '.join(a.attacks)}" for a in audits)
+        raise MissingFileError(
+            f"The audits have no attack in common ({held}). Make them again with the "
+            "same version and number of shadows."
+        )
+    return names
+
+
+Json = Mapping[str, Any]
+_CLOSE = 1e-6  # between an AUROC as stored and as the scores give it
+
+
+def restore_audit(stored: StoredAudit) -> Audit:
+    """Return the audit that was saved.
+
+    Raises:
+        TranscriptError: audit.json is damaged or of another version, or its figures
+            are not those of the scores.
+    """
+    try:
+        return _restore(stored)
+    except (*DAMAGE, ConfigError) as error:
+        place = stored.run.path / "audits" / stored.scenario / "audit.json"
+        raise TranscriptError(
+            f"{place} cannot be restored ({error!r}): it was altered, or is of "
+            f"another version. Make it again with `privaudit attack {stored.run.name} "
+            f"--scenario {stored.scenario}`."
+        ) from None
+
+
+def _restore(stored: StoredAudit) -> Audit:
+    _refuse_unknown(stored.run, stored.contents)
+    contents = stored.contents
+    scored = {name: _leak(stored, name) for name in stored.attacks}
+    results = {name: scored[name] for name in contents["leaks"]}
+    return Audit(
+        run=stored.run,
+        scenario=_scenario(stored, results),
+        results=results,
+        utility=from_plain(Utility | None, contents["utility"]),
+        seed=int(contents["seed"]),
+        budget=from_plain(ShadowBudget | None, contents.get("budget")),
+        computed=dict(contents.get("computed", {})),
+        parts={
+            part.name: part.from_json(contents[part.entry], scored)
+            for part in stored_parts(contents)
+        },
+    )
+
+
+def _refuse_unknown(run: Run, contents: Json) -> None:
+    """Refuse a threat model or a metric that no page could tell of."""
+    view = str(contents["threat"]).partition(":")[0]
+    if view not in run.privacy["certified"]:
+        raise ValueError(f"there is no threat model {shown(view)}")
+    if contents["utility"] is None:
+        return
+    metric = contents["utility"]["metric"]
+    if not isinstance(metric, str) or metric not in METRICS:
+        raise ValueError(f"there is no metric {shown(metric)}")
+
+
+def _leak(stored: StoredAudit, attack: str) -> AttackResult:
+    """Return what the scores say, if audit.json says the same."""
+    said = stored.leak(attack)
+    result = evaluate_scores(
+        said["attack"],
+        said["settings"],
+        said["threshold"],
+        stored.clients(attack),
+        str(said.get("package", "")),
+        stored.run.sampling,
+    )
+    there = Estimate.from_dict(said["auroc"])
+    for name in ("value", "low", "high"):
+        pair = getattr(there, name), getattr(result.auroc, name)
+        if not math.isclose(*pair, abs_tol=_CLOSE) and not all(map(math.isnan, pair)):
+            raise ValueError(
+                f"{attack} has the AUROC {there}, and its scores give {result.auroc}"
+            )
+    return result
+
+
+def _scenario(stored: StoredAudit, results: Mapping[str, AttackResult]) -> Scenario:
+    """Return the scenario as it was played; one that is no more has no attacks."""
+    try:
+        plan = SCENARIOS.find(stored.scenario)()
+    except (UnknownNameError, PluginError):
+        plan = Scenario(stored.scenario, "", "", {})
+    made = {name: _attack(leak, plan) for name, leak in results.items()}
+    known = {name: attack for name, attack in made.items() if attack is not None}
+    question, threat = stored.contents["question"], stored.contents["threat"]
+    if threat == "server-aggregate":
+        plan = plan.where_masked()  # if that is not what the scenario asks for anyhow
+    return replace(plan, question=question, threat=threat, attacks=known)
+
+
+def _attack(leak: AttackResult, plan: Scenario) -> Attack | None:
+    """Return an attack as it was made, or as its scenario makes it now; else None."""
+    if " as " in leak.attack:  # of a weaker adversary's scenario
+        return None
+    try:
+        return restore_attack(leak.attack, leak.settings)
+    except (ConfigError, PluginError):
+        return plan.attacks.get(leak.attack)
+
+
+def save_audit(audit: Audit, folder: str | Path | None = None) -> Path:
+    """Write audit.json and scores.npz, and return the folder they are in.
+
+    In the run they are listed in its header, and signed; a copy elsewhere is not. Of
+    scores that were computed elsewhere the folder becomes the run, and replaces an
+    earlier one of scores.
+
+    That is ``audits/<scenario>`` below ``folder``; an earlier audit of the scenario is
+    replaced. scores.npz holds for each attack the arrays ``<attack>/client``,
+    ``/records``, ``/labels``, ``/scores``, ``/guesses`` and ``/is_member``, one entry
+    for each candidate, and with shadow models ``/left_out``, a row for each, of its
+    scores without some of them; ``server model/<attack>/...`` are the same of attacks on the
+    server's own model, a part. ``class names`` says what the labels mean. It is the
+    truth about membership, so the folder is private.
+
+    Args:
+        audit: What a scenario found out.
+        folder: The run's by default; scores in memory have none.
+
+    Raises:
+        ConfigError: There is no folder, or something else is in it.
+        StorageError: The folder lies in a run, or cannot be written.
+    """
+    if isinstance(audit.run, ScoredRun) and folder is not None:
+        audit, folder = replace(audit, run=audit.run.write(folder)), None
+    if folder is None and not audit.run.is_stored:
+        raise ConfigError(
+            f"The audit of {audit.run.name} was to be saved, and it lies in no folder. "
+            'Name one: save_audit(audit, "runs/my-scores").'
+        )
+    if folder is not None:
+        check_folder(Path(folder))
+    columns = {**score_columns(audit), CLASS_NAMES: np.array(audit.run.class_names)}
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **columns)
+    below = f"{AUDITS}{audit.scenario.name}"
+    contents = {
+        f"{below}/{SCORES}": buffer.getvalue(),
+        f"{below}/{AUDIT}": to_json(audit.to_dict()),
+    }
+    if folder is None:
+        audit.run.add(contents)
+        return audit.run.path / below
+    place = Path(folder)
+    make_private_folder(place / "audits")
+    make_private_folder(place / below)
+    for name, content in contents.items():
+        write_bytes(place / name, content)
+    return place / below
+
+
+def score_columns(audit: Audit) -> dict[str, Column]:
+    """Return what scores.npz holds of each attack, as ATTACK/COLUMN."""
+    return {
+        f"{name}/{column}": values
+        for name, leak in audit.scored.items()
+        for column, values in _columns(leak).items()
+    }
+
+
+def _columns(leak: AttackResult) -> dict[str, Column]:
+    names = ("records", "labels", "scores", "guesses", "is_member")
+    columns = {
+        name: np.concatenate([getattr(client, name) for client in leak.clients])
+        for name in names
+    }
+    clients = [np.repeat(client.client, len(client.records)) for client in leak.clients]
+    tables = [c.left_out.T for c in leak.clients if c.left_out is not None]
+    if tables:
+        columns[LEFT_OUT] = np.concatenate(tables)
+    return {"client": np.concatenate(clients), **columns}

@@ -1,1 +1,0 @@
-"""What an audit counts where that is no record."""

@@ -1,1 +1,0 @@
-"""Federated training: Trainer, rounds, messages, transcript, threat models."""

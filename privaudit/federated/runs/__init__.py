@@ -1,1 +1,0 @@
-"""A run on disk: its configuration, folder, membership ledger and utility."""

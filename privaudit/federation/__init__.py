@@ -1,0 +1,1 @@
+"""The federation: the Trainer protocol, rounds, messages, transcript, threat models."""

@@ -1,0 +1,439 @@
+"""What to do about a finding: what was measured or proved, then what may be tried.
+
+Nothing is said to lower a leak unless a trade-off measured it, or to protect unless a
+certificate says so. All else is a setting that the method has, to be tried and measured, by
+a command made of the run's own configuration: what it changes, and all else as it was. Each
+is read again as its command reads it, and checked; where it would be refused, or would
+train something else, there is none.
+"""
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import Any, Literal
+
+from privaudit.auditing.audit import Audit
+from privaudit.auditing.named_attacks import refuse_all_members
+from privaudit.auditing.scenario import find_scenario
+from privaudit.core.errors import PrivauditError
+from privaudit.core.parameters import complete_settings, parse_spec
+from privaudit.evaluation.tradeoff.plan import cells_of, make_plan
+from privaudit.evaluation.tradeoff.result import (
+    SWEEP,
+    SweepCell,
+    Tradeoff,
+    read_sweep,
+    study_of,
+)
+from privaudit.federation.trainer import TRAINERS
+from privaudit.recording.bundle import DeclaredConfig
+from privaudit.report import wording
+from privaudit.report.report_data import KEPT, NOT_PROVED, REFUTED, Findings, ReportData
+from privaudit.runs.config import RunConfig, build_trainer, make_config, parameters_of
+
+_CHOSEN_ANEW = ("trainer", "settings", "seed", "randomness")
+_MOST = 2000  # characters that anybody would paste
+_USUAL_MODES = ("published-paper", "sound")  # of a trade-off
+
+
+def private_twin(trainer: str) -> str:
+    """Return the trainer that is the same method with noise; empty without one."""
+    twin = f"dp-{trainer}"
+    return twin if TRAINERS.has(twin) else ""
+
+
+def knows(trainer: str, parameter: str) -> bool:
+    """Say whether a trainer is known here, and has that parameter."""
+    return TRAINERS.has(trainer) and parameter in parameters_of(trainer)
+
+
+def train_command(
+    config: RunConfig,
+    trainer: str = "",
+    settings: Mapping[str, Any] | None = None,
+    **fields: Any,
+) -> str:
+    """Return the command that trains a run anew; empty where there is none.
+
+    The seed is left out: it is chosen anew.
+
+    Args:
+        config: Of a run that was trained here.
+        trainer: In place of the run's.
+        settings: Parameters in place of the run's.
+        **fields: Fields of the configuration in place of the run's.
+    """
+    name = trainer or config.trainer
+    try:
+        own = {k: v for k, v in _settings(config).items() if knows(name, k)}
+        spec = _spec(name, {**own, **(settings or {})})
+        words = ["--trainer", spec]
+        for field, value in _fields(config, spec, fields).items():
+            option = field.replace("_", "-")
+            if isinstance(value, bool):
+                words.append(f"--{option}" if value else f"--no-{option}")
+            else:
+                words += [f"--{option}", _text(value)]
+    except PrivauditError:
+        return ""
+    return _joined("train", words)
+
+
+def tradeoff_command(config: RunConfig, scenario: str) -> str:
+    """Return the command that weighs a run's method, with and without noise; or none."""
+    try:
+        find_scenario(scenario, 0)
+        refuse_all_members(config)
+        settings = _settings(config)
+        mode = settings.pop("mode", None)
+        settings.pop("epsilon", None)
+        spec = _spec(config.trainer, settings)
+        fields = {k: _text(v) for k, v in _fields(config, spec, {}).items()}
+    except PrivauditError:
+        return ""
+    twin = "" if knows(config.trainer, "epsilon") else private_twin(config.trainer)
+    entries: dict[str, Any] = {
+        "trainers": [name for name in (config.trainer, twin) if name],
+        "seeds": [10],
+        "scenario": scenario,
+        "settings": {k: _text(v) for k, v in settings.items()},
+        "fields": fields,
+    }
+    for modes in _modes(mode):
+        try:
+            cells_of(make_plan({**entries, **({"modes": modes} if modes else {})}))
+        except PrivauditError:
+            continue
+        words = ["--scenario", scenario, "--trainers", ",".join(entries["trainers"])]
+        words += ["--modes", ",".join(modes)] if modes else []
+        for option, values in (("--set", entries["settings"]), ("--field", fields)):
+            for k, v in values.items():
+                words += [option, f"{k}={v}"]
+        return _joined("tradeoff", words)
+    return ""
+
+
+def _modes(mode: str | None) -> Iterator[list[str]]:
+    """Yield modes to weigh, by default the usual ones; not all go with all settings."""
+    yield [] if mode in (None, *_USUAL_MODES) else [str(mode), "sound"]
+    yield ["sound"]
+
+
+def _settings(config: RunConfig) -> dict[str, Any]:
+    """Return the parameters of a run that are not the trainer's defaults."""
+    usual = complete_settings(build_trainer(config.trainer, {}))
+    return {
+        name: value
+        for name, value in config.settings.items()
+        if name not in usual or value != usual[name]
+    }
+
+
+def _fields(config: RunConfig, spec: str, changed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a run that have to be said, and those that are changed.
+
+    Raises:
+        PrivauditError: They are refused, or options cannot say all of them.
+    """
+    wanted = {**config.model_dump(), **changed}
+    wanted = {n: value for n, value in wanted.items() if n not in _CHOSEN_ANEW}
+    said = config.model_dump(exclude_defaults=True)
+    said = {n: v for n, v in {**said, **changed}.items() if n in wanted}
+    randomness = {n: v for n, v in changed.items() if n == "randomness"}
+    usual = _made(spec, {**said, **randomness})
+    said |= {n: v for n, v in wanted.items() if v is not None and usual[n] != v}
+    made = _made(spec, {**said, **randomness})
+    if {n: made[n] for n in wanted} != wanted:
+        raise PrivauditError("No option takes back what another sets.")
+    return {**said, **randomness}
+
+
+def _made(spec: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration that a command makes."""
+    name, settings = parse_spec("--trainer", spec, "dp-fpl:epsilon=8")
+    return make_config(name, settings, **fields).model_dump()
+
+
+def _spec(name: str, settings: Mapping[str, Any]) -> str:
+    said = ",".join(f"{key}={_text(value)}" for key, value in settings.items())
+    return f"{name}:{said}" if said else name
+
+
+def _text(value: Any) -> str:
+    """Return a value as a command line has it: none, true, 8."""
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
+
+
+def _joined(command: str, words: list[str]) -> str:
+    text = shlex.join(["privaudit", command, *words])
+    return text if len(text) <= _MOST else ""
+
+
+Basis = Literal["Measured", "Proved", "To try", "Next"]
+_MOST_CELLS = 3  # of one trade-off
+_BUDGET = 8.0  # where the run has none
+_CLIENTS_ADD_IT = (
+    "Let the clients add the noise: a server that adds it sees what it hides, so that "
+    "nothing is proved against it."
+)
+
+
+class Urgency(IntEnum):
+    """What advice is sorted by: what it answers, the worst first."""
+
+    REFUTED = 0
+    NOT_PROVED = 1
+    LEAK = 2
+    UNDECIDED = 3
+    LOWERED = 4  # by a trade-off, where nothing leaks
+    OPTION = 5
+    NEXT = 6
+    NONE_LOWERED = 7
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One thing to do.
+
+    Attributes:
+        basis: What it rests on; "To try" rests on nothing yet, and "Next" on no finding.
+        text: In a sentence or two.
+        command: What does it, or measures it; empty where there is none.
+        urgency: What it answers.
+        runs: Labels of the runs that it is about; empty if of all.
+    """
+
+    basis: Basis
+    text: str
+    command: str = ""
+    urgency: Urgency = field(default=Urgency.OPTION, compare=False)
+    runs: tuple[str, ...] = ()
+
+
+def advise(data: ReportData) -> list[Advice]:
+    """Return what to do about runs of one scenario, the most urgent first.
+
+    What is measured or proved, then what may be tried.
+    """
+    runs: dict[Advice, list[str]] = {}
+    beside = list(_beside(data.audits))
+    for one in data.worst_first:
+        for advice in [*_from_tradeoffs(one, beside), *_for_run(one)]:
+            runs.setdefault(advice, []).append(one.label)
+    found = [
+        replace(advice, runs=tuple(names) if len(names) < len(data.runs) else ())
+        for advice, names in runs.items()
+    ]
+    return sorted([*found, *_measure(data)], key=lambda advice: advice.urgency)
+
+
+def _for_run(one: Findings) -> Iterator[Advice]:
+    """Yield what there is to do about one run; little where nothing is amiss."""
+    audit, promise, config = one.audit, one.promise, one.audit.run.config
+    trained = not isinstance(config, DeclaredConfig)
+    if promise == REFUTED:
+        yield Advice(
+            "Measured",
+            "Do not rely on the claimed ε: canaries show more. Look for the fault in "
+            "the mechanism or its accounting.",
+            shlex.join(["privaudit", "lint", audit.run.name]),
+            Urgency.REFUTED,
+        )
+    if trained and audit.assurance.short == "not private":
+        yield Advice(
+            "Proved",
+            "Train again with noise that no seed repeats: the same settings then have "
+            f"ε = {wording.certified(audit).strip('()')} against this adversary.",
+            train_command(config, randomness="system"),
+            Urgency.NOT_PROVED,
+        )
+    if "would decide" in audit.verdict.sentence:
+        yield Advice(
+            "Measured",
+            "Audit more members and non-members: the verdict is undecided, and says "
+            "about how many would decide it.",
+            urgency=Urgency.UNDECIDED,
+        )
+    if audit.verdict.kind == "sampling unknown":
+        yield Advice(
+            "To try",
+            "Let an independent fair coin choose the members of the next training, and "
+            "declare it: without one no number of an attack is a verdict.",
+            urgency=Urgency.UNDECIDED,
+        )
+    if trained and not _is_settled(one):  # settings that the method takes
+        options = [*_noises(one), *_masks(one)]
+        yield from (advice for advice in options if advice.command)
+
+
+def _is_settled(one: Findings) -> bool:
+    return one.leak.kind in ("good", "neutral") and one.promise == KEPT
+
+
+def _noises(one: Findings) -> Iterator[Advice]:
+    """Yield settings of noise that may lower what leaks."""
+    audit = one.audit
+    config, server = audit.run.config, audit.scenario.threat == "server"
+    trainer, twin = config.trainer, private_twin(config.trainer)
+    budget = config.settings.get("epsilon")
+    published = str(config.settings.get("mode", "")).startswith("published")
+    proved = audit.certificate["epsilon"] is not None
+    hidden = {"noise_at": "client"} if server and knows(trainer, "noise_at") else {}
+    sound = {"mode": "sound", "epsilon": _BUDGET if budget is None else budget}
+    lacking, leaks = _urgency(one, Urgency.NOT_PROVED), _urgency(one)
+    if not knows(trainer, "epsilon") and twin:
+        yield Advice(
+            "To try",
+            f"{twin} is the same method with noise, and has an ε to be certified.",
+            train_command(config, twin, {"epsilon": _BUDGET}),
+            leaks,
+        )
+    if knows(trainer, "epsilon") and budget is None and not published:
+        yield Advice(
+            "To try",
+            "Give the method an ε: it then adds noise, and the certificate says against "
+            "whom that counts.",
+            train_command(config, settings={"epsilon": _BUDGET, **hidden}),
+            leaks,
+        )
+    if published and not proved:
+        yield Advice(
+            "To try",
+            "Mode “sound” samples, clips and adds noise as an accountant can certify; "
+            "the published modes need not keep what they claim."
+            + (f" {_CLIENTS_ADD_IT}" if hidden else ""),
+            train_command(config, settings={**sound, **hidden}),
+            lacking,
+        )
+    own_server = config.settings.get("noise_at") == "server"
+    if server and not proved and not published and own_server and budget is not None:
+        yield Advice(
+            "To try",
+            _CLIENTS_ADD_IT,
+            train_command(config, settings={**sound, **hidden}),
+            lacking,
+        )
+
+
+def _masks(one: Findings) -> Iterator[Advice]:
+    """Yield that uploads be masked, where some are sent and it needs their sum only."""
+    audit = one.audit
+    sent = any(line.get("bytes_up") for line in audit.run.metrics)
+    if audit.scenario.threat == "server" and sent and not audit.run.config.is_masked:
+        yield Advice(
+            "To try",
+            "Mask the uploads (secure aggregation): the server then sees sums only, and "
+            "there is no single model to reconstruct.",
+            train_command(audit.run.config, secure_aggregation="masked"),
+            _urgency(one),
+        )
+
+
+def _urgency(one: Findings, of_promise: Urgency = Urgency.OPTION) -> Urgency:
+    """Return how urgent a setting is that may lower the leak, or prove a promise."""
+    leak = Urgency.LEAK if one.leak.kind == "alarm" else Urgency.OPTION
+    return min(leak, of_promise) if one.promise == NOT_PROVED else leak
+
+
+def _measure(data: ReportData) -> Iterator[Advice]:
+    """Yield how what was tried is measured, and how it is kept."""
+    worst = data.worst_first[0].audit
+    scenario, run = worst.scenario.name, worst.run.name
+    gate = ["privaudit", "gate"]
+    options = ["--scenario", scenario]
+    written = shlex.join([*gate, run, *options, "--write-baseline", "baseline.json"])
+    against = shlex.join([*gate, "NEXT", *options, "--baseline", "baseline.json"])
+    if all(map(_is_settled, data.runs)):
+        yield _next(
+            f"Keep it so: write a baseline of {run}, and hold each new run against it "
+            "before it is merged.",
+            written,
+        )
+        yield _next("Hold a new run against that baseline.", against)
+    elif any(isinstance(a.run.config, DeclaredConfig) for a in data.audits):
+        yield _next(
+            f"Write a baseline of {run}: the next version is held against it.", written
+        )
+        yield _next(
+            "Hold the next version against that baseline, on the same records, before "
+            "it is released.",
+            against,
+        )
+    else:
+        yield _next(
+            "Measure what a change does to leakage and to utility, over several seeds, "
+            "before you choose it.",
+            tradeoff_command(worst.run.config, scenario),
+        )
+
+
+def _next(text: str, command: str) -> Advice:
+    return Advice("Next", text, command, Urgency.NEXT)
+
+
+def _from_tradeoffs(
+    one: Findings, beside: Sequence[tuple[str, Tradeoff]]
+) -> Iterator[Advice]:
+    """Yield what trade-offs measured of this attack, in this study and no other.
+
+    Older ones do not say what they trained, so that nothing is quoted of them.
+    """
+    if not beside:
+        return
+    own, leaks = study_of(one.audit), one.leak.kind == "alarm"
+    for name, found in beside:
+        studies = {point.study for point in found.points}
+        others = {study and replace(study, trainer=own.trainer) for study in studies}
+        is_own = own in studies and others == {own}
+        if is_own and found.points[0].attack == one.attack:
+            yield from _measured(name, found, leaks)
+
+
+def _beside(audits: Sequence[Audit]) -> Iterator[tuple[str, Tradeoff]]:
+    """Yield the trade-offs that lie beside the runs; what is damaged says nothing."""
+    stored = [audit.run.path for audit in audits if audit.run.is_stored]
+    for folder in dict.fromkeys(path.resolve().parent for path in stored):
+        places = sorted(folder.iterdir()) if folder.is_dir() else []
+        for place in places:
+            if not (place / SWEEP).is_file():
+                continue
+            try:
+                yield place.name, read_sweep(place)
+            except PrivauditError:
+                continue
+
+
+def _measured(name: str, found: Tradeoff, leaks: bool) -> Iterator[Advice]:
+    """Yield the settings that lower the leak beyond doubt, the most useful first."""
+    lower = [cell for cell in found.cells if cell.change and cell.change.high < 0]
+    said = f"In the trade-off “{name}” ({len(found.cells)} settings"
+    if not lower:
+        yield Advice(
+            "Measured",
+            f"{said}) none lowered the AUROC of this attack beyond doubt.",
+            urgency=Urgency.NONE_LOWERED,
+        )
+    urgency = Urgency.LEAK if leaks else Urgency.LOWERED
+    lower.sort(key=lambda cell: -cell.local.value)
+    for cell in lower[:_MOST_CELLS]:
+        text = f"{said}, {len(cell.seeds)} seeds) {_lowers(cell)}"
+        yield Advice("Measured", text, urgency=urgency)
+
+
+def _lowers(cell: SweepCell) -> str:
+    assert cell.change is not None
+    return (
+        f"{cell.name} lowers the AUROC by {wording.point(cell.change).lstrip('-')} "
+        f"{wording.interval(cell.change)} against "
+        f"{_reference(cell)}; utility is {wording.rate(cell.local)}."
+    )
+
+
+def _reference(cell: SweepCell) -> str:
+    if cell.reference is None:
+        return "no noise"
+    mode, epsilon = cell.reference
+    return f"{mode} without noise" if epsilon is None else f"{mode} at ε {epsilon:g}"

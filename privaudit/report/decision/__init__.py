@@ -1,1 +1,0 @@
-"""What the page says first: badges, five answers, and what to do."""

@@ -1,0 +1,1 @@
+"""Runs: configuration, population, ledger, training, and their folder."""

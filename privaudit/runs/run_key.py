@@ -1,0 +1,80 @@
+"""A run's secret key: drawn by the system and kept with the run, or of its seed.
+
+Noise, secret samples and masks follow from it, and the coins that choose members unless
+a seed was asked for. Whoever has it subtracts the noise, removes the masks and knows
+every member, so that nothing is hidden from who can guess it.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from privaudit.core.seeds import KEY, Seeds
+from privaudit.core.storage import file_hash, write_bytes
+from privaudit.federation.masked_sum import Masking
+from privaudit.privacy.secure_aggregation.primitives import RunKey
+from privaudit.runs.config import RunConfig
+
+RUN_KEY = "kept/run.key"
+UNLIKE = ("progress", "files", "python", "processor", "counts_audits")
+"""What a header holds that no upload depends on."""
+
+
+def draw_run_key(path: Path, config: RunConfig) -> dict[str, str]:
+    """Draw a run's key from the system if it wants one, and return the file's hash.
+
+    Raises:
+        StorageError: The folder cannot be written.
+    """
+    if config.randomness == "seed":
+        return {}
+    write_bytes(path / RUN_KEY, system_key(path, config))
+    return {RUN_KEY: file_hash(path / RUN_KEY)}
+
+
+def system_key(path: Path, config: RunConfig) -> bytes:
+    """Return a key that the system draws, whatever the run: tests put another here."""
+    return os.urandom(KEY)
+
+
+def secrets_of(config: RunConfig, drawn: Callable[[], bytes]) -> Seeds:
+    """Return where a run's noise and secret samples come from.
+
+    Of a seed, they are the same in runs that differ otherwise, which can so be paired.
+
+    ``drawn`` reads the key that was drawn for it, and raises if it was altered.
+    """
+    if config.randomness == "system":
+        return Seeds.of_key(drawn())
+    return config.seeds
+
+
+def coins_of(config: RunConfig, drawn: Callable[[], bytes]) -> Seeds:
+    """Return where the membership coins come from: the run's key, or an asked-for seed."""
+    return Seeds.of_key(drawn()) if config.seed is None else config.seeds
+
+
+def masking_of(
+    config: RunConfig, header: Mapping[str, Any], drawn: Callable[[], bytes]
+) -> Masking | None:
+    """Return how a run's uploads are masked; None if they are sent in the clear."""
+    if not config.is_masked:
+        return None
+    system = config.randomness == "system"
+    key = RunKey(drawn()) if system else _seeded_key(header, config)
+    return Masking(config.dropout, graph=config.masking_graph, secrets=key)
+
+
+def _seeded_key(header: Mapping[str, Any], config: RunConfig) -> RunKey:
+    """Return the key of the masks of a run that takes it from its seed.
+
+    It depends on everything that says how the run came out, not on the configuration
+    alone: a data set that has grown changes uploads, too, and masks serve once.
+    """
+    alike = {name: value for name, value in header.items() if name not in UNLIKE}
+    text = json.dumps([config.digest, alike], sort_keys=True)
+    run = hashlib.sha256(text.encode()).hexdigest()
+    return RunKey.of_seed(config.seeds, run)

@@ -1,1 +1,0 @@
-"""Mixtures of prompt experts, as pFedMoAP has them."""

@@ -1,0 +1,163 @@
+"""Audits on disk: written, read back, and refused where they were damaged."""
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from privaudit import Auditor, Run
+from privaudit.auditing.audit import Audit
+from privaudit.auditing.parts.linkage_gain import LINKAGE_GAIN, LinkageGain
+from privaudit.auditing.parts.server_model import SERVER_MODEL
+from privaudit.auditing.stored_audit import (
+    CLASS_NAMES,
+    StoredAudit,
+    restore_audit,
+    save_audit,
+)
+from privaudit.core.errors import TranscriptError
+from privaudit.report.page import render_report
+from privaudit.statistics.comparisons import Comparison
+from privaudit.statistics.estimate import Estimate, proportion
+from privaudit.statistics.roc import pooled_auroc
+from tests.privaudit.made_audits import (
+    make_audit,
+    make_claimed,
+    make_watched,
+    make_writer,
+)
+
+Change = Callable[[dict[str, Any]], object]
+
+
+def stored(audit: Audit, folder: Path, change: Change | None = None) -> StoredAudit:
+    """Return an audit as it is read back, without a run on disk to check it by."""
+    place = save_audit(audit, folder)
+    contents = json.loads((place / "audit.json").read_text())
+    if change is not None:
+        change(contents)
+    with np.load(io.BytesIO((place / "scores.npz").read_bytes())) as arrays:
+        found = dict(arrays)
+    names = tuple(map(str, found.pop(CLASS_NAMES)))
+    columns: dict[str, dict[str, np.ndarray]] = {}
+    for key, values in found.items():
+        attack, _, column = key.rpartition("/")
+        columns.setdefault(attack, {})[column] = values
+    scenario = audit.scenario.name
+    return StoredAudit(audit.run, scenario, tuple(columns), columns, contents, names)
+
+
+def linked(audit: Audit) -> Audit:
+    gain = Comparison(Estimate(0.02, -0.01, 0.05, (90, 90), "paired"), 0.2)
+    found = LinkageGain(
+        "shadow", audit.auroc, {"shadow": gain}, proportion(1, 3), 0.2, 4
+    )
+    return replace(audit, parts={**audit.parts, LINKAGE_GAIN.name: found})
+
+
+def make_linked() -> Audit:
+    return linked(make_audit(closeness=True))
+
+
+@pytest.mark.parametrize(
+    "make", [make_audit, make_linked, make_watched, make_claimed, make_writer]
+)
+def test_what_was_saved_comes_back_whole(
+    make: Callable[[], Audit], tmp_path: Path
+) -> None:
+    audit = make()
+    assert restore_audit(stored(audit, tmp_path)).to_dict() == audit.to_dict()
+
+
+def test_the_page_is_the_same_to_the_byte(tmp_path: Path) -> None:
+    audit = make_writer()
+    kept = stored(audit, tmp_path)
+    again = render_report([restore_audit(kept)], class_names=[kept.class_names])
+    assert again == render_report([audit])
+
+
+def test_a_scenario_of_ones_own_needs_no_registration(tmp_path: Path) -> None:
+    audit = make_audit()
+    audit = replace(audit, scenario=replace(audit.scenario, name="my-own"))
+    again = restore_audit(stored(audit, tmp_path))
+    assert (again.scenario.name, again.scenario.threat) == ("my-own", "server")
+    assert again.scenario.question == audit.scenario.question
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda c: c.pop("rounds"), "'rounds'"),
+        (lambda c: c["utility"]["local"].pop("n"), "fields"),
+        (lambda c: c["utility"].update(local=3), "TypeError|TypeCheckError"),
+        (
+            lambda c: c["rebuilt"].update(closeness=3),
+            "take closeness = 3: Input should",
+        ),
+        (lambda c: c["leaks"]["shadow"]["auroc"].update(high=0.99), "its scores give"),
+        (lambda c: c["leaks"]["shadow"].pop("settings"), "'settings'"),
+    ],
+)
+def test_damage_says_what_to_do(change: Change, says: str, tmp_path: Path) -> None:
+    audit = make_audit(first=0)
+    with pytest.raises(TranscriptError, match=says) as found:
+        restore_audit(stored(audit, tmp_path, change))
+    assert f"`privaudit attack {audit.run.name}" in str(found.value)
+    assert "\n" not in str(found.value)
+
+
+def test_the_audit_is_read_back_as_it_was(tmp_path: Path) -> None:
+    audit = make_audit()
+    place = save_audit(audit, tmp_path)
+    assert place == tmp_path / "audits" / "server-reconstruct"
+    read = json.loads((place / "audit.json").read_text())
+    assert Estimate.from_dict(read["leaks"]["shadow"]["auroc"]) == audit.auroc
+
+
+def test_scores_give_the_auroc_again(tmp_path: Path) -> None:
+    audit = make_audit()
+    with np.load(save_audit(audit, tmp_path) / "scores.npz", allow_pickle=False) as z:
+        arrays = dict(z)
+    assert list(arrays.pop("class names")) == ["zero", "one", "two"]
+    assert len(arrays) == 2 * 6
+    scores, truth = arrays["shadow/scores"], arrays["shadow/is_member"]
+    groups = [
+        (scores[own & truth], scores[own & ~truth])
+        for own in (
+            arrays["shadow/client"] == name
+            for name in (c.client for c in audit.headline.clients)
+        )
+    ]
+    assert pooled_auroc(groups) == audit.auroc
+    assert len(arrays["shadow/labels"]) == len(arrays["shadow/guesses"]) == 360
+
+
+def test_folders_are_private_and_hold_nothing_else(tmp_path: Path) -> None:
+    place = save_audit(make_audit(), tmp_path)
+    assert {entry.name for entry in place.iterdir()} == {"audit.json", "scores.npz"}
+    for folder in (place, place.parent):
+        assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_the_run_folder_is_the_default_and_lists_the_audit(whole: Path) -> None:
+    place = save_audit(Auditor(Run(whole)).attack(clients=1, shadows=0))
+    assert place == whole / "audits" / "server-reconstruct"
+    listed = {name for name in Run(whole).files if name.startswith("audits/")}
+    names = ("audit.json", "scores.npz")
+    assert listed == {
+        "audits/log.jsonl",
+        *(f"audits/server-reconstruct/{name}" for name in names),
+    }
+
+
+def test_scores_on_the_servers_model_are_kept_too(tmp_path: Path) -> None:
+    audit = make_writer()
+    with np.load(save_audit(audit, tmp_path) / "scores.npz", allow_pickle=False) as z:
+        scores = z["server model/max-renyi/scores"]
+    common = audit.part(SERVER_MODEL)["max-renyi"].clients
+    assert np.array_equal(scores, np.concatenate([c.scores for c in common]))

@@ -1,0 +1,266 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from privaudit.core.devices import use_checkpointing, use_device, use_memory
+from privaudit.core.errors import (
+    ConfigError,
+    LostWorkerError,
+    PluginError,
+    UnknownNameError,
+)
+from privaudit.execution import executors
+from privaudit.execution.executors import HERE, Local, OnRay, find_executor
+from privaudit.execution.jobs import Executor, Finished, use_threads
+from privaudit.models.remote_code import trust_remote_code
+from tests.places import ROOT
+from tests.privaudit.execution.some_jobs import (
+    COMPUTES,
+    ENDS,
+    FAILS,
+    KILLED,
+    LEAVES,
+    SQUARES,
+)
+
+PLAN = """
+title = "t"
+seeds = [1, 2, 3, 4]
+[fields]
+clients = 3
+rounds = 400
+[[rows]]
+label = "a"
+trainer = "promptfl"
+"""
+
+
+def by_name(finished: Any) -> dict[str, Finished[Any]]:
+    return {one.job.name: one for one in finished}
+
+
+def test_processes_give_what_this_one_gives_and_say_what_became_of_each_job() -> None:
+    begun: list[str] = []
+    with (
+        use_threads(2),
+        use_device(torch.device("cuda:3")),
+        use_memory("9MB"),
+        use_checkpointing(),
+        trust_remote_code(),
+    ):
+        jobs = [FAILS, KILLED, ENDS, LEAVES, COMPUTES, *SQUARES]
+        there = by_name(Local(2).run(jobs, begun=lambda job: begun.append(job.name)))
+    here = by_name(HERE.run([FAILS, ENDS, *SQUARES]))
+    assert len(there) == len(begun) == len(jobs)
+    for job in SQUARES:
+        assert there[job.name].value == here[job.name].value
+    for found in (there, here):
+        with pytest.raises(UnknownNameError, match="Did you mean 'promptfl'"):
+            _ = found[FAILS.name].value
+        with pytest.raises(PluginError, match=r"some_jobs.py ended the process"):
+            _ = found[ENDS.name].value
+    for job in (KILLED, LEAVES):
+        with pytest.raises(
+            LostWorkerError, match=f"{job.name} was killed, perhaps for"
+        ):
+            _ = there[job.name].value
+    # Each has its part of the memory, and all else as here.
+    assert there[COMPUTES.name].value == ("cuda:3", 4_500_000, True, True, 2)
+
+
+def test_an_executor_is_one_by_its_form() -> None:
+    assert isinstance(HERE, Executor)
+    assert not isinstance(object(), Executor)
+
+
+def test_processes_are_started_where_they_save_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By hand: 5 more of 10 s in 2 processes save 25 s, of 1 s next to nothing."""
+    started: list[tuple[int, int]] = []
+
+    def start(waiting: Any, processes: int, begun: Any) -> Any:
+        started.append((len(waiting), processes))
+        return iter(())
+
+    monkeypatch.setattr(executors, "_in_processes", start)
+    monkeypatch.setattr(executors, "_that_fit", lambda: 2)
+    for seconds in (1, 10):
+        clock = count(step=seconds)
+        monkeypatch.setattr(time, "monotonic", lambda clock=clock: float(next(clock)))
+        done = list(Local(None).run(SQUARES))
+        assert len(done) == (6 if seconds == 1 else 1)
+    assert started == [(5, 2)]
+    monkeypatch.undo()
+    with use_device(torch.device("cuda:3")):
+        assert executors._that_fit() == 1
+    with use_threads(10_000):
+        assert executors._that_fit() == 1
+
+
+class Broken:
+    """A process that was killed while it waited for a job."""
+
+    def submit(self, *_: Any) -> "Future[Any]":
+        raise BrokenProcessPool
+
+
+class Whole:
+    def submit(self, perform: Callable[..., Any], *given: Any) -> "Future[Any]":
+        future: Future[Any] = Future()
+        future.set_result(perform(*given))
+        return future
+
+
+def test_a_process_that_dies_without_a_job_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = iter([Broken(), Whole(), Whole()])
+
+    @contextmanager
+    def processes() -> Iterator[Any]:
+        yield lambda: next(made)
+
+    monkeypatch.setattr(executors, "_processes", processes)
+    done = by_name(executors._in_processes(deque(SQUARES), 2, None))
+    assert [done[job.name].value for job in SQUARES] == [0, 1, 4, 9, 16, 25]
+    assert not list(made)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> "subprocess.Popen[str]":
+    (tmp_path / "plan.toml").write_text(PLAN)
+    words = ["table", str(tmp_path / "plan.toml"), "--on", "local:2", "--runs"]
+    script = f"import sys; sys.argv = ['privaudit', *{words}, {str(tmp_path)!r}]\n"
+    # A shell's background jobs ignore Ctrl-C, and hand that on.
+    script += (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    )
+    call = "if __name__ == '__main__':\n from privaudit.cli.main import run; run()\n"
+    (tmp_path / "main.py").write_text(script + call)
+    return subprocess.Popen(
+        [sys.executable, str(tmp_path / "main.py")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+
+
+def wait_for_a_round(folder: Path, child: "subprocess.Popen[str]") -> None:
+    while not list(folder.glob("*/kept/after-0001.safetensors")):
+        assert child.poll() is None, child.communicate()
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C is no signal there")
+def test_ctrl_c_ends_every_process_and_says_what_to_do(
+    table: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """The signal goes to the command alone; in a terminal, to its processes too."""
+    wait_for_a_round(tmp_path, table)
+    os.kill(table.pid, signal.SIGINT)
+    out, err = table.communicate(timeout=60)  # until every process has let go of stderr
+    assert table.returncode == 130
+    assert not out
+    assert "interrupted. Finished rounds are kept: run the same" in err
+    assert "Traceback" not in err
+
+
+DRIVER = """
+import os, time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from privaudit.execution.executors import _prepare_worker
+
+pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=_prepare_worker)
+print(pool.submit(os.getpid).result(), flush=True)
+time.sleep(60)
+"""
+
+
+def test_processes_end_when_their_driver_was_killed() -> None:
+    command = [sys.executable, "-c", DRIVER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as driver:
+        assert driver.stdout is not None
+        assert int(driver.stdout.readline())
+        driver.kill()
+        driver.stdout.read()  # until the worker has let go of it, too
+        assert driver.wait() == -signal.SIGKILL
+
+
+def test_places_by_name() -> None:
+    assert find_executor() == find_executor("local") == Local(None)
+    assert find_executor("local:12") == Local(12)
+    assert find_executor("ray") == OnRay(None, 0.25)
+    assert find_executor("ray,gpus=0.5") == OnRay(None, 0.5)
+    assert find_executor("ray://head:10001") == OnRay("ray://head:10001")
+    assert find_executor("ray://[::1]:1,gpus=1") == OnRay("ray://[::1]:1", 1.0)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "loca", "local:", "local:0", "local:-1", "local:12345", "local,gpus=1",
+     "ray:4", "ray://", "ray://a b", "ray,gpus=0", "ray,gpus=2", "ray,gpus=1.1.1"],
+)  # fmt: skip
+def test_other_names_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="names no place to run jobs"):
+        find_executor(name)
+
+
+def test_without_ray_it_is_said_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"pip install 'ray\[client\]<"):
+        list(OnRay().run(SQUARES))
+
+
+def test_the_limits_of_containers_count_of_either_version(tmp_path: Path) -> None:
+    groups = tmp_path / "cgroup"
+    groups.write_text("4:cpu,memory:/docker/a\n1:cpu:/b\n0::/slice/job:1\n")
+    limits = {
+        "memory/memory.limit_in_bytes": "9223372036854771712",  # none, in version 1
+        "memory/docker/a/memory.limit_in_bytes": "3000",
+        "slice/memory.max": "4000",
+        "slice/job:1/memory.max": "max",
+        "b/memory.max": "1",  # of another process
+    }
+    for name, limit in limits.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{limit}\n")
+    assert list(executors.memory_limits(groups, tmp_path)) == [3000, 2**63 - 4096, 4000]
+    assert not list(executors.memory_limits(tmp_path / "none", tmp_path))
+
+
+def test_the_smaller_memory_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors, "memory_limits", lambda: [])
+    assert (executors.processes_that_fit() or 0) > 1
+    monkeypatch.setattr(executors, "memory_limits", lambda: [2**62, 1])
+    with use_threads(1):
+        assert executors.processes_that_fit() == -1
+        assert executors._that_fit() == 1
+
+
+def test_without_figures_of_memory_one_process_fits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "resource", None)
+    assert executors.processes_that_fit() is None
+    with use_threads(1):
+        assert executors._that_fit() == 1
