@@ -11,6 +11,9 @@ def black_box(shadows: int = 50) -> Scenario:
 
     No attack here looks into a prompt, so that whoever has it learns as much by these
     attacks: what they show of ``prompt-release`` needs an interface only.
+
+    Args:
+        shadows: Shadow models for each attacked client.
     """
     return Scenario(
         name=NAME,

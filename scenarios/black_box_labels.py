@@ -16,6 +16,9 @@ def black_box_labels(shadows: int = 50) -> Scenario:
     Source: Yeom et al., "Privacy risk in machine learning: analyzing the connection to
     overfitting", CSF 2018; Choquette-Choo et al., "Label-only membership inference
     attacks", ICML 2021, whose moved queries ``label-only`` makes.
+
+    Args:
+        shadows: Shadow models for each attacked client.
     """
     return Scenario(
         name=NAME,

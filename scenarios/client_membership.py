@@ -16,6 +16,9 @@ def client_membership(shadows: int = 50) -> Scenario:
 
     Source: Kandpal et al., "User inference attacks on large language models", EMNLP
     2024.
+
+    Args:
+        shadows: No attack of this scenario trains any.
     """
     names = ("confidence", "loss-threshold", "modified-entropy", "token-loss")
     return Scenario(

@@ -10,8 +10,11 @@ def curious_peer(shadows: int = 50, peer: str = "client-0") -> Scenario:
     """A curious client attacks all others from what it receives.
 
     Everywhere it receives averages. In pFedMoAP it also gets other clients' prompts as
-    experts, without their names; the audit says how much more these tell. The peer
-    itself is not attacked.
+    experts, without their names; the audit says how much more these tell.
+
+    Args:
+        shadows: Shadow models for each attacked client.
+        peer: The client that looks on; it is not attacked.
     """
     return Scenario(
         name=NAME,

@@ -12,6 +12,9 @@ def one_run(shadows: int = 50) -> Scenario:
 
     Candidates are in or out by independent coins, and so are canaries that ``train
     --canary`` planted among them. The first attack scores them all, for every client.
+
+    Args:
+        shadows: No attack of this scenario trains any.
     """
     names = ("loss-threshold", "token-loss")
     return Scenario(

@@ -12,6 +12,9 @@ def prompt_release(shadows: int = 50) -> Scenario:
 
     Whoever buys one can ask it, and can look at it: ``pipra`` does, where what is
     released is one prompt.
+
+    Args:
+        shadows: Shadow models for each attacked client.
     """
     return Scenario(
         name=NAME,

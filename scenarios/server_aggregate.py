@@ -7,7 +7,11 @@ NAME = "server-aggregate"
 
 @SCENARIOS.register(NAME)
 def server_aggregate(shadows: int = 50) -> Scenario:
-    """A curious server behind secure aggregation sees only sums of updates."""
+    """A curious server behind secure aggregation sees only sums of updates.
+
+    Args:
+        shadows: Shadow models for each attacked client.
+    """
     return Scenario(
         name=NAME,
         question="What do sums of updates leak to the server?",

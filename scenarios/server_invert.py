@@ -12,6 +12,9 @@ def server_invert(shadows: int = 50) -> Scenario:
 
     The verdict compares how well what was read fits records that were trained on, and
     records of the same client that were not.
+
+    Args:
+        shadows: None are trained; stand-ins of the attack's own are.
     """
     return Scenario(
         name=NAME,

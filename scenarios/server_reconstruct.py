@@ -7,7 +7,11 @@ NAME = "server-reconstruct"
 
 @SCENARIOS.register(NAME)
 def server_reconstruct(shadows: int = 50) -> Scenario:
-    """A curious server reconstructs each client's model from all messages."""
+    """A curious server reconstructs each client's model from all messages.
+
+    Args:
+        shadows: Shadow models for each attacked client.
+    """
     return Scenario(
         name=NAME,
         question="What does a curious server learn by reconstructing its clients' models?",

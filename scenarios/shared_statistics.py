@@ -11,6 +11,9 @@ def shared_statistics(shadows: int = 50) -> Scenario:
     """The server solves for the membership behind clients' statistics.
 
     For trainers whose clients send means over their records, such as fedpt-dhapa.
+
+    Args:
+        shadows: No attack of this scenario trains any.
     """
     names = ("shared-statistics", "loss-threshold", "token-loss")
     return Scenario(

@@ -12,6 +12,9 @@ def text_extraction(shadows: int = 50) -> Scenario:
 
     The verdict compares how likely the rest of a text is drawn, for records that were
     trained on and for records of the same client that were not.
+
+    Args:
+        shadows: No attack of this scenario trains any.
     """
     return Scenario(
         name=NAME,

@@ -8,7 +8,11 @@ NAME = "update-watch"
 
 @SCENARIOS.register(NAME)
 def update_watch(shadows: int = 50) -> Scenario:
-    """A curious server attacks each upload, round by round."""
+    """A curious server attacks each upload, round by round.
+
+    Args:
+        shadows: Ignored: no attack trains any.
+    """
     names = ("update-alignment", "loss-threshold", "token-loss")
     return Scenario(
         name=NAME,

@@ -185,7 +185,7 @@ def enough_to_exclude(estimate: Estimate, margin: float, *, sides: int = 2) -> i
     error = (estimate.high - estimate.low) / (2 * quantile)
     share = _POWER if sides == 1 else (1 + _POWER) / 2
     exact = sum(estimate.n) * (error * (quantile + float(ndtri(share))) / margin) ** 2
-    return up_to_two_digits(max(exact, 1))
+    return up_to_two_digits(max(exact, 1.0))
 
 
 def up_to_two_digits(exact: float) -> int:

@@ -13,6 +13,9 @@ def client_profile(shadows: int = 50) -> Scenario:
     The share of its candidates that each trained on, and the share of each class, are
     estimated with intervals; RMIA's shadow models serve both, and further ones with
     known shares of the classes.
+
+    Args:
+        shadows: Shadow models for each attacked client.
     """
     return Scenario(
         name=NAME,

@@ -131,7 +131,7 @@ WRITES = {"write_bytes", "write_parts", "write_json", "write_tensors", "append_l
 OWN_FILES = {  # modules above the runs that write what no user named
     "report/page.py": "an audit's own report.html, in its run",
     "report/index.py": "index.html of a folder of runs; check_place has seen it",
-    "report/markdown.py": "lines added to GitHub's own summary, once it is checked",
+    "report/ci_formats.py": "lines added to GitHub's own summary, once it is checked",
     "report/export/account.py": "the accounts of cards, beside the owner's key",
 }
 

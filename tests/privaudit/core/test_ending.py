@@ -12,6 +12,7 @@ from privaudit.core.ending import cleaned_up_when_ended
 CODE = """
 import os, signal, sys, tempfile, time
 from privaudit.core.ending import cleaned_up_when_ended
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also where the tests run under nohup
 {before}
 with cleaned_up_when_ended(), cleaned_up_when_ended():
     with tempfile.TemporaryDirectory(dir=sys.argv[1]):
