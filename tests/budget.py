@@ -31,8 +31,8 @@ class Budget:
     tests: int
 
 
-BUDGET = Budget(lines=95_000, files=680, tests=71_400)
-"""Today's, rounded up; the goal is 82,000 lines in 430 files, and 61,000."""
+BUDGET = Budget(lines=86_331, files=430, tests=69_400)
+"""``docs/decisions/0017-budget.md``; of tests today's, rounded up: the goal is 61,000."""
 
 
 def count(root: Path) -> Mapping[str, Sequence[int]]:
