@@ -242,9 +242,11 @@ def chosen_bits(
 def warn_unless_held(asked: str | None = None) -> None:
     """Warn where portable bits were requested, and what is computed here is other.
 
-    ``asked`` are the bits that were requested; None for those of the process.
+    ``asked`` are the bits that were requested, refused where there are none such; None
+    for those of the process.
     """
     bits = bits_here()
+    asked = asked and chosen_bits(["--bits", asked])
     if asked == "portable" and bits == "native":
         why = "libraries were loaded without their settings"
     elif bits == "portable" and (differing := differing_operations()):

@@ -151,6 +151,8 @@ def test_other_bits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PRIVAUDIT_BITS", raising=False)
     with pytest.raises(ConfigError, match="There are no bits 'portible'"):
         chosen_bits(["train", "--bits", "portible"])
+    with pytest.raises(ConfigError, match="There are no bits 'portible'"):
+        warn_unless_held("portible")  # where a program calls a command
 
 
 HERE = {"bits": "portable", "builds": {"torch": "2.13.0", "numpy": "2.4.6"}}
