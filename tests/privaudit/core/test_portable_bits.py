@@ -19,6 +19,7 @@ from privaudit.core.portable_bits import (
     chosen_bits,
     counted,
     settings,
+    warn_unless_held,
 )
 from tests.places import ROOT
 
