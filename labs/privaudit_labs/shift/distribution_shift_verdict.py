@@ -1,9 +1,7 @@
 """What may be said of an attack whose non-members are foreign, given its controls."""
 
 from dataclasses import dataclass
-from typing import Any, TypedDict
-
-from pydantic import ConfigDict
+from typing import Any
 
 from privaudit.statistics.comparisons import Comparison
 from privaudit.statistics.estimate import Estimate
@@ -88,8 +86,9 @@ def _is_above(estimate: Estimate, value: float) -> bool:
     return estimate.excludes(value) and estimate.value > value
 
 
-class _PrintedAttack(TypedDict):
-    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
+@dataclass(frozen=True)
+class PrintedAttack:
+    """One attack as :meth:`Shift.to_dict` gives it."""
 
     attack: str
     inside: Estimate
@@ -104,12 +103,11 @@ class _PrintedAttack(TypedDict):
     inside_sentence: str
 
 
-class PrintedShift(TypedDict):
-    """What the command prints of a run under ``--json``; attacks as ``Shift.to_dict``."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
+@dataclass(frozen=True)
+class PrintedShift:
+    """What the command prints of a run under ``--json``."""
 
     run: str
     foreign: str
     path: str
-    attacks: list[_PrintedAttack]
+    attacks: list[PrintedAttack]
