@@ -50,7 +50,14 @@ def run_to_its_end(command: Callable[[], object]) -> NoReturn:
 
 
 def _wait(child: int, ours: socket.socket) -> NoReturn:
+    told: list[float] = []  # when the child was told to end
+
     def hand_on(number: int, _: FrameType | None) -> None:
+        now = time.monotonic()
+        is_later = bool(told) and now - told[0] >= _AGAIN
+        if number != signal.SIGINT:
+            told.append(now)
+            number = signal.SIGKILL if is_later else number  # it may be in C code
         with suppress(ProcessLookupError):  # it has just ended
             os.kill(child, number)
 

@@ -29,14 +29,16 @@ class _Ending:
     """Raises :class:`Ended` once; a later signal ends the process at once."""
 
     def __init__(self) -> None:
-        self.first: float | None = None
+        self.number: int | None = None
+        self.taken = 0.0
+        self.is_over = False
 
     def __call__(self, number: int, _: FrameType | None) -> None:
         now = time.monotonic()
-        if self.first is None:
-            self.first = now
+        if self.number is None and not self.is_over:
+            self.number, self.taken = number, now
             raise Ended(number)
-        if now - self.first >= _AGAIN:
+        if self.is_over or now - self.taken >= _AGAIN:
             _end_by(number)
 
 
@@ -44,26 +46,29 @@ class _Ending:
 def cleaned_up_when_ended() -> Iterator[None]:
     """Let a signal that ends the process leave by way of ``finally``, and end it then.
 
-    Temporary folders, the copy of a run's key among them, would stay otherwise. Where
-    another one is open already, or in another thread than the main one, which alone
-    takes signals, this does nothing; nor for a signal that is ignored, as of nohup.
+    Temporary folders, the copy of a run's key among them, would stay otherwise. The
+    process ends also where other code has swallowed the exception. Where another one is
+    open already, or in another thread than the main one, which alone takes signals, this
+    does nothing; nor for a signal that is ignored, as of nohup.
     """
     numbers = [getattr(signal, one) for one in _SIGNALS if hasattr(signal, one)]
     is_main = threading.current_thread() is threading.main_thread()
     before = {one: signal.getsignal(one) for one in numbers} if is_main else {}
     ours = {n: old for n, old in before.items() if old == signal.SIG_DFL}
     ending = _Ending()
-    for number in ours:
-        signal.signal(number, ending)
     try:
+        for number in ours:
+            signal.signal(number, ending)
         yield
-    except Ended as ended:
-        if ended.number not in ours:
+    except Ended:
+        if ending.number is None:
             raise
-        _end_by(ended.number)
     finally:
+        ending.is_over = True
         for number, handler in ours.items():
             signal.signal(number, handler)
+        if ending.number is not None:
+            _end_by(ending.number)
 
 
 def _end_by(number: int) -> NoReturn:

@@ -8,8 +8,10 @@ this process are the same, all must be equal to the byte; elsewhere to :func:`to
 import json
 import math
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from itertools import zip_longest
@@ -128,13 +130,23 @@ def recompute_run(
     found = Recomputed(loaded, tuple(_why_near(loaded)))
     with (
         cleaned_up_when_ended(),
-        tempfile.TemporaryDirectory(prefix="privaudit-") as folder,
+        _removed_afterwards() as folder,
         passing_key(),
         use_threads(loaded.header["threads"]),
     ):
         again = train_again(loaded, Path(folder).resolve(), watcher)
         found.difference = next(_differences(found, again, stored, watcher), "")
     return found
+
+
+@contextmanager
+def _removed_afterwards() -> Iterator[str]:
+    """Make a temporary folder, for a copy of the run's key, and remove it."""
+    with ExitStack() as stack:
+        folder = tempfile.mkdtemp(prefix="privaudit-")
+        for _ in range(2):  # a signal may end the first removal halfway
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        yield folder
 
 
 def _checked(run: Run) -> list[StoredAudit]:
