@@ -87,16 +87,7 @@ def make_mutable_world(place: Path) -> Path:
     home = Path.cwd()
     os.chdir(world)
     try:
-        train = [
-            "--clients",
-            "2",
-            "--rounds",
-            "2",
-            "--seed",
-            "3",
-            "--randomness",
-            "system",
-        ]
+        train = ["--clients", "2", "--rounds", "2", "--seed", "3", "--randomness", "system"]
         method = ("--trainer", "dp-fpl:epsilon=8,noise_at=client")
         command("train", *train, *method, "--name", RUN, "--quiet")
         for seed in ("0", "1"):
