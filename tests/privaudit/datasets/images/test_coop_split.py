@@ -13,6 +13,7 @@ from privaudit.datasets.images.coop_split import KNOWN, read_coop_split
 from privaudit.datasets.sources import OnDisk, load_dataset
 from tests.privaudit.datasets.conftest import (
     Bring,
+    Payload,
     assert_refused,
     greys,
     parts_of,
@@ -194,11 +195,6 @@ def test_a_copy_of_dassl_may_have_drawn_the_split_and_nobody_else(
         file.write_bytes(few_shots(monkeypatch, content, 4, other))
         with pytest.raises(ConfigError, match="nothing of it was run"):
             read_coop_split(file)
-
-
-class Payload:
-    def __reduce__(self) -> tuple[Any, ...]:
-        return pytest.fail, ("a split ran code",)
 
 
 def test_a_few_shot_split_that_is_none_is_one_clear_line(
