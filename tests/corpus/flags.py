@@ -97,7 +97,8 @@ def argument_cases() -> Iterator[Case]:
         "", ".", "..", "/", "nothing", "x" * 5000, "/dev/null", "/dev/zero", "a\nb",
         "runs", "latest", "one/run.json", "plan.toml", "\U0001f600", "one/audits",
     )  # fmt: skip
-    for name in ["attack", "lint", "shift", "gate", "report", "costs", "figure", "export"]:
+    read = ("attack", "lint", "shift", "gate", "report", "costs", "figure", "export")
+    for name in read:
         for value in bad:
             base = [part for part in BASE[name] if part != "one"]
             fine = "a folder of runs" if (name, value) == ("report", "runs") else ""

@@ -173,7 +173,7 @@ def test_an_audit_is_stored_and_shown_without_the_owner(folder: Path) -> None:
 
 
 def test_an_export_names_no_word_of_the_owner(tmp_path: Path) -> None:
-    words = {"model": "open_clip:secret_net", "dataset": "digits"}
+    words: dict[str, Any] = {"model": "open_clip:secret_net", "dataset": "digits"}
     record(tmp_path / "run", settings={"hospital": "charite"}, **words)
     found = export_public(load_run(tmp_path / "run"), tmp_path / "out")
     text = "".join(p.read_text() for p in (tmp_path / "out").iterdir())
