@@ -76,6 +76,13 @@ def check_hash(path: Path, found: str, wanted: str, remedy: str) -> None:
         )
 
 
+def read_weights(path: Path, wanted: str, remedy: str) -> bytes:
+    """Return the content of a file of tensors, within bounds, if it has this hash."""
+    content = read_bytes(path, "tensors")
+    check_hash(path, hashlib.sha256(content).hexdigest(), wanted, remedy)
+    return content
+
+
 def load_embedded(
     folder: Path, name: str, build: Callable[[], ModelT]
 ) -> tuple[ModelT, str]:

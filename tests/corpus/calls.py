@@ -1,16 +1,14 @@
 """Plans, weights and calls of the library that are wrong."""
 
-import io
 import os
 import struct
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
-from zipfile import ZIP_DEFLATED, ZipFile
 
 from tests.corpus.case import Case
-from tests.corpus.files import SPOILERS, replace, spoil
+from tests.corpus.files import SPOILERS, bomb, spoil
 from tests.corpus.flags import BASE
 
 
@@ -37,11 +35,9 @@ def toml_cases() -> Iterator[Case]:
                 body = b"[tool.privaudit.gate]\n" + body
             elif command == "tradeoff" and not body.startswith(b"trainers"):
                 body = b'trainers = ["zero-shot"]\n' + body
-            how = partial(spoil, file, partial(replace, content=body))
             fine = "no more than the table's name" if not number else ""
-            yield Case(
-                f"{command}: plan {number} {body[:24]!r}", BASE[command], how, fine=fine
-            )
+            name = f"{command}: plan {number} {body[:24]!r}"
+            yield Case(name, BASE[command], partial(spoil, file, body), fine=fine)
 
 
 def weight_cases() -> Iterator[Case]:
@@ -52,14 +48,9 @@ def weight_cases() -> Iterator[Case]:
         def __reduce__(self) -> tuple[Any, ...]:
             return os.system, ("touch ran",)
 
-    bomb = io.BytesIO()
-    with ZipFile(bomb, "w", ZIP_DEFLATED, compresslevel=1) as zipped:
-        with zipped.open("archive/data/0", "w", force_zip64=True) as entry:
-            for _ in range(300):
-                entry.write(bytes(2**20))
-        zipped.writestr("archive/data.pkl", pickle.dumps({}))
+    zeros = bomb("archive/data/0", 300, {"archive/data.pkl": pickle.dumps({})})
     bodies = {
-        "pickle": pickle.dumps(Evil()), "zip bomb": bomb.getvalue(), "empty": b"",
+        "pickle": pickle.dumps(Evil()), "zip bomb": zeros, "empty": b"",
         "zeros": bytes(1000), "text": b"weights", "safetensors": struct.pack("<Q", 2) + b"{}",
         "huge header": struct.pack("<Q", 2**60), "list": pickle.dumps([1, 2]),
         "deep": b"\x80\x02" + b"(" * 100000, "long": b"\x80\x04\x8e" + b"\xff" * 8,
@@ -69,17 +60,13 @@ def weight_cases() -> Iterator[Case]:
             yield Case(
                 f"checkpoint.{ending}: {name}",
                 call=partial(_load, f"weights.{ending}"),
-                spoil=partial(_write, name=f"weights.{ending}", body=body),
+                spoil=partial(spoil, f"weights.{ending}", body),
             )
     for spoiler in SPOILERS[5:11]:
         yield Case(
             f"checkpoint {spoiler.__name__}", call=partial(_load, "weights.pt"),
             spoil=partial(spoil, "weights.pt", spoiler),
         )  # fmt: skip
-
-
-def _write(world: Path, name: str, body: bytes) -> None:
-    (world / name).write_bytes(body)
 
 
 def _load(name: str) -> None:

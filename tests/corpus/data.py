@@ -14,7 +14,7 @@ from zipfile import ZIP_DEFLATED, ZipFile
 import numpy as np
 
 from tests.corpus.case import Case
-from tests.corpus.files import AUDIT, RUN, SPOILERS, replace, spoil
+from tests.corpus.files import AUDIT, RUN, SPOILERS, How, bomb, replace, spoil
 from tests.corpus.flags import BASE
 from tests.privaudit.datasets.conftest import picture, write_archive
 
@@ -53,9 +53,7 @@ def read(name: str, place: str) -> None:
     _ = dataset.hash
 
 
-def data_case(
-    name: str, file: str, how: Callable[[Path], None], fine: str = ""
-) -> Case:
+def data_case(name: str, file: str, how: How, fine: str = "") -> Case:
     """Return a case of one spoilt file of a data set."""
     kind, place = DATA[file]
     return Case(
@@ -114,7 +112,7 @@ def picture_cases() -> Iterator[Case]:
         "TIFF": b"II*\x00\xff\xff\xff\xff", "16 bits": picture(1, kind="png")[:24] + b"\x10" + picture(1)[25:],
     }  # fmt: skip
     for name, body in bodies.items():
-        yield data_case(name, file, partial(replace, content=body))
+        yield data_case(name, file, body)
 
 
 def pickle_cases() -> Iterator[Case]:
@@ -135,8 +133,7 @@ def pickle_cases() -> Iterator[Case]:
         "rot13": rot13,
     }  # fmt: skip
     for name, body in bodies.items():
-        how = partial(replace, content=body)
-        yield data_case(f"pickle: {name}", "data/cifar10-python/data_batch_1", how)
+        yield data_case(f"pickle: {name}", "data/cifar10-python/data_batch_1", body)
 
 
 def _put(path: Path, content: Callable[[], bytes]) -> None:
@@ -148,22 +145,18 @@ def archive_cases() -> Iterator[Case]:
     for ending in ("zip", "tar", "tar.gz"):
         file = f"data/pictures.{ending}"
         names = (
-            "../x.png",
-            "/x.png",
-            "a/../../x.png",
-            "cat/\0.png",
-            "x" * 5000 + ".png",
-            ".png",
-            "cat/a\nb.png",
-        )
+            "../x.png", "/x.png", "a/../../x.png", "cat/\0.png", "x" * 5000 + ".png",
+            ".png", "cat/a\nb.png",
+        )  # fmt: skip
         for name in names:
             files = {name: picture(1), "cat/1.png": picture(2), "dog/1.png": picture(4)}
-            how = partial(_archive, files=files)
-            yield data_case(
-                f"names {name[:12]!r}", file, how, "names that lead away are left out"
+            how, fine = (
+                partial(_archive, files=files),
+                "names that lead away are left out",
             )
+            yield data_case(f"names {name[:12]!r}", file, how, fine)
         yield data_case("is empty", file, partial(_archive, files={}))
-    yield data_case("a picture of 3 GB", "data/pictures.zip", _zip_bomb)
+    yield data_case("a picture of 3 GB", "data/pictures.zip", _picture_bomb)
     yield data_case("a header of 3 GB", "data/pictures.tar", _long_name)
     yield data_case("a negative size", "data/pictures.tar", _negative)
     yield data_case("3 GB of zeros", "data/pictures.tar.gz", _gzip_bomb)
@@ -179,13 +172,8 @@ def _archive(path: Path, files: Mapping[str, bytes]) -> None:
     write_archive(path, files)
 
 
-def _zip_bomb(path: Path) -> None:
-    path.unlink()
-    with ZipFile(path, "w", ZIP_DEFLATED, compresslevel=1) as zipped:
-        with zipped.open("cat/0.png", "w", force_zip64=True) as entry:
-            for _ in range(300):
-                entry.write(bytes(2**20))
-        zipped.writestr("dog/0.png", picture(1))
+def _picture_bomb(path: Path) -> None:
+    replace(path, bomb("cat/0.png", 300, {"dog/0.png": picture(1)}))
 
 
 def _many_classes(path: Path) -> None:
@@ -273,23 +261,17 @@ def array_cases() -> Iterator[Case]:
         bank = arrays(
             embeddings=(kind, shape), labels=(kind, shape), class_names=("<U3", (2,))
         )
-        how = partial(replace, content=bank)
-        yield data_case(f"{kind} {shape}", "data/bank/bank.npz", how)
-    how = partial(spoil, f"{RUN}/ledger.npz", _bomb)
+        yield data_case(f"{kind} {shape}", "data/bank/bank.npz", bank)
+    how = partial(spoil, f"{RUN}/ledger.npz", _ledger_bomb)
     yield Case(f"report: {RUN}/ledger.npz of 900 MiB, deflated", BASE["report"], how)
 
 
-def _bomb(path: Path) -> None:
-    with (
-        ZipFile(path, "w", ZIP_DEFLATED, compresslevel=1) as zipped,
-        zipped.open("owner.npy", "w", force_zip64=True) as entry,
-    ):
-        for _ in range(900):
-            entry.write(bytes(2**20))
+def _ledger_bomb(path: Path) -> None:
+    replace(path, bomb("owner.npy", 900, {}))
 
 
 def _of(file: str, content: bytes, reader: str, name: str) -> Case:
-    how = partial(spoil, file, partial(replace, content=content))
+    how = partial(spoil, file, content)
     return Case(f"{reader}: {file} {name}", BASE[reader], how)
 
 
@@ -333,5 +315,4 @@ def line_cases() -> Iterator[Case]:
     }  # fmt: skip
     for file, bodies in lists.items():
         for number, body in enumerate(bodies):
-            name = f"{number}: {body[:30]!r}"
-            yield data_case(name, file, partial(replace, content=body))
+            yield data_case(f"{number}: {body[:30]!r}", file, body)

@@ -1,5 +1,6 @@
 """Every file that is read, in forms that no file should have."""
 
+import io
 import json
 import os
 import struct
@@ -7,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
+from zipfile import ZIP_DEFLATED, ZipFile
 
 from tests.corpus.case import Case
 from tests.corpus.flags import BASE
@@ -21,6 +23,18 @@ def replace(path: Path, content: bytes) -> None:
         path.rename(path.with_name(f".{path.name}.was"))
     path.unlink(missing_ok=True)
     path.write_bytes(content)
+
+
+def bomb(name: str, mebibytes: int, others: Mapping[str, bytes]) -> bytes:
+    """Return a zip of so many zeros, deflated to nearly none, and of other entries."""
+    buffer = io.BytesIO()
+    with ZipFile(buffer, "w", ZIP_DEFLATED, compresslevel=1) as zipped:
+        with zipped.open(name, "w", force_zip64=True) as entry:
+            for _ in range(mebibytes):
+                entry.write(bytes(2**20))
+        for other, content in others.items():
+            zipped.writestr(other, content)
+    return buffer.getvalue()
 
 
 def gone(path: Path) -> None:
@@ -136,12 +150,15 @@ UNREAD = "the command does not need it"
 FINE: frozenset[tuple[str, str, str]] = frozenset()
 
 
-def spoil(file: str, how: Callable[[Path], None], world: Path) -> None:
-    """Spoil one file of a world."""
+How = Callable[[Path], None] | bytes
+
+
+def spoil(file: str, how: How, world: Path) -> None:
+    """Spoil one file of a world, or give it other content."""
     path = world / file
     if not path.exists():
         path.write_text("")
-    how(path)
+    replace(path, how) if isinstance(how, bytes) else how(path)
     sign_again(path)
 
 
@@ -262,14 +279,10 @@ def tensor_cases() -> Iterator[Case]:
             f"{RUN}/transcript/round-0000.safetensors",
             f"{RUN}/kept/personal.safetensors",
         ):
-            yield Case(
-                f"attack: {file} header {number}", BASE["attack"],
-                partial(spoil, file, partial(replace, content=content)),
-            )  # fmt: skip
+            name = f"attack: {file} header {number}"
+            yield Case(name, BASE["attack"], partial(spoil, file, content))
     for size in (2**63, 2**40, 10**8, 0):
         content = struct.pack("<Q", size) + b"{}"
         file = f"{RUN}/transcript/round-0000.safetensors"
-        yield Case(
-            f"attack: a header of {size} bytes", BASE["attack"],
-            partial(spoil, file, partial(replace, content=content)),
-        )  # fmt: skip
+        name = f"attack: a header of {size} bytes"
+        yield Case(name, BASE["attack"], partial(spoil, file, content))

@@ -36,14 +36,8 @@ BASE: Mapping[str, tuple[str, ...]] = {
 NUMBERS = ("-1", "-" + DIGITS, "x", "", "1e999", "nan", "--", "0x1", "1_0.", "٣x")
 FLOATS = ("-1", "-" + DIGITS, "x", "", "nan", "-inf", "inf", "1,5")
 TEXTS = (
-    "",
-    "no-such-name",
-    "x" * 5000,
-    "../../x",
-    "é\u0301\U0001f600",
-    "a\nb",
-    "\x1b[31m",
-)
+    "", "no-such-name", "x" * 5000, "../../x", "é\u0301\U0001f600", "a\nb", "\x1b[31m",
+)  # fmt: skip
 PLACES = ("", "/dev/full", "/dev/null/x", "x" * 5000, "/proc/1/x/y")
 FINE: Mapping[tuple[str, str], str] = {}
 
@@ -103,16 +97,8 @@ def argument_cases() -> Iterator[Case]:
         "", ".", "..", "/", "nothing", "x" * 5000, "/dev/null", "/dev/zero", "a\nb",
         "runs", "latest", "one/run.json", "plan.toml", "\U0001f600", "one/audits",
     )  # fmt: skip
-    for name in (
-        "attack",
-        "lint",
-        "shift",
-        "gate",
-        "report",
-        "costs",
-        "figure",
-        "export",
-    ):
+    read = ("attack", "lint", "shift", "gate", "report", "costs", "figure", "export")
+    for name in read:
         for value in bad:
             base = [part for part in BASE[name] if part != "one"]
             fine = "a folder of runs" if (name, value) == ("report", "runs") else ""
@@ -133,16 +119,15 @@ def argument_cases() -> Iterator[Case]:
 
 def output_cases() -> Iterator[Case]:
     """Yield commands whose output cannot be written, and terminals of ASCII."""
-    quick = ("attack", "lint", "compare", "gate", "report", "costs", "verify", "export")
-    for name in quick:
-        yield Case(f"{name} > /dev/full", BASE[name], full_output=True)
-    for argv in (("--help",), ("list", "trainers"), ("train", "--help")):
-        yield Case(f"{argv[-1]} > /dev/full", argv, full_output=True)
+    quick = ["attack", "lint", "compare", "gate", "report", "costs", "verify", "export"]
     narrow = (("PYTHONIOENCODING", "ascii"), ("LC_ALL", "C"))
     for name in quick:
+        yield Case(f"{name} > /dev/full", BASE[name], full_output=True)
         yield Case(
             f"{name} in ASCII", BASE[name], environment=narrow, fine="it is good"
         )
+    for argv in (("--help",), ("list", "trainers"), ("train", "--help")):
+        yield Case(f"{argv[-1]} > /dev/full", argv, full_output=True)
     for trainer in ("promptfl", "dp-fpl"):
         yield Case(
             f"list {trainer} in ASCII", ("list", trainer), environment=narrow,
@@ -177,18 +162,6 @@ def setting_cases() -> Iterator[Case]:
 
 def name_cases() -> Iterator[Case]:
     """Yield names that no run may have."""
-    for value in (
-        "",
-        ".",
-        "..",
-        ".x",
-        "a/b",
-        "x" * 201,
-        "x" * 5000,
-        "é",
-        "a b",
-        "latest",
-        "a\nb",
-        "-x",
-    ):
+    bad = ("", ".", "..", ".x", "a/b", "x" * 201, "x" * 5000, "é", "a b", "latest")
+    for value in (*bad, "a\nb", "-x"):
         yield Case(f"train --name {value[:20]!r}", ("train", *TRAIN, f"--name={value}"))

@@ -87,18 +87,10 @@ def make_mutable_world(place: Path) -> Path:
     home = Path.cwd()
     os.chdir(world)
     try:
-        train = [
-            "--clients",
-            "2",
-            "--rounds",
-            "2",
-            "--seed",
-            "3",
-            "--randomness",
-            "system",
-        ]
+        train = ("--clients", "2", "--rounds", "2", "--seed", "3")
+        chance = ("--randomness", "system")
         method = ("--trainer", "dp-fpl:epsilon=8,noise_at=client")
-        command("train", *train, *method, "--name", RUN, "--quiet")
+        command("train", *train, *chance, *method, "--name", RUN, "--quiet")
         for seed in ("0", "1"):
             command("attack", RUN, "--shadows", "0", "--seed", seed, "--quiet")
         command("gate", RUN, "--write-baseline", "mutated.json")

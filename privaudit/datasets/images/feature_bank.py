@@ -189,8 +189,10 @@ def _read(path: Path) -> tuple[Path, Arrays]:
     return folder, found
 
 
-def _take(arrays: Arrays, name: str, file: Path) -> Shaped[np.ndarray, "..."]:
-    for known in (name, *OTHER_NAMES[name]):
+def _take(
+    arrays: Arrays, name: str, file: Path, *others: str
+) -> Shaped[np.ndarray, "..."]:
+    for known in (name, *OTHER_NAMES[name], *others):
         if known in arrays:
             return arrays[known]
     raise DatasetError(
@@ -277,7 +279,6 @@ def _domains(
 CAPTIONS, ALL_CAPTIONS = "captions.json", "flickr8k_captions_all.txt"
 TEXTS = TypeAdapter(list[str])
 CLUSTERS = 8
-ARRAYS = ("embeddings", "emb", "features")
 
 
 @on_disk(
@@ -302,7 +303,8 @@ def read_caption_bank(
     picture's as references: the picture is the one that has the record's caption. The
     own caption is the first, and the only one if several pictures have it.
     """
-    vectors = _read_vectors(_find_vectors(path))
+    file = _find_vectors(path)
+    vectors = as_vectors(_take(read_arrays(file), "embeddings", file, file.stem), file)
     captions = [text.strip() for text in read_checked(path / CAPTIONS, TEXTS)]
     if len(captions) != len(vectors):
         raise DatasetError(
@@ -339,18 +341,6 @@ def _find_vectors(path: Path) -> Path:
             f"whose captions are in {CAPTIONS}."
         )
     return files[0]
-
-
-def _read_vectors(file: Path) -> Float[np.ndarray, "n dim"]:
-    arrays = read_arrays(file)
-    name = file.stem if file.stem in arrays else None
-    name = next((n for n in ARRAYS if n in arrays), name)
-    if name is None:
-        raise DatasetError(
-            f"{file} holds {', '.join(sorted(arrays)) or 'nothing'}, and no "
-            f"{ARRAYS[0]}. Add it."
-        )
-    return as_vectors(arrays[name], file)
 
 
 def _cluster(vectors: Float[np.ndarray, "n dim"], clusters: int) -> Int[Tensor, " n"]:

@@ -11,14 +11,13 @@ from pydantic.dataclasses import dataclass as options
 from safetensors.torch import load
 from torch import Tensor, nn
 
-from privaudit.core.storage import read_bytes
 from privaudit.models.frozen_model import weights_hash
 from privaudit.models.language.captioning_vlm import CaptioningVLM, VectorProjector
 from privaudit.models.language.dialogue_tokens import DialogueTokens, chat_template
 from privaudit.models.language.stacked_language import StackedLanguageModel
 from privaudit.models.registry import ModelRequest
 from privaudit.models.transformers.text_writer import load_language
-from privaudit.models.weight_files import DescriptionFile, check_hash
+from privaudit.models.weight_files import DescriptionFile, check_hash, read_weights
 
 WEIGHTS, DESCRIPTION, LANGUAGE = "projector.safetensors", "projector.json", "language"
 _REMEDY = "Restore the whole folder as it was written."
@@ -143,9 +142,7 @@ def load_captioner(request: ModelRequest) -> CaptioningVLM:
     """
     folder, device = Path(request.source), request.device
     described = FILE.read(folder)
-    content = read_bytes(folder / WEIGHTS, "tensors")
-    digest = hashlib.sha256(content).hexdigest()
-    check_hash(folder / WEIGHTS, digest, described.sha256, _REMEDY)
+    content = read_weights(folder / WEIGHTS, described.sha256, _REMEDY)
     model, tokenizer = load_language(str(folder / LANGUAGE))
     digest = weights_hash(model)
     check_hash(folder / LANGUAGE, digest, described.language_hash, _REMEDY)

@@ -3,7 +3,6 @@
 A folder holds the weights, and a description that says what they have seen.
 """
 
-import hashlib
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -15,14 +14,13 @@ from safetensors.torch import load
 from torch import Tensor, nn
 
 from privaudit.core.errors import ConfigError
-from privaudit.core.storage import read_bytes
 from privaudit.models.clip.picture_preparation import PicturePreparation, Pictures
 from privaudit.models.clip.promptable_clip import PromptableCLIP
 from privaudit.models.clip.text_tower import Tokenizer
 from privaudit.models.clip.word_tokenizer import WordTokenizer
 from privaudit.models.hugging_face import import_open_clip
 from privaudit.models.registry import ModelRequest
-from privaudit.models.weight_files import DescriptionFile, check_hash
+from privaudit.models.weight_files import DescriptionFile, read_weights
 
 Model: TypeAlias = Any  # open_clip.CustomTextCLIP, which comes without types
 
@@ -341,10 +339,8 @@ def load_surrogate(request: ModelRequest) -> PromptableCLIP:
     """Load a surrogate, frozen; it says which records it has seen."""
     folder = Path(request.source)
     description = FILE.read(folder)
-    content = read_bytes(folder / WEIGHTS, "tensors")
-    digest = hashlib.sha256(content).hexdigest()
     remedy = "Restore both files from one pretraining run."
-    check_hash(folder / WEIGHTS, digest, description.sha256, remedy)
+    content = read_weights(folder / WEIGHTS, description.sha256, remedy)
     shape, length = description.shape, description.context_length
     model = build_model(shape, len(description.vocabulary), length)
     model.load_state_dict(load(content))

@@ -319,16 +319,6 @@ def test_what_is_cached_is_mapped_and_never_changed(
     assert torch.equal(cached_tokens(model, pictures, tmp_path), expected)
 
 
-def test_tokens_have_a_file_of_their_own(
-    model: CountingCLIP, pictures: PixelImages, tmp_path: Path
-) -> None:
-    cached_features(model, pictures, tmp_path)
-    first = cached_tokens(model, pictures, tmp_path)
-    assert first.shape == (3, 4, model.dim)
-    assert torch.equal(cached_tokens(model, pictures, tmp_path), first)
-    assert model.encoded == 2
-
-
 def test_a_large_bank_goes_through_the_disk_by_rows(
     model: CountingCLIP, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,8 +1,11 @@
 """What holds for every family of models; a new row or file is tested here."""
 
+import hashlib
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +14,8 @@ from privaudit.core.errors import ConfigError, UnknownNameError
 from privaudit.models.families import MODULES
 from privaudit.models.families.built_in import FAMILIES
 from privaudit.models.registry import MODELS, find_family, list_models, load_frozen
+from privaudit.models.tiny_clip import loading as loading_clip
+from privaudit.models.tiny_llava import loading as loading_llava
 
 LISTED = """
 classification: clip:FOLDER_OR_HUB_NAME encoder:FOLDER_OR_HUB_NAME open_clip:ARCH
@@ -74,6 +79,27 @@ def test_models_with_weights_of_their_own_take_no_checkpoint(
 def test_layers_of_a_model_that_is_not_tuned_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="no layer of"):
         load_frozen(name, targets="q_proj")
+
+
+@pytest.mark.parametrize(
+    ("loading", "most"),
+    [(loading_clip, 4_000_000), (loading_llava, 8_000_000)],
+    ids=["tiny-clip", "tiny-llava"],
+)
+def test_embedded_weights_are_small_and_those_of_their_description(
+    loading: Any, most: int
+) -> None:
+    folder = Path(loading.__file__).parent
+    path = folder / folder.name.replace("_", "-")
+    description = json.loads(path.with_suffix(".json").read_text())
+    content = path.with_suffix(".safetensors").read_bytes()
+    assert len(content) <= most
+    digest = hashlib.sha256(content).hexdigest()
+    assert digest == description["sha256"]
+    assert getattr(loading.load(), "model_hash", digest) == digest
+    assert description["configuration"] == loading.configuration()
+    last = path.with_suffix(".jsonl").read_text().splitlines()[-1]
+    assert json.loads(last) == description["last"]
 
 
 def test_a_look_up_imports_the_table_and_no_model() -> None:

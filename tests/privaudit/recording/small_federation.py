@@ -15,7 +15,7 @@ from privaudit.core.tensors import Tensors
 from privaudit.datasets.split import PUBLIC, TEST
 from privaudit.federation.transcript import Message, TranscriptFolder
 from privaudit.recording.bundle import read_bundle
-from privaudit.recording.owner import use_owner
+from privaudit.recording.owner import Owner, use_owner
 from privaudit.recording.recorder import Recorder
 from privaudit.runs.ledger import Coin, Ledger
 
@@ -130,6 +130,11 @@ def audited(folder: Path, *asked: Any, owner: object = None, **how: Any) -> Audi
     """Audit a recorded run by its owner's functions, by default the linear ones."""
     with use_owner(owner or Linear()):
         return Auditor(load_run(folder)).attack(*asked, **how)
+
+
+def linear(**changed: Any) -> Owner:
+    """Return the linear owner with other functions or labels."""
+    return Owner(**{**vars(Owner.of(Linear())), **changed})
 
 
 def recorded_messages(folder: Path) -> list[Message]:

@@ -16,7 +16,7 @@ from privaudit.core.errors import AttackError, PrivauditError
 from privaudit.recording.owner import Owner, load_owner, use_owner
 from tests.conftest import Cli
 from tests.places import ROOT
-from tests.privaudit.recording.small_federation import Linear
+from tests.privaudit.recording.small_federation import Linear, linear
 
 CODE = """
 from small import answer
@@ -214,13 +214,12 @@ def raising(*_: object) -> None:
 def test_a_query_that_answers_wrongly_is_named(
     folder: Path, query: Any, says: str
 ) -> None:
-    owner = Owner(**{**vars(Owner.of(Linear())), "query": query})
-    with use_owner(owner), pytest.raises(AttackError, match=says):
+    with use_owner(linear(query=query)), pytest.raises(AttackError, match=says):
         Auditor(load_run(folder)).attack(shadows=0)
 
 
 @pytest.mark.parametrize("update", [raising, lambda r, p, s: 3, lambda r, p, s: {}])
 def test_a_local_update_that_sends_nothing_is_named(folder: Path, update: Any) -> None:
-    owner = Owner(**{**vars(Owner.of(Linear())), "local_update": update})
+    owner = linear(local_update=update)
     with use_owner(owner), pytest.raises(AttackError, match="local_update of"):
         Auditor(load_run(folder)).attack("update-watch")

@@ -23,7 +23,7 @@ from privaudit.federation.threat_models import find_threat
 from privaudit.privacy.events import MechanismEvent
 from privaudit.recording import recorded_trainer
 from privaudit.recording.origins.recorded import RecordedRun
-from privaudit.recording.owner import Owner, use_owner
+from privaudit.recording.owner import use_owner
 from privaudit.recording.recorded_trainer import why_not_repeatable
 from privaudit.recording.recorder import Recorder
 from privaudit.report.export.export import export_public
@@ -39,8 +39,9 @@ from tests.privaudit.recording.small_federation import (
     ROUNDS,
     Linear,
     audited,
-    owners,
+    linear,
     record,
+    recorded_messages,
     run_federation,
     start,
     toss,
@@ -150,28 +151,20 @@ def test_participants_are_read_from_the_transcript(folder: Path) -> None:
 
 
 def test_uploads_lie_on_disk_as_they_were_sent(folder: Path) -> None:
-    from privaudit.federation.transcript import TranscriptFolder
-
-    run = load_run(folder)
-    progress = run.header["progress"]
-    stored = TranscriptFolder(folder / "transcript").read(
-        head=progress["head"], length=progress["length"]
-    )
-    sent = next(m for m in stored if m.is_update).tensors
+    sent = next(m for m in recorded_messages(folder) if m.is_update).tensors
     members = toss().members_of(0)
     expected = Linear().local_update(start(), members, 0)
     assert torch.equal(sent["weight"], expected["weight"])
     assert sent["num-examples"] == len(members)
-    weighted = next(m for m in run.transcript if m.is_update)
+    weighted = next(m for m in load_run(folder).transcript if m.is_update)
     torch.testing.assert_close(
         weighted.tensors["owner's weight"], expected["weight"] * len(members)
     )
 
 
 def test_an_audit_is_stored_and_shown_without_the_owner(folder: Path) -> None:
-    with use_owner(Linear()):
-        audit = Auditor(load_run(folder)).attack("server-reconstruct", shadows=0)
-        save_audit(audit)
+    audit = audited(folder, "server-reconstruct", shadows=0)
+    save_audit(audit)
     stored = read_audit(load_run(folder), "server-reconstruct")
     assert stored.class_names == Linear.class_names
     again = restore_audit(stored)
@@ -180,13 +173,8 @@ def test_an_audit_is_stored_and_shown_without_the_owner(folder: Path) -> None:
 
 
 def test_an_export_names_no_word_of_the_owner(tmp_path: Path) -> None:
-    record(
-        tmp_path / "run",
-        trainer="FedAvg, a loop",
-        model="open_clip:secret_net",
-        dataset="digits",
-        settings={"hospital": "charite"},
-    )
+    words: dict[str, Any] = {"model": "open_clip:secret_net", "dataset": "digits"}
+    record(tmp_path / "run", settings={"hospital": "charite"}, **words)
     found = export_public(load_run(tmp_path / "run"), tmp_path / "out")
     text = "".join(p.read_text() for p in (tmp_path / "out").iterdir())
     for word in ("FedAvg, a loop", "secret_net", "digits", "charite"):
@@ -213,25 +201,23 @@ def test_lint_speaks_about_a_recorded_federation(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("missing", "asked", "says"),
+    ("asked", "says"),
     [
-        ("local_update", {"shadows": 5}, "local_update(received, positions, seed)"),
-        ("local_update", {"scenario": "update-watch"}, "local_update"),
+        ({"shadows": 5}, "local_update(received, positions, seed)"),
+        ({"scenario": "update-watch"}, "local_update"),
     ],
 )
 def test_what_cannot_be_done_says_which_function_is_missing(
-    folder: Path, missing: str, asked: dict[str, object], says: str
+    folder: Path, asked: dict[str, object], says: str
 ) -> None:
-    owner = Owner.of(Linear())
-    cut = Owner(**{**vars(owner), missing: None})
+    cut = linear(local_update=None)
     with use_owner(cut), pytest.raises(AttackError, match="needs") as raised:
         Auditor(load_run(folder)).attack(**asked)  # type: ignore[arg-type]
     assert says in str(raised.value)
 
 
 def test_without_local_update_no_shadows_are_trained_by_default(folder: Path) -> None:
-    owner = Owner(**{**vars(Owner.of(Linear())), "local_update": None})
-    audit = audited(folder, "server-reconstruct", owner=owner)
+    audit = audited(folder, "server-reconstruct", owner=linear(local_update=None))
     assert "lira" not in audit.results
     assert audit.auroc.value > 0.95
 
@@ -242,7 +228,7 @@ def test_without_an_owner_nothing_is_asked(folder: Path) -> None:
 
 
 def test_labels_of_other_records_are_refused(folder: Path) -> None:
-    owner = Owner(**{**vars(Owner.of(Linear())), "labels": np.zeros(7, dtype=int)})
+    owner = linear(labels=np.zeros(7, dtype=int))
     with use_owner(owner), pytest.raises(ConfigError, match="7 labels"):
         Auditor(load_run(folder)).attack(shadows=0)
 
@@ -355,10 +341,6 @@ def test_a_ledger_that_says_nothing_of_a_coin_gives_no_verdict(
     audit = audited(tmp_path / "run", shadows=0)
     assert audit.auroc.value > 0.95
     assert audit.headline.verdict.kind == "sampling unknown"
-
-
-def test_owner_counts_agree() -> None:
-    assert (owners() >= 0).sum() == CLIENTS * CANDIDATES
 
 
 LATE = NAMES[2]

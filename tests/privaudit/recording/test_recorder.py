@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from privaudit.recording.bundle import BUNDLE, INCOMPLETE, read_bundle
 from privaudit.recording.importing import finish_recording
 from privaudit.recording.owner import use_owner
 from privaudit.recording.recorder import Recorder
+from privaudit.runs.run import Run
 from tests.conftest import Cli
 from tests.privaudit.recording.small_federation import (
     NAMES,
@@ -33,6 +35,11 @@ from tests.privaudit.recording.small_federation import (
     start,
     toss,
 )
+
+NOISE = MechanismEvent(
+    release="upload", noise_multiplier=5.0, sensitivity=1.0, clip_norm=1.0,
+    sampling_rate=1.0, sampling="fixed-batch", noise_at="client", parties=3,
+)  # fmt: skip
 
 
 def test_what_a_killed_recorder_wrote_can_be_audited(tmp_path: Path) -> None:
@@ -64,19 +71,16 @@ def test_lines_beyond_the_last_count_are_dropped(tmp_path: Path) -> None:
     assert {m.round for m in run.transcript} == {0}
 
 
-def test_the_last_model_is_given_away(tmp_path: Path) -> None:
+def test_the_last_model_is_given_away_unless_that_is_not_so(tmp_path: Path) -> None:
     run = record(tmp_path / "run").run
+    kept = record(tmp_path / "kept", publish=False).run
     assert run is not None
+    assert kept is not None
+    assert "release" not in {m.kind for m in kept.transcript}
     released = {m.sender: m for m in run.transcript if m.kind == "release"}
     assert set(released) == set(NAMES)
     assert all(m.round == ROUNDS for m in released.values())
     assert load_run(tmp_path / "run").config.publish
-
-
-def test_nothing_is_given_away_if_that_is_not_so(tmp_path: Path) -> None:
-    run = record(tmp_path / "run", publish=False).run
-    assert run is not None
-    assert "release" not in {m.kind for m in run.transcript}
 
 
 def test_a_tensor_is_recorded_as_it_was(tmp_path: Path) -> None:
@@ -202,15 +206,11 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_one_mechanism_twice_in_a_round_composes(tmp_path: Path) -> None:
-    event = MechanismEvent(
-        release="upload", noise_multiplier=5.0, sensitivity=1.0, clip_norm=1.0,
-        sampling_rate=1.0, sampling="fixed-batch", noise_at="client", parties=3,
-    )  # fmt: skip
     epsilons = []
     for times in (1, 2):
         with Recorder(tmp_path / f"run-{times}", ledger=toss(), weight="n") as recorder:
             for _ in range(times):
-                recorder.mechanism(0, event)
+                recorder.mechanism(0, NOISE)
             run_federation(recorder, toss(), Linear(), rounds=1)
         certified = load_run(tmp_path / f"run-{times}").privacy["certified"]
         assert certified["server"]["epsilon"] is None
@@ -220,13 +220,7 @@ def test_one_mechanism_twice_in_a_round_composes(tmp_path: Path) -> None:
 
 def test_mechanisms_are_declared_and_accounted_for(tmp_path: Path) -> None:
     """Noise of 0.01 clip norms a round proves next to nothing, and lint says so."""
-    from privaudit.checks.lint import lint
-
-    event = MechanismEvent(
-        release="upload", noise_multiplier=0.01, sensitivity=1.0, clip_norm=1.0,
-        sampling_rate=1.0, sampling="fixed-batch", noise_at="client", parties=3,
-        unit="client",
-    )  # fmt: skip
+    event = replace(NOISE, noise_multiplier=0.01, unit="client")
     with Recorder(
         tmp_path / "run",
         ledger=toss(),
@@ -317,8 +311,8 @@ RECORDED: dict[str, tuple[Any, Any]] = {
 }
 
 
-def odd_federation(recorder: Recorder, tensors: Any, weight: Any) -> None:
-    """Run it; the second client sends the same odd update in each round."""
+def odd_run(folder: Path, tensors: Any, weight: Any) -> Run:
+    """Record a federation whose second client sends the same odd update in each round."""
 
     def say(said: Recorder, at: int, client: str, sent: Tensors, count: int) -> None:
         if client == NAMES[1]:
@@ -326,41 +320,32 @@ def odd_federation(recorder: Recorder, tensors: Any, weight: Any) -> None:
         else:
             said.update(at, client, sent, weight=count)
 
-    run_federation(recorder, toss(), Linear(), say=say)
+    with Recorder(folder, ledger=toss(), weight="n") as recorder:
+        run_federation(recorder, toss(), Linear(), say=say)
+    return load_run(folder)
 
 
 @pytest.mark.parametrize("odd", NOT_RECORDED)
 def test_what_is_no_update_is_left_out_and_said_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, odd: str
 ) -> None:
-    with Recorder(tmp_path / "run", ledger=toss(), weight="n") as recorder:
-        odd_federation(recorder, *NOT_RECORDED[odd])
+    run = odd_run(tmp_path / "run", *NOT_RECORDED[odd])
     said = [r for r in caplog.records if r.name == "privaudit.recording"]
     assert len(said) == 1
     assert f"What {NAMES[1]} sent in round 0 is not recorded" in said[0].getMessage()
     assert len(said[0].getMessage()) < 1000
-    run = load_run(tmp_path / "run")
     assert run.participants == [(NAMES[0], NAMES[2])] * 2
     assert run.config.settings["left_out"] == {NAMES[1]: 2}
 
 
-@pytest.mark.parametrize("odd", RECORDED)
-def test_an_odd_update_is_recorded_as_it_was_sent(
+@pytest.mark.parametrize("odd", ["complex", *RECORDED])
+def test_an_odd_update_is_recorded_as_it_was_sent_and_can_be_linted_and_audited(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, odd: str
 ) -> None:
-    with Recorder(tmp_path / "run", ledger=toss(), weight="n") as recorder:
-        odd_federation(recorder, *RECORDED[odd])
-    run = load_run(tmp_path / "run")
-    assert run.participants == [NAMES] * 2
-    assert not caplog.records
-
-
-@pytest.mark.parametrize("odd", ["complex", *RECORDED])
-def test_such_a_recording_is_linted_and_audited(tmp_path: Path, odd: str) -> None:
-    sent = {**RECORDED, **NOT_RECORDED}[odd]
-    with Recorder(tmp_path / "run", ledger=toss(), weight="n") as recorder:
-        odd_federation(recorder, *sent)
-    run = load_run(tmp_path / "run")
+    run = odd_run(tmp_path / "run", *{**RECORDED, **NOT_RECORDED}[odd])
+    if odd in RECORDED:
+        assert run.participants == [NAMES] * 2
+        assert not caplog.records
     with use_owner(Linear()):
         assert not [one for one in lint(run) if one.severity == "error"]
         audit = Auditor(run).attack("server-reconstruct", shadows=0)

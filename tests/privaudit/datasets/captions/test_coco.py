@@ -51,10 +51,12 @@ def instances(*things: tuple[int, int, float]) -> bytes:
     return json.dumps({"annotations": marked, "categories": CATEGORIES}).encode()
 
 
+CAPTIONS = "annotations/captions_train2017.json"
+INSTANCES = "annotations/instances_train2017.json"
 THINGS = instances((1, 1, 5.0), (1, 13, 9.5), (1, 1, 6.0), (2, 1, 3.0), (2, 13, 3.0))
 TRAINING = {
-    "annotations/captions_train2017.json": captions(1, 2, 3),
-    "annotations/instances_train2017.json": THINGS,
+    CAPTIONS: captions(1, 2, 3),
+    INSTANCES: THINGS,
     **{f"train2017/{n:012}.jpg": picture(n) for n in (1, 2, 3)},
 }
 VALIDATING = {
@@ -92,8 +94,7 @@ def test_one_caption_file_may_be_named_and_the_question_changed(
     tmp_path: Path,
 ) -> None:
     path = write_folder(tmp_path, {**TRAINING, **VALIDATING})
-    file = path / "annotations/captions_train2017.json"
-    dataset = read_mscoco_captions(file, question="What is there?")
+    dataset = read_mscoco_captions(path / CAPTIONS, question="What is there?")
     assert len(dataset) == 2
     assert dataset.dialogues[1].question == "What is there?"
 
@@ -112,48 +113,28 @@ def test_the_pictures_of_one_part_may_lie_in_an_archive(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"annotations/captions_train2017.json": b"[1, "}, "Invalid JSON"),
+        ({CAPTIONS: b"[1, "}, "Invalid JSON"),
+        ({CAPTIONS: b'{"images": []}'}, "at annotations: Field required"),
+        ({CAPTIONS: captions()}, "List at least one"),
+        ({CAPTIONS: captions(1, 1)}, "2 pictures under 1 numbers"),
         (
-            {"annotations/captions_train2017.json": b'{"images": []}'},
-            "at annotations: Field required",
-        ),
-        ({"annotations/captions_train2017.json": captions()}, "List at least one"),
-        (
-            {"annotations/captions_train2017.json": captions(1, 1)},
-            "2 pictures under 1 numbers",
-        ),
-        (
-            {
-                "annotations/captions_train2017.json": captions(
-                    1, annotations=[{"image_id": 1, "caption": " "}]
-                )
-            },
+            {CAPTIONS: captions(1, annotations=[{"image_id": 1, "caption": " "}])},
             "gives picture 1 the caption ''",
         ),
         (
-            {
-                "annotations/captions_train2017.json": captions(
-                    1, annotations=[{"image_id": 4, "caption": "A dog."}]
-                )
-            },
+            {CAPTIONS: captions(1, annotations=[{"image_id": 4, "caption": "A dog."}])},
             "gives picture 4 the caption 'A dog.'",
         ),
         (
-            {"annotations/captions_train2017.json": captions(1, annotations=[])},
+            {CAPTIONS: captions(1, annotations=[])},
             "lists picture 1, and no caption of it",
         ),
         (
-            {"annotations/instances_train2017.json": instances((1, 7, 1.0))},
+            {INSTANCES: instances((1, 7, 1.0))},
             "object of category 7 in picture 1, and no such category",
         ),
-        (
-            {"annotations/instances_train2017.json": instances((9, 1, 1.0))},
-            "No picture of .* has an object",
-        ),
-        (
-            {"annotations/instances_train2017.json": instances((1, 1, 1.0))},
-            "holds 1 class: person",
-        ),
+        ({INSTANCES: instances((9, 1, 1.0))}, "No picture of .* has an object"),
+        ({INSTANCES: instances((1, 1, 1.0))}, "holds 1 class: person"),
         (
             {"annotations/captions_train2014.json": captions(1)},
             r"holds captions_train2014\.json, captions_train2017\.json",
@@ -174,8 +155,8 @@ def test_what_cannot_be_used_is_one_clear_line(
 @pytest.mark.parametrize(
     ("missing", "message"),
     [
-        ("annotations/captions_train2017.json", r"no captions_\*\.json in"),
-        ("annotations/instances_train2017.json", r"no instances_train2017\.json in"),
+        (CAPTIONS, r"no captions_\*\.json in"),
+        (INSTANCES, r"no instances_train2017\.json in"),
         ("train2017/000000000002.jpg", r"1 of 2 pictures .* 000000000002\.jpg"),
     ],
 )

@@ -33,6 +33,10 @@ def lines(*content: Any) -> bytes:
     return "\n".join(json.dumps(line) for line in content).encode() + b"\n\n"
 
 
+def of_one(**keys: Any) -> dict[str, Any]:
+    return {"image": "1.png", **keys}
+
+
 def test_captions_answers_and_choices_may_stand_in_one_list(bring: Bring) -> None:
     dataset = load_dataset(
         "image-captions", bring({LIST: lines(*LINES), **PICTURES}, [LIST])
@@ -62,37 +66,25 @@ def test_labels_may_be_left_out_and_splits_given(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (
-            {"image": "1.png", "caption": "A dog."},
-            r"Line 2 .* key 'caption'\. There are",
-        ),
-        ({"image": "1.png"}, "Line 2 .* has neither answer nor captions"),
-        (
-            {"image": "1.png", "captions": "A dog.", "answer": "dog"},
-            "both answer and captions",
-        ),
-        ({"image": "1.png", "captions": " ", "label": "dog"}, r"answers \[' '\]"),
-        ({"image": "1.png", "captions": []}, r"answers \[\]"),
-        ({"image": "1.png", "answer": "dog", "question": ""}, "asks ''"),
-        ({"image": 1, "captions": "A dog."}, "Line 2 .* at image: Input should be a"),
+        (of_one(caption="A dog."), r"Line 2 .* key 'caption'\. There are"),
+        (of_one(), "Line 2 .* has neither answer nor captions"),
+        (of_one(captions="A dog.", answer="dog"), "both answer and captions"),
+        (of_one(captions=" ", label="dog"), r"answers \[' '\]"),
+        (of_one(captions=[]), r"answers \[\]"),
+        (of_one(answer="dog", question=""), "asks ''"),
+        (of_one(image=1, captions="A."), "Line 2 .* at image: Input should be a"),
         ({"captions": "A dog."}, "Line 2 .* at image: Field required"),
         ([1], "Line 2 .* Input should be an object|dictionary"),
+        (of_one(captions="A dog."), "Line 2 .* has no label, and 1 of 2"),
         (
-            {"image": "1.png", "captions": "A dog."},
-            "Line 2 .* has no label, and 1 of 2",
-        ),
-        (
-            {"image": "1.png", "answer": "cow", "choices": ["dog", "cat"]},
+            of_one(answer="cow", choices=["dog", "cat"]),
             r"answer 'cow', which is none of the choices \(A\) dog \(B\) cat",
         ),
+        (of_one(answer=["A", "B"], choices=["dog", "cat"]), "choices and 2 answers"),
+        (of_one(answer="A", choices=["dog"]), r"Give from 2 to 26"),
+        (of_one(image="../1.png", captions="A.", label="dog"), "leaves the folder"),
         (
-            {"image": "1.png", "answer": ["A", "B"], "choices": ["dog", "cat"]},
-            "choices and 2 answers",
-        ),
-        ({"image": "1.png", "answer": "A", "choices": ["dog"]}, r"Give from 2 to 26"),
-        ({"image": "../1.png", "captions": "A.", "label": "dog"}, "leaves the folder"),
-        (
-            {"image": "1.png", "captions": "A.", "label": "dog", "split": "x"},
+            of_one(captions="A.", label="dog", split="x"),
             "Line 1 .* has no split, and 1 of 2",
         ),
     ],
@@ -111,10 +103,7 @@ def test_a_line_that_cannot_be_used_is_named(
         (b'{"image": "1.png", ', "Line 1 .* Invalid JSON"),
         (b"\xff\n", "Line 1 .* Invalid JSON"),
         (b"\n \n", r"metadata\.jsonl is empty"),
-        (
-            lines({"image": "1.png", "captions": "A.", "split": "third"}),
-            "of the split 'third'",
-        ),
+        (lines(of_one(captions="A.", split="third")), "of the split 'third'"),
     ],
 )
 def test_a_list_that_is_none_is_one_clear_line(

@@ -11,7 +11,7 @@ from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, PixelImages
 from privaudit.datasets.images.cifar import CIFAR10, CIFAR100, Layout
 from privaudit.datasets.sources import load_dataset
-from tests.privaudit.datasets.conftest import tree, write_archive, write_folder
+from tests.privaudit.datasets.conftest import Payload, tree, write_archive, write_folder
 
 LAYOUTS = pytest.mark.parametrize("layout", [CIFAR10, CIFAR100])
 
@@ -168,11 +168,6 @@ def unpickled(files: dict[str, bytes]) -> int:
     ]
     assert all(part[b"data"].shape[1] == 3072 for part in parts)
     return sum(len(part[b"data"]) for part in parts)
-
-
-class Payload:
-    def __reduce__(self) -> tuple[Any, ...]:
-        return pytest.fail, ("a data set ran code",)
 
 
 @pytest.mark.parametrize(

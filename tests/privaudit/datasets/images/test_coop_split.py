@@ -13,6 +13,7 @@ from privaudit.datasets.images.coop_split import KNOWN, read_coop_split
 from privaudit.datasets.sources import OnDisk, load_dataset
 from tests.privaudit.datasets.conftest import (
     Bring,
+    Payload,
     assert_refused,
     greys,
     parts_of,
@@ -30,8 +31,15 @@ ROWS = {
 SPLIT = "split_zhou_Test.json"
 
 
+DOG = ["dog/0.png", 1, "b"]
+
+
 def as_json(content: Any) -> bytes:
     return json.dumps(content).encode()
+
+
+def of_rows(*rows: list[Any]) -> bytes:
+    return as_json({"train": rows})
 
 
 @pytest.mark.parametrize("inside", ["", "images/"])
@@ -88,31 +96,25 @@ def test_every_data_set_of_coop_has_a_name() -> None:
         (b"{", "is not as it should be"),
         (b"\xff\xfe", "is not as it should be"),
         (b"[1, 2]", "is not as it should be"),
-        (as_json({"train": [["cat/0.png", "0", "cat"]]}), "is not as it should be"),
-        (as_json({"train": [["cat/0.png", 0]]}), "is not as it should be"),
-        (as_json({"train": [["cat/0.png", 10**40, "cat"]]}), "is not as it should be"),
+        (of_rows(["cat/0.png", "0", "cat"]), "is not as it should be"),
+        (of_rows(["cat/0.png", 0]), "is not as it should be"),
+        (of_rows(["cat/0.png", 10**40, "cat"]), "is not as it should be"),
         (as_json({"test": ROWS["test"]}), "no picture under train"),
-        (as_json({"train": [["cat/0.png", 0, "cat"]]}), "holds 1 class: cat"),
+        (of_rows(["cat/0.png", 0, "cat"]), "holds 1 class: cat"),
         (
-            as_json({"train": [["cat/0.png", 2, "cat"]]}),
+            of_rows(["cat/0.png", 2, "cat"]),
             r"1 classes from 2 to 2, and has no record of class 0",
         ),
         (
-            as_json({"train": [["cat/0.png", 0, "cat"], ["cat/1.png", 0, "cow"]]}),
+            of_rows(["cat/0.png", 0, "cat"], ["cat/1.png", 0, "cow"]),
             r"calls class 0 'cat', and at cat/1\.png 'cow'",
         ),
+        (of_rows(["../home/cat/0.png", 0, "a"], DOG), "leaves the folder"),
         (
-            as_json({"train": [["../home/cat/0.png", 0, "a"], ["dog/0.png", 1, "b"]]}),
-            "leaves the folder",
-        ),
-        (
-            as_json({"train": [["cat/0.png", -1, "a"], ["dog/0.png", 0, "b"]]}),
+            of_rows(["cat/0.png", -1, "a"], ["dog/0.png", 0, "b"]),
             r"from -1 to 0, and has no record of class 1",
         ),
-        (
-            as_json({"train": [["cat/0.png", 0, " "], ["dog/0.png", 1, "b"]]}),
-            "The name of class 0 is blank",
-        ),
+        (of_rows(["cat/0.png", 0, " "], DOG), "The name of class 0 is blank"),
     ],
 )
 def test_a_split_that_is_none_is_one_clear_line(
@@ -193,11 +195,6 @@ def test_a_copy_of_dassl_may_have_drawn_the_split_and_nobody_else(
         file.write_bytes(few_shots(monkeypatch, content, 4, other))
         with pytest.raises(ConfigError, match="nothing of it was run"):
             read_coop_split(file)
-
-
-class Payload:
-    def __reduce__(self) -> tuple[Any, ...]:
-        return pytest.fail, ("a split ran code",)
 
 
 def test_a_few_shot_split_that_is_none_is_one_clear_line(

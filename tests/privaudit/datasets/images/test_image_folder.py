@@ -109,21 +109,35 @@ def test_a_class_folder_without_pictures_is_refused(tmp_path: Path) -> None:
         load_dataset("image-folder", tmp_path)
 
 
+PLACES = ("photo/dog", "photo/cat", "art_painting/dog", "art_painting/cat")
+DOMAINS = "multi-domain"
+
+
 @pytest.mark.parametrize(
-    ("files", "message"),
+    ("name", "files", "message"),
     [
-        ({"a/notes.txt": b""}, "holds no picture"),
-        (tree("a"), "holds 1 class: a"),
-        ({**tree("a", "b"), "stray.png": b""}, r"stray\.png in .* lies in 0 folders"),
-        (tree("a_b", "a b"), r"both called 'a b'"),
-        (tree("a", "_"), r"The name of class 0 is blank"),
+        ("image-folder", {"a/notes.txt": b""}, "holds no picture"),
+        ("image-folder", tree("a"), "holds 1 class: a"),
+        (
+            "image-folder",
+            {**tree("a", "b"), "s.png": b""},
+            r"s\.png in .* lies in 0 fold",
+        ),
+        ("image-folder", tree("a_b", "a b"), r"both called 'a b'"),
+        ("image-folder", tree("a", "_"), r"The name of class 0 is blank"),
+        (DOMAINS, tree("photo/dog", "photo/cat"), "one domain only, 'photo'"),
+        (DOMAINS, tree("photo/dog", "art/dog"), "holds 1 class: dog"),
+        (
+            DOMAINS,
+            {**tree(*PLACES), "photo/0.png": b""},
+            r"photo/0\.png in .* in 1 fold",
+        ),
     ],
 )
 def test_folders_that_are_no_data_set_are_one_clear_line(
-    files: dict[str, bytes], message: str, tmp_path: Path
+    name: str, files: dict[str, bytes], message: str, tmp_path: Path
 ) -> None:
-    path = write_folder(tmp_path / "place", files)
-    assert_refused("image-folder", path, message)
+    assert_refused(name, write_folder(tmp_path / "place", files), message)
 
 
 def test_several_archives_in_a_folder_are_not_guessed_from(tmp_path: Path) -> None:
@@ -156,9 +170,6 @@ def test_many_classes_are_refused_before_their_texts_take_the_memory(
     assert chosen.class_names == ("class 2000", "class 7")
     monkeypatch.setenv("PRIVAUDIT_MAX_CLASSES", "2001")
     assert len(load_dataset("image-folder", place).class_names) == 2001
-
-
-PLACES = ("photo/dog", "photo/cat", "art_painting/dog", "art_painting/cat")
 
 
 @pytest.mark.parametrize("front", ["", "pacs/data/"])
@@ -198,21 +209,6 @@ def test_a_listed_picture_that_is_missing_is_named(tmp_path: Path) -> None:
     write_folder(tmp_path, {**tree(*PLACES), **lists})
     with pytest.raises(ConfigError, match=r"photo/dog/9\.png stands in a list"):
         read_multi_domain(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("files", "message"),
-    [
-        (tree("photo/dog", "photo/cat"), "one domain only, 'photo'"),
-        (tree("photo/dog", "art/dog"), "holds 1 class: dog"),
-        ({**tree(*PLACES), "photo/0.png": b""}, r"photo/0\.png in .* in 1 folders"),
-    ],
-)
-def test_folders_that_are_no_domains_are_one_clear_line(
-    files: dict[str, bytes], message: str, tmp_path: Path
-) -> None:
-    path = write_folder(tmp_path / "place", files)
-    assert_refused("multi-domain", path, message)
 
 
 def test_office_homes_download_is_read_as_it_is(bring: Bring) -> None:

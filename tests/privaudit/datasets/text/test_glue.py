@@ -31,6 +31,10 @@ MNLI = {
 }
 
 
+NONE = "sentence\tlabel\n"
+ONE = f"{NONE}x\t1\n"
+
+
 def read(name: str, files: dict[str, str], folder: Path) -> Dataset:
     write_folder(folder, {path: text.encode() for path, text in files.items()})
     return load_dataset(name, folder)
@@ -101,30 +105,18 @@ def test_models_that_write_are_asked_and_answer_by_the_classs_name(
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        (
-            {"train.tsv": "sentence\tlabel\nx\t1\ny\n"},
-            r"Line 3 of .*train\.tsv has 1 f",
-        ),
+        ({"train.tsv": f"{ONE}y\n"}, r"Line 3 of .*train\.tsv has 1 f"),
         (
             {"train.tsv": "text\tlabel\nx\t1\n"},
             r"Line 2 .* text, label, and no sentence",
         ),
-        ({"train.tsv": "sentence\tlabel\nx\t2\n"}, r"Line 2 .* label '2'. There are 0"),
-        ({"train.tsv": "sentence\tlabel\n \t1\n"}, r"Line 2 .* nothing under sentence"),
-        ({"train.tsv": "sentence\tlabel\nx\t-1\n"}, r"train\.tsv has no record with a"),
+        ({"train.tsv": f"{NONE}x\t2\n"}, r"Line 2 .* label '2'. There are 0"),
+        ({"train.tsv": f"{NONE} \t1\n"}, r"Line 2 .* nothing under sentence"),
+        ({"train.tsv": f"{NONE}x\t-1\n"}, r"train\.tsv has no record with a"),
         ({"train.tsv": "label\tlabel\n"}, r"begins with \['label', 'label'\]"),
         ({"train.tsv": ""}, r"begins with \[\]"),
-        (
-            {"train.tsv": "sentence\tlabel\nx\t1\n", "dev.tsv": "sentence\tlabel\n"},
-            "no record with a label",
-        ),
-        (
-            {
-                "train.tsv": "sentence\tlabel\nx\t1\n",
-                "dev.tsv": "sentence\tlabel\ny\t1",
-            },
-            r"Class 0 \('negative'\) has no record",
-        ),
+        ({"train.tsv": ONE, "dev.tsv": NONE}, "no record with a label"),
+        ({"train.tsv": ONE, "dev.tsv": ONE}, r"Class 0 \('negative'\) has no record"),
     ],
 )
 def test_broken_tables_are_one_clear_line(

@@ -1,6 +1,7 @@
 """LLaVA against transformers' own, and captioning models by name."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -209,17 +210,6 @@ def test_pictures_are_prepared_as_by_the_models_processor(
     assert torch.equal(model.preprocess_batch(pictures / 255), found)
 
 
-def test_the_image_tower_runs_once_for_each_picture(
-    model: CaptioningVLM,
-    pictures: torch.Tensor,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    first = cached_tokens(model, PixelImages(pictures), tmp_path)
-    monkeypatch.setattr(model, "encode_tokens", pytest.fail)
-    assert torch.equal(cached_tokens(model, PixelImages(pictures), tmp_path), first)
-
-
 def test_without_a_chat_template_it_is_llavas_own(tmp_path: Path) -> None:
     write_llava(tmp_path, "Llama", chat=None)
     model = load_captioner(f"llava:{tmp_path}")
@@ -239,6 +229,9 @@ def test_a_long_answer_names_its_record(model: CaptioningVLM) -> None:
         model.words([DIALOGUES[0], long])
 
 
+config = partial(alter, "config.json")
+
+
 def pickle_weights(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     torch.save({"weight": torch.zeros(1)}, folder / "pytorch_model.bin")
@@ -248,18 +241,11 @@ def pickle_weights(folder: Path) -> None:
     ("change", "message"),
     [
         (pickle_weights, "safetensors"),
-        (alter("config.json", model_type="qwen2"), "of type 'qwen2'"),
+        (config(model_type="qwen2"), "of type 'qwen2'"),
+        (config(text_config={"num_hidden_layers": 10**9}), "have 64 tensors"),
+        (config(text_config={"vocab_size": 10**10}), "parameters, and"),
         (
-            alter("config.json", text_config={"num_hidden_layers": 10**9}),
-            "have 64 tensors",
-        ),
-        (alter("config.json", text_config={"vocab_size": 10**10}), "parameters, and"),
-        (
-            alter(
-                "config.json",
-                model_type="mine",
-                auto_map={"AutoConfig": "mine.Config"},
-            ),
+            config(model_type="mine", auto_map={"AutoConfig": "mine.Config"}),
             "comes with code of its own",
         ),
         (
@@ -285,12 +271,13 @@ def tiny() -> CaptioningVLM:
 
 
 def test_the_embedded_model_reads_pictures_and_words(
-    tiny: CaptioningVLM, tmp_path: Path
+    tiny: CaptioningVLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     pictures = PixelImages(drawn)
     tokens = cached_tokens(tiny, pictures, tmp_path)
     assert tokens.shape == (2, tiny.parts, tiny.width)
+    monkeypatch.setattr(tiny, "encode_tokens", pytest.fail)
     assert torch.equal(cached_tokens(tiny, pictures, tmp_path), tokens)
     dialogues = [
         Dialogue("how many circles are there?", ("two",)),

@@ -123,7 +123,7 @@ def test_clients_together_are_clients_one_by_one(
             assert torch.allclose(all_of_them[which], one[0], rtol=1e-3, atol=1e-4)
 
 
-def test_no_client_touches_another(
+def test_no_client_touches_another_and_frozen_weights_take_no_gradients(
     language: StackedLanguageModel,
 ) -> None:
     factors, (pictures, words) = draw_factors(language, 2), draw_rows(2, 2)
@@ -132,14 +132,7 @@ def test_no_client_touches_another(
     for gradient in torch.autograd.grad(logits[0].logsumexp(-1).sum(), leaves):
         assert gradient[0].abs().sum() > 0
         assert gradient[1].abs().sum() == 0
-
-
-def test_frozen_weights_take_no_gradients(
-    language: StackedLanguageModel,
-) -> None:
-    pictures, words = draw_rows(1, 2)
-    changes = lora(draw_factors(language, 1))
-    language.logits(pictures, words, changes).sum().backward()
+    language.logits(pictures, words, lora(factors)).sum().backward()
     assert all(p.grad is None for p in language.model.parameters())
     assert not any(p.requires_grad for p in language.model.parameters())
 
@@ -309,10 +302,9 @@ def test_answers_are_those_of_a_naive_loop_without_cache(
     pictures, words = prompts([[5, 8], [8, 6]])
     found = language.generate_ids(pictures, words, lora(factors), LONGEST)
     for model in range(2):
-        own = {name: (a[[model]], b[[model]]) for name, (a, b) in factors.items()}
+        own = lora(of_model(factors, model))
         for row in range(2):
-            picture, row_words = pictures[model, row], words[model][row]
-            expected = naive(language, picture, row_words, lora(own))
+            expected = naive(language, pictures[model, row], words[model][row], own)
             assert found[model][row] == expected
 
 
@@ -399,12 +391,17 @@ def nothing(k: int, rows: int) -> torch.Tensor:
     return torch.zeros(k, rows, 0, WIDTH)
 
 
-def plain(model: Any, kind: str, row: int) -> torch.Tensor:
-    """Return what the model itself expects of one answer's tokens."""
-    tokenizer, dialogue = text_tokenizer(kind), DIALOGUES[row]
-    read = tokenizer(dialogue.question, return_tensors="pt")
-    labels = tokenizer(dialogue.answers[0], return_tensors="pt")["input_ids"]
-    return model(**read, labels=labels).logits[0]
+def assert_own(found: Tensor, words: TokenSequences, model: Any, kind: str) -> Tensor:
+    """Compare answers' tokens with what the model expects; return those positions."""
+    tokenizer = text_tokenizer(kind)
+    ahead = torch.zeros(found.shape[:2], dtype=torch.bool)
+    ahead[:, :-1] = words.kinds[:, 1:] == ANSWER
+    for row, dialogue in enumerate(DIALOGUES):
+        read = tokenizer(dialogue.question, return_tensors="pt")
+        labels = tokenizer(dialogue.answers[0], return_tensors="pt")["input_ids"]
+        expected = model(**read, labels=labels).logits[0]
+        assert torch.allclose(found[row, ahead[row]], expected, atol=1e-4)
+    return ahead
 
 
 @pytest.mark.parametrize("kind", SEQ2SEQ_KINDS)
@@ -413,15 +410,8 @@ def test_before_an_answers_token_logits_are_the_models_own(kind: str) -> None:
     words = write(DIALOGUES)
     assert language.sites
     found = language.logits(nothing(1, 3), words.repeated(1), Tuning())[0]
-    reference = text_model(kind)
     assert found.shape == (3, words.length, language.vocabulary)
-    for row in range(3):
-        ahead = (words.kinds[row, 1:] == ANSWER).nonzero()[:, 0]
-        expected = plain(reference, kind, row)
-        assert torch.allclose(found[row, ahead], expected, atol=1e-4)
-        others = torch.ones(words.length, dtype=torch.bool)
-        others[ahead] = False
-        assert not found[row, others].any()
+    assert not found[~assert_own(found, words, text_model(kind), kind)].any()
 
 
 @pytest.mark.parametrize("kind", SEQ2SEQ_KINDS)
@@ -517,9 +507,7 @@ def test_lora_is_pefts(kind: str) -> None:
     words = write(DIALOGUES)
     tuning = some_lora(language, pairs)
     found = language.logits(nothing(1, 3), words.repeated(1), tuning)[0]
-    for row in range(3):
-        ahead = (words.kinds[row, 1:] == ANSWER).nonzero()[:, 0]
-        assert torch.allclose(found[row, ahead], plain(wrapped, kind, row), atol=1e-4)
+    assert_own(found, words, wrapped, kind)
 
 
 def test_soft_prompts_before_the_encoder_are_pefts() -> None:
@@ -539,9 +527,7 @@ def test_soft_prompts_before_the_encoder_are_pefts() -> None:
     words = write(DIALOGUES)
     tuning = Tuning(prompt=prompt)
     found = language.logits(nothing(1, 3), words.repeated(1), tuning)[0]
-    for row in range(3):
-        ahead = (words.kinds[row, 1:] == ANSWER).nonzero()[:, 0]
-        assert torch.allclose(found[row, ahead], plain(wrapped, "t5", row), atol=1e-4)
+    assert_own(found, words, wrapped, "t5")
 
 
 def test_rows_of_padding_are_finite_and_answer_nothing() -> None:

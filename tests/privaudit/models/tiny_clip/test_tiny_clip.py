@@ -1,6 +1,5 @@
 """The weights that come with the package, and their tokenizer."""
 
-import hashlib
 import json
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from privaudit.models.tiny_clip.loading import (
     IMAGE_SIZE,
     TinyClip,
     TinyTokenizer,
-    configuration,
     load,
     preprocess_batch,
 )
@@ -28,7 +26,6 @@ from privaudit_tools.pretraining.tiny_clip_validation import (
     zero_shot_accuracy,
 )
 
-FOLDER = Path(tiny_clip.__file__).parent
 # Measured once, with the finished weights: see docs/decisions/0005-embedded-model.md.
 ZERO_SHOT_ON_DIGITS = 0.845
 
@@ -38,31 +35,9 @@ def loaded() -> TinyClip:
     return load()
 
 
-@pytest.fixture(scope="module")
-def description() -> dict[str, object]:
-    return json.loads((FOLDER / "tiny-clip.json").read_text())
-
-
-def test_the_weights_are_small_and_those_of_the_description(
-    description: dict[str, object],
-) -> None:
-    content = (FOLDER / "tiny-clip.safetensors").read_bytes()
-    assert len(content) <= 4_000_000
-    assert hashlib.sha256(content).hexdigest() == description["sha256"]
-    assert description["configuration"] == configuration()
-
-
-def test_the_log_ends_where_the_description_does(
-    description: dict[str, object],
-) -> None:
-    last = (FOLDER / "tiny-clip.jsonl").read_text().splitlines()[-1]
-    assert json.loads(last) == description["last"]
-
-
-def test_the_default_template_is_the_best_on_drawn_pictures(
-    description: dict[str, dict[str, dict[str, float]]],
-) -> None:
-    accuracies = description["last"]["accuracies"]
+def test_the_default_template_is_the_best_on_drawn_pictures() -> None:
+    description = Path(tiny_clip.__file__).with_name("tiny-clip.json").read_text()
+    accuracies = json.loads(description)["last"]["accuracies"]
     best = max(TEMPLATES, key=lambda template: accuracies[f"{template} mean"])
     assert best == DEFAULT_TEMPLATE
 

@@ -45,6 +45,12 @@ def loaded(kind: str) -> TextClassifier:
     return TextClassifier(kind, text_model(kind), text_tokenizer(kind), "all-linear")
 
 
+def tower_of(model: TextClassifier) -> TextEncoderTower:
+    tower = model.tower(("a", "b", "c"), "{}")
+    assert isinstance(tower, TextEncoderTower)
+    return tower
+
+
 def some_texts() -> Texts:
     found = text_data(COUNT).images
     assert isinstance(found, Texts)
@@ -69,8 +75,7 @@ def test_untuned_states_are_those_of_the_model_itself(kind: str) -> None:
     )
     reference.pooler = None
     expected = reference(**inputs).last_hidden_state
-    tower = model.tower(("a", "b"), "{}")
-    assert isinstance(tower, TextEncoderTower)
+    tower = tower_of(model)
     # Asking changes how attention is called, not what it gives.
     assert bool(tower.sites) == (not kind.startswith("deberta"))
     found = tower.states(words.repeated(1), Tuning())[0]
@@ -142,8 +147,7 @@ def in_peft(kind: str, options: Any, head: str) -> Any:
 @pytest.mark.parametrize("kind", ENCODERS)
 def test_lora_is_pefts(kind: str) -> None:
     model = loaded(kind)
-    tower = model.tower(("a", "b", "c"), "{}")
-    assert isinstance(tower, TextEncoderTower)
+    tower = tower_of(model)
     pairs = draw(pair_shapes(tower, 1))
     wrapped = with_lora_of_peft(text_model(kind), tower, pairs)
     words = model.words(some_texts())
@@ -156,8 +160,7 @@ def test_lora_is_pefts(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert"])
 def test_soft_prompts_are_pefts_but_for_what_a_classifier_reads(kind: str) -> None:
     model = loaded(kind)
-    tower = model.tower(("a", "b", "c"), "{}")
-    assert isinstance(tower, TextEncoderTower)
+    tower = tower_of(model)
     prompt = draw({"prompt": (1, 4, 16)})["prompt"]
     head = {
         "bert": "BertForSequenceClassification",
@@ -183,8 +186,7 @@ def test_soft_prompts_are_pefts_but_for_what_a_classifier_reads(kind: str) -> No
 
 def test_prefixes_are_pefts() -> None:
     model = loaded("bert")
-    tower = model.tower(("a", "b", "c"), "{}")
-    assert isinstance(tower, TextEncoderTower)
+    tower = tower_of(model)
     flat = draw({"embedding.weight": (1, 3, 2 * 2 * 16)})
     tuning = PrefixTuning(MechanismOptions(virtual_tokens=3)).tuning(tower, flat)
     options = import_peft().PrefixTuningConfig(num_virtual_tokens=3, **SIZES)

@@ -147,24 +147,11 @@ def test_weights_of_ones_own_are_there_when_a_layer_runs_again(kind: str) -> Non
 
 
 FAMILIES = (
-    "encoder-bert",
-    "encoder-roberta",
-    "encoder-distilbert",
-    "encoder-electra",
-    "encoder-modernbert",
-    "encoder-deberta-v2",
-    "vit-ViT",
-    "vit-Dinov2",
-    "vit-DeiT",
-    "vit-Siglip",
-    "vit-Swin",
-    "clip-",
-    "decoder-gpt2",
-    "decoder-llama",
-    "seq2seq-t5",
-    "seq2seq-bart",
-    "blip-opt",
-    "blip-t5",
+    *(f"encoder-{kind}" for kind in ("bert", "roberta", "distilbert", "electra")),
+    *("encoder-modernbert", "encoder-deberta-v2"),
+    *(f"vit-{kind}" for kind in ("ViT", "Dinov2", "DeiT", "Siglip", "Swin")),
+    *("clip-", "decoder-gpt2", "decoder-llama"),
+    *("seq2seq-t5", "seq2seq-bart", "blip-opt", "blip-t5"),
 )
 K, RECORDS = 2, 3
 

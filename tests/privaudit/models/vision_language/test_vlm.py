@@ -73,9 +73,7 @@ def folder(family: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def model(folder: Path) -> VisionLanguageModel:
-    model = load_frozen(f"vlm:{folder}")
-    assert isinstance(model, VisionLanguageModel)
-    return model
+    return loaded(folder)
 
 
 @pytest.fixture(scope="module")

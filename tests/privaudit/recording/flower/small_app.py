@@ -8,6 +8,7 @@ import numpy as np
 from flwr.app import (
     Array,
     ArrayRecord,
+    ConfigRecord,
     Context,
     Error,
     Message,
@@ -20,7 +21,8 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from flwr.supercore.task_identity import TaskIdentity
 
-from privaudit.recording.flower import name_partition
+from privaudit.recording.flower import RecordingGrid, name_partition
+from privaudit.runs.run import Run
 
 NODES = 3
 WEIGHTS = (1.0, 2.0, 3.0)
@@ -106,6 +108,22 @@ class InProcessGrid(Grid):
             self.app(message, self.contexts[message.metadata.dst_node_id])
             for message in asked
         ]
+
+
+def ended(grid: RecordingGrid) -> Run:
+    """Close a grid whose recording is a run."""
+    run = grid.close()
+    assert run is not None
+    return run
+
+
+def asked(
+    nodes: Iterable[int], at: int = 1, arrays: ArrayRecord | None = None
+) -> list[Message]:
+    """Ask nodes to train, in the round that Flower counts so."""
+    config = ConfigRecord({"server-round": at})
+    content = {"arrays": arrays or arrays_of(0, 0), "config": config}
+    return [Message(RecordDict(content), node, "train") for node in nodes]
 
 
 def fed_avg(**changed: object) -> FedAvg:

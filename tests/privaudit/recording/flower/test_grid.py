@@ -21,7 +21,9 @@ from tests.privaudit.recording.flower.small_app import (
     WEIGHTS,
     InProcessGrid,
     arrays_of,
+    asked,
     client_app,
+    ended,
     fed_avg,
 )
 from tests.privaudit.recording.small_federation import recorded_messages
@@ -90,8 +92,7 @@ def test_with_a_ledger_the_recording_ends_as_a_run(
 ) -> None:
     grid = recording(ledger=ledger, trainer="small")
     start(grid)
-    run = grid.close()
-    assert run is not None
+    run = ended(grid)
     assert run.is_complete
     assert run.config.trainer == "small"
     assert run.participants == [tuple(CLIENTS)] * 2
@@ -101,9 +102,7 @@ def test_clients_bear_the_ledgers_names(recording: Recorded, ledger: Ledger) -> 
     names = ("ward-a", "ward-b", "ward-c")
     grid = recording(ledger=replace(ledger, names=names))
     start(grid, rounds=1)
-    run = grid.close()
-    assert run is not None
-    assert run.participants == [names]
+    assert ended(grid).participants == [names]
 
 
 def test_a_node_that_the_ledger_does_not_know_is_left_out(
@@ -112,9 +111,7 @@ def test_a_node_that_the_ledger_does_not_know_is_left_out(
     owner = np.where(ledger.owner == 2, -1, ledger.owner)
     grid = recording(ledger=Ledger(owner, ledger.is_member, coin=ledger.coin))
     start(grid)
-    run = grid.close()
-    assert run is not None
-    assert run.participants == [("client-0", "client-1")] * 2
+    assert ended(grid).participants == [("client-0", "client-1")] * 2
     assert "calls partition 2 its own" in caplog.text
     assert "of the ledger, which has 2 clients" in caplog.text
 
@@ -172,15 +169,10 @@ def test_after_an_error_the_finished_rounds_are_whole(
 def test_what_comes_late_belongs_to_the_round_in_which_it_arrives(
     recording: Recorded, tmp_path: Path
 ) -> None:
-    def train(at: int, nodes: list[int]) -> list[Message]:
-        config = ConfigRecord({"server-round": at})
-        content = {"arrays": arrays_of(at, at), "config": config}
-        return [Message(RecordDict(content), node, "train") for node in nodes]
-
     with recording() as grid:
-        first = list(grid.push_messages(train(1, grid.nodes)))
+        first = list(grid.push_messages(asked(grid.nodes, 1, arrays_of(1, 1))))
         grid.pull_messages(first[:1])
-        second = list(grid.push_messages(train(2, grid.nodes[:1])))
+        second = list(grid.push_messages(asked(grid.nodes[:1], 2, arrays_of(2, 2))))
         grid.pull_messages([*first[1:], *second])
     updates = [
         (m.round, m.sender) for m in recorded_messages(tmp_path / "run") if m.is_update
@@ -218,12 +210,9 @@ def test_memory_does_not_grow_with_the_rounds(tmp_path: Path) -> None:
     grid.close()
 
 
-def echo(grid: RecordingGrid, at: int, nodes: list[int], value: float = 0.0) -> None:
+def echo(grid: RecordingGrid, at: int, nodes: list[int]) -> None:
     """Train once at nodes, in the round that Flower counts so."""
-    config = ConfigRecord({"server-round": at})
-    content = {"arrays": arrays_of(value, value), "config": config}
-    sent = [Message(RecordDict(content), node, "train") for node in nodes]
-    grid.send_and_receive(sent)
+    grid.send_and_receive(asked(nodes, at))
 
 
 def noting(**note: object) -> ClientApp:
@@ -257,8 +246,7 @@ def test_a_node_is_not_taken_for_a_client_that_it_is_not(
 ) -> None:
     grid = recording(noting(partition=partition), ledger=ledger)
     echo(grid, 1, grid.nodes)
-    run = grid.close()
-    assert run is not None
+    run = ended(grid)
     assert run.participants == [("client-0", "client-2")]
     assert f"calls partition {partition!r} its own" in caplog.text
     sent = recorded_messages(run.path)
@@ -287,10 +275,8 @@ def test_a_node_keeps_its_partition_until_it_is_gone(
     echo(grid, 2, [first, third, 5])
     grid.nodes.remove(second)
     echo(grid, 3, [first, 5])
-    run = grid.close()
-    assert run is not None
     both = ("client-0", "client-1")
-    assert run.participants == [(*both, "client-2"), ("client-0",), both]
+    assert ended(grid).participants == [(*both, "client-2"), ("client-0",), both]
 
 
 def test_a_note_that_is_none_counts_as_no_protection(
@@ -301,16 +287,14 @@ def test_a_note_that_is_none_counts_as_no_protection(
     echo(grid, 1, grid.nodes)
     assert UpdateNote() in grid.update_notes
     assert "neither clipped nor noised" in caplog.text
-    run = grid.close()
-    assert run is not None
-    assert run.participants == [tuple(CLIENTS)]
+    assert ended(grid).participants == [tuple(CLIENTS)]
 
 
 def test_replies_to_queries_need_no_name(recording: Recorded, ledger: Ledger) -> None:
     grid = recording(noting(), ledger=ledger)
     content = RecordDict({"config": ConfigRecord()})
-    asked = [Message(content, node, "query") for node in grid.nodes]
-    assert len(list(grid.send_and_receive(asked))) == NODES
+    sent = [Message(content, node, "query") for node in grid.nodes]
+    assert len(list(grid.send_and_receive(sent))) == NODES
 
 
 @pytest.mark.parametrize("counts", [(20261122, 20261123), (1, 20261123), (4, 5)])
@@ -328,11 +312,9 @@ def test_records_that_change_between_two_sends_are_read_again(
     recording: Recorded, tmp_path: Path
 ) -> None:
     arrays = arrays_of(0, 0)
-    config = ConfigRecord({"server-round": 1})
     with recording() as grid:
         for number, node in enumerate(grid.nodes):
             arrays["w"] = Array(np.full(2, number, dtype=np.float32))
-            content = RecordDict({"arrays": arrays, "config": config})
-            grid.send_and_receive([Message(content, node, "train")])
+            grid.send_and_receive(asked([node], arrays=arrays))
     sent = [m for m in recorded_messages(tmp_path / "run") if m.kind == "broadcast"]
     assert [m.tensors["w"][0] for m in sent] == [0, 1, 2]

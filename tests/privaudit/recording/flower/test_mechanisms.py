@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,6 +37,7 @@ from tests.privaudit.recording.flower.small_app import (
     WEIGHTS,
     arrays_of,
     client_app,
+    ended,
     fed_avg,
 )
 
@@ -55,9 +57,7 @@ def recorded(
     grid = recording(client_app(*mods), ledger=ledger, **said)
     wrapped = RecordedStrategy(strategy, grid)
     wrapped.start(grid=grid, initial_arrays=arrays_of(*[0.0] * values), num_rounds=2)
-    run = grid.close()
-    assert run is not None
-    return run
+    return ended(grid)
 
 
 def events(run: Run) -> list[MechanismEvent]:
@@ -140,24 +140,17 @@ def test_server_noise_counts_over_what_the_heaviest_update_moves(
     assert {proof["epsilon"] for proof in certified.values()} == {None}
 
 
-def test_clipping_that_no_client_notes_bounds_nothing(
-    recording: Recorded, ledger: Ledger
+@pytest.mark.parametrize(("mods", "epsilon"), [((), 8.0), ((fixedclipping_mod,), 20.0)])
+def test_clipping_that_clients_note_is_declared_and_checked_and_no_other_bounds(
+    recording: Recorded, ledger: Ledger, mods: tuple[Any, ...], epsilon: float
 ) -> None:
     strategy = DifferentialPrivacyClientSideFixedClipping(fed_avg(), NOISE, CLIP, NODES)
-    claim = Claim(8.0, 1e-5, "a paper")
-    run = recorded(recording, strategy, ledger, claim=claim)
-    assert [event.bounded for event in events(run)] == [False]
-    assert "error" in [one.severity for one in found(run, "clip-per-record")]
-
-
-def test_clipping_that_clients_note_is_declared_and_checked_on_uploads(
-    recording: Recorded, ledger: Ledger
-) -> None:
-    strategy = DifferentialPrivacyClientSideFixedClipping(fed_avg(), NOISE, CLIP, NODES)
-    claim = Claim(20.0, 1e-5, "a paper")
-    clipping = noted(fixedclipping_mod)
-    run = recorded(recording, strategy, ledger, clipping, claim=claim)
-    assert [event.bounded for event in events(run)] == [True]
+    claim = Claim(epsilon, 1e-5, "a paper")
+    run = recorded(recording, strategy, ledger, *map(noted, mods), claim=claim)
+    assert [event.bounded for event in events(run)] == [bool(mods)]
+    if not mods:
+        assert "error" in [one.severity for one in found(run, "clip-per-record")]
+        return
     assert run.privacy["certified"]["released"]["declared"] > 0
     assert not found(run, "clipped-norms")
 

@@ -17,7 +17,6 @@ from flwr.app import (
     Error,
     Message,
     MetricRecord,
-    RecordDict,
 )
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping
@@ -34,7 +33,9 @@ from tests.privaudit.recording.flower.conftest import Recorded
 from tests.privaudit.recording.flower.small_app import (
     InProcessGrid,
     arrays_of,
+    asked,
     client_app,
+    ended,
     fed_avg,
 )
 from tests.privaudit.recording.flower.test_grid import CLIENTS, echo, start
@@ -158,8 +159,7 @@ def test_an_odd_reply_ends_no_training(
     grid = recording(spoilt({**LEFT_OUT, **RECORDED}[odd]), ledger=ledger)
     for at in (1, 2):
         echo(grid, at, grid.nodes)
-    run = grid.close()
-    assert run is not None
+    run = ended(grid)
     others = (CLIENTS[0], CLIENTS[2])
     wanted = tuple(CLIENTS) if odd in RECORDED else others
     assert [tuple(sorted(one)) for one in run.participants] == [wanted] * 2
@@ -199,10 +199,7 @@ def test_an_odd_weight_bounds_nothing_and_raises_nothing(
 ) -> None:
     grid = recording(spoilt(LEFT_OUT[odd]))
     strategy = DifferentialPrivacyClientSideFixedClipping(fed_avg(), 1.0, 1.0, 3)
-    content = RecordDict({"arrays": arrays_of(0, 0)})
-    content["config"] = ConfigRecord({"server-round": 1})
-    sent = [Message(content, node, "train") for node in grid.nodes]
-    replies = list(grid.send_and_receive(sent))
+    replies = list(grid.send_and_receive(asked(grid.nodes)))
     weights = weights_of(fed_avg(), replies)
     assert sum(map(math.isnan, weights)) == 1
     noise = ServerNoise(strategy, 1.0, 1.0)

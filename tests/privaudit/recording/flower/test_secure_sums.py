@@ -18,7 +18,7 @@ from privaudit.recording.flower import RecordedSecAggPlus, name_partition
 from privaudit.recording.flower.mechanisms import MASKED, SECAGG
 from privaudit.runs.ledger import Ledger
 from tests.privaudit.recording.flower.conftest import Recorded
-from tests.privaudit.recording.flower.small_app import NODES
+from tests.privaudit.recording.flower.small_app import NODES, ended
 
 pytestmark = pytest.mark.flower
 ROUNDS = 2
@@ -59,8 +59,7 @@ def test_masked_updates_and_their_sums_are_recorded_and_nothing_in_the_clear(
     )
     grid = recording(app, ledger=ledger)
     DefaultWorkflow(fit_workflow=RecordedSecAggPlus(3, 2))(grid, context)
-    run = grid.close()
-    assert run is not None
+    run = ended(grid)
     kinds = [message.kind for message in run.transcript]
     assert kinds.count("masked") == ROUNDS * NODES
     assert kinds.count("sum") == ROUNDS
