@@ -23,7 +23,6 @@ from privaudit.statistics.progress import Watcher
 from tests.toy_federation import Play, Shards, play_toy
 from tests.toy_tower import toy_tower
 
-Cli = Callable[..., tuple[int, str, str]]
 CLASSES, DIM, TOKENS, WIDTH, PARTS = 4, 12, 3, 5, 6
 
 
@@ -39,6 +38,29 @@ class ToyPrompts:
     def __call__(self, contexts: Tensor) -> Tensor:
         features = contexts.flatten(1) @ self.weight + self.bias
         return normalize(features.view(len(contexts), CLASSES, DIM), dim=-1)
+
+
+@dataclass(frozen=True)
+class Cli:
+    """The command line in this process: its exit code, and what it printed."""
+
+    call: Callable[..., tuple[int, str, str]]
+
+    def __call__(self, *words: object) -> tuple[int, str, str]:
+        return self.call(*words)
+
+    def done(self, *words: object) -> str:
+        """Return what a command printed that ended well."""
+        code, out, err = self.call(*words)
+        assert code == 0, err
+        return out
+
+    def refused(self, *words: object) -> str:
+        """Return the one line of an error, which is all that a command printed."""
+        code, out, err = self.call(*words)
+        assert (code, out, err.count("\n")) == (2, "", 1), (out, err)
+        assert err.startswith("privaudit: ")
+        return err
 
 
 def toy_records(count: int, seed: int = 0) -> Records:
@@ -138,7 +160,7 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         code = end.value.code
         return (code if isinstance(code, int) else 0), printed.out, printed.err
 
-    return call
+    return Cli(call)
 
 
 @pytest.fixture

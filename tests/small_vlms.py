@@ -159,6 +159,7 @@ _SIGHT: dict[str, Any] = {
 _QWEN_TEXT = {"max_window_layers": 2}  # as many as there are layers, as published
 _MROPE = {"rope_type": "default", "mrope_section": [2, 1, 1], "rope_theta": 10000.0}
 _QWEN_SIGHT: dict[str, Any] = {
+    "hidden_size": WIDTH,
     "depth": 2,
     "num_heads": 2,
     "patch_size": 4,
@@ -184,32 +185,15 @@ def _parts(family: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]
         }
         return {"model_type": "qwen2", **_TEXT}, siglip, whole
     if family == "qwen2_vl":
-        sight = {
-            **_QWEN_SIGHT,
-            "embed_dim": WIDTH,
-            "hidden_size": WIDTH,
-            "mlp_ratio": 2,
-        }
+        sight = {**_QWEN_SIGHT, "embed_dim": WIDTH, "mlp_ratio": 2}
         return {**_TEXT, **_QWEN_TEXT, "rope_scaling": {**_MROPE}}, sight, {}
+    sized = {**_QWEN_SIGHT, "intermediate_size": 20, "out_hidden_size": WIDTH}
     if family == "qwen2_5_vl":
-        sight = {
-            **_QWEN_SIGHT,
-            "hidden_size": WIDTH,
-            "intermediate_size": 20,
-            "out_hidden_size": WIDTH,
-            "window_size": 16,
-            "fullatt_block_indexes": [1],
-        }
+        sight = {**sized, "window_size": 16, "fullatt_block_indexes": [1]}
         return {**_TEXT, **_QWEN_TEXT, "rope_scaling": {**_MROPE}}, sight, {}
     if family == "qwen3_vl":
-        sight = {
-            **_QWEN_SIGHT,
-            "hidden_size": WIDTH,
-            "intermediate_size": 20,
-            "out_hidden_size": WIDTH,
-            "num_position_embeddings": 16,
-            "deepstack_visual_indexes": [0, 1],
-        }
+        sight = {**sized, "num_position_embeddings": 16}
+        sight |= {"deepstack_visual_indexes": [0, 1]}
         return {**_TEXT, "rope_scaling": {**_MROPE}}, sight, {}
     if family in ("idefics3", "smolvlm"):
         sight = {**_SIGHT, "patch_size": 4}
@@ -274,16 +258,15 @@ def build_processor(family: str, tokenizer: Any) -> Any:
     transformers = import_transformers()
     square = {"height": SIDE, "width": SIDE}
     chat = {"chat_template": CHATS[family], "tokenizer": tokenizer}
+    patches = {**chat, "patch_size": 8, "num_additional_image_tokens": 1}
+    patches |= {"vision_feature_select_strategy": "default"}
     kind = getattr(transformers, f"{_CLASSES[family]}Processor")
     if family == "llava":
         return kind(
             image_processor=transformers.CLIPImageProcessor(
                 size={"shortest_edge": SIDE}, crop_size=square
             ),
-            patch_size=8,
-            vision_feature_select_strategy="default",
-            num_additional_image_tokens=1,
-            **chat,
+            **patches,
         )
     if family == "llava_next":
         return kind(
@@ -292,10 +275,7 @@ def build_processor(family: str, tokenizer: Any) -> Any:
                 crop_size=square,
                 image_grid_pinpoints=_TILES,
             ),
-            patch_size=8,
-            vision_feature_select_strategy="default",
-            num_additional_image_tokens=1,
-            **chat,
+            **patches,
         )
     if family == "llava_onevision":
         return kind(

@@ -109,8 +109,7 @@ def test_it_does_not_run_unless_it_is_trusted(
     for family in ("encoder", "vit", "clip", "vlm", "llava", "decoder", "seq2seq"):
         with pytest.raises(ConfigError, match="runs no such code unless"):
             load_frozen(f"{family}:{tmp_path / 'model'}")
-    code, _, said = cli(*TRAIN, "--model", model, "--runs", tmp_path / "runs")
-    assert code == 2
+    said = cli.refused(*TRAIN, "--model", model, "--runs", tmp_path / "runs")
     assert "--trust-remote-code" in said
     assert not mark.exists()
     assert not list(tmp_path.glob("runs/*/run.json"))
@@ -156,12 +155,9 @@ def test_a_run_says_that_it_was_trusted_and_an_attack_asks_again(
     assert json.loads((run.path / "run.json").read_text())["remote_code"] is True
     mark.unlink()
     attack = ("attack", "one", "--shadows", 0, *runs)
-    code, _, said = cli(*attack)
-    assert code == 2
-    assert "--trust-remote-code" in said
+    assert "--trust-remote-code" in cli.refused(*attack)
     assert not mark.exists()
-    code, shown, said = cli(*attack, "--trust-remote-code")
-    assert code == 0, said
+    shown = cli.done(*attack, "--trust-remote-code")
     assert "allowed to run code of its own" in " ".join(shown.split())
     page = next(run.path.rglob("report.html")).read_text()
     assert "Foreign code." in page

@@ -18,6 +18,7 @@ from privaudit.runs.run import load_run
 from tests.browser import Chromium, find_axe, find_chromium, started
 from tests.conftest import common_cache
 from tests.privaudit.made_audits import make_claimed, make_watched, make_writer
+from tests.privaudit.report.test_first_screen import QUESTIONS
 
 pytestmark = pytest.mark.slow  # trains, attacks, and starts a browser, once
 ENTER, END, RIGHT, ESCAPE = (
@@ -29,21 +30,11 @@ ENTER, END, RIGHT, ESCAPE = (
 PAGES = ("index", "report", "together", "made", "sweep")
 SIZES = ((390, 844), (820, 1180), (1440, 900))
 TABS = ["Rounds", "Attacks", "Clients", "Classes", "Records", "ROC"]
-QUESTIONS = [
-    "Does it leak?",
-    "How sure?",
-    "To whom?",
-    "Is the promise kept?",
-    "What now?",
-]
 
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
-    program = find_chromium()
-    if program is None:
-        pytest.skip("no Chromium is installed: set PRIVAUDIT_CHROMIUM to one")
-    with started(program, tmp_path_factory.mktemp("profile")) as found:
+    with started(find_chromium(), tmp_path_factory.mktemp("profile")) as found:
         yield found
 
 
@@ -319,8 +310,6 @@ def test_axe_finds_no_violation(
     name: str, dark: bool, screen: Chromium, pages: dict[str, Path]
 ) -> None:
     axe = find_axe()
-    if axe is None:
-        pytest.skip("set PRIVAUDIT_AXE to axe.min.js, of the npm package axe-core")
     for width, height in SIZES:
         screen.size(width, height, mobile=width == SIZES[0][0])
         screen.media(dark=dark)

@@ -25,6 +25,7 @@ from privaudit.report.export import export_public, verify_card
 from privaudit.report.page import render_report
 from privaudit.runs.ledger import Ledger
 from privaudit_labs.shift.distribution_shift import measure_shift
+from tests.conftest import common_cache
 
 pytestmark = pytest.mark.slow
 SMALL: dict[str, Any] = {
@@ -52,28 +53,12 @@ def fewer_scenes() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     folder = tmp_path_factory.mktemp("writers")
-    cache = tmp_path_factory.getbasetemp() / "cache"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PRIVAUDIT_CACHE", str(cache))
+    learns: dict[str, Any] = {"epochs": 12, "learning_rate": 0.003, "folder": folder}
+    learns |= {"settings": {"batch_size": 0, "optimizer": "adam"}, **SMALL}
+    with common_cache(tmp_path_factory):
         return {
-            "memorised": train(
-                "lora-fedavg",
-                folder=folder,
-                epochs=12,
-                learning_rate=0.003,
-                settings={"batch_size": 0, "optimizer": "adam"},
-                **SMALL,
-            ),
-            "secrets": train(
-                "lora-fedavg",
-                folder=folder,
-                epochs=12,
-                learning_rate=0.003,
-                settings={"batch_size": 0, "optimizer": "adam"},
-                canary="secret",
-                canaries=12,
-                **SMALL,
-            ),
+            "memorised": train("lora-fedavg", **learns),
+            "secrets": train("lora-fedavg", canary="secret", canaries=12, **learns),
             "fedrand": train("fedrand", folder=folder, **SMALL),
             "untrained": train(
                 "zero-shot",

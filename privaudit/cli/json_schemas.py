@@ -75,10 +75,6 @@ def _list(kind: Any) -> Any:
     return GenericAlias(list, (kind,))
 
 
-def _by_name(kind: Any) -> Any:
-    return GenericAlias(dict, (str, kind))
-
-
 def _all(kind: Any, names: str) -> Json:
     return dict.fromkeys(names.split(), kind)
 
@@ -200,7 +196,9 @@ _SPLIT = _object(
     "Split",
     ledger=str,
     tossed=bool,
-    clients=_by_name(_object("Client", **_all(int, "candidates members"))),
+    clients=GenericAlias(
+        dict, (str, _object("Client", **_all(int, "candidates members")))
+    ),
     **_all(int, "tests public"),
 )
 _IMPORTED = _object(

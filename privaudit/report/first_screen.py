@@ -136,6 +136,7 @@ def first_screen(data: ReportData, advice: Sequence[Advice]) -> FirstScreen:
     shown = wording.heading(worst.others) if worst.leak == ANOTHER else ""
     which = f"Worst of {len(runs)}: {worst.label}. " if several else ""
     named = f"{worst.label}: " if several else ""
+    to_do = next(one for one in advice if not one.runs or worst.label in one.runs)
     return FirstScreen(
         title=_title(runs),
         lead=_lead(worst, shown, which),
@@ -148,7 +149,7 @@ def first_screen(data: ReportData, advice: Sequence[Advice]) -> FirstScreen:
             ),
             _adversary_answer(runs),
             _promise_answer(runs),
-            ScreenAnswer("What now?", _now(advice, worst.label), link="#advice"),
+            ScreenAnswer("What now?", f"{to_do.basis}: {to_do.text}", link="#advice"),
         ),
         facts=tuple(_facts(data.audits)),
     )
@@ -271,12 +272,6 @@ def _kept_or_not(one: Findings) -> str:
         f"differential privacy); proved against this adversary is "
         f"ε = {wording.certified(audit)}, for {guarantee_of(audit.certificate)}."
     )
-
-
-def _now(advice: Sequence[Advice], label: str) -> str:
-    """Return the first thing to do about the worst run."""
-    about = [one for one in advice if not one.runs or label in one.runs]
-    return f"{about[0].basis}: {about[0].text}"
 
 
 def _facts(audits: Sequence[Audit]) -> Iterator[tuple[str, str]]:

@@ -59,12 +59,8 @@ class Term:
         return re.compile(rf"(?<![\w-])(?:{self.words})(?![\w-])", re.IGNORECASE)
 
 
-def _terms() -> tuple[Term, ...]:
-    text = (files("privaudit.report") / "glossary.toml").read_text(encoding="utf-8")
-    return tuple(Term(key, **entry) for key, entry in tomllib.loads(text).items())
-
-
-TERMS = _terms()
+_GLOSSARY = (files("privaudit.report") / "glossary.toml").read_text(encoding="utf-8")
+TERMS = tuple(Term(key, **entry) for key, entry in tomllib.loads(_GLOSSARY).items())
 
 
 @dataclass(frozen=True)

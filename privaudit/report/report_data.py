@@ -9,7 +9,7 @@ corrected for their number.
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import repeat
@@ -281,14 +281,14 @@ def class_sentence(classes: Sequence[ClassLeak]) -> str:
     leaking = sorted((one for one in resolved if one.results), key=lambda one: one.name)
     if not leaking:
         return f"No class is above 0.5, {over}.{rest}"
-    named = ", ".join(_class_text(one) for one in leaking[:5])
-    more = f" and {len(leaking) - 5} more" if len(leaking) > 5 else ""
-    return f"Above 0.5, {over}: {named}{more}.{rest}"
+    named = at_most_five((one.name, one.auroc) for one in leaking)
+    return f"Above 0.5, {over}: {named}.{rest}"
 
 
-def _class_text(one: ClassLeak) -> str:
-    assert one.auroc is not None
-    return f"{one.name} {point(one.auroc)} {interval(one.auroc)}"
+def at_most_five(found: Iterable[tuple[str, Estimate | None]]) -> str:
+    """Return names with their AUROCs, and behind the fifth how many more there are."""
+    texts = [f"{name} {point(one)} {interval(one)}" for name, one in found if one]
+    return ", ".join(texts[:5]) + f" and {len(texts) - 5} more" * (len(texts) > 5)
 
 
 Kind = Literal["alarm", "open", "good", "neutral"]

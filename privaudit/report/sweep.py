@@ -15,7 +15,6 @@ from privaudit.core.storage import storage_errors, to_json
 from privaudit.evaluation.metric import Metric
 from privaudit.evaluation.tradeoff.result import (
     SweepCell,
-    SweepPoint,
     Tradeoff,
     other_metrics,
 )
@@ -51,7 +50,7 @@ _PANELS = (
 )
 _GAIN = ("gain", "{} gain over zero-shot")
 _LINES = {"success": 0.5, "auroc": 0.5, "gain": 0.0}  # chance; no training
-_MODE_MARKERS = "osD^v"
+_MARKERS = "osD^v"  # of modes
 
 
 def epsilon_curves(cells: Sequence[SweepCell], metric: str = "accuracy") -> Figure:
@@ -121,7 +120,7 @@ def _draw_series(
         x,
         values,
         yerr=bars,
-        fmt=_MODE_MARKERS[index % len(_MODE_MARKERS)],
+        fmt=_MARKERS[index % len(_MARKERS)],
         linestyle=line_style(index),
         color=colour(index),
         markersize=5.5,
@@ -153,7 +152,6 @@ def _share_scale(panels: Sequence[Axes]) -> None:
         axes.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
 
 
-_MARKERS = "osD^v"
 _DASHES = (0, (1, 2))
 
 
@@ -443,6 +441,8 @@ def _remarks(found: Tradeoff) -> list[str]:
     """Say what the numbers are, and what the lowest of them is not."""
     cells, attack = found.cells, found.points[0].attack
     lowest = min(cells, key=lambda cell: cell.success.value)
+    units = dict.fromkeys(one.guarantee for one in found.points if one.guarantee)
+    for_what = f", for {' or '.join(units)}" if units else ""
     return [
         "Means over seeds with 95 % Student's t intervals; a seed sets partition, "
         "membership, initialisation, batches and noise. TPR at FPR 1 % pools all "
@@ -456,7 +456,7 @@ def _remarks(found: Tradeoff) -> list[str]:
         "numbers is biased downwards, so confirm it on other seeds before quoting "
         "it.",
         "ε is what the method claims or was set to; ε certified is what is proved for "
-        f"this adversary{_for_what(found.points)}. The runs' noise derives from their "
+        f"this adversary{for_what}. The runs' noise derives from their "
         "seeds (repeatable, not private): it is what they would have under secret "
         "keys.",
         *found.remarks(),
@@ -482,11 +482,6 @@ def _about_differences(cells: Sequence[SweepCell]) -> list[str]:
 
 def _names(modes: Sequence[str]) -> str:
     return " and ".join(dict.fromkeys(modes))
-
-
-def _for_what(points: Sequence[SweepPoint]) -> str:
-    guarantees = dict.fromkeys(one.guarantee for one in points if one.guarantee)
-    return f", for {' or '.join(guarantees)}" if guarantees else ""
 
 
 def _as_markdown(found: Tradeoff) -> str:

@@ -197,7 +197,11 @@ def attack(
     wanted = dict.fromkeys(scenario or ["server-reconstruct"], asked)
     if planned:
         others = (scenario, named, clients != "all", shadows is not None, budget, seed)
-        _refuse_options(any(others))
+        if any(others):
+            raise ConfigError(
+                "--planned was given, and options of an audit: the plan says what they "
+                "are. Leave them out, or leave out --planned."
+            )
         wanted = _as_planned(chosen)
     for name, ask in wanted.items():
         check_arguments(name, **ask)
@@ -205,14 +209,6 @@ def attack(
         audits = attack_all(chosen, wanted, executor, view, show_records)
     parts = [audits[n : n + len(chosen)] for n in range(0, len(audits), len(chosen))]
     _present_all(view, parts, show_records, named)
-
-
-def _refuse_options(said: object) -> None:
-    if said:
-        raise ConfigError(
-            "--planned was given, and options of an audit: the plan says what they are. "
-            "Leave them out, or leave out --planned."
-        )
 
 
 def _as_planned(chosen: Sequence["Run"]) -> dict[str, dict[str, Any]]:

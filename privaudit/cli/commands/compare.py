@@ -1,7 +1,7 @@
 """Commands ``compare`` and ``tradeoff``: differences of runs, leakage against utility."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -245,7 +245,12 @@ def _sweep(
             )
     write_sweep(sweep_result, folder)
     contents = {"path": str(folder), **sweep_result.to_dict()}
-    result = Result("\n".join(_essentials(sweep_result)), contents)
+    lines = [
+        f"{cell.name}: {sweep_result.points[0].metric} {_number(cell.local)}, "
+        f"AUROC {_number(cell.auroc)}, {sweep_result.standing(n)}"
+        for n, cell in enumerate(sweep_result.cells)
+    ]
+    result = Result("\n".join(lines), contents)
     view.present([result], lambda: _print_tradeoff(sweep_result, folder))
 
 
@@ -265,15 +270,6 @@ def _of_recorded(
         )
     runs = [load_run(name, folder=folder) for name in names]
     return weigh_runs(runs, make_plan(entries), watcher=view)
-
-
-def _essentials(found: "Tradeoff") -> Iterator[str]:
-    """Yield a line for each cell."""
-    for n, cell in enumerate(found.cells):
-        yield (
-            f"{cell.name}: {found.points[0].metric} {_number(cell.local)}, "
-            f"AUROC {_number(cell.auroc)}, {found.standing(n)}"
-        )
 
 
 def _varied(texts: Sequence[str] | None) -> dict[str, list[Any]] | None:

@@ -74,7 +74,11 @@ def gate(
     flags = options.from_texts(GATE_FIELDS, fields)
     configured = configure(settings_from=settings_from, **flags)
     if write_baseline is not None:
-        _refuse_both(flags.get("baseline"))
+        if "baseline" in flags:
+            raise ConfigError(
+                f"--write-baseline writes a baseline and --baseline {flags['baseline']} "
+                "compares with one. Give one of the two."
+            )
         _write(run, write_baseline, configured, runs)
         return
     from privaudit.checks.gate.gate import gate as run_gate
@@ -89,14 +93,6 @@ def gate(
 
 
 options.take_fields(gate, GATE_FIELDS)
-
-
-def _refuse_both(baseline: str | None) -> None:
-    if baseline is not None:
-        raise ConfigError(
-            f"--write-baseline writes a baseline and --baseline {baseline} compares "
-            "with one. Give one of the two."
-        )
 
 
 def _write(

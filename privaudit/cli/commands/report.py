@@ -41,12 +41,7 @@ def report(
         run or [], scenario=scenario, folder=runs, show_records=show_records
     )
     show({"page": str(page)}, str(page))
-    if open_page:
-        _open(page)
-
-
-def _open(page: Path) -> None:
-    if not webbrowser.open(page.resolve().as_uri()):
+    if open_page and not webbrowser.open(page.resolve().as_uri()):
         raise MissingFileError(
             f"No browser was found to open {page}. The page is written: open it "
             "yourself, or set $BROWSER."

@@ -81,20 +81,12 @@ def spent(event: RoundDone) -> str:
     proved = any(event.epsilon.values())
     late = event.epsilon_round != event.done
     after = f" (round {event.epsilon_round})" * late
-    bounds = "; ".join(
-        f"{text} for {', '.join(views)}"
-        for text, views in _by_bound(event.epsilon).items()
-    )
+    by_bound: dict[str, list[str]] = {}
+    for view, bound in event.epsilon.items():
+        by_bound.setdefault(bound_of(bound), []).append(view)
+    bounds = "; ".join(f"{text} for {', '.join(v)}" for text, v in by_bound.items())
     mark = f" ({REPEATABLE})" if event.randomness == "seed" and proved else ""
     return f"{bounds}{after}, delta {small(event.delta)}{mark}"
-
-
-def _by_bound(epsilon: Mapping[str, float | None]) -> dict[str, list[str]]:
-    """Return the views by the text of their bound."""
-    by_bound: dict[str, list[str]] = {}
-    for view, bound in epsilon.items():
-        by_bound.setdefault(bound_of(bound), []).append(view)
-    return by_bound
 
 
 def number(estimate: Estimate) -> str:
@@ -236,7 +228,8 @@ class RichView(Display):
             self._move("outer", event, _UNITS["cell"])
         else:
             self.inner = event
-            self._move("inner", event, _unit(event))
+            unit = _UNITS[event.phase] if isinstance(event, Phase) else "rounds"
+            self._move("inner", event, unit)
 
     def picture(self) -> RenderableType:
         """Return what is to be seen now."""
@@ -274,10 +267,6 @@ class RichView(Display):
         self.bars.update(task, completed=event.done, total=event.total, unit=unit)
 
 
-def _unit(event: RoundDone | Phase) -> str:
-    return "rounds" if isinstance(event, RoundDone) else _UNITS[event.phase]
-
-
 def _grid(rows: Iterable[tuple[str, str]]) -> Table:
     """Return lines of a name and what it is."""
     table = Table.grid(padding=(0, 2))
@@ -295,13 +284,11 @@ def _best(cells: list[CellDone]) -> Table:
     metric = cells[-1].metric
     for head in ("  ", "Run", metric, "AUROC"):
         table.add_column(Text(head), overflow="fold")
-    for why, cell in _standing_out(cells):
+    for why, cell in (
+        ("most useful", max(cells, key=lambda cell: cell.utility.value)),
+        ("leaks least", min(cells, key=lambda cell: cell.auroc.value)),
+        ("latest", cells[-1]),
+    ):
         row = (f"  {why}", cell.name, number(cell.utility), number(cell.auroc))
         table.add_row(*map(Text, row))
     return table
-
-
-def _standing_out(cells: list[CellDone]) -> Iterator[tuple[str, CellDone]]:
-    yield "most useful", max(cells, key=lambda cell: cell.utility.value)
-    yield "leaks least", min(cells, key=lambda cell: cell.auroc.value)
-    yield "latest", cells[-1]

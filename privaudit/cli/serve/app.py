@@ -13,12 +13,11 @@ All of them read, and none takes a path. What could go wrong, and what stops it:
 
 import logging
 import secrets
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Thread
-from typing import Any
 from urllib.parse import quote
 
 import uvicorn
@@ -81,7 +80,9 @@ class Guard:
 
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
-                _add_headers(message)
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
             await send(message)
 
         await answer(scope, receive, guarded)
@@ -120,12 +121,6 @@ class Guard:
 def _same(given: str, expected: str) -> bool:
     """Compare in a time that does not depend on where they differ."""
     return secrets.compare_digest(given.encode(), expected.encode())
-
-
-def _add_headers(message: MutableMapping[str, Any]) -> None:
-    headers = MutableHeaders(scope=message)
-    for name, value in _HEADERS.items():
-        headers.setdefault(name, value)
 
 
 _LOG = logging.getLogger("uvicorn.error")
@@ -180,7 +175,8 @@ def make_app(folder: Path, token: str, port: int, *, read_ahead: bool = False) -
         *(Route(path, _endpoint(served, page)) for path, page in _SHOWN.items()),
         *(Route(path, _endpoint(served, page, True)) for path, page in _FRAMED.items()),
         Route("/assets/{file}", _asset),
-        Route("/favicon.ico", _no_icon),
+        # There is none: browsers ask whatever a page says.
+        Route("/favicon.ico", lambda _: Response(status_code=204)),
     ]
     handler = partial(_error_page, served)
     handlers = dict.fromkeys((HTTPException, *BROKEN), handler)
@@ -211,7 +207,9 @@ def _error_page(served: ServedRuns, request: Request, error: Exception) -> Respo
         if not isinstance(error, PrivauditError):
             _LOG.error("%s", request.url.path, exc_info=error)
     title = "Not found" if status == 404 else "This cannot be shown"
-    return HTMLResponse(pages.message_page(served, title, text), status)
+    return HTMLResponse(
+        pages.page_of(served, "message", title=title, text=text), status
+    )
 
 
 def _asset(request: Request) -> Response:
@@ -221,11 +219,6 @@ def _asset(request: Request) -> Response:
         raise HTTPException(404)
     place = name if name.startswith("report") else f"serve/{name}"
     return Response(asset(place), media_type=_ASSETS[name])
-
-
-def _no_icon(request: Request) -> Response:
-    """Say that there is none: browsers ask whatever a page says."""
-    return Response(status_code=204)
 
 
 def _report(served: ServedRuns, request: Request) -> str:
@@ -260,7 +253,7 @@ def _framing(page: Page, title: str = "") -> Page:
         named = title or " · ".join(request.path_params.values())
         query = f"?{request.url.query}" if request.url.query else ""
         address = f"{quote(request.url.path)}/page{query}"
-        return pages.frame_page(served, named, address)
+        return pages.page_of(served, "frame", title=named, page=address)  # of no rights
 
     return frame
 

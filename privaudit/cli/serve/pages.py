@@ -243,20 +243,17 @@ def runs_page(served: ServedRuns) -> str:
     rows: list[Row] = []
     for name, state in status["runs"].items():
         rows += _rows_of(served, name, state, audits)
+    rows.sort(key=lambda row: (row["leak_rank"], row["run"]), reverse=True)
     readable = [one.audit for one in audits if one.audit]
-    return _page(
+    return page_of(
         served,
         "runs",
         summary=audits_summary(readable),
         columns=columns(ReportData(()), "index"),
-        rows=[*_ordered(rows), *_audit_rows(audits)],
+        rows=[*rows, *_audit_rows(audits)],
         progress=list(lines_of({"sweeps": status["sweeps"], "runs": {}})),
         sweeps=served.sweeps(),
     )
-
-
-def _ordered(rows: Sequence[Row]) -> list[Row]:
-    return sorted(rows, key=lambda row: (row["leak_rank"], row["run"]), reverse=True)
 
 
 def _rows_of(
@@ -314,7 +311,7 @@ def run_page(served: ServedRuns, name: str) -> str:
     lines = run.metrics
     stamp = dumps(lines, sort_keys=True)
     figure = served.drawn(name, stamp, lambda: _training_svg(lines))
-    return _page(
+    return page_of(
         served,
         "run",
         run=name,
@@ -359,13 +356,13 @@ def compare_page(served: ServedRuns, chosen: Sequence[str]) -> str:
             raise ConfigError(one.error)
     runs = [served.load(name) for name, _ in (first, other)]
     found = compare(*runs, scenario=first[1], utility=False)
-    return _page(
+    return page_of(
         served,
         "compare",
         first=first[0],
         second=other[0],
         scenario=first[1],
-        together=f"/together?{_query(chosen)}",
+        together=f"/together?{urlencode([('audit', one) for one in chosen])}",
         columns=columns(ReportData(()), "index"),
         rows=_audit_rows(audits),
         changes=_changes(found),
@@ -397,15 +394,6 @@ def _changes(found: RunComparison) -> list[Row]:
     ]
 
 
-def _query(chosen: Sequence[str]) -> str:
-    return urlencode([("audit", one) for one in chosen])
-
-
-def frame_page(served: ServedRuns, title: str, page: str) -> str:
-    """Return a page that shows another one in a frame of no rights."""
-    return _page(served, "frame", title=title, page=page)
-
-
 def tradeoff_page(
     served: ServedRuns, scenario: str, data: str, trainers: Sequence[str]
 ) -> str:
@@ -427,7 +415,7 @@ def tradeoff_page(
     known = sorted({_trainer(one) for one in useful})
     chosen = [name for name in known if name in trainers] or known
     shown = [one for one in useful if _trainer(one) in chosen]
-    return _page(
+    return page_of(
         served,
         "tradeoff",
         scenario=scenario,
@@ -472,10 +460,6 @@ def _plane(served: ServedRuns, shown: Sequence[ServedAudit]) -> str:
     )
 
 
-def message_page(served: ServedRuns, title: str, text: str) -> str:
-    """Return a page with one message."""
-    return _page(served, "message", title=title, text=text)
-
-
-def _page(served: ServedRuns, name: str, **content: Any) -> str:
+def page_of(served: ServedRuns, name: str, **content: Any) -> str:
+    """Return a page made of the template of a name."""
     return render(f"serve/{name}.html.jinja", folder=str(served.folder), **content)

@@ -311,27 +311,27 @@ def closeness_plot(data: ReportData) -> Figure | None:
     rows = {label: close for label, close in found if close}
     if not rows:
         return None
-    names = ("to the same client's true model", "to other clients' (baseline)")
+    own, others = "to the same client's true model", "to other clients' (baseline)"
     distances = [
-        {label: c.distance for label, c in rows.items()},
-        {label: c.distance_null for label, c in rows.items()},
+        (own, {label: c.distance for label, c in rows.items()}),
+        (others, {label: c.distance_null for label, c in rows.items()}),
     ]
     agreements = [
-        {label: c.agreement for label, c in rows.items()},
-        {label: c.agreement_null for label, c in rows.items()},
+        (own, {label: c.agreement for label, c in rows.items()}),
+        (others, {label: c.agreement_null for label, c in rows.items()}),
     ]
     distance, agreement = "Relative L2 distance", "Same most likely next token"
     panels = [
         RowPanel(
             f"{distance} of the weight changes\n(0: equal; 1: as far as no change)",
-            list(zip(names, distances, strict=True)),
+            distances,
             (0.0, 1.0),
             (0.0, 1.0),
             f"{distance} of the weight changes",
         ),
         RowPanel(
             f"{agreement}\n(1: always)",
-            list(zip(names, agreements, strict=True)),
+            agreements,
             (1.0,),
             (0.8, 1.0),
             agreement,

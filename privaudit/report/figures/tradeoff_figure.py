@@ -163,7 +163,7 @@ def tradeoff_svg(data: ReportData, name: str) -> str:
         data: At least one run, under one scenario; all with their utility.
         name: Distinguishes ids from those of the page's other figures.
     """
-    what = tradeoff_alt(data)
+    what = f"Utility against leakage of each run. {'. '.join(_run_texts(data))}."
     narrow = narrow_svg(tradeoff_plot(data, narrow=True), name, what)
     return to_svg(tradeoff_plot(data), name, what) + narrow
 
@@ -219,11 +219,6 @@ def _run_texts(data: ReportData) -> list[str]:
         f"{one.audit.measured_utility.local}"
         for one in data.runs
     ]
-
-
-def tradeoff_alt(data: ReportData) -> str:
-    """Say what :func:`tradeoff_plot` shows, for those who do not see it."""
-    return f"Utility against leakage of each run. {'. '.join(_run_texts(data))}."
 
 
 def _cross(axes: Axes, x: Estimate, y: Estimate, paint: str, marker: str) -> None:

@@ -32,6 +32,7 @@ from privaudit.core.formatting import p_value, percent, small
 from privaudit.report.report_data import (
     ALPHA,
     ReportData,
+    at_most_five,
     both_models,
     gain_of_rebuilding,
 )
@@ -486,14 +487,8 @@ def _common(found: RecordExposure) -> list[str]:
     )
     if not clear:
         return [f"No property goes with exposure, {over}."]
-    named = ", ".join(_property_text(one) for one in clear[:5])
-    more = f" and {len(clear) - 5} more" if len(clear) > 5 else ""
-    return [f"Exposure goes with, {over}: {named}{more} (below 0.5: less exposed)."]
-
-
-def _property_text(one: PropertyExposure) -> str:
-    assert one.auroc is not None
-    return f"{one.name} {point(one.auroc)} {interval(one.auroc)}"
+    named = at_most_five((one.name, one.auroc) for one in clear)
+    return [f"Exposure goes with, {over}: {named} (below 0.5: less exposed)."]
 
 
 def _standing(one: PropertyExposure) -> str:

@@ -64,6 +64,7 @@ def _remarks(one: Findings) -> list[str]:
     """Return what a run's row has no room for."""
     audit = one.audit
     unusual = audit.verdict.kind in ("reversed", "sampling unknown")
+    allowed = reconstruction_sentence(audit.certificate)
     remarks = [
         audit.verdict.sentence if unusual else "",
         audit.scenario.note,
@@ -71,7 +72,7 @@ def _remarks(one: Findings) -> list[str]:
         _counted(audit),
         remote_code(audit),
         repeatable(audit),
-        _reconstructed(audit),
+        allowed and f"By the certified ε, {allowed}.",
         *unpaid(audit),
         one.others,
         *same_columns(audit),
@@ -85,12 +86,6 @@ def _counted(audit: Audit) -> str:
     if audit.scenario.unit == "client":
         return "n counts whole clients."
     return f"n counts {GROUPS}." if counts_groups(audit) else ""
-
-
-def _reconstructed(audit: Audit) -> str:
-    """Say how likely a record can be reconstructed, where an epsilon is certified."""
-    allowed = reconstruction_sentence(audit.certificate)
-    return allowed and f"By the certified ε, {allowed}."
 
 
 def _table(names: Sequence[str], columns: Sequence[_Texts], *, most: int) -> Table:

@@ -128,18 +128,3 @@ def test_a_difference_without_bound_is_null() -> None:
     found = Verification(Run.__new__(Run), 1, 0, (), (Replayed("a", 1, inf, ("b",)),))
     assert _compared(found)["replayed"][0]["largest"] is None
     assert found.replayed[0].largest == inf
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "report nowhere --json",
-        "train --trainer promptlf --json",
-        "train --trainer promptlf --quiet",
-        "lint nowhere --json",
-    ],
-)
-def test_an_error_is_on_the_error_stream_alone(line: str, cli: Cli) -> None:
-    code, out, err = cli(*line.split())
-    assert (code, out) == (2, "")
-    assert err.startswith("privaudit: ")

@@ -32,8 +32,7 @@ def test_every_parameter_has_a_default_and_is_explained(
 
 
 def test_an_attack_is_listed_with_its_source_and_parameters(cli: Cli) -> None:
-    code, out, _ = cli("list", "lira")
-    assert code == 0
+    out = cli.done("list", "lira")
     first, *rest = out.splitlines()
     assert first.startswith("lira                 LiRA: likelihood ratio of")
     assert any(line.strip().startswith("Source: Carlini et al.") for line in rest)
@@ -72,8 +71,7 @@ def test_it_says_what_is_installed_and_what_is_found(
 
 def test_the_version_and_the_lists_need_no_argument(cli: Cli) -> None:
     assert cli("--version") == (0, f"privaudit {version('privaudit')}\n", "")
-    code, out, _ = cli("list")
-    assert code == 0
+    out = cli.done("list")
     lists = {line.split()[0]: line for line in out.splitlines()}
     assert {"trainers", "attacks", "models"} <= lists.keys()
     assert "promptfl" in lists["trainers"]

@@ -323,10 +323,9 @@ def test_a_certificate_keeps_unit_and_adjacency_in_json() -> None:
     assert MechanismEvent.from_json(CLIENT_EVENT.to_json()) == CLIENT_EVENT
 
 
-EVENT = MechanismEvent(
-    release="upload", noise_multiplier=2.0, sensitivity=1.0, clip_norm=1.0,
-    sampling_rate=1.0, sampling="fixed-batch", noise_at="client", parties=3,
-)  # fmt: skip
+EVENT = replace(
+    SHARED, release="upload", noise_multiplier=2.0, sampling="fixed-batch", parties=3
+)
 CLAIM = Claim(8.0, 1e-5, "a formula")
 
 

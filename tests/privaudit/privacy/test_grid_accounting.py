@@ -12,25 +12,16 @@ from privaudit.core.errors import ConfigError
 from privaudit.privacy.accountant import gaussian_epsilon, noise_multiplier_for
 from privaudit.privacy.certificate import certify, effective_noise
 from privaudit.privacy.discrete_gaussian import SUMMED, Grid
-from privaudit.privacy.events import MechanismEvent
 from privaudit.privacy.grid_accounting import (
     discrete_epsilon,
     rounded_noise,
     spread,
     widened_noise,
 )
+from tests.privaudit.privacy.test_certificate import SHARED
 
 DELTA = 1e-5
-EVENT = MechanismEvent(
-    release="global",
-    noise_multiplier=8.0,
-    sensitivity=1.0,
-    clip_norm=1.0,
-    sampling_rate=1.0,
-    sampling="poisson",
-    noise_at="distributed",
-    parties=4,
-)
+EVENT = replace(SHARED, noise_multiplier=8.0, noise_at="distributed")
 
 
 def discrete(scale: int | float, reach: int) -> np.ndarray:

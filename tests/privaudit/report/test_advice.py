@@ -203,6 +203,15 @@ def given(*audits: Audit) -> list[Advice]:
     return advise(ReportData.of(audits))
 
 
+def held(audit: Audit) -> list[str]:
+    """Return the commands that keep the next run as good as an audited one."""
+    scenario = f"--scenario {audit.scenario.name}"
+    return [
+        f"privaudit gate {audit.run.name} {scenario} --write-baseline baseline.json",
+        f"privaudit gate NEXT {scenario} --baseline baseline.json",
+    ]
+
+
 def commands(found: list[Advice], basis: str = "To try") -> list[str]:
     return [one.command for one in found if one.basis == basis]
 
@@ -221,12 +230,7 @@ def test_a_method_with_a_private_twin_is_offered_it_to_try() -> None:
 
 def test_a_kept_promise_without_a_leak_is_to_be_kept_so() -> None:
     quiet = make_audit(shift=0.0, seed=2, candidates=700, epsilons=(8.0, 7.9))
-    write, hold = given(quiet)
-    run, scenario = quiet.run.name, "--scenario server-reconstruct"
-    assert write.command == (
-        f"privaudit gate {run} {scenario} --write-baseline baseline.json"
-    )
-    assert hold.command == f"privaudit gate NEXT {scenario} --baseline baseline.json"
+    assert [one.command for one in given(quiet)] == held(quiet)
 
 
 def test_a_refuted_claim_is_not_to_be_relied_on() -> None:
@@ -422,15 +426,9 @@ def test_a_federation_that_others_trained_is_not_to_be_trained_here() -> None:
     assert not commands(given(audit), "Proved")
 
 
-def test_scores_alone_are_offered_no_training(rng: np.random.Generator) -> None:
-    members = rng.random(400) < 0.5
-    scores = rng.normal(size=400) + members
-    audit = Auditor.from_scores(scores[members], scores[~members])
+def test_scores_alone_are_offered_no_training() -> None:
+    audit = scored()
     assert audit.verdict.kind == "sampling unknown"
     coin, write, hold = given(audit)
     assert "fair coin" in coin.text
-    run, scenario = audit.run.name, f"--scenario {audit.scenario.name}"
-    assert write.command == (
-        f"privaudit gate {run} {scenario} --write-baseline baseline.json"
-    )
-    assert hold.command == f"privaudit gate NEXT {scenario} --baseline baseline.json"
+    assert [write.command, hold.command] == held(audit)

@@ -139,10 +139,6 @@ def test_a_badge(result: GateResult, message: str, colour: str) -> None:
     }
 
 
-def test_a_badge_is_json_without_names() -> None:
-    assert NASTY not in json.dumps(gate_badge(made(NASTY)), ensure_ascii=False)
-
-
 def test_each_check_is_a_test_and_only_a_pass_passes() -> None:
     root = ET.fromstring(gate_junit(made()))
     cases = root.findall("./testsuite/testcase")
@@ -412,17 +408,18 @@ def test_nasty_names_and_paths_are_valid() -> None:
     assert uri == "a%20b/%C3%A4%23%3F%25.toml"
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda log: log.update(extra=1),
-        lambda log: log.pop("version"),
-        lambda log: results(log)[0].pop("message"),
-        lambda log: results(log)[0].update(level="fatal"),
-        lambda log: results(log)[1].update(level="error"),
-        lambda log: results(log)[0].update(ruleIndex=3),
-    ],
-)
+SPOILS: list[Callable[[Any], Any]] = [
+    lambda log: log.update(extra=1),
+    lambda log: log.pop("version"),
+    lambda log: results(log)[0].pop("message"),
+    lambda log: results(log)[0].update(level="fatal"),
+    lambda log: results(log)[0].update(ruleIndex=-2),
+    lambda log: results(log)[1].update(level="error"),  # from here on of our own check
+    lambda log: results(log)[0].update(ruleIndex=3),
+]
+
+
+@pytest.mark.parametrize("spoil", SPOILS)
 def test_the_check_notices_what_the_standard_forbids(spoil: Any) -> None:
     log = gate_sarif(made())
     spoil(log)
@@ -432,14 +429,7 @@ def test_the_check_notices_what_the_standard_forbids(spoil: Any) -> None:
 
 def test_the_official_schema_is_that_of_sarif_and_notices_what_it_forbids() -> None:
     assert "SARIF) Version 2.1.0" in official().schema["title"]
-    spoils: list[Callable[[Any], Any]] = [
-        lambda log: log.update(extra=1),
-        lambda log: log.pop("version"),
-        lambda log: results(log)[0].pop("message"),
-        lambda log: results(log)[0].update(level="fatal"),
-        lambda log: results(log)[0].update(ruleIndex=-2),
-    ]
-    for spoil in spoils:
+    for spoil in SPOILS[:5]:
         log = gate_sarif(made())
         spoil(log)
         with pytest.raises(ValidationError):

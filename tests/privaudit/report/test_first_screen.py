@@ -1,13 +1,12 @@
 """Five questions of an officer, answered before anything else."""
 
-import io
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from rich.console import Console
 
 from privaudit.auditing.audit import Assurance, Audit, assure
 from privaudit.auditing.parts.one_run import ONE_RUN
@@ -25,21 +24,20 @@ from privaudit.report.report_data import (
     Findings,
     ReportData,
 )
-from privaudit.report.tables.table import print_table
 from privaudit.statistics.estimate import unresolved
 from privaudit.statistics.verdict import judge_leak
 from tests.privaudit.made_audits import make_audit, make_claimed
 from tests.privaudit.report.gate_results import made
-from tests.privaudit.report.test_page import Page
+from tests.privaudit.report.test_page import Page, printed
 from tests.privaudit.report.test_report_data import with_aurocs
 
-QUESTIONS = (
+QUESTIONS = [
     "Does it leak?",
     "How sure?",
     "To whom?",
     "Is the promise kept?",
     "What now?",
-)
+]
 
 
 def screen_of(audits: Sequence[Audit]) -> FirstScreen:
@@ -47,8 +45,8 @@ def screen_of(audits: Sequence[Audit]) -> FirstScreen:
     return first_screen(data, advise(data))
 
 
-def quiet(**settings: object) -> Audit:
-    return make_audit("dp-fpl", shift=0.0, seed=2, candidates=700, **settings)  # type: ignore[arg-type]
+def quiet(trainer: str = "dp-fpl", **settings: Any) -> Audit:
+    return make_audit(trainer, shift=0.0, seed=2, candidates=700, **settings)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +78,7 @@ def test_a_run_is_shown_by_its_name_and_by_two_badges(
 ) -> None:
     screen = screen_of([audit])
     assert screen.title == title
-    assert tuple(answer.question for answer in screen.answers) == QUESTIONS
+    assert [answer.question for answer in screen.answers] == QUESTIONS
     badges = [answer.badge for answer in screen.answers if answer.badge]
     assert [badge.text for badge in badges] == [leak, promise]
     auroc = audit.auroc
@@ -126,7 +124,7 @@ def test_a_refuted_promise_is_in_title_and_lead_whatever_the_attack_found() -> N
 
 
 def test_runs_in_which_nothing_is_found_say_what_is_not_proved() -> None:
-    runs = [quiet(epsilons=(8.0, None)), make_audit(shift=0.0, seed=2, candidates=700)]
+    runs = [quiet(epsilons=(8.0, None)), quiet("promptfl")]
     said = "No leak found in 2 runs; claim not proved in 1; nothing proved in 1"
     assert screen_of(runs).title == said
     assert screen_of(runs[1:]).title == "No leak found in promptfl, nothing proved"
@@ -208,15 +206,6 @@ CASES = [
 ]
 
 
-def unseen(epsilons: tuple[float | None, float | None]) -> Audit:
-    return make_audit(shift=0.0, seed=2, candidates=700, epsilons=epsilons)
-
-
-def index(audit: Audit, folder: Path) -> str:
-    page = folder / "audits" / "report.html"
-    return write_index(folder, [IndexEntry(audit, page)]).read_text()
-
-
 @pytest.mark.parametrize(("epsilons", "short", "promise", "says"), CASES)
 def test_green_is_for_a_proof_and_the_rest_is_followed_by_what_is_missing(
     tmp_path: Path,
@@ -225,22 +214,21 @@ def test_green_is_for_a_proof_and_the_rest_is_followed_by_what_is_missing(
     promise: Badge,
     says: str,
 ) -> None:
-    audit = unseen(epsilons)
+    audit = quiet("promptfl", epsilons=epsilons)
     found = card(Findings(audit))
     leak = found["leak"]
     assert (leak.text, leak.kind) == ("No leak found", "neutral" if short else "good")
     assert found["promise"] == promise
     assert says in found["unproved"]
     assert bool(says) == bool(found["unproved"])
-    row = index(audit, tmp_path)
+    entry = IndexEntry(audit, tmp_path / "audits" / "report.html")
+    row = write_index(tmp_path, [entry]).read_text()
     assert f"{leak.sign} No leak found" in Page(row).words
     assert f"{promise.sign} {promise.text}" in Page(row).words
     assert ('<span class="badge good">' in row) == (not short)
-    buffer = io.StringIO()
-    print_table([audit], Console(file=buffer, width=200))
-    lines = [line for line in buffer.getvalue().splitlines() if "No leak found" in line]
-    assert len(lines) == 1
-    assert (short in buffer.getvalue()) if short else True
+    text = printed(audit, width=200)
+    assert len([line for line in text.splitlines() if "No leak found" in line]) == 1
+    assert short in text
 
 
 def test_a_refuted_claim_is_an_alarm_whatever_the_attack_says() -> None:
@@ -255,7 +243,7 @@ def test_a_refuted_claim_is_an_alarm_whatever_the_attack_says() -> None:
 
 
 def test_no_badge_but_a_proofs_is_green_and_none_is_colour_alone() -> None:
-    page = render_report([unseen((8.0, None))])
+    page = render_report([quiet("promptfl", epsilons=(8.0, None))])
     words = Page(page).words
     assert "○ No leak found ? Promise not proved" in words
     assert "No guarantee. The claimed epsilon of 8 is not proved" in words

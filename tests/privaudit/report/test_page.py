@@ -1,6 +1,5 @@
 import base64
 import hashlib
-import io
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -284,12 +283,11 @@ def test_a_certificate_says_what_it_means_for_reconstruction() -> None:
     assert "equally likely records" not in render_report([none]) + printed(none)
 
 
-def printed(audit: Audit) -> str:
-    """Return what the terminal says of an audit, on lines of any length."""
-    console = Console(file=StringIO(), width=400)
-    print_table([audit], console)
-    assert isinstance(console.file, StringIO)
-    return console.file.getvalue()
+def printed(*audits: Audit, width: int = 400) -> str:
+    """Return what the terminal says of audits, on lines of a width."""
+    buffer = StringIO()
+    print_table(audits, Console(file=buffer, width=width))
+    return buffer.getvalue()
 
 
 def words(html: str) -> str:
@@ -301,9 +299,7 @@ def words(html: str) -> str:
 
 
 def printed_words(audit: Audit) -> str:
-    buffer = io.StringIO()
-    print_table([audit], Console(file=buffer, width=100))
-    return " ".join(buffer.getvalue().split())
+    return " ".join(printed(audit, width=100).split())
 
 
 def quiet_but_for_lira() -> Audit:

@@ -317,11 +317,14 @@ def with_aurocs(*values: float, sampling: Sampling = "coin", n: int = 0) -> Audi
         )
         for (name, leak), value in zip(audit.results.items(), values, strict=True)
     }
-    tossed = sampling == "coin"
-    audit.run.__dict__["truth"] = SimpleNamespace(
-        group=None, cluster=None, tossed=tossed, coin=None
-    )
+    of_one_coin(audit, None, tossed=sampling == "coin")
     return replace(audit, results=results)
+
+
+def of_one_coin(audit: Audit, group: np.ndarray | None, tossed: bool = True) -> None:
+    """Say which records share a coin in an audit's run, if any was tossed."""
+    truth = SimpleNamespace(group=group, cluster=None, tossed=tossed, coin=None)
+    audit.run.__dict__["truth"] = truth
 
 
 def ranked(audits: Sequence[Audit]) -> list[float]:
@@ -444,16 +447,12 @@ def test_what_an_owner_declares_is_said_to_be_declared_and_is_not_green() -> Non
 
 def test_a_proof_for_a_record_keeps_no_promise_to_a_group_of_one_coin() -> None:
     audit = quiet((8.0, 7.9))
-    audit.run.__dict__["truth"] = SimpleNamespace(
-        group=np.arange(90) // 2, cluster=None, tossed=True, coin=None
-    )
+    of_one_coin(audit, np.arange(90) // 2)
     assert audit.certified_epsilon is None
     assert Findings(audit).promise.text == "Promise not proved"
     page = render_report([audit])
     assert '<span class="badge good">' not in page
     assert "for one record, and a group that shares a coin has many" in page
     alone = quiet((8.0, 7.9))
-    alone.run.__dict__["truth"] = SimpleNamespace(
-        group=np.arange(90), cluster=None, tossed=True, coin=None
-    )
+    of_one_coin(alone, np.arange(90))
     assert Findings(alone).promise.text == "Promise kept"

@@ -2,7 +2,7 @@ import json
 import os
 import shutil
 import webbrowser
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,6 @@ from tests.conftest import Cli, common_cache
 from tests.privaudit.evaluation.tradeoff.test_result import point
 
 pytestmark = pytest.mark.slow  # trains and attacks once
-Report = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -30,11 +29,8 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def report(cli: Cli) -> Report:
-    def run(*words: str) -> tuple[int, str, str]:
-        return cli("report", *words)
-
-    return run
+def report(cli: Cli) -> Cli:
+    return Cli(partial(cli, "report"))
 
 
 @pytest.fixture(scope="module")
@@ -69,21 +65,17 @@ def pages(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in found}
 
 
-def test_a_report_is_written_again_to_the_byte(whole: Path, report: Report) -> None:
+def test_a_report_is_written_again_to_the_byte(whole: Path, report: Cli) -> None:
     place = whole / "audits" / "prompt-release" / "report.html"
     before = place.read_bytes()
     place.unlink()
-    code, out, _ = report("whole", "--scenario", "prompt-release")
-    assert (code, Path(out.strip())) == (0, place)
+    assert Path(report.done("whole", "--scenario", "prompt-release").strip()) == place
     assert place.read_bytes() == before
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_several_audits_of_a_run_have_an_index_in_it(
-    whole: Path, report: Report
-) -> None:
-    code, out, _ = report("whole")
-    assert code == 0
+def test_several_audits_of_a_run_have_an_index_in_it(whole: Path, report: Cli) -> None:
+    out = report.done("whole")
     assert Path(out.strip()) == whole / "audits" / "index.html"
     html = Path(out.strip()).read_text()
     for scenario in ("server-reconstruct", "prompt-release"):
@@ -92,12 +84,11 @@ def test_several_audits_of_a_run_have_an_index_in_it(
 
 @pytest.mark.usefixtures("undrawn")
 def test_a_folder_of_runs_has_an_index_of_all_that_is_in_it(
-    whole: Path, attacked: Path, cut: Path, runs: Path, report: Report
+    whole: Path, attacked: Path, cut: Path, runs: Path, report: Cli
 ) -> None:
     shutil.copytree(attacked, runs / "again")
     write_sweep(judge_sweep([point("dp-fpl", 8.0, 1)]), runs / "tradeoff")
-    code, out, _ = report(str(runs))
-    assert (code, Path(out.strip())) == (0, runs / "index.html")
+    assert Path(report.done(str(runs)).strip()) == runs / "index.html"
     html = (runs / "index.html").read_text()
     for name in ("whole", "again"):
         assert f'href="{name}/audits/prompt-release/report.html"' in html
@@ -107,18 +98,17 @@ def test_a_folder_of_runs_has_an_index_of_all_that_is_in_it(
     assert (runs / "report-prompt-release.html").exists()
 
 
-def test_a_tradeoffs_page_is_written_again(runs: Path, report: Report) -> None:
+def test_a_tradeoffs_page_is_written_again(runs: Path, report: Cli) -> None:
     page = write_sweep(judge_sweep([point("dp-fpl", 8.0, 1)]), runs / "tradeoff")
     before = page.read_bytes()
     page.unlink()
-    code, out, _ = report(str(runs / "tradeoff"))
-    assert (code, Path(out.strip())) == (0, page)
+    assert Path(report.done(str(runs / "tradeoff")).strip()) == page
     assert page.read_bytes() == before
 
 
 @pytest.mark.usefixtures("undrawn")
 def test_it_opens_in_the_usual_browser(
-    whole: Path, report: Report, monkeypatch: pytest.MonkeyPatch
+    whole: Path, report: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
 
@@ -127,14 +117,13 @@ def test_it_opens_in_the_usual_browser(
         return True
 
     monkeypatch.setattr(webbrowser, "open", show)
-    code, out, _ = report("whole", "--scenario", "prompt-release", "--open")
-    assert code == 0
+    out = report.done("whole", "--scenario", "prompt-release", "--open")
     assert opened == [Path(out.strip()).resolve().as_uri()]
 
 
 @pytest.mark.usefixtures("undrawn")
 def test_without_a_browser_the_page_is_written_all_the_same(
-    whole: Path, report: Report, monkeypatch: pytest.MonkeyPatch
+    whole: Path, report: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(webbrowser, "open", lambda url: False)
     page = whole / "audits" / "prompt-release" / "report.html"
@@ -146,7 +135,7 @@ def test_without_a_browser_the_page_is_written_all_the_same(
 
 
 def test_bad_input_is_one_line_and_code_2(
-    whole: Path, cut: Path, runs: Path, report: Report
+    whole: Path, cut: Path, runs: Path, report: Cli
 ) -> None:
     (runs / "empty").mkdir()
     for words, says in (
@@ -156,24 +145,19 @@ def test_bad_input_is_one_line_and_code_2(
         (["whole", "--scenario", "black-box"], "There is no audit of black-box"),
         (["whole", "--scenario", "promt-release"], "Did you mean 'prompt-release'?"),
     ):
-        code, out, err = report(*words)
-        assert (code, out) == (2, "")
-        assert says in err
-        assert err.count("\n") == 1
+        assert says in report.refused(*words)
 
 
 def test_runs_that_nobody_attacked_are_no_report(
-    cut: Path, runs: Path, report: Report
+    cut: Path, runs: Path, report: Cli
 ) -> None:
-    code, _, err = report(str(runs))
-    assert code == 2
-    assert "none of the 1 runs in" in err
+    assert "none of the 1 runs in" in report.refused(str(runs))
 
 
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("name", ["scores.npz", "audit.json"])
 def test_a_damaged_audit_is_left_out_said_so_and_the_others_are_written(
-    name: str, whole: Path, attacked: Path, runs: Path, report: Report
+    name: str, whole: Path, attacked: Path, runs: Path, report: Cli
 ) -> None:
     other = shutil.copytree(attacked, runs / "another")
     (other / "audits" / "prompt-release" / "report.html").write_text("old")
@@ -191,16 +175,12 @@ def test_a_damaged_audit_is_left_out_said_so_and_the_others_are_written(
 
 @pytest.mark.usefixtures("undrawn")
 def test_figures_that_the_scores_do_not_give_are_damage(
-    whole: Path, report: Report
+    whole: Path, report: Cli
 ) -> None:
     place = whole / "audits" / "server-reconstruct" / "audit.json"
     said = json.loads(place.read_text())
     said["leaks"]["loss-threshold"]["auroc"].update(value=0.5, low=0.4, high=0.6)
     place.write_text(json.dumps(said))
-    code, _, err = report("whole")
-    assert code == 2
-    assert "is not the file that the run lists" in err
+    assert "is not the file that the run lists" in report.refused("whole")
     sign_again(whole)
-    code, _, err = report("whole")
-    assert code == 2
-    assert "its scores give" in err
+    assert "its scores give" in report.refused("whole")

@@ -21,8 +21,7 @@ from privaudit.cli.serve.pages import ServedRuns, run_page
 from tests.browser import TOKEN, Site, serving
 from tests.conftest import Cli
 
-pytest.importorskip("uvicorn", reason="the extra [serve] is not installed")
-
+uvicorn = pytest.importorskip("uvicorn", reason="the extra [serve] is not installed")
 
 HOSTILE = '"><script>hacked()</script><img src=x onerror=hacked()>'
 REPORT = "/reports/mine/scores/page"
@@ -251,9 +250,6 @@ def _row(text: str) -> str:
     return rows[0] if rows else ""
 
 
-pytest.importorskip("uvicorn", reason="the extra [serve] is not installed")
-
-
 NAME = "mine"
 
 
@@ -311,7 +307,6 @@ def test_an_audit_carries_the_stamp_of_the_files_it_was_read_from(
 def test_the_address_is_printed_once_and_is_of_this_machine_alone(
     tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    uvicorn = pytest.importorskip("uvicorn", reason="the extra [serve] is missing")
     bound: list[tuple[str, int]] = []
 
     def end(self: object, sockets: list[socket.socket]) -> None:
@@ -331,26 +326,20 @@ def test_the_address_is_printed_once_and_is_of_this_machine_alone(
 def test_what_cannot_be_served_is_said_in_a_line(
     tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(*words: object) -> str:
-        code, out, err = cli("serve", *words)
-        assert (code, out, err.count("\n")) == (2, "", 1)
-        return err
-
-    assert "There is no folder" in refused(tmp_path / "nowhere")
-    assert "is a store" in refused("memory://runs")
+    assert "There is no folder" in cli.refused("serve", tmp_path / "nowhere")
+    assert "is a store" in cli.refused("serve", "memory://runs")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         if "uvicorn" in sys.modules:
-            message = refused(tmp_path, "--port", taken.getsockname()[1])
-            assert "Choose another --port" in message
+            words = ("serve", tmp_path, "--port", taken.getsockname()[1])
+            assert "Choose another --port" in cli.refused(*words)
     for name in list(sys.modules):
         if name.startswith("privaudit.cli.serve."):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "uvicorn", None)  # as if it were not there
-    assert "pip install 'starlette<2,>=1' 'uvicorn<" in refused(tmp_path)
+    assert "pip install 'starlette<2,>=1' 'uvicorn<" in cli.refused("serve", tmp_path)
 
 
 def test_log_handlers_of_the_process_stay_open(tmp_path: Path) -> None:
-    pytest.importorskip("uvicorn", reason="the extra [serve] is missing")
     from privaudit.cli.serve.app import make_server
 
     closed: list[str] = []

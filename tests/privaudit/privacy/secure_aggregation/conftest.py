@@ -1,6 +1,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,11 +19,6 @@ from privaudit.privacy.secure_aggregation.primitives import (
     FixedPoint,
     KeyedSecrets,
     agree,
-    derive,
-    key_pair,
-    seal,
-    split,
-    unseal,
 )
 from privaudit.privacy.secure_aggregation.protocol import ProtocolOutcome, aggregate
 
@@ -56,16 +52,8 @@ def summed(
     ]
     codes = [code.encode(np.array(update, dtype=np.float64)) for update in updates]
     identities = identities_of(len(updates))
-    return aggregate(
-        codes,
-        identities,
-        entropies,
-        code,
-        label=label,
-        graph=graph,
-        lost=lost,
-        carry=carry,
-    )
+    others: dict[str, Any] = {"label": label, "graph": graph, "lost": lost}
+    return aggregate(codes, identities, entropies, code, carry=carry, **others)
 
 
 def decoded(
@@ -103,11 +91,8 @@ def flipped(name: str, *place: int) -> Change:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compute what depends on equal seeds alone once for many runs of the protocol."""
-    monkeypatch.setattr(protocol, "key_pair", cache(key_pair))
-    monkeypatch.setattr(protocol, "derive", cache(derive))
-    monkeypatch.setattr(protocol, "split", cache(split))
-    monkeypatch.setattr(protocol, "seal", cache(seal))
-    monkeypatch.setattr(protocol, "unseal", cache(unseal))
+    for name in ("key_pair", "derive", "split", "seal", "unseal"):
+        monkeypatch.setattr(protocol, name, cache(getattr(protocol, name)))
     shared: dict[tuple[int, bytes], bytes] = {}
     kept = []
 
@@ -119,7 +104,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         return shared[key]
 
     monkeypatch.setattr(protocol, "agree", agree_once)
-    monkeypatch.setattr(protocol, "key_pair", cache(key_pair))
     monkeypatch.setattr(protocol, "is_low_order", lambda public: False)
     monkeypatch.setattr(Identity, "sign", cache(Identity.sign))
     monkeypatch.setattr(Roster, "has_signed", cache(Roster.has_signed))

@@ -36,6 +36,15 @@ def drawn(plot: Plot, audits: Sequence[Audit]) -> Figure:
     return figure
 
 
+def legend_of(figure: Figure) -> list[str]:
+    legend = figure.axes[0].get_legend() or figure.legends[0]
+    return [text.get_text().replace("\n", " ") for text in legend.get_texts()]
+
+
+def rows_of(figure: Figure) -> list[str]:
+    return [label.get_text() for label in figure.axes[0].get_yticklabels()]
+
+
 @pytest.fixture
 def audits() -> list[Audit]:
     return [
@@ -95,7 +104,8 @@ def test_every_run_is_named_in_the_tradeoff(audits: list[Audit]) -> None:
 
 def test_the_rates_that_few_nonmembers_leave_open_are_shaded() -> None:
     audit = make_audit(candidates=120)
-    axes, curve = roc_plot(ReportData.of([audit])).axes[0], audit.headline.roc()
+    figure, curve = drawn(roc_plot, [audit]), audit.headline.roc()
+    axes = figure.axes[0]
     few, none, missed = (
         shade.get_extents().transformed(axes.transData.inverted())
         for shade in axes.patches
@@ -103,10 +113,7 @@ def test_the_rates_that_few_nonmembers_leave_open_are_shaded() -> None:
     assert few.x1 == pytest.approx(10 / curve.nonmembers, rel=0.01)
     assert none.x1 == pytest.approx(1 / curve.nonmembers, rel=0.01)
     assert missed.y1 == pytest.approx(1 / curve.members, rel=0.01)
-    legend = axes.get_legend()
-    assert legend is not None
-    said = [text.get_text().replace("\n", " ") for text in legend.get_texts()]
-    assert said[-2:] == [
+    assert legend_of(figure)[-2:] == [
         "unresolved: fewer than 10 false alarms expected",
         f"less than 1 of {curve.nonmembers} non-members, or than 1 of {curve.members} "
         "members",
@@ -121,24 +128,15 @@ def test_enough_nonmembers_leave_nothing_shaded() -> None:
 def test_a_curve_stands_for_each_run_or_each_attack_of_one(
     audits: list[Audit],
 ) -> None:
-    def names(figure: Figure) -> list[str]:
-        legend = figure.axes[0].get_legend()
-        assert legend is not None
-        return [text.get_text() for text in legend.get_texts()]
-
-    assert names(roc_plot(ReportData.of(audits)))[:2] == ["zero-shot", "promptfl"]
-    assert names(roc_plot(ReportData.of(audits[1:2])))[:3] == [
-        "shadow",
-        "loss-threshold",
-        "chance",
-    ]
+    assert legend_of(drawn(roc_plot, audits))[:2] == ["zero-shot", "promptfl"]
+    alone = legend_of(drawn(roc_plot, audits[1:2]))
+    assert alone[:3] == ["shadow", "loss-threshold", "chance"]
 
 
 def test_the_average_stands_below_all_clients(audits: list[Audit]) -> None:
-    axes = drawn(client_plot, audits).axes[0]
-    rows = [label.get_text() for label in axes.get_yticklabels()]
-    assert rows == ["client-0", "client-1", "client-2", "average"]
-    assert axes.yaxis_inverted()
+    figure = drawn(client_plot, audits)
+    assert rows_of(figure) == ["client-0", "client-1", "client-2", "average"]
+    assert figure.axes[0].yaxis_inverted()
 
 
 def test_of_many_clients_those_with_most_pairs_are_drawn(audits: list[Audit]) -> None:
@@ -146,8 +144,7 @@ def test_of_many_clients_those_with_most_pairs_are_drawn(audits: list[Audit]) ->
     every = {c: Estimate(0.1, 0.0, 0.2, pair, "made") for c, pair in pairs.items()}
     audit = audits[0]
     results = {"named": replace(audit.headline, by_client=every)}
-    axes = drawn(client_plot, [replace(audit, results=results)]).axes[0]
-    *rows, last = [label.get_text() for label in axes.get_yticklabels()]
+    *rows, last = rows_of(drawn(client_plot, [replace(audit, results=results)]))
     fewest = min(pairs[row] for row in rows)
     assert (len(rows), last) == (MOST_CLIENTS, "average")
     assert all(pair <= fewest for c, pair in pairs.items() if c not in rows)
@@ -179,28 +176,20 @@ def test_labels_of_crowded_points_do_not_overlap() -> None:
 def test_pairs_are_whole_xml_and_the_same_every_time() -> None:
     audits = [make_writer(), make_writer("fedrand", seed=3)]
     for plot in (closeness_plot, server_plot):
-        pictures = []
-        for _ in range(2):
-            figure = plot(ReportData.of(audits))
-            assert figure is not None
-            pictures.append(to_svg(figure, "name", "what"))
+        pictures = [to_svg(drawn(plot, audits), "name", "what") for _ in range(2)]
         assert pictures[0] == pictures[1]
         ElementTree.fromstring(pictures[0])
 
 
 def test_runs_in_which_nothing_was_estimated_are_left_out() -> None:
     estimated, read_off = make_writer("fedrand"), make_writer(closeness=False)
-    figure = closeness_plot(ReportData.of([read_off, estimated]))
-    assert figure is not None
-    names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    assert names == ["fedrand"]
+    assert rows_of(drawn(closeness_plot, [read_off, estimated])) == ["fedrand"]
     assert closeness_plot(ReportData.of([read_off])) is None
     assert server_plot(ReportData.of([replace(estimated, parts={})])) is None
 
 
 def test_own_and_other_clients_have_a_mark_each() -> None:
-    figure = closeness_plot(ReportData.of([make_writer("fedrand")]))
-    assert figure is not None
+    figure = drawn(closeness_plot, [make_writer("fedrand")])
     for axes in figure.axes:
         low, high = axes.get_xlim()
         dots = [line for line in axes.lines if line.get_marker() in ("o", "s")]
@@ -213,9 +202,7 @@ def test_own_and_other_clients_have_a_mark_each() -> None:
 def test_one_writing_runs_pictures_hold_clients_and_server_not_all_attacks() -> None:
     audit = make_writer()
     for plot in (roc_plot, client_plot):
-        figure = drawn(plot, [audit])
-        legend = figure.axes[0].get_legend() or figure.legends[0]
-        assert [text.get_text() for text in legend.get_texts()][:2] == [
+        assert legend_of(drawn(plot, [audit]))[:2] == [
             "max-renyi, clients' models",
             "max-renyi, server's own model",
         ]
@@ -234,10 +221,9 @@ SEVEN = ("loss-threshold", "shadow", "lira", "rmia", "confidence", "entropy", "o
 @pytest.mark.parametrize("runs", [1, 3])
 def test_each_attack_has_a_row_with_its_n_and_each_run_a_dot(runs: int) -> None:
     audits = [make_audit(attacks=SEVEN, shift=0.1 * k) for k in range(runs)]
-    figure = attacks_plot(ReportData.of(audits))
-    assert figure is not None
+    figure = drawn(attacks_plot, audits)
     (axes,) = figure.axes
-    rows = [label.get_text() for label in axes.get_yticklabels()]
+    rows = rows_of(figure)
     members, others = audits[0].auroc.n
     assert rows[:2] == [
         f"{name}\n3 clients, n = {members} + {others}" for name in SEVEN[:2]
@@ -248,10 +234,8 @@ def test_each_attack_has_a_row_with_its_n_and_each_run_a_dot(runs: int) -> None:
 
 
 def test_counts_that_differ_between_runs_are_left_to_the_table() -> None:
-    figure = attacks_plot(ReportData.of([make_audit(), make_audit(candidates=60)]))
-    assert figure is not None
-    rows = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    assert rows[0] == "shadow\nn differs: see the table"
+    figure = drawn(attacks_plot, [make_audit(), make_audit(candidates=60)])
+    assert rows_of(figure)[0] == "shadow\nn differs: see the table"
 
 
 def test_one_attack_alone_needs_no_picture() -> None:
@@ -259,9 +243,7 @@ def test_one_attack_alone_needs_no_picture() -> None:
 
 
 def test_a_grid_of_attacks_is_left_to_its_table() -> None:
-    figure = attacks_plot(ReportData.of([make_writer()]))
-    assert figure is not None
-    assert len(figure.axes[0].get_yticklabels()) == 2
+    assert len(rows_of(drawn(attacks_plot, [make_writer()]))) == 2
 
 
 def test_an_attack_on_fewer_clients_is_noticed() -> None:
@@ -281,10 +263,7 @@ def test_the_picture_is_read_aloud_with_numbers() -> None:
 
 def test_of_many_attacks_four_have_curves_and_the_page_says_so() -> None:
     audit = make_audit(attacks=SEVEN)
-    legend = roc_plot(ReportData.of([audit])).axes[0].get_legend()
-    assert legend is not None
-    named = [text.get_text() for text in legend.get_texts()]
-    assert named[:5] == [*SEVEN[:4], "chance"]
+    assert legend_of(drawn(roc_plot, [audit]))[:5] == [*SEVEN[:4], "chance"]
     said = ReportData.of([audit]).undrawn
     assert said.startswith("The figures show the first 4 of 7 attacks")
     for audits in ([make_audit()], [audit, make_audit("coop")]):

@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
-from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from privaudit.auditing.parts.leakage_by_round import LEAKAGE_BY_ROUND
@@ -21,6 +20,7 @@ from privaudit.report.tables.parts import (
 from privaudit.report.wording import TableCell
 from privaudit.statistics.comparisons import p_above_chance
 from tests.privaudit.made_audits import make_audit, make_claimed, make_watched
+from tests.privaudit.report.figures.test_figures import drawn
 
 
 def test_the_first_round_above_chance_is_named_and_the_largest_is_no_estimate() -> None:
@@ -70,18 +70,13 @@ def test_audits_that_did_not_ask_say_nothing() -> None:
 @pytest.mark.parametrize("count", [1, 2])
 def test_each_run_has_a_panel_with_lines_and_bands(count: int) -> None:
     audits = [make_watched(), make_watched("coop", by_round=(0.6, 0.7))][:count]
-    figure = rounds_plot(ReportData.of(audits))
-    assert figure is not None
+    figure = drawn(rounds_plot, audits)
     assert len(figure.axes) == count
-    lines = [line for line in figure.axes[0].lines if len(xs(line)) == 5]
+    lines = [line for line in figure.axes[0].lines if np.size(line.get_xdata()) == 5]
     assert [to_hex(line.get_color()) for line in lines] == [colour(0).lower()]
     (band,) = figure.axes[0].collections
     heights = np.asarray(band.get_paths()[0].vertices)[:, 1]
     assert (heights.min(), heights.max()) == pytest.approx((0.45, 0.67))
-
-
-def xs(line: Line2D) -> list[float]:
-    return list(np.asarray(line.get_xdata()))
 
 
 def test_the_picture_is_read_aloud_with_numbers() -> None:
@@ -106,12 +101,8 @@ def test_the_verdict_comes_first_and_then_what_the_canaries_were() -> None:
 def test_only_the_bound_of_the_verdict_is_named_beforehand() -> None:
     data = ReportData.of([make_claimed(), make_audit(), make_audit("coop")])
     first, second = bound_rows(data)
-    assert [
-        cell.note for _, cell, *_ in (first, second) if isinstance(cell, TableCell)
-    ] == [
-        "named beforehand",
-        "",
-    ]
+    cells = [cell for _, cell, *_ in (first, second) if isinstance(cell, TableCell)]
+    assert [cell.note for cell in cells] == ["named beforehand", ""]
     assert first[2:5] == ("0.77", "3.50", "95 %")
     assert [">1e-5<" in str(first[5]), ">101 + 99<" in str(first[6])] == [True, True]
     assert first[7] == "any"
@@ -126,10 +117,7 @@ def test_audits_without_canaries_say_nothing() -> None:
 
 
 def test_shown_claimed_certified_and_ceiling_are_drawn_where_they_are() -> None:
-    figure = epsilon_plot(
-        ReportData.of([make_claimed(0.77), make_claimed(0.3, claimed=0.1)])
-    )
-    assert figure is not None
+    figure = drawn(epsilon_plot, [make_claimed(0.77), make_claimed(0.3, claimed=0.1)])
     (axes,) = figure.axes
     bars = [bar for bar in axes.patches if isinstance(bar, Rectangle)]
     assert [bar.get_width() for bar in bars] == [3.5, 0.77, 3.5, 0.3]
@@ -137,8 +125,8 @@ def test_shown_claimed_certified_and_ceiling_are_drawn_where_they_are() -> None:
         line for line in axes.lines if not line.get_gid()
     ]  # of others it is a text
     lines = [(line.get_label(), np.asarray(line.get_xdata())) for line in marks]
-    drawn = sorted((name, x[0]) for name, x in lines if len(x) == 1)
-    assert drawn == [
+    places = sorted((name, x[0]) for name, x in lines if len(x) == 1)
+    assert places == [
         ("certified: at most", 1.1),
         ("certified: at most", 9.0),
         ("claimed", 0.1),
@@ -149,8 +137,7 @@ def test_shown_claimed_certified_and_ceiling_are_drawn_where_they_are() -> None:
 
 @pytest.mark.parametrize("claimed", [None, 0.1, 500.0])
 def test_the_axis_reaches_every_promise(claimed: float | None) -> None:
-    figure = epsilon_plot(ReportData.of([make_claimed(claimed=claimed)]))
-    assert figure is not None
+    figure = drawn(epsilon_plot, [make_claimed(claimed=claimed)])
     assert figure.axes[0].get_xlim()[1] > max(3.5, claimed or 0)
 
 

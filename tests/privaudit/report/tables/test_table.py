@@ -1,11 +1,9 @@
-import io
 from pathlib import Path
 from types import SimpleNamespace
 from typing import get_args
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from privaudit.auditing.audit import Audit
 from privaudit.report import columns as columns_module
@@ -13,9 +11,9 @@ from privaudit.report.columns import Column, ColumnCell, Place, columns
 from privaudit.report.index import IndexEntry, write_index
 from privaudit.report.page import render_report
 from privaudit.report.report_data import ReportData
-from privaudit.report.tables.table import print_table
 from privaudit.report.wording import TableCell, attacked
 from tests.privaudit.made_audits import make_audit, make_writer
+from tests.privaudit.report.test_page import printed
 
 
 @pytest.fixture
@@ -25,12 +23,6 @@ def audits() -> list[Audit]:
         make_audit("dp-fpl", mode="sound", epsilon=8.0, epsilons=(8.0, 9.31)),
         make_audit("dp-fpl", mode="published-paper", epsilon=0.1, noise=1.0),
     ]
-
-
-def printed(audits: list[Audit], width: int) -> str:
-    buffer = io.StringIO()
-    print_table(audits, Console(file=buffer, width=width))
-    return buffer.getvalue()
 
 
 def rows_of(audits: list[Audit]) -> list[dict[str, TableCell]]:
@@ -49,7 +41,7 @@ def test_a_row_holds_the_estimates_of_its_audit(audits: list[Audit]) -> None:
     assert row["AUROC"].counts == " + ".join(map(str, audit.auroc.n))
     assert str(row["Accuracy, own classes"]) == "0.800 [0.770, 0.830]"
     assert (str(row["ε claimed"]), str(row["ε certified"])) == ("none", "none")
-    assert "Leaks" in printed(audits[:1], 120)
+    assert "Leaks" in printed(*audits[:1], width=120)
 
 
 def test_a_new_column_stands_wherever_it_has_a_head(
@@ -68,14 +60,16 @@ def test_a_new_column_stands_wherever_it_has_a_head(
     assert index.count("unheard of</td>") == 3
     assert render_report(audits).count("unheard of</td>") == 2 * 3
     for several in (audits, audits[:1]):
-        assert printed(several, 200).count("unheard of") == len(several)
+        assert printed(*several, width=200).count("unheard of") == len(several)
 
 
 def test_table_and_page_say_where_n_counts_groups(audits: list[Audit]) -> None:
-    assert "groups of records" not in printed(audits[:1], 120) + attacked(audits[0])
+    assert "groups of records" not in printed(*audits[:1], width=120) + attacked(
+        audits[0]
+    )
     audits[0].run.__dict__["truth"] = SimpleNamespace(group=np.arange(9), tossed=True)
     said = "groups of records that share a coin"
-    assert f"n counts {said}." in printed(audits[:1], 120)
+    assert f"n counts {said}." in printed(*audits[:1], width=120)
     assert f"non-members ({said}) of 3 of 5" in attacked(audits[0])
 
 
@@ -98,7 +92,7 @@ def test_every_number_is_printed_whole_at_any_width(
     audits: list[Audit], width: int
 ) -> None:
     for audit, row in zip(audits, rows_of(audits), strict=True):
-        text = printed([audit], width)
+        text = printed(audit, width=width)
         assert max(map(len, text.splitlines())) <= width
         assert all(str(cell) in text for cell in row.values())
         assert text.count("unresolved") >= 2
@@ -108,7 +102,7 @@ def test_every_number_is_printed_whole_at_any_width(
 def test_several_runs_are_compared_in_a_line_each(
     audits: list[Audit], width: int
 ) -> None:
-    text = printed(audits, width)
+    text = printed(*audits, width=width)
     assert max(map(len, text.splitlines())) <= width
     lines = text.splitlines()
     for one, row in zip(ReportData.of(audits).runs, rows_of(audits), strict=True):
@@ -120,17 +114,17 @@ def test_several_runs_are_compared_in_a_line_each(
 
 
 def test_attacks_have_a_column_where_runs_differ_in_them(audits: list[Audit]) -> None:
-    assert "Attack " not in printed(audits, 120).partition("Scenario")[0]
+    assert "Attack " not in printed(*audits, width=120).partition("Scenario")[0]
     other = make_audit("coop", attacks=("loss-threshold", "shadow"))
-    text = printed([*audits, other], 120).partition("Scenario")[0]
+    text = printed(*audits, other, width=120).partition("Scenario")[0]
     assert "Attack " in text
     assert text.count("shadow ") >= len(audits)
 
 
 def test_n_has_a_column_where_runs_differ_in_it(audits: list[Audit]) -> None:
     said = "n = " + rows_of(audits)[0]["AUROC"].counts
-    assert f"({said})." in " ".join(printed(audits, 120).split())
-    text = printed([*audits, make_audit("coop", candidates=60)], 120)
+    assert f"({said})." in " ".join(printed(*audits, width=120).split())
+    text = printed(*audits, make_audit("coop", candidates=60), width=120)
     assert "n members" in text
     assert all(row["AUROC"].counts in text for row in rows_of(audits))
 
@@ -138,24 +132,24 @@ def test_n_has_a_column_where_runs_differ_in_it(audits: list[Audit]) -> None:
 def test_a_wide_terminal_shows_one_table_and_a_narrow_one_two(
     audits: list[Audit],
 ) -> None:
-    assert printed(audits, 120).count("\n Run ") == 1
-    assert printed(audits, 100).count("\n Run ") == 2
+    assert printed(*audits, width=120).count("\n Run ") == 1
+    assert printed(*audits, width=100).count("\n Run ") == 2
 
 
 def test_names_are_printed_as_they_are() -> None:
-    assert "[red]x" in printed([make_audit("[red]x")], 120)
+    assert "[red]x" in printed(make_audit("[red]x"), width=120)
 
 
 def test_the_legend_says_of_what_a_certified_epsilon_is(audits: list[Audit]) -> None:
-    text = " ".join(printed(audits, 120).split())
+    text = " ".join(printed(*audits, width=120).split())
     assert "for one record (neighbours: add/remove-one) at δ = 1e-5." in text
 
 
 def test_models_that_write_are_not_said_to_be_accurate() -> None:
     audits = [make_writer(), make_writer("fedrand", seed=4)]
     for width in (80, 120):
-        text = printed(audits, width)
+        text = printed(*audits, width=width)
         assert "ROUGE-L" in text
-        assert "over untrained" in printed(audits[:1], width)
+        assert "over untrained" in printed(*audits[:1], width=width)
         assert "ccuracy" not in text
         assert " ".join(text.split()).count("On the server's own model") == 2

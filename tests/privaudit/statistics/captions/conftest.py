@@ -3,15 +3,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import settings
 
 from privaudit.statistics.captions.scores import Corpus
 from tests.golden import golden as read_golden
 from tests.places import SHARED
-
-# Wall-clock limits per example fail on a busy machine.
-settings.register_profile("captions", deadline=None, max_examples=40)
-settings.load_profile("captions")
 
 TEXTS = SHARED / "data/caption_metric_golden"
 
@@ -33,10 +28,15 @@ def case(
     """A corpus whose captions are words already, and what its metrics should be."""
     found = read_golden("captions", f"c{request.param}_")
     candidates = words(*map(str, found["cands"]))
-    references: list[list[tuple[str, ...]]] = [[] for _ in candidates]
+    return Corpus(candidates, tuple(words(*one) for one in references_of(found))), found
+
+
+def references_of(found: dict[str, np.ndarray]) -> list[list[str]]:
+    """Return each image's references, as they are written."""
+    references: list[list[str]] = [[] for _ in found["cands"]]
     for text, image in zip(found["refs"], found["ref_image"], strict=True):
-        references[image].append(tuple(str(text).split()))
-    return Corpus(candidates, tuple(map(tuple, references))), found
+        references[image].append(str(text))
+    return references
 
 
 def read_text(name: str) -> Any:

@@ -1,5 +1,7 @@
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +24,12 @@ from privaudit.statistics.captions.scores import (
     rouge_l,
     tokenise,
 )
-from tests.privaudit.statistics.captions.conftest import read_text, words
+from tests.golden import golden as read_golden
+from tests.privaudit.statistics.captions.conftest import (
+    read_text,
+    references_of,
+    words,
+)
 
 CORENLP = [  # what CoreNLP 3.4.1 gives, less coco-caption's list of punctuation
     ("A black dog , a white dog .", "a black dog a white dog"),
@@ -88,29 +95,27 @@ def paired(pairs: Pairs) -> Corpus:
     return Corpus(tuple(c for c, _ in pairs), tuple(r for _, r in pairs))
 
 
+def assert_equal(found: Any, expected: Any) -> None:
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
+
+
 def test_bleu_equals_the_published_code(case: Case) -> None:
     corpus, expected = case
     counts = bleu_counts(corpus)
-    np.testing.assert_allclose(
-        bleu(counts.summed()), expected["bleu"], rtol=0, atol=1e-9
-    )
-    np.testing.assert_allclose(
-        bleu(counts).T, expected["bleu_per_image"], rtol=0, atol=1e-9
-    )
+    assert_equal(bleu(counts.summed()), expected["bleu"])
+    assert_equal(bleu(counts).T, expected["bleu_per_image"])
 
 
-def test_rouge_l_equals_the_published_code(case: Case) -> None:
+@pytest.mark.parametrize(
+    ("name", "metric"), [("rouge_l", rouge_l), ("cider_d", cider_d)]
+)
+def test_rouge_l_and_cider_d_equal_the_published_code(
+    name: str, metric: Callable[[Corpus], np.ndarray], case: Case
+) -> None:
     corpus, expected = case
-    found = rouge_l(corpus)
-    np.testing.assert_allclose(found, expected["rouge_l_per_image"], rtol=0, atol=1e-9)
-    assert found.mean() == pytest.approx(float(expected["rouge_l"]), abs=1e-9)
-
-
-def test_cider_d_equals_the_published_code(case: Case) -> None:
-    corpus, expected = case
-    found = cider_d(corpus)
-    np.testing.assert_allclose(found, expected["cider_d_per_image"], rtol=0, atol=1e-9)
-    assert found.mean() == pytest.approx(float(expected["cider_d"]), abs=1e-9)
+    found = metric(corpus)
+    assert_equal(found, expected[f"{name}_per_image"])
+    assert_equal(found.mean(), expected[name])
 
 
 def test_bleu_of_the_published_counts_is_the_published_bleu(
@@ -123,9 +128,7 @@ def test_bleu_of_the_published_counts_is_the_published_bleu(
         )
     )
     found = bleu(counts)
-    np.testing.assert_allclose(
-        found, golden["published_bleu_from_counts"], rtol=0, atol=1e-9
-    )
+    assert_equal(found, golden["published_bleu_from_counts"])
     assert found.round(3).tolist() == golden["published_bleu_3dec"].tolist()
 
 
@@ -268,11 +271,9 @@ def test_clipscores_examples_have_their_published_scores(
 
 
 @pytest.fixture
-def scores(golden: dict[str, np.ndarray]) -> CaptionScores:
-    references: list[list[str]] = [[] for _ in golden["c0_cands"]]
-    for text, image in zip(golden["c0_refs"], golden["c0_ref_image"], strict=True):
-        references[image].append(str(text))
-    return caption_scores([str(text) for text in golden["c0_cands"]], references)
+def scores() -> CaptionScores:
+    known = read_golden("captions", "c0_")
+    return caption_scores(list(map(str, known["cands"])), references_of(known))
 
 
 def test_estimates_hold_the_corpus_values_and_say_how_they_were_found(

@@ -20,6 +20,7 @@ from privaudit.statistics.epsilon.many_runs import (
 )
 from privaudit_tools.selftest.calibration import GaussianCanaries
 from tests.golden import golden
+from tests.privaudit.statistics.epsilon.test_one_run import golden_scores
 
 
 def test_the_highest_rate_leaves_the_tail_to_fewer_errors() -> None:
@@ -188,26 +189,24 @@ def test_bounds_of_other_seeds_agree_better_than_those_of_one_split() -> None:
     assert np.std(many) < np.std(one) / 2
 
 
-def golden_runs(case: int) -> IndependentRuns:
-    known = golden("audit_bounds", f"c{case}_")
-    inside, outside = known["in_scores"], known["out_scores"]
-    coins = np.arange(len(inside) + len(outside)) < len(inside)
-    return IndependentRuns(np.concatenate([inside, outside]), coins)
-
-
-@pytest.mark.parametrize("case", range(8))
-def test_one_threshold_equals_the_golden_bound(case: int) -> None:
+def assert_golden(case: int, grid: tuple[float, ...], expected: np.ndarray) -> None:
     known = golden("audit_bounds") | golden("audit_bounds", f"c{case}_")
-    runs, at = golden_runs(case), float(known["explicit_threshold"])
+    runs = IndependentRuns(*golden_scores(known))
     ours = [
         [
-            FixedGrid(thresholds=(at,), confidence=1 - a, delta=d)(runs).value
+            FixedGrid(thresholds=grid, confidence=1 - a, delta=d)(runs).value
             for d in known["delta_cp"].tolist()
         ]
         for a in known["significance"].tolist()
     ]
-    expected = known["cp_explicit_twosided"]
     assert np.array(ours) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("case", range(8))
+def test_one_threshold_equals_the_golden_bound(case: int) -> None:
+    known = golden("audit_bounds", f"c{case}_")
+    grid = (float(known["explicit_threshold"]),)
+    assert_golden(case, grid, known["cp_explicit_twosided"])
 
 
 @pytest.mark.parametrize("case", range(8))
@@ -219,18 +218,9 @@ def test_the_same_thresholds_given_beforehand_equal_the_golden_correction(
     The numbers agree, the procedures do not: those thresholds are no grid fixed in
     advance, so we have no function that would take them.
     """
-    known = golden("audit_bounds") | golden("audit_bounds", f"c{case}_")
-    runs = golden_runs(case)
+    known = golden("audit_bounds", f"c{case}_")
     grid = tuple(known["hull_thresholds"].tolist())
-    ours = [
-        [
-            FixedGrid(thresholds=grid, confidence=1 - a, delta=d)(runs).value
-            for d in known["delta_cp"].tolist()
-        ]
-        for a in known["significance"].tolist()
-    ]
-    expected = known["cp_bonferroni_twosided"]
-    assert np.array(ours) == pytest.approx(expected, abs=1e-6)
+    assert_golden(case, grid, known["cp_bonferroni_twosided"])
 
 
 @given(seed=st.integers(0, 10**6), shift=st.floats(0, 5), delta=st.floats(0, 0.1))

@@ -28,6 +28,12 @@ def epsilon_of(
     return kind(guesses_in=r, guesses_out=0, delta=delta).epsilon_of(counts, m)
 
 
+def golden_scores(known: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return a case's scores, those with the canary first, and its coins."""
+    scores = np.concatenate([known["in_scores"], known["out_scores"]])
+    return scores, np.arange(len(scores)) < len(known["in_scores"])
+
+
 def plain_p_value(v: int, r: int, m: int, epsilon: float, delta: float) -> float:
     """Return theorem 5.2's bound term by term."""
     q = 1 / (1 + math.exp(-epsilon))
@@ -78,12 +84,8 @@ def test_counts_give_the_golden_epsilon(delta: float, name: str) -> None:
 def test_the_highest_scores_give_the_golden_bound_at_their_threshold(case: int) -> None:
     """There a threshold says how many to guess at; here that number is given."""
     known = golden("audit_bounds") | golden("audit_bounds", f"c{case}_")
-    inside, outside = known["in_scores"], known["out_scores"]
     above = int(known["explicit_counts_tp_fp"].sum())
-    canaries = OneRunCanaries(
-        np.concatenate([inside, outside]),
-        np.arange(len(inside) + len(outside)) < len(inside),
-    )
+    canaries = OneRunCanaries(*golden_scores(known))
     expected = known["one_run_explicit"]
     for row, a in enumerate(known["significance"].tolist()):
         for column, d in enumerate(known["delta_one_run"].tolist()):
