@@ -1,7 +1,7 @@
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -58,6 +58,14 @@ def with_noise(records: Records, seed: int) -> Records:
     generator = torch.Generator().manual_seed(1000 + seed)
     labels = torch.randint(0, CLASSES, records.labels.shape, generator=generator)
     return Records(records.features, labels)
+
+
+def noisy_candidates(clients: Iterable[str], count: int, seed: int) -> Shards:
+    """Draw so many records of each client, whose labels only memory can know."""
+    return {
+        client: with_noise(toy_records(count, seed + number), number)
+        for number, client in enumerate(clients)
+    }
 
 
 @pytest.fixture
