@@ -149,6 +149,13 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return call
 
 
+def refused(cli: Cli, *words: object) -> str:
+    """Return what a command says that exits with code 2."""
+    code, _, error = cli(*words)
+    assert code == 2
+    return error
+
+
 @pytest.fixture
 def few_scenes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Draw few scenes, and forget them afterwards: data sets are kept by name."""
