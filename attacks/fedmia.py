@@ -106,8 +106,7 @@ def _confidence(
     adversary: Adversary, models: dict[ClientId, Tensors], records: Records
 ) -> Signals:
     said = ask_signals(adversary, list(models.values()), records).confidence
-    confidence: Signals = torch.nan_to_num(said.double()).numpy()
-    return confidence
+    return np.asarray(torch.nan_to_num(said.double()))
 
 
 def _averaged(client: ClientId, by_round: dict[int, np.ndarray]) -> Scores:

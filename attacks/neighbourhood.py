@@ -12,7 +12,12 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
-from privaudit.auditing.signals import PUBLIC_MEDIAN, ask_signals, public_threshold
+from privaudit.auditing.signals import (
+    PUBLIC_MEDIAN,
+    ask_signals,
+    public_threshold,
+    reference_records,
+)
 from privaudit.core.tensors import Tensors
 from privaudit.datasets.records import ANSWER, TokenSequences
 from privaudit.federation.trainer import Records, Task
@@ -51,7 +56,8 @@ class Neighbourhood:
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
         """Score each target's candidates, in nats for each token."""
-        task, reference = adversary.task, self._reference(adversary)
+        task = adversary.task
+        reference = reference_records(adversary, "neighbourhood", self.reference)
         public = with_neighbours(task, reference, self.neighbours)
         scored = []
         for target in targets:
@@ -62,11 +68,6 @@ class Neighbourhood:
             labels = reference.labels, target.candidates.labels
             scored.append(Scores(scores, scores > public_threshold(others, *labels)))
         return scored
-
-    def _reference(self, adversary: Adversary) -> Records:
-        public = adversary.task.public
-        order = adversary.seeds.stream("neighbourhood").permutation(len(public))
-        return public.pick(torch.from_numpy(np.sort(order[: self.reference])))
 
 
 def _excess(

@@ -83,8 +83,7 @@ class QuantileRegression:
 
 
 def _confidence(signals: SignalTable) -> Float[np.ndarray, " records"]:
-    confidence: Float[np.ndarray, " records"] = signals.confidence[0].double().numpy()
-    return confidence
+    return np.asarray(signals.confidence[0].double())
 
 
 def _inputs(
@@ -141,16 +140,10 @@ class _Expected:
         values: Float[np.ndarray, " records"],
     ) -> Float[np.ndarray, " records"]:
         deviation = _deviation(self.spread.predict(inputs), self.low, self.high)
-        standard: Float[np.ndarray, " records"] = (
-            values - self.mean.predict(inputs)
-        ) / deviation
-        return standard
+        return np.asarray((values - self.mean.predict(inputs)) / deviation)
 
 
 def _deviation(
     logs: Float[np.ndarray, " records"], low: float, high: float
 ) -> Float[np.ndarray, " records"]:
-    deviation: Float[np.ndarray, " records"] = np.exp(
-        (np.clip(logs, low, high) - LOG_CHI_SQUARE) / 2
-    )
-    return deviation
+    return np.asarray(np.exp((np.clip(logs, low, high) - LOG_CHI_SQUARE) / 2))

@@ -6,14 +6,13 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
-from privaudit.auditing.signals import CLASS_MEDIANS, class_medians
+from privaudit.auditing.signals import CLASS_MEDIANS, class_medians, reference_records
 from privaudit.core.tensors import Stacked, Tensors, equal, stack
 from privaudit.federation.trainer import (
     Cohort,
@@ -62,19 +61,13 @@ class UpdateAlignment:
         """
 
         def score() -> list[Scores]:
-            watched = _Watched(adversary, self._reference(adversary))
+            public = reference_records(adversary, "alignment", self.reference)
+            watched = _Watched(adversary, public)
             return [self._score(watched, target) for target in targets]
 
         return adversary.once(
             ("alignment", self), score, *(target.candidates for target in targets)
         )
-
-    def _reference(self, adversary: Adversary) -> Records:
-        """Draw the public records: the same ones for all clients and rounds."""
-        public = adversary.task.public
-        stream = adversary.seeds.stream("alignment")
-        order = stream.permutation(len(public))[: self.reference]
-        return public.pick(torch.from_numpy(np.sort(order)))
 
     def _score(self, watched: "_Watched", target: Target) -> Scores:
         labels = target.candidates.labels.numpy()
@@ -133,14 +126,8 @@ class _Watched:
 def _cosines(upload: Stacked, alone: Stacked) -> Float[np.ndarray, " records"]:
     """Return the cosine of all tensors that were sent, as one vector."""
     names = sorted(upload.keys() & alone.keys())
-    one, many = (
-        torch.cat([_rows(part[name]) for name in names], dim=1)
+    one, many = (  # each member of a stack as a row; a number is one of length 1
+        torch.cat([part[n].unsqueeze(1).flatten(1).double() for n in names], dim=1)
         for part in (upload, alone)
     )
-    similarity: Shaped[Tensor, " records"] = cosine_similarity(one, many, dim=1)
-    return similarity.numpy()
-
-
-def _rows(stacked: Shaped[Tensor, "k ..."]) -> Float[Tensor, "k numbers"]:
-    """Return each member of a stack as a row; a single number is one of length 1."""
-    return stacked.unsqueeze(1).flatten(1).double()
+    return np.asarray(cosine_similarity(one, many, dim=1))

@@ -1,7 +1,7 @@
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -80,6 +80,14 @@ def with_noise(records: Records, seed: int) -> Records:
     generator = torch.Generator().manual_seed(1000 + seed)
     labels = torch.randint(0, CLASSES, records.labels.shape, generator=generator)
     return Records(records.features, labels)
+
+
+def noisy_candidates(clients: Iterable[str], count: int, seed: int) -> Shards:
+    """Draw so many records of each client, whose labels only memory can know."""
+    return {
+        client: with_noise(toy_records(count, seed + number), number)
+        for number, client in enumerate(clients)
+    }
 
 
 @pytest.fixture
@@ -161,6 +169,13 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         return (code if isinstance(code, int) else 0), printed.out, printed.err
 
     return Cli(call)
+
+
+def refused(cli: Cli, *words: object) -> str:
+    """Return what a command says that exits with code 2."""
+    code, _, error = cli(*words)
+    assert code == 2
+    return error
 
 
 @pytest.fixture

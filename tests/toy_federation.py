@@ -1,14 +1,15 @@
 """Toy federations trained in memory, for tests of what they leave behind."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from privaudit.auditing.attack import Adversary, Target
+from privaudit.auditing.attack import Adversary, Scores, Target
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
 from privaudit.federation.rounds import Federation, RoundRecord, give_away, run_round
@@ -16,6 +17,8 @@ from privaudit.federation.threat_models import find_threat
 from privaudit.federation.trainer import TRAINERS, Reconstruction, Records, Round, Task
 from privaudit.federation.transcript import SERVER, Message
 from privaudit.privacy.certificate import CertifiedView, certify
+from privaudit.statistics.estimate import Estimate
+from privaudit.statistics.roc import pooled_auroc
 
 Shards = dict[str, Records]
 Play = Callable[..., "Played"]
@@ -145,6 +148,15 @@ def joined(one: Records, other: Records) -> Records:
     return Records(
         torch.cat([one.features, other.features]), torch.cat([one.labels, other.labels])
     )
+
+
+def auroc_of(
+    scores: Sequence[Scores], truth: Sequence[np.ndarray], confidence: float = 0.95
+) -> Estimate:
+    """Return an attack's AUROC over all clients, given who is a member of each."""
+    pairs = zip(scores, truth, strict=True)
+    groups = [(one.scores[member], one.scores[~member]) for one, member in pairs]
+    return pooled_auroc(groups, confidence=confidence)
 
 
 def context_loss(

@@ -107,11 +107,8 @@ class AuditPlan(BaseModel):
     ) -> tuple[str, ...]:
         """Return by what an audit is not as planned; nothing where it is.
 
-        Args:
-            scenario: Its name.
-            asked: Its arguments by name.
-            own: Which of them were objects, such as "a scenario": a plan holds names,
-                and what goes by a planned name need not be what was planned.
+        Own arguments were objects, such as "a scenario": a plan holds names, and what
+        goes by a planned name need not be what was planned.
         """
         planned = {one.scenario: one.asked for one in self.audits}
         theirs = tuple(f"{what} of one's own" for what in own)

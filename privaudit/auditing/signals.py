@@ -449,6 +449,13 @@ CLASS_MEDIANS = "median of public records of each class"
 FARTHEST = 1e30  # a text or token that cannot come, as a finite score
 
 
+def reference_records(adversary: Adversary, stream: str, most: int) -> Records:
+    """Draw public records: the same ones for all clients and rounds."""
+    public = adversary.task.public
+    order = adversary.seeds.stream(stream).permutation(len(public))
+    return public.pick(torch.from_numpy(np.sort(order[:most])))
+
+
 def score_beside_public(
     adversary: Adversary,
     targets: Sequence[Target],

@@ -374,10 +374,9 @@ def score_columns(audit: Audit) -> dict[str, Column]:
 
 
 def _columns(leak: AttackResult) -> dict[str, Column]:
-    names = ("records", "labels", "scores", "guesses", "is_member")
     columns = {
         name: np.concatenate([getattr(client, name) for client in leak.clients])
-        for name in names
+        for name in _COLUMNS[1:]
     }
     clients = [np.repeat(client.client, len(client.records)) for client in leak.clients]
     tables = [c.left_out.T for c in leak.clients if c.left_out is not None]

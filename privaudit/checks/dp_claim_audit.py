@@ -59,12 +59,6 @@ CLIENTS_AT_ONCE = 256
 TARGET, BYSTANDER = "client-0", "client-1"
 
 
-def small_task(task: Task, most: int, rounds: int) -> Task:
-    """Return the task with two small clients, all of whose records are trained on."""
-    candidates = {TARGET: most, BYSTANDER: most}
-    return replace(task, candidates=candidates, member_share=1.0, rounds=rounds)
-
-
 @dataclass(frozen=True)
 class Bench:
     """What all runs share.
@@ -478,7 +472,10 @@ def audit_claim(
     config = make_config(trainer, settings, clients=2, seed=seed, **fields)
     method = config.build_trainer()
     known = (population or populate(config)).task
-    task = small_task(known, records + 1 + (canary == "opposed"), config.rounds)
+    # Two small clients, all of whose records are trained on.
+    most = records + 1 + (canary == "opposed")
+    candidates = {TARGET: most, BYSTANDER: most}
+    task = replace(known, candidates=candidates, member_share=1.0, rounds=config.rounds)
     claim = claim_of(method, task)
     method = _accepting(trainer, method, claim, runs, records)
     seeds = Seeds(seed).child("claim audit")

@@ -7,7 +7,7 @@ of another. Where nothing can leak the contracts test every attack.
 
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -16,11 +16,12 @@ from torch.nn.functional import normalize
 
 from privaudit.attacks import MODULES
 from privaudit.auditing.attack import ATTACKS
+from privaudit.core.errors import ViewError
+from privaudit.federation.threat_models import find_threat
 from privaudit.federation.trainer import Records, Task
 from privaudit.models.interfaces import Classifier
-from privaudit.statistics.roc import pooled_auroc
 from privaudit.trainers.promptfl import PromptFL
-from tests.toy_federation import CLIENTS, play_toy
+from tests.toy_federation import CLIENTS, Play, auroc_of, play_toy
 
 LOOK_UP = """
 import sys
@@ -91,7 +92,23 @@ def test_members_are_certain_where_each_record_is_memorised(name: str) -> None:
     kind = ATTACKS.find(name)
     attack = kind(shadows=16) if kind.trains_shadows else kind()  # type: ignore[attr-defined]
     truth = member.numpy()
-    scores = [one.scores for one in attack(*played.watched("server", asked))]
-    found = pooled_auroc([(one[truth], one[~truth]) for one in scores])
+    scores = attack(*played.watched("server", asked))
+    found = auroc_of(scores, [truth] * len(scores))
     assert found.value > 0.95
     assert found.low > 0.8
+
+
+@pytest.mark.parametrize(
+    ("name", "threat"),
+    [
+        ("fedmia", "server-aggregate"),
+        ("shared-statistics", "peer:client-0"),
+        ("update-alignment", "released"),
+        ("upload-inversion", "released"),
+    ],
+)
+def test_who_sees_no_uploads_is_refused(name: str, threat: str, play: Play) -> None:
+    adversary, targets = play(PromptFL()).watched()
+    blind = replace(adversary, view=find_threat(threat)(adversary.view.messages))
+    with pytest.raises(ViewError, match="holds no update"):
+        ATTACKS.find(name)()(blind, targets)

@@ -29,9 +29,10 @@ from tests.toy_language import END, VOCABULARY, parrot, toy_dialogues, toy_writi
 TRAINER = LoraFedAvg(rank=2)
 ALL = SamplingScheme()
 FEW = SamplingScheme(temperature=0.7, top_k=3)
+Attacked = tuple[Adversary, list[Target]]
 
 
-def attacked(known: int) -> tuple[Adversary, list[Target]]:
+def attacked(known: int) -> Attacked:
     """Return clients, the first of whose candidates the model memorised."""
     asked = {c: toy_dialogues(12, 50 + n) for n, c in enumerate(CLIENTS)}
     memory = [r.words[:known] for r in asked.values() if r.words is not None]
@@ -45,7 +46,7 @@ def attacked(known: int) -> tuple[Adversary, list[Target]]:
 
 
 @pytest.fixture(scope="module")
-def learned() -> tuple[Adversary, list[Target]]:
+def learned() -> Attacked:
     return attacked(6)
 
 
@@ -95,9 +96,7 @@ def test_temperature_and_top_k_by_hand() -> None:
     np.testing.assert_allclose(probabilities, [1 / 2, 1 / 4, 1 / 4, 0])  # ties stay
 
 
-def test_what_was_memorised_comes_at_once(
-    learned: tuple[Adversary, list[Target]],
-) -> None:
+def test_what_was_memorised_comes_at_once(learned: Attacked) -> None:
     adversary, targets = learned
     for target in targets:
         model, records = target.reconstructed.model, target.candidates
@@ -108,9 +107,7 @@ def test_what_was_memorised_comes_at_once(
         assert is_extractable(table.suffixes(50.0)[:6], 2, 0.9).all()
 
 
-def test_members_are_extracted_and_others_are_not(
-    learned: tuple[Adversary, list[Target]],
-) -> None:
+def test_members_are_extracted_and_others_are_not(learned: Attacked) -> None:
     adversary, targets = learned
     hits = [
         answer_table(
@@ -213,9 +210,7 @@ def test_a_draw_that_ends_early_lacks_the_rest_and_goes_on_no_further() -> None:
         assert least <= draws.near[0] <= most
 
 
-def test_the_attack_draws_some_candidates_whoever_they_are(
-    learned: tuple[Adversary, list[Target]],
-) -> None:
+def test_the_attack_draws_some_candidates_whoever_they_are(learned: Attacked) -> None:
     adversary, targets = learned
     attack = Extraction(texts=5, tries=30, top_k=0)
     found = attack.extract(adversary, targets[0])

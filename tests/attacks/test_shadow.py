@@ -8,10 +8,9 @@ from privaudit.attacks.shadow import Shadow, _AttackModels, _balanced
 from privaudit.auditing.signals import SignalTable
 from privaudit.core.seeds import Seeds
 from privaudit.federation.trainer import Task
-from privaudit.statistics.roc import pooled_auroc
 from privaudit.trainers.coop import CoOp
-from tests.conftest import toy_records, with_noise
-from tests.toy_federation import Play
+from tests.conftest import noisy_candidates, toy_records, with_noise
+from tests.toy_federation import Play, auroc_of
 
 
 def test_members_and_others_weigh_the_same_in_each_class() -> None:
@@ -55,10 +54,7 @@ def test_pooled_and_class_wise_models_both_find_what_is_memorised(
     trainer = CoOp(learning_rate=0.2, epochs=60, batch_size=0, momentum=0.9)
     coin = torch.arange(24) % 2 == 0
     world = replace(task, public=with_noise(toy_records(200, 5), 5))
-    asked = {
-        client: with_noise(toy_records(24, 40 + number), number)
-        for number, client in enumerate(task.clients)
-    }
+    asked = noisy_candidates(task.clients, 24, 40)
     members = {client: records.pick(coin) for client, records in asked.items()}
     played = play(trainer, task=world, shards=members)
     adversary, targets = played.watched("released", asked, seed=2)
@@ -68,6 +64,5 @@ def test_pooled_and_class_wise_models_both_find_what_is_memorised(
         Shadow(attack_models="pooled"),  # class-wise: tests/contracts/test_attacks.py
     ]
     for attack in attacks:
-        found = [scores.scores for scores in attack(adversary, targets)]
-        groups = [(scores[coin], scores[~coin]) for scores in found]
-        assert pooled_auroc(groups).low > 0.55
+        found = auroc_of(attack(adversary, targets), [coin.numpy()] * len(targets))
+        assert found.low > 0.55

@@ -6,8 +6,6 @@ import pytest
 import torch
 
 from privaudit.attacks.update_alignment import UpdateAlignment
-from privaudit.core.errors import ViewError
-from privaudit.federation.threat_models import find_threat
 from privaudit.federation.trainer import TRAINERS, Task
 from privaudit.trainers.promptfl import PromptFL
 from tests.class_means import ClassMeans
@@ -51,14 +49,6 @@ def test_a_lone_record_points_exactly_along_what_it_sent(
     played = play(trainer, shards=lonely, task=replace(task, rounds=1))
     for scores in UpdateAlignment()(*played.watched(candidates=asked)):
         assert scores.scores.argmax() == 0
-
-
-def test_without_uploads_it_says_what_is_missing(play: Play) -> None:
-    adversary, targets = play(PromptFL()).watched()
-    threat = find_threat("released")
-    blind = replace(adversary, view=threat(adversary.view.messages))
-    with pytest.raises(ViewError, match="holds no update"):
-        UpdateAlignment()(blind, targets)
 
 
 def test_a_trainer_without_epochs_and_batches_can_be_watched(

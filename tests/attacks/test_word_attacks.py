@@ -12,8 +12,8 @@ import torch
 
 from privaudit.auditing.attack import ATTACKS, Attack
 from privaudit.federation.trainer import Reconstruction, Task
-from privaudit.statistics.roc import pooled_auroc
-from tests.attacks.word_world import Speaker, attacked, groups
+from tests.attacks.word_world import Speaker, attacked
+from tests.toy_federation import auroc_of
 
 NAMES = [
     name
@@ -36,7 +36,7 @@ def test_what_is_memorised_is_found_for_certain(
 ) -> None:
     adversary, targets, truth = attacked(task, results=True)
     scores = make(name, **options)(adversary, targets)
-    assert pooled_auroc(groups(scores, truth)).value == 1
+    assert auroc_of(scores, truth).value == 1
     for found, member in zip(scores, truth, strict=True):
         assert found.guesses[member].all()
         # Of 25 non-members: three standard errors.
@@ -49,7 +49,7 @@ def test_nothing_is_found_where_nothing_is_known(
 ) -> None:
     adversary, targets, truth = attacked(task, results=False)
     scores = make(name, **options)(adversary, targets)
-    found = pooled_auroc(groups(scores, truth), confidence=0.999)
+    found = auroc_of(scores, truth, confidence=0.999)
     assert found.low < 0.5 < found.high
 
 

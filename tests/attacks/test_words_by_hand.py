@@ -16,8 +16,8 @@ from privaudit.attacks.token_attacks import (
 )
 from privaudit.auditing.attack import Attack
 from privaudit.federation.trainer import Task
-from privaudit.statistics.roc import pooled_auroc
-from tests.attacks.word_world import attacked, by_hand, groups
+from tests.attacks.word_world import attacked, by_hand
+from tests.toy_federation import auroc_of
 
 # Two words: both as likely, then the right one 3 to 1. The first id is expected by
 # nobody, and what follows the last is not known.
@@ -81,4 +81,4 @@ def test_as_published_a_certain_model_is_not_quite(task: Task) -> None:
 @pytest.mark.parametrize("attack", [MaxRenyi(slice="image"), MaxProbGap(slice="image")])
 def test_a_picture_can_be_scored(attack: Attack, task: Task) -> None:
     adversary, targets, truth = attacked(task, results=True)
-    assert pooled_auroc(groups(attack(adversary, targets), truth)).value == 1
+    assert auroc_of(attack(adversary, targets), truth).value == 1

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -10,16 +11,15 @@ from torch import Tensor
 
 from privaudit.attacks.gradient_norm import _losses, _norms
 from privaudit.attacks.neighbourhood import with_neighbours
-from privaudit.auditing.attack import ATTACKS, Adversary, Attack, Scores, Target
+from privaudit.auditing.attack import ATTACKS, Adversary, Target
 from privaudit.core.tensors import stack
 from privaudit.datasets.records import ANSWER, PADDING
 from privaudit.federation.batches import Batch
 from privaudit.federation.trainer import Cohort, Records, Task
 from privaudit.models.interfaces import Tuning
-from privaudit.statistics.roc import pooled_auroc
 from privaudit.trainers.lora_fedavg import LoraFedAvg
 from privaudit.tuning.transformers.objectives import AnswerObjective
-from tests.toy_federation import CLIENTS, play_toy
+from tests.toy_federation import CLIENTS, auroc_of, play_toy
 from tests.toy_language import END, toy_dialogues, toy_writing_task
 
 NAMES = [
@@ -42,15 +42,10 @@ class World:
     targets: list[Target]
     is_member: list[np.ndarray]
 
-    def groups(self, scores: list[Scores]) -> list[tuple[np.ndarray, np.ndarray]]:
-        pairs = zip(scores, self.is_member, strict=True)
-        return [(s.scores[truth], s.scores[~truth]) for s, truth in pairs]
-
 
 @pytest.fixture(scope="module")
 def world() -> Callable[[bool], World]:
-    made: dict[bool, World] = {}
-
+    @cache
     def make(learns: bool) -> World:
         task = replace(toy_writing_task(), rounds=1)
         asked = {c: toy_dialogues(EACH, 50 + n) for n, c in enumerate(CLIENTS)}
@@ -67,29 +62,20 @@ def world() -> Callable[[bool], World]:
         played = play_toy(trainer, task=task, shards=shards)
         return World(*played.watched("server", asked), coins)
 
-    def once(learns: bool) -> World:
-        if learns not in made:
-            made[learns] = make(learns)
-        return made[learns]
-
-    return once
-
-
-def attack(name: str) -> Attack:
-    return ATTACKS.find(name)()
+    return make
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_was_memorised_is_found(name: str, world: Callable[[bool], World]) -> None:
     """Also by the guesses, and again for candidates in another order."""
     case = world(True)
-    scores = attack(name)(case.adversary, case.targets)
-    assert pooled_auroc(case.groups(scores)).low > 0.75
+    scores = ATTACKS.find(name)()(case.adversary, case.targets)
+    assert auroc_of(scores, case.is_member).low > 0.75
     right = [s.guesses == m for s, m in zip(scores, case.is_member, strict=True)]
     assert np.mean(right) > 0.6
     order = torch.randperm(EACH, generator=torch.Generator().manual_seed(0))
     shuffled = [replace(t, candidates=t.candidates.pick(order)) for t in case.targets]
-    mixed = attack(name)(replace(case.adversary), shuffled)
+    mixed = ATTACKS.find(name)()(replace(case.adversary), shuffled)
     for one, other in zip(scores, mixed, strict=True):
         assert np.isfinite(one.scores).all()
         np.testing.assert_allclose(other.scores, one.scores[order.numpy()], atol=1e-4)
@@ -100,8 +86,8 @@ def test_nothing_is_found_where_other_texts_were_learned(
     name: str, world: Callable[[bool], World]
 ) -> None:
     case = world(False)
-    scores = attack(name)(case.adversary, case.targets)
-    found = pooled_auroc(case.groups(scores), confidence=0.999)
+    scores = ATTACKS.find(name)()(case.adversary, case.targets)
+    found = auroc_of(scores, case.is_member, confidence=0.999)
     assert found.low < 0.5 < found.high
 
 

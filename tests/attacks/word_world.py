@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from privaudit.auditing.attack import Adversary, Scores, Target
+from privaudit.auditing.attack import Adversary, Target
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked
 from privaudit.datasets.records import (
@@ -120,11 +120,3 @@ def by_hand(
     )
     model = {"bank": torch.tensor([list(map(list, logits))])}
     return adversary, [Target("client-0", Reconstruction(model), records)]
-
-
-def groups(
-    scores: Sequence[Scores], truth: Sequence[np.ndarray]
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return members' and others' scores of each client."""
-    pairs = zip(scores, truth, strict=True)
-    return [(found.scores[member], found.scores[~member]) for found, member in pairs]

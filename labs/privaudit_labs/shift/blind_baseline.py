@@ -123,11 +123,7 @@ def _deal_folds(
 
 
 def pooled_blind_auroc(groups: Sequence[Groups]) -> Estimate:
-    """Return the mean of per-client AUROCs of blind scores, by number of pairs.
-
-    Args:
-        groups: Per client :func:`blind_scores` of members and of non-members.
-    """
+    """Return the mean by pairs of AUROCs of clients' :func:`blind_scores`."""
     plain = pooled_auroc(groups)
     return variance_doubled(replace(plain, method=f"{plain.method}; {METHOD}"))
 

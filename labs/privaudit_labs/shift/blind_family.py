@@ -109,13 +109,7 @@ class BlindFamily:
     def score(
         self, known: Known, is_member: Bool[np.ndarray, " known"], asked: Asked
     ) -> Float[np.ndarray, " asked"]:
-        """Return how much like a member the best of the family finds each asked row.
-
-        Args:
-            known: Known to learn from.
-            is_member: Which of them are members.
-            asked: Asked to score.
-        """
+        """Return how much like a member the best of the family finds each asked row."""
         chosen = self.scorers[self.best(known, is_member)]
         return chosen(known, is_member, asked)
 
@@ -129,10 +123,7 @@ class BlindFamily:
         scale = np.where(spread > 0, spread, 1.0)
         fit = LogisticRegression(C=STRENGTH, max_iter=10_000)
         fit.fit((self.features[known] - mean) / scale, is_member)
-        said: Float[np.ndarray, " asked"] = fit.decision_function(
-            (self.features[asked] - mean) / scale
-        )
-        return said
+        return np.asarray(fit.decision_function((self.features[asked] - mean) / scale))
 
     def _by_trees(
         self, known: Known, is_member: Bool[np.ndarray, " known"], asked: Asked
@@ -143,8 +134,7 @@ class BlindFamily:
             max_iter=60, early_stopping=False, random_state=0
         )
         fit.fit(self._few[known], is_member)
-        said: Float[np.ndarray, " asked"] = fit.decision_function(self._few[asked])
-        return said
+        return np.asarray(fit.decision_function(self._few[asked]))
 
     @cached_property
     def _few(self) -> Float[np.ndarray, "records columns"]:
@@ -164,8 +154,7 @@ def _components(
 
     count = min(COMPONENTS, len(features))
     fit = PCA(count, svd_solver="full")
-    few: Float[np.ndarray, "records few"] = fit.fit_transform(features)
-    return few
+    return np.asarray(fit.fit_transform(features))
 
 
 def _looks(texts: Sequence[str]) -> Float[np.ndarray, "texts columns"]:
@@ -203,8 +192,7 @@ def _linear(rows: Any) -> Scorer:
 
         fit = LogisticRegression(C=SHARPNESS, solver="liblinear")
         fit.fit(rows[known], is_member)
-        said: Float[np.ndarray, " asked"] = fit.decision_function(rows[asked])
-        return said
+        return np.asarray(fit.decision_function(rows[asked]))
 
     return score
 

@@ -18,9 +18,7 @@ HEADINGS = {
 def shift_table(found: Mapping[str, Sequence[Shift]]) -> str:
     """Return a Markdown table, a row for each run and attack, with intervals.
 
-    Args:
-        found: What :func:`~privaudit_labs.shift.distribution_shift.measure_shift`
-            returned, by name of the run.
+    What was found is of :func:`~privaudit_labs.shift.distribution_shift.measure_shift`.
     """
     heads = ["run", "attack", *HEADINGS.values(), "n", "says"]
     rows = []

@@ -294,8 +294,7 @@ def _fitted(
     from sklearn.linear_model import LogisticRegression  # takes half a second
 
     fit = LogisticRegression(max_iter=1000).fit(inputs[known], truth[known])
-    scores: Float[np.ndarray, " asked"] = fit.decision_function(inputs[asked])
-    return scores
+    return np.asarray(fit.decision_function(inputs[asked]))
 
 
 def _folds(
@@ -303,10 +302,8 @@ def _folds(
     truth: Bool[np.ndarray, " records"],
     cluster: Int[np.ndarray, " records"] | None,
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    from sklearn.model_selection import (  # takes half a second
-        StratifiedGroupKFold,
-        StratifiedKFold,
-    )
+    # Takes half a second.
+    from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
     fold = StratifiedKFold if cluster is None else StratifiedGroupKFold
     folds = fold(count, shuffle=True, random_state=0)

@@ -176,8 +176,7 @@ class RecordLosses:
         ordered, count = np.sort(p_value), len(p_value)
         passed = np.flatnonzero(ordered * (count / np.arange(1, count + 1)) <= rate)
         largest = ordered[passed[-1]] if len(passed) else -1
-        found: Bool[np.ndarray, " records"] = p_value <= largest
-        return found
+        return np.asarray(p_value <= largest)
 
 
 def record_losses(

@@ -127,20 +127,15 @@ class Against(ABC):
     def notes(self, run: Run, settings: GateSettings, target: str) -> Iterator[str]:
         """Yield in words what a reader must know besides.
 
-        Args:
-            run: The run that is compared.
-            settings: What is asked of it.
-            target: The branch that a change goes to; empty, or a file, where none is
-                named.
+        The target is the branch that a change goes to; empty, or a file, where none is
+        named.
         """
         yield from ()
 
     def stale(self, made_by: str | None) -> Iterator[Shortfall]:
         """Yield what makes it one of something else than the run's past.
 
-        Args:
-            made_by: The version of privaudit whose attacks were made on the run; None
-                where nobody knows.
+        The run was attacked by that version of privaudit; None where nobody knows.
         """
         yield from ()
 

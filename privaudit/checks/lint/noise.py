@@ -68,8 +68,7 @@ def _draws(generator: str, size: int) -> np.ndarray:
     count = FIRST if size == 2 * FIRST else size
     drawn = [GENERATORS[generator](seed, size)[:count] for seed in SEEDS]
     rows = np.array(drawn).astype(float)
-    unit: np.ndarray = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    return unit
+    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))
 
 
 def find_seed(

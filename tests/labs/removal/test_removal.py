@@ -29,31 +29,25 @@ from privaudit_labs.removal.removal import (
     _shadowed,
     retrain_without,
 )
-from tests.conftest import Cli, common_cache
+from tests.conftest import Cli, common_cache, refused
+
+QUICK: dict[str, Any] = {"rounds": 1, "epochs": 1, "shots": 10, "clients": 2}
+SHADOWED: dict[str, Any] = {"attacks": ["lira:mode=offline"], "shadows": 12}
 
 
 @pytest.fixture(scope="module")
 def audit(tmp_path_factory: pytest.TempPathFactory) -> Audit:
     folder = tmp_path_factory.mktemp("before")
     with common_cache(tmp_path_factory):
-        run = train(
-            folder=folder,
-            name="before",
-            rounds=1,
-            epochs=30,
-            shots=10,
-            clients=2,
-            seed=1,
-        )
-        audit = Auditor(run).attack(attacks=["lira:mode=offline"], shadows=12)
+        run = train(folder=folder, name="before", seed=1, **QUICK | {"epochs": 30})
+        audit = Auditor(run).attack(**SHADOWED)
         save_audit(audit)
     return audit
 
 
 def test_without_a_seed_those_who_stay_keep_their_coins(tmp_path: Path) -> None:
-    quick: dict[str, Any] = {"rounds": 1, "epochs": 1, "shots": 10, "clients": 2}
-    run = train(folder=tmp_path, name="before", **quick)
-    save_audit(Auditor(run).attack(attacks=["lira:mode=offline"], shadows=12))
+    run = train(folder=tmp_path, name="before", **QUICK)
+    save_audit(Auditor(run).attack(**SHADOWED))
     found = retrain_without(run, share=0.2, folder=tmp_path)
     for kept in (found.without_exposed, found.without_random):
         truth = load_run(kept.run, folder=tmp_path).truth
@@ -105,16 +99,9 @@ def test_records_that_share_a_coin_go_together_and_count_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(population, "group_records", pairs_of_a_class)
-    run = train(
-        folder=tmp_path,
-        rounds=1,
-        epochs=5,
-        shots=6,
-        clients=1,
-        groups="contents",
-        seed=0,
-    )
-    audit = Auditor(run).attack(attacks=["lira:mode=offline"], shadows=8)
+    few = QUICK | {"epochs": 5, "shots": 6, "clients": 1}
+    run = train(folder=tmp_path, groups="contents", seed=0, **few)
+    audit = Auditor(run).attack(**SHADOWED | {"shadows": 8})
     save_audit(audit)
     found = retrain_without(run, share=0.2, folder=tmp_path)
     group, candidates = run.ledger.group, run.ledger.candidates_of(0)
@@ -171,8 +158,7 @@ def test_what_would_say_nothing_is_refused(
 
 def test_the_command_needs_losses(cli: Cli, whole: Path) -> None:
     save_audit(Auditor(Run(whole)).attack(is_logged=False, shadows=0))
-    code, _, error = cli("retrain", "whole")
-    assert code == 2
+    error = refused(cli, "retrain", "whole")
     assert "has no privacy losses" in error
     assert error.count("\n") == 1
 
@@ -207,10 +193,8 @@ def test_several_runs_give_means_over_trainings(audit: Audit) -> None:
 
 def test_replicates_are_of_one_setting_with_a_seed_each(cli: Cli, audit: Audit) -> None:
     runs = audit.run.path.parent
-    code, _, error = cli("retrain", "before", "before", "--runs", runs)
-    assert code == 2
-    assert "a seed each" in error
-    train(folder=runs, name="other", rounds=1, epochs=1, shots=10, clients=2, seed=2)
-    code, _, error = cli("retrain", "before", "other", "--runs", runs)
-    assert code == 2
-    assert "other and before differ in settings" in error
+    assert "a seed each" in refused(cli, "retrain", "before", "before", "--runs", runs)
+    train(folder=runs, name="other", seed=2, **QUICK)
+    assert "other and before differ in settings" in refused(
+        cli, "retrain", "before", "other", "--runs", runs
+    )

@@ -25,6 +25,8 @@ from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.roc import pooled_auroc
 from privaudit_labs.shift.distribution_shift import _split, _untuned, measure_shift
 from privaudit_labs.shift.distribution_shift_verdict import Shift
+from privaudit_labs.shift.shift_table import HEADINGS, shift_table
+from tests.conftest import common_cache
 from tests.privaudit.auditing.test_played_scenario import paired
 
 SHIFT = "distribution shift, not membership"
@@ -71,6 +73,24 @@ def test_the_sentence_says_no_more_than_the_controls_allow(
     assert found.sentence == sentence
 
 
+def test_a_row_holds_every_number_with_its_interval_and_the_sentence() -> None:
+    foreign = Estimate(0.8, 0.75, 0.85, (40, 30), "made up")
+    found = Shift(
+        "entropy",
+        Estimate(0.5, 0.45, 0.55, (40, 35), "made up"),
+        foreign,
+        about(0.75),
+        Comparison(about(0.04), 0.5),
+        about(0.9),
+        Comparison(about(-0.1), 0.1),
+    )
+    heads, line, row, *rest = shift_table({"mine": [found]}).splitlines()
+    assert row.startswith("| mine | entropy | 0.500 [0.450, 0.550] | 0.800 [0.750,")
+    assert "| 40 + 35, 30 | distribution shift, not membership:" in row
+    assert heads.count("|") == line.count("|") == row.count("|") == len(HEADINGS) + 5
+    assert "n: members + others, foreign" in rest[1]
+
+
 def test_foreign_records_go_to_one_client_each() -> None:
     parts = _split(records=100, most=70, clients=8, seed=3)
     together = np.concatenate(parts)
@@ -83,9 +103,7 @@ def test_foreign_records_go_to_one_client_each() -> None:
 @pytest.fixture(scope="module")
 def untrained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("shift")
-    cache = tmp_path_factory.getbasetemp() / "cache"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PRIVAUDIT_CACHE", str(cache))
+    with common_cache(tmp_path_factory):
         return train("zero-shot", folder=folder, rounds=1, seed=0)
 
 

@@ -11,7 +11,6 @@ from privaudit.auditing.attack_result import (
     knowing_shadows_of,
     paired_scores,
 )
-from privaudit.auditing.auditor import Auditor
 from privaudit.report.wording import ties
 from privaudit.statistics.comparisons import paired_auroc_at
 
@@ -89,14 +88,6 @@ def test_a_client_without_members_is_left_out_and_said_so(
     assert "d" not in leak.by_client
 
 
-def test_anybodys_scores_can_be_audited() -> None:
-    estimate = Auditor.from_scores([2.0, 3.0], [0.0, 1.0]).auroc
-    assert estimate.value == 1.0
-    assert estimate.low < 1.0
-    same = Auditor.from_signal(float, [2, 3], [0, 1])
-    assert same.auroc == estimate
-
-
 def test_a_low_rate_is_unresolved_where_small_clients_are_beside_a_large_one(
     rng: np.random.Generator,
 ) -> None:
@@ -123,9 +114,7 @@ def test_shadows_of_one_side_alone_or_in_other_numbers_widen_a_difference_too(
     """As independent ones: nothing says what the two have in common."""
     first, second = (
         [
-            replace(one, left_out=one.scores + shake)
-            if count
-            else replace(one, left_out=None)
+            replace(one, left_out=one.scores + shake if count else None)
             for one in tossed(np.random.default_rng(3), 1.0)
             for shake in [3 * rng.normal(size=(count, 1)) * one.is_member]
         ]

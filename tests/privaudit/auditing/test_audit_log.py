@@ -49,7 +49,7 @@ from privaudit.report.export.verify import verify_card
 from privaudit.report.page import render_report
 from privaudit.statistics.roc import auroc
 from privaudit.statistics.verdict import judge_leak
-from tests.conftest import Cli, common_cache
+from tests.conftest import Cli, common_cache, refused
 
 
 def scored(members: int = 200, seed: int = 0, shift: float = 0.0) -> AttackResult:
@@ -109,15 +109,9 @@ def test_an_audit_is_in_the_log_and_the_same_again_counts_once(whole: Path) -> N
 @pytest.fixture
 def audited(whole: Path) -> Audit:
     """An audit whose headline leaks by itself, by little."""
-    run = Run(whole)
-    audit = save_and_read(run)
-    return replace(audit, results={"loss-threshold": scored(200, 1, 0.15)})
-
-
-def save_and_read(run: Run) -> Audit:
-    audit = Auditor(run).attack(shadows=0)
+    audit = Auditor(Run(whole)).attack(shadows=0)
     save_audit(audit)
-    return audit
+    return replace(audit, results={"loss-threshold": scored(200, 1, 0.15)})
 
 
 def test_report_gate_and_card_say_how_many_were_tried_and_correct_for_them(
@@ -135,7 +129,7 @@ def test_report_gate_and_card_say_how_many_were_tried_and_correct_for_them(
     assert after.verdict.kind == "underpowered"
     assert "corrected for 8 audits of the run" in after.verdict.sentence
     assert "8 different results" in render_report([after])
-    result = gate(run, None, replace_limit(0.9))
+    result = gate(run, None, GateSettings(metrics=(), max_auroc=0.9))
     assert result.alpha == 0.05 / 8
     assert "one of 8 audits of the run" in result.sentence
     confidence = [check.estimate.confidence for check in result.tested]
@@ -151,10 +145,6 @@ def test_report_gate_and_card_say_how_many_were_tried_and_correct_for_them(
     code, printed, _ = cli("gate", "whole", "--max-auroc", 0.9)
     assert code in (0, 3)
     assert "one of 9 audits" in re.sub(r"\s+", " ", printed)
-
-
-def replace_limit(limit: float) -> GateSettings:
-    return GateSettings(metrics=(), max_auroc=limit)
 
 
 def test_a_card_that_names_fewer_audits_than_there_were_is_untrue(
@@ -266,6 +256,13 @@ def test_the_last_bits_of_an_auroc_make_no_other_audit(whole: Path) -> None:
 
 ASKED = {"attacks": [], "clients": "all", "shadows": 0, "budget": None, "seed": 0}
 SMALL = ("--rounds", 1, "--clients", 3, "--set", "epochs=1")
+MINE: dict[str, Any] = {
+    "name": "mine",
+    "rounds": 1,
+    "clients": 3,
+    "epochs": 1,
+    "seed": 0,
+}
 
 
 @pytest.fixture(scope="module")
@@ -277,10 +274,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
     planned = make_plan({"server-reconstruct": ASKED}, {"max_auroc": 0.9})
     write_plan(planned, folder / "plan.json")
     with common_cache(tmp_path_factory):
-        train(
-            folder=folder, name="mine", rounds=1, clients=3, epochs=1,
-            plan=folder / "plan.json", seed=0
-        )  # fmt: skip
+        train(folder=folder, plan=folder / "plan.json", **MINE)
     return folder
 
 
@@ -301,19 +295,17 @@ def test_a_plan_is_made_trained_with_and_carried_out_by_its_commands(
     assert read_plan(place).hash in printed
     (audit,) = read_plan(place).audits
     assert (audit.scenario, audit.asked) == ("server-reconstruct", ASKED)
-    code, _, err = cli("plan", place, *words)
-    assert code == 2
-    assert "made once" in err
-    code, _, err = cli("train", "--seed", 0, *SMALL, "--name", "mine", "--plan", place)
-    assert code == 2
-    assert "another plan" in err
+    assert "made once" in refused(cli, "plan", place, *words)
+    assert "another plan" in refused(
+        cli, "train", "--seed", 0, *SMALL, "--name", "mine", "--plan", place
+    )
     code, printed, err = cli("attack", "mine", "--planned")
     assert code == 0, err
     assert "As planned before training" in re.sub(r"\s+", " ", printed)
     assert [one.as_planned for one in read_log(Run(folder / "mine"))] == [True]
-    code, _, err = cli("attack", "mine", "--planned", "--seed", 3)
-    assert code == 2
-    assert "--planned was given, and options" in err
+    assert "--planned was given, and options" in refused(
+        cli, "attack", "mine", "--planned", "--seed", 3
+    )
 
 
 def test_others_do_not_correct_what_was_planned_and_it_corrects_them(
@@ -326,9 +318,8 @@ def test_others_do_not_correct_what_was_planned_and_it_corrects_them(
     for seed in range(1, 6):
         asked = {**ASKED, "seed": seed}
         found = other if seed == 1 else scored(seed=seed)
-        log_audit(
-            run, "server-reconstruct", seed, logged({"loss-threshold": found}), asked
-        )
+        result = logged({"loss-threshold": found})
+        log_audit(run, "server-reconstruct", seed, result, asked)
     again = recount(audit)
     assert (again.tried.made, again.tried.different) == (6, 1)
     assert again.verdict == audit.verdict
@@ -419,15 +410,17 @@ def test_a_plan_that_somebody_else_made_up_is_refused_before_training(
     place = tmp_path / "foreign.json"
     digest = hashlib.sha256(text.encode()).hexdigest()
     place.write_text(json.dumps({**said, "sha256": digest}))
-    code, _, err = cli("train", "--seed", 0, *SMALL, "--name", "mine", "--plan", place)
-    assert code == 2
-    assert "foreign.json is no plan" in re.sub(r"\s+", " ", err)
+    assert "foreign.json is no plan" in re.sub(
+        r"\s+",
+        " ",
+        refused(cli, "train", "--seed", 0, *SMALL, "--name", "mine", "--plan", place),
+    )
 
 
 def test_a_run_without_a_plan_has_none_to_carry_out(whole: Path, cli: Cli) -> None:
-    code, _, err = cli("attack", "whole", "--planned")
-    assert code == 2
-    assert "whole was trained with no plan" in err
+    assert "whole was trained with no plan" in refused(
+        cli, "attack", "whole", "--planned"
+    )
 
 
 def test_a_run_is_trained_anew_with_its_own_plan_and_not_removed_for_a_bad_one(
@@ -439,13 +432,8 @@ def test_a_run_is_trained_anew_with_its_own_plan_and_not_removed_for_a_bad_one(
     for odd in ("no plan", "[]", "{}", '{"sha256": 5}', "[" * 9000):
         bad.write_text(odd)
         with pytest.raises(ConfigError, match=r"bad\.json"):
-            train(
-                folder=folder, name="mine", rounds=1, clients=3, epochs=1,
-                fresh=True, plan=bad, seed=0
-            )  # fmt: skip
+            train(folder=folder, fresh=True, plan=bad, **MINE)
     assert (folder / "mine" / "run.json").read_bytes() == seal
-    run = train(
-        folder=folder, name="mine", rounds=1, clients=3, epochs=1, fresh=True, plan=own, seed=0
-    )  # fmt: skip
+    run = train(folder=folder, fresh=True, plan=own, **MINE)
     assert run.is_complete
     assert run.read("plan.json") == before

@@ -83,13 +83,12 @@ def test_arrays_give_what_tensors_give() -> None:
     for name in ("confidence", "loss", "margin", "entropy", "modified_entropy"):
         torch.testing.assert_close(arrays[name], tensors[name])
     words = rng.integers(4, size=(3, 5))
-    torch.testing.assert_close(
-        mean_log_likelihood(tokens_of_logits(logits, words), "description"),
-        mean_log_likelihood(
-            tokens_of_logits(torch.from_numpy(logits), torch.from_numpy(words)),
-            "description",
-        ),
+    tables = (
+        tokens_of_logits(logits, words),
+        tokens_of_logits(torch.from_numpy(logits), torch.from_numpy(words)),
     )
+    one, other = (mean_log_likelihood(table, "description") for table in tables)
+    torch.testing.assert_close(one, other)
 
 
 def test_probabilities_are_no_logits() -> None:
@@ -279,13 +278,10 @@ def test_tensors_and_arrays_give_the_same(
 ) -> None:
     target, shadows, is_in, is_member = simulate(rng, 50)
     from_arrays = Auditor.from_shadows(target, shadows, is_in, is_member, attack)
-    from_tensors = Auditor.from_shadows(
-        torch.from_numpy(target),
-        torch.from_numpy(shadows),
-        torch.from_numpy(is_in),
-        torch.from_numpy(is_member),
-        attack,
+    ours, others, held, truth = map(
+        torch.from_numpy, (target, shadows, is_in, is_member)
     )
+    from_tensors = Auditor.from_shadows(ours, others, held, truth, attack)
     assert from_arrays.to_dict() == from_tensors.to_dict()
 
 

@@ -17,7 +17,7 @@ from privaudit.federation.trainer import Reconstruction, Records, Task, Trainer
 from privaudit.federation.transcript import Message
 from privaudit.trainers.pfedmoap import PFedMoAP
 from privaudit.trainers.promptfl import PromptFL
-from tests.conftest import ToyPrompts, toy_records
+from tests.conftest import ToyPrompts, noisy_candidates, toy_records, with_noise
 from tests.toy_federation import play_toy
 
 CANDIDATES = 12
@@ -64,13 +64,6 @@ class Looked:
     truth: dict[str, np.ndarray]
 
 
-def noisy(count: int, seed: int) -> Records:
-    """Draw labels at random: only memory can know them."""
-    records = toy_records(count, seed)
-    generator = torch.Generator().manual_seed(1000 + seed)
-    return Records(records.features, torch.randint(0, 4, (count,), generator=generator))
-
-
 def look(
     trainer: Trainer,
     task: Task,
@@ -85,7 +78,7 @@ def look(
     world = replace(
         task,
         backbone=replace(task.classifier, prompts=prompts),
-        public=noisy(200, 99),
+        public=with_noise(toy_records(200, 99), 99),
         candidates={f"client-{i}": CANDIDATES for i in range(clients)},
         rounds=rounds,
     )
@@ -93,7 +86,7 @@ def look(
         client: np.random.default_rng(i).permutation(CANDIDATES) < CANDIDATES // 2
         for i, client in enumerate(world.clients)
     }
-    candidates = {c: noisy(CANDIDATES, i) for i, c in enumerate(world.clients)}
+    candidates = noisy_candidates(world.clients, CANDIDATES, 0)
     shards = {c: candidates[c].pick(torch.from_numpy(truth[c])) for c in truth}
     messages = play_toy(trainer, task=world, shards=shards).messages
     peer = find_threat("peer:client-0")

@@ -10,11 +10,10 @@ from privaudit.core.errors import AttackError
 from privaudit.core.tensors import stack
 from privaudit.federation.query import ask
 from privaudit.federation.trainer import Task
-from privaudit.statistics.roc import pooled_auroc
 from privaudit.trainers.coop import CoOp
 from privaudit.trainers.lora_fedavg import LoraFedAvg
-from tests.conftest import toy_records, with_noise
-from tests.toy_federation import Play
+from tests.conftest import noisy_candidates, toy_records, with_noise
+from tests.toy_federation import Play, auroc_of
 
 
 def test_labels_tell_which_class_is_likeliest_and_no_more(task: Task) -> None:
@@ -44,9 +43,7 @@ def test_who_sees_labels_only_does_no_better(
 ) -> None:
     """What labels tell is a function of what probabilities tell."""
     trainer = CoOp(learning_rate=0.2, epochs=60, batch_size=0, momentum=0.9)
-    asked, coin = {}, torch.arange(60) % 2 == 0
-    for number, client in enumerate(task.clients):
-        asked[client] = with_noise(toy_records(60, 40 + number), number)
+    asked, coin = noisy_candidates(task.clients, 60, 40), torch.arange(60) % 2 == 0
     world = replace(task, public=with_noise(toy_records(160, 5), 5))
     members = {client: records.pick(coin) for client, records in asked.items()}
     played = play(trainer, task=world, shards=members)
@@ -56,9 +53,7 @@ def test_who_sees_labels_only_does_no_better(
         restricted = replace(
             adversary, trainer=answering(trainer, answers, "classification")
         )
-        scores = attack(restricted, targets)
-        found[answers] = pooled_auroc(
-            [(s.scores[coin], s.scores[~coin]) for s in scores]
-        )
+        truth = [coin.numpy()] * len(targets)
+        found[answers] = auroc_of(attack(restricted, targets), truth)
     assert found["probabilities"].low > 0.5
     assert found["labels"].value <= found["probabilities"].high

@@ -1,6 +1,7 @@
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -25,24 +26,34 @@ from privaudit.trainers.coop import CoOp
 from privaudit.trainers.dp_fpl import DPFPL
 from privaudit.trainers.promptfl import PromptFL
 from tests.conftest import toy_records
-from tests.toy_federation import Shards, play_toy
+from tests.toy_federation import Play, Shards
 
 FIRST_TEN = torch.arange(10)
 
 
-def attacked(
-    trainer: Trainer, task: Task, shards: Shards, threat: str
-) -> tuple[Adversary, list[Target]]:
+Attacked = Callable[..., tuple[Adversary, list[Target]]]
+
+
+@pytest.fixture
+def attacked(task: Task, play: Play) -> Attacked:
+    """Train, and return who looks on and what it asks of each client."""
     asked = {client: toy_records(n, 40) for client, n in task.candidates.items()}
-    return play_toy(trainer, task=task, shards=shards).watched(threat, asked, seed=9)
+
+    def look(
+        trainer: Trainer | None = None, threat: str = "server", **changes: Any
+    ) -> tuple[Adversary, list[Target]]:
+        played = play(trainer or PromptFL(), task=replace(task, **changes))
+        return played.watched(threat, asked, seed=9)
+
+    return look
 
 
 def test_what_shadows_train_on_is_public_and_follows_the_candidates_classes(
-    task: Task, shards: Shards
+    attacked: Attacked, task: Task
 ) -> None:
     only_two = toy_records(40).pick(toy_records(40).labels < 2)
     target = Target("client-0", Reconstruction({}), only_two)
-    adversary, _ = attacked(PromptFL(), task, shards, "server")
+    adversary, _ = attacked()
     own = ShadowSplit.draw(adversary, target, shadows=400)
     assert set(own.records.labels.tolist()) == {0, 1}
     public = {tuple(row) for row in task.public.features.tolist()}
@@ -51,9 +62,9 @@ def test_what_shadows_train_on_is_public_and_follows_the_candidates_classes(
 
 
 def test_what_keeps_nothing_is_replayed_for_its_last_round_only(
-    task: Task, shards: Shards
+    attacked: Attacked,
 ) -> None:
-    adversary, _ = attacked(PromptFL(), task, shards, "server")
+    adversary, _ = attacked()
     assert [at.index for at, _ in _rounds_to_replay(adversary, "client-1", False)] == [
         2
     ]
@@ -63,11 +74,11 @@ def test_what_keeps_nothing_is_replayed_for_its_last_round_only(
 
 @pytest.mark.parametrize("state", ["kept", "new"])
 def test_a_shadow_with_the_client_s_own_records_sends_what_it_sent(
-    state: Literal["kept", "new"], task: Task, shards: Shards
+    attacked: Attacked, state: Literal["kept", "new"], task: Task, shards: Shards
 ) -> None:
     """Also where its optimiser goes on across rounds, of which no message tells."""
     trainer = PromptFL(optimizer="adamw", optimizer_state=state, epochs=2)
-    adversary, (target, *_) = attacked(trainer, task, shards, "server")
+    adversary, (target, *_) = attacked(trainer)
     own = shards[target.client]
     last = _replay(adversary, target, [own], range(1), 1)[task.rounds - 1][0]
     sent = adversary.view.updates_of(target.client)[-1].tensors
@@ -75,9 +86,9 @@ def test_a_shadow_with_the_client_s_own_records_sends_what_it_sent(
 
 
 def test_what_is_out_is_out_of_the_whole_shadow_federation(
-    task: Task, shards: Shards
+    attacked: Attacked, task: Task
 ) -> None:
-    adversary, targets = attacked(PromptFL(), task, shards, "released")
+    adversary, targets = attacked(threat="released")
     split = FederatedShadowSplit.draw(adversary, targets[:2], shadows=50)
     own = split.split_of("client-1")
     assert not (own.public_in & own.public_out).any()
@@ -101,18 +112,17 @@ def separation(learned: SignalsWithMembership) -> torch.Tensor:
     "trainer", [PromptFL(epochs=30), DPFPL(learning_rate_local=0.1)]
 )
 def test_replay_and_whole_federations_separate_members_about_alike(
-    trainer: Trainer, task: Task, shards: Shards
+    attacked: Attacked, trainer: Trainer, task: Task
 ) -> None:
     """Replayed broadcasts carry the target's influence: here it changes little."""
-    world = replace(task, rounds=6)
-    adversary, targets = attacked(trainer, world, shards, "server")
+    adversary, targets = attacked(trainer, rounds=6)
     (replayed,) = shadow_signals(adversary, targets[:1], 40)
     split = FederatedShadowSplit.draw(adversary, targets[:1], 40)
     own, models = split.split_of("client-0"), []
-    used = torch.isin(world.public.labels, own.records.labels.unique())
+    used = torch.isin(task.public.labels, own.records.labels.unique())
     for chunk in _federated(adversary, targets[:1], split):
         models += chunk[0]
-    signals = measure_signals(trainer, world, models, own.records)
+    signals = measure_signals(trainer, adversary.task, models, own.records)
     one = float(separation(replayed.training_set))
     other = float(
         separation(
@@ -124,16 +134,16 @@ def test_replay_and_whole_federations_separate_members_about_alike(
     assert one == pytest.approx(other, rel=0.6, abs=0.05)
 
 
-def test_nothing_seen_needs_no_shadow_training(task: Task, shards: Shards) -> None:
-    adversary, targets = attacked(CoOp(), task, shards, "server")
+def test_nothing_seen_needs_no_shadow_training(attacked: Attacked) -> None:
+    adversary, targets = attacked(CoOp())
     (table, *_) = shadow_signals(adversary, targets, 5)
     log_likelihoods = table.public.signals.log_likelihood
     one, other = log_likelihoods[0], log_likelihoods[4]
     torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)  # stacked: rounded
 
 
-def test_tables_are_trained_once_for_all_attacks(task: Task, shards: Shards) -> None:
-    adversary, targets = attacked(PromptFL(), task, shards, "server")
+def test_tables_are_trained_once_for_all_attacks(attacked: Attacked) -> None:
+    adversary, targets = attacked()
     first = shadow_signals(adversary, targets, 5)
     again = shadow_signals(adversary, targets, 5)
     for one, other in zip(first, again, strict=True):
@@ -141,11 +151,9 @@ def test_tables_are_trained_once_for_all_attacks(task: Task, shards: Shards) -> 
         assert one.candidates.signals is other.candidates.signals
 
 
-def test_another_target_through_one_adversary_is_asked_anew(
-    task: Task, shards: Shards
-) -> None:
+def test_another_target_through_one_adversary_is_asked_anew(attacked: Attacked) -> None:
     """Shadows are the same; what the target says, and of which records, is not."""
-    adversary, targets = attacked(PromptFL(), task, shards, "server")
+    adversary, targets = attacked()
     first = shadow_signals(adversary, targets, 5, "candidates")
     start = {"context": torch.zeros_like(targets[0].reconstructed.model["context"])}
     untuned = [replace(t, reconstructed=Reconstruction(start)) for t in targets]
@@ -160,9 +168,9 @@ def test_another_target_through_one_adversary_is_asked_anew(
 
 
 def test_a_shadow_s_candidates_are_its_members_and_as_many_others(
-    task: Task, shards: Shards
+    attacked: Attacked, task: Task
 ) -> None:
-    adversary, targets = attacked(PromptFL(), task, shards, "released")
+    adversary, targets = attacked(threat="released")
     split = FederatedShadowSplit.draw(adversary, targets[:2], shadows=10)
     for shadow in range(10):
         members = split.shards(shadow)["client-1"]
@@ -177,9 +185,9 @@ def test_a_shadow_s_candidates_are_its_members_and_as_many_others(
 
 
 def test_each_candidate_is_in_one_shadow_of_a_pair_and_out_of_the_other(
-    task: Task, shards: Shards
+    attacked: Attacked,
 ) -> None:
-    adversary, targets = attacked(PromptFL(), task, shards, "server")
+    adversary, targets = attacked()
     own = ShadowSplit.draw(adversary, targets[0], 20, "candidates")
     assert torch.equal(own.is_in[0::2], ~own.is_in[1::2])
     assert not own.public_in.any()
@@ -187,8 +195,8 @@ def test_each_candidate_is_in_one_shadow_of_a_pair_and_out_of_the_other(
     assert own.is_in[0::2].float().mean() == pytest.approx(0.5, abs=0.1)
 
 
-def test_a_record_s_coins_follow_it(task: Task, shards: Shards) -> None:
-    adversary, targets = attacked(PromptFL(), task, shards, "server")
+def test_a_record_s_coins_follow_it(attacked: Attacked) -> None:
+    adversary, targets = attacked()
     order = torch.randperm(len(targets[0].candidates))
     mixed = replace(targets[0], candidates=targets[0].candidates.pick(order))
     first = ShadowSplit.draw(adversary, targets[0], 8, "candidates").is_in
@@ -196,8 +204,8 @@ def test_a_record_s_coins_follow_it(task: Task, shards: Shards) -> None:
     assert torch.equal(first[:, order], again)
 
 
-def test_copies_of_a_record_share_its_coins(task: Task, shards: Shards) -> None:
-    adversary, targets = attacked(PromptFL(), task, shards, "server")
+def test_copies_of_a_record_share_its_coins(attacked: Attacked) -> None:
+    adversary, targets = attacked()
     twice = torch.cat([torch.arange(6), torch.arange(6)])
     target = replace(targets[0], candidates=targets[0].candidates.pick(twice))
     is_in = ShadowSplit.draw(adversary, target, 40, "candidates").is_in
@@ -205,9 +213,9 @@ def test_copies_of_a_record_share_its_coins(task: Task, shards: Shards) -> None:
 
 
 def test_crafted_canaries_stand_beside_bystanders_that_have_none(
-    task: Task, shards: Shards
+    attacked: Attacked, task: Task
 ) -> None:
-    adversary, targets = attacked(PromptFL(), task, shards, "released")
+    adversary, targets = attacked(threat="released")
     shape = task.prompts.context_tokens, task.prompts.width
     crafted = torch.ones(len(targets[0].candidates), *shape)
     canaries = replace(targets[0].candidates, crafted=crafted)
@@ -217,21 +225,17 @@ def test_crafted_canaries_stand_beside_bystanders_that_have_none(
 
 
 @pytest.mark.parametrize("threat", ["server", "released"])
-def test_shadows_on_candidates_remember_them(
-    threat: str, task: Task, shards: Shards
-) -> None:
+def test_shadows_on_candidates_remember_them(attacked: Attacked, threat: str) -> None:
     trainer = PromptFL(epochs=60, learning_rate=0.05)
-    adversary, targets = attacked(trainer, replace(task, rounds=1), shards, threat)
+    adversary, targets = attacked(trainer, threat, rounds=1)
     for table in shadow_signals(adversary, targets[:2], 12, "candidates"):
         assert table.training_set is table.candidates
         assert separation(table.candidates) > 0
         assert not (table.public.is_in).any()
 
 
-def test_kept_tables_are_the_trained_ones(
-    task: Task, shards: Shards, tmp_path: Path
-) -> None:
-    adversary, targets = attacked(PromptFL(), task, shards, "server")
+def test_kept_tables_are_the_trained_ones(attacked: Attacked, tmp_path: Path) -> None:
+    adversary, targets = attacked()
     store = SignalStore(tmp_path, {"run": "one"})
     for source in ("public", "candidates"):
         plain = shadow_signals(replace(adversary), targets, 6, source)
@@ -249,11 +253,7 @@ def test_kept_tables_are_the_trained_ones(
 
 @pytest.mark.parametrize("threat", ["server", "released"])
 def test_a_killed_attack_keeps_the_targets_it_had_finished(
-    threat: str,
-    task: Task,
-    shards: Shards,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    attacked: Attacked, threat: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Replays go target by target; in whole federations all are finished at once."""
     asked: list[int] = []
@@ -265,7 +265,7 @@ def test_a_killed_attack_keeps_the_targets_it_had_finished(
             raise KeyboardInterrupt
         return measure_signals(adversary.trainer, adversary.task, models, some)
 
-    adversary, targets = attacked(PromptFL(), task, shards, threat)
+    adversary, targets = attacked(threat=threat)
     kept = replace(adversary, store=SignalStore(tmp_path, {}))
     monkeypatch.setattr(shadow_signals_module, "ask_signals", ask)
     if threat == "server":
@@ -282,11 +282,9 @@ def test_a_killed_attack_keeps_the_targets_it_had_finished(
 
 
 def test_chunks_of_federations_do_not_change_what_they_say(
-    task: Task,
-    shards: Shards,
-    monkeypatch: pytest.MonkeyPatch,
+    attacked: Attacked, task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    adversary, targets = attacked(PromptFL(), task, shards, "released")
+    adversary, targets = attacked(threat="released")
     (whole,) = shadow_signals(replace(adversary), targets[:1], 7)
     monkeypatch.setattr(
         "privaudit.auditing.shadow_models.REPLAY_CHUNK", 2 * len(task.clients)

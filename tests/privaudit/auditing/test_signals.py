@@ -61,13 +61,8 @@ def test_quantities_of_two_classes_by_hand() -> None:
 def test_certainty_right_or_wrong_stays_finite() -> None:
     logits = torch.tensor([[[200.0, 0.0, 0.0], [200.0, 0.0, 0.0]]])
     signals = table_of(logits, torch.tensor([0, 1]))
-    for quantity in (
-        signals.confidence,
-        signals.margin,
-        signals.entropy,
-        signals.modified_entropy,
-    ):
-        assert torch.isfinite(quantity).all()
+    for name in ("confidence", "margin", "entropy", "modified_entropy"):
+        assert torch.isfinite(signals[name]).all()
     assert float(signals.modified_entropy[0, 0]) == pytest.approx(0, abs=1e-5)
     assert float(signals.modified_entropy[0, 1]) > 100
 
@@ -155,9 +150,8 @@ def test_texts_have_statistics_of_their_tokens(task: Task) -> None:
     for row, model in enumerate(models):
         table = table_said(adversary, records, model)
         for name, score in OF_TOKENS.items():
-            found = (
-                signals.log_likelihood if name == "log_likelihood" else signals[name]
-            )
+            told = name == "log_likelihood"
+            found = signals.log_likelihood if told else signals[name]
             torch.testing.assert_close(found[row], score(table, "description").float())
     back = SignalTable.from_tensors(signals.to_tensors())
     torch.testing.assert_close(back["min-k"], signals["min-k"])
@@ -184,17 +178,29 @@ def known(case: str, wanted: str) -> tuple[TokenTable, Mapping[str, np.ndarray]]
     numbers = golden("maxrenyi") | golden("maxrenyi", f"{case}_")
     logits = torch.from_numpy(numbers["logits"]).double()[None, None]
     ids = torch.from_numpy(numbers["target_ids"])[None]
+    return answers(logits, ids, wanted), numbers
+
+
+def answers(logits: Tensor, ids: Tensor, wanted: str = TOKENS) -> TokenTable:
+    """Return a table of one record, of answers only."""
     words = TokenSequences(ids, torch.full_like(ids, ANSWER))
     signals = token_signals(logits, words, frozenset({wanted}))
-    return TokenTable.from_signals([signals]), numbers
+    return TokenTable.from_signals([signals])
 
 
 @pytest.mark.parametrize("case", [*CASES, "edge"])
 def test_exact_max_renyi_is_the_golden_one(case: str) -> None:
     table, numbers = known(case, TOKENS)
+    assert_entropies(table, numbers, "exact_max_renyi_K")
+
+
+def assert_entropies(
+    table: TokenTable, numbers: Mapping[str, np.ndarray], name: str
+) -> None:
+    """Hold MaxRenyi of all orders and shares against golden numbers of that name."""
     for row, alpha in enumerate(ALPHAS):
         for ratio, expected in zip(
-            numbers["K_ratios"], numbers["exact_max_renyi_K"][row], strict=True
+            numbers["K_ratios"], numbers[name][row], strict=True
         ):
             found = max_renyi(table, "description", alpha, 100 * float(ratio))
             assert -found.item() == pytest.approx(expected, abs=1e-9)
@@ -203,12 +209,7 @@ def test_exact_max_renyi_is_the_golden_one(case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_published_scores_are_the_golden_ones(case: str) -> None:
     table, numbers = known(case, CLAMPED_TOKENS)
-    for row, alpha in enumerate(ALPHAS):
-        for ratio, expected in zip(
-            numbers["K_ratios"], numbers["ref_max_renyi_K"][row], strict=True
-        ):
-            score = max_renyi(table, "description", alpha, 100 * float(ratio))
-            assert -score.item() == pytest.approx(expected, abs=1e-9)
+    assert_entropies(table, numbers, "ref_max_renyi_K")
     for ratio, expected in zip(
         numbers["K_ratios_mink"], numbers["ref_mink_prob"], strict=True
     ):
@@ -268,26 +269,15 @@ def test_ten_percent_of_thirty_positions_are_three() -> None:
     """0.1 · 30 is a little more than 3 and 0.29 · 100 a little less than 29."""
     ids = torch.zeros(1, 101, dtype=torch.int64)
     logits = torch.randn(1, 1, 101, 5, generator=torch.Generator().manual_seed(0))
-    words = TokenSequences(ids, torch.full_like(ids, ANSWER))
-    table = TokenTable.from_signals([token_signals(logits.double(), words)])
+    table = answers(logits.double(), ids)
     ordered = table.entropy(2.0)[0, :100].sort(descending=True).values
     found = max_renyi(table, "description", 2.0, 29.0)
     assert -found.item() == pytest.approx(ordered[:29].mean().item())
 
 
-def test_no_share_is_the_maximum_and_all_of_it_the_mean() -> None:
-    table = ragged(12, 9)
-    values = rows(table, table.entropy(2.0))
-    largest = [-max(row) for row in values]
-    mean = [-sum(row) / len(row) for row in values]
-    assert max_renyi(table, "description", 2.0, 0.0).tolist() == pytest.approx(largest)
-    assert max_renyi(table, "description", 2.0, 100.0).tolist() == pytest.approx(mean)
-
-
 def test_a_uniform_position_counts_nothing_in_min_k_plus_plus() -> None:
     ids = torch.zeros(1, 3, dtype=torch.int64)
-    words = TokenSequences(ids, torch.full_like(ids, ANSWER))
-    table = TokenTable.from_signals([token_signals(torch.ones(1, 1, 3, 7), words)])
+    table = answers(torch.ones(1, 1, 3, 7), ids)
     assert min_k_plus_plus(table, "description").tolist() == [0]
 
 

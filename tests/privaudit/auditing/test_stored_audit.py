@@ -52,16 +52,13 @@ def stored(audit: Audit, folder: Path, change: Change | None = None) -> StoredAu
     return StoredAudit(audit.run, scenario, tuple(columns), columns, contents, names)
 
 
-def linked(audit: Audit) -> Audit:
+def make_linked() -> Audit:
+    audit = make_audit(closeness=True)
     gain = Comparison(Estimate(0.02, -0.01, 0.05, (90, 90), "paired"), 0.2)
     found = LinkageGain(
         "shadow", audit.auroc, {"shadow": gain}, proportion(1, 3), 0.2, 4
     )
     return replace(audit, parts={**audit.parts, LINKAGE_GAIN.name: found})
-
-
-def make_linked() -> Audit:
-    return linked(make_audit(closeness=True))
 
 
 @pytest.mark.parametrize(
@@ -95,10 +92,7 @@ def test_a_scenario_of_ones_own_needs_no_registration(tmp_path: Path) -> None:
         (lambda c: c.pop("rounds"), "'rounds'"),
         (lambda c: c["utility"]["local"].pop("n"), "fields"),
         (lambda c: c["utility"].update(local=3), "TypeError|TypeCheckError"),
-        (
-            lambda c: c["rebuilt"].update(closeness=3),
-            "take closeness = 3: Input should",
-        ),
+        (lambda c: c["rebuilt"].update(closeness=3), "take closeness = 3: Input shou"),
         (lambda c: c["leaks"]["shadow"]["auroc"].update(high=0.99), "its scores give"),
         (lambda c: c["leaks"]["shadow"].pop("settings"), "'settings'"),
     ],
@@ -111,14 +105,6 @@ def test_damage_says_what_to_do(change: Change, says: str, tmp_path: Path) -> No
     assert "\n" not in str(found.value)
 
 
-def test_the_audit_is_read_back_as_it_was(tmp_path: Path) -> None:
-    audit = make_audit()
-    place = save_audit(audit, tmp_path)
-    assert place == tmp_path / "audits" / "server-reconstruct"
-    read = json.loads((place / "audit.json").read_text())
-    assert Estimate.from_dict(read["leaks"]["shadow"]["auroc"]) == audit.auroc
-
-
 def test_scores_give_the_auroc_again(tmp_path: Path) -> None:
     audit = make_audit()
     with np.load(save_audit(audit, tmp_path) / "scores.npz", allow_pickle=False) as z:
@@ -126,19 +112,15 @@ def test_scores_give_the_auroc_again(tmp_path: Path) -> None:
     assert list(arrays.pop("class names")) == ["zero", "one", "two"]
     assert len(arrays) == 2 * 6
     scores, truth = arrays["shadow/scores"], arrays["shadow/is_member"]
-    groups = [
-        (scores[own & truth], scores[own & ~truth])
-        for own in (
-            arrays["shadow/client"] == name
-            for name in (c.client for c in audit.headline.clients)
-        )
-    ]
+    owns = [arrays["shadow/client"] == c.client for c in audit.headline.clients]
+    groups = [(scores[own & truth], scores[own & ~truth]) for own in owns]
     assert pooled_auroc(groups) == audit.auroc
     assert len(arrays["shadow/labels"]) == len(arrays["shadow/guesses"]) == 360
 
 
 def test_folders_are_private_and_hold_nothing_else(tmp_path: Path) -> None:
     place = save_audit(make_audit(), tmp_path)
+    assert place == tmp_path / "audits" / "server-reconstruct"
     assert {entry.name for entry in place.iterdir()} == {"audit.json", "scores.npz"}
     for folder in (place, place.parent):
         assert folder.stat().st_mode & 0o777 == 0o700

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -35,17 +36,17 @@ def test_records_without_words_are_refused(task: Task) -> None:
         MaxRenyi()(adversary, [replace(targets[0], candidates=blank)])
 
 
-@pytest.mark.parametrize("alpha", [0.0, 3.0])
-def test_orders_that_no_table_holds_are_refused(alpha: float) -> None:
-    with pytest.raises(ValidationError, match=r"0\.5, 1, 2, inf"):
-        MaxRenyi(alpha=alpha)
-
-
-def test_the_modified_entropy_has_no_infinite_order() -> None:
-    with pytest.raises(ValidationError, match="finite"):
-        ModRenyi(alpha=float("inf"))
-
-
-def test_a_share_is_a_percentage() -> None:
-    with pytest.raises(ValidationError, match="less than or equal to 100"):
-        MaxRenyi(share=101)
+@pytest.mark.parametrize(
+    ("attack", "setting", "says"),
+    [
+        (MaxRenyi, {"alpha": 0.0}, r"0\.5, 1, 2, inf"),
+        (MaxRenyi, {"alpha": 3.0}, r"0\.5, 1, 2, inf"),
+        (ModRenyi, {"alpha": float("inf")}, "finite"),
+        (MaxRenyi, {"share": 101}, "less than or equal to 100"),
+    ],
+)
+def test_orders_and_shares_that_no_table_holds_are_refused(
+    attack: Callable[..., object], setting: dict[str, float], says: str
+) -> None:
+    with pytest.raises(ValidationError, match=says):
+        attack(**setting)

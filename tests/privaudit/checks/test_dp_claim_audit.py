@@ -1,5 +1,4 @@
 import json
-import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -15,13 +14,13 @@ from privaudit.checks.dp_claim_audit import (
     audit_claim,
     audit_readings,
 )
-from privaudit.cli import main as cli
 from privaudit.core.errors import ConfigError
 from privaudit.runs.config import make_config
 from privaudit.runs.population import Population, populate
 from privaudit.statistics.claim import Guarantee, judge_claim
 from privaudit.statistics.epsilon.bound import IndependentRuns
 from privaudit.statistics.epsilon.many_runs import SplitThreshold
+from tests.conftest import Cli, refused
 from tests.privaudit.execution.some_jobs import LikeOthers
 
 PUBLISHED = {"mode": "published-paper", "epsilon": 0.1, "batch_size": 32}
@@ -36,6 +35,17 @@ def audit(**options: Any) -> ClaimAudit:
     settings = options.pop("settings", PUBLISHED)
     usual = {"runs": 60, "rounds": 3, "population": population()}
     return audit_claim("dp-fpl", settings, **{**usual, **options})
+
+
+def apart(found: ClaimAudit) -> float:
+    """Return by how many deviations the scores with and without the canary differ."""
+    inside, outside = (found.scores[found.is_member == coin] for coin in (True, False))
+    return float((inside.mean() - outside.mean()) / outside.std())
+
+
+def expected(size: int = 32) -> float:
+    """Return what the accountant says of them, at an epsilon of 0.1 and such batches."""
+    return float(2 * size * 0.1 / np.sqrt(np.log(1e5)))
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +66,7 @@ def test_the_scores_differ_as_the_accountant_says(published: ClaimAudit) -> None
 
     So all of them by 2 B epsilon / sqrt(ln 1/delta) standard deviations, 1.89.
     """
-    inside = published.scores[published.is_member]
-    outside = published.scores[~published.is_member]
-    apart = (inside.mean() - outside.mean()) / outside.std()
-    expected = 2 * 32 * 0.1 / np.sqrt(np.log(1e5))
-    assert apart == pytest.approx(expected, abs=0.45)
+    assert apart(published) == pytest.approx(expected(), abs=0.45)
 
 
 @pytest.mark.parametrize(
@@ -71,12 +77,8 @@ def test_the_worst_neighbours_stay_the_worst(
 ) -> None:
     """Beside many records, and at other clip norms, the mean is clipped as well."""
     settings = {**PUBLISHED, **settings}
-    found = audit(settings=settings, records=records, runs=120)
-    inside, outside = (found.scores[found.is_member == coin] for coin in (True, False))
-    apart = (inside.mean() - outside.mean()) / outside.std()
-    size = settings.get("batch_size", 32)
-    expected = 2 * size * 0.1 / np.sqrt(np.log(1e5))
-    assert apart == pytest.approx(expected, rel=0.35)
+    found = apart(audit(settings=settings, records=records, runs=120))
+    assert found == pytest.approx(expected(settings["batch_size"]), rel=0.35)
 
 
 def test_a_sound_mechanism_is_not_refuted() -> None:
@@ -97,10 +99,7 @@ def test_a_published_claim_is_refuted_for_records_that_are_replaced() -> None:
     assert replaced.verdict.kind == "REFUTED"
     assert replaced.bound.adjacency == "replace-one"
     assert "replace-one" in replaced.verdict.sentence
-    inside = replaced.scores[replaced.is_member]
-    outside = replaced.scores[~replaced.is_member]
-    apart = (inside.mean() - outside.mean()) / outside.std()
-    assert apart == pytest.approx(2 * 32 * 0.1 / np.sqrt(np.log(1e5)), abs=0.45)
+    assert apart(replaced) == pytest.approx(expected(), abs=0.45)
 
 
 def test_a_sound_claim_is_about_records_that_are_added() -> None:
@@ -157,21 +156,11 @@ def test_a_trainer_that_takes_no_canary_is_refused() -> None:
         audit_claim("dp-fedotp", {"epsilon": 1.0}, runs=20, population=population())
 
 
-def test_the_command_says_it_and_exits_with_1(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_command_says_it_and_exits_with_1(tmp_path: Path, cli: Cli) -> None:
     out = tmp_path / "claim.json"
-    words = (
-        "privaudit claim --epsilon 0.1 --set mode=published-paper --repeats 100 "
-        f"--rounds 2 --bound multi-split --out {out}"
-    )
-    monkeypatch.setattr(sys, "argv", words.split())
-    with pytest.raises(SystemExit) as exit_:
-        cli.run()
-    assert exit_.value.code == 1
-    said = capsys.readouterr().out
+    words = "--set mode=published-paper --repeats 100 --rounds 2 --bound multi-split"
+    code, said, _ = cli("claim", "--epsilon", 0.1, *words.split(), "--out", out)
+    assert code == 1
     assert said.count("REFUTED: ") == said.count("median of 101") == 2
     assert "Refuted whatever neighbours are" in said
     assert said.count("differ in one sample: whether") == 2
@@ -184,11 +173,7 @@ def test_the_command_says_it_and_exits_with_1(
         assert one["verdict"]["kind"] == "REFUTED"
         assert one["verdict"]["sentence"].endswith(f"Audited is {adjacency}.")
     for odd in ("--canary", "--bound", "--adjacency"):
-        monkeypatch.setattr(sys, "argv", ["privaudit", "claim", odd, "x"])
-        with pytest.raises(SystemExit) as exit_:
-            cli.run()
-        assert exit_.value.code == 2
-        assert f"{odd} x is unknown" in capsys.readouterr().err
+        assert f"{odd} x is unknown" in refused(cli, "claim", odd, "x")
 
 
 def test_runs_score_the_same_wherever_they_are_trained(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from privaudit import gate, load_run
+from privaudit import Audit, gate, load_run
 from privaudit.auditing.attack_result import ClientScores, leak_auroc
 from privaudit.auditing.stored_audit import read_audit, restore_audit
 from privaudit.checks.gate.settings import GateSettings, make_settings
@@ -26,6 +26,7 @@ from tests.conftest import Cli, common_cache
 
 SCENARIO = "server-reconstruct"
 NEW = "loss-threshold balanced accuracy"
+OfScores = Metric[Sequence[ClientScores]]
 
 
 def _guessed(clients: Sequence[ClientScores]) -> list[ClientScores]:
@@ -37,9 +38,9 @@ def _interval(clients: Sequence[ClientScores], confidence: float) -> Estimate:
 
 
 @pytest.fixture
-def accuracy(monkeypatch: pytest.MonkeyPatch) -> Metric[Sequence[ClientScores]]:
+def accuracy(monkeypatch: pytest.MonkeyPatch) -> OfScores:
     """The AUROC of guesses, under a code that comes before the headline's."""
-    metric: Metric[Sequence[ClientScores]] = Metric(
+    metric: OfScores = Metric(
         "accuracy", "balanced accuracy", "leak", "", _interval,
         lambda first, second: AUROC.paired(_guessed(first), _guessed(second)),
     )  # fmt: skip
@@ -55,9 +56,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def audited(folder: Path, seed: int) -> Audit:
+    """Return the audit of a run of PromptFL."""
+    return restore_audit(read_audit(load_run(folder / f"promptfl-{seed}"), SCENARIO))
+
+
 @pytest.mark.parametrize("seeds", [(0,), (0, 1)])
 def test_runs_and_seeds_are_compared_in_it_and_the_headline_stays(
-    folder: Path, accuracy: Metric[Sequence[ClientScores]], seeds: tuple[int, ...]
+    folder: Path, accuracy: OfScores, seeds: tuple[int, ...]
 ) -> None:
     found = compare(
         [folder / f"promptfl-{seed}" for seed in seeds],
@@ -68,18 +74,13 @@ def test_runs_and_seeds_are_compared_in_it_and_the_headline_stays(
         "accuracy on own classes",
     ]
     (new,) = (one for one in found.secondary if one.name == NEW)
-    clients = [
-        read_audit(load_run(folder / f"promptfl-{seed}"), SCENARIO).clients(
-            "loss-threshold"
-        )
-        for seed in seeds
-    ]
+    clients = [audited(folder, seed).headline.clients for seed in seeds]
     by_hand = [accuracy.at(each)(0.95).value for each in clients]
     assert new.first == pytest.approx(sum(by_hand) / len(by_hand))
 
 
 def test_the_gate_asks_about_it(
-    folder: Path, accuracy: Metric[Sequence[ClientScores]], cli: Cli, tmp_path: Path
+    folder: Path, accuracy: OfScores, cli: Cli, tmp_path: Path
 ) -> None:
     settings = GateSettings(metrics=("accuracy",), guarantees=False, margin=0.5)
     run, before = (load_run(folder / name) for name in ("promptfl-0", "zero-shot-0"))
@@ -101,10 +102,8 @@ def test_what_nobody_registered_is_refused_by_name() -> None:
         make_settings({"metrics": ["accuracy"]})
 
 
-def test_a_marker_holds_tests_to_it(
-    folder: Path, accuracy: Metric[Sequence[ClientScores]]
-) -> None:
-    audit = restore_audit(read_audit(load_run(folder / "promptfl-0"), SCENARIO))
+def test_a_marker_holds_tests_to_it(folder: Path, accuracy: OfScores) -> None:
+    audit = audited(folder, 0)
     check = _check(audit, MarkerLimit(metric="accuracy", below=0.99))
     assert check.name == NEW
     expected = accuracy.at(audit.headline.clients)(0.95)
@@ -116,12 +115,9 @@ def test_a_marker_holds_tests_to_it(
 
 
 def test_a_sweep_has_it_as_a_column(
-    folder: Path, accuracy: Metric[Sequence[ClientScores]], tmp_path: Path
+    folder: Path, accuracy: OfScores, tmp_path: Path
 ) -> None:
-    audits = [
-        restore_audit(read_audit(load_run(folder / f"promptfl-{seed}"), SCENARIO))
-        for seed in (0, 1)
-    ]
+    audits = [audited(folder, seed) for seed in (0, 1)]
     found = judge_sweep([SweepPoint.of(audit, "promptfl", None) for audit in audits])
     values = [accuracy.shown(audit.headline).value for audit in audits]
     assert found.cells[0].others["accuracy"].value == pytest.approx(sum(values) / 2)

@@ -13,7 +13,7 @@ from privaudit.auditing.parts.source_inference import infer_sources
 from privaudit.federation.trainer import Task
 from privaudit.trainers.promptfl import PromptFL
 from tests.conftest import toy_records, with_noise
-from tests.toy_federation import Play
+from tests.toy_federation import Play, auroc_of
 
 Watched = tuple[Adversary, list[Target], dict[str, np.ndarray]]
 TRAINER = PromptFL(learning_rate=0.5, epochs=60, momentum=0.9)
@@ -65,15 +65,7 @@ def test_the_last_round_is_the_whole_attack(learned: Watched) -> None:
     adversary, targets, truth = learned
     (found,) = leakage_by_round({"loss": LossThreshold()}, *learned)
     scores = LossThreshold()(adversary, targets)
-    from privaudit.statistics.roc import pooled_auroc
-
-    whole = pooled_auroc(
-        [
-            (s.scores[truth[t.client]], s.scores[~truth[t.client]])
-            for t, s in zip(targets, scores, strict=True)
-        ]
-    )
-    assert found.by_round[2] == whole
+    assert found.by_round[2] == auroc_of(scores, [truth[t.client] for t in targets])
 
 
 def test_attacks_that_train_shadows_are_left_out(learned: Watched) -> None:

@@ -1,4 +1,5 @@
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,13 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for name in ("plain", "shadowed"):
                 write_baseline(name, folder / f"{name}.json", folder=folder)
     return folder
+
+
+def git(*words: str) -> str:
+    who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    command = ["git", *who, *words]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Settings of the gate, from files, revisions and flags."""
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from privaudit.checks.gate.settings import (
     setting_lines,
 )
 from privaudit.core.errors import ConfigError, UnknownNameError
+from tests.privaudit.checks.gate.conftest import git
 
 PYPROJECT = """\
 [project]
@@ -91,32 +91,27 @@ def test_a_value_out_of_range_is_named(values: dict[str, object], says: str) -> 
         make_settings(values)
 
 
-def test_an_unknown_setting_is_named_with_the_nearest(tmp_path: Path) -> None:
-    (tmp_path / "pyproject.toml").write_text("[tool.privaudit.gate]\nmax_aurok = 1\n")
-    with pytest.raises(UnknownNameError, match="Did you mean 'max_auroc'"):
-        configure(tmp_path)
-
-
 @pytest.mark.parametrize(
-    ("text", "says"),
-    [("[tool", "is no TOML"), ("[tool.privaudit]\ngate = 3\n", "which is no table")],
+    ("text", "error", "says"),
+    [
+        ("[tool", ConfigError, "is no TOML"),
+        ("[tool.privaudit]\ngate = 3\n", ConfigError, "which is no table"),
+        (
+            "[tool.privaudit.gate]\nmax_aurok = 1\n",
+            UnknownNameError,
+            "Did you mean 'max_auroc'",
+        ),
+    ],
 )
 def test_a_file_that_cannot_be_read_is_an_error(
-    tmp_path: Path, text: str, says: str
+    tmp_path: Path, text: str, error: type[ConfigError], says: str
 ) -> None:
     (tmp_path / "pyproject.toml").write_text(text)
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(error, match=says):
         configure(tmp_path)
 
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="no git here")
-
-
-def git(*words: str) -> str:
-    who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
-    command = ["git", *who, *words]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return done.stdout.strip()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -28,31 +27,31 @@ from privaudit.core.signing import SECRET, TRUST, own_key, public_half
 from privaudit.report.ci_formats import gate_junit, gate_markdown, gate_sarif
 from privaudit.report.export import export_public
 from tests.conftest import Cli
+from tests.privaudit.checks.gate.conftest import git
 from tests.privaudit.checks.gate.test_gate import rescored, shifted
 
-RMIA = "Rmia(shadows={}, mode='{}', gamma=1.0, a=None)"
-BEFORE = AttackStrength(RMIA.format(8, "online"), "", ("a", "b"), (20, 21))
+
+def rmia(shadows: Any, mode: str = "online", attack: str = "Rmia") -> dict[str, Any]:
+    """Return the settings of an attack, as ``repr`` writes them."""
+    return {
+        "settings": f"{attack}(shadows={shadows}, mode='{mode}', gamma=1.0, a=None)"
+    }
+
+
+BEFORE = AttackStrength(**rmia(8), clients=("a", "b"), n=(20, 21))
 
 
 @pytest.mark.parametrize(
     ("changes", "relation", "why"),
     [
         ({}, "same", ""),
-        (
-            {"settings": RMIA.format(16, "online")},
-            "stronger",
-            "shadows is 16 and not 8",
-        ),
-        ({"settings": RMIA.format(6, "online")}, "weaker", "shadows is 6 and not 8"),
-        ({"settings": RMIA.format(8, "offline")}, "another", "mode='offline'"),
-        ({"settings": RMIA.format(16, "offline")}, "another", "mode='offline'"),
-        (
-            {"settings": "Weak(shadows=8, mode='online', gamma=1.0, a=None)"},
-            "another",
-            "",
-        ),
+        (rmia(16), "stronger", "shadows is 16 and not 8"),
+        (rmia(6), "weaker", "shadows is 6 and not 8"),
+        (rmia(8, "offline"), "another", "mode='offline'"),
+        (rmia(16, "offline"), "another", "mode='offline'"),
+        (rmia(8, attack="Weak"), "another", ""),
         ({"settings": "Rmia(shadows=8)"}, "another", ""),
-        ({"settings": RMIA.format("many", "online")}, "another", ""),
+        (rmia("many"), "another", ""),
         ({"settings": "64 shadows, by hand"}, "another", "by hand"),
         ({"package": "others 1.2"}, "another", "others 1.2 and not built in"),
         ({"clients": ("a", "b", "c")}, "same", ""),
@@ -70,7 +69,7 @@ def test_an_attack_is_placed_beside_the_baselines(
 
 
 def test_more_shadows_do_not_make_up_for_a_client_that_is_missing() -> None:
-    now = AttackStrength(RMIA.format(16, "online"), "", ("a",), (20, 21))
+    now = AttackStrength(**rmia(16), clients=("a",), n=(20, 21))
     assert now.than(BEFORE) == ("weaker", "not attacked: b")
 
 
@@ -84,6 +83,7 @@ def test_what_no_option_leaves_out_is_not_asked_for() -> None:
     assert [*that_options_choose(made, "server-reconstruct")] == ["rmia"]
 
 
+SCENARIO = "server-reconstruct"
 USUAL = GateSettings()
 FULL = GateSettings(
     metrics=("auroc", "success", "utility"), attacks=("rmia", "lira"), max_auroc=0.6,
@@ -123,11 +123,7 @@ FULL = GateSettings(
         (FULL, {"baseline": "c.json"}, ["baseline"]),
         (USUAL, {"baseline": "c.json"}, []),
         (USUAL, {"scenario": "curious-peer"}, ["scenario"]),
-        (
-            replace(USUAL, scenario="curious-peer"),
-            {"scenario": "server-reconstruct"},
-            [],
-        ),
+        (replace(USUAL, scenario="curious-peer"), {"scenario": SCENARIO}, []),
     ],
 )
 def test_a_setting_that_asks_for_less_is_found(
@@ -142,7 +138,6 @@ def test_every_setting_has_an_order() -> None:
 
 
 AUROC = GateSettings(metrics=("auroc",), margin=0.2)
-SCENARIO = "server-reconstruct"
 ON_SHADOWS = ["lira", "rmia", "shadow"]
 
 
@@ -276,18 +271,14 @@ def test_reports_show_what_was_not_checked(runs: Path) -> None:
     }
     assert kinds == {"strength": "open"}
     assert "missing attack" in gate_markdown(found)
-    assert (
-        json.loads(json.dumps(found.to_dict()))["checks"][-1]["code"]
-        == "missing attack"
-    )
+    stored = json.loads(json.dumps(found.to_dict()))
+    assert stored["checks"][-1]["code"] == "missing attack"
 
 
 def test_a_baseline_by_fewer_shadows_than_usual_asks_for_no_more() -> None:
     one = {"rmia": AttackStrength("Rmia(shadows=1, mode='offline')", "", ("a",))}
     for by_default, count in ((True, 1), (False, 0)):
-        found = short_of_settings(
-            "run", one, GateSettings(), None, by_default=by_default
-        )
+        found = short_of_settings("run", one, USUAL, None, by_default=by_default)
         assert len([*found]) == count
 
 
@@ -349,25 +340,12 @@ def test_what_an_option_weakens_is_reported_and_accepted(
 ) -> None:
     write_settings(tmp_path)
     cli("gate", "plain", "--write-baseline", "b.json")
-    words = (
-        "gate",
-        "plain",
-        "--baseline",
-        "b.json",
-        "--margin",
-        "0.4",
-        "--no-guarantees",
-    )
-    code, out, _ = cli(*words)
+    words = ("gate", "plain", "--baseline", "b.json", "--margin", "0.4")
+    code, out, _ = cli(*words, "--no-guarantees")
     printed = " ".join(out.split())
     assert code == 0
     for said in ("margin is 0.4 and not 0.2", "guarantees is False and not True"):
         assert f"by an option: {said}" in printed
-
-
-def git(*words: str) -> None:
-    who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
-    subprocess.run(["git", *who, *words], check=True, capture_output=True)
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="there is no git here")

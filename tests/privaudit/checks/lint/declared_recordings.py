@@ -22,10 +22,6 @@ Model = dict[str, Tensor]
 SHAPES = {"weight": (12, 20), "bias": (20,)}
 
 
-def everybody(index: int, clients: int, rng: np.random.Generator) -> Sequence[int]:
-    return range(clients)
-
-
 def drawn(count: int) -> Callable[..., Sequence[int]]:
     def draw(index: int, clients: int, rng: np.random.Generator) -> Sequence[int]:
         chosen: list[int] = rng.choice(clients, count, replace=False).tolist()
@@ -91,7 +87,7 @@ class Loop:
     rounds: int = 4
     clients: int = 5
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: dict(SHAPES))
-    taking: Callable[..., Sequence[int]] = everybody
+    taking: Callable[..., Sequence[int]] = lambda index, clients, rng: range(clients)
     weigh: Callable[[int], float] = lambda client: 1.0
     summed: bool = False
     voices: Callable[[Sequence[int]], Sequence[int]] = lambda some: some
@@ -258,14 +254,6 @@ def times(factor: float) -> Callable[[Draw], np.ndarray]:
     return lambda draw: factor * gaussian(draw)
 
 
-def in_turn(index: int, clients: int, rng: np.random.Generator) -> Sequence[int]:
-    return [(2 * index) % clients, (2 * index + 1) % clients]
-
-
-def the_same(index: int, clients: int, rng: np.random.Generator) -> Sequence[int]:
-    return [0, 1]
-
-
 COUNT = MechanismEvent(
     release="global", noise_multiplier=2.0, sensitivity=1.0, clip_norm=1.0,
     sampling_rate=1.0, sampling="without-replacement", noise_at="server", parties=5,
@@ -312,10 +300,16 @@ FAULTS: dict[str, dict[str, Loop]] = {
     },
     "clients-as-drawn": {
         "round-robin, said to be drawn": Loop(
-            taking=in_turn, clients=8, rounds=20, declared={"sampling_rate": 0.25}
+            taking=lambda i, clients, _: [2 * i % clients, (2 * i + 1) % clients],
+            clients=8,
+            rounds=20,
+            declared={"sampling_rate": 0.25},
         ),
         "the same two clients, said to be drawn": Loop(
-            taking=the_same, clients=10, rounds=12, declared={"sampling_rate": 0.2}
+            taking=lambda *_: [0, 1],
+            clients=10,
+            rounds=12,
+            declared={"sampling_rate": 0.2},
         ),
         "everybody, at a rate of 0.1": Loop(declared={"sampling_rate": 0.1}),
     },

@@ -279,10 +279,12 @@ class HalfNoise(NoisyMeans):
         return 0.5 * self.noise * self.clip
 
 
-class ClipsLast(NoisyMeans):
+class NeverClips(NoisyMeans):
     def clipped(self, each: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return dict(each)
 
+
+class ClipsLast(NeverClips):
     def noised(
         self, sums: Mapping[str, Tensor], cohort: Cohort, at: Round
     ) -> dict[str, Tensor]:
@@ -302,30 +304,24 @@ class NoisesTheFirst(TwoTensors):
         return drawn if name == "sums" else 0 * drawn
 
 
-class NeverClips(NoisyMeans):
-    def clipped(self, each: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return dict(each)
-
-
 class ClipsAtTwice(NoisyMeans):
+    times: ClassVar[int] = 2
+
     def clipped(self, each: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {n: 2 * t for n, t in super().clipped(each).items()}
+        return {n: self.times * t for n, t in super().clipped(each).items()}
 
 
-class ClipsTheBatch(NoisyMeans):
-    def clipped(self, each: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        whole = {n: t.sum(dim=1, keepdim=True) for n, t in each.items()}
-        return super().clipped(whole)
+class FiveSteps(ClipsAtTwice):
+    times: ClassVar[int] = 5
+
+
+class ClipsTheBatch(ForClients):
+    declared: ClassVar[Mapping[str, Any]] = {}
 
 
 class KeepsClean(NoisyMeans):
     def keeps(self, clean: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {"own": clean["sums"]}
-
-
-class FiveSteps(NoisyMeans):
-    def clipped(self, each: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {n: 5 * t for n, t in super().clipped(each).items()}
 
 
 class ExactCounts(NoisyMeans):

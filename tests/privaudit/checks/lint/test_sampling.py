@@ -1,5 +1,6 @@
 """Rules of sampling: records by coins, and clients as drawn."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -33,32 +34,31 @@ def with_batches(evidence: Evidence, batches: list[tuple[int, ...]]) -> Evidence
     return replace(evidence, trace=trace)
 
 
-def test_batches_of_a_fixed_size_that_are_declared_poisson_are_found(
-    look: Look, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("draw", "said"),
+    [
+        (lambda cohort, at: fixed_batch(cohort, at, 5), "Batch sizes spread"),
+        (
+            lambda cohort, at: poisson_batch(cohort, at, 0.6),
+            "where the sampling rate is 0.417",
+        ),
+    ],
+    ids=["a fixed size", "a higher rate"],
+)
+def test_batches_that_are_drawn_otherwise_than_declared_are_found(
+    draw: Callable[..., Batch], said: str, look: Look, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def draw(self: PrivateTrainer, task: Task, cohort: Cohort, at: Round) -> Batch:
-        return fixed_batch(cohort, at, 5)
+    def drawn(self: PrivateTrainer, task: Task, cohort: Cohort, at: Round) -> Batch:
+        return draw(cohort, at)
 
-    monkeypatch.setattr(PrivateTrainer, "draw_batch", draw)
-    (found, *_) = poisson_sampling(look(epsilon=8.0, rounds=15))
-    assert found.severity == "error"
-    assert found.sentence.startswith("Batch sizes spread")
+    monkeypatch.setattr(PrivateTrainer, "draw_batch", drawn)
+    found = poisson_sampling(look(epsilon=8.0, rounds=15))
+    (one,) = [f for f in found if said in f.sentence]
+    assert one.severity == "error"
 
 
 def test_poisson_batches_are_silent(look: Look) -> None:
     assert poisson_sampling(look(epsilon=8.0, rounds=15)) == []
-
-
-def test_a_higher_rate_than_declared_is_found(
-    look: Look, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def draw(self: PrivateTrainer, task: Task, cohort: Cohort, at: Round) -> Batch:
-        return poisson_batch(cohort, at, 0.6)
-
-    monkeypatch.setattr(PrivateTrainer, "draw_batch", draw)
-    found = poisson_sampling(look(epsilon=8.0, rounds=15))
-    (share,) = [f for f in found if "where the sampling rate is 0.417" in f.sentence]
-    assert share.severity == "error"
 
 
 def test_shuffled_epochs_are_found_by_how_evenly_records_are_drawn(

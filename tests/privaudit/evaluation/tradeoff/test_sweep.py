@@ -19,7 +19,7 @@ from privaudit.evaluation.tradeoff.sweep import planned_run, sweep, weigh_runs
 from privaudit.recording.owner import use_owner
 from privaudit.report.sweep import write_sweep
 from privaudit.runs.run import runs_folder
-from tests.conftest import Cli
+from tests.conftest import Cli, refused
 from tests.privaudit.recording.small_federation import Linear, record, toss
 
 SMALL = {"rounds": 1, "clients": 2, "test_share": 0.45}
@@ -182,9 +182,9 @@ def test_the_command_draws_them(runs: list[Run], tmp_path: Path, cli: Cli) -> No
 
 
 def test_what_is_about_training_is_refused(runs: list[Run], cli: Cli) -> None:
-    code, _, err = cli("tradeoff", "--recorded", runs[0].path, "--trainers", "dp-fpl")
-    assert code == 2
-    assert "about training" in err
+    assert "about training" in refused(
+        cli, "tradeoff", "--recorded", runs[0].path, "--trainers", "dp-fpl"
+    )
 
 
 def test_a_run_that_was_trained_here_is_refused(whole: Path) -> None:
