@@ -512,12 +512,7 @@ def chosen_runs(
 
 
 def latest_runs(folder: str | Path | None = None) -> list[Run]:
-    """Return what the last ``train`` command made, in its order.
-
-    Raises:
-        MissingFileError: Nothing was trained yet.
-        TranscriptError: What remembers it was altered.
-    """
+    """Return what lies in :func:`latest_places`, in its order."""
     return [load_run(place) for place in latest_places(folder)]
 
 
