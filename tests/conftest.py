@@ -131,6 +131,14 @@ def cohort(shards: Shards) -> Cohort:
     return Cohort.of(list(shards), list(shards.values()))
 
 
+def train_and_stop(rounds: int, /, *trainer: str, **options: Any) -> None:
+    """Begin to train a run, called "cut" unless named, and interrupt it."""
+    from privaudit import train
+
+    with pytest.raises(KeyboardInterrupt):
+        train(*trainer, watcher=stop_after(rounds), **{"name": "cut"} | options)
+
+
 def stop_after(rounds: int) -> Watcher:
     """Return a watcher that interrupts a training after so many rounds."""
 
@@ -178,6 +186,12 @@ def refused(cli: Cli, *words: object) -> str:
     return error
 
 
+def refuse(cli: Cli, says: str, *words: object) -> None:
+    """Check that a command ends with 2, and what it says."""
+    code, _, said = cli(*words)
+    assert (code, says in said) == (2, True), said
+
+
 @pytest.fixture
 def few_scenes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Draw few scenes, and forget them afterwards: data sets are kept by name."""
@@ -199,11 +213,7 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("originals")
     with common_cache(tmp_path_factory):
         train(folder=folder, name="whole", rounds=2, epochs=1, seed=0)
-        with pytest.raises(KeyboardInterrupt):
-            train(
-                folder=folder, name="cut", rounds=3, epochs=1,
-                watcher=stop_after(2), seed=0,
-            )  # fmt: skip
+        train_and_stop(2, folder=folder, rounds=3, epochs=1, seed=0)
     return folder
 
 

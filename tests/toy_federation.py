@@ -6,6 +6,7 @@ from typing import Any, get_args
 
 import numpy as np
 import torch
+from hypothesis import HealthCheck, settings
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -14,7 +15,15 @@ from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
 from privaudit.federation.rounds import Federation, RoundRecord, give_away, run_round
 from privaudit.federation.threat_models import find_threat
-from privaudit.federation.trainer import TRAINERS, Reconstruction, Records, Round, Task
+from privaudit.federation.trainer import (
+    TRAINERS,
+    Cohort,
+    LocalResult,
+    Reconstruction,
+    Records,
+    Round,
+    Task,
+)
 from privaudit.federation.transcript import SERVER, Message
 from privaudit.privacy.certificate import CertifiedView, certify
 from privaudit.statistics.estimate import Estimate
@@ -26,6 +35,11 @@ VIEWS: tuple[CertifiedView, ...] = get_args(CertifiedView)
 CLIENTS = ("client-0", "client-1", "client-2")
 AT = Round(0, Seeds(0), CLIENTS)
 ALL = 12  # the members a client of the toy task has on average: sampling at rate 1
+FEW = settings(  # examples, in tests whose fixtures no example changes
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 
 
 @dataclass
@@ -130,6 +144,35 @@ def play_toy(
     return played
 
 
+def trained_alone(
+    trainer: Any, task: Task, shard: Records, received: Tensors, kept: Tensors
+) -> tuple[dict[str, Tensor], LocalResult]:
+    """Train one client for a round.
+
+    Return its parameters afterwards, sent (the weight divided out) or kept, still
+    stacked, and all that its training gave.
+    """
+    stacked = [{n: t[None] for n, t in part.items()} for part in (received, kept)]
+    cohort = Cohort.of(["client-0"], [shard])
+    done = trainer.local_update(task, cohort, *stacked, AT)
+    sent = {n: t / len(shard) for n, t in done.sent.items() if n != "weight"}
+    return {**sent, **done.kept}, done
+
+
+def assert_close_messages(
+    some: Sequence[Message],
+    others: Sequence[Message],
+    rtol: float | None = None,
+    atol: float | None = None,
+) -> None:
+    """Check that messages are of the same parties, with nearly the same tensors."""
+    for one, other in zip(some, others, strict=True):
+        assert (one.sender, one.receiver) == (other.sender, other.receiver)
+        torch.testing.assert_close(
+            dict(one.tensors), dict(other.tensors), rtol=rtol, atol=atol
+        )
+
+
 def few_epochs(name: str) -> dict[str, object]:
     """Return settings with which a trainer passes over its records five times at most.
 
@@ -141,6 +184,12 @@ def few_epochs(name: str) -> dict[str, object]:
 def emptied(shards: Mapping[str, Records]) -> Shards:
     """Return clients without records: what they send is noise alone."""
     return {c: s.pick(torch.zeros(len(s)).bool()) for c, s in shards.items()}
+
+
+def neighbours(shard: Records, gone: int) -> list[Cohort]:
+    """Return a client with all of its records, and without one of them."""
+    fewer = shard.pick(torch.arange(len(shard)) != gone)
+    return [Cohort.of(["c"], [some]) for some in (shard, fewer)]
 
 
 def joined(one: Records, other: Records) -> Records:

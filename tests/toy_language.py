@@ -135,6 +135,12 @@ def toy_dialogues(count: int, seed: int = 0) -> Records:
     return Records(features, torch.arange(count) % 4, pictures, words, dialogues)
 
 
+def toy_shards(task: Task) -> dict[str, Records]:
+    """Return half as many dialogues as each client has candidates."""
+    sizes = enumerate(task.candidates.items())
+    return {c: toy_dialogues(n // 2, 10 + number) for number, (c, n) in sizes}
+
+
 def toy_writing_task() -> Task:
     """Three clients, and a language model to be tuned."""
     return Task(

@@ -1,6 +1,5 @@
 """CoOp: every client learns its own prompt, without federation."""
 
-from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
@@ -33,6 +32,10 @@ class CoOp(LocalSgd):
 
     accepts_gradient_canaries: ClassVar[Literal[True]] = True
 
+    def start(self, task: Task, seeds: Seeds) -> Tensors:
+        """Return no state: the server has no part in it."""
+        return {}
+
     def start_client(self, task: Task, client: ClientId, seeds: Seeds) -> Tensors:
         """Return a random context of the client's own."""
         return {"context": start_context(task, seeds, client)}
@@ -44,16 +47,8 @@ class CoOp(LocalSgd):
         contexts, loss = self.train(task, cohort, kept["context"], at)
         return LocalResult({}, {"context": contexts}, loss)
 
-    def release(
-        self, task: Task, clients: Sequence[ClientId], received: Stacked, kept: Stacked
-    ) -> Stacked:
-        """Release the client's own prompt."""
-        return {"context": kept["context"]}
-
-    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
-        """Return the released prompt, or the public model where nothing was sent."""
-        if view.has_release_of(client):
-            return Reconstruction(view.release_of(client).tensors)
+    def rebuild(self, task: Task, view: View, client: ClientId) -> Reconstruction:
+        """Return the public model: nothing was sent."""
         return Reconstruction(
             {"text": task.zero_shot}, missing=("the client's prompt",)
         )

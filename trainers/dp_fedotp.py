@@ -116,14 +116,12 @@ class DPFedOTP(PrivatePairTrainer):
         texts = pair_texts(task, models)
         return query_transported(task, texts, records, self.transport)
 
-    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
+    def rebuild(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return the client's last upload, or what is shared, in both prompts' places.
 
         As fedotp's rebuild, which says why. In "published-code" an upload is the
         gradient of the local prompt too: whoever sees it integrates it.
         """
-        if view.has_release_of(client):
-            return Reconstruction(view.release_of(client).tensors)
         shared = self.shared_part(view, client)
         if self.mode == "published-code":
             return self._integrated(shared, view, client)

@@ -87,14 +87,12 @@ class DPFedPGP(PrivatePairTrainer):
         """Release sigma + U V."""
         return {"context": personal_context({**received, **kept})}
 
-    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
+    def rebuild(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return the client's last upload where it is seen, else the average.
 
         In "published-code" an upload is the gradient g by sigma + U V, by which U V
         moves as g V.T V + U U.T g: rank 0.02^2 g each, expected over the random start.
         """
-        if view.has_release_of(client):
-            return Reconstruction(view.release_of(client).tensors)
         shared = self.shared_part(view, client)
         missing = ["the client's low-rank prompt"]
         if not view.sees_updates_of(client):

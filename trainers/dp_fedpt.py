@@ -129,7 +129,7 @@ class DPFedPT(PrivateUpdates):
         std = self._noise(task, at).server
         if std:
             grid = Grid.of(std)
-            drawn = self.noise(total.unsqueeze(0), grid, [at.secret("server noise")])
+            drawn = grid.noises(total.shape, [at.secret("server noise")])
             total = grid.add(total, drawn[0])
         places = self._places(server, at)
         if places is not None:

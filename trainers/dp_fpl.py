@@ -190,8 +190,8 @@ class DPFPL(PrivateTrainer):
         """Release the sum of both prompts."""
         return {"context": received["context"] + self._released_part(kept["local"])}
 
-    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
-        """Return the released prompt, or the global one plus what uploads tell of p_L.
+    def rebuild(self, task: Task, view: View, client: ClientId) -> Reconstruction:
+        """Return the global prompt plus what uploads tell of p_L.
 
         A client's upload is the gradient of its private prompt too: whoever sees it
         integrates it as the client did; and whoever adds the server's noise takes the
@@ -200,8 +200,6 @@ class DPFPL(PrivateTrainer):
         client's random draws are not known), so it is only scaled. It lacks the noise
         that the client adds, and so may tell more of a record than the client's prompt.
         """
-        if view.has_release_of(client):
-            return Reconstruction(view.release_of(client).tensors)
         shared = self._shared(task, view, client)
         if not view.sees_updates_of(client):
             hidden = ("the client's local prompt",)

@@ -27,12 +27,12 @@ from privaudit.federation.trainer import (
 from privaudit.federation.transcript import Message
 from privaudit.privacy.clipping import clip_each, reach_of_steps
 from privaudit.privacy.events import Claim, GaussianNoise, MechanismEvent
-from privaudit.tuning.optimiser import SETTINGS, Optimiser
+from privaudit.tuning.optimiser import ALL_BUT_MOMENTUM, Optimiser
 from privaudit.tuning.prompts.experts import PromptExperts
 from privaudit.tuning.prompts.private_training import (
     EVERY_RECORD,
     PrivateLocalTrainer,
-    context_losses,
+    losses_by_context,
 )
 
 _FOR_AN_UPLOAD = (
@@ -87,9 +87,7 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
     """
 
     reconstructs_from_all_rounds: ClassVar[bool] = True
-    fixed_as_published: ClassVar[tuple[str, ...]] = tuple(
-        name for name in SETTINGS if name != "momentum"
-    )
+    fixed_as_published: ClassVar[tuple[str, ...]] = ALL_BUT_MOMENTUM
 
     personal_learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.0005
     epochs: Annotated[int, Field(ge=1)] = 50
@@ -151,12 +149,8 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
         self, task: Task, cohort: Cohort, received: Stacked, at: Round
     ) -> Tensor:
         """Return the prompts of DP-SGD, which no gate has touched."""
-
-        def record_losses(parameters: Stacked, batch: Batch) -> Tensor:
-            return context_losses(task, parameters["context"], batch)
-
         start = {"context": received["context"]}
-        trained, _ = self.train(task, cohort, start, record_losses, at)
+        trained, _ = self.train(task, cohort, start, losses_by_context(task), at)
         return trained["context"]
 
     def _train_personal(

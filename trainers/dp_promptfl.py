@@ -29,12 +29,11 @@ from privaudit.federation.trainer import (
 )
 from privaudit.privacy.clipping import reach_of_steps
 from privaudit.privacy.events import GaussianNoise, on_grid
-from privaudit.tuning.optimiser import ADDED, SETTINGS, Optimiser
-from privaudit.tuning.prompts.gradients import RecordLosses
+from privaudit.tuning.optimiser import ADDED, ALL_BUT_MOMENTUM, Optimiser
 from privaudit.tuning.prompts.learning import start_context
 from privaudit.tuning.prompts.private_training import (
     PrivateLocalTrainer,
-    context_losses,
+    losses_by_context,
 )
 
 
@@ -89,9 +88,7 @@ class DPPromptFL(PrivateLocalTrainer):
 
     usual_rounds: ClassVar[int] = 20
     reconstructs_from_all_rounds: ClassVar[bool] = True
-    fixed_as_published: ClassVar[tuple[str, ...]] = tuple(
-        name for name in SETTINGS if name != "momentum"
-    )
+    fixed_as_published: ClassVar[tuple[str, ...]] = ALL_BUT_MOMENTUM
 
     epochs: Annotated[int, Field(ge=0), ADDED] = 0
     mu: Annotated[float, Field(ge=0, allow_inf_nan=False), ADDED] = 0.0
@@ -134,7 +131,9 @@ class DPPromptFL(PrivateLocalTrainer):
         """Send the trained context, or the code's gradient; no weight and no size."""
         parties, std = len(at.participants), self.noise_std(task)
         if self.mode == "sound":
-            trained, loss = self.train(task, cohort, received, _losses(task), at)
+            trained, loss = self.train(
+                task, cohort, received, losses_by_context(task), at
+            )
             events = self.steps_event(task, parties)
             events = on_grid(events, self.grid(std, at), numbers_in(trained))
             return LocalResult(trained, {}, loss, events)
@@ -174,9 +173,11 @@ class DPPromptFL(PrivateLocalTrainer):
         """Return what is sent in a published mode, before its noise, and the loss."""
         in_code = self.mode == "published-code"
         if in_code and not self.epochs:
-            found, loss = self.gradients(task, cohort, received, _losses(task), at)
+            found, loss = self.gradients(
+                task, cohort, received, losses_by_context(task), at
+            )
             return {"gradient": found["context"]}, loss
-        trained, loss = self.train(task, cohort, received, _losses(task), at)
+        trained, loss = self.train(task, cohort, received, losses_by_context(task), at)
         moved = trained["context"] - received["context"]
         if in_code:
             moved = -moved / self.learning_rate
@@ -220,15 +221,13 @@ class DPPromptFL(PrivateLocalTrainer):
         noised = self.noised_by_server(mean, std, at)
         return self.descend(server, {"context": noised}), ()
 
-    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
+    def rebuild(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return the average, drawn towards the client by all of its uploads.
 
         A round's upload tells of one small and noisy sample; what a client did in all
         rounds adds up to more. Of that, the average holds 1 / N; the whole of it would
         overshoot. 1 / sqrt(N) was measured to be best, or close, on the digits.
         """
-        if view.has_release_of(client):
-            return Reconstruction(view.release_of(client).tensors)
         shared = view.last_broadcast(client).tensors["context"]
         if not view.sees_updates_of(client):
             missing = ("the client's own training",)
@@ -245,12 +244,3 @@ class DPPromptFL(PrivateLocalTrainer):
         if self.mode == "published-code":
             return self.integrated(view, client)
         return torch.stack(view.moves_of(client, "context")).sum(dim=0)
-
-
-def _losses(task: Task) -> RecordLosses:
-    """Return cross-entropies under the shared prompt."""
-
-    def losses(parameters: Stacked, batch: Batch) -> Tensor:
-        return context_losses(task, parameters["context"], batch)
-
-    return losses

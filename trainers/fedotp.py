@@ -1,6 +1,6 @@
 """FedOTP: a shared and a private prompt, which divide each picture between them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Annotated, ClassVar
 
 from pydantic import Field
@@ -15,8 +15,6 @@ from privaudit.federation.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
-    Events,
-    Inbox,
     LocalResult,
     Reconstruction,
     Records,
@@ -27,7 +25,6 @@ from privaudit.federation.trainer import (
 )
 from privaudit.federation.uploads import (
     UNTRAINED,
-    apply_mean,
     last_sent,
     weighted_upload,
 )
@@ -102,18 +99,6 @@ class FedOTP(LocalSgd):
         sent = weighted_upload(cohort, {"global": trained["global"]})
         return LocalResult(sent, {"local": trained["local"]}, loss)
 
-    def aggregate(
-        self, task: Task, server: Tensors, inbox: Inbox, at: Round
-    ) -> tuple[Tensors, Events]:
-        """Return the mean of the global prompts; nobody's records change nothing."""
-        return apply_mean(server, inbox), ()
-
-    def release(
-        self, task: Task, clients: Sequence[ClientId], received: Stacked, kept: Stacked
-    ) -> Stacked:
-        """Release both prompts: transport needs them apart."""
-        return {"global": received["global"], "local": kept["local"]}
-
     def query(
         self,
         task: Task,
@@ -126,7 +111,7 @@ class FedOTP(LocalSgd):
             task, pair_texts(task, models), records, self.transport
         )
 
-    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
+    def rebuild(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return the client's last upload, or the average, in both prompts' places.
 
         The upload is the client's global prompt after local training, exactly; of the
@@ -137,8 +122,6 @@ class FedOTP(LocalSgd):
         tells about as much (0.557): two prompts from two random starts don't move
         alike.
         """
-        if view.has_release_of(client):
-            return Reconstruction(view.release_of(client).tensors)
         hidden, sent = "the client's local prompt", last_sent(view, client)
         if sent is not None:
             both = {"global": sent["global"], "local": sent["global"]}

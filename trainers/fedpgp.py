@@ -1,6 +1,7 @@
 """FedPGP: a shared prompt and a private one of low rank, kept apart by a contrast."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated
 
 from pydantic import Field
@@ -16,8 +17,6 @@ from privaudit.federation.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
-    Events,
-    Inbox,
     LocalResult,
     Reconstruction,
     Round,
@@ -25,7 +24,6 @@ from privaudit.federation.trainer import (
 )
 from privaudit.federation.uploads import (
     UNTRAINED,
-    apply_mean,
     last_sent,
     weighted_upload,
 )
@@ -35,7 +33,7 @@ from privaudit.tuning.prompts.contrast import (
     low_rank_start,
     personal_context,
 )
-from privaudit.tuning.prompts.learning import LocalSgd, start_context
+from privaudit.tuning.prompts.learning import LocalSgd
 
 
 @TRAINERS.register("fedpgp")
@@ -61,10 +59,6 @@ class FedPGP(LocalSgd):
     contrast: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.5
 
-    def start(self, task: Task, seeds: Seeds) -> Tensors:
-        """Return a random context."""
-        return {"context": start_context(task, seeds)}
-
     def start_client(self, task: Task, client: ClientId, seeds: Seeds) -> Tensors:
         """Return random factors of the client's own."""
         return low_rank_start(task, client, self.rank, seeds)
@@ -73,19 +67,10 @@ class FedPGP(LocalSgd):
         self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
     ) -> LocalResult:
         """Train sigma, U and V, and send sigma weighted by the shard's size."""
-
-        def objective(parameters: Stacked, batch: Batch) -> Tensor:
-            return self._losses(task, parameters, batch)
-
+        objective = partial(self._losses, task)
         trained, loss = self.fit(task, cohort, {**received, **kept}, objective, at)
         sent = weighted_upload(cohort, {"context": trained.pop("context")})
         return LocalResult(sent, trained, loss)
-
-    def aggregate(
-        self, task: Task, server: Tensors, inbox: Inbox, at: Round
-    ) -> tuple[Tensors, Events]:
-        """Return the mean of the contexts; nobody's records change nothing."""
-        return apply_mean(server, inbox), ()
 
     def _losses(self, task: Task, parameters: Stacked, batch: Batch) -> Tensor:
         return contrasted_losses(
@@ -98,7 +83,7 @@ class FedPGP(LocalSgd):
         """Release sigma + U V."""
         return {"context": personal_context({**received, **kept})}
 
-    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
+    def rebuild(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return the client's last upload, completed if the contrast bends it.
 
         Sigma alone is no good model once the contrast has pushed it away from the
@@ -109,8 +94,6 @@ class FedPGP(LocalSgd):
         is expected to move 2 rank 0.02^2 times as far in their direction, and the
         contrast moves it more.
         """
-        if view.has_release_of(client):
-            return Reconstruction(view.release_of(client).tensors)
         hidden, sent = "the client's low-rank prompt", last_sent(view, client)
         if sent is None:
             shared = view.last_broadcast(client).tensors["context"]
@@ -122,14 +105,11 @@ class FedPGP(LocalSgd):
 
     @computes
     def _complete(self, task: Task, sigma: Tensor) -> Tensor:
-        def losses(parameters: Stacked, batch: Batch) -> Tensor:
-            return self._losses(task, parameters, batch)
-
         return complete(
             task,
             sigma,
             self.rank,
-            losses,
+            partial(self._losses, task),
             optimiser=self.optimiser,
             learning_rate=self.learning_rate,
         )

@@ -151,7 +151,7 @@ class FedPTDhapa(PromptTuner):
     def broadcast(self, server: Tensors, client: ClientId, at: Round) -> Tensors:
         """Send all clusters' prompts to everyone; a single one without that axis."""
         prompts = {n: t for n, t in server.items() if n != CENTRES}
-        return prompts if self.clusters > 1 else _first(prompts)
+        return prompts if self.clusters > 1 else {n: t[0] for n, t in prompts.items()}
 
     def local_update(
         self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
@@ -419,10 +419,6 @@ def _pick(starts: Sequence[Stacked], picked: Int[Tensor, " k"]) -> dict[str, Ten
         name: torch.stack([start[name] for start in starts])[picked, rows]
         for name in starts[0]
     }
-
-
-def _first(stacked: Stacked) -> dict[str, Tensor]:
-    return {name: tensor[0] for name, tensor in stacked.items()}
 
 
 def _mean(stacked: Stacked) -> dict[str, Tensor]:

@@ -165,12 +165,10 @@ class FedRand(LoraTrainer):
                 state[name] = (inbox[name] / total).to(tensor.dtype)
         return state, ()
 
-    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
+    def rebuild(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Complete the client's last upload with what it sent earlier."""
-        if view.has_release_of(client):
-            return Reconstruction(view.release_of(client).tensors)
         if not view.sees_updates_of(client):
-            return super().reconstruct(task, view, client)
+            return super().rebuild(task, view, client)
         uploads = view.updates_of(client)
         down = {m.round: m.tensors for m in view.broadcasts_to(client)}
         last = uploads[-1].round

@@ -2,17 +2,15 @@
 
 from pydantic.dataclasses import dataclass
 
-from privaudit.core.tensors import Stacked, Tensors
+from privaudit.core.tensors import Stacked
 from privaudit.federation.trainer import (
     TRAINERS,
     Cohort,
-    Events,
-    Inbox,
     LocalResult,
     Round,
     Task,
 )
-from privaudit.federation.uploads import apply_mean, weighted_upload
+from privaudit.federation.uploads import weighted_upload
 from privaudit.tuning.transformers.lora import LoraTrainer
 
 
@@ -34,9 +32,3 @@ class LoraFedAvg(LoraTrainer):
         """Train what was received, send it weighted by shard size, and keep it."""
         trained, loss = self.train(task, cohort, received, at)
         return LocalResult(weighted_upload(cohort, trained), trained, loss)
-
-    def aggregate(
-        self, task: Task, server: Tensors, inbox: Inbox, at: Round
-    ) -> tuple[Tensors, Events]:
-        """Return the mean of the factors, each by itself; nobody's records change nothing."""
-        return apply_mean(server, inbox), ()

@@ -9,14 +9,12 @@ from privaudit.federation.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
-    Events,
-    Inbox,
     LocalResult,
     Reconstruction,
     Round,
     Task,
 )
-from privaudit.federation.uploads import apply_mean, weighted_upload
+from privaudit.federation.uploads import weighted_upload
 from privaudit.tuning.transformers.lora import (
     LoraTrainer,
     chosen,
@@ -57,17 +55,9 @@ class LoraFedPara(LoraTrainer):
             weighted_upload(cohort, shared), chosen(trained, _is_private), loss
         )
 
-    def aggregate(
-        self, task: Task, server: Tensors, inbox: Inbox, at: Round
-    ) -> tuple[Tensors, Events]:
-        """Return the mean of the shared factors; nobody's records change nothing."""
-        return apply_mean(server, inbox), ()
-
-    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
+    def rebuild(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return the shared product; the private one is in no message."""
-        reconstructed = super().reconstruct(task, view, client)
-        if view.has_release_of(client):
-            return reconstructed
+        reconstructed = super().rebuild(task, view, client)
         missing = (*reconstructed.missing, "the client's private pair")
         return Reconstruction(reconstructed.model, missing, estimated=True)
 

@@ -104,11 +104,9 @@ class LoraFedPer(LoraTrainer):
         adapters = chosen(server, lambda name: not name.startswith(JOINED))
         return {n.removeprefix(FIRST): t for n, t in adapters.items()}
 
-    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
+    def rebuild(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return the shared part as last sent, on the private part's common start."""
-        reconstructed = super().reconstruct(task, view, client)
-        if view.has_release_of(client):
-            return reconstructed
+        reconstructed = super().rebuild(task, view, client)
         newest = view.once("newest tensors", lambda: _newest(view))
         model = {**newest, **reconstructed.model}
         missing = (*reconstructed.missing, "the private layers' training")

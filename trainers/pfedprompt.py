@@ -18,8 +18,6 @@ from privaudit.federation.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
-    Events,
-    Inbox,
     LocalResult,
     Reconstruction,
     Records,
@@ -28,13 +26,12 @@ from privaudit.federation.trainer import (
     Signals,
     Task,
 )
-from privaudit.federation.uploads import apply_mean, weighted_upload
+from privaudit.federation.uploads import weighted_upload
 from privaudit.tuning.prompts.learning import (
     QUERY_CHUNK,
     LocalSgd,
     logits_of,
     mean_losses,
-    start_context,
 )
 
 STRENGTHS = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0)
@@ -74,10 +71,6 @@ class PFedPrompt(LocalSgd):
     sharpness: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     held_out: Annotated[float, Field(gt=0, lt=1)] = 0.25
 
-    def start(self, task: Task, seeds: Seeds) -> Tensors:
-        """Return a random context."""
-        return {"context": start_context(task, seeds)}
-
     def start_client(self, task: Task, client: ClientId, seeds: Seeds) -> Tensors:
         """Return an empty memory, which adds nothing."""
         dim = task.zero_shot.shape[1]
@@ -101,17 +94,9 @@ class PFedPrompt(LocalSgd):
         sent = weighted_upload(cohort, {"context": contexts})
         return LocalResult(sent, memory | {BLEND: blend}, loss)
 
-    def aggregate(
-        self, task: Task, server: Tensors, inbox: Inbox, at: Round
-    ) -> tuple[Tensors, Events]:
-        """Return the mean of the contexts; nobody's records change nothing."""
-        return apply_mean(server, inbox), ()
-
-    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
+    def rebuild(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return the prompt that was seen; no message shows the memory."""
-        reconstructed = super().reconstruct(task, view, client)
-        if view.has_release_of(client):
-            return reconstructed
+        reconstructed = super().rebuild(task, view, client)
         memory = ("the client's memory of features",)
         return replace(reconstructed, missing=reconstructed.missing + memory)
 

@@ -127,13 +127,11 @@ class PromptFedAMP(LocalSgd):
         """Release the client's own prompt; the mix, if it never trained."""
         return {"context": _own(received, kept)}
 
-    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
+    def rebuild(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return the client's own prompt where it is seen, else a mix.
 
         A peer sees its own mix only, in which the client's prompt has a part.
         """
-        if view.has_release_of(client):
-            return Reconstruction(view.release_of(client).tensors)
         if view.sees_updates_of(client):
             return Reconstruction(view.updates_of(client)[-1].tensors)
         mix = view.last_broadcast(client).tensors["mix"]

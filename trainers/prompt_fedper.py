@@ -19,8 +19,6 @@ from privaudit.federation.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
-    Events,
-    Inbox,
     LocalResult,
     Reconstruction,
     Round,
@@ -28,7 +26,6 @@ from privaudit.federation.trainer import (
 )
 from privaudit.federation.uploads import (
     UNTRAINED,
-    apply_mean,
     last_sent,
     weighted_upload,
 )
@@ -76,26 +73,18 @@ class PromptFedPer(LocalSgd):
             weighted_upload(cohort, {"shared": shared}), private_state, loss
         )
 
-    def aggregate(
-        self, task: Task, server: Tensors, inbox: Inbox, at: Round
-    ) -> tuple[Tensors, Events]:
-        """Return the mean of the shared tokens; nobody's records change nothing."""
-        return apply_mean(server, inbox), ()
-
     def release(
         self, task: Task, clients: Sequence[ClientId], received: Stacked, kept: Stacked
     ) -> Stacked:
         """Release the averaged tokens, followed by the client's own."""
         return {"context": _join(received, kept)}
 
-    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
+    def rebuild(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return the client's sent tokens, else the shared ones, and guess the others.
 
         Private tokens are trained on public records behind those that were seen, as the
         client trains them on its own.
         """
-        if view.has_release_of(client):
-            return Reconstruction(view.release_of(client).tensors)
         sent = last_sent(view, client)
         missing: tuple[str, ...] = () if sent else (UNTRAINED,)
         seen = (sent or view.last_broadcast(client).tensors)["shared"]

@@ -5,20 +5,17 @@ from typing import Annotated
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from privaudit.core.seeds import Seeds
-from privaudit.core.tensors import Stacked, Tensors
+from privaudit.core.tensors import Stacked
 from privaudit.federation.trainer import (
     TRAINERS,
     Cohort,
-    Events,
-    Inbox,
     LocalResult,
     Round,
     Task,
 )
-from privaudit.federation.uploads import apply_mean, weighted_upload
+from privaudit.federation.uploads import weighted_upload
 from privaudit.tuning.optimiser import pull_to
-from privaudit.tuning.prompts.learning import LocalSgd, start_context
+from privaudit.tuning.prompts.learning import LocalSgd
 
 
 @TRAINERS.register("prompt-fedprox")
@@ -38,10 +35,6 @@ class PromptFedProx(LocalSgd):
 
     mu: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.5
 
-    def start(self, task: Task, seeds: Seeds) -> Tensors:
-        """Return a random context."""
-        return {"context": start_context(task, seeds)}
-
     def local_update(
         self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
     ) -> LocalResult:
@@ -49,9 +42,3 @@ class PromptFedProx(LocalSgd):
         to_server = pull_to(received, self.mu)
         contexts, loss = self.train(task, cohort, received["context"], at, to_server)
         return LocalResult(weighted_upload(cohort, {"context": contexts}), {}, loss)
-
-    def aggregate(
-        self, task: Task, server: Tensors, inbox: Inbox, at: Round
-    ) -> tuple[Tensors, Events]:
-        """Return the mean of the contexts; nobody's records change nothing."""
-        return apply_mean(server, inbox), ()

@@ -15,15 +15,13 @@ from privaudit.federation.trainer import (
     TRAINERS,
     ClientId,
     Cohort,
-    Events,
-    Inbox,
     LocalResult,
     Reconstruction,
     Round,
     Task,
 )
-from privaudit.federation.uploads import apply_mean, weighted_upload
-from privaudit.tuning.prompts.learning import LocalSgd, start_context
+from privaudit.federation.uploads import weighted_upload
+from privaudit.tuning.prompts.learning import LocalSgd
 
 
 @TRAINERS.register("promptfl-ft")
@@ -51,10 +49,6 @@ class FineTunedPromptFL(LocalSgd):
     tuning_epochs: Annotated[int, Field(ge=0)] = 50
     tuning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
-    def start(self, task: Task, seeds: Seeds) -> Tensors:
-        """Return a random context."""
-        return {"context": start_context(task, seeds)}
-
     def start_client(self, task: Task, client: ClientId, seeds: Seeds) -> Tensors:
         """Return a place for the tuned prompt, and that there is none yet."""
         shape = (task.prompts.context_tokens, task.prompts.width)
@@ -80,12 +74,6 @@ class FineTunedPromptFL(LocalSgd):
             weighted_upload(cohort, {"context": contexts}), private_state, loss
         )
 
-    def aggregate(
-        self, task: Task, server: Tensors, inbox: Inbox, at: Round
-    ) -> tuple[Tensors, Events]:
-        """Return the mean of the contexts; nobody's records change nothing."""
-        return apply_mean(server, inbox), ()
-
     def release(
         self, task: Task, clients: Sequence[ClientId], received: Stacked, kept: Stacked
     ) -> Stacked:
@@ -93,10 +81,8 @@ class FineTunedPromptFL(LocalSgd):
         done = kept["is tuned"][:, None, None]
         return {"context": torch.where(done, kept["tuned"], received["context"])}
 
-    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
+    def rebuild(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return as PromptFL does; no upload shows the tuning."""
-        reconstructed = super().reconstruct(task, view, client)
-        if view.has_release_of(client):
-            return reconstructed
+        reconstructed = super().rebuild(task, view, client)
         tuning = ("the client's fine-tuning",) if self.tuning_epochs else ()
         return replace(reconstructed, missing=reconstructed.missing + tuning)

@@ -566,9 +566,13 @@ class BaseTrainer:
         return server
 
     def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
-        """Return the client's last upload where it is seen, else the average."""
+        """Return the released model where the view has it, else :meth:`rebuild` one."""
         if view.has_release_of(client):
             return Reconstruction(view.release_of(client).tensors)
+        return self.rebuild(task, view, client)
+
+    def rebuild(self, task: Task, view: View, client: ClientId) -> Reconstruction:
+        """Return the client's last upload where it is seen, else the average."""
         sent = last_sent(view, client)
         if sent is not None:
             return Reconstruction(sent)

@@ -66,8 +66,8 @@ class Shard:
     Those that somebody holds are shared; the others are read anew.
 
     Raises:
-        TranscriptError: The file is gone, was cut or altered.
-        LimitError: Its header is larger than a bound.
+        TranscriptError: The file is gone, was cut or altered, in any method.
+        LimitError: Its header, or a tensor that is read, is larger than a bound.
     """
 
     def __init__(self, path: Path, round: int) -> None:
@@ -100,23 +100,14 @@ class Shard:
         return self._places[key].nbytes
 
     def read(self, key: str) -> Tensor:
-        """Return a tensor, held against its digest.
-
-        Raises:
-            TranscriptError: It was cut or altered, or the file is gone.
-            LimitError: It is larger than a bound.
-        """
+        """Return a tensor, held against its digest."""
         tensor = self._alive.get(key)
         if tensor is None:
             tensor = self._alive[key] = self._read(self._places[key], key)
         return tensor
 
     def check(self) -> None:
-        """Read every tensor that the manifest names, one after the other.
-
-        Raises:
-            TranscriptError: One was cut or altered.
-        """
+        """Read every tensor that the manifest names, one after the other."""
         for key in self.used:
             self.read(key)
 

@@ -193,9 +193,6 @@ class Run(FoundAgain):
         """Everything that was sent, checked against the recorded head and length.
 
         Its tensors are read, and checked, when they are asked for.
-
-        Raises:
-            TranscriptError: It was cut or altered.
         """
         progress = self.header["progress"]
         fetch(self.path, "transcript/")
@@ -204,20 +201,12 @@ class Run(FoundAgain):
 
     @cached_property
     def truth(self) -> Ledger:
-        """Who owned and who trained on which record; no data are read for it.
-
-        Raises:
-            TranscriptError: It is not the one that was trained on.
-        """
+        """Who owned and who trained on which record; no data are read for it."""
         return self._checked_ledger(lambda _: True)
 
     @cached_property
     def ledger(self) -> Ledger:
-        """The truth about membership, held against the data set, too.
-
-        Raises:
-            TranscriptError: It is not the one that was trained on.
-        """
+        """The truth about membership, held against the data set, too."""
         return self._checked_ledger(lambda found: found.fits(self.population.split))
 
     def _checked_ledger(self, fits: Callable[[Ledger], bool]) -> Ledger:
@@ -231,11 +220,7 @@ class Run(FoundAgain):
 
     @cached_property
     def metrics(self) -> list[dict[str, Any]]:
-        """One entry for each round that counts.
-
-        Raises:
-            TranscriptError: Rounds are missing, or a line is damaged.
-        """
+        """One entry for each round that counts."""
         progress = self.header["progress"]
         return read_metrics(self.path, progress["rounds"], progress["metrics_hash"])
 
@@ -261,11 +246,7 @@ class Run(FoundAgain):
 
     @cached_property
     def trace(self) -> list[RoundTrace] | None:
-        """What clients' mechanisms did in each round; None if nobody took notes.
-
-        Raises:
-            TranscriptError: It was cut or altered.
-        """
+        """What clients' mechanisms did in each round; None if nobody took notes."""
         progress = self.header["progress"]
         expected = progress.get("trace_hash")
         if expected is None:
@@ -274,17 +255,12 @@ class Run(FoundAgain):
 
     @cached_property
     def masking(self) -> Masking | None:
-        """How uploads are masked; None if they are sent in the clear.
-
-        Raises:
-            MissingFileError: The run's key is gone.
-            TranscriptError: It was altered.
-        """
+        """How uploads are masked; None if in the clear. Needs the run's key."""
         return masking_of(self.config, self.header, lambda: self.read(RUN_KEY))
 
     @cached_property
     def secrets(self) -> Seeds:
-        """Where noise and secret samples come from; raises as ``masking`` does."""
+        """Where noise and secret samples come from. Needs the run's key."""
         return secrets_of(self.config, lambda: self.read(RUN_KEY))
 
     @cached_property
@@ -536,12 +512,7 @@ def chosen_runs(
 
 
 def latest_runs(folder: str | Path | None = None) -> list[Run]:
-    """Return what the last ``train`` command made, in its order.
-
-    Raises:
-        MissingFileError: Nothing was trained yet.
-        TranscriptError: What remembers it was altered.
-    """
+    """Return what lies in :func:`latest_places`, in its order."""
     return [load_run(place) for place in latest_places(folder)]
 
 

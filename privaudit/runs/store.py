@@ -132,7 +132,7 @@ class RemoteFolder:
 
     Raises:
         ConfigError: No installed package speaks to such stores.
-        StorageError: The store cannot be reached.
+        StorageError: The store cannot be reached, read or written, in any method.
     """
 
     def __init__(self, url: str) -> None:
@@ -144,7 +144,6 @@ class RemoteFolder:
 
         Raises:
             LimitError: There are more files than a bound.
-            StorageError: The store cannot be read.
         """
         with self._errors(""):
             self._store.invalidate_cache()
@@ -173,7 +172,6 @@ class RemoteFolder:
         Raises:
             MissingFileError: It is gone.
             TranscriptError: It is larger than it was listed.
-            StorageError: The store cannot be read.
         """
         with self._errors(name):
             try:
@@ -191,20 +189,12 @@ class RemoteFolder:
                     yield part
 
     def upload(self, name: str, path: Path) -> None:
-        """Write a file, as a whole.
-
-        Raises:
-            StorageError: The store cannot be written.
-        """
+        """Write a file, as a whole."""
         with self._errors(name):
             self._store.put_file(str(path), self._path(name))
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a short file.
-
-        Raises:
-            StorageError: The store cannot be written.
-        """
+        """Write a short file."""
         with self._errors(name):
             self._store.pipe_file(self._path(name), content)
 

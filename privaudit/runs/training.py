@@ -257,18 +257,6 @@ def read_plan_file(path: Path) -> bytes:
     return content
 
 
-def put_plan(path: Path, plan: bytes | None) -> dict[str, str]:
-    """Write the plan of a run's audits into its folder, and return it by its hash.
-
-    Raises:
-        StorageError: The folder cannot be written.
-    """
-    if plan is None:
-        return {}
-    write_bytes(path / PLAN, plan)
-    return {PLAN: hashlib.sha256(plan).hexdigest()}
-
-
 def check_plan(run: Run, plan: bytes | None) -> None:
     """Refuse a run that was begun without a plan of its audits, or with another.
 
@@ -457,7 +445,10 @@ def _begin(
 ) -> None:
     """Write an empty run in place of what is there."""
     clear_run(run.path, lease.check)
-    drawn = draw_run_key(run.path, config) | put_plan(run.path, plan)
+    drawn = draw_run_key(run.path, config)
+    if plan is not None:
+        write_bytes(run.path / PLAN, plan)
+        drawn[PLAN] = hashlib.sha256(plan).hexdigest()
     key = partial(read_bytes, run.path / RUN_KEY)
     if coins is not None:
         key = partial(coins.read, RUN_KEY)

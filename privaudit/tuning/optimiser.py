@@ -30,6 +30,7 @@ SETTINGS = (
     "optimizer_state",
 )  # fmt: skip
 """The parameters of :class:`Optimised`."""
+ALL_BUT_MOMENTUM = tuple(name for name in SETTINGS if name != "momentum")
 Kind = Literal["sgd", "adam", "adamw"]
 Rates = float | Mapping[str, float]  # of all parameters, or of each by name
 SECOND_BETA, EPSILON = 0.999, 1e-8  # of Adam, as in torch.optim

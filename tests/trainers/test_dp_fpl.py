@@ -4,20 +4,28 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import cosine_similarity
 
 from privaudit.core.seeds import KEY, Seeds
 from privaudit.federation.threat_models import find_threat
-from privaudit.federation.trainer import Cohort, Round, Task
+from privaudit.federation.trainer import Round, Task
 from privaudit.privacy.certificate import CertifiedView, certify
 from privaudit.trainers.dp_fpl import DPFPL
 from privaudit.tuning.prompts.gradients import ContextGradients, fixed_batch
 from privaudit.tuning.prompts.low_rank import by_factors, factorize
 from privaudit.tuning.prompts.private_training import Parts
 from tests.golden import golden, golden_tensors
-from tests.toy_federation import ALL, Play, Shards, context_gradient, emptied
+from tests.toy_federation import (
+    ALL,
+    FEW,
+    Play,
+    Shards,
+    context_gradient,
+    emptied,
+    neighbours,
+)
 
 
 def make(**options: Any) -> DPFPL:
@@ -197,11 +205,7 @@ def test_the_servers_noise_has_the_variance_asked_for(task: Task) -> None:
     assert float(torch.stack(moves).std()) == pytest.approx(want, rel=0.06)
 
 
-@settings(
-    max_examples=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@FEW
 @given(gone=st.integers(0, 8), clip=st.floats(0.05, 20), seed=st.integers(0, 99))
 def test_one_record_moves_each_release_by_at_most_its_clip_norm(
     gone: int, clip: float, seed: int, task: Task, shards: Shards
@@ -210,12 +214,10 @@ def test_one_record_moves_each_release_by_at_most_its_clip_norm(
     trainer = make(epsilon=1.0, clip_local=clip, clip_global=2 * clip)
     contexts = torch.randn(1, 3, 5, generator=torch.Generator().manual_seed(seed))
     factors = factorize(contexts, torch.ones(1, 5, 2) + contexts[:, :2].mT)
-    shard = shards["client-1"]
-    fewer = shard.pick(torch.arange(len(shard)) != gone)
     at = Round(0, Seeds(0), ("c",))
     both = []
-    for records in (shard, fewer):
-        batch = fixed_batch(Cohort.of(["c"], [records]), at, 100)
+    for one in neighbours(shards["client-1"], gone):
+        batch = fixed_batch(one, at, 100)
         gradients = ContextGradients.forward(task, contexts, batch)
         releases: list[Parts] = [
             ("local", lambda g: by_factors(g, factors), clip),

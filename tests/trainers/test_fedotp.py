@@ -10,15 +10,14 @@ from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import stack
 from privaudit.federation.query import ask
-from privaudit.federation.trainer import Cohort, Task
-from privaudit.federation.transcript import SERVER
+from privaudit.federation.trainer import Task
 from privaudit.trainers.fedotp import FedOTP
 from privaudit.tuning.prompts.learning import pair_texts
 from privaudit.tuning.prompts.optimal_transport import (
     transport_plan,
     transported_logits,
 )
-from tests.toy_federation import AT, Play, Shards
+from tests.toy_federation import Play, Shards, trained_alone
 
 
 def make(**options: Any) -> FedOTP:
@@ -45,27 +44,12 @@ def test_one_step_descends_both_prompts_and_sends_the_global_one(
     gradients = torch.autograd.grad(
         cross_entropy(logits, shard.labels), list(leaves.values())
     )
-    done = trainer.local_update(
-        task,
-        Cohort.of(["client-0"], [shard]),
-        {"global": start["global"][None]},
-        {"local": start["local"][None]},
-        AT,
-    )
-    found = {"global": done.sent["global"] / len(shard), "local": done.kept["local"]}
+    shared, own = ({name: start[name]} for name in ("global", "local"))
+    found, done = trained_alone(trainer, task, shard, shared, own)
     for name, gradient in zip(leaves, gradients, strict=True):
         want = start[name] - 0.05 * gradient
         torch.testing.assert_close(found[name], want, rtol=1e-4, atol=1e-6)
     assert done.sent["weight"] == len(shard)
-
-
-def test_local_prompts_start_apart_and_stay_at_home(play: Play) -> None:
-    played = play(make(), rounds=0)
-    starts = [kept["local"] for kept in played.kept.values()]
-    assert not torch.equal(starts[0], starts[1])
-    for message in played.step().messages:
-        names = {"global"} if message.sender == SERVER else {"global", "weight"}
-        assert set(message.tensors) == names
 
 
 def test_training_lowers_the_loss(play: Play) -> None:

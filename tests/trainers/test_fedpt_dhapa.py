@@ -27,9 +27,9 @@ from privaudit.privacy.certificate import certify
 from privaudit.trainers.fedpt import FedPT
 from privaudit.trainers.fedpt_dhapa import PICKED, FedPTDhapa
 from privaudit.tuning.transformers.dhapa import client_weights
-from tests.conftest import stop_after, toy_records
+from tests.conftest import toy_records, train_and_stop
 from tests.toy_federation import CLIENTS, Play, Played, Shards
-from tests.toy_language import toy_dialogues, toy_writing_task
+from tests.toy_language import toy_shards, toy_writing_task
 
 PROMPT = "embedding.weight"
 BARE: dict[str, Any] = {"alpha": 0.0, "beta": 0.0, "gamma": 0.0}
@@ -268,12 +268,8 @@ def test_what_noise_proves_is_about_the_statistics_and_not_about_the_run(
 
 def test_models_that_write_are_weighed_too(play: Play) -> None:
     task = toy_writing_task()
-    shards = {
-        client: toy_dialogues(count // 2, 10 + number)
-        for number, (client, count) in enumerate(task.candidates.items())
-    }
     trainer = FedPTDhapa(peft_method="lora", clusters=2)
-    played = play(trainer, rounds=2, task=task, shards=shards)
+    played = play(trainer, rounds=2, task=task, shards=toy_shards(task))
     for sent in played.uploads(1).values():
         assert 0 < sent[UNCERTAINTY] < torch.log(torch.tensor(11.0))
         assert torch.isfinite(sent[IMPROVEMENT])
@@ -283,17 +279,9 @@ def test_models_that_write_are_weighed_too(play: Play) -> None:
 
 @pytest.mark.slow
 def test_a_run_that_was_cut_ends_with_the_same_bytes(tmp_path: Path) -> None:
-    quick: dict[str, Any] = {
-        "seed": 0,
-        "rounds": 3,
-        "clients": 4,
-        "participation": 0.75,
-        "settings": {"epochs": 1, "clusters": 2},
-        "folder": tmp_path,
-    }
-
+    quick: dict[str, Any] = {"seed": 0, "rounds": 3, "clients": 4, "folder": tmp_path}
+    quick |= {"participation": 0.75, "settings": {"epochs": 1, "clusters": 2}}
     whole = train_run("fedpt-dhapa", name="whole", **quick)
-    with pytest.raises(KeyboardInterrupt):
-        train_run("fedpt-dhapa", name="cut", watcher=stop_after(2), **quick)
+    train_and_stop(2, "fedpt-dhapa", **quick)
     again = train_run("fedpt-dhapa", name="cut", resume=True, **quick)
     assert again.transcript.head == whole.transcript.head

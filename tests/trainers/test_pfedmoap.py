@@ -12,7 +12,6 @@ from torch import Tensor
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors, stack
 from privaudit.federation.query import ask
-from privaudit.federation.rounds import Federation, run_round
 from privaudit.federation.trainer import Cohort, Records, Round, Task
 from privaudit.federation.transcript import Message
 from privaudit.trainers.pfedmoap import PFedMoAP
@@ -123,33 +122,7 @@ def test_a_gate_never_changes_by_another_client_s_training(
         {name: disturbed[name] for name in received},
         {name: disturbed[name] for name in kept},
     )
-    for name, tensor in one.items():
-        torch.testing.assert_close(tensor, other[name], rtol=1e-5, atol=1e-6)
-
-
-def test_gates_of_federations_side_by_side_are_those_of_each_alone(
-    task: Task, shards: Shards
-) -> None:
-    def begin(number: int) -> Federation:
-        held = {
-            client: toy_records(len(shard), seed=20 * number + i)
-            for i, (client, shard) in enumerate(shards.items())
-        }
-        return Federation.begin(quick(), task, held, Seeds(number), f"shadow-{number}")
-
-    together = [begin(1), begin(2)]
-    for index in range(3):
-        run_round(quick(), task, together, index)
-    for number, one in enumerate(together, start=1):
-        alone = begin(number)
-        for index in range(3):
-            run_round(quick(), task, [alone], index)
-        for client, kept in alone.kept.items():
-            assert set(kept) == set(one.kept[client])
-            for name, tensor in kept.items():
-                torch.testing.assert_close(
-                    tensor, one.kept[client][name], rtol=1e-4, atol=1e-5
-                )
+    torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
 def test_who_sits_out_keeps_gate_and_prompt(play: Play, shards: Shards) -> None:
@@ -160,13 +133,6 @@ def test_who_sits_out_keeps_gate_and_prompt(play: Play, shards: Shards) -> None:
         for client in set(shards) - set(record.at.participants):
             for name, tensor in played.kept[client].items():
                 assert torch.equal(tensor, before[client][name])
-
-
-def test_every_client_begins_with_a_gate_of_its_own(task: Task) -> None:
-    kept = kept_of(quick(), task, ("client-0", "client-1"))
-    assert not torch.equal(kept["gate/key_weight"][0], kept["gate/key_weight"][1])
-    again = kept_of(quick(), task, ("client-1",))
-    assert torch.equal(again["gate/key_weight"][0], kept["gate/key_weight"][1])
 
 
 def test_first_rounds_train_no_gate_and_release_none(play: Play) -> None:
@@ -231,8 +197,7 @@ def test_a_linear_gate_is_blind_to_the_order_of_arrival(
         trainer.local_update(task, cohort_of(shards), down, kept, at)
         for down in (received, shuffled)
     )
-    for name, tensor in one.kept.items():
-        torch.testing.assert_close(tensor, other.kept[name])
+    torch.testing.assert_close(dict(one.kept), dict(other.kept))
 
 
 def test_an_aggregated_gate_is_everybody_s_and_averaged(play: Play) -> None:
@@ -246,8 +211,7 @@ def test_an_aggregated_gate_is_everybody_s_and_averaged(play: Play) -> None:
         torch.testing.assert_close(model["gate/key_weight"], total)
     reconstructed = played.rebuild("server", "client-1")
     assert reconstructed.missing == ()
-    for name, tensor in models["client-1"].items():
-        torch.testing.assert_close(reconstructed.model[name], tensor)
+    torch.testing.assert_close(dict(reconstructed.model), dict(models["client-1"]))
 
 
 def test_a_peer_has_the_mean_and_every_other_s_prompts_without_names(

@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from privaudit.attacks.output_attacks import LossThreshold
@@ -23,7 +23,7 @@ from privaudit.trainers.pfedprompt import (
     recall,
 )
 from tests.conftest import toy_records
-from tests.toy_federation import Play, Shards, joined
+from tests.toy_federation import FEW, Play, Shards, joined
 
 
 def make(**options: Any) -> PFedPrompt:
@@ -109,11 +109,7 @@ def test_what_is_in_the_memory_is_a_member_for_certain(
         assert scores.scores[is_member].min() > scores.scores[~is_member].max()
 
 
-@settings(
-    max_examples=30,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@FEW
 @given(slots=st.integers(1, 20), held_out=st.sampled_from([0.0, 0.25, 0.9]))
 def test_memories_have_one_shape_and_hold_nothing_held_out(
     slots: int, held_out: float, cohort: Cohort

@@ -422,8 +422,8 @@ class PromptExperts(PromptTrainer):
         gate = gate_part(kept) or gate_part(received)
         return {**model, **named_gate(gate), "experts": self.arranged(received)}
 
-    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
-        """Return the released model, or an upload, or what may be the client's.
+    def rebuild(self, task: Task, view: View, client: ClientId) -> Reconstruction:
+        """Return an upload, or what may be the client's.
 
         Who sees uploads takes the last one that was trained without experts: beside a
         gate a prompt learns little of its client's records, as the gate learns them
@@ -435,8 +435,6 @@ class PromptExperts(PromptTrainer):
         whose they are. (When they were trained is known, where all clients take part:
         in the round before.)
         """
-        if view.has_release_of(client):
-            return Reconstruction(view.release_of(client).tensors)
         if view.sees_updates_of(client):
             heard = [m for m in view.updates_of(client) if m.tensors[WEIGHT] > 0]
             if heard:

@@ -429,6 +429,11 @@ def context_losses(
     return with_canaries(record_losses(logits, batch.labels), contexts, batch)
 
 
+def losses_by_context(task: Task) -> RecordLosses:
+    """Return :func:`context_losses` as a function of parameters."""
+    return lambda parameters, batch: context_losses(task, parameters["context"], batch)
+
+
 @pydantic.dataclasses.dataclass(frozen=True)
 class PrivateLocalTrainer(PrivateTrainer):
     """A private trainer whose clients train parameters, not only send gradients.

@@ -6,11 +6,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic.dataclasses
 import torch
-from jaxtyping import Float, Float64, Int
+from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
 
-from privaudit.core.seeds import Stream
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.federation.threat_models import View
 from privaudit.federation.trainer import ClientId, Cohort, Reconstruction, Round, Task
@@ -153,16 +152,10 @@ class PrivateUpdates(PromptTuner):
         if grid is None:
             return values
         streams = [at.secret(purpose, client) for client in cohort.clients]
-        drawn = self.noise(values, grid, streams)
+        drawn = grid.noises(values.shape[1:], streams)
         if at.trace is not None:
             at.trace.noise(release, {MOVED: drawn}, 1.0)
         return grid.add(values, drawn, CLIENTS_ROUNDING)
-
-    def noise(
-        self, like: Float[Tensor, "k ..."], grid: Grid, streams: Sequence[Stream]
-    ) -> Float64[Tensor, "k ..."]:
-        """Return each one's noise on a grid, from streams of the secret key."""
-        return grid.noises(like.shape[1:], streams)
 
     def grid(self, std: float, release: Release, at: Round) -> Grid | None:
         """Return the grid of a client's noise; None without noise."""

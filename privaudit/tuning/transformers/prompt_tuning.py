@@ -244,9 +244,9 @@ class AveragedTuner(PromptTuner):
             return means, events
         return {name: t + means[name] for name, t in server.items()}, events
 
-    def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
+    def rebuild(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return what the client last trained where it is seen, else the average."""
-        reconstructed = super().reconstruct(task, view, client)
+        reconstructed = super().rebuild(task, view, client)
         if self.sends == "parameters" or not view.sees_updates_of(client):
             return reconstructed
         last = view.updates_of(client)[-1]

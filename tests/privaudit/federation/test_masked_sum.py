@@ -24,7 +24,7 @@ from privaudit.privacy.secure_aggregation.packets import Packet, PacketKind
 from privaudit.privacy.secure_aggregation.primitives import RunKey
 from privaudit.report.settings import masked_with
 from privaudit.runs.run import Run
-from tests.conftest import Cli, common_cache, stop_after
+from tests.conftest import Cli, common_cache, refuse, train_and_stop
 
 CLIENTS = tuple(f"client-{i}" for i in range(5))
 
@@ -249,6 +249,7 @@ def test_where_nothing_is_sent_nothing_is_masked() -> None:
 
 
 QUICK: dict[str, Any] = {"rounds": 3, "epochs": 1, "seed": 2}
+LOSSY: dict[str, Any] = {"secure_aggregation": "masked", "dropout": 0.3, **QUICK}
 CHANCE = 1e-6
 
 
@@ -259,13 +260,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with common_cache(tmp_path_factory):
         train(folder=folder, name="clear", **QUICK)
         train(folder=folder, name="masked", secure_aggregation="masked", **QUICK)
-        train(
-            folder=folder,
-            name="lossy",
-            secure_aggregation="masked",
-            dropout=0.3,
-            **QUICK,
-        )
+        train(folder=folder, name="lossy", **LOSSY)
     return folder
 
 
@@ -343,15 +338,9 @@ def test_masks_cost_bytes_both_ways(runs: Path) -> None:
 def test_equal_configurations_give_equal_bytes_and_a_resumed_run_too(
     runs: Path, tmp_path: Path
 ) -> None:
-    masked: dict[str, Any] = {
-        "secure_aggregation": "masked",
-        "dropout": 0.3,
-        **QUICK,
-    }
-    with pytest.raises(KeyboardInterrupt):
-        train(folder=tmp_path, name="again", watcher=stop_after(1), **masked)
+    train_and_stop(1, folder=tmp_path, name="again", **LOSSY)
     assert not Run(tmp_path / "again").is_complete
-    train(folder=tmp_path, name="again", resume=True, **masked)
+    train(folder=tmp_path, name="again", resume=True, **LOSSY)
     for path in (runs / "lossy" / "transcript").iterdir():
         again = tmp_path / "again" / "transcript" / path.name
         assert again.read_bytes() == path.read_bytes()
@@ -403,16 +392,12 @@ def test_sums_count_those_who_are_in_them(runs: Path) -> None:
 def test_what_cannot_be_masked_is_refused(
     words: tuple[str, ...], said: str, cli: Cli
 ) -> None:
-    words = ("train", "--secure-aggregation", "masked", *words)
-    code, _, error = cli(*words)
-    assert code == 2
-    assert said in error
+    refuse(cli, said, "train", "--secure-aggregation", "masked", *words)
 
 
 def test_a_graph_is_for_masked_uploads_only(cli: Cli) -> None:
-    code, _, error = cli("train", "--seed", 0, "--masking-graph", "active")
-    assert code == 2
-    assert "Add --secure-aggregation masked, or leave --masking-graph out" in error
+    says = "Add --secure-aggregation masked, or leave --masking-graph out"
+    refuse(cli, says, "train", "--seed", 0, "--masking-graph", "active")
 
 
 def test_the_command_line_trains_on_a_graph_to_the_same_models(

@@ -1,5 +1,3 @@
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from pathlib import Path
@@ -33,12 +31,13 @@ from privaudit.runs.run import trained_clients
 from privaudit.trainers.coop import CoOp
 from privaudit.trainers.dp_fpl import DPFPL
 from privaudit.trainers.fedpt import FedPT
+from privaudit.trainers.pfedmoap import PFedMoAP
 from privaudit.trainers.prompt_fedamp import PromptFedAMP
 from privaudit.trainers.promptfl import PromptFL
-from tests.conftest import common_cache, stop_after
+from tests.conftest import common_cache, toy_records, train_and_stop
 from tests.small_records import text_data
 from tests.small_transformers import save
-from tests.toy_federation import Play, Shards, joined
+from tests.toy_federation import Play, Shards, assert_close_messages, joined
 
 
 def test_one_full_batch_step_everywhere_is_one_step_on_the_union(
@@ -58,23 +57,32 @@ def test_training_a_cohort_equals_training_its_clients_one_by_one(
     together, alone = (
         play(trainer, rounds=2, seed=3, cohort_size=size).messages for size in (64, 1)
     )
-    for one, other in zip(together, alone, strict=True):
-        assert (one.sender, one.receiver) == (other.sender, other.receiver)
-        for name in one.tensors:
-            torch.testing.assert_close(one.tensors[name], other.tensors[name])
+    assert_close_messages(together, alone)
 
 
-def test_federations_side_by_side_equal_each_alone(task: Task, shards: Shards) -> None:
-    """Only the names of random streams tell shadow federations apart."""
-    trainer = PromptFL(batch_size=0)
-    pair = [
-        Federation.begin(trainer, task, shards, Seeds(n), name=f"s{n}")
-        for n in range(2)
-    ]
-    lone = Federation.begin(trainer, task, shards, Seeds(1), name="s1")
-    run_round(trainer, task, pair, 0)
-    run_round(trainer, task, [lone], 0)
-    torch.testing.assert_close(pair[1].server["context"], lone.server["context"])
+@pytest.mark.parametrize("trainer", [PromptFL(batch_size=0), PFedMoAP(epochs=3)])
+def test_federations_side_by_side_equal_each_alone(
+    trainer: Trainer, task: Task
+) -> None:
+    """Only the names of random streams tell shadow federations apart.
+
+    Nor does a gate learn of another federation's clients.
+    """
+
+    def begin(number: int) -> Federation:
+        held = {
+            client: toy_records(count // 2, seed=20 * number + i)
+            for i, (client, count) in enumerate(task.candidates.items())
+        }
+        return Federation.begin(trainer, task, held, Seeds(number), f"shadow-{number}")
+
+    together, alone = [begin(1), begin(2)], [begin(1), begin(2)]
+    for index in range(3):
+        for side_by_side in (together, alone[:1], alone[1:]):
+            run_round(trainer, task, side_by_side, index)
+    for one, lone in zip(together, alone, strict=True):
+        for found, want in ((one.server, lone.server), (one.kept, lone.kept)):
+            torch.testing.assert_close(dict(found), dict(want), rtol=1e-4, atol=1e-5)
 
 
 def test_a_round_records_what_went_down_and_what_came_up(play: Play) -> None:
@@ -204,9 +212,7 @@ def test_one_step_is_measured_and_numbers_stay(play: Play) -> None:
     with use_memory("1kB"):
         alone = play(Watched(), rounds=1, cohort_size=Stacking(5))
     assert calls == [(1, 1)] + [(1, None)] * 3
-    for one, other in zip(together.rounds[0].messages, alone.messages, strict=False):
-        for name, tensor in one.tensors.items():
-            torch.testing.assert_close(tensor, other.tensors[name])
+    assert_close_messages(together.rounds[0].messages, alone.rounds[0].messages)
 
 
 def test_what_fits_is_measured_once(play: Play, task: Task, shards: Shards) -> None:
@@ -243,9 +249,7 @@ def test_what_does_not_fit_for_one_client_is_found_in_parts(play: Play) -> None:
     assert 1 < stacking.records < max(whole.task.candidates.values())
     with use_records_at_once(stacking.records):
         assert measure() <= limit
-    for one, other in zip(whole.messages, parts.messages, strict=True):
-        for name, tensor in one.tensors.items():
-            torch.testing.assert_close(tensor, other.tensors[name], atol=1e-4, rtol=0)
+    assert_close_messages(whole.messages, parts.messages, atol=1e-4, rtol=0)
     named = Stacking(5)
     with use_memory(limit):
         play(replace(trainer, micro_batch=2), rounds=1, cohort_size=named)
@@ -284,38 +288,27 @@ def test_what_is_measured_tells_nothing_of_members(
     assert len(taken) == 1
 
 
-@contextmanager
-def stopped_after(rounds: int) -> Iterator[Any]:
-    with pytest.raises(KeyboardInterrupt):
-        yield stop_after(rounds)
+SHORT: dict[str, Any] = {"seed": 0, "rounds": 2, "epochs": 1}
+OF_FOUR: dict[str, Any] = {**SHORT, "clients": 4, "shots": 6}
 
 
 @pytest.mark.parametrize("more", [True, False])
 def test_a_resumed_run_stacks_as_many_as_before(tmp_path: Path, more: bool) -> None:
     """Whatever memory there is then: so it comes out to the same bytes."""
-    options: dict[str, Any] = {
-        "seed": 0,
-        "rounds": 2,
-        "epochs": 1,
-        "clients": 4,
-        "shots": 6,
-    }
-    plain = train(folder=tmp_path, name="plain", **options)
+    options = {**OF_FOUR, "folder": tmp_path}
+    plain = train(name="plain", **options)
     with use_memory("700kB"):
-        whole = train(folder=tmp_path, name="whole", **options)
-        with stopped_after(1) as stop:
-            train(folder=tmp_path, name="cut", watcher=stop, **options)
+        whole = train(name="whole", **options)
+        train_and_stop(1, **options)
     with use_memory("1GB" if more else "1kB"):
-        cut = train(folder=tmp_path, name="cut", resume=True, **options)
+        cut = train(name="cut", resume=True, **options)
     fit = whole.header["stacked_clients"]
     assert 1 <= fit < 4
     assert cut.header["stacked_clients"] == fit
     assert cut.transcript.head == whole.transcript.head
     assert "stacked_clients" not in plain.header
     assert plain.config.digest == whole.config.digest
-    for one, other in zip(plain.transcript, whole.transcript, strict=True):
-        for name, tensor in one.tensors.items():
-            torch.testing.assert_close(tensor, other.tensors[name], rtol=0, atol=1e-3)
+    assert_close_messages(plain.transcript, whole.transcript, rtol=0, atol=1e-3)
 
 
 def test_a_resumed_run_has_the_parts_that_it_had(
@@ -323,19 +316,12 @@ def test_a_resumed_run_has_the_parts_that_it_had(
 ) -> None:
     DATASETS.names()
     monkeypatch.setitem(DATASETS._entries, "some-texts", text_data)
-    options: dict[str, Any] = {
-        "seed": 0,
-        "rounds": 2,
-        "epochs": 1,
-        "clients": 2,
-        "folder": tmp_path,
-    }
+    options: dict[str, Any] = {**SHORT, "clients": 2, "folder": tmp_path}
     options |= {"model": save(tmp_path / "model", "encoder-bert"), "tested": 4}
     options |= {"dataset": "some-texts", "test_share": 0.2, "public_share": 0.2}
     with use_memory("200kB"):
         whole = train("fedpt", name="whole", **options)
-        with stopped_after(1) as stop:
-            train("fedpt", name="cut", watcher=stop, **options)
+        train_and_stop(1, "fedpt", **options)
     with use_memory("1GB"):
         cut = train("fedpt", name="cut", resume=True, **options)
     assert 1 <= whole.header["records_at_once"] < 20
@@ -344,20 +330,13 @@ def test_a_resumed_run_has_the_parts_that_it_had(
 
 
 def test_a_run_that_nobody_limited_is_resumed_as_it_was(tmp_path: Path) -> None:
-    options: dict[str, Any] = {
-        "seed": 0,
-        "rounds": 2,
-        "epochs": 1,
-        "clients": 4,
-        "shots": 6,
-    }
-    plain = train(folder=tmp_path, name="plain", **options)
-    with stopped_after(1) as stop:
-        train(folder=tmp_path, name="cut", watcher=stop, **options)
+    options = {**OF_FOUR, "folder": tmp_path}
+    plain = train(name="plain", **options)
+    train_and_stop(1, **options)
     near = copytree(tmp_path / "cut", tmp_path / "near").name
     with use_memory("1kB"):
-        cut = train(folder=tmp_path, name="cut", resume=True, **options)
-        anew = train(folder=tmp_path, name=near, resume="near", **options)
+        cut = train(name="cut", resume=True, **options)
+        anew = train(name=near, resume="near", **options)
     assert "stacked_clients" not in cut.header
     assert cut.transcript.head == plain.transcript.head
     assert anew.header["stacked_clients"] == 1
@@ -376,7 +355,7 @@ def test_shadow_models_are_stacked_as_memory_holds_them(tmp_path: Path) -> None:
     assert abs(scores[0] - scores[1]).max() < 1e-3
 
 
-QUICK: dict[str, Any] = {"seed": 0, "rounds": 2, "epochs": 1, "participation": 0.5}
+QUICK: dict[str, Any] = {**SHORT, "participation": 0.5}
 
 
 def senders(record: RoundRecord) -> list[str]:

@@ -72,6 +72,13 @@ def change_json(place: Path, change: Callable[[dict[str, Any]], object]) -> None
     place.write_text(json.dumps(content, indent=2) + "\n")
 
 
+def forge_accuracy(run: Path, **more: float) -> None:
+    change_json(
+        run / AUDIT / "audit.json",
+        lambda audit: audit["utility"]["local"].update(value=0.999, **more),
+    )
+
+
 @pytest.mark.parametrize(
     ("part", "name", "value"),
     [
@@ -86,18 +93,15 @@ def change_json(place: Path, change: Callable[[dict[str, Any]], object]) -> None
 def test_what_is_written_into_run_json_is_refused_by_every_command(
     part: str | None, name: str, value: object, run: Path, tmp_path: Path, cli: Cli
 ) -> None:
-    def change(header: dict[str, Any]) -> None:
-        (header[part] if part else header)[name] = value
-
-    change_json(run / "run.json", change)
+    change_json(
+        run / "run.json",
+        lambda header: (header[part] if part else header).update({name: value}),
+    )
     refuse(cli, tmp_path, ALL, "run.json is not as it was signed", "from a copy")
 
 
 def test_a_forged_accuracy_is_refused(run: Path, tmp_path: Path, cli: Cli) -> None:
-    def change(audit: dict[str, Any]) -> None:
-        audit["utility"]["local"].update(value=0.999, low=0.99, high=1.0)
-
-    change_json(run / AUDIT / "audit.json", change)
+    forge_accuracy(run, low=0.99, high=1.0)
     what = "audit.json is not the file that the run lists"
     refuse(cli, tmp_path, OF_AUDITS, what, "make it again")
     code, _, said = cli("gate", "true", "--baseline", run / AUDIT / "audit.json")
@@ -133,11 +137,8 @@ def test_scores_listed_by_their_hash_are_refused_without_the_key(
     scores = run / AUDIT / "scores.npz"
     scores.write_bytes(content := noise(scores.read_bytes()))
 
-    def change(header: dict[str, Any]) -> None:
-        digest = hashlib.sha256(content).hexdigest()
-        header["added"]["files"][f"{AUDIT}/scores.npz"] = digest
-
-    change_json(run / "run.json", change)
+    listed = {f"{AUDIT}/scores.npz": hashlib.sha256(content).hexdigest()}
+    change_json(run / "run.json", lambda h: h["added"]["files"].update(listed))
     refuse(cli, tmp_path, ALL, "run.json is not as it was signed")
 
 
@@ -150,10 +151,7 @@ def test_a_rewritten_transcript_is_refused(run: Path, tmp_path: Path, cli: Cli) 
     head = rewrite(run)
     refuse(cli, tmp_path, OF_TRANSCRIPTS, "does not end as the run recorded")
 
-    def change(header: dict[str, Any]) -> None:
-        header["progress"]["head"] = head
-
-    change_json(run / "run.json", change)
+    change_json(run / "run.json", lambda h: h["progress"].update(head=head))
     refuse(cli, tmp_path, ALL, "run.json is not as it was signed")
 
 
@@ -166,10 +164,7 @@ def test_a_card_of_a_rewritten_run_is_not_found_true(
     assert code == 1
     assert "manifest.jsonl does not end as the run recorded" in said
 
-    def change(audit: dict[str, Any]) -> None:
-        audit["utility"]["local"]["value"] = 0.999
-
-    change_json(run / AUDIT / "audit.json", change)
+    forge_accuracy(run)
     code, said, _ = cli("verify", tmp_path / "card", "run")
     assert code == 1
     assert "audit.json is not the file that the run lists" in said
@@ -222,10 +217,7 @@ def test_another_runs_audit_is_refused(run: Path, tmp_path: Path, cli: Cli) -> N
     other = json.loads((run.parent / "true" / "run.json").read_text())
     save_header(run, Run(run).header | {"python": "3.0"})
 
-    def change(header: dict[str, Any]) -> None:
-        header["added"] = other["added"]
-
-    change_json(run / "run.json", change)
+    change_json(run / "run.json", lambda h: h.update(added=other["added"]))
     refuse(cli, tmp_path, ALL, "run.json is not as it was signed")
 
 

@@ -18,7 +18,7 @@ from privaudit.runs.run_files import (
     join_models,
     split_models,
 )
-from tests.conftest import stop_after
+from tests.conftest import train_and_stop
 
 GATE, SHARED = torch.ones(2), torch.zeros(3)
 MODELS = {
@@ -136,8 +136,7 @@ def test_an_earlier_file_that_was_altered_is_refused(tmp_path: Path) -> None:
 def test_a_run_of_few_participants_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     options = {"folder": tmp_path, **FEW}
     whole = train("dp-fpl", name="whole", **options)
-    with pytest.raises(KeyboardInterrupt):
-        train("dp-fpl", name="cut", watcher=stop_after(3), **options)
+    train_and_stop(3, "dp-fpl", **options)
     cut = tmp_path / "cut"
     drawn = [set(clients) for clients in whole.participants]
     assert states_in(cut, 3) == drawn[2] | {SERVER}

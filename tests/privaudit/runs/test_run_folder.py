@@ -41,6 +41,14 @@ def content(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): file_hash(path) for path in files}
 
 
+def refuse_to_train(
+    name: str, says: str, error: type[PrivauditError] = ConfigError
+) -> None:
+    for fresh in (False, True):
+        with pytest.raises(error, match=says):
+            train(name=name, **QUICK, fresh=fresh)
+
+
 def thesis(folder: Path) -> Path:
     """Return a folder that never was a run, with names that a run has, too."""
     for name in ("kept/thesis.txt", "audits/2024/paper.tex", "notes.md"):
@@ -111,9 +119,7 @@ def test_a_link_is_not_followed_out_of_the_folder(name: str, tmp_path: Path) -> 
     folder = runs_folder() / "linked"
     folder.mkdir(parents=True)
     (folder / name).symlink_to(elsewhere)
-    for fresh in (False, True):
-        with pytest.raises(ConfigError, match=f"{name} is a link"):
-            train(name="linked", **QUICK, fresh=fresh)
+    refuse_to_train("linked", f"{name} is a link")
     assert content(elsewhere) == before
 
 
@@ -121,9 +127,7 @@ def test_a_run_is_not_written_through_a_link_in_its_place(tmp_path: Path) -> Non
     (tmp_path / "elsewhere").mkdir()
     runs_folder().mkdir(exist_ok=True)
     (runs_folder() / "linked").symlink_to(tmp_path / "elsewhere")
-    for fresh in (False, True):
-        with pytest.raises(ConfigError, match="linked is a link"):
-            train(name="linked", **QUICK, fresh=fresh)
+    refuse_to_train("linked", "linked is a link")
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
@@ -168,9 +172,7 @@ def test_a_beginning_that_was_killed_is_begun_again(
 
 def test_a_file_in_the_runs_place_is_left(whole: Path) -> None:
     (whole.parent / "file").write_text("mine")
-    for fresh in (False, True):
-        with pytest.raises(PrivauditError):
-            train(name="file", **QUICK, fresh=fresh)
+    refuse_to_train("file", "file", PrivauditError)
     assert (whole.parent / "file").read_text() == "mine"
     shutil.rmtree(whole)
 

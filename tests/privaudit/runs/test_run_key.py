@@ -33,7 +33,7 @@ from privaudit.runs.ledger import Ledger
 from privaudit.runs.population import populate
 from privaudit.runs.run import Run
 from privaudit.runs.run_key import RUN_KEY, masking_of
-from tests.conftest import Cli, common_cache, stop_after
+from tests.conftest import Cli, common_cache, train_and_stop
 
 QUICK: dict[str, Any] = {"rounds": 2, "clients": 3, "epochs": 1}
 SYSTEM: dict[str, Any] = {"secure_aggregation": "masked", **QUICK}
@@ -178,8 +178,7 @@ def test_a_resumed_run_has_its_key_and_a_fresh_one_another(
     fields: dict[str, Any], tmp_path: Path
 ) -> None:
     """Killed after a round, twice resumed: the same bytes; anew: others."""
-    with pytest.raises(KeyboardInterrupt):
-        train(folder=tmp_path, name="one", watcher=stop_after(1), **fields)
+    train_and_stop(1, folder=tmp_path, name="one", **fields)
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     one, two = (
         train(folder=tmp_path, name=name, resume=True, **fields)
@@ -237,8 +236,7 @@ def own_files(run: Path) -> dict[Path, bytes]:
 def test_a_run_whose_key_is_gone_or_altered_does_not_go_on(
     content: bytes | None, tmp_path: Path
 ) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        train(folder=tmp_path, name="cut", watcher=stop_after(1), **SYSTEM)
+    train_and_stop(1, folder=tmp_path, name="cut", **SYSTEM)
     key = tmp_path / "cut" / RUN_KEY
     if content is None:
         key.unlink()
@@ -361,8 +359,7 @@ def test_a_run_says_who_can_know_its_members(cli: Cli) -> None:
 
 
 def test_a_resumed_run_keeps_its_coins(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        train(folder=tmp_path, name="one", watcher=stop_after(1), **QUICK)
+    train_and_stop(1, folder=tmp_path, name="one", **QUICK)
     before = Run(tmp_path / "one").truth
     resumed = train(folder=tmp_path, name="one", resume=True, **QUICK)
     assert resumed.truth.hash == before.hash

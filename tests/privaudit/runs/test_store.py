@@ -32,7 +32,7 @@ from privaudit.runs.lease import take_lease
 from privaudit.runs.run import Run, find_place, runs_folder
 from privaudit.runs.run_folder import refresh
 from privaudit.runs.store import RemoteFolder, RemoteLeases, refuse_secrets
-from tests.conftest import Cli
+from tests.conftest import Cli, refuse
 
 URL = "memory://bucket/runs"
 SMALL: dict[str, Any] = {"seed": 0, "rounds": 2, "clients": 2, "epochs": 1, "shots": 8}
@@ -149,8 +149,7 @@ def test_a_run_goes_to_its_store_and_is_read_and_attacked_on_another_node(
     code, said, _ = cli("verify", f"file://{out}", "--runs", URL)
     assert (code, f"{URL}/one: " in said) == (0, True)
     for words in (("verify", f"{URL}/one"), ("export", "--public", f"{URL}/out")):
-        code, _, err = cli(*words, "--runs", URL)
-        assert (code, "lies in a store" in err) == (2, True)
+        refuse(cli, "lies in a store", *words, "--runs", URL)
     on_node("c")
     copied = load_run("one", folder=URL)
     assert "audits/prompt-release/scores.npz" in copied.files
@@ -313,18 +312,15 @@ def test_what_a_store_holds_is_foreign(
 
 @pytest.mark.usefixtures("store")
 def test_a_place_that_is_none_is_one_line(cli: Cli, tmp_path: Path) -> None:
-    code, _, err = cli("lint", "nothing://here/run")
-    assert (code, "is no place for runs" in err) == (2, True)
-    code, _, err = cli("gate", "nothing://here", "--max-auroc", "0.9")
-    assert (code, "'nothing://here' is no place for runs" in err) == (2, True)
-    code, _, err = cli("lint", "memory://here")
-    assert (code, "memory://here/runs/NAME" in err) == (2, True)
-    code, _, err = cli("lint", "run", "--runs", "simplecache::memory://here")
-    assert (code, "Name one" in err) == (2, True)
-    code, _, err = cli("train", "--seed", 0, "--runs", "abfs://container/runs")
-    assert (code, "not installed: Install adlfs to" in err) == (2, True)
-    code, _, err = cli("train", "--seed", 0, "--runs", "https://host/runs")
-    assert (code, "https:// can only be read" in err) == (2, True)
+    none, begin = "is no place for runs", ("train", "--seed", 0, "--runs")
+    refuse(cli, none, "lint", "nothing://here/run")
+    refuse(
+        cli, f"'nothing://here' {none}", "gate", "nothing://here", "--max-auroc", "1"
+    )
+    refuse(cli, "memory://here/runs/NAME", "lint", "memory://here")
+    refuse(cli, "Name one", "lint", "run", "--runs", "simplecache::memory://here")
+    refuse(cli, "not installed: Install adlfs to", *begin, "abfs://container/runs")
+    refuse(cli, "https:// can only be read", *begin, "https://host/runs")
     assert not list(tmp_path.joinpath("a", "runs").glob("*/*"))  # nor working copies
 
 
@@ -335,8 +331,7 @@ def test_what_begins_as_a_url_is_no_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for words in (("train", "--runs", text), ("lint", f"{text}/one")):
-        code, _, err = cli(*words)
-        assert (code, "begins as a URL does, and is none" in err) == (2, True)
+        refuse(cli, "begins as a URL does, and is none", *words)
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
     assert runs_folder("C:/runs") == Path("C:/runs")
     assert runs_folder(f"./{text}") == Path(text)
@@ -356,8 +351,7 @@ def test_a_command_trains_nothing_into_its_own_memory(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for words in (("train", "--runs", URL), ("tradeoff", "--runs", URL)):
-        code, _, err = cli(*words)
-        assert (code, "would be lost when it ends" in err) == (2, True)
+        refuse(cli, "would be lost when it ends", *words)
     monkeypatch.setenv("PRIVAUDIT_RUNS", URL)
     assert "would be lost when it ends" in cli("train", "--seed", 0)[2]
     assert not MemoryFileSystem.store

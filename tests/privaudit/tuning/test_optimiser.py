@@ -18,7 +18,7 @@ from privaudit.trainers.dp_fpl import DPFPL
 from privaudit.trainers.dp_promptfl import DPPromptFL
 from privaudit.trainers.promptfl import PromptFL
 from privaudit.tuning.optimiser import Optimised, Optimiser, fit
-from tests.conftest import common_cache, stop_after
+from tests.conftest import common_cache, train_and_stop
 from tests.toy_federation import Play
 
 TORCHS: dict[str, Any] = {
@@ -173,8 +173,7 @@ def test_a_resumed_run_goes_on_with_what_was_kept(
     options |= {"optimizer": "adam", "optimizer_state": "kept", "schedule": "cosine"}
     with common_cache(tmp_path_factory):
         whole = train(name="whole-adam", **options)
-        with pytest.raises(KeyboardInterrupt):
-            train(name="cut-adam", watcher=stop_after(2), **options)
+        train_and_stop(2, name="cut-adam", **options)
         resumed = train(name="cut-adam", resume=True, **options)
     assert resumed.transcript.head == whole.transcript.head
 

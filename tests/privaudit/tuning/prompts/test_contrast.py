@@ -63,15 +63,6 @@ def test_factors_make_a_prompt_of_their_rank(rank: int, task: Task) -> None:
     assert torch.linalg.matrix_rank(product.double(), rtol=1e-4) == min(rank, 3)
 
 
-def test_clients_start_from_factors_of_their_own(task: Task) -> None:
-    first, again, other = (
-        low_rank_start(task, client, 2, Seeds(0))
-        for client in ("client-0", "client-0", "client-1")
-    )
-    assert torch.equal(first["u"], again["u"])
-    assert not torch.equal(first["v"], other["v"])
-
-
 def test_the_contrast_of_prompts_encodes_both(task: Task) -> None:
     parameters = {
         "context": torch.ones(2, 3, 5) / 10,

@@ -30,38 +30,27 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("rank", [1, 2, 4, 8, 16])
-def test_factors_and_gradient_are_those_of_the_published_code(rank: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "variant", "prefix", "parts", "rebuilt"),
+    [
+        ("both", "equation-4", "", "u v r g_u g_v", "full_grad_eq4"),
+        ("both", "published-code", "", "u v r g_u g_v", "full_grad_ref_code"),
+        ("left", "equation-4", "left_", "v r g_u", "left_full_grad"),
+    ],
+)
+def test_factors_and_gradient_are_those_of_the_published_code_and_the_formula(
+    kind: Kind, variant: Variant, prefix: str, parts: str, rebuilt: str, rank: int
+) -> None:
     """Reference: trainers/DP_FPL.py of the paper's repository, in float64."""
     want, close = golden_tensors("rgp", f"k{rank}_"), 1e-8 if rank == 16 else 1e-10
-    factors = factorize(want["P"], want["V0"], "both")
-    gradient_u, gradient_v = want["G"] @ factors.v.mT, factors.u.mT @ want["G"]
-    got = {
-        "u": factors.u,
-        "v": factors.v,
-        "r": factors.residual,
-        "g_u": gradient_u,
-        "g_v": gradient_v,
-        "full_grad_eq4": reconstruct_gradient(
-            gradient_u, gradient_v, factors.u, factors.v
-        ),
-        "full_grad_ref_code": reconstruct_gradient(
-            gradient_u, gradient_v, factors.u, factors.v, "both", "published-code"
-        ),
-    }
-    for name, tensor in got.items():
-        torch.testing.assert_close(tensor, want[name], rtol=0, atol=close)
-
-
-@pytest.mark.parametrize("rank", [1, 2, 4, 8, 16])
-def test_left_factors_and_gradient_are_those_of_the_formula(rank: int) -> None:
-    want, close = golden_tensors("rgp", f"k{rank}_"), 1e-8 if rank == 16 else 1e-10
-    factors = factorize(want["P"], want["V0"], "left")
-    gradient_u, gradient_v = want["G"] @ factors.v.mT, factors.u.mT @ want["G"]
-    full = reconstruct_gradient(gradient_u, gradient_v, factors.u, factors.v, "left")
-    torch.testing.assert_close(factors.v, want["left_v"], rtol=0, atol=close)
-    torch.testing.assert_close(factors.residual, want["left_r"], rtol=0, atol=close)
-    torch.testing.assert_close(gradient_u, want["left_g_u"], rtol=0, atol=close)
-    torch.testing.assert_close(full, want["left_full_grad"], rtol=0, atol=close)
+    factors = factorize(want["P"], want["V0"], kind)
+    u, v = factors.u, factors.v
+    g_u, g_v = want["G"] @ v.mT, u.mT @ want["G"]
+    got = {"u": u, "v": v, "r": factors.residual, "g_u": g_u, "g_v": g_v}
+    full = reconstruct_gradient(g_u, g_v, u, v, kind, variant)
+    for name in parts.split():
+        torch.testing.assert_close(got[name], want[prefix + name], rtol=0, atol=close)
+    torch.testing.assert_close(full, want[rebuilt], rtol=0, atol=close)
 
 
 def test_float32_agrees_to_its_own_precision() -> None:

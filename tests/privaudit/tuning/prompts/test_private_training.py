@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -28,11 +28,13 @@ from privaudit.tuning.prompts.private_training import (
 from tests.toy_federation import (
     ALL,
     AT,
+    FEW,
     Play,
     Shards,
     context_gradient,
     context_loss,
     emptied,
+    neighbours,
 )
 
 
@@ -97,34 +99,22 @@ def test_a_published_batch_gradient_is_as_long_as_the_clip_norm_allows(
         )
 
 
-@settings(
-    max_examples=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@FEW
 @given(gone=st.integers(0, 8), clip=st.floats(0.05, 20))
 def test_one_record_moves_all_parameters_together_by_at_most_the_clip_norm(
     gone: int, clip: float, task: Task, shards: dict[str, Records]
 ) -> None:
     """The sensitivity that the certificate takes for granted, in mode "sound"."""
     trainer = PrivateLocalTrainer(epsilon=1.0, clip_norm=clip, batch_size=ALL)
-    shard = shards["client-1"]
-    fewer = shard.pick(torch.arange(len(shard)) != gone)
     with_it, without = (
-        trainer.gradients(
-            task, Cohort.of(["c"], [some]), start(1), losses_of(task), AT, square
-        )[0]
-        for some in (shard, fewer)
+        trainer.gradients(task, some, start(1), losses_of(task), AT, square)[0]
+        for some in neighbours(shards["client-1"], gone)
     )
     moved = torch.cat([(with_it[n] - without[n]).flatten() for n in with_it])
     assert 0 < float(moved.norm()) * trainer.divisor(task) <= clip * 1.0001
 
 
-@settings(
-    max_examples=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@FEW
 @given(gone=st.integers(0, 8), clip=st.floats(0.05, 20), rate=st.floats(0.01, 2))
 def test_one_record_moves_a_published_prompt_by_at_most_two_clips_times_the_rate(
     gone: int, clip: float, rate: float, task: Task, shards: dict[str, Records]
@@ -132,11 +122,9 @@ def test_one_record_moves_a_published_prompt_by_at_most_two_clips_times_the_rate
     trainer = PrivateLocalTrainer(
         mode="published-paper", clip_norm=clip, learning_rate=rate
     )
-    shard = shards["client-1"]
-    fewer = shard.pick(torch.arange(len(shard)) != gone)
     with_it, without = (
-        trainer.train(task, Cohort.of(["c"], [some]), start(1), losses_of(task), AT)[0]
-        for some in (shard, fewer)
+        trainer.train(task, some, start(1), losses_of(task), AT)[0]
+        for some in neighbours(shards["client-1"], gone)
     )
     for name in with_it:
         moved = float((with_it[name] - without[name]).norm())
