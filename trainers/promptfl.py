@@ -4,16 +4,19 @@ from typing import ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from privaudit.core.tensors import Stacked
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Stacked, Tensors
 from privaudit.federation.trainer import (
     TRAINERS,
     Cohort,
+    Events,
+    Inbox,
     LocalResult,
     Round,
     Task,
 )
-from privaudit.federation.uploads import weighted_upload
-from privaudit.tuning.prompts.learning import LocalSgd
+from privaudit.federation.uploads import apply_mean, weighted_upload
+from privaudit.tuning.prompts.learning import LocalSgd, start_context
 
 
 @TRAINERS.register("promptfl")
@@ -32,9 +35,19 @@ class PromptFL(LocalSgd):
 
     accepts_gradient_canaries: ClassVar[Literal[True]] = True
 
+    def start(self, task: Task, seeds: Seeds) -> Tensors:
+        """Return a random context."""
+        return {"context": start_context(task, seeds)}
+
     def local_update(
         self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
     ) -> LocalResult:
         """Train the received context, and send it weighted by the shard's size."""
         contexts, loss = self.train(task, cohort, received["context"], at)
         return LocalResult(weighted_upload(cohort, {"context": contexts}), {}, loss)
+
+    def aggregate(
+        self, task: Task, server: Tensors, inbox: Inbox, at: Round
+    ) -> tuple[Tensors, Events]:
+        """Return the mean of the contexts; nobody's records change nothing."""
+        return apply_mean(server, inbox), ()

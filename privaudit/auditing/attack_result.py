@@ -212,8 +212,9 @@ def knowing_shadows_of(
 ) -> Callable[[Comparison], Comparison]:
     """Return what widens a paired difference by what the shadows of both attacks add.
 
-    Set by set, so that what both share is no error. Where the numbers of sets differ, or one
-    has none, as of independent shadows: that is rather too much. Signs turn either's scores.
+    Of the same records, set by set, so that what both share is no error. Where the
+    numbers of sets differ, or one has none, as of independent shadows: that is rather
+    too much. Signs turn either's scores.
     """
     sets = [
         _without_each_set(clients, sign)

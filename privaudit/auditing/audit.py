@@ -100,7 +100,8 @@ def covering(
     """Return a certificate as far as it covers what is asked about.
 
     One for a record covers no client, who has many, and no group of several records
-    that share a coin; one for a client, its records and their groups too.
+    that share a coin; one for a client, its records and their groups too. ``group`` has
+    each record's number of its coin; None where each had its own.
     """
     shared = group is not None and len(np.unique(group)) < len(group)
     if certificate["unit"] == "client" or (unit == "record" and not shared):

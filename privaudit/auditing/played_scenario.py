@@ -242,7 +242,8 @@ def _fault(scores: object, targets: Sequence[Target]) -> str:
 def store_beside(run: Run, threat: Sequence[str], seed: int) -> SignalStore | None:
     """Return where signals of shadow models are kept: beside the run.
 
-    None where nobody knows whether models would still answer the same.
+    None where nobody knows whether models would still answer the same. ``threat`` has
+    the name of the threat model, and of what models answer.
     """
     header = run.header
     if run.origin and not run.fingerprint:

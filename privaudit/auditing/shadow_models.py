@@ -287,7 +287,10 @@ def shadow_models(
 def draw_splits(
     adversary: Adversary, targets: Sequence[Target], shadows: int, source: Source
 ) -> tuple[list[ShadowSplit], FederatedShadowSplit | None]:
-    """Draw what the shadows of each target, and of whole federations if needed, train on."""
+    """Draw what the shadows of each target, and of whole federations, train on.
+
+    None in place of the second where no attack needs federations.
+    """
     if not _needs_federations(adversary, targets):
         return [ShadowSplit.draw(adversary, t, shadows, source) for t in targets], None
     federated = FederatedShadowSplit.draw(adversary, targets, shadows, source)

@@ -81,7 +81,10 @@ def discrete_epsilon(
 
 
 def spread(scale: int, parties: int) -> float:
-    """Return tau: how far a sum's chances lie from a discrete Gaussian's, in logs."""
+    """Return tau: how far a sum's chances lie from a discrete Gaussian's, in logs.
+
+    ``scale`` is each party's standard deviation, in steps.
+    """
     return 10 * parties * math.exp(-((math.pi * scale) ** 2))
 
 

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import repeat
 from typing import Any, Literal
 
 import numpy as np
@@ -496,8 +495,9 @@ class ReportData:
             runs = {audit.run.path: audit for audit in audits}
             labels = dict(zip(runs, run_labels(list(runs.values())), strict=True))
             named = [labels[audit.run.path] for audit in audits]
-        names = class_names or repeat(None)
-        return cls(tuple(map(Findings, audits, named, names)))
+        names: Sequence[Sequence[str] | None] = class_names or [None] * len(audits)
+        found = zip(audits, named, names, strict=True)
+        return cls(tuple(Findings(*one) for one in found))
 
     @property
     def audits(self) -> list[Audit]:

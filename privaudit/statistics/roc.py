@@ -432,7 +432,7 @@ def tpr_at_fpr(
     confidence: float = 0.95,
     clusters: Clusters | None = None,
 ) -> Estimate:
-    """Return the true-positive rate at a false-positive rate of at most ``fpr``.
+    """Return the true-positive rate at a false-positive rate of at most ``fpr``, in (0, 1).
 
     The threshold is the smallest score at which at most ``fpr`` of the non-members are
     called members; ties count as calls. The interval adds the error of choosing it on
@@ -530,7 +530,7 @@ def _thresholds(
 def mean_ranks(scores: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
     """Return each score's rank from 1, ties that of their mean, as scipy's ``rankdata``.
 
-    Importing scipy.stats takes longer than most audits spend on statistics.
+    No score is NaN. Importing scipy.stats takes longer than most audits spend on statistics.
 
     Example:
         >>> mean_ranks(np.array([3.0, 1.0, 3.0]))
@@ -567,6 +567,7 @@ def uneven(sizes: Sequence[int], fpr: float) -> str:
 
     The highest rank of n candidates is n / (n + 1): below a rate of 1 / n a client is
     hardly ever above a threshold that a much larger one sets, whatever leaks of it.
+    ``fpr`` is in (0, 1).
 
     Example:
         >>> uneven([2000, 20], 0.01)  # doctest: +ELLIPSIS

@@ -90,7 +90,10 @@ def score_secrets(
     canaries: Tensor,
     others: Int[Tensor, "canaries secrets tokens"],
 ) -> SecretScores:
-    """Score other secrets' tokens in the places of a client's canaries."""
+    """Score other secrets' tokens in the places of a client's canaries.
+
+    ``canaries`` is a mask over its candidates, or their numbers.
+    """
     model, candidates = target.reconstructed.model, target.candidates
 
     def score() -> SecretScores:
@@ -155,7 +158,10 @@ def _measure(played: PlayedScenario) -> SecretExposure | None:
 def summarise(
     bits: np.ndarray, truth: np.ndarray, secrets: int
 ) -> SecretExposure | None:
-    """Summarise canaries' exposures in bits; None without members, or without others."""
+    """Summarise canaries' exposures in bits; None without members, or without others.
+
+    ``secrets`` is how many there could have been, the canary's own among them.
+    """
     first = share([bits >= math.log2(secrets)], [truth])
     if first is None:
         return None

@@ -105,7 +105,8 @@ class GateSettings:
     """
 
     scenario: str = Field(
-        default="server-reconstruct", description="Under which the run was audited."
+        default="server-reconstruct",
+        description="Under which the run was audited. By default: server-reconstruct.",
     )
     metrics: tuple[Metric, ...] = Field(
         default=("auroc", "utility"),
@@ -143,7 +144,9 @@ class GateSettings:
         "a confidence limit. By default: none.",
     )
     min_utility: Share | None = Field(
-        default=None, description="Lower limit on utility, likewise."
+        default=None,
+        description="Lower limit on utility, in [0, 1], as a confidence limit. By default: "
+        "none.",
     )
     shadows: Annotated[int, Field(ge=0)] | None = Field(
         default=None,

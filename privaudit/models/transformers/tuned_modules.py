@@ -400,10 +400,12 @@ class TunedModules:
         """Refuse texts of more tokens than the context has behind what is added."""
         added = tuning.virtual_tokens + tuning.skipped_positions
         if self.context is not None and length + added > self.context:
+            room = max(self.context - length - tuning.skipped_positions, 0)
             prompt = f" behind {added} of a prompt" if added else ""
+            fewer = f", or add at most {room} vectors" if added else ""
             raise ConfigError(
                 f"Texts of {length} tokens{prompt} were given to a model that was made "
-                f"for {self.context}. Shorten the texts{', or the prompt' * bool(added)}."
+                f"for {self.context}. Shorten the texts{fewer}."
             )
 
     @contextmanager

@@ -1,3 +1,4 @@
+import json
 import os
 import signal
 import subprocess
@@ -24,7 +25,13 @@ from privaudit.core.errors import (
 )
 from privaudit.execution import executors
 from privaudit.execution.executors import HERE, Local, OnRay, find_executor
-from privaudit.execution.jobs import Executor, Finished, use_threads
+from privaudit.execution.jobs import (
+    Executor,
+    Finished,
+    computing_as,
+    computing_here,
+    use_threads,
+)
 from privaudit.models.remote_code import trust_remote_code
 from tests.places import ROOT
 from tests.privaudit.execution.some_jobs import (
@@ -264,3 +271,18 @@ def test_without_figures_of_memory_one_process_fits(
     assert executors.processes_that_fit() is None
     with use_threads(1):
         assert executors._that_fit() == 1
+
+
+def test_other_processes_compute_as_the_one_that_hands_jobs_out() -> None:
+    """Device, memory, checkpointing, trust in models' own code, and threads."""
+    device, memory = use_device(torch.device("meta")), use_memory("20GiB")
+    with device, memory, use_checkpointing(), trust_remote_code():
+        handed = computing_here(parts=2)
+    here = computing_here()
+    threads = torch.get_num_threads()
+    assert json.loads(handed) == ["meta", 10 * 2**30, True, True, threads]
+    with computing_as(handed):
+        assert computing_here() == handed
+    assert computing_here() == here
+    with trust_remote_code(), computing_as(here):
+        assert computing_here() == here

@@ -59,6 +59,13 @@ def test_a_setting_that_is_called_like_a_field_of_runs_is_distinguished() -> Non
     assert run_labels(audits) == [f"fedpt-dhapa, {name}" for name in names]
 
 
+def test_no_run_is_left_out_where_class_names_are_missing() -> None:
+    audits = [make_audit("promptfl"), make_audit("dp-fpl")]
+    assert len(ReportData.of(audits).runs) == 2
+    with pytest.raises(ValueError, match="argument 3 is shorter"):
+        ReportData.of(audits, [NAMES])
+
+
 ATTACKS = ("loss-threshold", "shadow", "lira", "rmia")
 
 
