@@ -19,6 +19,7 @@ from privaudit.checks.gate.gate import gate, write_baseline
 from privaudit.checks.gate.settings import GateSettings
 from privaudit.core.errors import ConfigError, IncompatibleRunsError
 from privaudit.evaluation.compare.compare import compare
+from privaudit.evaluation.metric import METRICS
 from privaudit.statistics.roc import pooled_auroc
 from tests.conftest import Cli, refused
 
@@ -123,7 +124,9 @@ def test_it_finds_what_a_comparison_of_the_two_runs_finds(runs: Path) -> None:
     found = gate("broken", runs / "plain.json", settings)
     expected = compare("broken", "plain", attacks=["loss-threshold"], utility=False)
     assert found.paired == "record"
-    for check, change in zip(found.tested, expected.changes, strict=True):
+    for code, check in zip(settings.metrics, found.tested, strict=True):
+        name = f"loss-threshold {METRICS.find(code).title}"
+        (change,) = (one for one in expected.changes if one.name == name)
         assert check.estimate == change.change.estimate
         assert (check.question.now, check.question.before) == pytest.approx(
             (change.first, change.second)
