@@ -15,7 +15,7 @@ PYTEST := $(PORTABLE) $(SUITE)
 NATIVE := PRIVAUDIT_BITS=native $(SUITE)
 TESTS :=
 QUICK := tests/test_layout.py tests/test_imports.py tests/test_exports.py tests/contracts/test_scenarios.py \
-  tests/privaudit/core tests/privaudit/auditing/signals tests/privaudit/report/test_wording.py \
+  tests/privaudit/core tests/privaudit/auditing/test_signals.py tests/privaudit/report/test_wording.py \
   $(addprefix tests/privaudit/statistics/test_,claim.py curve.py estimate.py verdict.py) \
   $(addprefix tests/privaudit/privacy/test_,certificate.py clipping.py discrete_gaussian.py) \
   $(addprefix tests/privaudit/federation/test_,rounds.py transcript.py threat_models.py uploads.py)
