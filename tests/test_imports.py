@@ -112,7 +112,10 @@ def test_tuning_and_runs_recordings_and_audits_do_not_know_each_other(
 def test_every_folder_has_its_level() -> None:
     folders = {folder_of(module) for module in MODULES} - {"__init__", "__main__"}
     assert folders == set(LEVEL)
-    assert len(list((ROOT / "privaudit").glob("[!_]*"))) <= 19
+    entries = (ROOT / "privaudit").glob(
+        "[!_]*"
+    )  # without caches of a folder that moved
+    assert len([e for e in entries if e.is_file() or any(e.rglob("*.py"))]) <= 19
 
 
 @pytest.mark.parametrize("method", METHODS)
