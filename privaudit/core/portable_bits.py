@@ -230,6 +230,10 @@ def chosen_bits(
             asked = before[place + 1]
         elif one.startswith("--bits="):
             asked = one.partition("=")[2]
+    return _known_bits(asked)
+
+
+def _known_bits(asked: str | None) -> Bits | None:
     for bits in (None, *get_args(Bits)):
         if asked == bits:
             return bits
@@ -246,7 +250,7 @@ def warn_unless_held(asked: str | None = None) -> None:
     for those of the process.
     """
     bits = bits_here()
-    asked = asked and chosen_bits(["--bits", asked])
+    asked = _known_bits(asked)
     if asked == "portable" and bits == "native":
         why = "libraries were loaded without their settings"
     elif bits == "portable" and (differing := differing_operations()):
