@@ -16,10 +16,9 @@ from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
-from privaudit.core.ending import cleaned_up_when_ended
+from privaudit.core.ending import AGAIN, cleaned_up_when_ended
 
 HANDED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_AGAIN = 1.0  # seconds in which a second Ctrl-C is the same: from terminal and parent
 
 
 def run_to_its_end(command: Callable[[], object]) -> NoReturn:
@@ -54,7 +53,7 @@ def _wait(child: int, ours: socket.socket) -> NoReturn:
 
     def hand_on(number: int, _: FrameType | None) -> None:
         now = time.monotonic()
-        is_later = bool(told) and now - told[0] >= _AGAIN
+        is_later = bool(told) and now - told[0] >= AGAIN
         if number != signal.SIGINT:
             told.append(now)
             number = signal.SIGKILL if is_later else number  # it may be in C code
@@ -97,11 +96,11 @@ def _become_child(theirs: socket.socket) -> None:
 class _Interrupted:
     """Raises KeyboardInterrupt: a terminal sends Ctrl-C to the parent, too."""
 
-    last = -_AGAIN
+    last = -AGAIN
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         before, self.last = self.last, time.monotonic()
-        if self.last - before >= _AGAIN:
+        if self.last - before >= AGAIN:
             raise KeyboardInterrupt
 
 

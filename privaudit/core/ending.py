@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
-_AGAIN = 1.0  # seconds in which a second signal is the same: it was sent to a group
+AGAIN = 1.0
+"""Seconds in which a second signal is the same: from terminal and parent, or to a group."""
+
 _SIGNALS = ("SIGTERM", "SIGHUP")  # Windows lacks the second
 
 
@@ -38,7 +40,7 @@ class _Ending:
         if self.number is None and not self.is_over:
             self.number, self.taken = number, now
             raise Ended(number)
-        if self.is_over or now - self.taken >= _AGAIN:
+        if self.is_over or now - self.taken >= AGAIN:
             _end_by(number)
 
 
