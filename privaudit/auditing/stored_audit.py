@@ -56,7 +56,7 @@ Column = Shaped[np.ndarray, "candidates *sets"]
 
 @dataclass(frozen=True)
 class StoredAudit:
-    """What :func:`privaudit.auditing.stored_audit.save_audit` wrote about one run.
+    """What :func:`save_audit` wrote about one run.
 
     Attributes:
         attacks: Names, the headline first; then those on the server's own model, as

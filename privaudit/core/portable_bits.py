@@ -30,7 +30,7 @@ NOT_STATED = "bits that are not stated"
 
 
 def in_words(computed: Mapping[str, Any]) -> str:
-    """Return what :func:`privaudit.core.portable_bits.computed_with` said, as a phrase.
+    """Return what :func:`computed_with` said, as a phrase.
 
     Example:
         >>> in_words({"bits": "portable", "builds": {"torch": "2.13.0", "numpy": "2.4"}})

@@ -288,7 +288,7 @@ def token_statistics(
         targets: The tokens that came; ``IGNORED`` where none is to be scored.
         alphas: Orders of the entropies, at least 0.01; 1 or at least 0.01 off it.
         clamp: 1e-10 gives what was published, see
-            :class:`privaudit.models.token_table.ClampedTokens`; None is exact.
+            :class:`ClampedTokens`; None is exact.
         block: Entries of the logits worked on at once, and at least one row; None fits
             the machine. Three blocks are held beside the logits.
 

@@ -838,7 +838,7 @@ def auroc(
 
     The interval is on the logit scale, with DeLong's variance or, where that is
     larger, Wilcoxon's with the same ties; ``method`` says how many scores tie. At 0 and
-    1 it is exact; see :func:`privaudit.statistics.roc.auroc_interval`.
+    1 it is exact; see :func:`auroc_interval`.
 
     Example:
         >>> print(auroc(np.array([3.0, 2.0, 0.0]), np.array([1.0, 0.0])))

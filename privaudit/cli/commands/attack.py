@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from privaudit.cli import options
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import ConfigError, PrivauditError
 
 if TYPE_CHECKING:
     from privaudit.auditing.audit import Audit
@@ -279,7 +279,6 @@ def scores(
 def _verdict_of_scores(folder: Path) -> str:
     """Return what an audit of scores said that is about to be replaced, if any."""
     from privaudit.auditing.stored_audit import read_audit, restore_audit
-    from privaudit.core.errors import PrivauditError
     from privaudit.runs.run import load_run
 
     try:

@@ -247,7 +247,7 @@ class PromptableCLIP(FeatureModel):
         """Return l2-normalised features of every picture's patches, without gradient.
 
         RN50 has 49 tokens at 224 pixels and ViT-B-16 has 196; see
-        :func:`~privaudit.models.clip.promptable_clip.image_tokens` for each kind of tower.
+        :func:`image_tokens` for each kind of tower.
 
         Raises:
             ConfigError: The image tower is of a kind that has no tokens.
