@@ -32,6 +32,7 @@ from privaudit.tuning.prompts.learning import (
     LocalSgd,
     logits_of,
     mean_losses,
+    start_context,
 )
 
 STRENGTHS = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0)
@@ -45,9 +46,10 @@ BLEND = "memory blend"
 class PFedPrompt(LocalSgd):
     """pFedPrompt: PromptFL plus a local memory of image features.
 
-    A client's logits are s <f, T_c> + a sum over its memory of class c of
-    exp(-b (1 - <f, F>)). The memory holds image features of the client's training
-    records as they are, and their labels.
+    A client's logits are s <f, T_c> + a sum over its memory of class c of exp(-b (1 -
+    <f, F>)). The memory holds image features of the client's training records as they
+    are, and their labels. The server takes the mean weighted by shard sizes:
+    ``BaseTrainer.aggregate``, federation/trainer.py.
 
     Whoever is given the personal model is given those features: a record of which the
     feature stands in the memory is a member for certain, at distance 0. No noise on the
@@ -70,6 +72,10 @@ class PFedPrompt(LocalSgd):
     strength: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     sharpness: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     held_out: Annotated[float, Field(gt=0, lt=1)] = 0.25
+
+    def start(self, task: Task, seeds: Seeds) -> Tensors:
+        """Return a random context."""
+        return {"context": start_context(task, seeds)}
 
     def start_client(self, task: Task, client: ClientId, seeds: Seeds) -> Tensors:
         """Return an empty memory, which adds nothing."""
