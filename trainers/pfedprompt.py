@@ -149,12 +149,8 @@ def fill_memory(
     A client's draw is the same in every round. Slots that it has no records for stay
     empty, so that shapes tell nothing of its size.
 
-    Args:
-        cohort: Whose records.
-        slots: Of each memory: a public number.
-        held_out: Share of the records that stay out, in [0, 1); at least one record, if
-            there are two, unless 0.
-        seeds: Of the run.
+    A memory has ``slots`` places, a public number; ``held_out`` is the share of records
+    that stay out of it, in [0, 1): at least one record, if there are two, unless 0.
     """
     rest = torch.zeros_like(cohort.mask)
     chosen = torch.zeros(len(cohort), slots, dtype=torch.long)
@@ -207,13 +203,8 @@ def choose_blend(
 
     Ties go to what stands first; so does a client that held nothing out.
 
-    Args:
-        memory: Of each client.
-        cohort: Whose records.
-        held_out: Which of them to judge by.
-        logits: Of all records, by the prompt alone.
-        strengths: Tried, in this order.
-        sharpnesses: Tried with each of them.
+    ``logits`` are the prompt's alone; strengths are tried in their order, with each
+    sharpness.
     """
     best = torch.full((len(cohort),), torch.inf)
     blend = torch.zeros(len(cohort), 2)

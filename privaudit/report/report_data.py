@@ -232,7 +232,7 @@ def leak_by_class(
     the class and nothing else gets 0.5.
 
     Args:
-        leak: Of one attack.
+        leak: Result of one attack, with its scores.
         names: Of the classes; a class without one is called by its number.
         sampling: How members were chosen.
     """
