@@ -63,18 +63,18 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
     cross-entropy, by ``steps`` steps of DP-SGD a round (through a gate without noise,
     each record's gradient would depend on all others, and no clipping would bound
     that); beside it the client trains a personal prompt and its gate as in pFedMoAP.
-    Uploads are averaged plainly: a weight would be a size. "published-paper": one
-    training; in each step the prompt's mean gradient is clipped; the prompt is noised
-    once, when it is sent, and averaged plainly too. Published are delta 0.05 and
-    epsilon 25 and 50, but neither clip norm, nor sigma, nor what a unit of privacy is.
-    Taken here: clip norm C 10, standard deviation sqrt(T ln(1 / delta)) / epsilon * C /
-    B on the prompt itself, as the other baselines have it after Tran et al. 2025, and
-    one record of one client. What that proves is far from what is claimed: S clipped
-    steps move a prompt by S times rate times C at the most (with momentum more:
-    reach_of_steps), and one record by twice that. There is no "published-code", and no
-    gate that is sent. ``PromptExperts.start``, its broadcast of experts,
-    ``PromptExperts.aggregate`` by weight into the pool, and release:
-    tuning/prompts/experts.py.
+    Uploads are averaged plainly: a weight would be a size.
+    "published-paper": one training; in each step the prompt's mean gradient is clipped;
+    the prompt is noised once, when it is sent, and averaged plainly too. Published are
+    delta 0.05 and epsilon 25 and 50, but neither clip norm, nor sigma, nor what a unit
+    of privacy is. Taken here: clip norm C 10, standard deviation sqrt(T ln(1 / delta))
+    / epsilon * C / B on the prompt itself, as the other baselines have it after Tran et
+    al. 2025, and one record of one client. What that proves is far from what is
+    claimed: S clipped steps move a prompt by S times rate times C at the most (with
+    momentum more: reach_of_steps), and one record by twice that.
+    There is no "published-code", and no gate that is sent. ``PromptExperts.start``,
+    its broadcast of experts, ``PromptExperts.aggregate`` by weight into the pool, and
+    release: tuning/prompts/experts.py.
 
     Source: Luo et al., "Mixture of experts made personalized: federated prompt learning
     for vision-language models", ICLR 2025, appendix C.2, table 6; steps as in Abadi et

@@ -46,10 +46,10 @@ BLEND = "memory blend"
 class PFedPrompt(LocalSgd):
     """pFedPrompt: PromptFL plus a local memory of image features.
 
-    A client's logits are s <f, T_c> + a sum over its memory of class c of exp(-b (1 -
-    <f, F>)). The memory holds image features of the client's training records as they
-    are, and their labels. The server takes the mean weighted by shard sizes:
-    ``BaseTrainer.aggregate``, federation/trainer.py.
+    A client's logits are s <f, T_c> + a sum over its memory of class c of
+    exp(-b (1 - <f, F>)). The memory holds image features of the client's training
+    records as they are, and their labels. Of prompts the server takes the mean weighted
+    by shard sizes: ``BaseTrainer.aggregate``, federation/trainer.py.
 
     Whoever is given the personal model is given those features: a record of which the
     feature stands in the memory is a member for certain, at distance 0. No noise on the
