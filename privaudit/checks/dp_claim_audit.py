@@ -391,9 +391,12 @@ def audit_readings(
 ) -> ClaimReadings:
     """Audit a claim under each adjacency that it may mean.
 
-    Without an ``adjacency`` both are audited where the claim's source leaves it open,
-    which takes twice as long, and else add/remove-one. All else is as
-    :func:`audit_claim` has it.
+    Args:
+        trainer: As of :func:`audit_claim`.
+        settings: Likewise.
+        adjacency: None audits both where the claim's source leaves it open, which takes
+            twice as long, and else add/remove-one.
+        **options: The others of :func:`audit_claim`.
 
     Raises:
         ConfigError: As there, or both were requested of a claim about one.

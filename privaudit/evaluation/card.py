@@ -199,7 +199,7 @@ class AuditShown(_CardPart):
     """What a card says of one audit.
 
     Attributes:
-        threat: The adversary's view, such as "server".
+        threat: Who looked on.
         headline: The attack that was named beforehand.
         attacks: All that were made, by their registered names.
         unnamed: How many others were, whose names are not this installation's.

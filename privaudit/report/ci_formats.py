@@ -374,14 +374,14 @@ class GateRow:
     """One check.
 
     Attributes:
-        name: What was asked, in a few words.
-        now: The run's value, as text.
+        name: What was asked.
+        now: The run's value.
         before: The baseline's; empty for limits.
         line: What it is held to.
         found: The change with its interval, or the value with its own; for a stated
             epsilon both values.
         counts: What n is; empty where nothing was sampled.
-        outcome: How the check ended, as text.
+        outcome: Of the check.
     """
 
     name: str

@@ -34,7 +34,7 @@ class ColumnCell:
         note: Below it, in the overview and the index.
         badge: In place of the number.
         drawn: The number to draw beside it; None for none.
-        attack: Name of an attack, to stand before the number; mostly empty.
+        attack: Named before it.
         sort: What rows are sorted by, if not by the number.
     """
 
@@ -86,7 +86,10 @@ def results(data: ReportData) -> tuple[list[str], TableRows]:
 def audit_row(one: Findings, link: str, place: Place = "index") -> dict[str, Any]:
     """Return what ``audit_cells.html.jinja`` shows of an audit.
 
-    ``link`` is the address of its report.
+    Args:
+        one: With its label.
+        link: To its report.
+        place: "index" or "overview".
     """
     shown = columns(ReportData((one,)), place)
     return {

@@ -127,7 +127,9 @@ class FirstScreen:
 def first_screen(data: ReportData, advice: Sequence[Advice]) -> FirstScreen:
     """Return the first screen of a report.
 
-    ``data`` is of one scenario, and some of the advice is about all runs.
+    Args:
+        data: Of one scenario.
+        advice: At least one that is about all runs.
     """
     runs, worst = data.runs, data.worst_first[0]
     several = len(runs) > 1

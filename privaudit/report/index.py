@@ -135,7 +135,7 @@ class _Subjects:
     """What was asked about.
 
     Attributes:
-        runs: By the folder that each lies in.
+        runs: By their place.
         optional: Places of runs that need not have been audited: nobody named them.
         sweeps: Folders that hold one.
         folders: Folders that were given for what is in them.

@@ -232,7 +232,7 @@ def leak_by_class(
     the class and nothing else gets 0.5.
 
     Args:
-        leak: Result of one attack, with its scores.
+        leak: Of one attack.
         names: Of the classes; a class without one is called by its number.
         sampling: How members were chosen.
     """

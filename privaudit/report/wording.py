@@ -325,7 +325,7 @@ class TableCell:
     Attributes:
         value: With three decimals, or "unresolved".
         interval: In brackets, or why there is none; empty where nothing was measured.
-        counts: What n counts, as text; empty where nothing was measured.
+        counts: What n is.
         note: Small below it, in a page's table.
     """
 

@@ -43,7 +43,7 @@ class AttackStrength:
         settings: Its parameters, as ``repr`` writes them; None where nothing is said.
         package: Whose plugin it is, with its version; empty for a built-in one.
         clients: Whom it attacked; empty where nothing is said.
-        n: Candidates that it judged: members and non-members.
+        n: Members and non-members.
     """
 
     settings: str | None
@@ -201,9 +201,9 @@ class Shortfall:
 
     Attributes:
         name: An attack, a setting, or "baseline".
-        now: What it is now, in a few words.
-        before: What it was to be, likewise.
-        setting: What asked for it: a setting of the gate, such as "attacks", or "baseline".
+        now: As it is, in a few words.
+        before: As it was to be.
+        setting: What governs it.
     """
 
     name: str
@@ -282,7 +282,7 @@ def short_of_settings(
     Args:
         run: Name of the run.
         made: The attacks of its audit.
-        settings: What the gate was told to ask for.
+        settings: The gate's.
         kind: The task of its models, where an adversary could train shadow models of
             them; None where none could.
         by_default: Whether settings that are not set ask for something: where a

@@ -132,9 +132,9 @@ class Cell:
     """One combination of a sweep, to be run with every seed.
 
     Attributes:
-        label: Of its curve, without the budget.
+        label: Of its curve.
         epsilon: None is no noise.
-        settings: The trainer's parameters by name.
+        settings: The trainer's parameters.
         fields: Of the run's configuration, without the seed.
     """
 

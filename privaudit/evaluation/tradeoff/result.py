@@ -43,7 +43,7 @@ class Study:
 
     Attributes:
         dataset: Its name, with what tells data of one name apart, and who named them.
-        model: Its name, with what tells models of one name apart, likewise.
+        model: Likewise.
     """
 
     scenario: str
@@ -347,7 +347,7 @@ class SearchCost:
         runs: How many were trained, seeds and all.
         unprotected: How many runs carry no proof.
         one_seed: All cells of one seed together; None if no run is private.
-        all_seeds: All runs together, likewise.
+        all_seeds: All runs together.
     """
 
     cells: int
