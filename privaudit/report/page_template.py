@@ -45,7 +45,7 @@ class Term:
         key: Its anchor on the page.
         title: Its heading in the glossary.
         words: How texts write it: a regular expression, case-insensitive.
-        meaning: Its definition, in a sentence or two.
+        meaning: Its definition.
     """
 
     key: str

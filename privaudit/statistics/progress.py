@@ -103,7 +103,7 @@ class CellDone(_Event):
     Attributes:
         cell: The cell's name, without its budget.
         epsilon: Its budget; None without noise.
-        seed: Of the run, a replicate of its cell.
+        seed: The replicate.
         total: Runs in all, as far as is known.
         metric: What utility is measured by.
         utility: Of this run alone, on clients' own classes.
@@ -134,7 +134,7 @@ class Result:
 
     Attributes:
         essential: For ``--quiet``: one line or more.
-        contents: The same as JSON, for ``--json``.
+        contents: For ``--json``.
     """
 
     event: ClassVar[str] = "result"

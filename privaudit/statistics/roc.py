@@ -197,7 +197,11 @@ def checked_scores(
     member_scores: AnyScores,
     nonmember_scores: AnyScores,
 ) -> tuple[Members, Others]:
-    """Return both as float64, one finite number for each of at least one record."""
+    """Return both as float64, one finite number for each of at least one record.
+
+    Raises:
+        ConfigError: They are not.
+    """
     members = np.asarray(member_scores, np.float64)
     others = np.asarray(nonmember_scores, np.float64)
     if members.ndim != 1 or others.ndim != 1:
@@ -229,7 +233,7 @@ class AurocVariance:
     rate in 100 members and 10 non-members it calls 44 of 100 a leak at nominal 2.5.
 
     Attributes:
-        delong: DeLong's estimate of it.
+        delong: DeLong's.
         exchangeable: Wilcoxon's, of scores that tell nothing and tie as these do.
         anchored: DeLong's with one further placement of 1/2 in each class.
         is_tied: Whether all scores of each client tie.
@@ -599,7 +603,9 @@ def tied(scores: Shaped[np.ndarray, " scores"]) -> int:
 class RocCurve:
     """Both rates at every threshold, from (0, 0) to (1, 1), all points kept.
 
-    The false and the true positive rate, in [0, 1], never fall along the curve.
+    Attributes:
+        fpr: Non-decreasing.
+        tpr: Non-decreasing.
     """
 
     fpr: Float[np.ndarray, " points"]
@@ -904,9 +910,8 @@ def pooled_auroc(
         population: "these": the interval is for other records of the same clients, and
             ``n`` counts members and non-members. "new": it is for other clients, the
             client is the replicate, and ``n`` counts clients.
-        confidence: Coverage of the interval, in (0, 1).
-        clusters: For each client, which of its records depend on each other; None: none
-            do.
+        confidence: As everywhere.
+        clusters: Per client.
 
     Raises:
         TooFewRecordsError: No client has members and non-members.

@@ -114,7 +114,7 @@ class Residual:
     """One draw of noise beside what was claimed of it.
 
     Attributes:
-        release: The release that the noise hides.
+        release: What it hides.
         where: Round and party, in words.
         values: How many independent normal values, if the claim holds.
         square: Sum of their squares, in squared claimed standard deviations: then

@@ -52,8 +52,8 @@ def label_points(
     Args:
         figure: Complete but for the labels.
         axes: Where the points are.
-        points: (x, y) of each, in data coordinates.
-        labels: Text of each point.
+        points: In data coordinates.
+        labels: One for each.
         crosses: Each point's intervals, as (low, high) in x and in y.
     """
     layout = figure.get_layout_engine()

@@ -122,7 +122,7 @@ class EpsilonBound:
         value: At least 0, which says nothing.
         confidence: The chance, at the least, that ``value`` is no more than the truth.
         delta: At which epsilon is meant, in [0, 1).
-        n: How many scores of members and of non-members it rests on.
+        n: Members and non-members.
         ceiling: The most that this bound could have shown with as many: perfect scores.
         design: Where the scores come from.
         method: How the bound was found, in words.
