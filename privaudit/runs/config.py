@@ -200,7 +200,7 @@ def make_config(
     """Return a complete configuration: parameters stand in it with their defaults.
 
     Args:
-        trainer: Its name.
+        trainer: A name from ``privaudit list trainers``.
         settings: The trainer's parameters that differ from their defaults.
         **fields: Fields of :class:`RunConfig`. Without ``randomness``, or with "auto",
             it is "system" unless a seed is named, which asks for a run that repeats.

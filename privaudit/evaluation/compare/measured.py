@@ -185,11 +185,7 @@ def pair_tests(first: Run, second: Run) -> tuple[TestScores, TestScores]:
 
 
 def refuse_mixture(runs: Sequence[Run]) -> None:
-    """Raise unless the runs are replicates of one setting: alike in all but the seed.
-
-    Raises:
-        IncompatibleRunsError: They are not.
-    """
+    """Raise an IncompatibleRunsError unless the runs are alike in all but the seed."""
     settings = [{**run.config.model_dump(), "seed": None} for run in runs]
     for run, setting in zip(runs, settings, strict=True):
         unlike = [name for name in setting if setting[name] != settings[0][name]]

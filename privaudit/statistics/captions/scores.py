@@ -397,7 +397,7 @@ def bootstrap_estimates(
         statistic: The numbers from sums, for each row.
         values: The numbers of the records as they are: with too few records there is no
             more to say.
-        rng: Draws the records.
+        rng: Draws records with replacement.
         models: Whose mean it is.
         records: What is drawn, in a word.
     """
