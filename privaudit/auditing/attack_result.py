@@ -130,7 +130,7 @@ class AttackResult:
             "advantage": self.advantage.to_dict(),
             "by_client": {c: e.to_dict() for c, e in self.by_client.items()},
             "tied": self.tied,
-            "verdict": {"kind": self.verdict.kind, "sentence": self.verdict.sentence},
+            "verdict": self.verdict.to_dict(),
         }
 
 

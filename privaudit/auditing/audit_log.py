@@ -291,8 +291,8 @@ class LoggedAudit(BaseModel):
 
 
 @dataclass(frozen=True)
-class Tried:
-    """How often a run was audited.
+class AuditTally:
+    """How often a run was audited, and whether the audit at hand is as planned.
 
     Attributes:
         made: Audits in the log.
@@ -391,14 +391,14 @@ def check_log(run: Run) -> None:
     plan_of(run)
 
 
-def count_tried(run: Run, attack: str, auroc: Estimate) -> Tried:
+def tally_of(run: Run, attack: str, auroc: Estimate) -> AuditTally:
     """Return how often a run was audited, the one with this headline attack among them."""
     return tally(read_log(run), plan_of(run), attack, auroc)
 
 
 def tally(
     log: Sequence[LoggedAudit], plan: AuditPlan | None, attack: str, auroc: Estimate
-) -> Tried:
+) -> AuditTally:
     """Count a log's audits and the one at hand, which an earlier version may not have logged."""
     outcomes = [audit.outcome for audit in log]
     own = attack, auroc.n, _compared(_number(auroc))
@@ -406,20 +406,20 @@ def tally(
         outcomes.append(own)
     made, different = len(outcomes), len(set(outcomes))
     if plan is None:
-        return Tried(made, different)
+        return AuditTally(made, different)
     mine = [audit for audit in log if audit.outcome == own]
     if any(audit.as_planned for audit in mine):
         kept = len({audit.outcome for audit in log if audit.as_planned})
-        return Tried(made, max(len(plan.audits), kept), planned=True)
+        return AuditTally(made, max(len(plan.audits), kept), planned=True)
     deviations = mine[0].deviations if mine else ("it is not in the log",)
-    return Tried(made, different, planned=True, deviations=deviations)
+    return AuditTally(made, different, planned=True, deviations=deviations)
 
 
 def logged(results: Mapping[str, AttackResult]) -> list[LoggedAttack]:
     """Return attacks as they are logged: the first one is the headline."""
     return [
-        LoggedAttack.of(one.attack, one.settings, one.auroc, named=place == 0)
-        for place, one in enumerate(results.values())
+        LoggedAttack.of(one.attack, one.settings, one.auroc, named=number == 0)
+        for number, one in enumerate(results.values())
     ]
 
 

@@ -390,14 +390,14 @@ def asked_again(stored: StoredAudit) -> dict[str, Any]:
         ConfigError: An attack was an object of somebody's own.
     """
     own_attacks = SCENARIOS.find(stored.scenario)().attacks
-    settings = {name: stored.leak(name)["settings"] for name in stored.attacks}
+    settings = {name: stored.attack_result(name)["settings"] for name in stored.attacks}
     counts = [
         shadows_of(text) for name, text in settings.items() if name in own_attacks
     ]
     shadows = next((count for count in counts if count is not None), 0)
     named = {
         name: restore_attack(name, settings[name])
-        for name in stored.contents["leaks"]
+        for name in stored.contents["attack_results"]
         if name not in own_attacks and " as " not in name
     }
     budget = stored.contents.get("budget")

@@ -307,16 +307,28 @@ class ClaimAudit:
             released model that alone.
         records: Ordinary records of each client.
         is_member: How each run's coin fell.
+        is_open: Whether the claim's source leaves open which adjacency it means.
     """
 
     config: RunConfig
     canary: str
     where: Where
     records: int
-    bound: EpsilonBound
     verdict: ClaimVerdict
     scores: Float[np.ndarray, " runs"]
     is_member: Bool[np.ndarray, " runs"]
+    is_open: bool = False
+
+    @property
+    def bound(self) -> EpsilonBound:
+        """What the verdict is about."""
+        return self.verdict.bound
+
+    @property
+    def sentence(self) -> str:
+        """The verdict, and which adjacency it is about where the claim may mean two."""
+        said = LEFT_OPEN.format(adjacency=self.bound.adjacency)
+        return self.verdict.sentence + said * self.is_open
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as JSON knows them."""
@@ -326,7 +338,11 @@ class ClaimAudit:
             "where": self.where,
             "records": self.records,
             "bound": asdict(self.bound),
-            "verdict": asdict(self.verdict),
+            "verdict": {
+                "kind": self.verdict.kind,
+                "sentence": self.sentence,
+                "alarm": self.verdict.alarm,
+            },
             "scores": self.scores.tolist(),
             "is_member": self.is_member.tolist(),
         }
@@ -493,11 +509,8 @@ def audit_claim(
     claimed = Guarantee.stated(claim.epsilon, claim.delta, adjacency=meant)
     proved = Guarantee.stated(certified["epsilon"], claim.delta)
     verdict = judge_claim(claimed, proved, shown)
-    if is_open:
-        said = LEFT_OPEN.format(adjacency=adjacency)
-        verdict = replace(verdict, sentence=verdict.sentence + said)
     return ClaimAudit(
-        config, KINDS[canary], where, records, shown, verdict, scores, coins
+        config, KINDS[canary], where, records, verdict, scores, coins, is_open
     )
 
 

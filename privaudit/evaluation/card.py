@@ -31,7 +31,7 @@ from privaudit.privacy.events import Adjacency, MechanismEvent, Unit
 from privaudit.privacy.noised_auroc import DELTA, DIGITS, epsilon_of, interval
 from privaudit.runs.store import local_path
 from privaudit.statistics.estimate import Estimate
-from privaudit.statistics.verdict import Sampling, Verdict, judge_leak
+from privaudit.statistics.verdict import Sampling, VerdictKind, judge_leak
 
 FORMAT: Final = 2
 CARD = "card.json"
@@ -53,9 +53,6 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Spread = Annotated[float, Field(ge=0, le=100)]
 Epsilon = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Delta = Annotated[float, Field(ge=0, lt=1)]
-VerdictKind = Literal[
-    "leaks", "reversed", "no evidence", "underpowered", "sampling unknown"
-]
 
 
 class _CardPart(BaseModel):
@@ -188,11 +185,9 @@ class NoisedAuroc(_CardPart):
         return Estimate(self.value, *ends, counts, NOISED, self.confidence)
 
 
-def verdict_of(auroc: NoisedAuroc | None) -> Verdict:
+def verdict_kind(auroc: NoisedAuroc | None) -> VerdictKind:
     """Return what a card's number says; nothing of membership without a number."""
-    if auroc is None:
-        return Verdict("sampling unknown", "No number: nobody declares fair coins.")
-    return judge_leak(auroc.estimate)
+    return "sampling unknown" if auroc is None else judge_leak(auroc.estimate).kind
 
 
 class AuditShown(_CardPart):
@@ -224,7 +219,7 @@ class AuditShown(_CardPart):
 
     @model_validator(mode="after")
     def _check(self) -> "AuditShown":
-        kind = verdict_of(self.auroc).kind
+        kind = verdict_kind(self.auroc)
         if self.verdict != kind:
             raise ValueError(f"its number says {kind!r}, and it says {self.verdict!r}")
         return self

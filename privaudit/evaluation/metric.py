@@ -16,7 +16,7 @@ from privaudit.core.registry import Registry
 from privaudit.statistics.comparisons import IntervalAt
 from privaudit.statistics.estimate import Estimate, mean_with_t
 
-Side = Literal["leak", "use"]
+Side = Literal["leak", "utility"]
 Measurable = TypeVar(
     "Measurable"
 )  # a side's scores: Sequence[ClientScores], TestScores
@@ -45,7 +45,7 @@ class Metric(Generic[Measurable]):
     Attributes:
         code: As settings, markers and tables name it: "auroc".
         title: Behind what it is of, in sentences: "AUROC" in "loss-threshold AUROC".
-        side: "leak": of an attack, worse where it is higher. "use": of the models on
+        side: "leak": of an attack, worse where it is higher. "utility": of the models on
             their clients' own classes, worse where it is lower.
         key: Its entry in audit.json, of an attack or of utility; empty if there is none.
         interval: Its estimate at a confidence.

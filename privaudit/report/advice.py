@@ -250,7 +250,7 @@ def _for_run(one: Findings) -> Iterator[Advice]:
             train_command(config, randomness="system"),
             Urgency.NOT_PROVED,
         )
-    if "would decide" in audit.verdict.sentence:
+    if audit.verdict.enough is not None:
         yield Advice(
             "Measured",
             "Audit more members and non-members: the verdict is undecided, and says "

@@ -83,7 +83,7 @@ def unproved(result: GateResult) -> str:
 def summary(result: GateResult) -> str:
     """Return what came of all checks in a sentence."""
     same = sum(check.outcome == result.outcome for check in result.checks)
-    audits = result.tried.different
+    audits = result.tally.different
     among = f"; one of {audits} audits of the run" if audits > 1 else ""
     said = f"{str(result.outcome).capitalize()}: {same} of {len(result.checks)} checks"
     beside = "against a baseline" if result.baseline else "against limits"
@@ -257,9 +257,9 @@ Json = dict[str, Any]
 
 _GATE_RULES: Mapping[str, str] = {
     "leak-change": "Does the run leak more than its baseline, beyond the margin?",
-    "use-change": "Is the run's utility below its baseline's, beyond the margin?",
+    "utility-change": "Is the run's utility below its baseline's, beyond the margin?",
     "leak-limit": "Is an attack's AUROC above the limit?",
-    "use-limit": "Is the utility below the limit?",
+    "utility-limit": "Is the utility below the limit?",
     "guarantee": "Is a claimed or certified epsilon weaker than the baseline's?",
     "strength": "Was less checked, or asked, than there was to be?",
 }

@@ -75,7 +75,7 @@ def card(one: Findings) -> dict[str, Any]:
         "evidence": audit.headline.verdict.sentence,
         "attacked": wording.attacked(audit),
         "budget": audit.budget.sentence if audit.budget else "",
-        "tried": wording.tried(audit) if audit.run.is_stored else "",
+        "audits_made": wording.audits_made(audit) if audit.run.is_stored else "",
         "beyond": "" if wider.unresolved else beyond,
         "remote_code": wording.remote_code(audit),
         "parts": card_paragraphs(audit),

@@ -92,7 +92,7 @@ def strongest_other(audit: Audit) -> OtherLeak | None:
     if not shown:
         return None
     leak, p = max(shown, key=lambda one: either_sign(one[0].auroc).value)
-    turned, audits = leak.auroc.value < 0.5, audit.tried.different
+    turned, audits = leak.auroc.value < 0.5, audit.tally.different
     return OtherLeak(leak, p, len(shown), len(others), audits, turned)
 
 
@@ -122,7 +122,7 @@ def _tested(
 ) -> list[tuple[AttackResult, float]]:
     """Return attacks that are tested together, with two-sided p-values by Holm."""
     p_values = [p_above_chance(either_sign(leak.auroc)) for leak in leaks]
-    adjusted = holm(p_values, audit.tried.different)
+    adjusted = holm(p_values, audit.tally.different)
     return [(leak, float(p)) for leak, p in zip(leaks, adjusted, strict=True)]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
-from privaudit.auditing.audit_log import Tried
+from privaudit.auditing.audit_log import AuditTally
 from privaudit.auditing.named_attacks import shadows_of
 from privaudit.core.formatting import epsilon, percent, small
 from privaudit.privacy.certificate import (
@@ -251,11 +251,11 @@ def unpaid(audit: Audit) -> list[str]:
     return [bought.sentence] if bought and not bought.shadows else []
 
 
-def tried(audit: Audit) -> str:
+def audits_made(audit: Audit) -> str:
     """Say how often the run was audited, and what the verdict makes of that."""
-    made, different = audit.tried.made, audit.tried.different
-    if audit.tried.planned:
-        return _planned(audit.tried)
+    made, different = audit.tally.made, audit.tally.different
+    if audit.tally.planned:
+        return _planned(audit.tally)
     if made == 1:
         return "The run's log holds no other audit."
     said = f"The run's log holds {made} audits"
@@ -267,16 +267,16 @@ def tried(audit: Audit) -> str:
     )
 
 
-def _planned(tried: Tried) -> str:
+def _planned(tally: AuditTally) -> str:
     """Say whether an audit is as it was planned before training."""
-    if tried.deviations:
+    if tally.deviations:
         return (
-            f"Not as planned before training: {'; '.join(tried.deviations)}. The run's "
-            f"log holds {tried.made} audits, and the verdict is corrected for "
-            f"{tried.different}."
+            f"Not as planned before training: {'; '.join(tally.deviations)}. The run's "
+            f"log holds {tally.made} audits, and the verdict is corrected for "
+            f"{tally.different}."
         )
-    many = tried.different > 1
-    corrected = f"; verdicts are corrected for its {tried.different} audits" * many
+    many = tally.different > 1
+    corrected = f"; verdicts are corrected for its {tally.different} audits" * many
     return f"As planned before training{corrected}."
 
 

@@ -99,12 +99,12 @@ def made_in(audit: StoredAudit) -> dict[str, AttackStrength]:
     """Return the attacks on clients' models of an audit, the headline first."""
     return {
         name: AttackStrength(
-            str(leak["settings"]),
-            str(leak.get("package", "")),
+            str(result["settings"]),
+            str(result.get("package", "")),
             tuple(dict.fromkeys(audit.columns[name]["client"].tolist())),
-            tuple(leak["auroc"]["n"]),
+            tuple(result["auroc"]["n"]),
         )
-        for name, leak in audit.contents["leaks"].items()
+        for name, result in audit.contents["attack_results"].items()
     }
 
 
@@ -112,12 +112,12 @@ def made_now(audit: Audit) -> dict[str, AttackStrength]:
     """Return the same of an audit that nobody stored."""
     return {
         name: AttackStrength(
-            leak.settings,
-            leak.package,
-            tuple(client.client for client in leak.clients),
-            leak.auroc.n,
+            result.settings,
+            result.package,
+            tuple(client.client for client in result.clients),
+            result.auroc.n,
         )
-        for name, leak in audit.results.items()
+        for name, result in audit.results.items()
     }
 
 

@@ -107,7 +107,7 @@ def recounted(audit: "Audit", show_records: bool) -> "Audit":
     refresh(audit.run.path)
     latest, page = recount(audit), report_page(audit.run.path, audit.scenario.name)
     in_store = audit.run.place != str(audit.run.path)
-    if in_store or latest.tried.different != audit.tried.different:
+    if in_store or latest.tally.different != audit.tally.different:
         write_report([latest], page, show_records=show_records)
     return latest
 

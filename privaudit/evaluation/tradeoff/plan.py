@@ -303,10 +303,10 @@ def _require(where: str, name: str, known: set[str]) -> None:
 
 def _check_configs(cells: Sequence[Cell], seeds: Sequence[int]) -> None:
     """Make every run's configuration, and refuse two cells that are one."""
-    places: dict[str, Cell] = {}
+    cell_of: dict[str, Cell] = {}
     for cell in cells:
         for seed in seeds:
-            other = places.setdefault(cell.config(seed).digest, cell)
+            other = cell_of.setdefault(cell.config(seed).digest, cell)
             if other is not cell:
                 raise ConfigError(
                     f"{cell.label!r} and {other.label!r} are the same runs, and a copy "

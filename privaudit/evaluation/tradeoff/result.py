@@ -449,15 +449,15 @@ class Tradeoff:
     @property
     def not_dominated(self) -> tuple[SweepCell, ...]:
         """The cells that no other dominates, by test: at least one."""
-        return tuple(self.cells[place] for place in self.front.not_dominated)
+        return tuple(self.cells[n] for n in self.front.not_dominated)
 
-    def standing(self, place: int) -> str:
+    def standing(self, position: int) -> str:
         """Say where the cell at a position in ``cells`` stands."""
-        dominations = self.front.dominating(place)
+        dominations = self.front.dominating(position)
         if dominations:
             return f"dominated by {self.cells[dominations[0].better].name}"
         level = f"not dominated by any, at level {100 * self.front.alpha:g} %"
-        undecided = self.front.undecided[place]
+        undecided = self.front.undecided[position]
         return f"{level}; undecided against {undecided}" if undecided else level
 
     def remarks(self) -> list[str]:
@@ -465,14 +465,14 @@ class Tradeoff:
         count, front = len(self.cells), self.front
         said = [
             "A cell is dominated if another leaks less, or is more use, by more than "
-            f"the margin (AUROC {front.margins.leak:g}, utility {front.margins.use:g}) "
+            f"the margin (AUROC {front.margins.leak:g}, utility {front.margins.utility:g}) "
             "and is not worse by more than the margin in the other: paired by seed, "
             "Student's t, Holm over all "
             f"{front.tests} pairs and ways, so that any cell is wrongly called "
             f"dominated in at most {100 * front.alpha:g} % of sweeps. Not dominated is "
             "no proof of being best: undecided counts the cells that might yet be "
             "better.",
-            *(self._sentence(place) for place in range(count)),
+            *(self._sentence(n) for n in range(count)),
         ]
         if count > 1:
             said.append(self._on_choosing())
@@ -490,15 +490,15 @@ class Tradeoff:
             ]
         return describe(self.cost)
 
-    def _sentence(self, place: int) -> str:
-        dominations = self.front.dominating(place)
+    def _sentence(self, position: int) -> str:
+        dominations = self.front.dominating(position)
         if not dominations:
             return ""
         best = dominations[0]
         return (
-            f"{self.cells[place].name} is dominated by {self.cells[best.better].name} "
+            f"{self.cells[position].name} is dominated by {self.cells[best.better].name} "
             f"(p = {best.p_value:.2g} after Holm): its leak is greater by {best.leak}, "
-            f"its use less by {best.use}."
+            f"its use less by {best.utility}."
         )
 
     def _on_choosing(self) -> str:
@@ -526,11 +526,11 @@ class Tradeoff:
             "cells": [
                 to_plain(SweepCell, cell)
                 | {
-                    "dominated": place not in self.front.not_dominated,
-                    "undecided": self.front.undecided[place],
-                    "standing": self.standing(place),
+                    "dominated": position not in self.front.not_dominated,
+                    "undecided": self.front.undecided[position],
+                    "standing": self.standing(position),
                 }
-                for place, cell in enumerate(self.cells)
+                for position, cell in enumerate(self.cells)
             ],
             "dominations": to_plain(tuple[Domination, ...], self.front.dominations),
             "margins": vars(self.front.margins),

@@ -64,7 +64,7 @@ from privaudit.evaluation.card import (
     Training,
     UtilityShown,
     read_card,
-    verdict_of,
+    verdict_kind,
 )
 from privaudit.federation.trainer import TRAINERS
 from privaudit.models import registry
@@ -249,7 +249,7 @@ def _audit(
     plan: AuditPlan | None,
 ) -> AuditShown:
     headline, *_ = stored.attacks
-    entry = stored.leak(headline)
+    entry = stored.attack_result(headline)
     different, planned = _different(log, plan, headline, entry)
     auroc = _auroc(number, 1 - ALPHA / different) if number else None
     named, unnamed = _names(stored.attacks)
@@ -263,7 +263,7 @@ def _audit(
         corrected_for=different,
         planned=planned,
         auroc=auroc,
-        verdict=verdict_of(auroc).kind,
+        verdict=verdict_kind(auroc),
         scores=secret.commit(f"scores of {stored.scenario}", scores_digest(stored)),
     )
 
@@ -295,11 +295,11 @@ def _different(
     Audits that were asked for in different ways count apart even where they found the
     same: that two exact numbers are equal would be told by the count.
     """
-    tried = tally(log, plan, headline, Estimate.from_dict(entry["auroc"]))
-    if plan is not None and tried.planned and not tried.deviations:
+    found = tally(log, plan, headline, Estimate.from_dict(entry["auroc"]))
+    if plan is not None and found.planned and not found.deviations:
         asked = {_question(audit) for audit in log if audit.as_planned}
         return max(len(plan.audits), len(asked)), True
-    return max(tried.different, len({_question(audit) for audit in log})), False
+    return max(found.different, len({_question(audit) for audit in log})), False
 
 
 def _question(audit: LoggedAudit) -> tuple[object, ...]:

@@ -362,7 +362,10 @@ def _far_aurocs(stored: StoredAudit, audit: Audit, where: str) -> Iterator[str]:
     except TranscriptError as error:
         yield f"{where}: {error}"
     for name, result in audit.scored.items():
-        kept, made = Estimate.from_dict(stored.leak(name)["auroc"]), result.auroc
+        kept, made = (
+            Estimate.from_dict(stored.attack_result(name)["auroc"]),
+            result.auroc,
+        )
         is_held = stored.run.config.rounds <= HELD
         allowed = AUROC_OFF if is_held else kept.high - kept.low  # 4 standard errors
         if not abs(kept.value - made.value) <= allowed:
@@ -376,13 +379,13 @@ def _recounted(run: Run, stored: StoredAudit, audit: Audit) -> Audit:
     """Return an audit with the verdict as it was when so many were in the log."""
     first, headline = next(iter(audit.results.items()))
     log, plan = read_log(run), plan_of(run)
-    tried = [
+    tallies = [
         tally(log[:count], plan, headline.attack, headline.auroc)
         for count in range(1, len(log) + 1)
     ]
-    counted = [corrected(headline, one, run.sampling) for one in tried] or [headline]
-    said = stored.contents["leaks"].get(first, {}).get("verdict", {}).get("sentence")
-    same = [one for one in counted if one.verdict.sentence == said]
+    counted = [corrected(headline, one, run.sampling) for one in tallies] or [headline]
+    said = stored.contents["attack_results"].get(first, {}).get("verdict")
+    same = [one for one in counted if one.verdict.to_dict() == said]
     return replace(audit, results={**audit.results, first: [*same, counted[-1]][0]})
 
 

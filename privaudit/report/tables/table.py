@@ -16,11 +16,11 @@ from privaudit.report.tables.parts import part_remarks
 from privaudit.report.wording import (
     GROUPS,
     TableCell,
+    audits_made,
     counts_groups,
     remote_code,
     repeatable,
     strength,
-    tried,
     unpaid,
 )
 
@@ -68,7 +68,7 @@ def _remarks(one: Findings) -> list[str]:
     remarks = [
         audit.verdict.sentence if unusual else "",
         audit.scenario.note,
-        tried(audit) if audit.tried.different > 1 or audit.tried.planned else "",
+        audits_made(audit) if audit.tally.different > 1 or audit.tally.planned else "",
         _counted(audit),
         remote_code(audit),
         repeatable(audit),

@@ -93,8 +93,11 @@ def test_a_scenario_of_ones_own_needs_no_registration(tmp_path: Path) -> None:
         (lambda c: c["utility"]["local"].pop("n"), "fields"),
         (lambda c: c["utility"].update(local=3), "TypeError|TypeCheckError"),
         (lambda c: c["rebuilt"].update(closeness=3), "take closeness = 3: Input shou"),
-        (lambda c: c["leaks"]["shadow"]["auroc"].update(high=0.99), "its scores give"),
-        (lambda c: c["leaks"]["shadow"].pop("settings"), "'settings'"),
+        (
+            lambda c: c["attack_results"]["shadow"]["auroc"].update(high=0.99),
+            "its scores give",
+        ),
+        (lambda c: c["attack_results"]["shadow"].pop("settings"), "'settings'"),
     ],
 )
 def test_damage_says_what_to_do(change: Change, says: str, tmp_path: Path) -> None:

@@ -54,7 +54,9 @@ def test_no_exact_number_that_a_membership_enters_gets_out(
     numbers -= {True, False}
     for name in card.audits:
         stored = read_audit(run, name)
-        exact = set(leaves([dict(stored.leak(one)) for one in stored.attacks]).values())
+        exact = set(
+            leaves([dict(stored.attack_result(one)) for one in stored.attacks]).values()
+        )
         exact = {v for v in exact if isinstance(v, float) and v % 0.5 and v != 0.95}
         assert len(exact) > 10
         assert not numbers & exact
@@ -107,7 +109,7 @@ def test_no_text_and_no_key_that_somebody_put_there_gets_out(
             content[part] = planted(content[part])
         content["question"] = content["run"] = CANARY
         content["utility"]["Zebra"] = CANARY
-        for leak in content["leaks"].values():
+        for leak in content["attack_results"].values():
             leak["settings"] = leak["threshold"] = leak["description"] = CANARY
             leak["Zebra"] = CANARY
         edit(path, content)
