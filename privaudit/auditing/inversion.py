@@ -3,13 +3,13 @@
 A batch is described by the mean of its records' numbers, so that what uploads tell of a
 batch is put in terms that a person knows: classes and features, or words.
 
-*Learned inversion.* The server trains stand-ins of a client on batches of public records,
-from what the client received and as the method says, and so knows uploads whose batches it
-drew itself. The best linear estimate of a batch from its upload follows. Source: Wu, Chen,
-Guo and Weinberger, "Learning to invert: simple adaptive attacks for gradient inversion in
-federated learning", UAI 2023. Theirs is a network from gradients to records; here it is
-ridge regression of a batch's mean description, because a mean is what a sum of gradients
-can tell.
+*Learned inversion.* The server simulates clients: it trains them on batches of public
+records, from what a client received and as the method says, and so knows uploads whose
+batches it drew itself. The best linear estimate of a batch from its upload follows.
+Source: Wu, Chen, Guo and Weinberger, "Learning to invert: simple adaptive attacks for
+gradient inversion in federated learning", UAI 2023. Theirs is a network from gradients to
+records; here it is ridge regression of a batch's mean description, because a mean is what a
+sum of gradients can tell.
 
 *Gradient matching.* Where an upload is of few records, its numbers outnumber theirs. Dummy
 records are moved until a client that trains on them, with all its local steps, sends the
@@ -44,7 +44,7 @@ from privaudit.core.errors import AttackError
 from privaudit.core.seeds import Stream
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.datasets.records import ANSWER, PADDING
-from privaudit.federation.rounds import count_participants, train_stand_ins
+from privaudit.federation.rounds import count_participants, train_simulated_clients
 from privaudit.federation.trainer import (
     AddsNoise,
     ClientId,
@@ -149,7 +149,7 @@ def learn_description(task: Task) -> Description:
     return ClassesAndFeatures.learn(task.public, reads_features=not owners)
 
 
-AT_ONCE = 64  # stand-ins that train together
+AT_ONCE = 64  # simulated clients that train together
 T = TypeVar("T")
 
 
@@ -218,7 +218,7 @@ class SeenUpload:
         for first in range(0, len(shards), AT_ONCE):
             names = clients[first : first + AT_ONCE]
             some = [replace(s, views=None) for s in shards[first : first + AT_ONCE]]
-            result = train_stand_ins(
+            result = train_simulated_clients(
                 trainer, task, self.received, names, some, adversary.seeds, self.round,
                 task.clients[:count],
             )  # fmt: skip
@@ -226,7 +226,7 @@ class SeenUpload:
         return torch.cat(parts)
 
     def same_start(self, other: "SeenUpload") -> bool:
-        """Say whether stand-ins would move alike in both."""
+        """Say whether simulated clients would move alike in both."""
         return self.sent.keys() == other.sent.keys() and all(
             torch.equal(tensor, other.received[name])
             for name, tensor in self.received.items()
@@ -457,7 +457,7 @@ def shares_by_bias(
     the bias of class k is the mean probability of k less the share of k. A step of SGD
     moves it by the learning rate times that, so the move is linear in the shares, with
     one slope for all classes; several steps add up to nearly that. Slope and
-    probabilities are those of stand-ins, so momentum and schedules need no formula.
+    probabilities are those of simulated clients: momentum and schedules need no formula.
 
     Source: Zhao, Mopuri and Bilen, "iDLG: improved deep leakage from gradients", 2020,
     for one record, whose class alone moves up; Yin et al., "See through gradients: image
@@ -508,7 +508,7 @@ def _predicted(
 
 
 PENALTIES = tuple(10.0**exponent for exponent in range(-8, 4))
-"""Of ridge regression, in units of a stand-in's mean squared distance from the others."""
+"""Of ridge regression, in units of the simulated clients' mean squared distance."""
 
 
 @dataclass(frozen=True)
@@ -536,8 +536,8 @@ class LearnedInversion:
 
     Attributes:
         description: What is read.
-        sizes: Records of a client's stand-ins.
-        examples: Stand-ins for each start of training.
+        sizes: Records that each of a client's simulated ones trains on.
+        examples: Simulated clients for each start of training.
         rounds: Uploads of each client that are read together, at most.
     """
 
@@ -592,7 +592,7 @@ class LearnedInversion:
         return [shares_by_bias(moved[:, :classes], shares, asked[:classes])]
 
     def closest(self, target: Target, seen: SeenUpload, count: int) -> list[Records]:
-        """Return the batches of stand-ins that would send what is most like an upload.
+        """Return the public batches whose simulated uploads are most like an upload.
 
         So many, and as many more of other labels: matching never leaves its labels.
         """
@@ -632,7 +632,7 @@ class LearnedInversion:
         return batches
 
     def _groups(self, clients: int) -> list[Int[Tensor, " _"]]:
-        """Return which stand-ins make up each example: several, where sums are seen."""
+        """Return the simulated clients of each example: several, where sums are seen."""
         numbers = torch.arange(self.examples)
         if clients == 1:
             return list(numbers.view(-1, 1))
@@ -646,7 +646,7 @@ class LearnedInversion:
     def _replay(
         self, one: SeenUpload, size: int, batches: Sequence[Tensor], client: str
     ) -> Float[Tensor, "examples numbers"]:
-        """Return what stand-ins would have sent; asked once for all who start alike."""
+        """Return what simulated clients would send; asked once for all who start alike."""
         for other, records, sent in self._replayed:
             if records == size and one.same_start(other):
                 return sent
@@ -658,10 +658,10 @@ class LearnedInversion:
 
 
 def batch_sizes(adversary: Adversary, targets: Sequence[Target]) -> dict[ClientId, int]:
-    """Return how many records stand-ins of each client train on.
+    """Return how many records simulated clients of each client train on.
 
     As many as its upload says, else as the coin gives; but most are given the median,
-    which is within a factor of two, so that one set of stand-ins serves them all.
+    which is within a factor of two, so that one set of simulated clients serves all.
     """
     expected = {}
     for target in targets:

@@ -122,7 +122,7 @@ ONE_HEAD_STEP: dict[str, Any] = {"epochs": 1, "batch_size": 0, "optimizer": "sgd
 def test_the_move_of_a_heads_bias_tells_the_labels_of_a_batch(
     play: Play, task: Task
 ) -> None:
-    """In closed form: eight stand-ins fit its slope, and are too few to regress on."""
+    """In closed form: eight simulated clients fit its slope, and are too few to regress on."""
     headed, shards = headed_world(task)
     trainer = FedPT(**ONE_HEAD_STEP, learning_rate=0.01)
     attack = UploadInversion(examples=8)

@@ -1,7 +1,7 @@
 """What the parts of an audit say: sentences, and tables: epsilon of one run, single records."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -155,7 +155,7 @@ def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
         value = value.auroc
     if isinstance(value, Inversion):
         measures = {TITLES[code]: one for code, one in value.measures.items()}
-        value = replace(value, measures=measures, pairs={})  # which name records
+        value = vars(value) | {"measures": measures, "pairs": {}}  # which name records
     if isinstance(value, ExtractedShare):
         shares = f"{value.members}; others {value.others}; difference {value.beyond}"
         yield name.strip(), f"members {shares}"
