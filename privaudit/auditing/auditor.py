@@ -79,7 +79,7 @@ from privaudit.runs.run_folder import refresh
 from privaudit.runs.utility import Utility, measure_clients
 from privaudit.statistics.progress import Phase, Watcher, naming, watching
 
-Place = tuple[Scenario, Adversary, list[Target]]
+PlayedAs = tuple[Scenario, Adversary, list[Target]]
 
 
 def attack_as_weaker(played: PlayedScenario) -> dict[str, AttackResult]:
@@ -104,7 +104,7 @@ def attack_as_weaker(played: PlayedScenario) -> dict[str, AttackResult]:
 
 def as_weaker(
     scenario: Scenario, adversary: Adversary, targets: Sequence[Target]
-) -> Iterator[Place]:
+) -> Iterator[PlayedAs]:
     """Yield each weaker scenario, with what this adversary then is and attacks.
 
     Its views are computed from ``adversary.view`` alone. Left out is what shows the

@@ -92,8 +92,10 @@ class ClassesAndFeatures:
         """Return the class's indicators, and the feature's place within the class."""
         hot = one_hot(records.labels, len(self.centres)).double()
         inside = records.features.double() - self.centres[records.labels]
-        places = inside @ self.axes.T / self.spread
-        return torch.cat([hot, (hot[:, :, None] * places[:, None]).flatten(1)], dim=1)
+        coordinates = inside @ self.axes.T / self.spread
+        return torch.cat(
+            [hot, (hot[:, :, None] * coordinates[:, None]).flatten(1)], dim=1
+        )
 
     def shares(self, mean: Float[Tensor, " numbers"]) -> Float[Tensor, " classes"]:
         """Return the share of each class in a described batch; they sum to 1."""
@@ -103,9 +105,9 @@ class ClassesAndFeatures:
     def features(self, mean: Float[Tensor, " numbers"]) -> Float[Tensor, "classes dim"]:
         """Return the mean feature of each class's records in a described batch."""
         classes = len(self.centres)
-        places = mean[classes:].view(classes, len(self.axes))
+        coordinates = mean[classes:].view(classes, len(self.axes))
         shares = mean[:classes, None].clamp(min=0.5 / len(self.centres) ** 2)
-        return self.centres + (places / shares * self.spread) @ self.axes
+        return self.centres + (coordinates / shares * self.spread) @ self.axes
 
 
 @dataclass(frozen=True)
@@ -132,10 +134,10 @@ class Words:
         """Return 1 where a record's answer holds a token, else 0."""
         assert records.words is not None
         ids, kinds = records.words.ids, records.words.kinds
-        place = torch.searchsorted(self.ids, ids).clamp(max=len(self.ids) - 1)
-        known = (kinds == ANSWER) & (self.ids[place] == ids)
+        column = torch.searchsorted(self.ids, ids).clamp(max=len(self.ids) - 1)
+        known = (kinds == ANSWER) & (self.ids[column] == ids)
         held = torch.zeros(len(ids), len(self.ids), dtype=torch.float64)
-        return held.scatter_add(1, place, known.double()).clamp(max=1)
+        return held.scatter_add(1, column, known.double()).clamp(max=1)
 
 
 Description = ClassesAndFeatures | Words
@@ -187,7 +189,7 @@ class SeenUpload:
         ]
         return torch.cat(flat, dim=1)
 
-    def place(self, name: str) -> slice | None:
+    def slice_of(self, name: str) -> slice | None:
         """Return where a tensor's numbers stand in a row of what moved.
 
         None where not all that was received is sent back: as tensors of the same names,
@@ -429,12 +431,12 @@ def moved_rows(one: SeenUpload, table: str) -> Bool[Tensor, " rows"] | None:
     To the last bit: what one client does not train is sent as it came, times the
     upload's weight, or as a move of zero.
     """
-    place = one.place(table)
-    if place is None:
+    numbers = one.slice_of(table)
+    if numbers is None:
         return None
     before = one.received[table]
     if table not in one.sent:  # but all that moved, in a row
-        return (one.delta[place].view(before.shape) != 0).any(dim=1)
+        return (one.delta[numbers].view(before.shape) != 0).any(dim=1)
     sent, weight = one.sent[table], one.sent.get(WEIGHT, torch.tensor(1.0))
     as_it_came = (sent == before * weight).all(dim=1)
     by_nothing = (sent == 0).all(dim=1)
@@ -583,11 +585,11 @@ class LearnedInversion:
         """Return classes' shares in closed form, where a head's bias was trained."""
         if not isinstance(self.description, ClassesAndFeatures):
             return []
-        place = one.place(BIAS)
-        if place is None:
+        numbers = one.slice_of(BIAS)
+        if numbers is None:
             return []
         classes = len(self.description.centres)
-        moved, asked = sent[:, place], self._delta(one)[place]
+        moved, asked = sent[:, numbers], self._delta(one)[numbers]
         shares = means[:, :classes]
         return [shares_by_bias(moved[:, :classes], shares, asked[:classes])]
 

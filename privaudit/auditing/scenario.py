@@ -260,7 +260,7 @@ class GridCell:
         return f"max-renyi {self.slice} {self.share} % order {self.order}"
 
 
-def places() -> list[GridCell]:
+def grid_cells() -> list[GridCell]:
     """Return the grid of Table 4 of FedRand, for all orders of the entropy."""
     return [GridCell(s, k, a) for s in SLICES for k in SHARES for a in ALPHAS]
 
@@ -276,8 +276,8 @@ def token_attacks() -> dict[str, Attack]:
     }
     make = ATTACKS.find("max-renyi")
     return attacks | {
-        place.attack: make(slice=place.slice, share=place.share, alpha=place.alpha)
-        for place in places()
+        cell.attack: make(slice=cell.slice, share=cell.share, alpha=cell.alpha)
+        for cell in grid_cells()
     }
 
 

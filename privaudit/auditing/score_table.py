@@ -241,14 +241,14 @@ def read_scores(path: str | Path) -> ScoreTable:
         LimitError: It is larger than a bound.
         ConfigError: It is no such table; the text names the line and what to do.
     """
-    place = Path(path)
-    if place.suffix == ".npz":
-        columns = _arrays(place)
-    elif place.suffix in ENDINGS:
-        columns = _rows(place)
+    file = Path(path)
+    if file.suffix == ".npz":
+        columns = _arrays(file)
+    elif file.suffix in ENDINGS:
+        columns = _rows(file)
     else:
         raise ConfigError(
-            f"{place} is no file of scores that is read: those end in "
+            f"{file} is no file of scores that is read: those end in "
             f"{', '.join((*ENDINGS, '.npz'))}. Write it as one of these."
         )
     try:
@@ -259,7 +259,7 @@ def read_scores(path: str | Path) -> ScoreTable:
             known=_known(columns),
         )
     except ConfigError as error:
-        raise ConfigError(f"{place} cannot be audited. {error}") from None
+        raise ConfigError(f"{file} cannot be audited. {error}") from None
 
 
 def _is_known(name: str) -> bool:

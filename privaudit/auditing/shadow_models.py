@@ -147,10 +147,12 @@ def paired_coins(
     and whatever a processor makes of it; copies of one record share them.
     """
     contents = _contents(records)
-    place = {content: number for number, content in enumerate(sorted(set(contents)))}
+    number_of = {
+        content: number for number, content in enumerate(sorted(set(contents)))
+    }
     pairs = (shadows + 1) // 2
-    coins = torch.from_numpy(stream.coins(0.5, (pairs, len(place))))
-    is_in = coins[:, [place[content] for content in contents]]
+    coins = torch.from_numpy(stream.coins(0.5, (pairs, len(number_of))))
+    is_in = coins[:, [number_of[content] for content in contents]]
     return torch.stack([is_in, ~is_in], dim=1).flatten(0, 1)[:shadows]
 
 

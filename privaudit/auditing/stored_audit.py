@@ -115,20 +115,20 @@ def read_audit(run: Run, scenario: str) -> StoredAudit:
         MissingFileError: The run was not audited under that scenario.
         TranscriptError: The audit is damaged, or not of this run as it is now.
     """
-    place = run.path / "audits" / scenario
+    folder = run.path / "audits" / scenario
     try:
         said = run.read(f"{AUDITS}{scenario}/{AUDIT}")
         stored = run.read(f"{AUDITS}{scenario}/{SCORES}")
     except MissingFileError:
         raise _no_audit(run, scenario) from None
-    contents = parse_json(said, place / AUDIT)
-    if fault := other_format(contents, place / AUDIT):
+    contents = parse_json(said, folder / AUDIT)
+    if fault := other_format(contents, folder / AUDIT):
         command = f"privaudit attack {run.name} --scenario {scenario}"
         if scenario == GIVEN:
             command = "privaudit scores FILE"
         raise TranscriptError(f"{fault} Make it again with `{command}`.")
     try:
-        arrays = dict(read_npz(stored, str(place / "scores.npz")))
+        arrays = dict(read_npz(stored, str(folder / "scores.npz")))
         names = tuple(map(str, arrays.pop(CLASS_NAMES, ())))
         columns, attacks = _by_attack(arrays), tuple(_entries(contents))
         audit = StoredAudit(run, scenario, attacks, columns, contents, names)
@@ -137,7 +137,7 @@ def read_audit(run: Run, scenario: str) -> StoredAudit:
         raise
     except (*DAMAGE, IndexError) as error:
         raise TranscriptError(
-            f"{place} does not hold an audit of {run.name} ({error}): it was altered, "
+            f"{folder} does not hold an audit of {run.name} ({error}): it was altered, "
             "or is of an earlier run. Make it again with `privaudit attack`."
         ) from None
     return audit
@@ -247,9 +247,9 @@ def restore_audit(stored: StoredAudit) -> Audit:
     try:
         return _restore(stored)
     except (*DAMAGE, ConfigError) as error:
-        place = stored.run.path / "audits" / stored.scenario / "audit.json"
+        path = stored.run.path / "audits" / stored.scenario / "audit.json"
         raise TranscriptError(
-            f"{place} cannot be restored ({error!r}): it was altered, or is of "
+            f"{path} cannot be restored ({error!r}): it was altered, or is of "
             f"another version. Make it again with `privaudit attack {stored.run.name} "
             f"--scenario {stored.scenario}`."
         ) from None
@@ -390,12 +390,12 @@ def save_audit(audit: Audit, folder: str | Path | None = None) -> Path:
     if folder is None:
         audit.run.add(contents)
         return audit.run.path / below
-    place = Path(folder)
-    make_private_folder(place / "audits")
-    make_private_folder(place / below)
+    copy = Path(folder)
+    make_private_folder(copy / "audits")
+    make_private_folder(copy / below)
     for name, content in contents.items():
-        write_bytes(place / name, content)
-    return place / below
+        write_bytes(copy / name, content)
+    return copy / below
 
 
 def score_columns(audit: Audit) -> dict[str, Column]:

@@ -289,25 +289,25 @@ def read_card(path: str | Path) -> tuple[Card, bool]:
             another version.
     """
     try:
-        place = local_path(path)
-        place = place / CARD if place.is_dir() else place
-        text = read_bytes(place)
+        file = local_path(path)
+        file = file / CARD if file.is_dir() else file
+        text = read_bytes(file)
     except LimitError:
         raise
     except (ConfigError, MissingFileError) as error:
         raise MissingFileError(
             f"{error} `privaudit export RUN --public DIR` makes a card of a run."
         ) from None
-    check_json(text, str(place))
+    check_json(text, str(file))
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _no_card(place, repr(error)) from None
-    card = parse_card(content, place)
+        raise _no_card(file, repr(error)) from None
+    card = parse_card(content, file)
     return card, card.render().encode() == text
 
 
-def parse_card(content: object, place: Path) -> Card:
+def parse_card(content: object, file: Path) -> Card:
     """Return the card that JSON is.
 
     Raises:
@@ -315,18 +315,18 @@ def parse_card(content: object, place: Path) -> Card:
     """
     if isinstance(content, Mapping) and isinstance(content.get("card"), Mapping):
         raise ConfigError(
-            f"{place} is a card of format {content['card'].get('format')!s:.20}, which "
+            f"{file} is a card of format {content['card'].get('format')!s:.20}, which "
             "holds exact numbers by client that give away who is a member: publish it "
             f"no longer. This version reads format {FORMAT}; export the run again."
         )
     try:
         return Card.model_validate_json(json.dumps(content), strict=True)
     except ValidationError as error:
-        raise _no_card(place, readable(error, "card")) from None
+        raise _no_card(file, readable(error, "card")) from None
 
 
-def _no_card(place: Path, why: str) -> ConfigError:
+def _no_card(file: Path, why: str) -> ConfigError:
     return ConfigError(
-        f"{place} is no audit card ({why}): it was altered, or is something else. Make "
+        f"{file} is no audit card ({why}): it was altered, or is something else. Make "
         "one with `privaudit export RUN --public DIR`."
     )

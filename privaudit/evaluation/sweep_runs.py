@@ -80,8 +80,10 @@ def perform_runs(
         begun: Called with a job as it begins, where that is known.
         failure: Says why a result is a failure; empty where it is none.
     """
-    place = shared_place(folder)
-    jobs = [Job(run.label, perform, (run, *more, place), run.run) for run, more in runs]
+    shared = shared_place(folder)
+    jobs = [
+        Job(run.label, perform, (run, *more, shared), run.run) for run, more in runs
+    ]
     file = SweepFile.begin(folder, kind, plan, jobs)
     return run_jobs(executor, jobs, file, watcher=watcher, begun=begun, failure=failure)
 

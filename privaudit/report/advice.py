@@ -396,12 +396,12 @@ def _beside(audits: Sequence[Audit]) -> Iterator[tuple[str, Tradeoff]]:
     """Yield the trade-offs that lie beside the runs; what is damaged says nothing."""
     stored = [audit.run.path for audit in audits if audit.run.is_stored]
     for folder in dict.fromkeys(path.resolve().parent for path in stored):
-        places = sorted(folder.iterdir()) if folder.is_dir() else []
-        for place in places:
-            if not (place / SWEEP).is_file():
+        below = sorted(folder.iterdir()) if folder.is_dir() else []
+        for one in below:
+            if not (one / SWEEP).is_file():
                 continue
             try:
-                yield place.name, read_sweep(place)
+                yield one.name, read_sweep(one)
             except PrivauditError:
                 continue
 

@@ -279,7 +279,7 @@ def gate_sarif(result: "GateResult") -> Json:
 def _of_check(check: "AnyCheck", result: "GateResult", index: int) -> Json:
     decided = check.outcome == "regression"
     setting = check.setting
-    place = result.places.get(setting) or result.places.get("")
+    line = result.lines.get(setting) or result.lines.get("")
     mark = (check.rule, result.settings.scenario, check.name)
     return {
         "ruleId": check.rule,
@@ -287,7 +287,7 @@ def _of_check(check: "AnyCheck", result: "GateResult", index: int) -> Json:
         "kind": "fail" if decided else "open",
         "level": "error" if decided else "none",
         "message": {"text": coded(check)},
-        "locations": [_location(f"{TABLE}.{setting}", setting, place)],
+        "locations": [_location(f"{TABLE}.{setting}", setting, line)],
         "partialFingerprints": {"privauditCheck/v1": _fingerprint(mark)},
     }
 
@@ -349,18 +349,18 @@ def _log(rules: Sequence[Json], results: Iterable[Json]) -> Json:
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
 
 
-def _location(full_name: str, name: str, place: SettingLine | None) -> Json:
+def _location(full_name: str, name: str, line: SettingLine | None) -> Json:
     location: Json = {
         "logicalLocations": [
             {"name": name, "fullyQualifiedName": full_name, "kind": "property"}
         ]
     }
-    if place is not None:
-        file = Path(place.file)
-        uri = file.as_uri() if file.is_absolute() else quote(place.file)
+    if line is not None:
+        file = Path(line.file)
+        uri = file.as_uri() if file.is_absolute() else quote(line.file)
         location["physicalLocation"] = {
             "artifactLocation": {"uri": uri},
-            "region": {"startLine": place.line},
+            "region": {"startLine": line.line},
         }
     return location
 

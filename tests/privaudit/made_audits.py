@@ -25,7 +25,7 @@ from privaudit.auditing.parts.source_inference import (
     SOURCE_INFERENCE,
     SourceInference,
 )
-from privaudit.auditing.scenario import Scenario, places, token_attacks
+from privaudit.auditing.scenario import Scenario, grid_cells, token_attacks
 from privaudit.core.signing import OWN, Signer
 from privaudit.datasets.dataset import Dataset, PixelImages
 from privaudit.runs.config import RunConfig
@@ -229,7 +229,7 @@ def make_claimed(
 
 
 CAPTION_METRICS = ("BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "ROUGE-L", "CIDEr-D")
-WORD_ATTACKS = ("max-renyi", "min-k", *(place.attack for place in places()))
+WORD_ATTACKS = ("max-renyi", "min-k", *(cell.attack for cell in grid_cells()))
 
 
 def make_writer(

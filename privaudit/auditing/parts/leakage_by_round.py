@@ -142,5 +142,5 @@ LEAKAGE_BY_ROUND: AuditPart[tuple[LeakageByRound, ...]] = AuditPart(
     nothing=(),
     title="By round",
     key="rounds",
-    place=4,
+    order=4,
 )

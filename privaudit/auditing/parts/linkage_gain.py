@@ -123,5 +123,5 @@ LINKAGE_GAIN = AuditPart(
     nothing=None,
     title="Linkage",
     key="linking",
-    place=3,
+    order=3,
 )

@@ -211,5 +211,5 @@ ONE_RUN = AuditPart(
     compute=_audit,
     nothing=None,
     title="Lower bound on ε",
-    place=6,
+    order=6,
 )

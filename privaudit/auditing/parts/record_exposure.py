@@ -302,11 +302,11 @@ def properties_of(
     A number is one where it lies above the client's median; a class is rare where fewer
     of the client's records are of it than of the median record's class.
     """
-    classes, place, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    classes, number, counts = np.unique(labels, return_inverse=True, return_counts=True)
     found = {}
     if len(classes) > 1:
         found = {f"{CLASS}{label}": labels == label for label in classes}
-        found[RARE] = _above_median(-counts[place].astype(np.float64))
+        found[RARE] = _above_median(-counts[number].astype(np.float64))
     return found | {name: _above_median(of) for name, of in numbers.items()}
 
 

@@ -122,5 +122,5 @@ SOURCE_INFERENCE = AuditPart(
     nothing=None,
     title="Source inference",
     key="source",
-    place=5,
+    order=5,
 )

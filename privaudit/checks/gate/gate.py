@@ -210,7 +210,7 @@ class GateResult:
     paired: Pairing
     settings: GateSettings
     checks: tuple[AnyCheck, ...]
-    places: Mapping[str, SettingLine] = field(default_factory=dict)
+    lines: Mapping[str, SettingLine] = field(default_factory=dict)
     assurance: Assurance = field(default_factory=lambda: Assurance("proved"))
     tally: AuditTally = field(default_factory=AuditTally)
     deviations: tuple[str, ...] = ()
@@ -350,7 +350,7 @@ def gate(
         paired="no baseline" if against is None else against.pairing,
         settings=settings,
         checks=tuple(checks),
-        places=config.places,
+        lines=config.lines,
         assurance=_assurance(audit),
         tally=tally,
         deviations=_deviations(planned, settings),

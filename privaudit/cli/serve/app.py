@@ -217,8 +217,8 @@ def _asset(request: Request) -> Response:
     name = request.path_params["file"]
     if name not in _ASSETS:
         raise HTTPException(404)
-    place = name if name.startswith("report") else f"serve/{name}"
-    return Response(asset(place), media_type=_ASSETS[name])
+    path = name if name.startswith("report") else f"serve/{name}"
+    return Response(asset(path), media_type=_ASSETS[name])
 
 
 def _report(served: ServedRuns, request: Request) -> str:

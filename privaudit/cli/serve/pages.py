@@ -165,10 +165,10 @@ class ServedRuns:
         Raises:
             PrivauditError: It is missing or damaged.
         """
-        place = self._place(name, SWEEP)
-        stamp = _file_stamp(place / SWEEP)
+        folder = self._place(name, SWEEP)
+        stamp = _file_stamp(folder / SWEEP)
         return self._keeping(
-            ("sweep", name), stamp, lambda: render_sweep(read_sweep(place))
+            ("sweep", name), stamp, lambda: render_sweep(read_sweep(folder))
         )
 
     def drawn(self, key: Any, stamp: Any, draw: Callable[[], str]) -> str:

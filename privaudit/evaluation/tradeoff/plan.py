@@ -322,6 +322,6 @@ def _readable(error: ValidationError) -> str:
         known = list(SweepPlan.model_fields)
         hint = nearest(where, known)
         return f"{where!r} is no entry.{hint} Known: {', '.join(known)}"
-    place = "".join(f"[{p + 1}]" for p in rest if isinstance(p, int))
+    index = "".join(f"[{p + 1}]" for p in rest if isinstance(p, int))
     message = first["msg"].removeprefix("Value error, ")
-    return f"{where}{place} = {first['input']!r}: {message}"
+    return f"{where}{index} = {first['input']!r}: {message}"

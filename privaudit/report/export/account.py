@@ -117,10 +117,10 @@ def read_numbers(
     """
     linear = _linear(numbers)
     searched = linear.copy()
-    for places in clients:
-        if len(places) <= FEW:
-            found = _search(numbers, places)
-            searched[places] = linear[places] if found is None else found
+    for positions in clients:
+        if len(positions) <= FEW:
+            found = _search(numbers, positions)
+            searched[positions] = linear[positions] if found is None else found
     return {"least squares": Reading(linear), "search": Reading(searched)}
 
 
@@ -136,12 +136,12 @@ def card_numbers(
     records = np.unique(np.concatenate([one.records for one in queries]))
     numbers, clients = [], []
     for query, value in zip(queries, noised, strict=True):
-        places = np.searchsorted(records, query.records)
+        positions = np.searchsorted(records, query.records)
         coefficients = np.zeros(len(records))
-        np.add.at(coefficients, places, query.ranks)
+        np.add.at(coefficients, positions, query.ranks)
         sd = query.scale / query.fine
         numbers.append(CardNumber(coefficients, value / query.fine, sd))
-        clients += np.split(places, np.cumsum(query.sizes)[:-1])
+        clients += np.split(positions, np.cumsum(query.sizes)[:-1])
     return numbers, records, clients
 
 
@@ -156,17 +156,17 @@ def _linear(numbers: Sequence[CardNumber]) -> Float[np.ndarray, " candidates"]:
 
 
 def _search(
-    numbers: Sequence[CardNumber], places: Int[np.ndarray, " few"]
+    numbers: Sequence[CardNumber], positions: Int[np.ndarray, " few"]
 ) -> Float[np.ndarray, " few"] | None:
     """Return the chance of each membership among all that fit; None where too many do.
 
     What a number says of other clients is noise to this search, of a coin's variance.
     """
-    about = [one for one in numbers if one.coefficients[places].any()]
+    about = [one for one in numbers if one.coefficients[positions].any()]
     if not about:
         return None
-    rows = np.stack([one.coefficients[places] for one in about])
-    rests = np.stack([np.delete(one.coefficients, places) for one in about])
+    rows = np.stack([one.coefficients[positions] for one in about])
+    rests = np.stack([np.delete(one.coefficients, positions) for one in about])
     values = np.array([one.value for one in about]) - rests.sum(1) / 2
     noise = np.array([one.sd**2 for one in about]) + (rests**2).sum(1) / 4
     spread = np.maximum(np.sqrt(noise), _EXACT * np.abs(rows).sum(1))
@@ -401,15 +401,15 @@ def _note(folder: Path, number: NotedNumber) -> None:
     write_json(folder / name, signed)
 
 
-def _load(place: Path) -> NotedNumber:
-    stored = read_json(place)
+def _load(path: Path) -> NotedNumber:
+    stored = read_json(path)
     content: Any = stored.get("number")
-    check_signature(_PURPOSE, content, stored.get("signature"), place)
+    check_signature(_PURPOSE, content, stored.get("signature"), path)
     try:
         return NotedNumber.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
         raise TranscriptError(
-            f"{place} is none of this version's account of cards ({first['msg']}). Use "
+            f"{path} is none of this version's account of cards ({first['msg']}). Use "
             "the version that wrote it."
         ) from None

@@ -516,11 +516,11 @@ def export_public(
     above_zero("budget", budget)
     loaded = run if isinstance(run, Run) else load_run(run, folder=runs)
     loaded.require_complete()
-    place = check_folder(local_path(folder))
+    target = check_folder(local_path(folder))
     chosen = list(dict.fromkeys(scenarios)) or audited_scenarios(loaded)
     with opened(loaded) as (account, note):
         secret = secret_of(loaded)
-        _check_free(place, loaded, secret)
+        _check_free(target, loaded, secret)
         _check_whole(account, secret, loaded)
         numbers = {name: number_of(loaded, name, secret) for name in chosen}
         asked = [number for number in numbers.values() if number is not None]
@@ -535,8 +535,8 @@ def export_public(
         for key in after.noted.keys() - account.noted.keys():
             note(after.noted[key])
         keep(loaded, secret, [number.query.digest for number in asked])
-    _write(place, card)
-    return Export(place, card, budget)
+    _write(target, card)
+    return Export(target, card, budget)
 
 
 def _check_whole(account: Account, secret: RunSecret, run: Run) -> None:
@@ -550,31 +550,31 @@ def _check_whole(account: Account, secret: RunSecret, run: Run) -> None:
         )
 
 
-def _check_free(place: Path, run: Run, secret: RunSecret) -> None:
+def _check_free(target: Path, run: Run, secret: RunSecret) -> None:
     """Raise ConfigError unless a folder is free, or holds an earlier card of the run."""
-    if not place.exists():
+    if not target.exists():
         return
-    names = {path.name for path in place.iterdir()} if place.is_dir() else {"a file"}
-    if not names or (names == {CARD} and _is_of(place, run, secret)):
+    names = {path.name for path in target.iterdir()} if target.is_dir() else {"a file"}
+    if not names or (names == {CARD} and _is_of(target, run, secret)):
         return
     raise ConfigError(
-        f"{place} holds {', '.join(sorted(names)[:3])}, and is no earlier export of "
+        f"{target} holds {', '.join(sorted(names)[:3])}, and is no earlier export of "
         f"{run.path}. Name another folder, or empty it."
     )
 
 
-def _is_of(place: Path, run: Run, secret: RunSecret) -> bool:
+def _is_of(target: Path, run: Run, secret: RunSecret) -> bool:
     try:
-        card, _ = read_card(place)
+        card, _ = read_card(target)
     except PrivauditError:
         return False
     return card.commitments.transcript == commit_transcript(run, secret)
 
 
-def _write(place: Path, card: Card) -> None:
+def _write(target: Path, card: Card) -> None:
     """Write a card that others may read."""
-    with storage_errors(place):
-        place.mkdir(parents=True, exist_ok=True)
-    write_output(place / CARD, card.render().encode())
-    with storage_errors(place):
-        (place / CARD).chmod(0o644)
+    with storage_errors(target):
+        target.mkdir(parents=True, exist_ok=True)
+    write_output(target / CARD, card.render().encode())
+    with storage_errors(target):
+        (target / CARD).chmod(0o644)

@@ -298,9 +298,9 @@ def _without_times(line: Mapping[str, Any], is_near: bool) -> dict[str, Any]:
 
 def _first_leaf(kept: Any, made: Any) -> str:
     one, other = leaves(kept), leaves(made)
-    place = next((p for p in {**one, **other} if one.get(p) != other.get(p)), "")
+    entry = next((p for p in {**one, **other} if one.get(p) != other.get(p)), "")
     return (
-        f"{place} is {one.get(place)!r:.80}, and comes out as {other.get(place)!r:.80}"
+        f"{entry} is {one.get(entry)!r:.80}, and comes out as {other.get(entry)!r:.80}"
     )
 
 

@@ -259,8 +259,8 @@ def training_plot(lines: Lines) -> Figure | None:
     with house_style():
         figure = new_figure(7.6, 0.5 + 1.6 * len(panels))
         column = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
-        for place, (axes, (key, name)) in enumerate(zip(column, panels, strict=True)):
-            _panel(axes, _points(lines, key), name, colour(place))
+        for number, (axes, (key, name)) in enumerate(zip(column, panels, strict=True)):
+            _panel(axes, _points(lines, key), name, colour(number))
         column[-1].set_xlabel("Round")
         column[-1].set_xlim(0.5, len(lines) + 0.5)
         column[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -270,8 +270,8 @@ def training_plot(lines: Lines) -> Figure | None:
 def _points(lines: Lines, key: str) -> list[tuple[int, float]]:
     """Return rounds, counted from one, with a value each."""
     return [
-        (place, float(line[key]))
-        for place, line in enumerate(lines, start=1)
+        (round, float(line[key]))
+        for round, line in enumerate(lines, start=1)
         if line.get(key) is not None
     ]
 

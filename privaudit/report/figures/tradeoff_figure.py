@@ -81,7 +81,7 @@ def _best_place(
     thin: Sequence[Bbox],
 ) -> tuple[Offset, str, Bbox]:
     """Return where a label stands, from its point in points, on which side, its box."""
-    places: list[tuple[float, int, Offset, str, Bbox]] = []
+    choices: list[tuple[float, int, Offset, str, Bbox]] = []
     x, y = axes.transData.transform(point)
     for side, sign in _SIDES:
         extent = _extent(figure, label, side)
@@ -97,8 +97,8 @@ def _best_place(
                 + 2 * abs(height)
             )
             order = 2 * _HEIGHTS.index(height) + (sign < 0)
-            places.append((cost, order, offset, side, box))
-    return min(places, key=lambda place: place[:2])[2:]
+            choices.append((cost, order, offset, side, box))
+    return min(choices, key=lambda choice: choice[:2])[2:]
 
 
 def _annotation(

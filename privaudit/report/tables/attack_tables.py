@@ -13,7 +13,7 @@ from markupsafe import Markup
 from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.parts.server_model import SERVER_MODEL
-from privaudit.auditing.scenario import ALPHAS, SHARES, SLICES, GridCell, places
+from privaudit.auditing.scenario import ALPHAS, SHARES, SLICES, GridCell, grid_cells
 from privaudit.report.report_data import MOST_CLASSES, Findings, ReportData
 from privaudit.report.wording import NOTHING, TableCell, TableRows, heading
 from privaudit.statistics.captions.scores import METRICS
@@ -73,7 +73,7 @@ def drawn_sentence(data: ReportData) -> str:
 
 
 FIRST = 2.0  # the order that is shown open
-GRID = {place.attack: place for place in places()}
+GRID = {cell.attack: cell for cell in grid_cells()}
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def grid_tables(data: ReportData) -> list[GridTable]:
 def _grid_table(runs: Sequence[Findings], alpha: float) -> GridTable:
     cells = [GridCell(part, share, alpha) for part in SLICES for share in SHARES]
     rows = [
-        GridRow(one.label, who, tuple(_grid_cell(results, place) for place in cells))
+        GridRow(one.label, who, tuple(_grid_cell(results, cell) for cell in cells))
         for one in runs
         for who, results in (
             ("server", one.audit.part(SERVER_MODEL)),
@@ -128,19 +128,19 @@ def _grid_table(runs: Sequence[Findings], alpha: float) -> GridTable:
     ]
     named = (
         number
-        for number, place in enumerate(cells)
-        if all(_is_headline(one, place) for one in runs)
+        for number, cell in enumerate(cells)
+        if all(_is_headline(one, cell) for one in runs)
     )
     return GridTable(cells[0].order, tuple(rows), next(named, None))
 
 
-def _grid_cell(results: Mapping[str, AttackResult], place: GridCell) -> TableCell:
-    leak = results.get(place.attack)
+def _grid_cell(results: Mapping[str, AttackResult], cell: GridCell) -> TableCell:
+    leak = results.get(cell.attack)
     return TableCell.of(leak.auroc) if leak else TableCell("not made")
 
 
-def _is_headline(one: Findings, place: GridCell) -> bool:
-    leak = one.audit.results.get(place.attack)
+def _is_headline(one: Findings, cell: GridCell) -> bool:
+    leak = one.audit.results.get(cell.attack)
     return leak is not None and leak.settings == one.audit.headline.settings
 
 

@@ -283,13 +283,13 @@ def longest_common(first: Tokens, second: Tokens) -> int:
         >>> longest_common(("a", "b", "c", "d"), ("b", "x", "d"))
         2
     """
-    places: dict[str, int] = {}
+    bits_of: dict[str, int] = {}
     for index, word in enumerate(first):
-        places[word] = places.get(word, 0) | 1 << index
+        bits_of[word] = bits_of.get(word, 0) | 1 << index
     every = (1 << len(first)) - 1
     row = every
     for word in second:
-        hit = row & places.get(word, 0)
+        hit = row & bits_of.get(word, 0)
         row = ((row + hit) | (row - hit)) & every
     return len(first) - row.bit_count()
 

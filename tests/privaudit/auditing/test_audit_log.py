@@ -159,7 +159,7 @@ def test_a_card_that_names_fewer_audits_than_there_were_is_untrue(
     one = said.model_copy(update={"audits": {"server-reconstruct": forged}})
     card.write_text(one.render())
     found = verify_card(card, audited.run)
-    assert any("corrected_for" in one.place for one in found.mismatches)
+    assert any("corrected_for" in one.entry for one in found.mismatches)
 
 
 def test_several_at_once_lose_no_line(whole: Path) -> None:

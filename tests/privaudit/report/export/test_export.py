@@ -18,7 +18,7 @@ from privaudit.core.errors import (
 )
 from privaudit.core.signing import own_key
 from privaudit.core.storage import file_hash
-from privaudit.evaluation.card import Card, verdict_of
+from privaudit.evaluation.card import Card, verdict_kind
 from privaudit.report.export import export as export_module
 from privaudit.report.export import export_public
 from privaudit.report.export.verify import leaves
@@ -42,7 +42,7 @@ def test_an_export_is_a_card_with_a_noised_number_for_each_audit(
         assert shown.auroc is not None
         clients = read_audit(run, name).clients(shown.headline)
         assert shown.auroc.candidates == sum(len(one.scores) for one in clients)
-        assert shown.verdict == verdict_of(shown.auroc).kind
+        assert shown.verdict == verdict_kind(shown.auroc)
 
 
 def test_no_exact_number_that_a_membership_enters_gets_out(
