@@ -31,7 +31,7 @@ class SweepRun:
         label: In errors and progress; no two runs of a sweep share one.
         settings: The trainer's parameters.
         fields: Of the configuration, the seed among them.
-        digest: Of the complete configuration.
+        short_hash: Of the complete configuration.
         run: Name of the run's folder.
     """
 
@@ -39,7 +39,7 @@ class SweepRun:
     trainer: str
     settings: Mapping[str, Any]
     fields: Mapping[str, Any]
-    digest: str
+    short_hash: str
     run: str
 
     def train(self, folder: str | Path | None, watcher: Watcher | None = None) -> Run:

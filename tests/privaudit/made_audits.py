@@ -121,7 +121,7 @@ def fake_run(config: RunConfig, privacy: dict[str, Any], records: int) -> Run:
     pixels = torch.from_numpy(rng.random((records, 1, 8, 8), dtype=np.float32))
     labels = torch.zeros(records, dtype=torch.long)
     dataset = Dataset(PixelImages(pixels), labels, CLASS_NAMES)
-    run = Run(NOWHERE / f"{config.trainer}-{config.digest}")
+    run = Run(NOWHERE / f"{config.trainer}-{config.short_hash}")
     run.__dict__.update(
         config=config,
         privacy=privacy,

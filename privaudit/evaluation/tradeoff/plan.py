@@ -306,7 +306,7 @@ def _check_configs(cells: Sequence[Cell], seeds: Sequence[int]) -> None:
     cell_of: dict[str, Cell] = {}
     for cell in cells:
         for seed in seeds:
-            other = cell_of.setdefault(cell.config(seed).digest, cell)
+            other = cell_of.setdefault(cell.config(seed).short_hash, cell)
             if other is not cell:
                 raise ConfigError(
                     f"{cell.label!r} and {other.label!r} are the same runs, and a copy "

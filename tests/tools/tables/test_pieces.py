@@ -46,7 +46,16 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             yield (
                 run,
                 TableOutcome(
-                    run.digest, "r", 4, 4, 1.0, values, 1.0, 1e-5, proved, "one record"
+                    run.short_hash,
+                    "r",
+                    4,
+                    4,
+                    1.0,
+                    values,
+                    1.0,
+                    1e-5,
+                    proved,
+                    "one record",
                 ),
             )
 

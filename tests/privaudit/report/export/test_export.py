@@ -71,7 +71,7 @@ def test_seed_name_paths_and_truth_stay_here(run: Run, tmp_path: Path) -> None:
     header = json.loads((run.path / "run.json").read_text())
     for secret in (
         str(SEED), NAME, str(tmp_path), "zebra", header["ledger_hash"],
-        header["data_hash"], header["progress"]["head"], run.config.digest,
+        header["data_hash"], header["progress"]["head"], run.config.short_hash,
         header["progress"]["trace_hash"], header["progress"]["metrics_hash"],
         file_hash(run.path / "ledger.npz"),
         json.loads((run.path / "card.key").read_text())["key"],
