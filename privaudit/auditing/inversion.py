@@ -291,7 +291,7 @@ def match(
     """Return the best of some batches, after their features were matched to an upload.
 
     Args:
-        adversary: Who matches.
+        adversary: Replays training with the method, and seeds of its own.
         seen: The upload, of as many records as each batch has.
         batches: Where matching begins, the best guess first: labels, with features.
         axes: Directions that features are moved along, orthogonal, of unit length.
@@ -537,7 +537,7 @@ class LearnedInversion:
     """Inverts uploads by examples of the adversary's making.
 
     Attributes:
-        description: What is read.
+        description: Numbers of a record that are regressed on uploads.
         sizes: Records that each of a client's simulated ones trains on.
         examples: Simulated clients for each start of training.
         rounds: Uploads of each client that are read together, at most.
@@ -722,7 +722,7 @@ class InvertedClient:
     """What was read of one client's records.
 
     Attributes:
-        description: In what terms.
+        description: What the estimate's numbers are: classes and features, or words.
         estimate: What all its uploads tell of the batch as a whole.
         matched: Single records, where an upload was of few; None elsewhere.
         tokens: Of texts, where rows of a token table tell them; None elsewhere.

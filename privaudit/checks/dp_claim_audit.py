@@ -408,8 +408,8 @@ def audit_readings(
     """Audit a claim under each adjacency that it may mean.
 
     Args:
-        trainer: As of :func:`audit_claim`.
-        settings: Likewise.
+        trainer: Name of a DP trainer that accepts gradient canaries.
+        settings: Its parameters, including epsilon.
         adjacency: None audits both where the claim's source leaves it open, which takes
             twice as long, and else add/remove-one.
         **options: The others of :func:`audit_claim`.

@@ -194,7 +194,7 @@ class AuditShown(_CardPart):
     """What a card says of one audit.
 
     Attributes:
-        threat: Who looked on.
+        threat: The threat model, such as "server"; no client's name.
         headline: The attack that was named beforehand.
         attacks: All that were made, by their registered names.
         unnamed: How many others were, whose names are not this installation's.

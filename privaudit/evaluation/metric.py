@@ -52,7 +52,7 @@ class Metric(Generic[Measurable]):
         paired: Both runs' values and their difference; the records are the same.
         field: Of an attack result and of a sweep's cell, what stands there for it, such
             as an average over classes; empty: the number itself.
-        heading: Above a column.
+        heading: Above its column of a table; empty: it has none.
         turn: What it is for an adversary who turns the scores' sign; None: no other.
         of_scores: Whether a comparison turns either side whose members have the lower
             scores; a number of guesses is as these were made.

@@ -202,7 +202,7 @@ class Advice:
         basis: What it rests on; "To try" rests on nothing yet, and "Next" on no finding.
         text: In a sentence or two.
         command: What does it, or measures it; empty where there is none.
-        urgency: What it answers.
+        urgency: The kind of finding that it answers: by it advice is ordered.
         runs: Labels of the runs that it is about; empty if of all.
     """
 

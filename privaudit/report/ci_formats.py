@@ -374,14 +374,14 @@ class GateRow:
     """One check.
 
     Attributes:
-        name: What was asked.
-        now: The run's value.
+        name: Of a metric, a guarantee, an attack or a setting.
+        now: The run's value, as printed.
         before: The baseline's; empty for limits.
         line: What it is held to.
         found: The change with its interval, or the value with its own; for a stated
             epsilon both values.
         counts: What n is; empty where nothing was sampled.
-        outcome: Of the check.
+        outcome: "pass", "regression" or "underpowered".
     """
 
     name: str

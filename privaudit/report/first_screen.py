@@ -128,7 +128,7 @@ def first_screen(data: ReportData, advice: Sequence[Advice]) -> FirstScreen:
     """Return the first screen of a report.
 
     Args:
-        data: Of one scenario.
+        data: Audits of one scenario, one for each run.
         advice: At least one that is about all runs.
     """
     runs, worst = data.runs, data.worst_first[0]

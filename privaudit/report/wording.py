@@ -203,24 +203,24 @@ def _unit(audit: Audit) -> UnitWords:
     return OF_GROUPS if counts_groups(audit) else OF_RECORDS
 
 
-def ties(leak: AttackResult, unit: UnitWords = OF_RECORDS) -> str:
+def ties(result: AttackResult, unit: UnitWords = OF_RECORDS) -> str:
     """Count the candidates with tied scores; empty if there are none."""
-    if not leak.tied:
+    if not result.tied:
         return ""
-    count = sum(len(client.scores) for client in leak.clients)
-    return f"{leak.tied} of {count} {unit.tied}; no threshold separates them."
+    count = sum(len(client.scores) for client in result.clients)
+    return f"{result.tied} of {count} {unit.tied}; no threshold separates them."
 
 
 def odds(audit: Audit) -> str:
     """State the named attack's AUROC as a bet on two records; empty where unresolved."""
-    leak, unit, auroc = audit.headline, _unit(audit), audit.auroc
+    result, unit, auroc = audit.headline, _unit(audit), audit.auroc
     if auroc.unresolved:
         return ""
-    is_turned = leak.verdict.kind == "reversed"
+    is_turned = result.verdict.kind == "reversed"
     turned = f"; with the sign turned: {100 * (1 - auroc.value):.1f}" * is_turned
     return (
         f"Given {unit.one_of_each}, the attack "
-        f"“{leak.attack}”, named beforehand, identifies {unit.the_member} in "
+        f"“{result.attack}”, named beforehand, identifies {unit.the_member} in "
         f"{100 * auroc.value:.1f} of 100 cases ({percent(auroc.confidence)} interval "
         f"{100 * auroc.low:.1f} to {100 * auroc.high:.1f}, n = {auroc.n[0]} "
         f"{unit.n_members} + {auroc.n[1]} {unit.n_others}; random guessing: "
@@ -239,10 +239,12 @@ def attacked(audit: Audit) -> str:
     return f"{members} members and {others} non-members{unit} of {whom}"
 
 
-def strength(leak: AttackResult) -> str:
+def strength(result: AttackResult) -> str:
     """Return an attack with what it had to spend: "rmia (16 shadow models)"."""
-    count = shadows_of(leak.settings)
-    return leak.attack if count is None else f"{leak.attack} ({count} shadow models)"
+    count = shadows_of(result.settings)
+    return (
+        result.attack if count is None else f"{result.attack} ({count} shadow models)"
+    )
 
 
 def unpaid(audit: Audit) -> list[str]:
@@ -325,7 +327,7 @@ class TableCell:
     Attributes:
         value: With three decimals, or "unresolved".
         interval: In brackets, or why there is none; empty where nothing was measured.
-        counts: What n is.
+        counts: Its n, in parts; empty where nothing was counted.
         note: Small below it, in a page's table.
     """
 

@@ -18,7 +18,7 @@ class Guarantee:
         epsilon: At least 0, finite.
         delta: Of the guarantee, in [0, 1).
         adjacency: Which data sets count as neighbours.
-        unit: What is protected.
+        unit: What is protected: "record" or "client".
     """
 
     epsilon: float

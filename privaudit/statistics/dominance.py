@@ -124,7 +124,7 @@ def find_front(
         settings: The leak and the utility of each, by seed: lower leaks and higher
             utility are better. Pairs that share fewer than three seeds are undecided.
         margins: 0.05 each by default.
-        alpha: In (0, 1).
+        alpha: The most that the chance of any false domination may be, in (0, 1).
 
     Raises:
         ConfigError: ``alpha`` is out of range, or a value is not finite.

@@ -167,7 +167,7 @@ def enough_to_exclude(estimate: Estimate, margin: float, *, sides: int = 2) -> i
 
     Args:
         estimate: Of a difference, with an interval of some width.
-        margin: Above 0.
+        margin: The smallest difference that matters, above 0.
         sides: 2: the interval is to lie within -margin and margin; 1: below margin, or
             above -margin.
 

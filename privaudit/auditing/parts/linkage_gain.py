@@ -69,9 +69,9 @@ def measure_linkage_gain(
         auroc_without=alone[attack].auroc,
         auroc_difference={
             name: pooled_paired_auroc_difference(
-                paired_scores(linked[name].clients, leak.clients)
+                paired_scores(linked[name].clients, result.clients)
             )
-            for name, leak in alone.items()
+            for name, result in alone.items()
         },
         linked_right=proportion(sum(right), len(right)),
         linked_right_by_chance=float(np.mean(by_chance)),

@@ -102,9 +102,9 @@ def audit_one_run(
         canaries: Those that were planted; None takes all candidates.
         targets: All clients, as the adversary rebuilt them.
         scored: The same clients' candidates as an attack scored them, with the truth.
-        attack: Its name.
+        attack: Name of the attack that scored them.
         privacy: The run's claimed and certified epsilon.
-        view: Whose certificate counts.
+        view: Whose certificate the bound is held against: a threat model.
         trainer: Which takes the canaries.
         secrets: Of the same clients, where canaries are secrets.
 

@@ -109,7 +109,9 @@ class SharedExposure:
 
 def rank_clients(results: Mapping[str, AttackResult]) -> list[RankedClient]:
     """Return those clients that all attacks attacked, with their ranks by each of at least one."""
-    by_attack = [{one.client: one for one in leak.clients} for leak in results.values()]
+    by_attack = [
+        {one.client: one for one in result.clients} for result in results.values()
+    ]
     ranked = []
     for name, first in by_attack[0].items():
         entries = [clients.get(name) for clients in by_attack]

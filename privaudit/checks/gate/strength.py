@@ -203,7 +203,7 @@ class Shortfall:
         name: An attack, a setting, or "baseline".
         now: As it is, in a few words.
         before: As it was to be.
-        setting: What governs it.
+        setting: Name of the gate's setting that asks for it.
     """
 
     name: str
@@ -282,7 +282,7 @@ def short_of_settings(
     Args:
         run: Name of the run.
         made: The attacks of its audit.
-        settings: The gate's.
+        settings: Of the gate: attacks, shadows and clients are asked for there.
         kind: The task of its models, where an adversary could train shadow models of
             them; None where none could.
         by_default: Whether settings that are not set ask for something: where a

@@ -388,9 +388,9 @@ def _result(
         "assurance": audit.assurance.kind,
         "unproved": audit.assurance.sentence,
         "others": {
-            name: leak.auroc.to_dict()
-            for name, leak in audit.results.items()
-            if leak is not headline
+            name: result.auroc.to_dict()
+            for name, result in audit.results.items()
+            if result is not headline
         },
     }
     of = f"{audit.run.name}, {audit.scenario.name}" if is_named else audit.run.name

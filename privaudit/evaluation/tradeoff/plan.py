@@ -132,9 +132,9 @@ class Cell:
     """One combination of a sweep, to be run with every seed.
 
     Attributes:
-        label: Of its curve.
+        label: Names its curve and its rows of tables.
         epsilon: None is no noise.
-        settings: The trainer's parameters.
+        settings: The trainer's parameters that differ from their defaults.
         fields: Of the run's configuration, without the seed.
     """
 

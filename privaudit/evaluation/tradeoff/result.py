@@ -43,7 +43,7 @@ class Study:
 
     Attributes:
         dataset: Its name, with what tells data of one name apart, and who named them.
-        model: Likewise.
+        model: Its name, with what tells models of one name apart, likewise.
     """
 
     scenario: str
@@ -127,9 +127,9 @@ class SweepPoint:
         The attack that carries the numbers is the headline by default, and a replicate
         may stand in place of the run's seed.
         """
-        leak = audit.results[attack] if attack else audit.headline
+        result = audit.results[attack] if attack else audit.headline
         utility = audit.measured_utility
-        groups = [client.groups for client in leak.clients]
+        groups = [client.groups for client in result.clients]
         seed = audit.run.config.seed if replicate is None else replicate
         assert seed is not None  # a sweep names its seeds
         members, others = (np.concatenate(side) for side in zip(*groups, strict=True))
@@ -137,19 +137,19 @@ class SweepPoint:
             mode=mode,
             epsilon=epsilon,
             seed=seed,
-            success=leak.success,
-            auroc=leak.auroc,
+            success=result.success,
+            auroc=result.auroc,
             local=utility.local,
             neighbour=utility.neighbour,
             gain=utility.gain,
             certified=audit.certified_epsilon,
             guarantee=guarantee_of(audit.certificate),
-            attack=leak.attack,
+            attack=result.attack,
             metric=utility.metric,
             study=study_of(audit),
             computed=Provenance.of(audit.run.header),
             scores=(members, others),
-            others={m.code: m.shown(leak) for m in other_metrics()},
+            others={m.code: m.shown(result) for m in other_metrics()},
         )
 
 
@@ -347,7 +347,7 @@ class SearchCost:
         runs: How many were trained, seeds and all.
         unprotected: How many runs carry no proof.
         one_seed: All cells of one seed together; None if no run is private.
-        all_seeds: All runs together.
+        all_seeds: What all runs prove together, likewise.
     """
 
     cells: int

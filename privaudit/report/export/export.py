@@ -93,7 +93,7 @@ class RunSecret:
     """What makes a run's cards.
 
     Attributes:
-        key: 256 bits.
+        key: 256 bits, of which noise and commitments are made.
         released: Digests of the numbers that its cards may have said.
     """
 
@@ -189,7 +189,7 @@ def make_card(
     Args:
         run: A finished one.
         numbers: What its audits found, by scenario.
-        secret: Of its commitments.
+        secret: What commitments are made with.
         spent: What all cards of its ledger say, with this one.
         logged: How many lines of the log of audits count: those that were there when
             the card was made. None for all.
@@ -475,8 +475,8 @@ class Export:
     """What was exported.
 
     Attributes:
-        folder: Where it lies.
-        card: What stands in card.json.
+        folder: Holds card.json.
+        card: Its content.
         budget: The epsilon that all cards of the ledger may have together.
     """
 

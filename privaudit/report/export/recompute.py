@@ -74,7 +74,7 @@ class Recomputed:
     """What came of making a run again.
 
     Attributes:
-        run: The run.
+        run: The stored run, which the new one is held against.
         near: Why bytes need not be equal; empty where they must be.
         messages: How many were equal, or near.
         audits: The scenarios whose audits were.

@@ -177,8 +177,8 @@ def client_plot(data: ReportData) -> Figure | None:
     if not any(len(audit.headline.clients) > 1 for audit in data.audits):
         return None
     series: Series = [
-        (label, {**_most_pairs(leak.by_client), AVERAGE: leak.auroc})
-        for label, leak in data.series
+        (label, {**_most_pairs(result.by_client), AVERAGE: result.auroc})
+        for label, result in data.series
     ]
     clients = dict.fromkeys(c for _, found in series for c in found if c != AVERAGE)
     rows = [*clients, AVERAGE]
@@ -195,7 +195,7 @@ def _most_pairs(clients: Rows) -> Rows:
 
 def clients_alt(data: ReportData) -> str:
     """Say what :func:`client_plot` shows, for those who do not see it."""
-    series = [(label, _most_pairs(leak.by_client)) for label, leak in data.series]
+    series = [(label, _most_pairs(result.by_client)) for label, result in data.series]
     return f"AUROC of the attack for each client. {_read(series)}."
 
 
@@ -272,7 +272,7 @@ def attacks_plot(data: ReportData) -> Figure | None:
     if len(rows) < 2:
         return None
     series = [
-        (one.label, {name: leak.auroc for name, leak in results.items()})
+        (one.label, {name: result.auroc for name, result in results.items()})
         for one, results in zip(data.runs, runs, strict=True)
     ]
     return row_plot(
@@ -297,9 +297,9 @@ def _attack_counts(name: str, runs: Sequence[Mapping[str, AttackResult]]) -> str
 def attacks_alt(data: ReportData) -> str:
     """Say what :func:`attacks_plot` shows, for those who do not see it."""
     parts = [
-        f"{one.label}, {name}: {point(leak.auroc)} {interval(leak.auroc)}"
+        f"{one.label}, {name}: {point(result.auroc)} {interval(result.auroc)}"
         for one in data.runs
-        for name, leak in outside_grid(one.audit.results).items()
+        for name, result in outside_grid(one.audit.results).items()
     ]
     return f"AUROC of every attack. {'; '.join(parts)}."
 

@@ -103,7 +103,7 @@ class GridTable:
 
 def outside_grid(results: Mapping[str, AttackResult]) -> dict[str, AttackResult]:
     """Return the attacks that are no cell of the grid."""
-    return {name: leak for name, leak in results.items() if name not in GRID}
+    return {name: result for name, result in results.items() if name not in GRID}
 
 
 def grid_tables(data: ReportData) -> list[GridTable]:
@@ -135,13 +135,13 @@ def _grid_table(runs: Sequence[Findings], alpha: float) -> GridTable:
 
 
 def _grid_cell(results: Mapping[str, AttackResult], cell: GridCell) -> TableCell:
-    leak = results.get(cell.attack)
-    return TableCell.of(leak.auroc) if leak else TableCell("not made")
+    result = results.get(cell.attack)
+    return TableCell.of(result.auroc) if result else TableCell("not made")
 
 
 def _is_headline(one: Findings, cell: GridCell) -> bool:
-    leak = one.audit.results.get(cell.attack)
-    return leak is not None and leak.settings == one.audit.headline.settings
+    result = one.audit.results.get(cell.attack)
+    return result is not None and result.settings == one.audit.headline.settings
 
 
 def headline_rows(data: ReportData) -> TableRows:
@@ -149,7 +149,7 @@ def headline_rows(data: ReportData) -> TableRows:
     rows: TableRows = []
     for one in data.runs:
         if one.gain is not None and one.both is not None:
-            client, server = (TableCell.of(leak.auroc) for leak in one.both)
+            client, server = (TableCell.of(result.auroc) for result in one.both)
             gain = TableCell.of(one.gain, signed=True)
             rows.append((one.label, server, client, gain))
     return rows

@@ -111,8 +111,8 @@ def headlines(data: ReportData) -> str:
 
 
 def _clients(audit: Audit) -> str:
-    whole, leak = audit.scenario.unit == "client", audit.headline
-    count = sum(leak.auroc.n) if whole else len(leak.clients)
+    whole, result = audit.scenario.unit == "client", audit.headline
+    count = sum(result.auroc.n) if whole else len(result.clients)
     return f"{count} client{'s' * (count != 1)}"
 
 
