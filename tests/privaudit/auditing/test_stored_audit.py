@@ -96,7 +96,7 @@ def test_the_verdict_on_a_claim_is_what_its_numbers_give(tmp_path: Path) -> None
     def refute(contents: dict[str, Any]) -> None:
         contents["one_run"]["verdict"]["kind"] = "REFUTED"
 
-    with pytest.raises(TranscriptError, match="by its numbers it is NOT REFUTED"):
+    with pytest.raises(TranscriptError, match="by its numbers it is UNDER"):
         restore_audit(stored(make_claimed(0.77), tmp_path, refute))
 
 
