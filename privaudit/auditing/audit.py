@@ -58,12 +58,7 @@ class Assurance:
 def assure(
     claimed: float | None, certificate: Mapping[str, Any], *, refuted: bool
 ) -> Assurance:
-    """Return what stands behind a run's verdict in one view.
-
-    Args:
-        claimed: Epsilon by the method's own formula; None where it claims none.
-        certificate: Of the view, as in privacy.json.
-        refuted: Whether canaries refuted the claim or raised an alarm.
+    """Return what stands behind a run's verdict in one view, by its certificate there.
 
     Example:
         >>> assure(8.0, {"epsilon": None}, refuted=False).short
@@ -125,7 +120,6 @@ class Audit:
         scenario: Who looked on, and what was tried.
         results: By attack; the first one carries the verdict.
         utility: Accuracy of the personal models; None where nobody can measure it.
-        seed: Of the adversary's own randomness.
         budget: What a budget for shadow models paid for; None where they were numbered,
             or there were none to train.
         parts: What else was computed, by the name of the part; see :meth:`part`.

@@ -83,9 +83,7 @@ class AuditPlan(BaseModel):
     """What a plan fixes.
 
     Attributes:
-        plan: The version of this form.
         made: When, in UTC; nothing is proved by it.
-        audits: One for each scenario.
         thresholds: Settings of the gate by name, such as max_auroc.
     """
 
@@ -231,7 +229,6 @@ class LoggedAttack(BaseModel):
 
     Attributes:
         named: Whether it was named before any score was seen: the headline.
-        n: Members and non-members.
         auroc: None where it could not be estimated.
     """
 
@@ -259,8 +256,6 @@ class LoggedAudit(BaseModel):
 
     Attributes:
         time: When it was made, in UTC.
-        privaudit: The version that made it.
-        attacks: The headline first.
         planned: Whether the run was trained with a plan of its audits.
         deviations: By what this one is not as planned, in words.
         processor: On which it was computed; empty in lines of earlier versions. Not in
@@ -295,7 +290,6 @@ class AuditTally:
     """How often a run was audited, and whether the audit at hand is as planned.
 
     Attributes:
-        made: Audits in the log.
         different: How many of these differ in what the headline attack gave: the same
             command again gives the same, and nobody can choose among equals. Of an
             audit as planned, how many the plan names, or how many different results

@@ -204,7 +204,6 @@ class Draws:
     Attributes:
         exact: Draws that are the record's own suffix.
         near: Draws that differ from it in at most the allowed tokens, place by place.
-        tries: Draws of each record.
     """
 
     exact: Int[np.ndarray, " records"]
@@ -228,11 +227,8 @@ class SuffixDraws:
     """Draws suffixes of records from one model.
 
     Attributes:
-        task: Whose language model writes.
         tuning: What the one model adds to it.
-        scheme: How tokens are drawn.
         near: Percent of a suffix's tokens that may differ, place by place.
-        tries: Draws of each record.
 
     Source: Hayes et al., NAACL 2025, for suffixes that are not verbatim, with the
     Hamming distance.
@@ -337,9 +333,7 @@ class ExtractedClient:
     """What one client's model says of the client's candidates.
 
     Attributes:
-        table: Of all candidates, in their order.
         drawn: Candidates whose suffixes were drawn, chosen without their membership.
-        draws: What came of that.
     """
 
     client: ClientId

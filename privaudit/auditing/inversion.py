@@ -112,11 +112,7 @@ class ClassesAndFeatures:
 
 @dataclass(frozen=True)
 class Words:
-    """Which tokens a record's answer holds.
-
-    Attributes:
-        ids: The tokens of public answers.
-    """
+    """Which tokens a record's answer holds."""
 
     ids: Int[Tensor, " tokens"]
 
@@ -161,7 +157,6 @@ class SeenUpload:
 
     Attributes:
         sent: Tensors by name, weights included.
-        received: What training began from.
         clients: How many are in it: 1, or more for a sum.
     """
 
@@ -357,7 +352,6 @@ class ReadTokens:
     """Which tokens a client's texts hold.
 
     Attributes:
-        held: Those that were read.
         expected: How probably a batch of as many public texts holds each, in (0, 1).
     """
 
@@ -518,7 +512,6 @@ class BatchEstimate:
     """What an upload tells of the records behind it.
 
     Attributes:
-        found: Their mean description.
         prior: That of public batches: what is said without the upload.
         spread: Variance between public batches.
         known: What part of it the upload tells, in [0, 1].

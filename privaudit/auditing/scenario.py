@@ -83,7 +83,6 @@ class Scenario:
     """Who looks on, and what is tried.
 
     Attributes:
-        name: As registered.
         question: What is asked, in one sentence.
         threat: A threat model by name, see :mod:`privaudit.federation.threat_models`.
         attacks: By name; the first one that can read a run's models carries the

@@ -51,8 +51,6 @@ class ScoreTable:
         scores: Higher means more likely a member.
         client: Position of each record's client in ``clients``.
         label: Position of each record's class in ``classes``.
-        clients: Names, in order.
-        classes: Names, in order.
         group: For each record the position of the first one that shares its coin; None
             where each has its own.
         cluster: Likewise of the first one of its group, where groups hold members and

@@ -89,7 +89,6 @@ class ShadowSplit:
     """What shadows of one target train on.
 
     Attributes:
-        source: Which of both it is.
         records: All that a shadow may be trained on.
         is_in: Which shadow is trained on which of them.
         public_in: The same about every public record.
@@ -575,9 +574,7 @@ class ShadowSignals:
     """What the shadows of one target, and the target itself, say about records.
 
     Attributes:
-        candidates: About the target's candidates.
         public: About all public records. Of the target, each is out.
-        source: What the shadows were trained on.
     """
 
     candidates: SignalsWithMembership

@@ -311,9 +311,10 @@ def _attack_result(stored: StoredAudit, attack: str) -> AttackResult:
 
 def _check_verdict(verdict: Json, auroc: Estimate, sampling: Sampling) -> None:
     """Raise ValueError unless a verdict is what its own numbers give."""
-    margin, audits = float(verdict["margin"]), verdict["audits"]
-    if type(audits) is not int or not 1 <= audits <= MOST:
-        raise ValueError(f"a verdict is of {shown(audits)} audits")
+    margin, audits = verdict["margin"], verdict["audits"]
+    kinds = type(margin), type(audits)
+    if kinds != (float, int) or not 1 <= audits <= MOST:
+        raise ValueError(f"a verdict is on {shown(audits)} audits by {shown(margin)}")
     given = judge_leak(auroc, margin, sampling, audits)
     if given.to_dict() != verdict:
         raise ValueError(

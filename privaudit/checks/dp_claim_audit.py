@@ -305,8 +305,6 @@ class ClaimAudit:
         canary: What was put in by the coin, in words.
         where: What the adversary sees: a peer what the server sends, somebody with the
             released model that alone.
-        records: Ordinary records of each client.
-        is_member: How each run's coin fell.
         is_open: Whether the claim's source leaves open which adjacency it means.
     """
 
@@ -405,14 +403,10 @@ def audit_readings(
     adjacency: Adjacency | Literal["both"] | None = None,
     **options: Any,
 ) -> ClaimReadings:
-    """Audit a claim under each adjacency that it may mean.
+    """Audit a claim under each adjacency that it may mean, as :func:`audit_claim` does.
 
-    Args:
-        trainer: Name of a DP trainer that accepts gradient canaries.
-        settings: Its parameters, including epsilon.
-        adjacency: None audits both where the claim's source leaves it open, which takes
-            twice as long, and else add/remove-one.
-        **options: The others of :func:`audit_claim`.
+    By default both where the claim's source leaves it open, which takes twice as long,
+    and else add/remove-one.
 
     Raises:
         ConfigError: As there, or both were requested of a claim about one.

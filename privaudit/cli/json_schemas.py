@@ -236,10 +236,7 @@ CONTENTS: Json = {
 
 
 def schema_of(command: str) -> Json:
-    """Return the JSON Schema of what a command prints under ``--json``.
-
-    Args:
-        command: Its words, as "train" or "key show".
+    """Return the JSON Schema of what a command, as "key show", prints under ``--json``.
 
     Raises:
         UnknownNameError: It has none.

@@ -88,7 +88,6 @@ class Computed(_CardPart):
     """In which bits something was computed, and by which builds of libraries.
 
     Attributes:
-        bits: As :mod:`privaudit.core.portable_bits` has them.
         differing: How many operations had other bytes than the portable ones.
     """
 
@@ -155,10 +154,8 @@ class NoisedAuroc(_CardPart):
     """The headline's AUROC over all clients, noised.
 
     Attributes:
-        value: In [0, 1].
         low: What it does not rule out, the noise in it.
         confidence: Of the interval: 95 % for all audits of the run together.
-        candidates: How many had a coin.
         null_sd: Standard deviation without noise where nothing leaks.
     """
 

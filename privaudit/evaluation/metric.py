@@ -48,7 +48,6 @@ class Metric(Generic[Measurable]):
         side: "leak": of an attack, worse where it is higher. "utility": of the models on
             their clients' own classes, worse where it is lower.
         key: Its entry in audit.json, of an attack or of utility; empty if there is none.
-        interval: Its estimate at a confidence.
         paired: Both runs' values and their difference; the records are the same.
         field: Of an attack result and of a sweep's cell, what stands there for it, such
             as an average over classes; empty: the number itself.

@@ -29,10 +29,7 @@ class SweepRun:
 
     Attributes:
         label: In errors and progress; no two runs of a sweep share one.
-        settings: The trainer's parameters.
         fields: Of the configuration, the seed among them.
-        short_hash: Of the complete configuration.
-        run: Name of the run's folder.
     """
 
     label: str

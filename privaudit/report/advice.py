@@ -56,13 +56,8 @@ def train_command(
 ) -> str:
     """Return the command that trains a run anew; empty where there is none.
 
-    The seed is left out: it is chosen anew.
-
-    Args:
-        config: Of a run that was trained here.
-        trainer: In place of the run's.
-        settings: Parameters in place of the run's.
-        **fields: Fields of the configuration in place of the run's.
+    Trainer, settings and fields take the place of the run's own. The seed is left out:
+    it is chosen anew.
     """
     name = trainer or config.trainer
     try:
@@ -200,7 +195,6 @@ class Advice:
 
     Attributes:
         basis: What it rests on; "To try" rests on nothing yet, and "Next" on no finding.
-        text: In a sentence or two.
         command: What does it, or measures it; empty where there is none.
         urgency: The kind of finding that it answers: by it advice is ordered.
         runs: Labels of the runs that it is about; empty if of all.

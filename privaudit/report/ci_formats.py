@@ -381,7 +381,6 @@ class GateRow:
         found: The change with its interval, or the value with its own; for a stated
             epsilon both values.
         counts: What n is; empty where nothing was sampled.
-        outcome: "pass", "regression" or "underpowered".
     """
 
     name: str

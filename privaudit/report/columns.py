@@ -32,9 +32,7 @@ class ColumnCell:
     Attributes:
         number: With its interval; a text has none.
         note: Below it, in the overview and the index.
-        badge: In place of the number.
         drawn: The number to draw beside it; None for none.
-        attack: Named before it.
         sort: What rows are sorted by, if not by the number.
     """
 
@@ -84,13 +82,7 @@ def results(data: ReportData) -> tuple[list[str], TableRows]:
 
 
 def audit_row(one: Findings, link: str, table: TableKind = "index") -> dict[str, Any]:
-    """Return what ``audit_cells.html.jinja`` shows of an audit.
-
-    Args:
-        one: With its label.
-        link: To its report.
-        table: "index" or "overview".
-    """
+    """Return what ``audit_cells.html.jinja`` shows of an audit, with a link to its report."""
     shown = columns(ReportData((one,)), table)
     return {
         "label": one.label,

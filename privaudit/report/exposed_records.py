@@ -183,7 +183,6 @@ class ExposedRecord:
 
     Attributes:
         picture: A PNG as a data address; None where there are embeddings or texts.
-        label: Its class name.
         above: Share of the client's non-members that score at least as high.
         text: What it says, where records are texts.
     """

@@ -74,14 +74,8 @@ def write_index(
 ) -> Path:
     """Write index.html, and return it.
 
-    The worst comes first, by their :attr:`Findings.rank`.
-
-    Args:
-        folder: Links are relative to it.
-        entries: May be empty, if there are sweeps.
-        unaudited: Runs that nobody attacked.
-        together: Further pages on some of the runs, with their titles.
-        sweeps: Pages of sweeps, with their titles.
+    The worst comes first, by their :attr:`Findings.rank`. Pages on several runs and of
+    sweeps come with their titles.
 
     Raises:
         StorageError: The folder cannot be written.
@@ -135,9 +129,7 @@ class _Subjects:
     """What was asked about.
 
     Attributes:
-        runs: By their full path.
         optional: Places of runs that need not have been audited: nobody named them.
-        sweeps: Folders that hold one.
         folders: Folders that were given for what is in them.
     """
 

@@ -229,12 +229,7 @@ def leak_by_class(
     """Return each class that has a candidate, in the order of the classes.
 
     Scores are compared within a client and a class only, so that an attack which knows
-    the class and nothing else gets 0.5.
-
-    Args:
-        result: Of one attack, whose records have classes.
-        names: Of the classes; a class without one is called by its number.
-        sampling: How members were chosen.
+    the class and nothing else gets 0.5. A class without a name is called by its number.
     """
     labels = sorted({int(label) for c in result.clients for label in c.labels})
     class_leaks = [_of_class(result.clients, label, names) for label in labels]
@@ -301,10 +296,8 @@ class Badge:
     """A status in words, with a colour and a sign: never the colour alone.
 
     Attributes:
-        text: In two or three words.
         kind: Sets colour and outline: filled for an alarm and for good news, a dashed
             outline for what is open, a plain one for what is neither.
-        sign: Drawn before the text.
         beside: Drawn after the text, such as an epsilon; no part of what it says.
     """
 

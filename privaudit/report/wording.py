@@ -28,7 +28,6 @@ class UnitWords:
         kinds: What an attack separates, "members from non-members of a client".
         members: Those with a coin for training.
         records: In "too few records".
-        one_of_each: What a bet is on.
         the_member: The one that was trained on.
         n_members: Behind the number of those with a coin for training.
         n_others: Behind the number of the others.

@@ -68,7 +68,6 @@ class Front:
     """What may be said about settings in leak and utility.
 
     Attributes:
-        count: How many there are.
         dominations: All that were found; a setting may be dominated by several.
         undecided: By position: how many others might dominate the setting, as far as
             these seeds tell.

@@ -258,10 +258,17 @@ class Verdict:
 
     @property
     def enough(self) -> int | None:
-        """The n in all that would decide; None where nothing is open, or no interval is."""
+        """The n in all that would decide; None where nothing is open, or no interval is.
+
+        The interval is then as narrow as the margin, so that it cannot hold 0.5 and
+        reach beyond that. Widths are taken to fall with the root of n, in the present
+        proportions.
+        """
         if self.kind != "underpowered" or self.auroc.unresolved:
             return None
-        return _enough(_corrected(self.auroc, self.audits), self.margin)
+        auroc = _corrected(self.auroc, self.audits)
+        width = (auroc.high - auroc.low) / self.margin
+        return up_to_two_digits(sum(auroc.n) * width**2)
 
     @property
     def sentence(self) -> str:
@@ -284,7 +291,9 @@ class Verdict:
         alone = _ALONE if self.audits > 1 and found.low > 0.5 else ""
         if self.kind == "no evidence":
             reach = f"includes 0.5 and nothing above {limit:g}"
-            reach += _other_side(auroc, limit)
+            if 1 - auroc.low > limit:
+                turned = f"up to {1 - auroc.low:.3f} is not ruled out"
+                reach += f"; with the sign turned, {turned}"
             return f"No evidence of a leak: AUROC {shown}, {reach}.{alone}"
         more = f"about {self.enough} would decide, in place of {sum(auroc.n)}"
         reach = f"includes both 0.5 and values above {limit:g}"
@@ -373,20 +382,3 @@ def at_confidence(auroc: Estimate, confidence: float) -> Estimate:
         ends = expit(centre + scale * shifts).tolist()
     low, high = min(ends[0], auroc.value), max(ends[1], auroc.value)
     return replace(auroc, low=low, high=high, confidence=confidence)
-
-
-def _other_side(auroc: Estimate, limit: float) -> str:
-    """Say what scores with the sign turned may reach, where that would matter."""
-    turned = 1 - auroc.low
-    if turned <= limit:
-        return ""
-    return f"; with the sign turned, up to {turned:.3f} is not ruled out"
-
-
-def _enough(auroc: Estimate, margin: float) -> int:
-    """Return the n at which the interval is as narrow as the margin, to two digits.
-
-    Such an interval cannot hold 0.5 and reach beyond the margin, whatever the truth.
-    Widths are taken to fall with the root of n, in the present proportions.
-    """
-    return up_to_two_digits(sum(auroc.n) * ((auroc.high - auroc.low) / margin) ** 2)

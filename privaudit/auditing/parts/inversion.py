@@ -94,9 +94,7 @@ class Inversion:
     """How well records were read, by measure.
 
     Attributes:
-        measures: By what is measured.
         matched: Clients whose single records were matched.
-        clients: How many were attacked.
         tokens_read: Clients whose tokens were read off a table's rows that moved; of
             the others all rows moved, or none were sent.
         pairs: By client, some reconstructions beside its members.
@@ -232,7 +230,10 @@ def _pairs(
         return []
     features = run.population.records.features
     found = normalize(read.features(), dim=1)
-    nearest = [of[_nearest(found, features[of])] for of in (public, own)]
+    nearest = []
+    for of in (public, own):
+        alike = found @ normalize(features[of].double(), dim=1).T
+        nearest.append(of[alike.argmax(dim=1)])
     pairs = []
     for shown, true in torch.stack(nearest, dim=1).tolist():
         one, other = images[shown], images[true]
@@ -240,12 +241,6 @@ def _pairs(
             return []
         pairs.append(PicturePair(shown, true, psnr(one, other)))
     return pairs
-
-
-def _nearest(
-    found: Float[Tensor, "found dim"], features: Float[Tensor, "records dim"]
-) -> Int[Tensor, " found"]:
-    return (found @ normalize(features.double(), dim=1).T).argmax(dim=1)
 
 
 def psnr(one: Tensor, other: Tensor) -> float:

@@ -55,12 +55,7 @@ def measure_linkage_gain(
 ) -> LinkageGain:
     """Return what linked models revealed, by truth that no attack has seen.
 
-    Args:
-        messages: All of the run's: uploads say whose the suspects are.
-        targets: As attacked, with the linked model in place.
-        linked: By attack, what it found with them.
-        alone: The same for the same clients, as
-            :func:`privaudit.auditing.linkage.without_suspects` has them.
+    Of the same clients: what attacks found with the linked models, and without.
     """
     attack = next(iter(linked))
     right, by_chance = _right_links(messages, targets)

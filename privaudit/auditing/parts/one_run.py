@@ -67,7 +67,6 @@ class OneRunAudit:
         canaries: What was planted; "candidates" where all of them, as they are, count.
         scored_by: The attack, ``BY_SECRET`` or ``BY_GRADIENT``.
         verdict: On the claimed epsilon, by the bound that was named beforehand.
-        others: Further bounds, for comparison.
     """
 
     canaries: CanaryKind | Literal["candidates"]

@@ -66,9 +66,6 @@ class SharedLevel:
     """Records that at least so many attacks point at.
 
     Attributes:
-        attacks: So many, at least one.
-        members: The share of members.
-        others: The share of the other candidates.
         independent: What both would be if attacks were independent of one another and
             of membership: the upper tail of a binomial.
     """
@@ -403,9 +400,7 @@ class ExposedRecords:
     """Each record's exposure, as columns of one length: never in an export.
 
     Attributes:
-        client: Whose it is.
         record: Its position in the data set; of a group with one coin, its first.
-        is_member: Whether it was trained on.
         seen: At how many attacks it is in the top share.
         loss: Its privacy loss; None where there is no estimate.
         low: Lower end of its own interval of 95 %, uncorrected.
@@ -435,7 +430,6 @@ class RecordExposure:
         loss: What each loses; None without shadow models that train on candidates.
         properties: What goes with exposure. By the loss; without it by members' mean
             rank over attacks.
-        records: Each of them.
     """
 
     shared: SharedExposure

@@ -183,7 +183,6 @@ class Baseline(Against):
         attacks: On clients' models, the headline first, and how they were made.
         tool: The version of privaudit that attacked; None where no log says it.
         revision: Of the code; None outside of a checkout.
-        made: When, in UTC.
         metric: Of utility, such as "accuracy"; None where it was left out.
         arrays: "ATTACK/keys", "/client", "/scores", "/guesses", and with shadow models
             "/left_out": one row for each candidate, ordered by key; "utility/scores"

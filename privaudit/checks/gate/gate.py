@@ -78,7 +78,6 @@ class Demands:
     """What is asked of an audit.
 
     Attributes:
-        made: The attacks of the audit.
         named: Those of the baseline, the headline first; empty without one.
         short: What was to be made or asked, and was not.
         notes: What differs from the baseline, and what an option accepted.

@@ -186,7 +186,6 @@ class Configured:
             than the reference. None: all of them.
         reference: Settings that the others may not be weaker than, such as the target
             branch's; None takes those of the baseline.
-        source: Where the reference stood.
     """
 
     settings: GateSettings = field(default_factory=GateSettings)

@@ -43,7 +43,6 @@ class AttackStrength:
         settings: Its parameters, as ``repr`` writes them; None where nothing is said.
         package: Whose plugin it is, with its version; empty for a built-in one.
         clients: Whom it attacked; empty where nothing is said.
-        n: Members and non-members.
     """
 
     settings: str | None
@@ -202,7 +201,6 @@ class Shortfall:
     Attributes:
         name: An attack, a setting, or "baseline".
         now: As it is, in a few words.
-        before: As it was to be.
         setting: Name of the gate's setting that asks for it.
     """
 

@@ -114,7 +114,6 @@ class Residual:
     """One draw of noise beside what was claimed of it.
 
     Attributes:
-        release: What it hides.
         where: Round and party, in words.
         values: How many independent normal values, if the claim holds.
         square: Sum of their squares, in squared claimed standard deviations: then

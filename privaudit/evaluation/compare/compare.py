@@ -103,7 +103,6 @@ class RunComparison:
     Attributes:
         first: Names of the runs that are judged.
         against: Names of those they are judged against, in the same order.
-        changes: The primary metrics first.
     """
 
     first: tuple[str, ...]

@@ -151,7 +151,6 @@ class TestScores:
     """What the clients' models of a run score on its test records.
 
     Attributes:
-        metric: What the scores are.
         scores: Whether an answer is right, or how well it is written.
         own: The test records of each client's own classes and domains.
     """

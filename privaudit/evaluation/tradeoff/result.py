@@ -85,7 +85,6 @@ class SweepPoint:
         certified: Epsilon that is proved for the adversary; None if nothing is.
         guarantee: Of which unit, adjacency and delta that is, in words.
         attack: Whose AUROC and success rate they are.
-        metric: What utility is measured by.
         scores: The attack's, of members and of non-members; None if not kept.
         others: What metrics of attacks besides AUROC and success rate say, by code.
         study: Of what; None of a sweep that an earlier version wrote.
@@ -296,7 +295,6 @@ class Spent:
     Attributes:
         epsilon: As proved; None if nothing is, 0 if no record has any influence.
         delta: Of the proof, in (0, 1).
-        rounds: The mechanisms as applied.
     """
 
     seed: int

@@ -57,8 +57,6 @@ class CardNumber:
     """A sum over memberships that somebody has read.
 
     Attributes:
-        coefficients: Of each candidate.
-        value: The sum.
         sd: Standard deviation of the noise in it; 0 where it is exact.
     """
 
@@ -92,9 +90,7 @@ class Reading:
     ) -> bool:
         """Say whether it knows more of single coins than who has the scores does.
 
-        Args:
-            is_member: The coins.
-            scores: Ranks of the candidates' scores about 0, for each attack.
+        Scores are ranks about 0, by attack.
         """
         rules, count = scores.shape
         if rules >= count:
@@ -109,12 +105,7 @@ class Reading:
 def read_numbers(
     numbers: Sequence[CardNumber], clients: Sequence[Int[np.ndarray, " _"]]
 ) -> dict[str, Reading]:
-    """Return what each reader believes.
-
-    Args:
-        numbers: All that is known, about the same candidates.
-        clients: The candidates of each client by position, for the search.
-    """
+    """Return what each reader believes, of clients given by candidates' positions."""
     linear = _linear(numbers)
     searched = linear.copy()
     for positions in clients:
@@ -184,9 +175,7 @@ def _weigh(
 ) -> Float[np.ndarray, " few"] | None:
     """Return the mean of the memberships that fit, by their likelihood.
 
-    Args:
-        rows: In units of their noise; the first one is of all others together.
-        values: Of the numbers.
+    Rows are in units of their noise; the first one is of all others together.
     """
     half = rows.shape[1] // 2
     left, right = _all_of(half), _all_of(rows.shape[1] - half)
@@ -232,14 +221,9 @@ class NotedNumber(BaseModel):
     """A number that a card may have said.
 
     Attributes:
-        account: The version of this form.
-        ledger: Its hash.
         data: The hash of the data set, or of what stands for it.
         placed: Whether records are known by their place in a data set.
-        scenario: Under which it was found.
         sizes: As in :class:`RankQuery`, and so the next two.
-        records: Likewise.
-        ranks: Likewise.
         members: A digit for each candidate, 1 for a member.
         noised: In steps of the noise.
     """
@@ -308,11 +292,7 @@ class NotedNumber(BaseModel):
 
 @dataclass(frozen=True)
 class Account:
-    """What was noted about one ledger.
-
-    Attributes:
-        noted: By what was asked and said.
-    """
+    """What was noted about one ledger."""
 
     noted: Mapping[tuple[str, int], NotedNumber]
 

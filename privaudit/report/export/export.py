@@ -184,15 +184,10 @@ def make_card(
     spent: LedgerTotal,
     logged: int | None = None,
 ) -> Card:
-    """Return what may leave of a run.
+    """Return what may leave of a finished run: numbers of its audits, by scenario.
 
-    Args:
-        run: A finished one.
-        numbers: What its audits found, by scenario.
-        secret: What commitments are made with.
-        spent: What all cards of its ledger say, with this one.
-        logged: How many lines of the log of audits count: those that were there when
-            the card was made. None for all.
+    Of the log of audits count as many lines as were there when the card was made, or
+    all.
 
     Raises:
         MissingFileError: An audit is gone.
@@ -475,8 +470,6 @@ class Export:
     """What was exported.
 
     Attributes:
-        folder: Holds card.json.
-        card: Its content.
         budget: The epsilon that all cards of the ledger may have together.
     """
 

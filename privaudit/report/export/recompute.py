@@ -113,11 +113,6 @@ def recompute_run(
 ) -> Recomputed:
     """Train a run again with its key, attack it again, and say what differs first.
 
-    Args:
-        run: The run; by default the latest.
-        runs: Where to look for it.
-        watcher: Called with what is done next.
-
     Raises:
         ConfigError: It was trained elsewhere, is not finished, or computed on another
             device; or an audit was made with attacks of somebody's own.

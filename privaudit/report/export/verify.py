@@ -46,8 +46,6 @@ class Replayed:
     """What an audit gave when it was played anew.
 
     Attributes:
-        scenario: Its name.
-        scores: How many scores were compared.
         largest: By how much one differs at most, in units of itself if it is above 1.
         why: All that does not match; empty if the audit gave the same.
     """
@@ -181,8 +179,6 @@ class Verification:
     """What became of a card.
 
     Attributes:
-        run: What it was held against.
-        values: How many values were compared.
         on_trust: How many of these stand in a signed file only: nothing gave them
             again.
         mismatches: All that does not match; empty if the card is true.

@@ -44,17 +44,10 @@ def label_points(
     labels: Sequence[str],
     crosses: Sequence[tuple[Point, Point]],
 ) -> None:
-    """Write each label at the free place nearest its point.
+    """Write each label at the free place nearest its point, off all points' intervals.
 
     Greedy, in the order given: every place is tried, and the one that covers least is
     taken, so the result depends on nothing but the arguments. The layout is frozen.
-
-    Args:
-        figure: Complete but for the labels.
-        axes: Where the points are.
-        points: In data coordinates.
-        labels: One for each.
-        crosses: Each point's intervals, as (low, high) in x and in y.
     """
     layout = figure.get_layout_engine()
     assert layout is not None

@@ -90,7 +90,6 @@ class GridTable:
     """The grid for one order of the entropy.
 
     Attributes:
-        order: As it is written.
         rows: Two for each run whose server's model was attacked too, else one.
         named: Number of the column that is the headline attack; None if it is of
             another order, or not of the grid.

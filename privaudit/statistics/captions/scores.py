@@ -186,8 +186,6 @@ class BleuCounts:
     Attributes:
         matches: n-grams of the candidate that are in a reference, each as often as the
             reference that has it most often, by order from 1 to 4.
-        totals: n-grams of the candidate.
-        length: Words of the candidate.
         closest: Words of the reference nearest in length; of two as near, the shorter.
     """
 

@@ -121,7 +121,7 @@ def test_audits_hold_no_sentence(make: Callable[[], Audit], tmp_path: Path) -> N
         ),
         (lambda c: c["attack_results"]["shadow"].pop("settings"), "'settings'"),
         (lambda c: verdict_of(c).update(kind="reversed"), "its numbers give 'leaks'"),
-        (lambda c: verdict_of(c).update(audits=True), "a verdict is of True audits"),
+        (lambda c: verdict_of(c).update(audits=True), "a verdict is on True audits"),
         (lambda c: verdict_of(c).update(margin=2.0), "A margin of 2.0 is not between"),
     ],
 )
