@@ -282,7 +282,7 @@ def test_a_coarser_precision_is_another_run_near_the_first(trainer: str) -> None
     few |= {"tested": 4} if trainer == "lora-fedavg" else {}
     fine = train(trainer, **few)
     coarse = train(trainer, **few, precision="bfloat16")
-    assert coarse.config.digest != fine.config.digest
+    assert coarse.config.short_hash != fine.config.short_hash
     for one, other in zip(fine.transcript, coarse.transcript, strict=True):
         assert {t.dtype for t in other.tensors.values()} == {torch.float32}
         assert one.tensors.keys() == other.tensors.keys()
@@ -328,7 +328,7 @@ def test_auto_is_the_faster_precision_or_that_of_a_run_that_is_there(
     assert train(folder=tmp_path, precision="auto", **few).name == coarse.name
     fine = train(folder=tmp_path, precision="auto", fresh=True, **few)
     assert fine.config.precision == "float32"
-    assert fine.config.digest != coarse.config.digest
+    assert fine.config.short_hash != coarse.config.short_hash
 
 
 def test_both_precisions_are_measured() -> None:

@@ -15,7 +15,7 @@ from privaudit.auditing.parts.exposure import EXPOSURE
 from privaudit.auditing.parts.extraction import EXTRACTION
 from privaudit.auditing.parts.one_run import BY_SECRET, ONE_RUN
 from privaudit.auditing.parts.server_model import SERVER_MODEL
-from privaudit.auditing.scenario import TOKEN_LOSS, places
+from privaudit.auditing.scenario import TOKEN_LOSS, grid_cells
 from privaudit.auditing.stored_audit import read_audit, restore_audit, save_audit
 from privaudit.cli.main import app
 from privaudit.cli.progress import Event
@@ -90,7 +90,7 @@ def test_rebuilt_clients_leak_no_less_than_the_servers_model(
 ) -> None:
     audit = audits["memorised"]
     assert audit.auroc.value >= audit.part(SERVER_MODEL)[TOKEN_LOSS].auroc.value - 0.02
-    assert {place.attack for place in places()} <= set(audit.part(SERVER_MODEL))
+    assert {cell.attack for cell in grid_cells()} <= set(audit.part(SERVER_MODEL))
 
 
 def test_a_rebuilt_client_is_nearer_to_its_own_than_to_others(

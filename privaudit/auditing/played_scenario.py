@@ -270,8 +270,8 @@ R = TypeVar("R", covariant=True)
 LATER = 100  # parts that came after the first version of audit.json
 OWN_KEYS = frozenset(
     {
-        "run", "scenario", "question", "threat", "clients", "seed", "budget", "computed",
-        "config", "privacy", "reconstruction", "utility", "leaks",
+        "format", "run", "scenario", "question", "threat", "clients", "seed", "budget",
+        "computed", "config", "privacy", "reconstruction", "utility", "attack_results",
     }
 )  # fmt: skip
 """What an audit itself writes into audit.json, and no part may."""
@@ -292,7 +292,7 @@ class AuditPart(Generic[R]):
         nothing: The result where it does not.
         title: Heads the part in the report.
         key: In audit.json; by default the name.
-        place: Among the parts of the first version of audit.json, which always has
+        order: Among the parts of the first version of audit.json, which always has
             their keys. Later ones come last, and have a key only where they apply.
         scores: Before the names of attacks in scores.npz, for a part whose result is a
             mapping of attack results: scores are kept, and figures made from them anew.
@@ -305,7 +305,7 @@ class AuditPart(Generic[R]):
     nothing: R
     title: str
     key: str = ""
-    place: int = LATER
+    order: int = LATER
     scores: str = ""
 
     def __post_init__(self) -> None:
@@ -349,10 +349,10 @@ PARTS: Registry[AuditPart[Any]] = Registry("audit part", "privaudit.auditing.par
 
 def audit_parts() -> list[AuditPart[Any]]:
     """Return all parts in their order."""
-    return sorted(PARTS.usable().values(), key=lambda p: (p.place, p.name))
+    return sorted(PARTS.usable().values(), key=lambda p: (p.order, p.name))
 
 
 def stored_parts(found: Iterable[str]) -> list[AuditPart[Any]]:
     """Return the parts that an audit.json holds, by the names or keys of those found."""
     names = set(found)
-    return [p for p in audit_parts() if p.place < LATER or {p.name, p.entry} & names]
+    return [p for p in audit_parts() if p.order < LATER or {p.name, p.entry} & names]

@@ -18,7 +18,7 @@ from privaudit.core.errors import UnknownNameError
 from privaudit.evaluation.card import Card
 from privaudit.evaluation.tradeoff.result import SearchCost, SweepCell, SweepPoint
 from privaudit.report.export.verify import Mismatch
-from privaudit.statistics.claim import ClaimVerdict
+from privaudit.statistics.claim import ClaimKind
 from privaudit.statistics.dominance import Domination, Margins
 from privaudit.statistics.epsilon.bound import EpsilonBound
 from privaudit.statistics.estimate import Estimate
@@ -84,7 +84,7 @@ _CLAIM: Json = {
     "config": Json,
     "records": int,
     "bound": EpsilonBound,
-    "verdict": ClaimVerdict,
+    "verdict": _object("ClaimVerdict", kind=ClaimKind, sentence=str, alarm=bool),
     "scores": list[float],
     "is_member": list[bool],
 }
@@ -113,7 +113,7 @@ _CHECKS = (
         "Measured",
         **_CHECK,
         **_all(float, "limit now p_value"),
-        about=Literal["leak", "use"],
+        about=Literal["leak", "utility"],
         before=float | None,
         estimate=Estimate,
         enough=int | None,
@@ -236,10 +236,7 @@ CONTENTS: Json = {
 
 
 def schema_of(command: str) -> Json:
-    """Return the JSON Schema of what a command prints under ``--json``.
-
-    Args:
-        command: Its words, as "train" or "key show".
+    """Return the JSON Schema of what a command, as "key show", prints under ``--json``.
 
     Raises:
         UnknownNameError: It has none.

@@ -248,7 +248,7 @@ def update_clients(
     return replace(result, kept={**result.kept, **remembered})
 
 
-def train_stand_ins(
+def train_simulated_clients(
     trainer: Trainer,
     task: Task,
     received: Tensors,
@@ -261,8 +261,8 @@ def train_stand_ins(
     """Train an adversary's own clients for a round, all from what one client received.
 
     What a client keeps to itself is as it starts, by the adversary's seeds. Several
-    stand-ins may share a name, of their random streams. Shares of noise depend on how
-    many ``participants`` there are: by default as many as stand-ins.
+    of them may share a name, of their random streams. Shares of noise depend on how
+    many ``participants`` there are: by default as many as are simulated.
     """
     kept = stack(start_clients(trainer, task, names, seeds))
     down = {n: t.expand(len(names), *t.shape) for n, t in received.items()}

@@ -233,7 +233,6 @@ class AurocVariance:
     rate in 100 members and 10 non-members it calls 44 of 100 a leak at nominal 2.5.
 
     Attributes:
-        delong: DeLong's.
         exchangeable: Wilcoxon's, of scores that tell nothing and tie as these do.
         anchored: DeLong's with one further placement of 1/2 in each class.
         is_tied: Whether all scores of each client tie.
@@ -601,12 +600,7 @@ def tied(scores: Shaped[np.ndarray, " scores"]) -> int:
 
 @dataclass(frozen=True)
 class RocCurve:
-    """Both rates at every threshold, from (0, 0) to (1, 1), all points kept.
-
-    Attributes:
-        fpr: Non-decreasing.
-        tpr: Non-decreasing.
-    """
+    """Both rates, non-decreasing, at every threshold from (0, 0) to (1, 1), all kept."""
 
     fpr: Float[np.ndarray, " points"]
     tpr: Float[np.ndarray, " points"]

@@ -271,8 +271,8 @@ def _checks(singled: Sequence[_Singled], bound: MoveBound) -> tuple[ClientCheck,
     earlier = singled[0].earlier
     same = {"one": earlier[-1], "two": earlier[-1], "one more": earlier[-1]}
     plain = [differing(same)] * len(earlier)
-    places = range(3, len(earlier))  # of which enough came before
-    honest = [bound.alarms(earlier[:n], earlier[n]) for n in places]
+    counts = range(3, len(earlier))  # of which enough came before
+    honest = [bound.alarms(earlier[:n], earlier[n]) for n in counts]
     return (
         ClientCheck("digests compared", _share(seen), _share(plain)),
         ClientCheck(

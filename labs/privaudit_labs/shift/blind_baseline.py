@@ -116,9 +116,9 @@ def _deal_folds(
         )
     count, folds = min(FOLDS, fewer), np.empty(len(is_member), dtype=np.int64)
     for kind in (is_member, ~is_member):
-        places = rng.permutation(np.flatnonzero(kind))
+        records = rng.permutation(np.flatnonzero(kind))
         # A start by chance: else the first folds would hold the odd records of both.
-        folds[places] = (np.arange(len(places)) + rng.integers(count)) % count
+        folds[records] = (np.arange(len(records)) + rng.integers(count)) % count
     return folds
 
 

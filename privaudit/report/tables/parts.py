@@ -1,8 +1,8 @@
 """What the parts of an audit say: sentences, and tables: epsilon of one run, single records."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Literal
 
 import numpy as np
 from markupsafe import Markup
@@ -11,10 +11,10 @@ from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.parts.closeness import CLOSENESS
 from privaudit.auditing.parts.extraction import EXTRACTION, ExtractedShare, shown
-from privaudit.auditing.parts.inversion import Inversion
+from privaudit.auditing.parts.inversion import TITLES, Inversion
 from privaudit.auditing.parts.leakage_by_round import LEAKAGE_BY_ROUND, LeakageByRound
 from privaudit.auditing.parts.linkage_gain import LINKAGE_GAIN
-from privaudit.auditing.parts.one_run import ONE_RUN
+from privaudit.auditing.parts.one_run import BY_GRADIENT, BY_SECRET, ONE_RUN
 from privaudit.auditing.parts.panoramia import PANORAMIA
 from privaudit.auditing.parts.record_exposure import (
     RATE,
@@ -29,6 +29,7 @@ from privaudit.auditing.parts.source_inference import SOURCE_INFERENCE
 from privaudit.auditing.parts.untrained_control import UNTRAINED_CONTROL
 from privaudit.auditing.played_scenario import audit_parts
 from privaudit.core.formatting import p_value, percent, small
+from privaudit.datasets.canaries import CanaryKind
 from privaudit.report.report_data import (
     ALPHA,
     ReportData,
@@ -48,7 +49,7 @@ from privaudit.report.wording import (
 )
 from privaudit.statistics.comparisons import holm, p_above_chance
 from privaudit.statistics.estimate import Estimate
-from privaudit.statistics.verdict import Sampling
+from privaudit.statistics.verdict import UNKNOWN_SAMPLING, Sampling, VerdictKind
 
 _WHOLE = Markup('<span class="whole">{}</span>')
 
@@ -72,6 +73,20 @@ def bound_rows(data: ReportData) -> TableRows:
     ]
 
 
+_CANARIES: Mapping[CanaryKind | Literal["candidates"], str] = {
+    "candidates": "all candidates: real records as they are, and what is shown can "
+    "befall them",
+    "mislabelled": "real pictures with labels drawn wrong",
+    "gradient": "crafted in gradient space: no real record is as strong",
+    "drawn": "pictures of random patches of colour in a real record's class",
+    "secret": "real pictures with made-up texts of random digits",
+}
+_SCORED_BY = {
+    BY_SECRET: "likelihood of its secret beside others",
+    BY_GRADIENT: "movement against its gradient",
+}
+
+
 def claim_kind(audit: Audit) -> str:
     """Return the verdict on the claimed epsilon; nothing where that was not asked."""
     one_run = audit.part(ONE_RUN)
@@ -85,7 +100,8 @@ def one_run_sentences(audit: Audit) -> list[str]:
         return []
     return [
         one_run.verdict.sentence,
-        f"Canaries: {one_run.canaries}. Scored by: {one_run.scored_by}.",
+        f"Canaries: {_CANARIES[one_run.canaries]}. "
+        f"Scored by: {_SCORED_BY.get(one_run.scored_by, one_run.scored_by)}.",
     ]
 
 
@@ -138,7 +154,8 @@ def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
     if isinstance(value, AttackResult):
         value = value.auroc
     if isinstance(value, Inversion):
-        value = replace(value, pairs={})  # they name records
+        measures = {TITLES[code]: one for code, one in value.measures.items()}
+        value = vars(value) | {"measures": measures, "pairs": {}}  # which name records
     if isinstance(value, ExtractedShare):
         shares = f"{value.members}; others {value.others}; difference {value.beyond}"
         yield name.strip(), f"members {shares}"
@@ -217,8 +234,15 @@ def source_sentences(audit: Audit) -> list[str]:
         f"{inference.others.n[0]} candidates that no client trained on (by chance "
         f"{100 * inference.chance:.1f} %). {adds} "
         f"{point(inference.beyond, signed=True)} {interval(inference.beyond)}: "
-        f"{inference.sentence.removesuffix('.')}."
+        f"{_SOURCES[inference.kind]}."
     ]
+
+
+_SOURCES: Mapping[VerdictKind, str] = {
+    "leaks": "uploads tell whose a record is, beyond what its class tells",
+    "no evidence": "no evidence that uploads tell whose a record is, beyond its class",
+    "sampling unknown": f"no verdict. {UNKNOWN_SAMPLING.removesuffix('.')}",
+}
 
 
 def linkage_sentences(audit: Audit) -> list[str]:

@@ -80,9 +80,9 @@ def test_those_who_lose_most_go_and_the_same_others_are_compared(audit: Audit) -
     with pytest.raises(IncompatibleRunsError, match=r"without 19 records \(.* and 19"):
         check_pairable(exposed, random)
     measured = read_audit(exposed, audit.scenario.name)
-    assert {name: measured.leak(name)["settings"] for name in measured.attacks} == {
-        name: leak.settings for name, leak in audit.results.items()
-    }
+    assert {
+        name: measured.attack_result(name)["settings"] for name in measured.attacks
+    } == {name: leak.settings for name, leak in audit.results.items()}
 
 
 def pairs_of_a_class(dataset: Dataset, wanted: str) -> Int[np.ndarray, " n"]:

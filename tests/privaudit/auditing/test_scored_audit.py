@@ -288,7 +288,7 @@ def test_scores_replace_scores_and_nothing_else(tmp_path: Path) -> None:
     for shift in (0.0, 2.0):
         place = save_audit(audit_of(shift), tmp_path / "mine")
     held = json.loads((place / "audit.json").read_text())
-    assert held["leaks"]["scores"]["verdict"]["kind"] == "leaks"
+    assert held["attack_results"]["scores"]["verdict"]["kind"] == "leaks"
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").write_text("mine")
     with pytest.raises(ConfigError, match=r"notes\.txt and no run"):
@@ -340,7 +340,7 @@ def test_without_a_coin_the_gate_decides_nothing(
         said.startswith("No verdict on membership: no coin") for said in messages
     )
     export_public(name, tmp_path / "card")
-    with pytest.raises(ConfigError, match="no estimate at leaks/scores/auroc"):
+    with pytest.raises(ConfigError, match="no estimate at attack_results/scores/auroc"):
         gate("before", tmp_path / "card", ASKED, accept_unsigned=True)
 
 

@@ -75,7 +75,7 @@ def _of_run(table: UtilityTable, outcome: TableOutcome) -> Record:
     }
     views = {f"{PROVED}{view}": epsilon for view, epsilon in outcome.certified.items()}
     return {
-        "digest": outcome.digest,
+        "digest": outcome.short_hash,
         "run": outcome.run,
         "rounds": outcome.rounds,
         "averaged": outcome.averaged,
