@@ -1,9 +1,14 @@
+import shutil
 from pathlib import Path
 
 import pytest
 
 from privaudit.cli.main import run
+from privaudit_tools.tables.matrix import BEGIN, END, MATRIX_PAGE, matrix_rows
+from privaudit_tools.tables.stored import read_stored
+from tests.conftest import Cli
 from tests.places import ROOT
+from tests.privaudit.cli.test_json import valid
 
 PLAN = ROOT / "docs" / "tables" / "clip" / "pfedmoap-table-7.toml"
 SMALL = [
@@ -43,6 +48,28 @@ def test_a_plan_is_checked_and_run_with_other_fields(
     said = table(["--set", "epoch=1", "--check"], capsys, monkeypatch)
     assert said.startswith("2 ")
     assert "no row's trainer has that parameter" in said
+
+
+def test_json_is_of_its_schema(tmp_path: Path, cli: Cli) -> None:
+    """A plan that is valid, a table, and the matrix, printed and in pages."""
+    plan = tmp_path / "two.toml"
+    plan.write_text(TWO)
+    words = ("table", plan, "--columns", "here", "--runs", tmp_path / "runs")
+    assert valid(cli, *words, "--check") == [{"plan": str(plan), "runs": 1}]
+    (found,) = valid(cli, *words)
+    assert (found["runs"], found["failed"]) == (1, 0)
+    stored = read_stored(Path(found["path"]))
+    assert {c["mean"] for c in found["cells"]} == {
+        cell.mean for cell in stored.cells.values()
+    }
+    shutil.copytree(PLAN.parent.parent, tmp_path / "plans")
+    matrix = ("table", tmp_path / "plans", "--matrix")
+    (found,) = valid(cli, *matrix)
+    assert len(found["rows"]) == len(matrix_rows(tmp_path / "plans"))
+    assert found["pages"] == []
+    (tmp_path / MATRIX_PAGE).write_text(f"{BEGIN}\n{END}\n")
+    (again,) = valid(cli, *matrix, "--into", tmp_path)
+    assert again == found | {"pages": [str(tmp_path / MATRIX_PAGE)]}
 
 
 def test_the_matrix_trains_nothing_and_goes_into_pages(
