@@ -33,8 +33,9 @@ from privaudit.core.limits import check_limit
 from privaudit.report.wording import interval, point
 from privaudit.statistics.comparisons import paired_auroc_at
 from privaudit.statistics.estimate import Estimate, clopper_pearson, effective_count
-from privaudit.statistics.roc import auroc, variance_doubled
+from privaudit.statistics.roc import auroc
 from privaudit.statistics.verdict import Sampling
+from privaudit_labs.shift.blind_baseline import variance_doubled
 
 FOLDS, INNER_FOLDS = 5, 3
 GUESSED = 0.1  # share of the records that are called members: the likeliest ones
