@@ -19,7 +19,7 @@ from privaudit.core.errors import (
     IncompatibleRunsError,
     MissingFileError,
 )
-from privaudit.core.parameters import to_plain
+from privaudit.core.parameters import from_plain, to_plain
 from privaudit.datasets.dataset import Dataset
 from privaudit.datasets.split import UNUSED, read_positions
 from privaudit.evaluation.compare.measured import check_pairable
@@ -28,6 +28,7 @@ from privaudit.runs.run import load_run
 from privaudit_labs.removal.command import _mean_lines
 from privaudit_labs.removal.over_runs import RemovalOverRuns, over_runs
 from privaudit_labs.removal.removal import (
+    Removal,
     _attacks_again,
     _shadowed,
     retrain_without,
@@ -185,9 +186,10 @@ def test_json_is_of_its_schema(cli: Cli, audit: Audit) -> None:
     words = ("retrain", "before", "--share", "0.2", "--runs", audit.run.path.parent)
     *phases, found = valid(cli, *words)
     assert {one["event"] for one in phases} <= {"phase", "round"}
-    assert (found["event"], found["before"]["run"]) == ("result", "before")
-    over = over_runs([retrain_without(audit.run, share=0.2, folder=words[-1])] * 2)
-    line = {"event": found.pop("event"), **to_plain(RemovalOverRuns, over)}
+    assert found["before"]["run"] == "before"
+    event = found.pop("event")
+    over = over_runs([from_plain(Removal, found)] * 2)
+    line = {"event": event, **to_plain(RemovalOverRuns, over)}
     assert line["removals"] == [found, found]
     schema = Draft202012Validator(json.loads(cli("retrain", "--json-schema")[1]))
     assert not [*schema.iter_errors(line)]

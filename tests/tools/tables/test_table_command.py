@@ -1,10 +1,9 @@
-import shutil
 from pathlib import Path
 
 import pytest
 
 from privaudit.cli.main import run
-from privaudit_tools.tables.matrix import BEGIN, END, MATRIX_PAGE, matrix_rows
+from privaudit_tools.tables.matrix import BEGIN, END, MATRIX_PAGE, PUBLISHED
 from privaudit_tools.tables.stored import read_stored
 from tests.conftest import Cli
 from tests.places import ROOT
@@ -62,14 +61,19 @@ def test_json_is_of_its_schema(tmp_path: Path, cli: Cli) -> None:
     assert {c["mean"] for c in found["cells"]} == {
         cell.mean for cell in stored.cells.values()
     }
-    shutil.copytree(PLAN.parent.parent, tmp_path / "plans")
+    published = (
+        'items = [{ paper = "Ours", name = "table 1", shows = "two data sets" }]'
+    )
+    (tmp_path / "plans" / "results").mkdir(parents=True)
+    (tmp_path / "plans" / PUBLISHED).write_text(published)
+    (tmp_path / "plans" / "two.toml").write_text(f'reproduces = ["Ours table 1"]{TWO}')
     matrix = ("table", tmp_path / "plans", "--matrix")
-    (found,) = valid(cli, *matrix)
-    assert len(found["rows"]) == len(matrix_rows(tmp_path / "plans"))
-    assert found["pages"] == []
+    unknown = "cannot be known here"
+    row = {"published": "Ours table 1", "plans": ["two.toml"], "answer": unknown}
+    assert valid(cli, *matrix) == [{"rows": [row], "pages": []}]
     (tmp_path / MATRIX_PAGE).write_text(f"{BEGIN}\n{END}\n")
-    (again,) = valid(cli, *matrix, "--into", tmp_path)
-    assert again == found | {"pages": [str(tmp_path / MATRIX_PAGE)]}
+    pages = [str(tmp_path / MATRIX_PAGE)]
+    assert valid(cli, *matrix, "--into", tmp_path) == [{"rows": [row], "pages": pages}]
 
 
 def test_the_matrix_trains_nothing_and_goes_into_pages(
