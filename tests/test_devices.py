@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from privaudit import Auditor, load_run, train, use_device
-from privaudit.cli.progress import Event
 from privaudit.core.devices import CPU, chosen_device, find_device, moved
 from privaudit.core.errors import ConfigError
 from privaudit.core.tensors import Stacked
@@ -20,7 +19,7 @@ from privaudit.federation.on_device import class_on_device, on_device
 from privaudit.federation.trainer import TRAINERS, Cohort, LocalResult, Round, Task
 from privaudit.models.precisions import seconds_of
 from privaudit.trainers.promptfl import PromptFL
-from tests.conftest import Cli
+from tests.conftest import Cli, train_and_stop
 from tests.simulated_device import (
     DEVICE,
     another_device,
@@ -250,11 +249,7 @@ def test_the_chosen_device_ends_with_the_block() -> None:
 def test_a_run_goes_on_elsewhere_only_if_that_is_asked_for(
     cli: Cli, tmp_path: Path
 ) -> None:
-    def stop(event: Event) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train("promptfl", **QUICK, name="cut", watcher=stop)
+    train_and_stop(1, "promptfl", **QUICK)
     before = load_run("cut").header
     with elsewhere():
         with pytest.raises(ConfigError, match=r"trained on cpu, and .* is chosen"):
@@ -316,12 +311,7 @@ def test_auto_is_the_faster_precision_or_that_of_a_run_that_is_there(
     assert coarse.config.precision == "bfloat16"
     named = train(folder=tmp_path, precision="bfloat16", **few)
     assert (named.name, named.config) == (coarse.name, coarse.config)
-
-    def stop(event: Event) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(folder=tmp_path, precision="auto", name="cut", watcher=stop, **few)
+    train_and_stop(1, folder=tmp_path, precision="auto", **few)
     measured(1e-3, 2e-3)  # from now on
     resumed = train(folder=tmp_path, precision="auto", name="cut", resume=True, **few)
     assert resumed.transcript.head == coarse.transcript.head

@@ -27,7 +27,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 
 from privaudit.auditing.attack import Adversary, Attack, Scores, Target
 from privaudit.auditing.attack_result import AttackResult, ClientScores, evaluate_scores
@@ -42,6 +42,7 @@ from privaudit.federation.threat_models import EVERYBODY, without_names
 from privaudit.federation.trainer import Reconstruction
 from privaudit.runs.run import Run
 from privaudit.statistics.progress import Phase
+from privaudit.statistics.verdict import Sampling
 
 
 def refuse_unit(run: Run, scenario: Scenario) -> None:
@@ -296,6 +297,11 @@ class AuditPart(Generic[R]):
             their keys. Later ones come last, and have a key only where they apply.
         scores: Before the names of attacks in scores.npz, for a part whose result is a
             mapping of attack results: scores are kept, and figures made from them anew.
+        of_known: Returns the result of scores that were computed elsewhere, with numbers
+            of each record that hold nothing of the trained model; None for a part that
+            takes none.
+        says: Returns what a result says in sentences, which stand in terminal and report
+            in place of its numbers; it is given the audit's sampling, too.
     """
 
     name: str
@@ -307,6 +313,8 @@ class AuditPart(Generic[R]):
     key: str = ""
     order: int = LATER
     scores: str = ""
+    of_known: Callable[[AttackResult, Float[np.ndarray, "_ _"]], Any] | None = None
+    says: Callable[[Any, Sampling], list[str]] | None = None
 
     def __post_init__(self) -> None:
         if self.entry in OWN_KEYS:

@@ -145,7 +145,8 @@ ScoreFile = Annotated[
     typer.Argument(
         help="A .csv, .tsv, .jsonl or .npz with the columns score (higher: more likely "
         "a member) and member (1 or 0), and if you like client, class, record, group, "
-        "baseline and feature_NAME (numbers known without the trained model)."
+        "baseline and feature_NAME (numbers known without the trained model, which "
+        "privaudit-labs sets beside the scores)."
     ),
 ]
 HowSampled = Annotated[
