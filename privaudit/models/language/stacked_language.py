@@ -35,7 +35,7 @@ class PromptGroup:
     """Prompts of one length, as many for each model.
 
     Attributes:
-        length: Tokens of each.
+        length: Tokens of each prompt, without padding.
         source: Which prompt, counted through all rows of all models.
         real: False where a model has fewer such prompts than another, and one that it
             need not answer stands in.
@@ -70,6 +70,16 @@ def prompt_groups(lengths: Int[Tensor, "k rows"]) -> Iterator[PromptGroup]:
             yield PromptGroup(length, chunk, which)
 
 
+OLD_CACHE = "past_key_values"
+
+
+def cache_name(model: Any) -> str:
+    """Return what a model's cache is called, which transformers renamed in 5.24."""
+    return (
+        "cache" if "cache" in inspect.signature(model.forward).parameters else OLD_CACHE
+    )
+
+
 def greedy(
     run: Callable[[Tensor, Any], Any],
     embed: Callable[[Tensor], Tensor],
@@ -86,14 +96,15 @@ def greedy(
         prompts: Embedded, or as numbers where ``run`` embeds, of one length and so
             without padding.
         ends: Tokens that end an answer; the first one is part of it.
-        longest: Tokens at most.
+        longest: Tokens of an answer at most.
     """
     fresh, cache, said = prompts, None, []
     stops = torch.tensor(sorted(ends), device=prompts.device)
     done = torch.zeros(len(prompts), dtype=torch.bool, device=prompts.device)
     for _ in range(longest):
         output = run(fresh, cache)
-        cache = output.past_key_values
+        cache = getattr(output, "cache", None)
+        cache = getattr(output, OLD_CACHE, None) if cache is None else cache
         likeliest = output.logits[:, -1].argmax(dim=-1)
         said.append(likeliest)
         done = done | torch.isin(likeliest, stops)
@@ -142,14 +153,14 @@ class StackedLanguageModel(TunedModules):
     models' tunings are apart too.
 
     Args:
-        model: Takes ``inputs_embeds``.
+        model: A causal model of transformers that takes ``inputs_embeds``.
         tokenizer: Says which token ends an answer, and writes answers out.
         targets: As :class:`TunedModules` takes them.
         part: Name of the language model inside ``model``, if it has other parts.
 
     Attributes:
         width: Numbers in a token's embedding, and in a picture token.
-        vocabulary: Number of logits.
+        vocabulary: Number of tokens that logits are of.
         is_causal: Whether no token sees a later one, in the input either.
     """
 
@@ -323,7 +334,7 @@ class StackedLanguageModel(TunedModules):
         def run(fresh: Tensor, cache: Any) -> Any:
             before = 0 if cache is None else cache.get_seq_length()
             places = _places(tuning, fresh.shape[1], before)
-            options = {"use_cache": True, "past_key_values": cache, **places}
+            options = {"use_cache": True, cache_name(self.model): cache, **places}
             with self.tuned(tuning, len(tokens), len(fresh) * fresh.shape[1]):
                 return self._run(1, inputs_embeds=fresh, **options)
 
@@ -487,8 +498,8 @@ class StackedSeq2Seq(StackedLanguageModel):
                     encoder_outputs=read,
                     attention_mask=mask,
                     decoder_inputs_embeds=fresh,
-                    past_key_values=cache,
                     use_cache=True,
+                    **{cache_name(self.model): cache},
                 )
 
             first = self._embedding(start)

@@ -23,6 +23,7 @@ from privaudit.models.language.language_targets import TargetNames
 from privaudit.models.language.stacked_language import (
     StackedLanguageModel,
     TextTokenizer,
+    cache_name,
     greedy,
 )
 from privaudit.models.transformers.tuned_modules import name_of
@@ -297,7 +298,8 @@ class StackedVLM(StackedLanguageModel):
             # Behind the prompt the model goes on by its cache alone.
             inputs = prompts if cache is None else {"input_ids": fresh}
             with self.tuned(tuning, len(tokens), fresh.numel()):
-                return self._run(1, use_cache=True, past_key_values=cache, **inputs)
+                named = {"use_cache": True, cache_name(self.model): cache}
+                return self._run(1, **named, **inputs)
 
         return greedy(run, lambda ids: ids, prompts["input_ids"], self.ends, longest)
 
