@@ -69,8 +69,7 @@ class Found:
         return sorted(close | set(self.failed))
 
 
-Perturbed = tuple[dict[str, float], list[str]]
-"""One perturbation: the gap of each comparison, and the tests that failed."""
+Perturbed = tuple[dict[str, float], list[str]]  # each comparison's gap; what failed
 
 
 def perturbed(number: int, tests: Iterable[str], kept: Path | None) -> Perturbed:
