@@ -169,7 +169,7 @@ def pytest_configure(config: pytest.Config) -> None:
     np.testing.assert_allclose = note_close(np.testing.assert_allclose)
     torch.allclose = note_close(torch.allclose)
     if PERTURBATION:  # else each command warns that its bits are not the portable ones
-        portable_bits.differing_operations = lambda: ()
+        portable_bits.differing_operations = lambda: ()  # type: ignore[assignment]
     config.stash[LIBRARY] = perturb_products()
 
 
