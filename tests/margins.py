@@ -19,12 +19,13 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from privaudit.core.storage import write_json
 from tests.places import ROOT
 
 WORTH_ANOTHER_LOOK = {3: 25.0, 6: 12.0, 10: 8.0}
@@ -74,54 +75,52 @@ Perturbed = tuple[dict[str, float], list[str]]  # each comparison's gap; what fa
 
 def perturbed(number: int, tests: Iterable[str], kept: Path | None) -> Perturbed:
     """Return what one perturbation showed, which may be kept from an earlier command."""
-    file = kept and kept / f"{number}.json"
+    file, wanted = kept and kept / f"{number}.json", list(tests)
     if file and file.exists():
-        gaps, failed = json.loads(file.read_text())
-        return gaps, failed
-    found = perturb(number, tests)
+        before = json.loads(file.read_text())
+        if before["tests"] == wanted:  # else it says nothing of these
+            return before["gaps"], before["failed"]
+    gaps, failed = perturb(number, wanted)
     if file:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.with_suffix(".part").write_text(json.dumps(found))
-        file.with_suffix(".part").replace(file)
-    return found
+        write_json(file, {"tests": wanted, "gaps": gaps, "failed": failed})
+    return gaps, failed
 
 
 def perturb(number: int, tests: Iterable[str]) -> Perturbed:
     """Run tests in one perturbation."""
-    found: dict[str, float] = {}
+    gaps: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         command = [
             sys.executable, "-m", "privaudit.core.portable_bits", sys.executable, "-m",
             "pytest", "-q", "-p", "tests.perturbed", "--numprocesses=auto", "--dist=loadfile",
             "--no-loadscope-reorder", "--tb=line", "-rf", *tests,
         ]  # fmt: skip
-        gaps = Path(folder, "gaps")
-        given = {"TEST_PERTURBATION": str(number), "TEST_GAPS": str(gaps)}
+        given = {
+            "TEST_PERTURBATION": str(number),
+            "TEST_GAPS": str(Path(folder, "gaps")),
+        }
         done = subprocess.run(
             command, cwd=ROOT, env=os.environ | given, capture_output=True, text=True
         )
-        for path in gaps.parent.iterdir():
-            found |= json.loads(path.read_text())
+        for path in Path(folder).iterdir():
+            gaps |= json.loads(path.read_text())
     failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
     last = (done.stdout.strip() or done.stderr.strip()).splitlines()[-1]
     print(f"perturbation {number}: {last}", flush=True)
-    return found, failed
+    return gaps, failed
 
 
 def printed(found: Found, below: float) -> str:
     """Return the list: what failed and in which perturbations, and the margins."""
     lines = [f"failed in {numbers}: {test}" for test, numbers in found.failed.items()]
     lines += [
-        f"{margin:8.2f}  {place}  ({_values(found.gaps, place)})"
+        f"{margin:8.2f}  {place}  (n {len(g)}, gaps {min(g):.3g} to {max(g):.3g})"
         for place, margin in found.close(below).items()
+        for g in [found.gaps[place]]
     ]
     moved = len(found.margins())
     return "\n".join([*lines, f"{len(found.gaps)} comparisons, {moved} of them move"])
-
-
-def _values(gaps: Mapping[str, Sequence[float]], place: str) -> str:
-    some = gaps[place]
-    return f"n {len(some)}, gaps {min(some):.3g} to {max(some):.3g}"
 
 
 def main() -> int:

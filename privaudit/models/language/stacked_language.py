@@ -330,11 +330,12 @@ class StackedLanguageModel(TunedModules):
         self, tokens: Tensor, words: TokenSequences, tuning: Tuning, longest: int
     ) -> list[list[int]]:
         """Return what follows prompts of one length."""
+        cached = cache_name(self.model)
 
         def run(fresh: Tensor, cache: Any) -> Any:
             before = 0 if cache is None else cache.get_seq_length()
             places = _places(tuning, fresh.shape[1], before)
-            options = {"use_cache": True, cache_name(self.model): cache, **places}
+            options = {"use_cache": True, cached: cache, **places}
             with self.tuned(tuning, len(tokens), len(fresh) * fresh.shape[1]):
                 return self._run(1, inputs_embeds=fresh, **options)
 
@@ -492,6 +493,7 @@ class StackedSeq2Seq(StackedLanguageModel):
         with self.tuned(tuning, models, embedded.shape[:2].numel(), len(embedded)):
             encoder = self.model.get_encoder()
             read = encoder(inputs_embeds=embedded, attention_mask=mask)
+            cached = cache_name(self.model)
 
             def run(fresh: Tensor, cache: Any) -> Any:
                 return self.model(
@@ -499,7 +501,7 @@ class StackedSeq2Seq(StackedLanguageModel):
                     attention_mask=mask,
                     decoder_inputs_embeds=fresh,
                     use_cache=True,
-                    **{cache_name(self.model): cache},
+                    **{cached: cache},
                 )
 
             first = self._embedding(start)
