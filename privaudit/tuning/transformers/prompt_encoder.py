@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from privaudit.core.devices import CPU, here
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Stream
 from privaudit.core.tensors import Stacked
@@ -35,13 +36,14 @@ def prompt_width(model: Tunable) -> int:
 def started(build: Build, config: Any, stream: Stream) -> dict[str, Tensor]:
     """Return a module's parameters as peft initialises them, seeded by our stream.
 
-    They are public: torch's generator keeps 32 bits of a seed.
+    They are public: torch's generator keeps 32 bits of a seed. It is the CPU's: a
+    device's own draws other numbers.
     """
-    seed = int(stream.below(2**31, 1)[0])
-    with torch.random.fork_rng(devices=[]):
+    seed, device = int(stream.below(2**31, 1)[0]), here()
+    with torch.random.fork_rng(devices=[]), CPU:
         torch.manual_seed(seed)
         module = build(config)
-    return {name: tensor.detach() for name, tensor in module.named_parameters()}
+    return {n: t.detach().to(device) for n, t in module.named_parameters()}
 
 
 def encoded(

@@ -116,7 +116,8 @@ def test_a_script_is_started_anew_by_its_first_line(tmp_path: Path) -> None:
     call = (
         f"import os, sys; os.execv(sys.executable, ['python', {str(script)!r}, 'a b'])"
     )
-    assert started(call).stdout == "portable ['a b']\n"
+    path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}  # activated
+    assert started(call, path).stdout == "portable ['a b']\n"
 
 
 def test_loaded_libraries_cannot_be_told_any_more() -> None:

@@ -8,12 +8,15 @@ which the device has finished. Nothing fails for being slow.
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from time import perf_counter
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from privaudit.core.devices import (
@@ -131,21 +134,38 @@ def test_rounds_of_prompt_learners(
     with FlopCounterMode(display=False) as counter:
         our_round()
     ours = seconds_of(device, our_round)
-    half = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
-    published = half(partial(published_round, trainer, task, federation, clip))
+    published = partial(published_round, trainer, task, federation, clip)
     compare(f"{name}, {precision}, rounds", ours, seconds_of(device, published), 1.0)
     share = counter.get_total_flops() / min(ours) / peak(device, precision)
-    print(f"{name}, {precision}: {share:.0%} of the peak of matrix products; goal 60 %")
+    kernels, busy = launched(our_round)
+    print(
+        f"{name}, {precision}: {share:.0%} of the peak of matrix products; goal 60 %; "
+        f"{kernels} kernels, in which the device computes {busy / min(ours):.0%} of the time"
+    )
+
+
+def launched(call: Callable[[], object]) -> tuple[int, float]:
+    """Return the kernels of a call, and the seconds that they take."""
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as found:
+        call()
+        torch.cuda.synchronize()
+    kernels = [e for e in found.events() if e.device_type == DeviceType.CUDA]
+    return len(kernels), sum(kernel.device_time_total for kernel in kernels) / 1e6
 
 
 def published_round(
     trainer: Trainer, task: Task, federation: Federation, clip: PromptableCLIP
 ) -> None:
     """One client after the other: pictures, and every text at its 77 tokens."""
-    plain = replace(task, backbone=replace(task.classifier, prompts=PlainPrompts(clip)))
+    half = torch.autocast(
+        clip.device.type, torch.bfloat16, enabled=clip.precision == "bfloat16"
+    )
+    prompts: Any = PlainPrompts(clip)
+    prompts._encode = half(prompts._encode)  # not what a trainer computes with them
+    plain = replace(task, backbone=replace(task.classifier, prompts=prompts))
     at = federation.at(0, 1.0)
     for client in CLIENTS:
-        clip.encode_images(torch.zeros(BATCH, 3, 224, 224))
+        half(clip.encode_images)(torch.zeros(BATCH, 3, 224, 224))
         cohort = Cohort.of([client], [federation.shards[client]])
         received = stack([trainer.broadcast(federation.server, client, at)])
         kept = stack([start_client(trainer, task, client, federation.seeds)])
@@ -161,66 +181,85 @@ def peak(device: torch.device, precision: Precision) -> float:
 
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing")  # by peft
 def test_lora_of_a_large_language_model(device: torch.device) -> None:
-    """Stacked adapters against peft's, one model after the other."""
+    """Stacked adapters against peft's, one model after the other.
+
+    They agree in float32, in two layers of the same shapes.
+    """
+    few = language(device, torch.float32, layers=2)
+    ours, of_peft = both_ways(few, torch.randn(STACKED * ROWS, 16, few.width))
+    first, last = ours()[0], of_peft()
+    assert (first - last).norm() < 1e-3 * last.norm()
+    del few, ours, of_peft
+
     length = 640 if device.type == "cuda" else 32
     if device.type == "cuda":  # as many tokens as this device holds beside the weights
         room = 0.9 * free_memory(device) - WEIGHTS
         length = min(length, int(room / (STACKED * ROWS * A_TOKEN)))
         if length < 16:
             pytest.skip(f"{device_name(device)} has no room for 7B shapes")
-    model = language(device)
+    model = language(device, torch.bfloat16 if device.type == "cuda" else torch.float32)
     print(f"{STACKED} models of {ROWS} rows of {length} tokens")
-    width, dtype = model.width, next(model.model.parameters()).dtype
-    rows = torch.ones(STACKED * ROWS, length, width, device=device, dtype=dtype)
-    pairs = {n: t.detach() for n, t in draw(pair_shapes(model, STACKED, RANK)).items()}
-    pairs = {name: tensor.to(device) for name, tensor in pairs.items()}
-
-    def stacked() -> tuple[Tensor, ...]:
-        leaves = {n: t.detach().requires_grad_() for n, t in pairs.items()}
-        with model.tuned(some_lora(model, leaves), STACKED, len(rows) * length):
-            logits = model._run(1, inputs_embeds=rows, use_cache=False).logits
-        total = logits.float().logsumexp(dim=-1).mean() * STACKED
-        return torch.autograd.grad(total, list(leaves.values()))
-
+    stacked, one_by_one = both_ways(
+        model, torch.randn(STACKED * ROWS, length, model.width)
+    )
     tokens = STACKED * ROWS * length
     with use_checkpointing():
         again = seconds_of(device, stacked)
-    ours = seconds_of(device, stacked)
+    seconds = seconds_of(device, stacked)
     print(f"with checkpointing: {spread([tokens / s for s in again])} tokens a second")
-    first = torch.cat([tensor[0].flatten() for tensor in stacked()])
-    wrapped = with_lora_of_peft(model.model, model, pairs)  # in its place
-    learned = [p for n, p in wrapped.named_parameters() if "lora_" in n]
-    for parameter in learned:
-        parameter.requires_grad_()
+    compare("LoRA, tokens", seconds, seconds_of(device, one_by_one), tokens)
 
-    def one_by_one() -> tuple[Tensor, ...]:
-        for part in rows.split(ROWS):
-            output = wrapped(inputs_embeds=part, use_cache=False, logits_to_keep=1)
+
+def both_ways(
+    model: StackedLanguageModel, rows: Tensor
+) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
+    """Return what computes gradients [models, numbers]: stacked, and by peft the last."""
+    weights = next(model.model.parameters())
+    rows = rows.to(weights)
+    drawn = draw(pair_shapes(model, STACKED, RANK))
+    # So small that attention is not saturated: rounding would decide what it looks at.
+    pairs = {name: 0.1 * t.detach().to(weights.device) for name, t in drawn.items()}
+
+    def stacked() -> Tensor:
+        leaves = {n: t.detach().requires_grad_() for n, t in pairs.items()}
+        with model.tuned(some_lora(model, leaves), STACKED, rows[..., 0].numel()):
+            logits = model._run(1, inputs_embeds=rows, use_cache=False).logits
+        total = logits.float().logsumexp(dim=-1).mean() * STACKED
+        found = torch.autograd.grad(total, list(leaves.values()))
+        return torch.cat([gradient.flatten(1) for gradient in found], dim=1)
+
+    @cache
+    def wrapped() -> Any:  # in its place
+        return with_lora_of_peft(model.model, model, pairs)
+
+    def one_by_one() -> Tensor:
+        learned = [p for n, p in wrapped().named_parameters() if "lora_" in n]
+        for parameter in learned:
+            parameter.requires_grad_()
+        for part in rows.split(ROWS)[::-1]:  # the wrapped adapters are the first's
+            output = wrapped()(inputs_embeds=part, use_cache=False, logits_to_keep=1)
             total = output.logits.float().logsumexp(dim=-1).mean()
             found = torch.autograd.grad(total, learned)
-        return found
+        return torch.cat([gradient.float().flatten() for gradient in found])
 
-    of_peft = torch.cat([tensor.float().flatten() for tensor in one_by_one()])
-    assert (first - of_peft).norm() < 0.05 * of_peft.norm()  # in bfloat16
-
-    compare("LoRA, tokens", ours, seconds_of(device, one_by_one), tokens)
+    return stacked, one_by_one
 
 
-def language(device: torch.device) -> StackedLanguageModel:
-    """Return LLaMA-7B's shapes at random weights in bfloat16; small ones on a CPU."""
+def language(
+    device: torch.device, dtype: torch.dtype, layers: int = 32
+) -> StackedLanguageModel:
+    """Return LLaMA-7B's shapes at random weights; small ones on a CPU."""
     large = device.type == "cuda"
     transformers = import_transformers()
     config = transformers.LlamaConfig(
         hidden_size=4096 if large else 64,
         intermediate_size=11008 if large else 128,
-        num_hidden_layers=32 if large else 2,
+        num_hidden_layers=layers if large else 2,
         num_attention_heads=32 if large else 4,
         vocab_size=32000 if large else 100,
     )
     with torch.device(device):
-        model = transformers.LlamaForCausalLM._from_config(
-            config, dtype=torch.bfloat16 if large else torch.float32
-        )
+        model = transformers.LlamaForCausalLM._from_config(config, dtype=dtype)
     return StackedLanguageModel(model, NumberTokenizer())
 
 
