@@ -74,7 +74,8 @@ def note(line: int, kind: str, left: Any, right: Any) -> Any:
     sign, compare = next(value for one, value in ORDER.items() if one.__name__ == kind)
     answer = compare(left, right)
     try:
-        gap = sign * (np.asarray(right, dtype=float) - np.asarray(left, dtype=float))
+        with np.errstate(invalid="ignore"):  # both may be infinite
+            gap = sign * (np.asarray(right, float) - np.asarray(left, float))
     except (TypeError, ValueError, RuntimeError):
         return answer
     if all(isinstance(one, int | np.integer) for one in (left, right)) is False:
