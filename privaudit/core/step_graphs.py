@@ -1,8 +1,4 @@
-"""One launch for many kernels: what steps compute on CUDA, captured as a graph.
-
-A GPU computes the kernels of a small step faster than a CPU launches them. Captured
-once, they are replayed by one launch, on the same numbers and with the same results.
-"""
+"""One launch for many kernels: what steps compute on CUDA, captured as a graph."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -18,7 +14,7 @@ from privaudit.core.devices import is_checkpointing
 from privaudit.core.errors import PrivauditWarning
 
 Run = Callable[[Tensor], Tensor]
-_step: ContextVar[set["Replayed"] | None] = ContextVar("step", default=None)
+_step: ContextVar[set["StepGraph"] | None] = ContextVar("step", default=None)
 
 
 @contextmanager
@@ -31,13 +27,14 @@ def one_step() -> Iterator[None]:
         _step.reset(token)
 
 
-class Replayed:
-    """A function of one tensor, and its derivative, as two CUDA graphs.
+class StepGraph:
+    """A function of one tensor, and its derivative, as CUDA graphs of equal results.
 
-    Captured on CUDA when steps of one shape follow one another, for the last such
-    shape: it keeps the memory of its step. Anything else is computed as it is written:
-    outside of :func:`one_step`, a second call in a step (the first one's numbers are
-    still needed), with checkpointing, and where operations are counted.
+    A GPU computes the kernels of a small step faster than a CPU launches them one by
+    one. They are captured when two steps of one shape follow one another, for the last
+    such shape, and keep its memory. Anything else is computed as it is written: on
+    other devices, outside of :func:`one_step`, a second call in a step (the first one's
+    numbers are still needed), with checkpointing, and where operations are counted.
 
     Args:
         run: Differentiable; depends on the tensor and on constants alone.
@@ -46,12 +43,7 @@ class Replayed:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._before: torch.Size | None = None
-        self._captured: tuple[torch.Size, Run] | None = None
-
-    @property
-    def is_captured(self) -> bool:
-        """Whether there is a graph, for the last shape that two steps had."""
-        return self._captured is not None
+        self._captured: tuple[torch.Size | None, Run] = None, run
 
     def __call__(self, given: Tensor) -> Tensor:
         """Return what the function returns."""
@@ -60,22 +52,18 @@ class Replayed:
             return self._run(given)
         step.add(self)
         follows, self._before = given.shape == self._before, given.shape
-        if follows and (self._captured is None or self._captured[0] != given.shape):
+        if follows and given.shape != self._captured[0]:
             self._captured = given.shape, _captured(self._run, given)
-        if self._captured is None or self._captured[0] != given.shape:
+        if given.shape != self._captured[0]:
             return self._run(given)
         # The graph leaves its gradient where the next one will be: this copies it.
         return self._captured[1](given * 1)
 
 
 def _can_capture(given: Tensor) -> bool:
-    return (
-        _is_on_cuda(given)
-        and given.requires_grad
-        and torch.is_grad_enabled()
-        and not is_checkpointing()
-        and _get_current_dispatch_mode() is None
-    )
+    computes_once = not is_checkpointing() and _get_current_dispatch_mode() is None
+    differentiates = given.requires_grad and torch.is_grad_enabled()
+    return _is_on_cuda(given) and differentiates and computes_once
 
 
 def _is_on_cuda(tensor: Tensor) -> bool:

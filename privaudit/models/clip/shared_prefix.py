@@ -27,7 +27,6 @@ from torch import Tensor
 from torch.nn.functional import linear, pad, scaled_dot_product_attention
 
 from privaudit.core.devices import chosen
-from privaudit.core.step_graphs import Replayed
 from privaudit.models.clip.text_tower import PromptTokens, TextTower
 from privaudit.models.transformers.tuned_modules import rerun
 
@@ -222,13 +221,9 @@ class Packing:
             two, so some may end with padding.
 
     Attributes:
-        whose: Class of each row; -1 for the prefix, which all see, and for padding the
-            number of classes.
+        whose: Class of each row; -1 for the prefix, which all see, -2 for padding.
         ends: Each class's end token.
     """
-
-    whose: Int[Tensor, " rows"]
-    ends: Int[Tensor, " classes"]
 
     def __init__(
         self, prefix: int, lengths: Sequence[int], rectangles: int = 1
@@ -237,15 +232,11 @@ class Packing:
         needed = max(prefix, *lengths, -(-(prefix + sum(lengths)) // rectangles))
         while (stops := _stops(prefix, lengths, needed))[-1] > rectangles * needed:
             needed += 1
-        self.whose = torch.full((rectangles * needed,), len(lengths))
+        self.whose = torch.full((rectangles * needed,), -2)
         self.whose[:prefix] = -1
         for number, (stop, length) in enumerate(zip(stops, lengths, strict=True)):
             self.whose[stop - length : stop] = number
         self.ends = torch.tensor(stops) - 1
-
-    def holds_class(self) -> Bool[Tensor, " rows"]:
-        """Say which rows are classes': neither prefix nor padding."""
-        return (self.whose >= 0) & (self.whose < len(self.ends))
 
     def seen(self) -> Bool[Tensor, "rows rows"]:
         """Say which rows each row sees, of all."""
@@ -253,13 +244,12 @@ class Packing:
 
     def seen_beside(self) -> Bool[Tensor, "rectangles each keys"]:
         """Say what each rectangle's rows see of the keys that :meth:`beside` returns."""
-        if self.rectangles == 1:
-            return self.seen()[None]
-        number = torch.arange(self.rectangles)
-        parts = self.seen().unflatten(0, (self.rectangles, -1))
-        own = parts.unflatten(2, (self.rectangles, -1))[number, :, number]
-        copied = parts[:, :, : self.prefix] & (number > 0)[:, None, None]
-        return torch.cat([copied, own], dim=2)
+        rows = torch.arange(len(self.whose)).view(self.rectangles, -1)
+        copied = rows.flatten()[: self.prefix if self.rectangles > 1 else 0]
+        asked = torch.cat([copied.expand(self.rectangles, -1), rows], dim=1)
+        seen = self.seen()[rows[:, :, None], asked[:, None]]
+        seen[0, :, : len(copied)] = False  # the first has the prefix itself
+        return seen
 
     def beside(
         self, keys: Float[Tensor, "prompts rows heads size"]
@@ -296,16 +286,10 @@ class SharedPrefixText:
         tokens: One row for each class.
         dtype: Type in which the blocks run, residuals too; None is the tower's own.
             Features are projected in the tower's own.
-
-    Attributes:
-        features: What a call computes; on CUDA steps replay it as a graph.
     """
 
     def __init__(
-        self,
-        tower: TextTower,
-        tokens: PromptTokens,
-        dtype: torch.dtype | None = None,
+        self, tower: TextTower, tokens: PromptTokens, dtype: torch.dtype | None = None
     ) -> None:
         self.tower, self._is_cast = tower, dtype is not None
         start = tokens.context_start
@@ -321,7 +305,7 @@ class SharedPrefixText:
             places = torch.arange(len(positions), device=stops.device)
             is_own = (places >= prefix) & (places < stops[:, None])
             suffix = positions.new_zeros(len(packing.whose), tower.width)
-            suffix[packing.holds_class()] = embedded[is_own]
+            suffix[packing.whose >= 0] = embedded[is_own]
         self._start, self._suffix = embedded[0, :start], suffix[prefix:]
         self._context_positions = positions[start:prefix]
         self._packing, self._ends = packing, packing.ends.to(positions.device)
@@ -329,15 +313,11 @@ class SharedPrefixText:
         self._mask = _added(packing.seen_beside(), like)
         self._end_mask = _added(seen[None, packing.ends], like)
         self._whole_mask = _added(seen, positions)
-        self.features = Replayed(self._encode)
 
     def __call__(
         self, contexts: Float[Tensor, "prompts tokens width"]
     ) -> Float[Tensor, "prompts classes dim"]:
         """Encode every class behind every context; not l2-normalised."""
-        return self.features(contexts)
-
-    def _encode(self, contexts: Tensor) -> Tensor:
         states = self._embedded(contexts).to(self._mask.dtype)
         mask = self._mask
         if len(mask) > 1:  # one for each rectangle
@@ -358,20 +338,15 @@ class SharedPrefixText:
         rows, (_, reruns) = len(self._packing.whose), chosen()
         if rows > MOST_ROWS or self._is_cast or reruns:
             return None
-        return TextJacobian(
-            self.tower,
-            self._embedded(contexts),
-            self._whole_mask,
-            self._ends,
-            slice(len(self._start), self._packing.prefix),
-        )
+        context = slice(len(self._start), self._packing.prefix)
+        states = self._embedded(contexts)
+        return TextJacobian(self.tower, states, self._whole_mask, self._ends, context)
 
     def _embedded(
         self, contexts: Float[Tensor, "prompts tokens width"]
     ) -> Float[Tensor, "prompts rows width"]:
-        prompts = len(contexts)
-        start = self._start.expand(prompts, -1, -1)
-        suffix = self._suffix.expand(prompts, -1, -1)
+        fixed = (self._start, self._suffix)
+        start, suffix = (part.expand(len(contexts), -1, -1) for part in fixed)
         return torch.cat([start, contexts + self._context_positions, suffix], dim=1)
 
 
@@ -384,19 +359,16 @@ class _Block:
     def __init__(self, block: Any, dtype: torch.dtype | None) -> None:
         self.block = block if dtype is None else deepcopy(block).to(dtype)
         attention = self.block.attn
-        self.heads: int = attention.num_heads
-        width = attention.embed_dim
+        self.heads, self.size = attention.num_heads, attention.head_dim
         scale = torch.ones_like(attention.in_proj_weight[:, 0])
-        scale[:width] = (width // self.heads) ** -0.5
+        scale[: attention.embed_dim] = self.size**-0.5
         self.weight: Tensor = attention.in_proj_weight * scale[:, None]
         bias = attention.in_proj_bias
         self.bias = torch.zeros_like(scale) if bias is None else bias * scale
 
     def __call__(self, states: Tensor, mask: Tensor, packing: Packing) -> Tensor:
         """Run the block for all rows; see :meth:`Packing.seen_beside` for the mask."""
-        mixed = linear(self.block.ln_1(states), self.weight, self.bias)
-        mixed = mixed.unflatten(-1, (3, self.heads, -1))
-        queries, keys, values = mixed.unbind(-3)
+        queries, keys, values = self._mixed(self.block.ln_1(states), slice(None))
         queries = queries.unflatten(1, (packing.rectangles, -1)).flatten(0, 1)
         keys, values = packing.beside(keys), packing.beside(values)
         attended = _attend(queries, keys, values, mask)
@@ -405,15 +377,15 @@ class _Block:
     def ends(self, states: Tensor, mask: Tensor, ends: Tensor) -> Tensor:
         """Run the block for the end tokens only [prompts, classes, width]."""
         normed, width = self.block.ln_1(states), states.shape[-1]
-        keys, values = (
-            linear(normed, self.weight[width:], self.bias[width:])
-            .unflatten(-1, (2, self.heads, -1))
-            .unbind(-3)
-        )
+        keys, values = self._mixed(normed, slice(width, None))
         states, normed = (part.index_select(1, ends) for part in (states, normed))
-        queries = linear(normed, self.weight[:width], self.bias[:width])
-        queries = queries.unflatten(-1, (self.heads, -1))
+        (queries,) = self._mixed(normed, slice(width))
         return self._finish(states, _attend(queries, keys, values, mask))
+
+    def _mixed(self, normed: Tensor, some: slice) -> tuple[Tensor, ...]:
+        """Return some of queries, keys and values [prompts, rows, heads, size] each."""
+        mixed = linear(normed, self.weight[some], self.bias[some])
+        return mixed.unflatten(-1, (-1, self.heads, self.size)).unbind(-3)
 
     def _finish(self, states: Tensor, attended: Tensor) -> Tensor:
         states = states + self.block.ls_1(self.block.attn.out_proj(attended))
@@ -427,7 +399,7 @@ def _attend(
     mask: Float[Tensor, "some rows keys"],
 ) -> Float[Tensor, "parts rows width"]:
     queries, keys, values = (t.transpose(1, 2) for t in (queries, keys, values))
-    mask = mask.unsqueeze(1)
+    mask = mask.unsqueeze(1)  # for all heads
     if _fuses(queries):
         attended = scaled_dot_product_attention(queries, keys, values, mask, scale=1.0)
     else:

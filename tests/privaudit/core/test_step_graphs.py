@@ -1,6 +1,7 @@
 """What steps on CUDA compute as graphs: when, with which numbers, and when not."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 from privaudit.core import step_graphs
 from privaudit.core.devices import PeakMemory, use_checkpointing
 from privaudit.core.errors import PrivauditWarning
-from privaudit.core.step_graphs import Replayed, one_step
+from privaudit.core.step_graphs import StepGraph, one_step
 from privaudit.models.clip.shared_prefix import SharedPrefixText
 from privaudit.models.clip.text_tower import prompt_tokens, text_tower
 from privaudit.models.tiny_clip.loading import load
@@ -19,32 +20,36 @@ Run = Callable[[Tensor], Tensor]
 
 
 class Graphs:
-    """Stands in for CUDA: a captured function leaves its numbers in one place."""
+    """Stands in for CUDA: a captured function leaves its gradient in one place."""
 
     def __init__(self) -> None:
         self.captured: list[torch.Size] = []
         self.replayed = 0
 
     def capture(self, run: Run, examples: tuple[Tensor]) -> Run:
-        graphs, buffers = self, [torch.empty_like(examples[0]) for _ in range(2)]
-        self.captured.append(examples[0].shape)
+        (given,) = examples
+        self.captured.append(given.shape)
+        place, gradient = given.detach().clone(), torch.empty_like(given)
 
-        class Replay(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx: object, given: Tensor) -> Tensor:
-                graphs.replayed += 1
-                buffers[0].copy_(given)
-                with torch.no_grad():
-                    return run(buffers[0])
+        def replay(given: Tensor) -> Tensor:
+            self.replayed += 1
+            place.copy_(given.detach())
+            found = torch.func.grad(lambda leaf: run(leaf).sum())(place)
+            gradient.copy_(found)
+            return run(place) + _InOnePlace.apply(given, gradient)  # type: ignore[no-untyped-call]
 
-            @staticmethod
-            def backward(ctx: object, behind: Tensor) -> Tensor:
-                with torch.enable_grad():
-                    leaf = buffers[0].clone().requires_grad_()
-                    (found,) = torch.autograd.grad(run(leaf), leaf, behind)
-                return buffers[1].copy_(found).detach()
+        return replay
 
-        return Replay.apply
+
+class _InOnePlace(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, given: Tensor, gradient: Tensor) -> Tensor:
+        ctx.gradient = gradient
+        return torch.zeros_like(given)
+
+    @staticmethod
+    def backward(ctx: Any, behind: Tensor) -> tuple[Tensor, None]:
+        return ctx.gradient, None
 
 
 @pytest.fixture
@@ -62,7 +67,7 @@ def gradient(run: Run, numbers: list[float]) -> Tensor:
 
 
 def test_from_the_second_step_of_a_shape_on_it_is_replayed(graphs: Graphs) -> None:
-    cube = Replayed(lambda given: given**3)
+    cube = StepGraph(lambda given: given**3)
     found = [gradient(cube, [n, 2 * n]) for n in (1.0, 2.0, 3.0)]
     assert graphs.captured == [(2,)]
     assert graphs.replayed == 2
@@ -77,7 +82,7 @@ def test_from_the_second_step_of_a_shape_on_it_is_replayed(graphs: Graphs) -> No
 
 
 def test_a_second_call_in_a_step_leaves_the_first_its_numbers(graphs: Graphs) -> None:
-    cube = Replayed(lambda given: given**3)
+    cube = StepGraph(lambda given: given**3)
     for _ in range(3):
         found = gradient(lambda leaf: cube(leaf) + cube(2 * leaf), [1.0])
         assert found.item() == 3 + 24
@@ -85,7 +90,7 @@ def test_a_second_call_in_a_step_leaves_the_first_its_numbers(graphs: Graphs) ->
 
 
 def test_elsewhere_it_is_computed_as_it_is_written(graphs: Graphs) -> None:
-    cube = Replayed(lambda given: given**3)
+    cube = StepGraph(lambda given: given**3)
     leaf = torch.ones(2, requires_grad=True)
     for _ in range(3):
         cube(leaf).sum().backward()  # outside of a step
@@ -105,7 +110,7 @@ def test_where_no_graph_can_be_made_it_says_why_and_goes_on(
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", refuse)
-    cube = Replayed(lambda given: given**3)
+    cube = StepGraph(lambda given: given**3)
     gradient(cube, [1.0])
     with pytest.warns(PrivauditWarning, match=r"\(out of memory\)"):
         assert gradient(cube, [2.0]).item() == 12
@@ -120,14 +125,15 @@ def test_on_cuda_a_step_of_a_text_tower_is_replayed_with_equal_results() -> None
     here = SharedPrefixText(text_tower(model), tokens)
     wanted = torch.stack([_gradient_of(here, contexts) for contexts in drawn])
     with another_device() as device:
-        there = SharedPrefixText(text_tower(model.to(device)), tokens.to(device))
+        tower = text_tower(model.to(device))
+        there = StepGraph(SharedPrefixText(tower, tokens.to(device)))
         parts = [_gradient_of(there, contexts.to(device)) for contexts in drawn]
         found = torch.stack(parts).cpu()
-    assert there.features.is_captured == (device.type == "cuda")
+    assert (there._captured[0] is None) == (device.type != "cuda")
     assert (found - wanted).norm() < 1e-5 * wanted.norm()
 
 
-def _gradient_of(text: SharedPrefixText, contexts: Tensor) -> Tensor:
+def _gradient_of(text: Run, contexts: Tensor) -> Tensor:
     leaf = contexts.detach().requires_grad_()
     with one_step():
         return torch.autograd.grad(text(leaf).square().sum(), leaf)[0]
