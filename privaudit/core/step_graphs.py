@@ -19,8 +19,9 @@ _step: ContextVar[set["StepGraph"] | None] = ContextVar("step", default=None)
 
 @contextmanager
 def one_step() -> Iterator[None]:
-    """Say that what is computed within is differentiated once, and within."""
-    token = _step.set(set())
+    """Say that what is computed within is differentiated once; a step in it is part of it."""
+    outer = _step.get()
+    token = _step.set(set() if outer is None else outer)
     try:
         yield
     finally:

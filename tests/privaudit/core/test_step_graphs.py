@@ -49,7 +49,7 @@ class _InOnePlace(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, behind: Tensor) -> tuple[Tensor, None]:
-        return ctx.gradient, None
+        return ctx.gradient.mul_(behind), None
 
 
 @pytest.fixture
@@ -86,7 +86,9 @@ def test_a_second_call_in_a_step_leaves_the_first_its_numbers(graphs: Graphs) ->
     for _ in range(3):
         found = gradient(lambda leaf: cube(leaf) + cube(2 * leaf), [1.0])
         assert found.item() == 3 + 24
-    assert graphs.replayed == 2
+        found = gradient(lambda leaf: cube(leaf) * gradient(cube, [2.0]), [1.0])
+        assert found.item() == 3 * 12
+    assert graphs.replayed == 5  # once in each step but the first
 
 
 def test_elsewhere_it_is_computed_as_it_is_written(graphs: Graphs) -> None:

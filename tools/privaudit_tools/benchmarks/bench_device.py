@@ -173,7 +173,6 @@ def test_a_step_beside_what_bounds_it(
     print(
         f"{clients} clients x {classes} classes, {precision}: {launches.kernels} kernels, "
         f"{launches.bytes / 1e9:.2f} GB; in ms: kernel by kernel {ms(written)}, "
-        f""
         f"{'replayed' if replayed._captured[0] else 'not replayed'} {ms(again)}, bounds: "
         f"launches {1e3 * launched:.2f}, products {1e3 * products:.2f} and bytes "
         f"{1e3 * moved:.2f}; {(products + moved) / min(again):.0%} of the bound, "
