@@ -11,6 +11,7 @@ from torch.nn.functional import pad
 
 from privaudit.core.devices import CPU
 from privaudit.core.seeds import Stream
+from privaudit.core.step_graphs import one_step
 from privaudit.core.tensors import Stacked
 from privaudit.datasets.records import PictureTokens, TokenSequences
 from privaudit.federation.trainer import Cohort, Round
@@ -226,8 +227,9 @@ def gradients_of(
 ) -> tuple[dict[str, Tensor], Float[Tensor, " k"]]:
     """Return each client's gradient by its own parameters, and its loss."""
     leaves = {n: t.detach().requires_grad_() for n, t in parameters.items()}
-    losses = objective(leaves, batch)
-    gradients = torch.autograd.grad(losses.sum(), list(leaves.values()))
+    with one_step():
+        losses = objective(leaves, batch)
+        gradients = torch.autograd.grad(losses.sum(), list(leaves.values()))
     return dict(zip(leaves, gradients, strict=True)), losses.detach()
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from privaudit.core.errors import ConfigError
+from privaudit.core.step_graphs import StepGraph
 from privaudit.core.tensors import at_least_float32
 from privaudit.datasets.dataset import Dataset
 from privaudit.datasets.records import PictureTokens, Records
@@ -120,23 +121,26 @@ class ClassPrompts:
         is_exact = tower.token_embedding.weight.dtype == torch.float32
         self._autocast = precision == "bfloat16" and is_exact
         if isinstance(tower, TextTower) and tower.shares_prefixes():
-            matmul_type = torch.bfloat16 if precision == "bfloat16" else None
-            self._shared = SharedPrefixText(tower, tokens, matmul_type)
+            dtype = torch.bfloat16 if precision == "bfloat16" else None
+            self._shared = SharedPrefixText(tower, tokens, dtype)
+            self._replayed = StepGraph(self._shared)
 
     def __call__(
         self, contexts: Float[Tensor, "prompts tokens width"]
     ) -> Float[Tensor, "prompts classes dim"]:
         """Return l2-normalised text features of every class behind every context.
 
-        Differentiable in ``contexts``; works under ``torch.func.vmap`` and with
-        ``is_grads_batched``.
+        Differentiable in ``contexts``; works under ``torch.func`` and with
+        ``is_grads_batched``; with ``create_graph`` inside of
+        ``torch.nn.attention.sdpa_kernel(SDPBackend.MATH)``, as fused attention has no
+        second derivative.
 
         Raises:
             ConfigError: The contexts have another shape than the prompts were made for.
         """
         self._check(contexts)
         if self._shared is not None:
-            features = self._shared(contexts)
+            features = self._replayed(contexts)
         else:
             kind = contexts.device.type
             with torch.autocast(kind, torch.bfloat16, enabled=self._autocast):
@@ -298,11 +302,10 @@ class PromptableCLIP(FeatureModel):
         Args:
             class_names: At least one; underscores count as blanks.
             context_tokens: Learnable vectors before the name, the same for all classes.
-            precision: "bfloat16" runs the large matrix products in that type, about
-                2.5 times as fast where the processor knows it and slower where it
-                does not. On ViT-B-16's text tower at random weights features then
-                differ by at most 0.002 (cosine at least 0.9999) and gradients by 1.3
-                percent of their norm.
+            precision: "bfloat16" runs the text tower in that type, up to twice as fast
+                where the processor knows it and slower where it does not. On ViT-B-16's
+                text tower at random weights features then differ by at most 0.002
+                (cosine at least 0.9999) and gradients by 2 percent of their norm.
 
         Raises:
             ConfigError: A name is empty or does not fit beside the context, or the

@@ -1,11 +1,15 @@
 """Shared prefixes, the fast text path: what all classes share is computed once.
 
 Prompts of all classes begin with the same start token and context, and in a causal
-tower nothing depends on what comes later. So the prefix runs once for each prompt; the
-few tokens of each class attend to its keys and values and to their own past; behind
-the end token nothing is computed, and in the last layer only end tokens are. All
-linear layers see one packed sequence without padding: the prefix, then the classes,
-ordered by length so that those of one length form a rectangle.
+tower nothing depends on what comes later. So all rows of a prompt are one sequence
+under one constant mask: the prefix, then every class's few tokens, each of which sees
+the prefix and its own class's past. Behind the end token nothing is computed, and in
+the last layer only end tokens are. However many classes and prompts there are, a step
+launches as many kernels.
+
+One mask over all rows costs more with every class. On a CPU, which waits for products
+and not for launches, many classes lie in several rectangles, and rows see their own
+rectangle behind a copy of the prefix.
 
 Clipping per record asks for many vector-Jacobian products at the same contexts. Autograd
 finds each as if it were the only one: it derives activations and norms anew, and goes
@@ -13,22 +17,21 @@ down to rows that no context reaches. In :class:`TextJacobian` what does not dep
 vector is computed once, and all vectors of a context go through a layer in one product.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor, nn
-from torch.nn.functional import linear, pad
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn.functional import linear, pad, scaled_dot_product_attention
 
 from privaudit.core.devices import chosen
 from privaudit.models.clip.text_tower import PromptTokens, TextTower
 from privaudit.models.transformers.tuned_modules import rerun
 
 MOST_ROWS = 256  # of start, context and classes: scores of each with all are kept
+RECTANGLE = 64  # rows, about, where a CPU has at least three such rectangles
 
 
 class TextJacobian:
@@ -208,68 +211,70 @@ def _with_slope(activation: Any, inner: Tensor) -> tuple[Tensor, Tensor]:
     return active.detach(), slope
 
 
-@dataclass(frozen=True)
 class Packing:
-    """How a packed sequence is laid out.
+    """Where the rows of a prompt stand: the prefix, then class after class.
+
+    Args:
+        prefix: Tokens of the start and the context.
+        lengths: Of the classes.
+        rectangles: Equal parts of the rows. The first holds the prefix; no class is in
+            two, so some may end with padding.
 
     Attributes:
-        prefix: Tokens of the start and the context.
-        groups: (classes, tokens of each) of each run of equally long classes.
+        whose: Class of each row; -1 for the prefix, which all see, -2 for padding.
+        ends: Each class's end token.
     """
 
-    prefix: int
-    groups: tuple[tuple[int, int], ...]
+    def __init__(
+        self, prefix: int, lengths: Sequence[int], rectangles: int = 1
+    ) -> None:
+        self.prefix, self.rectangles = prefix, rectangles
+        needed = max(prefix, *lengths, -(-(prefix + sum(lengths)) // rectangles))
+        while (stops := _stops(prefix, lengths, needed))[-1] > rectangles * needed:
+            needed += 1
+        self.whose = torch.full((rectangles * needed,), -2)
+        self.whose[:prefix] = -1
+        for number, (stop, length) in enumerate(zip(stops, lengths, strict=True)):
+            self.whose[stop - length : stop] = number
+        self.ends = torch.tensor(stops) - 1
 
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest class."""
-        return self.groups[-1][1]
+    def seen(self) -> Bool[Tensor, "rows rows"]:
+        """Say which rows each row sees, of all."""
+        return ((self.whose[:, None] == self.whose) | (self.whose[None] == -1)).tril()
 
-    @property
-    def classes(self) -> int:
-        """Classes in all groups."""
-        return sum(count for count, _ in self.groups)
+    def seen_beside(self) -> Bool[Tensor, "rectangles each keys"]:
+        """Say what each rectangle's rows see of the keys that :meth:`beside` returns."""
+        rows = torch.arange(len(self.whose)).view(self.rectangles, -1)
+        copied = rows.flatten()[: self.prefix if self.rectangles > 1 else 0]
+        asked = torch.cat([copied.expand(self.rectangles, -1), rows], dim=1)
+        seen = self.seen()[rows[:, :, None], asked[:, None]]
+        seen[0, :, : len(copied)] = False  # the first has the prefix itself
+        return seen
 
-    def spans(self) -> Iterator[tuple[int, int, int, int]]:
-        """Yield (classes, tokens, first, end) of each group in the packed sequence."""
-        first = self.prefix
-        for count, length in self.groups:
-            yield count, length, first, first + count * length
-            first += count * length
+    def beside(
+        self, keys: Float[Tensor, "prompts rows heads size"]
+    ) -> Float[Tensor, "parts keys heads size"]:
+        """Return the keys of every prompt's rectangles, behind copies of the prefix."""
+        if self.rectangles == 1:
+            return keys
+        parts = keys.unflatten(1, (self.rectangles, -1))
+        prefix = parts[:, :1, : self.prefix].expand(-1, self.rectangles, -1, -1, -1)
+        return torch.cat([prefix, parts], dim=2).flatten(0, 1)
 
-    def mask(self, *, ends_only: bool) -> Tensor:
-        """Return what is added to the scores of [prefix keys, own keys] [rows, keys].
 
-        Rows are the packed tokens, or the classes' end tokens.
-        """
-        blocked = float("-inf")
-        parts = []
-        if not ends_only:
-            causal = torch.full((self.prefix, self.prefix), blocked).triu(1)
-            parts.append(pad(causal, (0, self.longest), value=blocked))
-        for count, length in self.groups:
-            causal = torch.full((length, length), blocked).triu(1)
-            own_mask = pad(causal, (0, self.longest - length), value=blocked)
-            rows = pad(own_mask[-1:] if ends_only else own_mask, (self.prefix, 0))
-            parts.append(rows.repeat(count, 1))
-        return torch.cat(parts)
+def _stops(prefix: int, lengths: Sequence[int], each: int) -> list[int]:
+    """Return where each class ends if none may lie in two rectangles."""
+    stops = [prefix]
+    for length in lengths:
+        left = -stops[-1] % each
+        stops.append(stops[-1] + length + (left if left < length else 0))
+    return stops[1:]
 
-    def dense_mask(self) -> Tensor:
-        """Return what is added to the scores of all packed tokens [rows, rows]."""
-        whose = [torch.zeros(self.prefix)]
-        for count, length, first, _ in self.spans():
-            whose.append(torch.arange(count).repeat_interleave(length) + first)
-        classes = torch.cat(whose)
-        seen = (classes[:, None] == classes) | (classes == 0)
-        return torch.zeros(seen.shape).masked_fill(~seen.tril(), float("-inf"))
 
-    def ends(self) -> list[int]:
-        """Return where each class's end token stands."""
-        return [
-            first + (place + 1) * length - 1
-            for count, length, first, _ in self.spans()
-            for place in range(count)
-        ]
+def _added(seen: Tensor, like: Tensor) -> Tensor:
+    """Return what is added to scores; rows begin where fused attention wants them to."""
+    mask = torch.zeros_like(seen, dtype=torch.float32).masked_fill(~seen, -torch.inf)
+    return pad(mask, (0, -mask.shape[-1] % 8)).to(like)[..., : mask.shape[-1]]
 
 
 class SharedPrefixText:
@@ -279,45 +284,48 @@ class SharedPrefixText:
         tower: One that shares prefixes (:meth:`TextTower.shares_prefixes`). Its
             weights get no gradient.
         tokens: One row for each class.
-        matmul_type: Type in which the large matrix products run; layer norms,
-            attention and residuals keep the tower's own.
+        dtype: Type in which the blocks run, residuals too; None is the tower's own.
+            Features are projected in the tower's own.
     """
 
     def __init__(
-        self,
-        tower: TextTower,
-        tokens: PromptTokens,
-        matmul_type: torch.dtype | None = None,
+        self, tower: TextTower, tokens: PromptTokens, dtype: torch.dtype | None = None
     ) -> None:
-        self.tower, self._matmul_type = tower, matmul_type
-        self._blocks = [_Block(block, matmul_type) for block in tower.blocks]
+        self.tower, self._is_cast = tower, dtype is not None
         start = tokens.context_start
         prefix = start + tokens.context_tokens
-        lengths = (tower.end_positions(tokens.ids) + 1 - prefix).tolist()
-        order = sorted(range(len(lengths)), key=lengths.__getitem__)
-        runs = groupby(lengths[index] for index in order)
-        groups = tuple((len(list(run)), length) for length, run in runs)
-        self._packing = Packing(prefix, groups)
+        stops = tower.end_positions(tokens.ids) + 1
+        positions = tower.positional_embedding.detach()
+        rows = prefix + int((stops - prefix).sum())
+        many = rows // RECTANGLE if positions.device.type == "cpu" else 1
+        packing = Packing(prefix, (stops - prefix).tolist(), many if many > 2 else 1)
         with torch.no_grad():
-            positions = tower.positional_embedding.detach()
+            self._blocks = [_Block(block, dtype) for block in tower.blocks]
             embedded = tower.token_embedding(tokens.ids) + positions
-            suffixes = [embedded[i, prefix : prefix + lengths[i]] for i in order]
-            self._start = embedded[0, :start]
-            self._suffix = torch.cat(suffixes)
-            self._context_positions = positions[start:prefix]
-            masks = (self._packing.mask(ends_only=last) for last in (False, True))
-            self._mask, self._end_mask = (mask.to(positions) for mask in masks)
-        self._restore = torch.tensor(order, device=positions.device).argsort()
+            places = torch.arange(len(positions), device=stops.device)
+            is_own = (places >= prefix) & (places < stops[:, None])
+            suffix = positions.new_zeros(len(packing.whose), tower.width)
+            suffix[packing.whose >= 0] = embedded[is_own]
+        self._start, self._suffix = embedded[0, :start], suffix[prefix:]
+        self._context_positions = positions[start:prefix]
+        self._packing, self._ends = packing, packing.ends.to(positions.device)
+        like, seen = positions if dtype is None else positions.to(dtype), packing.seen()
+        self._mask = _added(packing.seen_beside(), like)
+        self._end_mask = _added(seen[None, packing.ends], like)
+        self._whole_mask = _added(seen, positions)
 
     def __call__(
         self, contexts: Float[Tensor, "prompts tokens width"]
     ) -> Float[Tensor, "prompts classes dim"]:
         """Encode every class behind every context; not l2-normalised."""
-        states = self._embedded(contexts)
+        states = self._embedded(contexts).to(self._mask.dtype)
+        mask = self._mask
+        if len(mask) > 1:  # one for each rectangle
+            mask = mask.repeat(len(contexts), 1, 1)
         for block in self._blocks[:-1]:
-            states = rerun(block, states, self._packing, self._mask)
-        ends = self._blocks[-1].ends(states, self._packing, self._end_mask)
-        return self.tower.project(ends).index_select(1, self._restore)
+            states = rerun(block, states, mask, self._packing)
+        states = self._blocks[-1].ends(states, self._end_mask, self._ends)
+        return self.tower.project(states.to(self._suffix.dtype))
 
     def jacobian(
         self, contexts: Float[Tensor, "prompts tokens width"]
@@ -327,140 +335,83 @@ class SharedPrefixText:
         None where autograd finds them with less: many classes, products in another
         type, or layers that are to run again.
         """
-        rows, (_, reruns) = self._packing.prefix + len(self._suffix), chosen()
-        if rows > MOST_ROWS or self._matmul_type is not None or reruns:
+        rows, (_, reruns) = len(self._packing.whose), chosen()
+        if rows > MOST_ROWS or self._is_cast or reruns:
             return None
-        ends = torch.tensor(self._packing.ends(), device=contexts.device)
-        return TextJacobian(
-            self.tower,
-            self._embedded(contexts),
-            self._packing.dense_mask().to(contexts),
-            ends[self._restore],
-            slice(len(self._start), self._packing.prefix),
-        )
+        context = slice(len(self._start), self._packing.prefix)
+        states = self._embedded(contexts)
+        return TextJacobian(self.tower, states, self._whole_mask, self._ends, context)
 
     def _embedded(
         self, contexts: Float[Tensor, "prompts tokens width"]
     ) -> Float[Tensor, "prompts rows width"]:
-        prompts = len(contexts)
-        start = self._start.expand(prompts, -1, -1)
-        suffix = self._suffix.expand(prompts, -1, -1)
+        fixed = (self._start, self._suffix)
+        start, suffix = (part.expand(len(contexts), -1, -1) for part in fixed)
         return torch.cat([start, contexts + self._context_positions, suffix], dim=1)
 
 
 class _Block:
-    """One of open_clip's residual attention blocks over a packed sequence."""
+    """One of open_clip's residual attention blocks over packed rows.
 
-    def __init__(self, block: Any, matmul_type: torch.dtype | None) -> None:
-        self.block = block if matmul_type is None else _cast(block, matmul_type)
-        self.heads: int = self.block.attn.num_heads
-        self.weight: Tensor = self.block.attn.in_proj_weight.detach()
-        bias = self.block.attn.in_proj_bias
-        self.bias = self.weight.new_zeros(len(self.weight)) if bias is None else bias
+    The scale of attention is in the queries' weights.
+    """
 
-    def __call__(self, states: Tensor, packing: Packing, mask: Tensor) -> Tensor:
-        normed = self.block.ln_1(states)
-        mixed = linear(normed.to(self.weight.dtype), self.weight, self.bias)
-        queries, keys, values = self._split(mixed.to(states.dtype), 3)
-        attended = _attend(queries, keys, values, packing, mask)
-        return self._finish(states, attended)
+    def __init__(self, block: Any, dtype: torch.dtype | None) -> None:
+        self.block = block if dtype is None else deepcopy(block).to(dtype)
+        attention = self.block.attn
+        self.heads, self.size = attention.num_heads, attention.head_dim
+        scale = torch.ones_like(attention.in_proj_weight[:, 0])
+        scale[: attention.embed_dim] = self.size**-0.5
+        self.weight: Tensor = attention.in_proj_weight * scale[:, None]
+        bias = attention.in_proj_bias
+        self.bias = torch.zeros_like(scale) if bias is None else bias * scale
 
-    def ends(self, states: Tensor, packing: Packing, mask: Tensor) -> Tensor:
+    def __call__(self, states: Tensor, mask: Tensor, packing: Packing) -> Tensor:
+        """Run the block for all rows; see :meth:`Packing.seen_beside` for the mask."""
+        queries, keys, values = self._mixed(self.block.ln_1(states), slice(None))
+        queries = queries.unflatten(1, (packing.rectangles, -1)).flatten(0, 1)
+        keys, values = packing.beside(keys), packing.beside(values)
+        attended = _attend(queries, keys, values, mask)
+        return self._finish(states, attended.reshape(states.shape))
+
+    def ends(self, states: Tensor, mask: Tensor, ends: Tensor) -> Tensor:
         """Run the block for the end tokens only [prompts, classes, width]."""
-        width = states.shape[-1]
-        normed = self.block.ln_1(states).to(self.weight.dtype)
-        mixed = linear(normed, self.weight[width:], self.bias[width:])
-        keys, values = self._split(mixed.to(states.dtype), 2)
-        projected = linear(
-            _ends(normed, packing), self.weight[:width], self.bias[:width]
-        )
-        (queries,) = self._split(projected.to(states.dtype), 1)
-        attended = _attend(queries, keys, values, packing, mask)
-        return self._finish(_ends(states, packing), attended)
+        normed, width = self.block.ln_1(states), states.shape[-1]
+        keys, values = self._mixed(normed, slice(width, None))
+        states, normed = (part.index_select(1, ends) for part in (states, normed))
+        (queries,) = self._mixed(normed, slice(width))
+        return self._finish(states, _attend(queries, keys, values, mask))
 
-    def _split(self, mixed: Tensor, parts: int) -> tuple[Tensor, ...]:
-        """Cut [prompts, tokens, parts * width] into [prompts, heads, tokens, size]."""
-        return (
-            torch.unflatten(mixed, -1, (parts, self.heads, -1))
-            .permute(2, 0, 3, 1, 4)
-            .unbind()
-        )
+    def _mixed(self, normed: Tensor, some: slice) -> tuple[Tensor, ...]:
+        """Return some of queries, keys and values [prompts, rows, heads, size] each."""
+        mixed = linear(normed, self.weight[some], self.bias[some])
+        return mixed.unflatten(-1, (-1, self.heads, self.size)).unbind(-3)
 
     def _finish(self, states: Tensor, attended: Tensor) -> Tensor:
-        joined = attended.transpose(1, 2).flatten(2).to(self.weight.dtype)
-        states = states + self.block.ls_1(self.block.attn.out_proj(joined))
-        normed = self.block.ln_2(states).to(self.weight.dtype)
-        return states + self.block.ls_2(self.block.mlp(normed))
+        states = states + self.block.ls_1(self.block.attn.out_proj(attended))
+        return states + self.block.ls_2(self.block.mlp(self.block.ln_2(states)))
 
 
 def _attend(
-    queries: Float[Tensor, "prompts heads rows size"],
-    keys: Float[Tensor, "prompts heads tokens size"],
-    values: Float[Tensor, "prompts heads tokens size"],
-    packing: Packing,
-    mask: Float[Tensor, "rows keys"],
-) -> Float[Tensor, "prompts heads rows size"]:
-    """Attend to the prefix, which all rows share, and to each class's own tokens."""
-    prefix = packing.prefix
-    queries = queries * queries.shape[-1] ** -0.5
-    shared = queries @ keys[:, :, :prefix].transpose(-1, -2)
-    own = _own_scores(queries, keys, packing)
-    weights = (torch.cat([shared, own], dim=-1) + mask).softmax(dim=-1)
-    from_prefix = weights[..., :prefix] @ values[:, :, :prefix]
-    return from_prefix + _own_values(weights[..., prefix:], values, packing)
+    queries: Float[Tensor, "parts rows heads size"],
+    keys: Float[Tensor, "parts keys heads size"],
+    values: Float[Tensor, "parts keys heads size"],
+    mask: Float[Tensor, "some rows keys"],
+) -> Float[Tensor, "parts rows width"]:
+    queries, keys, values = (t.transpose(1, 2) for t in (queries, keys, values))
+    mask = mask.unsqueeze(1)  # for all heads
+    if _fuses(queries):
+        attended = scaled_dot_product_attention(queries, keys, values, mask, scale=1.0)
+    else:
+        attended = (queries @ keys.mT + mask).softmax(dim=-1) @ values
+    return attended.transpose(1, 2).flatten(2)
 
 
-def _own_scores(queries: Tensor, keys: Tensor, packing: Packing) -> Tensor:
-    """Return scores of each row with its class's tokens, padded to the longest."""
-    parts = []
-    for rows, (count, length, first, end) in _rows(queries, packing):
-        own_keys = torch.unflatten(keys[:, :, first:end], 2, (count, length))
-        scores = torch.unflatten(rows, 2, (count, -1)) @ own_keys.transpose(-1, -2)
-        parts.append(pad(scores.flatten(2, 3), (0, packing.longest - length)))
-    return _after_prefix(parts, queries, packing)
+def _fuses(queries: Tensor) -> bool:
+    """Say whether attention is one kernel.
 
-
-def _own_values(weights: Tensor, values: Tensor, packing: Packing) -> Tensor:
-    """Return what each row takes from its class's tokens."""
-    parts = []
-    for rows, (count, length, first, end) in _rows(weights, packing):
-        own_values = torch.unflatten(values[:, :, first:end], 2, (count, length))
-        taken = torch.unflatten(rows[..., :length], 2, (count, -1)) @ own_values
-        parts.append(taken.flatten(2, 3))
-    return _after_prefix(parts, weights, packing)
-
-
-def _rows(
-    packed: Tensor, packing: Packing
-) -> Iterator[tuple[Tensor, tuple[int, int, int, int]]]:
-    """Yield each group's rows; where only end tokens ask, there is one for a class."""
-    ends_only = packed.shape[2] == packing.classes
-    first_row = 0 if ends_only else packing.prefix
-    for span in packing.spans():
-        count = span[0] if ends_only else span[0] * span[1]
-        yield packed[:, :, first_row : first_row + count], span
-        first_row += count
-
-
-def _after_prefix(parts: Sequence[Tensor], packed: Tensor, packing: Packing) -> Tensor:
-    """Join the groups, behind rows of zeros where the prefix has rows too."""
-    joined = torch.cat(list(parts), dim=2)
-    missing = packed.shape[2] - joined.shape[2]
-    return pad(joined, (0, 0, missing, 0)) if missing else joined
-
-
-def _ends(states: Tensor, packing: Packing) -> Tensor:
-    """Pick the end token of each class from a packed sequence."""
-    ends = [
-        torch.unflatten(states[:, first:end], 1, (count, length))[:, :, -1]
-        for count, length, first, end in packing.spans()
-    ]
-    return torch.cat(ends, dim=1)
-
-
-def _cast(block: nn.Module, matmul_type: torch.dtype) -> Any:
-    copied = deepcopy(block)
-    for module in copied.modules():
-        if isinstance(module, nn.Linear | nn.MultiheadAttention):
-            module.to(matmul_type)
-    return copied
+    A CPU's kernel for bfloat16 takes five times as long backwards as that for float32,
+    and there is none for the tensors of ``torch.func``.
+    """
+    is_slow = queries.device.type == "cpu" and queries.dtype == torch.bfloat16
+    return not is_slow and not torch._C._functorch.is_functorch_wrapped_tensor(queries)

@@ -1,8 +1,9 @@
 """The fast text path and its derivative, against open_clip's own path and golden values."""
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import normalize
 
 from privaudit.core.devices import use_checkpointing
@@ -22,6 +24,14 @@ from privaudit.models.clip.text_tower import (
     text_tower,
 )
 from privaudit.models.hugging_face import import_open_clip
+from privaudit_tools.benchmarks.launches import (
+    BYTES,
+    KERNELS,
+    as_on_devices,
+    bound_text,
+    counted,
+    empty_text_tower,
+)
 from tests.privaudit.models.conftest import TEXT
 
 Build = Callable[..., nn.Module]
@@ -121,16 +131,20 @@ def test_towers_that_cannot_share_a_prefix_are_recognised(
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=6),
     context_tokens=st.integers(0, 8),
     prompts=st.integers(1, 3),
+    rectangle=st.integers(1, 20),
 )
 def test_any_mix_of_lengths_equals_the_plain_path(
-    lengths: list[int], context_tokens: int, prompts: int
+    lengths: list[int], context_tokens: int, prompts: int, rectangle: int
 ) -> None:
     clip = _small_clip()
     tokens = tokens_of(lengths, context_tokens)
-    contexts = contexts_for(prompts, tokens)
-    shared = SharedPrefixText(text_tower(clip), tokens)(contexts)
+    contexts = contexts_for(prompts, tokens).requires_grad_()
+    with patch.object(shared_prefix, "RECTANGLE", rectangle):
+        shared = SharedPrefixText(text_tower(clip), tokens)(contexts)
     plain = plain_prompt_features(clip, tokens, contexts)
     torch.testing.assert_close(shared, plain, rtol=1e-9, atol=1e-9)
+    grads = [gradient(one, contexts, plain.detach()) for one in (shared, plain)]
+    torch.testing.assert_close(*grads, rtol=1e-8, atol=1e-8)
 
 
 @cache
@@ -143,28 +157,6 @@ def _small_clip() -> nn.Module:
             text_cfg={**TEXT, "layers": 2},
         )
     return clip.double().eval().requires_grad_(False)
-
-
-def test_a_stack_of_prompts_equals_one_by_one(build: Build) -> None:
-    clip = build().double()
-    tokens = tokens_of([1, 3, 3], context_tokens=5)
-    shared = SharedPrefixText(text_tower(clip), tokens)
-    contexts = contexts_for(4, tokens)
-    one_by_one = torch.cat([shared(context[None]) for context in contexts])
-    torch.testing.assert_close(shared(contexts), one_by_one, rtol=1e-10, atol=1e-10)
-
-
-def test_features_follow_their_classes_when_these_are_reordered(build: Build) -> None:
-    clip = build().double()
-    tokens = tokens_of([4, 1, 3, 2], context_tokens=2)
-    order = torch.tensor([2, 0, 3, 1])
-    reordered = PromptTokens(tokens.ids[order], 1, 2)
-    contexts = contexts_for(1, tokens)
-    tower = text_tower(clip)
-    torch.testing.assert_close(
-        SharedPrefixText(tower, reordered)(contexts),
-        SharedPrefixText(tower, tokens)(contexts)[:, order],
-    )
 
 
 def test_what_stands_behind_the_end_token_changes_nothing(build: Build) -> None:
@@ -241,20 +233,62 @@ def test_bfloat16_leaves_the_models_own_weights_alone(build: Build) -> None:
     assert {p.dtype for p in clip.parameters()} == {torch.float32}
 
 
-def test_the_mask_shows_each_row_the_prefix_and_its_own_past() -> None:
-    packing = Packing(prefix=2, groups=((1, 1), (1, 2)))
-    o, x = 0.0, float("-inf")
-    expected = torch.tensor(
-        [
-            [o, x, x, x],  # start
-            [o, o, x, x],  # context
-            [o, o, o, x],  # the short class
-            [o, o, o, x],  # the long class
-            [o, o, o, o],
-        ]
-    )
-    assert torch.equal(packing.mask(ends_only=False), expected)
-    assert torch.equal(packing.mask(ends_only=True), expected[[2, 4]])
+def test_rows_see_the_prefix_and_their_own_class_s_past() -> None:
+    packing = Packing(prefix=2, lengths=[1, 2])
+    assert packing.seen().int().tolist() == [
+        [1, 0, 0, 0, 0],  # start
+        [1, 1, 0, 0, 0],  # context
+        [1, 1, 1, 0, 0],  # the short class
+        [1, 1, 0, 1, 0],  # the long class
+        [1, 1, 0, 1, 1],
+    ]
+    assert packing.ends.tolist() == [2, 4]
+
+
+def test_rows_in_rectangles_see_as_much_and_padding_sees_the_prefix() -> None:
+    packing = Packing(prefix=2, lengths=[3, 1, 2, 4], rectangles=3)
+    assert packing.whose.tolist() == [-1, -1, 0, 0, 0, 1, 2, 2, -2, -2, 3, 3, 3, 3, -2]
+    seen = packing.seen_beside().sum(dim=-1).flatten().tolist()
+    assert seen == [1, 2, 3, 4, 5, 3, 3, 4, 3, 4, 3, 4, 5, 6, 3]
+
+
+def test_second_derivatives_are_there_where_attention_is_spelled_out(
+    build: Build,
+) -> None:
+    clip, tokens = build().double(), tokens_of([1, 2], context_tokens=3)
+    found: list[Tensor] = []
+    with sdpa_kernel(SDPBackend.MATH):
+        for encode in (
+            SharedPrefixText(text_tower(clip), tokens),
+            partial(plain_prompt_features, clip, tokens),
+        ):
+            contexts = contexts_for(1, tokens).requires_grad_()
+            total = encode(contexts).square().sum()
+            (first,) = torch.autograd.grad(total, contexts, create_graph=True)
+            found += torch.autograd.grad(first.square().sum(), contexts)
+    torch.testing.assert_close(*found, rtol=1e-8, atol=1e-8)
+
+
+def test_a_step_has_as_many_kernels_for_any_number_of_classes_and_prompts(
+    build: Build,
+) -> None:
+    tower = text_tower(build())
+    text = {n: SharedPrefixText(tower, tokens_of([2] * n, 3)) for n in (1, 9)}
+    counts = {counted(text[n], k, n, 3).kernels for n in text for k in (1, 4)}
+    assert len(counts) == 1
+
+
+@pytest.mark.parametrize(
+    ("classes", "dtype"), [(10, None), (10, torch.bfloat16), (100, torch.bfloat16)]
+)
+def test_a_step_of_vit_b_16_keeps_to_its_kernels_and_bytes(
+    classes: int, dtype: torch.dtype | None
+) -> None:
+    with as_on_devices():
+        text = bound_text(empty_text_tower(), classes, dtype)
+        found = counted(text, 10, classes)
+    assert found.kernels <= KERNELS
+    assert dtype is None or found.bytes <= BYTES[classes, 10]
 
 
 @pytest.mark.slow
