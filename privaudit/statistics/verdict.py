@@ -211,8 +211,9 @@ def _check_apart(value: float, against: float) -> None:
         )
 
 
-Sampling = Literal["coin", "unknown"]
-"""How members were chosen: by an independent fair coin each, or nobody says how."""
+Sampling = Literal["coin", "split", "population", "unknown"]
+"""How members were chosen: by an independent fair coin each; as a random part of fixed
+size; as a random sample of a population, of which others are one, too; or nobody says how."""
 
 _TURNED = (
     "lies below 0.5: members have the lower scores. The direction was named beforehand, "
@@ -325,8 +326,8 @@ def judge_leak(
     Args:
         auroc: Of an attack whose direction was fixed beforehand.
         margin: The smallest excess over 0.5 that matters, in (0, 0.5].
-        sampling: "coin" if an independent fair coin chose each member. Otherwise
-            the two groups may differ from the start, and no verdict is given.
+        sampling: How members were chosen. Where it is unknown, the two groups may
+            differ from the start, and no verdict is given.
         audits: How many there were to choose from, at least 1: the interval is then
             one that holds for all of them at once.
 
@@ -340,7 +341,7 @@ def judge_leak(
             "AUROC of 0.5: try 0.05."
         )
     kind: VerdictKind = "sampling unknown"
-    if sampling == "coin":
+    if sampling != "unknown":
         kind = _kind(_corrected(auroc, audits), 0.5 + margin)
     return Verdict(kind, auroc, margin, audits)
 
