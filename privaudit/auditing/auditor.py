@@ -73,9 +73,9 @@ from privaudit.core.errors import (
 )
 from privaudit.core.portable_bits import computed_with
 from privaudit.core.seeds import Seeds
-from privaudit.core.tensors import equal
+from privaudit.core.tensors import equal, stack
 from privaudit.execution.jobs import Job
-from privaudit.federation.query import ask_each
+from privaudit.federation.query import ask
 from privaudit.federation.threat_models import find_threat
 from privaudit.federation.trainer import TRAINERS, ClientId, Task, Trainer
 from privaudit.models.interfaces import OwnersModel
@@ -398,14 +398,14 @@ def refuse_unsteady(trainer: Trainer, task: Task, target: Target) -> None:
     rows = np.arange(min(len(target.candidates), 2 * ASKED))
     models = [target.reconstructed.model]
 
-    def ask(rows: Int[np.ndarray, " rows"]) -> Float[Tensor, " rows"]:
+    def likelihood(rows: Int[np.ndarray, " rows"]) -> Float[Tensor, " rows"]:
         records = target.candidates.pick(torch.from_numpy(rows))
         return measure_signals(trainer, task, models, records).log_likelihood[0]
 
     fault, wanted = "", "the model in evaluation mode: call its .eval() in query"
     if task.kind != "generation":
         some = target.candidates.pick(torch.from_numpy(rows))
-        logs = ask_each(trainer, task, models, some)
+        logs = ask(trainer, task, stack(models), some)
         sums = logs.double().logsumexp(-1)
         if (
             logs.ndim != 3
@@ -414,7 +414,7 @@ def refuse_unsteady(trainer: Trainer, task: Task, target: Target) -> None:
         ):
             fault = f"returned no log-probabilities, but {tuple(logs.shape)}"
             wanted = "their logarithms [models, records, classes], after a softmax"
-    fault = fault or why_not_repeatable(ask, rows, ask(rows))
+    fault = fault or why_not_repeatable(likelihood, rows, likelihood(rows))
     if fault:
         raise AttackError(
             f"query of {type(trainer).__name__} {fault}; wanted is {wanted}."

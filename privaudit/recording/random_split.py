@@ -107,12 +107,9 @@ def as_sampling(said: Any) -> Sampling | RandomSplit:
         RandomSplit(library='sklearn', seed=42, records=0)
     """
     library, *numbers = str(said).split(":")
-    if all(n.isdecimal() and int(n) < 2**32 for n in numbers) and len(numbers) in (
-        1,
-        2,
-    ):
+    if numbers[:1] and all(n.isdecimal() and int(n) < 2**32 for n in numbers[:2]):
         for known in get_args(Library):
-            if library == known:
+            if library == known and len(numbers) <= 2:
                 return RandomSplit(known, *map(int, numbers))
     for word in get_args(Sampling):
         if word == said:

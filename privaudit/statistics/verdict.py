@@ -12,12 +12,12 @@ below the receiver operating characteristic graph", Journal of Mathematical Psyc
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from scipy.special import expit, logit, ndtr, ndtri, owens_t, stdtrit
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import ConfigError, UnknownNameError
 from privaudit.statistics.estimate import Estimate, normal_quantile
 
 _POWER = 0.8  # as usual
@@ -340,6 +340,8 @@ def judge_leak(
             f"A margin of {margin} is not between 0 and 0.5. It is an excess over an "
             "AUROC of 0.5: try 0.05."
         )
+    if sampling not in get_args(Sampling):
+        raise UnknownNameError("sampling", sampling, get_args(Sampling))
     kind: VerdictKind = "sampling unknown"
     if sampling != "unknown":
         kind = _kind(_corrected(auroc, audits), 0.5 + margin)
