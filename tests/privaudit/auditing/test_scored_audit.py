@@ -428,9 +428,9 @@ def test_words_that_nobody_knows_are_refused() -> None:
         signals_of_logits(likely.log(), labels, "probabilities")
     for outputs in ("logits", "probabilities"):
         with pytest.raises(ConfigError, match="Divide them by 100"):
-            signals_of_logits(100 * likely, labels, outputs)  # type: ignore[arg-type]
+            signals_of_logits(100 * likely, labels, outputs)
     unchecked, odd = inspect.unwrap(signals_of_logits), likely.log()
-    for outputs, classes, why in (
+    for given, classes, why in (
         ((odd,), labels, "outputs.logits"),
         ({"logits": odd}, labels, "outputs.logits"),
         (odd[:, :1], labels, "one logit x"),
@@ -438,7 +438,7 @@ def test_words_that_nobody_knows_are_refused() -> None:
         (odd, np.full(20, "cat"), "without numbers"),
     ):
         with pytest.raises(ConfigError, match=why):
-            unchecked(outputs, classes)
+            unchecked(given, classes)
     shadows, is_in = np.zeros((6, 1)), np.arange(6)[:, None] < 3
     scored = inspect.unwrap(shadow_scores)
     with pytest.raises(UnknownNameError, match="Did you mean 'log-odds'"):

@@ -47,7 +47,7 @@ def test_without_a_coin_a_number_is_no_verdict_on_membership(
     assert ours.sentence.startswith(f"No verdict on membership: AUROC {estimate}")
     assert "nobody declares that a fair coin" in ours.sentence
     with pytest.raises(UnknownNameError, match="Did you mean 'coin'"):
-        inspect.unwrap(judge_leak)(estimate, sampling="Coin")  # type: ignore[arg-type]
+        inspect.unwrap(judge_leak)(estimate, sampling="Coin")
 
 
 def test_twice_the_margin_needs_four_times_the_records() -> None:
