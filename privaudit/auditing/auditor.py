@@ -17,6 +17,11 @@ from dataclasses import replace
 from math import ceil
 from typing import Any, Literal
 
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit, recount
@@ -58,6 +63,7 @@ from privaudit.auditing.shadow_budget import (
     plan_shadows,
 )
 from privaudit.auditing.signal_cache import FOLDER
+from privaudit.auditing.signals import measure_signals
 from privaudit.auditing.stored_audit import StoredAudit
 from privaudit.core.errors import (
     AttackError,
@@ -67,12 +73,18 @@ from privaudit.core.errors import (
 )
 from privaudit.core.portable_bits import computed_with
 from privaudit.core.seeds import Seeds
-from privaudit.core.tensors import equal
+from privaudit.core.tensors import equal, stack
 from privaudit.execution.jobs import Job
+from privaudit.federation.query import ask
 from privaudit.federation.threat_models import find_threat
-from privaudit.federation.trainer import ClientId
+from privaudit.federation.trainer import TRAINERS, ClientId, Task, Trainer
 from privaudit.models.interfaces import OwnersModel
 from privaudit.recording.owner import chosen_owner, use_owner
+from privaudit.recording.recorded_trainer import (
+    ASKED,
+    RecordedTrainer,
+    why_not_repeatable,
+)
 from privaudit.runs.own_files import refuse_link
 from privaudit.runs.run import Run, load_run, trained_clients
 from privaudit.runs.run_folder import refresh
@@ -368,7 +380,45 @@ class Auditor(AuditsScores):
             )
             for client in whom
         ]
+        refuse_unsteady(run.trainer, population.task, targets[0])
         return adversary, link_targets(adversary, targets)
+
+
+def refuse_unsteady(trainer: Trainer, task: Task, target: Target) -> None:
+    """Refuse another package's trainer whose models no attack can ask.
+
+    As an owner's functions are refused: for answers of another form, and for others when
+    the models are asked again, or in another batch.
+
+    Raises:
+        AttackError: They are such.
+    """
+    if isinstance(trainer, RecordedTrainer) or TRAINERS.is_own(trainer):
+        return
+    rows = np.arange(min(len(target.candidates), 2 * ASKED))
+    models = [target.reconstructed.model]
+
+    def likelihood(rows: Int[np.ndarray, " rows"]) -> Float[Tensor, " rows"]:
+        records = target.candidates.pick(torch.from_numpy(rows))
+        return measure_signals(trainer, task, models, records).log_likelihood[0]
+
+    fault, wanted = "", "the model in evaluation mode: call its .eval() in query"
+    if task.kind != "generation":
+        some = target.candidates.pick(torch.from_numpy(rows))
+        logs = ask(trainer, task, stack(models), some)
+        sums = logs.double().logsumexp(-1)
+        if (
+            logs.ndim != 3
+            or sums.shape != (1, len(rows))
+            or not sums.abs().max() < 0.01
+        ):
+            fault = f"returned no log-probabilities, but {tuple(logs.shape)}"
+            wanted = "their logarithms [models, records, classes], after a softmax"
+    fault = fault or why_not_repeatable(likelihood, rows, likelihood(rows))
+    if fault:
+        raise AttackError(
+            f"query of {type(trainer).__name__} {fault}; wanted is {wanted}."
+        )
 
 
 def attack_again(

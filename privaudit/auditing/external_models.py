@@ -14,6 +14,7 @@ from torch import Tensor
 
 from privaudit.auditing.signals import SignalTable, class_signals
 from privaudit.core.errors import AttackError, ConfigError, UnknownNameError
+from privaudit.core.tensors import are_parts, as_tensor
 from privaudit.datasets.records import ANSWER, INSTRUCTION, PADDING, TokenSequences
 from privaudit.models.token_table import TokenTable, token_signals
 from privaudit.statistics.shadow_comparison import (
@@ -28,14 +29,6 @@ from privaudit.statistics.shadow_comparison import (
 Array = np.ndarray | Tensor
 Outputs = Literal["logits", "probabilities"]
 
-ROUNDED = 0.01  # of a sum over classes: half precision, and five digits of a file
-
-
-def as_tensor(values: Any) -> Shaped[Tensor, "..."]:
-    """Return an array, a tensor on any device, or a list, as a tensor on the CPU."""
-    tensor = values if isinstance(values, Tensor) else torch.as_tensor(np.array(values))
-    return tensor.detach().cpu()
-
 
 def as_array(values: Any) -> Shaped[np.ndarray, "..."]:
     """Return a tensor on any device and of any type, or a list, as an array."""
@@ -43,6 +36,21 @@ def as_array(values: Any) -> Shaped[np.ndarray, "..."]:
         return np.asarray(values)
     tensor = values.detach().cpu()
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def as_truths(name: str, values: Any) -> Bool[np.ndarray, "..."]:
+    """Return truths: they, or 0 and 1.
+
+    Raises:
+        ConfigError: They are other numbers, such as signals or positions.
+    """
+    found = as_array(values)
+    if not np.isin(found, (0, 1)).all():
+        raise ConfigError(
+            f"{name} holds other values than True and False. Say of each record whether "
+            "it was trained on; positions p are np.isin(np.arange(records), p)."
+        )
+    return found.astype(bool)
 
 
 def as_logits(values: Any, outputs: Outputs) -> Float[Tensor, "..."]:
@@ -62,7 +70,12 @@ def as_logits(values: Any, outputs: Outputs) -> Float[Tensor, "..."]:
             "The model's outputs hold NaN or infinity. Look for an overflow, and "
             "compute them in float32."
         )
-    likely = _are_probabilities(tensor)
+    if are_parts(tensor, 100):
+        raise ConfigError(
+            f"Percentages were given as {outputs}: every row sums to 100. Divide them by "
+            '100, and set outputs="probabilities".'
+        )
+    likely = are_parts(tensor)
     if outputs == "logits" and likely:
         raise ConfigError(
             "Logits were expected, but these look like probabilities: every row is in "
@@ -78,10 +91,19 @@ def as_logits(values: Any, outputs: Outputs) -> Float[Tensor, "..."]:
     return tensor.double().log() if outputs == "probabilities" else tensor
 
 
-def _are_probabilities(values: Float[Tensor, "... classes"]) -> bool:
-    if not values.ndim or not values.numel() or values.min() < 0 or values.max() > 1:
-        return False
-    return bool(((values.double().sum(dim=-1) - 1).abs() <= ROUNDED).all())
+def as_classes(labels: Any) -> Int[Tensor, "..."]:
+    """Return labels as whole numbers.
+
+    Raises:
+        ConfigError: They are floating-point numbers, which may be scores.
+    """
+    known = as_tensor(labels)
+    if known.is_floating_point():
+        raise ConfigError(
+            f"The labels are of type {known.dtype}, and classes are whole numbers. Give "
+            "labels.long(), if they are the labels."
+        )
+    return known.long()
 
 
 ShadowAttack = Literal["lira", "lira-offline", "rmia", "rmia-offline"]
@@ -121,13 +143,14 @@ def signals_of_logits(
         tensor([[2., 0.]], dtype=torch.float64)
     """
     logs = as_logits(logits, outputs).double().log_softmax(dim=-1)
-    if logs.ndim < 2 or not logs.shape[-1]:
+    if logs.ndim < 2 or logs.shape[-1] < 2:
         raise ConfigError(
             f"Logits of shape {tuple(logs.shape)} were given. Give [records, classes], "
-            "or [models, records, classes]."
+            "or [models, records, classes], with two classes or more. Of a model with one "
+            "logit x these are torch.stack([torch.zeros_like(x), x], -1)."
         )
     logs = logs.reshape(-1, *logs.shape[-2:])
-    known = as_tensor(labels).long()
+    known = as_classes(labels)
     records, classes = logs.shape[1:]
     if known.shape != (records,) or not ((known >= 0) & (known < classes)).all():
         span = f"{int(known.min())} to {int(known.max())}" if known.numel() else "none"
@@ -167,7 +190,7 @@ def tokens_of_logits(
         >>> mean_log_likelihood(table, "description").exp()
         tensor([0.2500], dtype=torch.float64)
     """
-    known, checked_logits = as_tensor(labels).long(), as_logits(logits, outputs)
+    known, checked_logits = as_classes(labels), as_logits(logits, outputs)
     if checked_logits.ndim != 3 or checked_logits.shape[:2] != known.shape:
         raise ConfigError(
             f"Logits are of shape {tuple(checked_logits.shape)} and labels of shape "
@@ -233,7 +256,7 @@ def shadow_scores(
     if scale not in get_args(SignalScale):
         raise UnknownNameError("scale of signals", scale, get_args(SignalScale))
     observed, others = _numbers("target", target), _numbers("shadows", shadows)
-    inside = as_array(is_in).astype(bool)
+    inside = as_truths("is_in", is_in)
     _check(observed, others, inside, attack)
     if attack == "lira":
         return online_scores(observed, others, inside, ~inside, "auto")

@@ -60,6 +60,7 @@ class ScoreTable:
         names_hash: SHA-256 of what the records are called and belong to, without scores
             and truth: tables that share it have the same records in the same order.
             Empty where records have no names.
+        names: What the records are called; None where nobody says.
     """
 
     scores: Float[np.ndarray, " records"]
@@ -72,6 +73,7 @@ class ScoreTable:
     known: Float[np.ndarray, "records columns"] | None
     names_hash: str
     cluster: Int[np.ndarray, " records"] | None = None
+    names: Shaped[np.ndarray, " records"] | None = None
 
     @classmethod
     def of(
@@ -103,7 +105,7 @@ class ScoreTable:
         count = len(scores)
         client_names, client = _positions("client", clients, count, EVERYBODY)
         class_names, label = _positions("class", classes, count, EVERYTHING)
-        order, names_hash = np.arange(count), ""
+        order, names_hash, names = np.arange(count), "", None
         if records is not None:
             names = _texts("record", records, count)
             order = np.lexsort((client, names))
@@ -129,6 +131,7 @@ class ScoreTable:
             None if known is None else _numbers(as_array(known), count)[order],
             names_hash,
             cluster,
+            None if names is None else names[order],
         )
 
 

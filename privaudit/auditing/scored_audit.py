@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,16 +26,17 @@ from privaudit.auditing.external_models import (
     ShadowAttack,
     SignalScale,
     as_array,
+    as_truths,
     shadow_scores,
 )
 from privaudit.auditing.played_scenario import audit_parts
 from privaudit.auditing.scenario import OF_SCORES
 from privaudit.auditing.score_table import Names, ScoreTable
-from privaudit.core.errors import ConfigError, UnknownNameError, shown
+from privaudit.core.errors import ConfigError, shown
+from privaudit.recording.membership_split import drawn_by
 from privaudit.recording.origins.scores import SCORES, ScoredConfig, ScoredRun
-from privaudit.runs.ledger import Coin, Ledger
+from privaudit.runs.ledger import Ledger
 from privaudit.statistics.roc import checked_scores
-from privaudit.statistics.verdict import Sampling
 
 ASKED = 5  # records that are scored twice
 
@@ -46,33 +47,37 @@ def refuse_mask(
     """Refuse scores and what says who is a member, where two kinds of scores are wanted.
 
     A mask has as many entries as the scores, and two whole numbers among them: 0 and 1,
-    1 and -1, 1 and 2. Positions are distinct whole numbers below that many. The scores
-    are of another kind: fractions, or numbers beside a mask of truths. Scores of
-    attacks on labels alone are two numbers, too, but then those of both arguments are;
-    and counts are whole in both.
+    1 and -1, 1 and 2. Classes are as many whole numbers, of which some are equal.
+    Positions are distinct whole numbers below that many. The scores are of another
+    kind: fractions, or more than two numbers beside truths. Scores of attacks on labels
+    alone are 0 and 1, too, but then those of both arguments are; and counts are whole in
+    both.
     """
     for said, scores, which in ((second, first, "second"), (first, second, "first")):
-        if not (is_mask := _is_mask(said, scores)) and not _are_positions(said, scores):
-            continue
-        kind = "two numbers alone, one for each" if is_mask else "positions in"
-        looks = "a mask of members" if is_mask else "a list of members"
-        raise ConfigError(
-            f"The {which} argument holds {kind} of the {len(scores)} numbers of the "
-            f"other: it looks like {looks}, and members' scores and non-members' are "
-            "wanted. Say from_scores(scores[mask], scores[~mask]), with a mask of "
-            "truths. If both are scores, add 0.5 to all of them, which changes no "
-            "result."
-        )
+        if looks := _looks_like(said, scores):
+            raise ConfigError(
+                f"The {which} argument holds whole numbers for the {len(scores)} scores "
+                f"of the other: it looks like {looks}, and members' scores and "
+                "non-members' are wanted. Say from_scores(scores[mask], scores[~mask]), "
+                "with a mask of truths. If both are scores, add 0.5 to all of them, "
+                "which changes no result."
+            )
 
 
-def _is_mask(
+def _looks_like(
     said: Shaped[np.ndarray, "..."], scores: Shaped[np.ndarray, "..."]
-) -> bool:
-    if said.shape != scores.shape or len(np.unique(said)) != 2 or _broken(said):
-        return False
-    if said.dtype == bool and scores.dtype != bool:
-        return True
-    return len(np.unique(scores)) > 2 and _broken(scores)
+) -> str:
+    """Return what one looks like beside the other, in words; empty where it may be scores."""
+    if _are_positions(said, scores):
+        return "a list of members"
+    if said.shape != scores.shape or _broken(said):
+        return ""
+    distinct, others = np.unique(said), len(np.unique(scores))
+    are_truths = set(distinct.tolist()) in ({0, 1}, {-1, 1})
+    more = others > 2 and (are_truths or _broken(scores))
+    if len(distinct) == 2 and (more or (said.dtype == bool) > (scores.dtype == bool)):
+        return "a mask of members"
+    return "classes" * (2 < len(distinct) < said.size and _broken(scores))
 
 
 def _are_positions(
@@ -105,7 +110,7 @@ def refuse_training(score: Callable[[Any], float], records: Iterable[Any]) -> No
     drawn = [name for module in training for name in _drawn(module)]
     if training and not drawn:
         few = list(islice(records, ASKED))
-        twice = [[float(score(one)) for one in few] for _ in range(2)]
+        twice = [[_scored(score, one) for one in few] for _ in range(2)]
         drawn = ["its scores"] * (twice[0] != twice[1])
     if drawn:
         kind = type(training[0]).__name__
@@ -114,6 +119,17 @@ def refuse_training(score: Callable[[Any], float], records: Iterable[Any]) -> No
             "differ from call to call or with the rest of the batch. Call its .eval() "
             "before the audit."
         )
+
+
+def _scored(score: Callable[[Any], float], record: Any) -> float:
+    said = score(record)
+    try:
+        return float(said)
+    except (TypeError, ValueError, RuntimeError):  # of tensors of several numbers
+        raise ConfigError(
+            f"The scoring function returned a {type(said).__name__} for a record. Let "
+            "it return one number."
+        ) from None
 
 
 def _drawn(module: torch.nn.Module) -> Iterator[str]:
@@ -163,15 +179,14 @@ class Declared:
 
     Attributes:
         attack: What the scores are called.
-        sampling: "coin" if an independent fair coin chose each member, before training;
-            else no verdict on membership is given.
+        sampling: How members were chosen, see :func:`Auditor.from_scores`.
         settings: The attack's parameters, in words.
         model: What was attacked, in words.
         dataset: What the records are, in words.
     """
 
     attack: str = SCORES
-    sampling: Sampling = "unknown"
+    sampling: str = "unknown"
     settings: str = ""
     model: str = ""
     dataset: str = ""
@@ -188,6 +203,7 @@ def audit_scores(
     Raises:
         ConfigError: A name is none.
         UnknownNameError: There is no such sampling.
+        ConfigError: A library's split did not choose these members.
     """
     said = declared or Declared()
     for what, words in (
@@ -196,15 +212,10 @@ def audit_scores(
         ("data set", said.dataset or "-"),
     ):
         _check_name(what, words)
-    if said.sampling not in get_args(Sampling):
-        raise UnknownNameError("sampling", said.sampling, get_args(Sampling))
-    config = ScoredConfig(
-        clients=len(table.clients),
-        sampling=said.sampling,
-        model=said.model,
-        dataset=said.dataset,
-    )
-    coin = None if said.sampling == "coin" else Coin("none")
+    coin = None
+    if said.sampling != "coin":
+        named = table.client, table.names
+        coin = drawn_by(said.sampling, table.is_member, *named)
     ledger = Ledger(
         table.client,
         table.is_member,
@@ -212,10 +223,16 @@ def audit_scores(
         coin=coin,
         cluster=table.cluster,
     )
+    config = ScoredConfig(
+        clients=len(table.clients),
+        sampling=ledger.sampling,
+        model=said.model,
+        dataset=said.dataset,
+    )
     run = ScoredRun.of(name, ledger, config, table.classes, table.names_hash)
     clients = [_of_client(table, ledger, n) for n in range(len(table.clients))]
     result = evaluate_scores(
-        said.attack, said.settings, HALF, clients, sampling=said.sampling
+        said.attack, said.settings, HALF, clients, sampling=ledger.sampling
     )
     parts = {}
     if table.known is not None:
@@ -245,7 +262,12 @@ def _beyond(
 
 
 def _check_name(what: str, name: str) -> None:
-    if not name.strip() or len(name) > _LONGEST or not name.isprintable():
+    if (
+        not isinstance(name, str)
+        or not name.strip()
+        or len(name) > _LONGEST
+        or not name.isprintable()
+    ):
         raise ConfigError(
             f"The {what} was to be called {shown(name)}. A name has 1 to {_LONGEST} "
             "printable characters."
@@ -282,7 +304,7 @@ class AuditsScores:
         records: Names | None = None,
         groups: Names | None = None,
         known: Shaped[Array, "..."] | None = None,
-        sampling: Sampling = "unknown",
+        sampling: str = "unknown",
         attack: str = SCORES,
     ) -> Audit:
         """Return the audit of anybody's scores, from any model and framework.
@@ -307,8 +329,13 @@ class AuditsScores:
                 scores tell beyond them is measured after PANORAMIA, which stands in
                 privaudit-labs: ``pip install ./labs`` of a clone.
             sampling: "coin" if an independent fair coin chose each member, before
-                training. Otherwise members and non-members may differ from the start,
-                and the audit gives no verdict on membership.
+                training. "sklearn:42", "torch:42" or "datasets:42" if the library's
+                random split with that seed did, of all records or of each client's: it
+                is done again and checked, with ``records`` their positions in what was
+                split; "torch:42:50000" if that were so many. "split": by another random
+                split of fixed size. "population": members and others are random samples
+                of one population. Otherwise members and non-members may differ from the
+                start, and the audit gives no verdict on membership.
             attack: What the scores are called.
 
         Raises:
@@ -325,6 +352,12 @@ class AuditsScores:
             'sampling unknown'
         """
         members, others = as_array(member_scores), as_array(nonmember_scores)
+        for one in (members, others):
+            if one.dtype.kind not in "biuf":
+                raise ConfigError(
+                    f"Scores of type {one.dtype} were given. Give numbers: members' scores, "
+                    "and non-members'."
+                )
         checked_scores(members, others)
         refuse_mask(members, others)
         scores = np.concatenate([members, others])
@@ -357,10 +390,15 @@ class AuditsScores:
             >>> print(Auditor.from_signal(abs, [3, -4, 5], [1, -2, 4]))
             AUROC 0.833 [0.217, 0.987], n = 3 + 3
         """
+        if not callable(score):
+            raise ConfigError(
+                f"A {type(score).__name__} was given in place of a scoring function. "
+                "Say from_signal(score, members, nonmembers)."
+            )
         refuse_training(score, members)
         return AuditsScores.from_scores(
-            [float(score(record)) for record in members],
-            [float(score(record)) for record in nonmembers],
+            [_scored(score, record) for record in members],
+            [_scored(score, record) for record in nonmembers],
             **said,
         )
 
@@ -378,7 +416,7 @@ class AuditsScores:
         records: Names | None = None,
         groups: Names | None = None,
         known: Shaped[Array, "..."] | None = None,
-        sampling: Sampling = "unknown",
+        sampling: str = "unknown",
     ) -> Audit:
         """Return the audit of LiRA or RMIA with shadow models of one's own.
 
@@ -403,7 +441,7 @@ class AuditsScores:
             ConfigError: As there, or the truth is not of the records' number.
         """
         scores = shadow_scores(target, shadows, is_in, attack, scale)
-        truth = as_array(is_member).astype(bool)
+        truth = as_truths("is_member", is_member)
         if truth.shape != scores.shape:
             raise ConfigError(
                 f"There are signals of {len(scores)} records, and the truth is of "

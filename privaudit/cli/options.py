@@ -102,6 +102,16 @@ Data = Annotated[
     str | None,
     typer.Option(help=RunFields.model_fields["data"].description, metavar="PATH"),
 ]
+HowSampled = Annotated[
+    str,
+    typer.Option(
+        help="How members were chosen: coin (a fair one for each, before training); "
+        "sklearn:SEED, torch:SEED, datasets:SEED (a library's random split, which is done "
+        "again and checked; with :RECORDS, of so many); split (another of fixed size); "
+        "population (members and others are random samples of one). Otherwise no verdict "
+        "on membership is given."
+    ),
+]
 RunName = Annotated[str | None, typer.Option(help="Name of the run's folder.")]
 
 

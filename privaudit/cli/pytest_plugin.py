@@ -243,7 +243,7 @@ def _measured(
 
 def _message(found: "Audit", check: "GateCheck") -> str:
     question = check.question
-    if question.sampling != "coin":
+    if question.sampling == "unknown":
         advice = (
             "More records decide nothing. Audit a run whose members a fair coin chose, "
             'or set underpowered="xfail".'

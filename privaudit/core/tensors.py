@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from privaudit.core.errors import ConfigError
 from privaudit.core.portable_bits import bits_here
 
 REPLACED: dict[str, Callable[..., Any]] = {
@@ -216,3 +217,42 @@ class LazyTensors(Tensors):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(self._names)})"
+
+
+ROUNDED = 0.01  # of a sum over classes: half precision, and five digits of a file
+
+
+def as_tensor(values: Any) -> Tensor:
+    """Return an array, a tensor on any device, or a list, as a tensor on the CPU.
+
+    Raises:
+        ConfigError: It is what a model returned around its logits, or holds no numbers.
+    """
+    if isinstance(values, Tensor):
+        return values.detach().cpu()
+    parts = values if isinstance(values, tuple) else ()
+    if isinstance(values, Mapping) or any(isinstance(one, Tensor) for one in parts):
+        raise ConfigError(
+            f"A {type(values).__name__} was given in place of a tensor. Of what a model "
+            "returns give outputs.logits, or outputs[0]; of several models torch.stack."
+        )
+    try:
+        return torch.as_tensor(np.array(values))
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"A {type(values).__name__} without numbers, or of rows that differ in length, "
+            "was given in place of a tensor. Give numbers: logits, or classes from 0 on."
+        ) from None
+
+
+def are_parts(values: Tensor, whole: int = 1) -> bool:
+    """Say whether the numbers in each row [..., classes] are parts of a whole."""
+    if (
+        not values.ndim
+        or not values.numel()
+        or values.min() < 0
+        or values.max() > whole
+    ):
+        return False
+    sums = values.double().sum(dim=-1)
+    return bool(((sums - whole).abs() <= ROUNDED * whole).all())

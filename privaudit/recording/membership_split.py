@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Int, Shaped
 
 from privaudit.core.errors import (
     ConfigError,
@@ -34,6 +34,7 @@ from privaudit.datasets.split import FEWEST_PUBLIC, PUBLIC, TEST
 from privaudit.datasets.tables.blocks import blocks_of
 from privaudit.datasets.tables.columns import shown_columns
 from privaudit.datasets.text.rows import ENDINGS, read_rows
+from privaudit.recording.random_split import RandomSplit, as_sampling
 from privaudit.runs.ledger import Coin, Ledger, check_client_name, toss_coins
 
 LONGEST = 200  # letters of a value
@@ -231,9 +232,10 @@ def split_membership(
     owners: Values | None = None,
     groups: Values | None = None,
     labels: Values | None = None,
-    members: Values | None = None,
+    members: Any = None,
+    sampling: str = "unknown",
     test_share: float = TESTS,
-    public_share: float = REFERENCES,
+    public_share: float | None = None,
     seed: int | None = None,
 ) -> Ledger:
     """Decide who owns each record and who trains on it, before anybody trains.
@@ -254,10 +256,17 @@ def split_membership(
         labels: For each record its class: each class is then spread over clients, tests
             and public records in equal shares. The coin is fair whatever the class.
         members: Where training has been, and no coin was tossed: 0 or 1 for each record,
-            or the positions of those trained on. Tests and public records are taken from
-            the others. An audit of it gives no verdict of membership.
+            the positions of those trained on, or what torch's ``random_split`` or
+            Hugging Face's ``train_test_split`` returned of them. Tests and public records
+            are taken from the others.
+        sampling: How these were chosen, by a word or library and seed as
+            :func:`privaudit.recording.random_split.as_sampling` takes them; of all
+            records, or of each owner's by itself. An audit gives no verdict of membership
+            where it is unknown.
         test_share: Of the records that may be set apart, in (0, 1): kept for utility.
-        public_share: Likewise in (0, 1): the adversary's reference records, at least 10.
+        public_share: Likewise in [0, 1): the adversary's reference records, at least 10.
+            By default 0.2, or none where that is fewer. Without any, candidates are
+            compared with one another.
         seed: Repeats the split and the coins. Who can guess it knows the truth: by
             default both come of a key of the system's, which is not kept.
 
@@ -276,20 +285,27 @@ def split_membership(
         (175, 80)
     """
     numbered = _numbered(owners=owners, groups=groups, labels=labels)
+    members = None if members is None else _positions(members)
     count = _count(records, numbered, members)
     trained = None if members is None else _trained(members, count)
     client_count = _client_count(
         clients, count, "owners" in numbered, members is not None
     )
-    shares, draw = _checked_shares(test_share, public_share), _seeds(seed)
-    units = _units(count, numbered, trained)
+    draw, units = _seeds(seed), _units(count, numbered, trained)
+    shares = _checked_shares(test_share, public_share, int(units.free.sum()))
     places = _place(units, client_count, shares, draw.stream("split").numpy())
     owner, names = places[units.of], _names(numbered)
     group = numbered["groups"].first if "groups" in numbered else None
-    _refuse_few(units, places, names, len(names) or client_count)
+    _refuse_few(units, places, names, len(names) or client_count, shares[1])
     if trained is not None:
         _refuse_one_sided(trained, owner)
-        return Ledger(owner, trained, names, group, Coin("none"))
+        whose = numbered["owners"].number if "owners" in numbered else None
+        return Ledger(owner, trained, names, group, drawn_by(sampling, trained, whose))
+    if sampling not in ("unknown", "coin"):
+        raise ConfigError(
+            f"The sampling {shown(sampling)} was given, and no members: here the coin "
+            "chooses them. Give the members of that split, or leave it out."
+        )
     heads = toss_coins(count, draw)
     is_member = (heads if group is None else heads[group]) & (owner >= 0)
     coin = Coin("system") if seed is None else Coin("seed", seed)
@@ -450,6 +466,38 @@ def _trained(members: Values, count: int) -> Bool[np.ndarray, " records"]:
     return trained
 
 
+def _positions(members: Any) -> Values:
+    """Return positions of torch's Subset or Hugging Face's Dataset; others as they are."""
+    chosen = getattr(members, "_indices", None)  # a table of one column
+    if chosen is not None:
+        return list(chosen.column(0).to_pylist())
+    found: Values = getattr(members, "indices", members)
+    return found
+
+
+def drawn_by(
+    sampling: str,
+    is_member: Bool[np.ndarray, " records"],
+    client: Int[np.ndarray, " records"] | None = None,
+    places: Shaped[np.ndarray, " records"] | None = None,
+) -> Coin:
+    """Return how members were chosen, where a coin is not on record.
+
+    Raises:
+        ConfigError: A library's split is declared that did not choose them.
+    """
+    said = as_sampling(sampling)
+    if isinstance(said, RandomSplit):
+        said.check(is_member, places, client)
+        return Coin(said.library, said.seed)
+    if said == "coin":
+        raise ConfigError(
+            "A coin was declared for members that were chosen before. Declare their "
+            "random split, or toss the coin here before training."
+        )
+    return Coin("none" if said == "unknown" else said)
+
+
 def _client_count(clients: int | None, records: int, owned: bool, known: bool) -> int:
     """Return among how many clients records are split at random; 1 for none."""
     if owned and clients is not None:
@@ -477,13 +525,17 @@ def _client_count(clients: int | None, records: int, owned: bool, known: bool) -
     return clients
 
 
-def _checked_shares(tests: float, public: float) -> tuple[float, float]:
-    if not (0 < tests < 1 and 0 < public < 1 and tests + public < 1):
+def _checked_shares(
+    tests: float, public: float | None, free: int
+) -> tuple[float, float]:
+    usual = REFERENCES if free * REFERENCES >= FEWEST_PUBLIC else 0.0
+    references = usual if public is None else public
+    if not (0 < tests < 1 and 0 <= references < 1 and tests + references < 1):
         raise ConfigError(
-            f"A test share of {tests:g} and a public share of {public:g} were given. Use "
-            "shares above 0 whose sum is below 1."
+            f"A test share of {tests:g} and a public share of {references:g} were given. "
+            "Use shares above 0 (the public one may be 0) whose sum is below 1."
         )
-    return tests, public
+    return tests, references
 
 
 def _seeds(seed: int | None) -> Seeds:
@@ -517,6 +569,7 @@ def _refuse_few(
     places: Int[np.ndarray, " units"],
     names: Sequence[str],
     clients: int,
+    public_share: float,
 ) -> None:
     """Refuse clients without enough candidates, and too few tests or public records."""
     kind = "candidates" if len(units.size) == len(units.of) else "groups of candidates"
@@ -530,11 +583,11 @@ def _refuse_few(
             "owners, or leave them out."
         )
     tests, public = (int(units.size[places == one].sum()) for one in (TEST, PUBLIC))
-    if tests < 1 or public < FEWEST_PUBLIC:
+    if tests < 1 or (public_share and public < FEWEST_PUBLIC):
         raise TooFewRecordsError(
             f"{tests} records are left for tests and {public} public ones, and 1 and "
-            f"{FEWEST_PUBLIC} are needed at least. Raise the shares, or bring more "
-            "records."
+            f"{FEWEST_PUBLIC} are needed at least. Raise the shares, bring more records, "
+            "or take a public share of 0."
         )
 
 

@@ -15,9 +15,22 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from privaudit.core.errors import AttackError, PluginError, without_exits
+from privaudit.core.errors import (
+    AttackError,
+    ConfigError,
+    PluginError,
+    without_exits,
+)
 from privaudit.core.seeds import Seeds
-from privaudit.core.tensors import Stacked, Tensors, at_least_float32, stack, unstack
+from privaudit.core.tensors import (
+    Stacked,
+    Tensors,
+    are_parts,
+    as_tensor,
+    at_least_float32,
+    stack,
+    unstack,
+)
 from privaudit.datasets.records import ANSWER, INSTRUCTION, PADDING, TokenSequences
 from privaudit.federation.threat_models import View
 from privaudit.federation.trainer import (
@@ -70,8 +83,7 @@ def why_not_repeatable(
 
 
 def _logits(answer: Any) -> Tensor:
-    given = answer[0] if isinstance(answer, tuple) else answer
-    return torch.as_tensor(given).detach().cpu().double()
+    return as_tensor(answer[0] if isinstance(answer, tuple) else answer).double()
 
 
 def _differ(one: Tensor, other: Tensor, by: float) -> bool:
@@ -305,7 +317,7 @@ class RecordedTrainer(BaseTrainer):
         return scores
 
     def _classes(self, answer: Any, records: int) -> Float[Tensor, "records classes"]:
-        logits = torch.as_tensor(answer).detach().cpu()
+        logits = self._tensor(answer)
         if logits.ndim != 2 or len(logits) != records or logits.shape[1] < 2:
             raise self._fault(
                 "query", f"returned logits of shape {tuple(logits.shape)}",
@@ -313,13 +325,10 @@ class RecordedTrainer(BaseTrainer):
             )  # fmt: skip
         if not torch.isfinite(logits).any(dim=1).all() or torch.isnan(logits).any():
             raise self._fault("query", "returned logits that are not finite", "numbers")
-        if bool((logits >= 0).all()) and bool(
-            (logits.sum(dim=1) - 1).abs().max() < 1e-3
-        ):
-            raise self._fault(
-                "query", "returned rows that sum to 1, so they are probabilities",
-                "logits, or log-probabilities",
-            )  # fmt: skip
+        for whole in (1, 100):
+            if are_parts(logits, whole):
+                what = f"returned rows that sum to {whole}, so they are probabilities"
+                raise self._fault("query", what, "logits, or log-probabilities")
         if self.owner is not None and self.owner.classes > logits.shape[1]:
             largest = self.owner.classes - 1
             raise self._fault(
@@ -333,9 +342,7 @@ class RecordedTrainer(BaseTrainer):
     ) -> dict[str, Tensor]:
         is_pair = isinstance(answer, tuple) and len(answer) == 2
         logits, labels = (
-            (torch.as_tensor(part).detach().cpu() for part in answer)
-            if is_pair
-            else (torch.zeros(0), torch.zeros(0))
+            map(self._tensor, answer) if is_pair else (torch.zeros(0), torch.zeros(0))
         )
         if (
             logits.ndim != 3
@@ -349,6 +356,12 @@ class RecordedTrainer(BaseTrainer):
             )  # fmt: skip
         words = TokenSequences(labels.clamp(min=0), _kinds(labels))
         return token_signals(at_least_float32(logits), words, want | {TOKENS})
+
+    def _tensor(self, answer: Any) -> Tensor:
+        try:
+            return as_tensor(answer)
+        except ConfigError as error:
+            raise self._fault("query", f"went wrong: {error}", "tensors") from None
 
     def _function(self, name: str, form: str) -> Callable[..., Any]:
         function = getattr(self.owner, name, None)

@@ -29,7 +29,14 @@ from privaudit.evaluation.tradeoff.result import (
 from privaudit.federation.trainer import TRAINERS
 from privaudit.recording.bundle import DeclaredConfig
 from privaudit.report import wording
-from privaudit.report.report_data import KEPT, NOT_PROVED, REFUTED, Findings, ReportData
+from privaudit.report.report_data import (
+    DECLARED,
+    KEPT,
+    NOT_PROVED,
+    REFUTED,
+    Findings,
+    ReportData,
+)
 from privaudit.runs.config import RunConfig, build_trainer, make_config, parameters_of
 
 _CHOSEN_ANEW = ("trainer", "settings", "seed", "randomness")
@@ -175,6 +182,11 @@ _CLIENTS_ADD_IT = (
     "nothing is proved against it."
 )
 
+_MASK = (
+    "Mask the uploads (secure aggregation): the server then sees sums only, and there is "
+    "no single model to reconstruct."
+)
+
 
 class Urgency(IntEnum):
     """What advice is sorted by: what it answers, the worst first."""
@@ -227,7 +239,7 @@ def advise(data: ReportData) -> list[Advice]:
 def _for_run(one: Findings) -> Iterator[Advice]:
     """Yield what there is to do about one run; little where nothing is amiss."""
     audit, promise, config = one.audit, one.promise, one.audit.run.config
-    trained = not isinstance(config, DeclaredConfig)
+    trained = _is_trained(audit)
     if promise == REFUTED:
         yield Advice(
             "Measured",
@@ -254,13 +266,40 @@ def _for_run(one: Findings) -> Iterator[Advice]:
     if audit.verdict.kind == "sampling unknown":
         yield Advice(
             "To try",
-            "Let an independent fair coin choose the members of the next training, and "
-            "declare it: without one no number of an attack is a verdict.",
+            "Declare the random split, if one was made; or let an independent fair coin "
+            "choose the members of the next training: without either no number of an "
+            "attack is a verdict.",
             urgency=Urgency.UNDECIDED,
         )
     if trained and not _is_settled(one):  # settings that the method takes
         options = [*_noises(one), *_masks(one)]
         yield from (advice for advice in options if advice.command)
+    if not trained and one.leak.kind == "alarm":
+        yield from _elsewhere(one)
+
+
+def _elsewhere(one: Findings) -> Iterator[Advice]:
+    """Yield what may lower a leak of what is trained elsewhere, by nobody's command here."""
+    audit = one.audit
+    if one.promise not in (KEPT, DECLARED):
+        yield Advice(
+            "To try",
+            "Clip what each record, or client, adds, and add noise to it (DP-SGD, as by "
+            "Opacus; in Flower LocalDpMod): the one remedy whose ε bounds every attack.",
+            urgency=Urgency.LEAK,
+        )
+    yield Advice(
+        "To try",
+        "Memorise less: fewer epochs, local steps or rounds, fewer trained parameters, "
+        "weight decay, and each record once.",
+        urgency=Urgency.LEAK,
+    )
+    if audit.scenario.threat == "server" and not audit.run.config.is_masked:
+        yield Advice("To try", _MASK, urgency=Urgency.LEAK)
+
+
+def _is_trained(audit: Audit) -> bool:
+    return not isinstance(audit.run.config, DeclaredConfig)
 
 
 def _is_settled(one: Findings) -> bool:
@@ -319,8 +358,7 @@ def _masks(one: Findings) -> Iterator[Advice]:
     if audit.scenario.threat == "server" and sent and not audit.run.config.is_masked:
         yield Advice(
             "To try",
-            "Mask the uploads (secure aggregation): the server then sees sums only, and "
-            "there is no single model to reconstruct.",
+            _MASK,
             train_command(audit.run.config, secure_aggregation="masked"),
             _urgency(one),
         )
@@ -334,7 +372,7 @@ def _urgency(one: Findings, of_promise: Urgency = Urgency.OPTION) -> Urgency:
 
 def _measure(data: ReportData) -> Iterator[Advice]:
     """Yield how what was tried is measured, and how it is kept."""
-    worst = data.worst_first[0].audit
+    worst, leaks = data.worst_first[0].audit, data.worst_first[0].leak.kind == "alarm"
     scenario, run = worst.scenario.name, worst.run.name
     gate = ["privaudit", "gate"]
     options = ["--scenario", scenario]
@@ -347,7 +385,13 @@ def _measure(data: ReportData) -> Iterator[Advice]:
             written,
         )
         yield _next("Hold a new run against that baseline.", against)
-    elif any(isinstance(a.run.config, DeclaredConfig) for a in data.audits):
+    elif leaks and not _is_trained(worst):
+        yield _next(
+            "Train again with one change, on the same members, audit that as NEXT, and "
+            "hold the two against each other.",
+            shlex.join(["privaudit", "compare", "NEXT", run, *options]),
+        )
+    elif not leaks and not all(map(_is_trained, data.audits)):
         yield _next(
             f"Write a baseline of {run}: the next version is held against it.", written
         )

@@ -261,8 +261,8 @@ def _own_classes(one: Findings) -> ColumnCell:
 def _strongest(one: Findings) -> ColumnCell:
     attack, p = one.strongest
     turned = ", sign turned" * (attack.auroc.value < 0.5)
-    by_coin = one.audit.run.sampling == "coin"  # else no p-value is of membership
-    tested = f", p {p_value(p)}" * by_coin
+    by_chance = one.audit.run.sampling != "unknown"  # else no p-value is of membership
+    tested = f", p {p_value(p)}" * by_chance
     return ColumnCell(
         TableCell.of(either_sign(attack.auroc)),
         note=f"best of {len(one.audit.results)}{turned}{tested}",

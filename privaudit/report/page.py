@@ -162,7 +162,7 @@ def _findings(data: ReportData) -> dict[str, Any]:
             for one in data.runs
             if not isinstance(one.audit.run, ScoredRun)  # no model was rebuilt
         ],
-        "by_coin": all(audit.run.sampling == "coin" for audit in audits),
+        "by_chance": all(audit.run.sampling != "unknown" for audit in audits),
     }
 
 

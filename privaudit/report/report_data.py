@@ -85,7 +85,7 @@ def strongest_other(audit: Audit) -> StrongestOther | None:
     at most one audit in twenty says that any of them does: p-values are two-sided, and
     scores that tell members with the sign turned are counted. None if none shows a leak.
     """
-    if audit.run.sampling != "coin":  # no leak is shown, by whatever attack
+    if audit.run.sampling == "unknown":  # no leak is shown, by whatever attack
         return None
     others = list(audit.results.values())[1:]
     shown = [(result, p) for result, p in _tested(audit, others) if p <= ALPHA]
@@ -208,8 +208,8 @@ class ClassLeak:
     @property
     def results(self) -> bool:
         """Whether the AUROC lies above 0.5, corrected for the number of classes."""
-        by_coin = self.sampling == "coin"
-        return by_coin and self.auroc is not None and self.p_value <= ALPHA
+        by_chance = self.sampling != "unknown"
+        return by_chance and self.auroc is not None and self.p_value <= ALPHA
 
     @property
     def standing(self) -> str:
@@ -217,7 +217,7 @@ class ClassLeak:
         if self.auroc is None:
             members, others = self.n
             return f"unresolved: needs {FEWEST} + {FEWEST}, has {members} + {others}"
-        if self.sampling != "coin":
+        if self.sampling == "unknown":
             return "no verdict"
         finding = "above 0.5" if self.results else "not distinguishable from 0.5"
         return f"{finding}, p {p_value(self.p_value)}"
@@ -269,7 +269,7 @@ def class_sentence(classes: Sequence[ClassLeak]) -> str:
     )
     if not resolved:
         return f"No class has {FEWEST} members and {FEWEST} non-members.{rest}"
-    if resolved[0].sampling != "coin":
+    if resolved[0].sampling == "unknown":
         return f"No verdict on any class. {UNKNOWN_SAMPLING}{rest}"
     over = f"Holm-corrected over {len(resolved)} class{'es' * (len(resolved) > 1)}"
     leaking = sorted((one for one in resolved if one.results), key=lambda one: one.name)

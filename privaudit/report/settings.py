@@ -64,12 +64,24 @@ def _computed(audit: Audit) -> dict[str, str]:
 
 def _coins(run: Run) -> str:
     """Say how members were chosen, and who can choose the same again."""
-    if not run.truth.tossed or run.config.members == "all":
+    if run.sampling == "unknown" or run.config.members == "all":
         return "by no coin"
+    if run.sampling != "coin":
+        return _drawn(run)
     each = "a coin per client" if run.config.members == "clients" else "a coin each"
     if run.origin and run.truth.coin is None:
         return f"{each}, as declared"
     return f"{each}. {known_by(run.coin_seed) or 'Of a secret key.'}"
+
+
+def _drawn(run: Run) -> str:
+    """Say of what draw members are a part, and whether it was done again."""
+    if run.sampling == "population":
+        return "a random sample of a population, as the others, as declared"
+    coin, split = run.truth.coin, "a random split of fixed size"
+    if coin is None or coin.seed is None:
+        return f"{split}, as declared"
+    return f"{split} by {coin.randomness}, seed {coin.seed}, done again"
 
 
 def _of_rounds(audit: Audit) -> dict[str, Any]:

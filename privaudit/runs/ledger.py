@@ -31,11 +31,18 @@ from privaudit.core.storage import DAMAGE, read_bytes, read_npz
 from privaudit.datasets.partition import records_by
 from privaudit.datasets.split import NOTHING, PUBLIC, TEST, Split
 from privaudit.runs.own_files import write_output
+from privaudit.statistics.verdict import Sampling
 
 CLIENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _TAKEN = ("server", "public", "clients")  # parties that are no clients
 
-Draw = Literal["seed", "system", "none"]
+Library = Literal["sklearn", "torch", "datasets"]  # whose random split can be repeated
+Draw = Literal["seed", "system", "none", "split", "population", Library]
+_NO_COINS: Mapping[str, Sampling] = {
+    **dict.fromkeys(("split", *get_args(Library)), "split"),
+    "population": "population",
+    "none": "unknown",
+}
 
 
 @dataclass(frozen=True)
@@ -44,8 +51,10 @@ class Coin:
 
     Attributes:
         randomness: "seed": tossed with a seed, and who can guess that knows the truth;
-            "system": tossed with a key of the system's that nobody kept; "none": no
-            coin was tossed, so members and others may differ by more than training.
+            "system": tossed with a key of the system's that nobody kept; "split",
+            "population": as :data:`Sampling` says, a library's name: by its split, which
+            was repeated with the seed; "none": members and others may differ by more
+            than training.
         seed: The seed, if there was one.
     """
 
@@ -120,9 +129,15 @@ class Ledger:
         return cls(split.owner, is_member, group=split.group)
 
     @property
+    def sampling(self) -> Sampling:
+        """How members were chosen; where that is unknown, an audit tells of no membership."""
+        drawn = "system" if self.coin is None else self.coin.randomness
+        return _NO_COINS.get(drawn, "coin")
+
+    @property
     def tossed(self) -> bool:
-        """Whether a coin decided; else an audit tells of no membership."""
-        return self.coin is None or self.coin.randomness != "none"
+        """Whether a coin decided for each record."""
+        return self.sampling == "coin"
 
     @cached_property
     def clients(self) -> tuple[str, ...]:

@@ -132,8 +132,8 @@ class Run(FoundAgain):
 
     @property
     def sampling(self) -> Sampling:
-        """How members were chosen: by a coin each, or nobody says how."""
-        return "coin" if self.truth.tossed else "unknown"
+        """How members were chosen."""
+        return self.truth.sampling
 
     @property
     def coin_seed(self) -> int | None:

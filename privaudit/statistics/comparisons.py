@@ -486,7 +486,7 @@ def _judge(
     estimate, margin = difference.interval_at(1 - alpha), difference.margin
     kind = _kind(estimate, margin, p_values[1] <= alpha)
     said = f"{difference.name} differs by {estimate}"
-    if difference.sampling != "coin":
+    if difference.sampling == "unknown":
         sentence = f"No verdict on leakage: {said}. {UNKNOWN_SAMPLING}"
         return Change("sampling unknown", estimate, margin, *p_values, None, sentence)
     enough = None if estimate.unresolved else _enough(estimate, margin)

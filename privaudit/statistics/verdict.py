@@ -12,12 +12,12 @@ below the receiver operating characteristic graph", Journal of Mathematical Psyc
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from scipy.special import expit, logit, ndtr, ndtri, owens_t, stdtrit
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import ConfigError, UnknownNameError
 from privaudit.statistics.estimate import Estimate, normal_quantile
 
 _POWER = 0.8  # as usual
@@ -211,8 +211,9 @@ def _check_apart(value: float, against: float) -> None:
         )
 
 
-Sampling = Literal["coin", "unknown"]
-"""How members were chosen: by an independent fair coin each, or nobody says how."""
+Sampling = Literal["coin", "split", "population", "unknown"]
+"""How members were chosen: by an independent fair coin each; as a random part of fixed
+size; as a random sample of a population, of which others are one, too; or nobody says how."""
 
 _TURNED = (
     "lies below 0.5: members have the lower scores. The direction was named beforehand, "
@@ -325,8 +326,8 @@ def judge_leak(
     Args:
         auroc: Of an attack whose direction was fixed beforehand.
         margin: The smallest excess over 0.5 that matters, in (0, 0.5].
-        sampling: "coin" if an independent fair coin chose each member. Otherwise
-            the two groups may differ from the start, and no verdict is given.
+        sampling: How members were chosen. Where it is unknown, the two groups may
+            differ from the start, and no verdict is given.
         audits: How many there were to choose from, at least 1: the interval is then
             one that holds for all of them at once.
 
@@ -339,8 +340,10 @@ def judge_leak(
             f"A margin of {margin} is not between 0 and 0.5. It is an excess over an "
             "AUROC of 0.5: try 0.05."
         )
+    if sampling not in get_args(Sampling):
+        raise UnknownNameError("sampling", sampling, get_args(Sampling))
     kind: VerdictKind = "sampling unknown"
-    if sampling == "coin":
+    if sampling != "unknown":
         kind = _kind(_corrected(auroc, audits), 0.5 + margin)
     return Verdict(kind, auroc, margin, audits)
 

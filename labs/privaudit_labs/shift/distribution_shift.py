@@ -204,7 +204,8 @@ def _blind(
         seen.append(np.eye(classes)[torch.cat([p.labels for p in parts]).numpy()])
     sizes = [len(part) for part in parts]
     truth = np.repeat([True, False], [sum(map(len, members)), sum(map(len, strangers))])
-    scores = blind_scores(np.concatenate(seen, axis=1), truth, seed, texts)
+    clients = np.repeat([*range(len(members)), *range(len(strangers))], sizes)
+    scores = blind_scores(np.concatenate(seen, axis=1), truth, seed, texts, clients)
     split = np.split(scores, np.cumsum(sizes)[:-1])
     return list(zip(split[: len(members)], split[len(members) :], strict=True))
 

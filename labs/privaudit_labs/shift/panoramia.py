@@ -35,7 +35,7 @@ from privaudit.statistics.comparisons import paired_auroc_at
 from privaudit.statistics.estimate import Estimate, clopper_pearson, effective_count
 from privaudit.statistics.roc import auroc
 from privaudit.statistics.verdict import Sampling
-from privaudit_labs.shift.blind_baseline import variance_doubled
+from privaudit_labs.shift.blind_baseline import dealt, variance_doubled
 
 FOLDS, INNER_FOLDS = 5, 3
 GUESSED = 0.1  # share of the records that are called members: the likeliest ones
@@ -101,7 +101,9 @@ def beyond_known(
     scores = np.concatenate([client.scores for client in result.clients])[order]
     full = np.column_stack([inputs, _standard(scores[:, None])])
     groups = _groups(result, order)
-    return compared(inputs, full, truth, cluster, groups=groups)
+    clients = _clients(result)[order]
+    several = clients if len(result.clients) > 1 else None
+    return compared(inputs, full, truth, cluster, groups=groups, clients=several)
 
 
 def compared(
@@ -111,6 +113,7 @@ def compared(
     cluster: Int[np.ndarray, " records"] | None = None,
     *,
     groups: csr_array | None = None,
+    clients: Int[np.ndarray, " records"] | None = None,
 ) -> BeyondBaseline:
     """Return what a classifier on some inputs finds beyond one on others.
 
@@ -121,9 +124,10 @@ def compared(
         cluster: Numbers that records share which resemble one another: they are of one
             fold, and intervals count what they share.
         groups: More inputs of both, each 0 or 1: which class and client a record is of.
+        clients: Each record's, by number: folds then hold equal shares of each.
     """
     pairs = (_with_squares(inputs, groups) for inputs in (known, with_model))
-    plain, full = (_cross_fitted(both, truth, cluster) for both in pairs)
+    plain, full = (_cross_fitted(both, truth, cluster, clients) for both in pairs)
     least, bound = (odds_bound(s, truth, cluster=cluster) for s in (plain, full))
     clusters = None if cluster is None else (cluster[truth], cluster[~truth])
     alone, more = (
@@ -258,6 +262,7 @@ def _cross_fitted(
     both: tuple[Inputs, Inputs],
     truth: Bool[np.ndarray, " records"],
     cluster: Int[np.ndarray, " records"] | None,
+    clients: Int[np.ndarray, " records"] | None,
 ) -> Float[np.ndarray, " records"]:
     """Return the scores of the better of two classifiers, chosen within each fold.
 
@@ -265,10 +270,13 @@ def _cross_fitted(
     with them it learns worse from many columns.
     """
     scores = np.zeros(len(truth))
-    for known, asked in _folds(FOLDS, truth, cluster):
+    for known, asked in _folds(FOLDS, truth, cluster, clients):
         same = None if cluster is None else cluster[known]
-        skills = [_skill(one[known], truth[known], same) for one in both]
+        whose = None if clients is None else clients[known]
+        skills = [_skill(one[known], truth[known], same, whose) for one in both]
         scores[asked] = _fitted(both[int(np.argmax(skills))], truth, known, asked)
+    if clients is not None:  # a client's share of members says nothing of a record
+        scores -= (np.bincount(clients, scores) / np.bincount(clients))[clients]
     return scores.round(9)  # equal records tie, whatever the order of sums
 
 
@@ -276,10 +284,11 @@ def _skill(
     inputs: Inputs,
     truth: Bool[np.ndarray, " records"],
     cluster: Int[np.ndarray, " records"] | None,
+    clients: Int[np.ndarray, " records"] | None,
 ) -> float:
     """Return the AUROC of classifiers on records that they were not fitted to."""
     scores = np.zeros(len(truth))
-    for known, asked in _folds(INNER_FOLDS, truth, cluster):
+    for known, asked in _folds(INNER_FOLDS, truth, cluster, clients):
         scores[asked] = _fitted(inputs, truth, known, asked)
     scores = scores.round(9)
     return auroc(scores[truth], scores[~truth]).value
@@ -304,7 +313,12 @@ def _folds(
     count: int,
     truth: Bool[np.ndarray, " records"],
     cluster: Int[np.ndarray, " records"] | None,
+    clients: Int[np.ndarray, " records"] | None,
 ) -> list[tuple[np.ndarray, np.ndarray]]:
+    if clients is not None and cluster is None:
+        fold_of = dealt(truth, count, np.random.default_rng(0), clients)
+        is_asked = [fold_of == one for one in range(count)]
+        return [(np.flatnonzero(~a), np.flatnonzero(a)) for a in is_asked if a.any()]
     # Takes half a second.
     from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 

@@ -53,9 +53,10 @@ def refuse_unbounded(run: Run, scenario: str) -> None:
         )
     if run.sampling != "coin":
         raise AttackError(
-            f"{scenario} was requested, and {run.name} declares no coin that chose its "
-            "members, which a bound on epsilon rests on. Choose another scenario, or "
-            "record a federation whose ledger was tossed."
+            f"{scenario} was requested, and a bound on epsilon rests on an independent "
+            f"coin for each record, which {run.name} does not declare: parts of fixed "
+            "size make records depend on one another. Choose another scenario, or record "
+            "a federation whose ledger was tossed."
         )
 
 

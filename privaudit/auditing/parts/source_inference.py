@@ -77,7 +77,7 @@ def infer_sources(
         _share(right[~member]),
         beyond,
         1 / len(targets),
-        found if sampling == "coin" else "sampling unknown",
+        found if sampling != "unknown" else "sampling unknown",
     )
 
 

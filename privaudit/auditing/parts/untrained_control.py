@@ -70,7 +70,7 @@ def _compare(played: PlayedScenario) -> UntrainedControl:
 
 def can_attack_untrained(played: PlayedScenario) -> bool:
     """Say whether no coin chose the members, and there is a model before training."""
-    return played.run.sampling != "coin" and _first_model(played) is not None
+    return played.run.sampling == "unknown" and _first_model(played) is not None
 
 
 def _first_model(played: PlayedScenario) -> Tensors | None:

@@ -175,8 +175,8 @@ def _answer(question: GateQuestion, change: Change, alpha: float) -> GateCheck:
         outcome = "regression"
     elif change.excludes_increase:
         outcome = "pass"
-    enough, by_coin = None, question.sampling == "coin"
-    open_by_records = by_coin and change.kind != "increase"
+    enough, by_chance = None, question.sampling != "unknown"
+    open_by_records = by_chance and change.kind != "increase"
     if outcome == "underpowered" and open_by_records and not change.estimate.unresolved:
         enough = _enough(question, change.estimate)
     estimate = question.interval_at(1 - alpha)
@@ -189,7 +189,7 @@ def _answer(question: GateQuestion, change: Change, alpha: float) -> GateCheck:
             f"place of {sum(estimate.n)}."
         )
     sentence = f"{outcome.capitalize()}: {said}{question.note}"
-    if not by_coin:
+    if not by_chance:
         sentence = f"No verdict on membership: {said}{question.note} {UNKNOWN_SAMPLING}"
     p_value = change.p_within if change.estimate.value > 0 else 1.0
     return GateCheck(question, outcome, estimate, p_value, enough, sentence)
@@ -239,7 +239,7 @@ def _said(
 
 def _beyond(question: GateQuestion, worse: Estimate) -> str:
     """Say why an estimate leaves a question open."""
-    if question.sampling != "coin":
+    if question.sampling == "unknown":
         return "and no verdict is given"
     if question.stronger and worse.low > question.margin:
         return "which is beyond it, but the attack was stronger than the baseline's"
@@ -330,6 +330,6 @@ def turned_at(
 
 def as_sampled(question: GateQuestion, sampling: Sampling) -> GateQuestion:
     """Return the question; of a leak, it is answered only if a coin chose members."""
-    if question.about == "utility" or sampling == "coin":
+    if question.about == "utility" or sampling != "unknown":
         return question
     return replace(question, sampling=sampling)

@@ -509,7 +509,7 @@ def _assurance(audit: StoredAudit) -> Assurance:
     unit = find_plan(audit.scenario).unit
     certificate = covering(privacy["certified"][view], unit, audit.run.truth.group)
     found = assure(privacy["claimed"]["epsilon"], certificate, refuted=refuted)
-    if audit.run.sampling == "coin":
+    if audit.run.sampling != "unknown":
         return found
     sentence = f"{found.sentence} {UNKNOWN_SAMPLING}".strip()
     return replace(found, sentence=sentence, sampling=audit.run.sampling)

@@ -6,7 +6,7 @@ Runs are attacked one after another, or elsewhere as jobs; each has its page bes
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -149,13 +149,6 @@ ScoreFile = Annotated[
         "privaudit-labs sets beside the scores)."
     ),
 ]
-HowSampled = Annotated[
-    Literal["coin", "unknown"],
-    typer.Option(
-        help="coin: an independent fair coin chose each member before training. "
-        "Otherwise no verdict on membership is given."
-    ),
-]
 AttackName = Annotated[str, typer.Option(help="What the scores are called.")]
 ModelName = Annotated[str, typer.Option(help="What was attacked, in your words.")]
 DataName = Annotated[str, typer.Option(help="What the records are, in your words.")]
@@ -235,7 +228,7 @@ def _as_planned(chosen: Sequence["Run"]) -> dict[str, dict[str, Any]]:
 
 def scores(
     file: ScoreFile,
-    sampling: HowSampled = "unknown",
+    sampling: options.HowSampled = "unknown",
     attack: AttackName = "scores",
     model: ModelName = "",
     dataset: DataName = "",

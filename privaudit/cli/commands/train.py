@@ -281,14 +281,18 @@ Members = Annotated[
     typer.Option(
         metavar="FILE[:COLUMN]",
         help="Where training has been, and no coin was tossed: 0 or 1 for each record, "
-        "or positions. An audit then gives no verdict of membership.",
+        "or positions. An audit gives no verdict of membership without --sampling.",
     ),
 ]
 TestShare = Annotated[
     float, typer.Option(help="Share kept for utility, which nobody trains on.")
 ]
 PublicShare = Annotated[
-    float, typer.Option(help="Share of the adversary's reference records.")
+    float | None,
+    typer.Option(
+        help="Share of the adversary's reference records. By default: 0.2, or none where "
+        "these were fewer than 10."
+    ),
 ]
 Seed = Annotated[
     int | None,
@@ -312,8 +316,9 @@ def split(
     groups: Groups = None,
     labels: Labels = None,
     members: Members = None,
+    sampling: options.HowSampled = "unknown",
     test_share: TestShare = 0.1,
-    public_share: PublicShare = 0.2,
+    public_share: PublicShare = None,
     seed: Seed = None,
     out: Out = Path("ledger.npz"),
     fresh: FreshCoin = False,
@@ -338,6 +343,7 @@ def split(
         test_share=test_share,
         public_share=public_share,
         seed=seed,
+        sampling=sampling,
         **columns,
     )
     ledger.save(out)
@@ -361,7 +367,8 @@ def split(
 def _split_lines(
     ledger: "Ledger", out: Path, counts: Mapping[str, tuple[int, int]]
 ) -> list[str]:
-    how = "its coin" if ledger.tossed else "no coin"
+    ways = {"coin": "its coin", "unknown": "no coin"}
+    how = ways.get(ledger.sampling, "a random draw")
     rows = [(name, *count) for name, count in counts.items()][:_SHOWN]
     width = max(len(name) for name, _, _ in rows)
     more = len(ledger.clients) - len(rows)
@@ -389,6 +396,8 @@ def _unit(ledger: "Ledger") -> list[str]:
 def _randomness(ledger: "Ledger") -> str:
     from privaudit.runs.ledger import known_by
 
+    if ledger.sampling in ("split", "population"):
+        return "No bound on epsilon: that takes a coin for each record."
     if not ledger.tossed:
         return "Members and others may differ by more than training: no audit can tell."
     if ledger.coin is not None and ledger.coin.seed is not None:

@@ -202,8 +202,8 @@ def compare(
     margins: dict[Side, float] = {"leak": margin, "utility": utility_margin}
     settled = measured if attacks else _settled(measured)
     rest = [metric for metric in measured if metric not in settled]
-    by_coin = all(run.sampling == "coin" for run in (*first_runs, *other_runs))
-    sampling: Sampling = "coin" if by_coin else "unknown"
+    by_chance = all(run.sampling != "unknown" for run in (*first_runs, *other_runs))
+    sampling: Sampling = "coin" if by_chance else "unknown"
     return RunComparison(
         first=tuple(a.name for a, _ in pairs),
         against=tuple(b.name for _, b in pairs),

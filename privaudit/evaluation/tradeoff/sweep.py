@@ -288,7 +288,7 @@ def weigh_runs(
             f"{trained[0]} was trained here, and a trade-off of recorded federations was "
             "requested. Sweep trainers with --trainers, or compare such runs."
         )
-    untossed = [run.name for run in runs if run.sampling != "coin"]
+    untossed = [run.name for run in runs if run.sampling == "unknown"]
     if untossed:
         raise ConfigError(
             f"A trade-off was requested, and {untossed[0]} declares no coin that chose "

@@ -133,13 +133,16 @@ class RecordedRun(Run):
         owned = OwnersRecords(count, self.header["data_hash"], hashes)
         candidates = {c: len(split.of(n)) for n, c in enumerate(names)}
         kind = self.asked.task if self.asked else "classification"
+        public = split.of(PUBLIC)
+        if not len(public):  # the candidates are their own reference, truth unknown
+            public = np.flatnonzero(truth.owner >= 0)
         return Population(
             Dataset(owned, labels, classes),
             records,
             split,
             Task(
                 backbone=OwnersModel(kind),
-                public=records.pick(torch.from_numpy(split.of(PUBLIC))),
+                public=records.pick(torch.from_numpy(public)),
                 candidates=candidates,
                 rounds=self.config.rounds,
             ),
@@ -250,9 +253,7 @@ class RecordedRun(Run):
     @property
     def sampling(self) -> Sampling:
         """How members were chosen; unknown, too, where the ledger does not say."""
-        coin = self.truth.coin
-        is_known = coin is not None and coin.randomness != "none"
-        return "coin" if is_known else "unknown"
+        return "unknown" if self.truth.coin is None else self.truth.sampling
 
     @property
     def trains_shadows(self) -> bool:

@@ -212,7 +212,7 @@ def _when(leakage: LeakageByRound, sampling: Sampling) -> str:
     first = first_round_above(leakage)
     p_values = corrected(leakage)
     over = f"Holm-corrected over {count} rounds"
-    if sampling != "coin":
+    if sampling == "unknown":
         when = "no round is named, as no coin is declared that chose the members"
     elif first is None:
         least = p_value(min(p_values.values()))
@@ -233,8 +233,8 @@ def source_sentences(audit: Audit) -> list[str]:
     inference = audit.part(SOURCE_INFERENCE)
     if inference is None:
         return []
-    by_coin = audit.run.sampling == "coin"
-    adds = "Training adds" if by_coin else "The difference is"
+    by_chance = audit.run.sampling != "unknown"
+    adds = "Training adds" if by_chance else "The difference is"
     return [
         f"The right client is guessed for {rate(inference.members)} of "
         f"{inference.members.n[0]} members, and for {rate(inference.others)} of "
@@ -263,7 +263,7 @@ def linkage_sentences(audit: Audit) -> list[str]:
     else:
         learned = "more than" if gain.value > 0 else "less than"
     learned += " what a PromptFL client learns"
-    if audit.run.sampling != "coin":
+    if audit.run.sampling == "unknown":
         learned = "of which no leak is said, as no coin is declared"
     peer = audit.scenario.threat.partition(":")[2]
     return [
@@ -283,7 +283,7 @@ def rebuilding(audit: Audit) -> list[str]:
     gain, found = gain_of_rebuilding(audit), both_models(audit)
     if gain is None or found is None:
         return []
-    if audit.run.sampling != "coin":
+    if audit.run.sampling == "unknown":
         learned = "of which no leak is said, as no coin is declared"
     elif not gain.excludes(0):
         learned = "no clear difference"

@@ -360,14 +360,12 @@ def test_scores_of_noise_and_a_mask_are_no_leak(rng: np.random.Generator) -> Non
 
 
 def test_scores_that_are_0_and_1_are_scores(rng: np.random.Generator) -> None:
-    """Of attacks on labels alone, also of as many members as others, and of counts."""
+    """Of attacks on labels alone, also of as many members as others."""
     members, others = rng.random((2, 150)) < np.array([[0.9], [0.6]])
     for kind in (bool, int, float, np.float32):
         ours, theirs = members.astype(kind), others.astype(kind)
         assert Auditor.from_scores(ours, theirs).auroc.low > 0.5
         assert Auditor.from_scores(ours, theirs[:100]).auroc.low > 0.5
-    counts = rng.integers(0, 5, size=150)
-    Auditor.from_scores(counts, others.astype(int))
     Auditor.from_scores(rng.random(150), others[:149].astype(float))  # another length
     Auditor.from_scores(rng.random(150), np.ones(150))  # saturated
     Auditor.from_scores([0.9, 0.8, 0.4], [0.7, 0.3, 0.1])
@@ -376,9 +374,13 @@ def test_scores_that_are_0_and_1_are_scores(rng: np.random.Generator) -> None:
 def test_other_words_for_who_is_a_member_are_no_scores(
     rng: np.random.Generator,
 ) -> None:
-    """Of 1 and -1, 1 and 2, or positions, as arrays of both kinds or a list."""
+    """Of 1 and -1, 1 and 2, or positions, as arrays of both kinds or a list; or classes."""
     scores, mask = rng.normal(size=200), rng.random(200) < 0.5
     where = np.flatnonzero(mask)
+    with pytest.raises(ConfigError, match="it looks like classes"):
+        Auditor.from_scores(scores, rng.integers(0, 9, size=200))
+    with pytest.raises(ConfigError, match="it looks like a mask"):
+        Auditor.from_scores(rng.integers(0, 9, size=200), mask.astype(int))
     said: list[Any] = [np.where(mask, 1, -1), np.where(mask, -1.0, 1.0), mask + 1]
     said += [
         where,
@@ -395,10 +397,10 @@ def test_other_words_for_who_is_a_member_are_no_scores(
 def test_whole_numbers_on_both_sides_are_scores(rng: np.random.Generator) -> None:
     signs = np.where(rng.random((2, 150)) < 0.6, 1, -1)
     counts = rng.integers(0, 40, size=150)
-    for pair in ((*signs,), (counts, signs[0]), (counts, np.arange(100))):
+    for pair in ((*signs,), (counts, signs[0, :149]), (counts, np.arange(100))):
         Auditor.from_scores(*pair)
         Auditor.from_scores(*(one.astype(float) for one in pair[::-1]))
-    Auditor.from_scores(rng.random(150), counts)  # with ties: no list of positions
+    Auditor.from_scores(rng.random(151), counts)  # with ties: no list of positions
     Auditor.from_scores(np.where(signs[0] > 0, 0.1, 0.9), signs[1])  # two and two
     Auditor.from_scores([0.9, 0.8, 0.4], np.arange(3))
 
@@ -424,12 +426,30 @@ def test_words_that_nobody_knows_are_refused() -> None:
         signals_of_logits(likely, labels)
     with pytest.raises(ConfigError, match="do not lie in"):
         signals_of_logits(likely.log(), labels, "probabilities")
-    with pytest.raises(ConfigError, match="do not lie in"):
-        signals_of_logits(100 * likely, labels, "probabilities")
+    for outputs in ("logits", "probabilities"):
+        with pytest.raises(ConfigError, match="Divide them by 100"):
+            signals_of_logits(100 * likely, labels, outputs)
+    unchecked, odd = inspect.unwrap(signals_of_logits), likely.log()
+    for given, classes, why in (
+        ((odd,), labels, "outputs.logits"),
+        ({"logits": odd}, labels, "outputs.logits"),
+        (odd[:, :1], labels, "one logit x"),
+        (odd, labels.float(), r"labels.long\(\)"),
+        (odd, np.full(20, "cat"), "without numbers"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            unchecked(given, classes)
     shadows, is_in = np.zeros((6, 1)), np.arange(6)[:, None] < 3
     scored = inspect.unwrap(shadow_scores)
     with pytest.raises(UnknownNameError, match="Did you mean 'log-odds'"):
         scored(np.ones(1), shadows, is_in, "rmia", "logodds")
+    with pytest.raises(ConfigError, match="is_in holds other values"):
+        scored(np.ones(1), is_in, shadows + 0.5)
+    for score, why in ((3, "in place of a scoring"), (str.split, "returned a list")):
+        with pytest.raises(ConfigError, match=why):
+            inspect.unwrap(Auditor.from_signal)(score, ["a"], ["b"])
+    with pytest.raises(ConfigError, match="Scores of type"):
+        inspect.unwrap(Auditor.from_scores)(["in", "out"], [1.0, 2.0])
     table = ScoreTable.of(np.arange(4.0), np.arange(4) < 2)
     said = object.__new__(Declared)
     for name, value in {**vars(Declared()), "sampling": "Coin"}.items():

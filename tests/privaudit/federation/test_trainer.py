@@ -1,18 +1,28 @@
 """A trainer in one class of thirty lines is trained, attacked and reported."""
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
-from privaudit.auditing.attack import Adversary
+from privaudit.auditing.attack import Adversary, Target
+from privaudit.auditing.auditor import refuse_unsteady
 from privaudit.core.errors import AttackError
 from privaudit.core.seeds import Seeds
 from privaudit.federation.threat_models import server
-from privaudit.federation.trainer import TRAINERS, Task, Trainer
+from privaudit.federation.trainer import (
+    TRAINERS,
+    Reconstruction,
+    Signals,
+    Task,
+    Trainer,
+)
 from tests.class_means import ClassMeans
 from tests.conftest import Cli, common_cache
-from tests.toy_federation import Play, Shards
+from tests.toy_federation import Play, Shards, joined
 
 
 def test_a_trainer_of_three_functions_is_trained_attacked_and_reported(
@@ -62,3 +72,38 @@ def test_the_protocol_alone_is_enough_to_train_but_not_to_be_attacked(
     adversary = Adversary(trainer, task, server, server(played.messages), Seeds(1))
     with pytest.raises(AttackError, match="Bare was attacked"):
         adversary.reconstruct("client-0")
+
+
+def altered(change: Callable[[Tensor], Tensor]) -> Trainer:
+    """Return a trainer of another package whose answers are altered."""
+
+    class Altered(ClassMeans):
+        def query(self, *asked: Any, **rest: Any) -> Iterator[Signals]:
+            for said in super().query(*asked, **rest):
+                yield {"log_probabilities": change(said["log_probabilities"])}
+
+    return Altered()
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda logs: logs, ""),
+        (lambda logs: (logs + torch.randn_like(logs)).log_softmax(-1), "differently"),
+        (lambda logs: (logs - logs.mean(1, keepdim=True)).log_softmax(-1), "a batch"),
+        (torch.exp, "no log-probabilities"),
+        (lambda logs: logs * torch.nan, "no log-probabilities"),
+        (lambda logs: logs[:, :3], "no log-probabilities"),
+    ],
+)
+def test_models_of_another_package_are_asked_as_an_owners_are(
+    change: Callable[[Tensor], Tensor], why: str, task: Task, shards: Shards
+) -> None:
+    client, records = next(iter(shards.items()))
+    model = {"means": task.zero_shot + 0.1 * torch.randn_like(task.zero_shot)}
+    target = Target(client, Reconstruction(model), joined(records, task.public))
+    if not why:
+        return refuse_unsteady(altered(change), task, target)
+    with pytest.raises(AttackError, match=why):
+        refuse_unsteady(altered(change), task, target)
+    return None

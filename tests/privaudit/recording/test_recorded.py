@@ -19,6 +19,7 @@ from privaudit.auditing.stored_audit import read_audit, restore_audit, save_audi
 from privaudit.checks.lint import lint
 from privaudit.core.errors import AttackError, ConfigError, PrivauditError, ViewError
 from privaudit.core.tensors import Tensors
+from privaudit.datasets.split import PUBLIC, TEST
 from privaudit.federation.threat_models import find_threat
 from privaudit.privacy.events import MechanismEvent
 from privaudit.recording import recorded_trainer
@@ -29,7 +30,7 @@ from privaudit.recording.recorder import Recorder
 from privaudit.report.export.export import export_public
 from privaudit.report.page import render_report
 from privaudit.report.tables.table import print_table
-from privaudit.runs.ledger import Ledger
+from privaudit.runs.ledger import Coin, Ledger
 from privaudit_labs.shift.distribution_shift import measure_shift, usual_foreign
 from tests.privaudit.recording.small_federation import (
     CANDIDATES,
@@ -79,6 +80,25 @@ def test_what_is_memorised_is_found(audits: dict[str, Audit], scenario: str) -> 
     assert audit.auroc.value > 0.95
     assert audit.headline.verdict.kind == "leaks"
     assert sum(audit.auroc.n) == CLIENTS * CANDIDATES
+
+
+def test_no_public_record_is_needed_where_a_split_chose_the_members(
+    tmp_path: Path,
+) -> None:
+    """60 candidates of each client, half of them in by scikit-learn's order."""
+    tossed = toss()
+    owner = np.where(tossed.owner == PUBLIC, TEST, tossed.owner)
+    in_order = np.random.RandomState(3).permutation(len(owner))
+    part = np.isin(np.arange(len(owner)), in_order[: len(owner) // 2])
+    ledger = Ledger(owner, part & (owner >= 0), coin=Coin("sklearn", 3))
+    record(tmp_path / "run", ledger)
+    for scenario in SCENARIOS:
+        audit = audited(tmp_path / "run", scenario, shadows=0)
+        assert audit.headline.verdict.kind == "leaks"
+    shadowed = audited(tmp_path / "run", "server-reconstruct", clients=1, shadows=6)
+    assert shadowed.results["rmia"].auroc.value > 0.9
+    with pytest.raises(AttackError, match="independent coin for each record"):
+        audited(tmp_path / "run", "one-run")
 
 
 def covering(place: Path, ledgers: int, owner: Linear) -> dict[str, float]:

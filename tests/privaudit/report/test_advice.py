@@ -22,7 +22,7 @@ from privaudit.evaluation.tradeoff.result import SweepPoint, judge_sweep
 from privaudit.recording.bundle import RecordedConfig
 from privaudit.report.advice import Advice, advise, tradeoff_command, train_command
 from privaudit.report.first_screen import first_screen
-from privaudit.report.report_data import ReportData
+from privaudit.report.report_data import Findings, ReportData
 from privaudit.runs.config import RunConfig, make_config
 from tests.privaudit.made_audits import make_audit, make_claimed
 from tests.test_ci_docs import parse
@@ -83,11 +83,11 @@ def recorded() -> Audit:
     return audit
 
 
-def scored() -> Audit:
+def scored(sampling: str = "unknown") -> Audit:
     rng = np.random.default_rng(0)
     members = rng.random(400) < 0.5
     scores = rng.normal(size=400) + members
-    return Auditor.from_scores(scores[members], scores[~members])
+    return Auditor.from_scores(scores[members], scores[~members], sampling=sampling)
 
 
 def commands_of(audit: Audit) -> list[str]:
@@ -152,8 +152,26 @@ def test_every_suggested_command_trains_the_run_s_own_data_and_model(
         assert offered
 
 
-@pytest.mark.parametrize("audit", [recorded(), scored()], ids=["recorded", "scores"])
-def test_what_was_not_trained_here_is_offered_no_training(audit: Audit) -> None:
+@pytest.mark.parametrize(
+    "audit", [recorded(), scored("split")], ids=["recorded", "own"]
+)
+def test_a_leak_of_what_others_trained_has_remedies_and_no_baseline(
+    audit: Audit,
+) -> None:
+    found, scored_here = given(audit), audit.scenario.name == "scores"
+    assert Findings(audit).leak.kind == "alarm"
+    tried = [one.text for one in found if one.basis == "To try"]
+    assert {"DP-SGD" in one for one in tried} == {True, False}
+    assert any("Mask the uploads" in one for one in tried) == (not scored_here)
+    assert not any("baseline" in one.text for one in found)
+    (after,) = (one.command for one in found if one.command)
+    scenario = f"--scenario {audit.scenario.name}"
+    assert after == f"privaudit compare NEXT {audit.run.name} {scenario}"
+    assert parse(after).params["run"] == ["NEXT", audit.run.name]
+
+
+def test_what_was_not_trained_here_is_offered_no_training() -> None:
+    audit = scored()
     commands = commands_of(audit)
     assert {shlex.split(one)[1] for one in commands} == {"gate"}
     for command in commands:

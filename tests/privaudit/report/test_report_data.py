@@ -324,13 +324,15 @@ def with_aurocs(*values: float, sampling: Sampling = "coin", n: int = 0) -> Audi
         )
         for (name, leak), value in zip(audit.results.items(), values, strict=True)
     }
-    of_one_coin(audit, None, tossed=sampling == "coin")
+    of_one_coin(audit, None, sampling)
     return replace(audit, results=results)
 
 
-def of_one_coin(audit: Audit, group: np.ndarray | None, tossed: bool = True) -> None:
+def of_one_coin(
+    audit: Audit, group: np.ndarray | None, sampling: Sampling = "coin"
+) -> None:
     """Say which records share a coin in an audit's run, if any was tossed."""
-    truth = SimpleNamespace(group=group, cluster=None, tossed=tossed, coin=None)
+    truth = SimpleNamespace(group=group, cluster=None, sampling=sampling, coin=None)
     audit.run.__dict__["truth"] = truth
 
 

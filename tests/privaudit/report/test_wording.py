@@ -38,7 +38,7 @@ def test_no_leak_and_underpowered_are_not_the_same_words() -> None:
 def test_where_groups_are_counted_odds_are_about_groups() -> None:
     audit, few = make_audit(shift=1.0), make_audit(shift=0.1, candidates=20, seed=3)
     for one in (audit, few):
-        one.run.__dict__["truth"] = SimpleNamespace(group=np.arange(9), tossed=True)
+        one.run.__dict__["truth"] = SimpleNamespace(group=np.arange(9), sampling="coin")
     said, (members, others) = wording.odds(audit), audit.auroc.n
     assert f"n = {members} groups of members + {others} groups of non-members" in said
     assert "one group of members and one of non-members" in said

@@ -1,9 +1,11 @@
+import inspect
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import ConfigError, UnknownNameError
 from privaudit.statistics.estimate import Estimate, unresolved
 from privaudit.statistics.roc import auroc
 from privaudit.statistics.verdict import judge_leak
@@ -44,6 +46,8 @@ def test_without_a_coin_a_number_is_no_verdict_on_membership(
     assert ours.kind == "sampling unknown"
     assert ours.sentence.startswith(f"No verdict on membership: AUROC {estimate}")
     assert "nobody declares that a fair coin" in ours.sentence
+    with pytest.raises(UnknownNameError, match="Did you mean 'coin'"):
+        inspect.unwrap(judge_leak)(estimate, sampling="Coin")
 
 
 def test_twice_the_margin_needs_four_times_the_records() -> None:

@@ -11,7 +11,9 @@ labels = y.numpy()
 def query(tensors, positions):
     """Return logits [records, 10]."""
     with torch.no_grad():
-        return functional_call(Net(), dict(tensors), (x[torch.as_tensor(positions)],))
+        return functional_call(
+            Net().eval(), dict(tensors), (x[torch.as_tensor(positions)],)
+        )
 
 
 def local_update(received, positions, seed):

@@ -11,7 +11,8 @@ def query(tensors, positions):
     """Return logits [records, length, vocabulary], and labels as for the loss."""
     chosen = torch.as_tensor(positions)
     with torch.no_grad():
-        return with_adapters(dict(tensors))(ids[chosen]).logits, targets[chosen]
+        model = with_adapters(dict(tensors)).eval()
+        return model(ids[chosen]).logits, targets[chosen]
 
 
 def local_update(received, positions, seed):

@@ -190,6 +190,26 @@ def test_known_members_are_no_coin(table: Path, cli: Cli) -> None:
     assert int(ledger.is_member.sum()) == 134
 
 
+def test_members_of_a_library_s_split_are_checked(table: Path, cli: Cli) -> None:
+    order = np.random.RandomState(42).permutation(400)
+    np.save("members.npy", order[100:])
+    words = ("split", "--records", 400, "--members", "members.npy", "--sampling")
+    assert "not these members" in cli.refused(*words, "sklearn:7")
+    assert "Known: coin" in cli.refused(*words, "dice")
+    out = cli.done(*words, "sklearn:42")
+    assert "by a random draw" in out
+    assert "No bound on epsilon" in out
+    assert Ledger.load(table / "ledger.npz").sampling == "split"
+    rows = (f"{n % 7 + (n in order[100:])},{int(n in order[100:])}" for n in range(400))
+    Path("all.csv").write_text("\n".join(["score,member", *rows]))
+    assert "Leaks" in cli.done("scores", "all.csv", "--sampling", "sklearn:42")
+    page = Path("runs/all/audits/scores/report.html").read_text()
+    assert "a random split of fixed size by sklearn, seed 42, done again" in page
+    assert "not these members" in cli.refused(
+        "scores", "all.csv", "--sampling", "torch:42"
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [

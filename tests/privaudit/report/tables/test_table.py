@@ -67,7 +67,9 @@ def test_table_and_page_say_where_n_counts_groups(audits: list[Audit]) -> None:
     assert "groups of records" not in printed(*audits[:1], width=120) + attacked(
         audits[0]
     )
-    audits[0].run.__dict__["truth"] = SimpleNamespace(group=np.arange(9), tossed=True)
+    audits[0].run.__dict__["truth"] = SimpleNamespace(
+        group=np.arange(9), sampling="coin"
+    )
     said = "groups of records that share a coin"
     assert f"n counts {said}." in printed(*audits[:1], width=120)
     assert f"non-members ({said}) of 3 of 5" in attacked(audits[0])

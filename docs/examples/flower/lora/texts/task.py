@@ -63,7 +63,7 @@ def fit(
     tensors: dict[str, Tensor], positions: np.ndarray, epochs: int, seed: int
 ) -> tuple[dict[str, Tensor], float]:
     """Train adapters on the texts at those positions; return them and the loss."""
-    net = with_adapters(tensors)
+    net = with_adapters(tensors).train()
     ids, labels = (values[torch.as_tensor(positions)] for values in texts())
     order = torch.Generator().manual_seed(seed)
     learned = [p for p in net.parameters() if p.requires_grad]
