@@ -1,0 +1,75 @@
+"""Joint regression: an upload as a sum of all candidates' own gradients."""
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar
+
+import numpy as np
+from jaxtyping import Float
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
+from privaudit.auditing.gradient_regression import GramBlock, took_part
+from privaudit.auditing.record_gradients import chosen_moves, gram_blocks
+from privaudit.federation.trainer import Records
+
+
+@ATTACKS.register("joint-regression")
+@dataclass(frozen=True)
+class JointRegression:
+    """Score a candidate by how likely its gradient is a part of what was sent.
+
+    What a client sends, less what it received, is a sum of its members' gradients along
+    the way. So the move is solved for all candidates at once, with gradients averaged
+    over the straight path by Simpson's rule; see
+    :mod:`privaudit.auditing.gradient_regression`. It reads single uploads, sums of
+    uploads, and differences of broadcasts. No shadow model is trained.
+
+    Source: derived from the gradient of a sum; the likelihood ratio of one record among
+    others as noise is Michel, Basu, Kaufmann, "Sequential membership inference attacks",
+    2026.
+
+    Attributes:
+        rounds: From so many, spread evenly, moves are taken; 0 takes all.
+    """
+
+    threshold: ClassVar[str] = "likelier in what was sent than not"
+    trains_shadows: ClassVar[bool] = False
+    task: ClassVar[AnyTask] = "either"
+
+    rounds: Annotated[int, Field(ge=0)] = 20
+
+    def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
+        """Score each target's candidates: log-likelihood ratios, in nats.
+
+        Raises:
+            ViewError: The view shows no moves of weights.
+            AttackError: No gradients of single records are to be had.
+        """
+        sees_uploads = all(adversary.view.sees_updates_of(t.client) for t in targets)
+        groups = [[t] for t in targets] if sees_uploads else [list(targets)]
+        return [s for group in groups for s in self._scores(adversary, group)]
+
+    def _scores(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
+        """Score targets whose moves are one: of one client, or of all in a sum."""
+        candidates = Records.joined([target.candidates for target in targets])
+        moves = chosen_moves(adversary, targets[0].client, self.rounds)
+        by_round = {
+            move.at.index: gram_blocks(adversary, move, candidates) for move in moves
+        }
+        ends = np.cumsum([len(target.candidates) for target in targets])[:-1]
+        each = {
+            index: np.split(_ratios(blocks, len(candidates)), ends)
+            for index, blocks in by_round.items()
+        }
+        together = [block for blocks in by_round.values() for block in blocks]
+        ratios = np.split(_ratios(together, len(candidates)), ends)
+        return [
+            Scores(one, one > 0, {index: parts[n] for index, parts in each.items()})
+            for n, one in enumerate(ratios)
+        ]
+
+
+def _ratios(blocks: Sequence[GramBlock], count: int) -> Float[np.ndarray, " n"]:
+    ratios = took_part(blocks)
+    return np.zeros(count) if ratios is None else ratios.numpy()

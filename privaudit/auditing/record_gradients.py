@@ -1,0 +1,240 @@
+"""What single records would have sent: gradients of candidates, and moves beside them.
+
+Of trainers that take a single step the step itself says it: clients of one record each
+are trained in a stack. Of others' models it is how records enter their layers, found
+while the owner's ``query`` runs.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from privaudit.auditing.attack import Adversary
+from privaudit.auditing.gradient_regression import GramBlock
+from privaudit.core.seeds import Stream
+from privaudit.core.tensors import Stacked, Tensors, stack
+from privaudit.federation.query import ask
+from privaudit.federation.threat_models import EVERYBODY
+from privaudit.federation.trainer import (
+    Cohort,
+    Records,
+    Round,
+    TakesSingleStep,
+    Task,
+    Trainer,
+    start_client,
+)
+from privaudit.federation.uploads import update_deltas
+from privaudit.models.interfaces import OwnersModel
+from privaudit.models.layer_factors import LayerFactors, watch_layers
+from privaudit.models.token_table import TOKENS, TokenTable
+
+AT_ONCE = 256  # records whose gradients are taken together
+PLAIN = {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0, "learning_rate": 1.0}
+"""A step along the gradient itself, so large that few of its digits are rounded away."""
+SIMPSON = ((0.0, 1 / 6), (0.5, 4 / 6), (1.0, 1 / 6))
+"""Where on the straight path from broadcast to upload, and with which weight."""
+MOST_NUMBERS = 1 << 14
+"""Of a record's gradient of one tensor; larger ones are hashed into so many sums."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """How weights moved in one round, of one client or of several together.
+
+    Attributes:
+        received: Where from.
+        deltas: By how much, by name of what was sent.
+        at: The round.
+    """
+
+    received: Tensors
+    deltas: Tensors
+    at: Round
+
+    @classmethod
+    def of(cls, sent: Tensors, received: Tensors, at: Round) -> "Move":
+        """Return the move that an upload shows, or a sum of uploads."""
+        deltas = update_deltas({n: t.unsqueeze(0) for n, t in sent.items()}, received)
+        return cls(received, {name: delta[0] for name, delta in deltas.items()}, at)
+
+    def point(self, share: float) -> dict[str, Tensor]:
+        """Return the weights after a share of the move, from 0 to 1."""
+        moved = {
+            name: self.received[name] + share * delta
+            for name, delta in self.deltas.items()
+            if name in self.received
+        }
+        return {**self.received, **moved}
+
+
+def moves_of(adversary: Adversary, client: str) -> Iterator[Move]:
+    """Yield a client's moves, round by round, or those of sums that it is in.
+
+    Raises:
+        ViewError: The view shows neither uploads nor sums nor two broadcasts.
+    """
+    view = adversary.view
+
+    def at(index: int, *parties: str) -> Round:
+        return Round(index, adversary.seeds, parties)
+
+    if view.sees_updates_of(client):
+        for sent in view.updates_of(client):
+            down = view.received_in(client, sent.round).tensors
+            yield Move.of(sent.tensors, down, at(sent.round, client))
+    elif view.sums:
+        for summed in view.sums:
+            yield Move.of(summed.total, summed.broadcast, at(summed.index, EVERYBODY))
+    else:
+        sent = view.of_kind("broadcast") or view.broadcasts_to(client)
+        for before, after in zip(sent, sent[1:], strict=False):
+            if before.receiver == after.receiver:
+                yield Move.of(after.tensors, before.tensors, at(before.round, EVERYBODY))
+
+
+def chosen_moves(adversary: Adversary, client: str, most: int) -> list[Move]:
+    """Return a client's moves, or so many of them, spread evenly; 0 takes all."""
+    moves = list(moves_of(adversary, client))
+    if not most or len(moves) <= most:
+        return moves
+    places = torch.linspace(0, len(moves) - 1, most).round().int().tolist()
+    return [moves[place] for place in places]
+
+
+def gram_blocks(
+    adversary: Adversary, move: Move, records: Records
+) -> list[GramBlock]:
+    """Return the gradients of records along a move, tensor by tensor.
+
+    Raises:
+        AttackError: Neither a model's layers nor a step say what gradients are.
+    """
+    if isinstance(adversary.task.backbone, OwnersModel):
+        found = _along_layers(adversary, move, records)
+        if found:
+            return found
+    rows: dict[str, Tensor] = {}
+    for share, weight in SIMPSON:
+        step = single_moves(adversary, move.point(share), records, move.at, hashed=True)
+        for name, row in step.items():
+            rows[name] = rows.get(name, 0.0) - weight * row.double()
+    return [
+        GramBlock.of_rows(rows[name], _hashed(adversary, name, delta.unsqueeze(0)))
+        for name, delta in move.deltas.items()
+        if name in rows
+    ]
+
+
+def _along_layers(
+    adversary: Adversary, move: Move, records: Records
+) -> list[GramBlock]:
+    """Return the block of each layer: points of the path are further places."""
+    found: dict[str, list[LayerFactors]] = {}
+    for share, weight in SIMPSON:
+        for name, factors in layers_of(adversary, move.point(share), records).items():
+            if factors.deltas is not None and name in move.deltas:
+                weighted = replace(factors, deltas=weight * factors.deltas)
+                found.setdefault(name, []).append(weighted)
+    joined = {name: LayerFactors.join(parts, 1) for name, parts in found.items()}
+    return [
+        GramBlock.of_factors(factors, factors.move(name, move.deltas))
+        for name, factors in joined.items()
+    ]
+
+
+def layers_of(
+    adversary: Adversary, model: Tensors, records: Records
+) -> dict[str, LayerFactors]:
+    """Return how records enter the layers that a model's ``query`` multiplies by."""
+    parts = []
+    trainer, task = adversary.trainer, adversary.task
+    for chunk in torch.arange(len(records)).split(AT_ONCE):
+        some = records.pick(chunk)
+        parts.append(
+            watch_layers(model, len(some), lambda some=some: _loss(trainer, task, model, some))
+        )
+    return {
+        name: LayerFactors.join([part[name] for part in parts], 0)
+        for name in parts[0]
+        if all(name in part for part in parts)
+    }
+
+
+def _loss(trainer: Trainer, task: Task, model: Tensors, records: Records) -> Tensor:
+    """Return the sum of records' losses: of labels, or of answers' tokens."""
+    stacked = {name: tensor.unsqueeze(0) for name, tensor in model.items()}
+    if task.kind == "classification":
+        logs = ask(trainer, task, stacked, records)[0]
+        return -logs.gather(1, records.labels[:, None]).sum()
+    total = torch.zeros(())
+    for said in trainer.query(task, stacked, records, want=frozenset({TOKENS})):
+        table = TokenTable.from_signals([said], model=0)
+        scored = table.scored("description", all_positions=True, needs_target=True)
+        total = total - table.statistics.log_likelihood.masked_fill(~scored, 0).sum()
+    return total
+
+
+def single_moves(
+    adversary: Adversary,
+    received: Tensors,
+    records: Records,
+    at: Round,
+    *,
+    hashed: bool = False,
+) -> Stacked:
+    """Return where one step on each record alone would have moved what was received.
+
+    Private state that the adversary does not know is drawn as a client would.
+
+    Args:
+        adversary: Its trainer takes the step.
+        received: What every client starts from.
+        records: One for each client.
+        at: The round.
+        hashed: Take a plain step along the gradient, and hash large tensors' moves.
+    """
+    trainer, task = adversary.trainer, adversary.task
+    records = replace(records, views=None)  # which one was taken is not known
+    if isinstance(trainer, TakesSingleStep):
+        trainer = trainer.single_step()
+    if hashed and hasattr(trainer, "with_settings"):
+        trainer = trainer.with_settings(**PLAIN)
+    client_state = start_client(trainer, task, "alone", adversary.seeds)
+    parts = []
+    for chunk in torch.arange(len(records)).split(AT_ONCE):
+        # One name, so that all draw the same private coins.
+        names = ["alone"] * len(chunk)
+        cohort = Cohort.of(names, [records.pick(n.view(1)) for n in chunk])
+        down = {n: t.expand(len(chunk), *t.shape) for n, t in received.items()}
+        private_state = stack([client_state] * len(chunk))
+        result = trainer.local_update(task, cohort, down, private_state, at)
+        deltas = update_deltas(result.sent, received)
+        if hashed:
+            deltas = {n: _hashed(adversary, n, delta) for n, delta in deltas.items()}
+        parts.append(deltas)
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def _hashed(
+    adversary: Adversary, name: str, rows: Float[Tensor, "n ..."]
+) -> Float[Tensor, "n numbers"]:
+    """Return rows as they are, or sums of so many numbers with drawn signs.
+
+    Sums of gradients stay sums of them, exactly: only their rank is bounded.
+    """
+    rows = rows.flatten(1)
+    if rows.shape[1] <= MOST_NUMBERS:
+        return rows
+    stream = adversary.seeds.stream("hashed gradients", client=name)
+    return _sums(stream, rows)
+
+
+def _sums(stream: Stream, rows: Float[Tensor, "n numbers"]) -> Float[Tensor, "n sums"]:
+    words = torch.from_numpy(stream.words(rows.shape[1]).astype("int64"))
+    signs = (words & 1).mul(2).sub(1).to(rows.dtype)
+    sums = torch.zeros(len(rows), MOST_NUMBERS, dtype=rows.dtype)
+    return sums.index_add_(1, (words >> 1) % MOST_NUMBERS, rows * signs)
