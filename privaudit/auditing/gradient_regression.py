@@ -155,18 +155,30 @@ def took_part(blocks: Sequence[GramBlock]) -> Float[Tensor, " n"] | None:
     """
     fits = [(block, fit_step(block)) for block in blocks]
     known = [(block, fit) for block, fit in fits if fit is not None]
-    if not known:
-        return None
-    n = len(known[0][0].along)
+    return participation(known, MEMBERS_VARY, OTHERS_VARY) if known else None
+
+
+def participation(
+    blocks: Sequence[tuple[GramBlock, StepFit]],
+    members_vary: float = 0.0,
+    others_vary: float = 0.0,
+) -> Float[Tensor, " n"]:
+    """Return the same of moves whose step and noise are known; at least one.
+
+    A member's share of 1 and another's of 0 may vary by some variance beyond the noise.
+    """
+    n = len(blocks[0][0].along)
     precision = PRECISION * torch.eye(n, dtype=torch.float64)
     pull = torch.full((n,), PRECISION * TOOK_PART, dtype=torch.float64)
-    for block, fit in known:
+    for block, fit in blocks:
         precision += block.gram / fit.noise
         pull += block.along / (fit.step * fit.noise)
     covariance = torch.linalg.inv(precision)
     own = covariance.diagonal()
-    variance = 1 / (1 / own - PRECISION).clamp(min=1e-12)  # of a share, by the moves alone
+    # Of a share, by the moves alone: the prior taken out again.
+    variance = 1 / (1 / own - PRECISION).clamp(min=1e-12)
     share = ((covariance @ pull) / own - PRECISION * TOOK_PART) * variance
-    member, other = variance + MEMBERS_VARY, variance + OTHERS_VARY
-    misfit = (share - 1).square() / member - share.clamp(min=0).square() / other
+    member, other = variance + members_vary, variance + others_vary
+    beyond = share.clamp(min=0) if others_vary < members_vary else share
+    misfit = (share - 1).square() / member - beyond.square() / other
     return -0.5 * ((member / other).log() + misfit)

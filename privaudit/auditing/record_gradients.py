@@ -233,6 +233,25 @@ def _hashed(
     return _sums(stream, rows)
 
 
+def hashed_moves(
+    adversary: Adversary, sent: Tensors, received: Tensors | None = None
+) -> Float[Tensor, "n numbers"]:
+    """Return moves as rows of numbers of all tensors, the large ones hashed.
+
+    Args:
+        adversary: Draws the signs of hashes.
+        sent: Moves of one client, or uploads of several.
+        received: From where uploads moved; None where ``sent`` are moves.
+    """
+    deltas: Tensors = (
+        {name: delta.unsqueeze(0) for name, delta in sent.items()}
+        if received is None
+        else update_deltas(sent, received)
+    )
+    rows = [_hashed(adversary, name, deltas[name]) for name in sorted(deltas)]
+    return torch.cat(rows, dim=1).double()
+
+
 def _sums(stream: Stream, rows: Float[Tensor, "n numbers"]) -> Float[Tensor, "n sums"]:
     words = torch.from_numpy(stream.words(rows.shape[1]).astype("int64"))
     signs = (words & 1).mul(2).sub(1).to(rows.dtype)
