@@ -1,6 +1,6 @@
 """Influence regression: an upload as a sum of what leaving each candidate out changes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -13,8 +13,9 @@ from torch import Tensor
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
 from privaudit.auditing.gradient_regression import GramBlock, StepFit, participation
 from privaudit.auditing.record_gradients import Move, chosen_moves, hashed_moves
+from privaudit.auditing.shadow_models import order_of_contents, paired_coins
 from privaudit.federation.rounds import train_stand_ins
-from privaudit.federation.trainer import Records
+from privaudit.federation.trainer import ClientId, Records
 from privaudit.statistics.progress import Phase
 
 AT_ONCE = 64  # stand-ins that train together
@@ -38,7 +39,8 @@ class InfluenceRegression:
     Attributes:
         rounds: From so many, spread evenly, uploads are taken; 0 takes all. In each as
             many stand-ins train for one round as there are candidates and halves.
-        halves: Random halves of the candidates in each round.
+        shadows: Stand-ins on random halves of the candidates in each round, which say
+            what influences leave.
     """
 
     threshold: ClassVar[str] = "likelier in what was sent than not"
@@ -46,7 +48,7 @@ class InfluenceRegression:
     task: ClassVar[AnyTask] = "either"
 
     rounds: Annotated[int, Field(ge=0)] = 4
-    halves: Annotated[int, Field(ge=4)] = 24
+    shadows: Annotated[int, Field(ge=5)] = 24
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
         """Score each target's candidates: log-likelihood ratios, in nats.
@@ -64,28 +66,33 @@ class InfluenceRegression:
     ) -> Scores:
         adversary.tell(Phase("", "shadows", target.client, number, count))
         adversary.view.updates_of(target.client)  # sums are of several clients
+        order = order_of_contents(target.candidates)  # batches follow it
+        candidates = target.candidates.pick(order)
         blocks = {
-            move.at.index: self._block(adversary, target, move)
+            move.at.index: self._block(adversary, target.client, candidates, move)
             for move in chosen_moves(adversary, target.client, self.rounds)
         }
         known = StepFit(step=1.0, noise=1.0, explained=1.0)
-        by_round = {
-            index: participation([(block, known)]).numpy()
-            for index, block in blocks.items()
-        }
-        ratios = participation([(block, known) for block in blocks.values()]).numpy()
-        return Scores(ratios, ratios > 0, by_round)
 
-    def _block(self, adversary: Adversary, target: Target, move: Move) -> GramBlock:
+        def ratios(some: Iterable[GramBlock]) -> Float[np.ndarray, " candidates"]:
+            found = participation([(block, known) for block in some])
+            return found[order.argsort()].numpy()
+
+        by_round = {index: ratios([block]) for index, block in blocks.items()}
+        scores = ratios(blocks.values())
+        return Scores(scores, scores > 0, by_round)
+
+    def _block(
+        self, adversary: Adversary, client: ClientId, candidates: Records, move: Move
+    ) -> GramBlock:
         """Return influences in one round, in deviations of what they do not explain."""
-        candidates, n = target.candidates, len(target.candidates)
-        stream = adversary.seeds.stream(
-            "influence halves", round=move.at.index, client=target.client
-        )
+        n, at = len(candidates), move.at.index
+        stream = adversary.seeds.stream("influence halves", round=at, client=client)
+        coins = paired_coins(candidates, self.shadows, stream)
         all_but = ~torch.eye(n, dtype=torch.bool)
-        coins = stream.uniform_tensor((self.halves, n)) < 0.5
         chosen = torch.cat([torch.ones(1, n, dtype=torch.bool), all_but, coins])
-        sent = _trained(adversary, target, move, [candidates.pick(c) for c in chosen])
+        shards = [candidates.pick(coin) for coin in chosen]
+        sent = _trained(adversary, client, move, shards)
         whole, without, halves = sent[:1], sent[1 : n + 1], sent[n + 1 :]
         influences = 2 * (whole - without)  # of half as many records, twice as much
         left = halves - whole - (coins.double() - 0.5) @ influences
@@ -96,13 +103,13 @@ class InfluenceRegression:
 
 
 def _trained(
-    adversary: Adversary, target: Target, move: Move, shards: Sequence[Records]
+    adversary: Adversary, client: ClientId, move: Move, shards: Sequence[Records]
 ) -> Float[Tensor, "shards numbers"]:
     """Return where stand-ins on some shards move what the client received."""
     rows = []
     for first in range(0, len(shards), AT_ONCE):
         some = shards[first : first + AT_ONCE]
-        names = [f"influence of {target.client}"] * len(some)  # alike in all they draw
+        names = [f"influence of {client}"] * len(some)  # alike in all they draw
         result = train_stand_ins(
             adversary.trainer, adversary.task, move.received, names, some,
             adversary.seeds, move.at.index,

@@ -1,6 +1,6 @@
 """Projection residual: does a record lie in the span of what entered the layers?"""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass as plain_dataclass
 from typing import Annotated, ClassVar
 
@@ -19,7 +19,7 @@ from privaudit.auditing.signals import (
     reference_records,
 )
 from privaudit.core.errors import AttackError
-from privaudit.federation.trainer import Records
+from privaudit.federation.trainer import LearnsPrompt, Records, Task, Trainer
 
 DIRECTIONS = 512  # of an update, beyond which the largest are found by random ones
 SMALLEST = 1e-6  # of the largest singular value: arithmetic in float32
@@ -56,6 +56,11 @@ class ProjectionResidual:
     rounds: Annotated[int, Field(ge=0)] = 20
     reference: Annotated[int, Field(ge=1)] = 200
 
+    @staticmethod
+    def applies_to(trainer: Trainer, task: Task | None) -> bool:
+        """Return whether anything that is sent may multiply what enters a layer."""
+        return not isinstance(trainer, LearnsPrompt)
+
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
         """Score each target's candidates; 0 is the median public record.
 
@@ -76,7 +81,7 @@ class ProjectionResidual:
                 "prompts, or a model outside of torch. Use joint-regression."
             )
         count = len(target.candidates)
-        total = sum(_beside(layer.scores(), count) for layer in layers)
+        total = np.sum([_beside(layer.scores(), count) for layer in layers], axis=0)
         scores, others = total[:count], total[count:]
         labels = public.labels, target.candidates.labels
         return Scores(scores, scores > public_threshold(others, *labels))

@@ -90,7 +90,10 @@ class _Watched:
             {n: t.unsqueeze(0) for n, t in sent.tensors.items()}, received
         )
         if self._of_public is None or not equal(self._of_public[0], received):
-            self._of_public = received, single_moves(self.adversary, received, self.public, at)
+            self._of_public = (
+                received,
+                single_moves(self.adversary, received, self.public, at),
+            )
         return (
             _cosines(upload, single_moves(self.adversary, received, candidates, at)),
             _cosines(upload, self._of_public[1]),

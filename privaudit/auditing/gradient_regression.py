@@ -21,7 +21,9 @@ from torch import Tensor
 from privaudit.models.layer_factors import LayerFactors
 
 AT_ONCE = 1 << 26  # numbers of a product of factors that are in memory together
-NOISE_GRID = torch.logspace(-10, 4, 57, dtype=torch.float64)  # over the mean of K's diagonal
+NOISE_GRID = torch.logspace(-13, 4, 69, dtype=torch.float64)
+"""Variances of a number's noise that are tried, over the mean of K's diagonal."""
+SMALLEST = 1e-10  # part of a move's energy that no arithmetic in float32 explains
 MEMBERS_VARY, OTHERS_VARY = 0.25, 1e-3
 """Variances of a member's share in a move and of another's, beyond the move's noise."""
 TOOK_PART, PRECISION = 0.5, 4.0  # of a candidate, before anything was seen
@@ -119,7 +121,9 @@ def fit_step(block: GramBlock) -> StepFit | None:
     seen = vectors.T @ block.along / values.sqrt()
     middle = TOOK_PART * values.sqrt() * vectors.sum(dim=0)
     left = max(block.energy - float(seen @ seen), 0.0)
-    left = max(left, block.floor * (block.numbers - len(values)), 1e-15 * block.energy)
+    left = max(
+        left, block.floor * (block.numbers - len(values)), SMALLEST * block.energy
+    )
     outside = max(block.numbers - len(values), 0)
     best = (-torch.inf, StepFit(0.0, 0.0, 0.0))
     for noise in (NOISE_GRID * size).tolist():

@@ -7,6 +7,8 @@ while the owner's ``query`` runs.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
 
 import torch
 from jaxtyping import Float
@@ -90,10 +92,9 @@ def moves_of(adversary: Adversary, client: str) -> Iterator[Move]:
         for summed in view.sums:
             yield Move.of(summed.total, summed.broadcast, at(summed.index, EVERYBODY))
     else:
-        sent = view.of_kind("broadcast") or view.broadcasts_to(client)
-        for before, after in zip(sent, sent[1:], strict=False):
-            if before.receiver == after.receiver:
-                yield Move.of(after.tensors, before.tensors, at(before.round, EVERYBODY))
+        received = view.of_kind("broadcast") or view.broadcasts_to(client)
+        for one, other in pairwise(received):
+            yield Move.of(other.tensors, one.tensors, at(one.round, EVERYBODY))
 
 
 def chosen_moves(adversary: Adversary, client: str, most: int) -> list[Move]:
@@ -105,9 +106,7 @@ def chosen_moves(adversary: Adversary, client: str, most: int) -> list[Move]:
     return [moves[place] for place in places]
 
 
-def gram_blocks(
-    adversary: Adversary, move: Move, records: Records
-) -> list[GramBlock]:
+def gram_blocks(adversary: Adversary, move: Move, records: Records) -> list[GramBlock]:
     """Return the gradients of records along a move, tensor by tensor.
 
     Raises:
@@ -151,12 +150,10 @@ def layers_of(
 ) -> dict[str, LayerFactors]:
     """Return how records enter the layers that a model's ``query`` multiplies by."""
     parts = []
-    trainer, task = adversary.trainer, adversary.task
     for chunk in torch.arange(len(records)).split(AT_ONCE):
         some = records.pick(chunk)
-        parts.append(
-            watch_layers(model, len(some), lambda some=some: _loss(trainer, task, model, some))
-        )
+        loss = partial(_loss, adversary.trainer, adversary.task, model, some)
+        parts.append(watch_layers(model, len(some), loss))
     return {
         name: LayerFactors.join([part[name] for part in parts], 0)
         for name in parts[0]

@@ -19,6 +19,8 @@ from torch import Tensor
 from torch.nn.functional import conv2d, linear, unfold
 from torch.overrides import TorchFunctionMode
 
+from privaudit.core.devices import CPU
+
 PRODUCTS = (torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__)
 TO_NUMBERS = (Tensor.numpy, Tensor.tolist, Tensor.item, Tensor.__array__)
 SET_GRADIENTS = torch._C._set_grad_enabled  # what torch.no_grad() calls
@@ -67,8 +69,8 @@ def watch_layers(
 ) -> dict[str, LayerFactors]:
     """Return how records enter each layer that multiplies by one of some weights.
 
-    A model that computes outside of torch, or in inference mode, shows less: no
-    layers, or inputs alone. Layers whose rows are not those of records are left out.
+    Factors are on the CPU. A model that computes outside of torch, or in inference mode,
+    shows less: no layers, or inputs alone. Layers whose rows are not those of records are left out.
 
     Args:
         weights: By name, as the model is asked with; equal copies of them count.
@@ -120,14 +122,14 @@ class _Passed:
     is_picture: bool
 
     def factors(self, gradient: Tensor | None) -> LayerFactors:
-        inputs = self.inputs.detach()
+        inputs = self.inputs.detach().to(CPU)
         if self.is_picture and gradient is not None:
             gradient = gradient.flatten(2).transpose(1, 2)
         inputs = inputs.reshape(len(inputs), -1, inputs.shape[-1])
         if self.bias:
             inputs = torch.cat([inputs, torch.ones_like(inputs[..., :1])], dim=2)
         if gradient is not None:
-            gradient = gradient.reshape(len(gradient), -1, gradient.shape[-1])
+            gradient = gradient.reshape(*inputs.shape[:2], gradient.shape[-1]).to(CPU)
         return LayerFactors(inputs, gradient, self.bias, self.is_transposed)
 
 
@@ -166,15 +168,18 @@ class _Watch(TorchFunctionMode):
         self, function: Any, given: Sequence[Any], named: Mapping[str, Any]
     ) -> tuple[str, str, bool, Tensor] | None:
         """Return weight, bias, whether it is transposed, and inputs; None for others."""
+        bias: Tensor | None = None
         if function is linear or function is conv2d:
             values = {**dict(zip(CONVOLVED, given, strict=False)), **named}
-            name, bias = self._name(values["weight"]), self._name(values.get("bias"))
+            name, bias = self._name(values["weight"]), values.get("bias")
             inputs = values["input"] if function is linear else _patches(**values)
-            return None if not name or inputs is None else (name, bias, False, inputs)
+            if not name or inputs is None:
+                return None
+            return name, self._name(bias), False, inputs
         if function is torch.addmm:
-            (bias, inputs, weight), added = given[:3], True
+            bias, inputs, weight = given[:3]
         elif function in PRODUCTS:
-            (inputs, weight), bias, added = given[:2], None, False
+            inputs, weight = given[:2]
         else:
             return None
         if weight.ndim == 3 and len(weight) == len(inputs) == 1:  # a stack of one model
@@ -183,7 +188,7 @@ class _Watch(TorchFunctionMode):
             return None
         for tensor, is_transposed in ((weight.T, False), (weight, True)):
             if name := self._name(tensor):
-                return name, self._name(bias) if added else "", is_transposed, inputs
+                return name, self._name(bias), is_transposed, inputs
         return None
 
     def _name(self, tensor: Tensor | None) -> str:
@@ -191,8 +196,8 @@ class _Watch(TorchFunctionMode):
         if tensor is None:
             return ""
         for name, known in self.weights.items():
-            is_alike = known.shape == tensor.shape and known.device == tensor.device
-            if known is tensor or is_alike and torch.equal(known.to(tensor), tensor):
+            is_copy = known.shape == tensor.shape and known is not tensor
+            if known is tensor or (is_copy and torch.equal(known.to(tensor), tensor)):
                 return name
         return ""
 
