@@ -98,7 +98,9 @@ def keys_of_tests() -> Iterator[None]:
     from privaudit.runs import run_key
 
     def draw(path: Path, config: Any) -> bytes:
-        run = f"{os.environ.get('TEST_PERTURBATION', 0)} {path.name} {config.digest}"
+        run = (
+            f"{os.environ.get('TEST_PERTURBATION', 0)} {path.name} {config.short_hash}"
+        )
         drawn[run] += 1
         return hashlib.sha256(f"{run} {drawn[run]}".encode()).digest()
 

@@ -109,9 +109,9 @@ def _swapped(
         for row in torch.arange(len(records)).split(1)
     ]
     best = torch.cat([one.indices for one in found])
-    places, tokens = ahead[best // logits.shape[-1]] + 1, best % logits.shape[-1]
+    positions, tokens = ahead[best // logits.shape[-1]] + 1, best % logits.shape[-1]
     changed = words.ids.unsqueeze(1).repeat(1, 1 + count, 1)
-    changed[:, 1:].scatter_(2, places.unsqueeze(2), tokens.unsqueeze(2))
+    changed[:, 1:].scatter_(2, positions.unsqueeze(2), tokens.unsqueeze(2))
     return changed
 
 

@@ -103,8 +103,8 @@ class _Expected:
     Attributes:
         mean: Regression of the confidence.
         spread: Regression of the logarithm of its squared residuals.
-        low: Bounds of that logarithm: nothing is said beyond what was seen.
-        high: Likewise.
+        low: Lower bound of that logarithm: nothing is said beyond what was seen.
+        high: Upper bound of it.
         held_out: Of the records that it was learned from, each by the folds without it.
     """
 

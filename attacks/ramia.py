@@ -43,7 +43,7 @@ class Ramia:
 
     Attributes:
         radius: Of the range, above 0; a feature's length is 1.
-        samples: From each range.
+        samples: Drawn from each range, at least 1.
         kept: Share of the samples whose scores are averaged, the highest ones.
     """
 

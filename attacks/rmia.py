@@ -179,9 +179,9 @@ def tune_a(learned: _Likelihoods, gamma: float, most: int = 10) -> float:
         others = np.flatnonzero(np.arange(len(learned.shadows)) != shadow)
         mean_out = learned.only(others).mean_out()
         target = learned.shadows[shadow]
-        for place, a in enumerate(GRID):
+        for number, a in enumerate(GRID):
             ratio = target / offline_mean(mean_out, float(a))
             scores = dominated_shares(ratio, ratio[outside], gamma)
             placed = delong_components(scores[inside], scores[outside])
-            aurocs[place] += placed.value
+            aurocs[number] += placed.value
     return float(GRID[aurocs.argmax()])

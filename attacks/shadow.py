@@ -55,8 +55,8 @@ class Shadow:
         vector: The whole probability vector in the order of classes, or sorted.
         hidden: Width of the perceptron's two layers.
         steps: Of AdamW at the most, on all records of a class at once.
-        learning_rate: Of AdamW.
-        weight_decay: Of AdamW.
+        learning_rate: Step size of AdamW, above 0.
+        weight_decay: Of AdamW, at least 0.
     """
 
     trains_shadows: ClassVar[bool] = True

@@ -18,10 +18,10 @@ class UploadInversion:
 
     Nothing of the candidates is known to the adversary while it reads. Classes and
     features of a client's batch, or the words of its texts, are regressed on uploads of
-    stand-ins that the adversary trains on public records, as many as the client has,
-    with its local steps and its noise. Where an upload is of few records, dummy records
+    simulated clients: the adversary trains them on as many public records, with the
+    client's local steps and noise. Where an upload is of few records, dummy records
     are then moved until they would send the same. Where only sums are seen, sums of
-    stand-ins are regressed on.
+    simulated clients are regressed on.
 
     Source: Wu, Chen, Guo and Weinberger, "Learning to invert: simple adaptive attacks
     for gradient inversion in federated learning", UAI 2023; Geiping, Bauermeister,

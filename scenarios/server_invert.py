@@ -14,7 +14,7 @@ def server_invert(shadows: int = 50) -> Scenario:
     records of the same client that were not.
 
     Args:
-        shadows: None are trained; stand-ins of the attack's own are.
+        shadows: None are trained; the attack simulates clients of its own.
     """
     return Scenario(
         name=NAME,

@@ -31,8 +31,8 @@ class Budget:
     tests: int
 
 
-BUDGET = Budget(lines=86_331, files=430, tests=69_400)
-"""``docs/decisions/0017-budget.md``; of tests today's, rounded up: the goal is 61,000."""
+BUDGET = Budget(lines=86_000, files=430, tests=68_200)
+"""``docs/decisions/0017-budget.md``; today's, rounded up: the goals are 82,000 and 61,000."""
 
 
 def count(root: Path) -> Mapping[str, Sequence[int]]:

@@ -32,12 +32,7 @@ def pretrained(name: str) -> Path:
 
 
 def write_snippets(source: Path, folder: Path) -> None:
-    """Write a tenth of the rated sentences as a table of texts with two classes.
-
-    Args:
-        source: vaderSentiment-0.5.zip.
-        folder: Where snippets.csv goes.
-    """
+    """Write a tenth of the rated sentences as a table of texts with two classes."""
     folder.mkdir(exist_ok=True)
     with (folder / "snippets.csv").open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)

@@ -42,6 +42,7 @@ from privaudit.datasets.scenes import records as scenes
 from privaudit.report.export import export_public
 from privaudit.statistics.claim import ClaimVerdict
 from privaudit.statistics.epsilon.bound import EpsilonBound
+from privaudit.statistics.verdict import Verdict
 from tests.privaudit.recording import linear_owner, small_federation
 
 STORED = Path(__file__).parent / "data" / "reference_runs.json"
@@ -273,6 +274,8 @@ def _estimates(result: Any) -> Iterator[Estimate]:
     """Go through a result's fields, and yield the estimates in it."""
     if isinstance(result, Estimate):
         yield result
+    elif isinstance(result, Verdict):
+        return  # on an AUROC that stands beside it
     elif is_dataclass(result) and not isinstance(result, type):
         for each in fields(result):
             yield from _estimates(getattr(result, each.name))
@@ -294,6 +297,7 @@ def _numbers(result: Any) -> Iterator[Any]:
         yield from map(_row, _estimates(result))
     elif isinstance(result, ClaimVerdict):
         yield result.kind
+        yield from _numbers(result.bound)
     elif isinstance(result, float | int):
         yield None if math.isnan(result) else result
     elif is_dataclass(result) and not isinstance(result, type):

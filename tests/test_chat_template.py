@@ -25,7 +25,7 @@ def test_the_digest_changes_with_the_templates_text_only_where_one_is_set(
     assert plain.template is None
     assert "template" not in plain.model_dump(exclude_defaults=True)
     assert file.template == text.template == CHAT
-    assert file.digest == text.digest != plain.digest
+    assert file.short_hash == text.short_hash != plain.short_hash
 
 
 def test_what_is_no_template_is_refused(tmp_path: Path, cli: Cli) -> None:

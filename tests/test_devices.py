@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from privaudit import Auditor, load_run, train, use_device
-from privaudit.cli.progress import Event
 from privaudit.core.devices import CPU, chosen_device, find_device, moved
 from privaudit.core.errors import ConfigError
 from privaudit.core.tensors import Stacked
@@ -20,7 +19,7 @@ from privaudit.federation.on_device import class_on_device, on_device
 from privaudit.federation.trainer import TRAINERS, Cohort, LocalResult, Round, Task
 from privaudit.models.precisions import seconds_of
 from privaudit.trainers.promptfl import PromptFL
-from tests.conftest import Cli
+from tests.conftest import Cli, train_and_stop
 from tests.simulated_device import (
     DEVICE,
     another_device,
@@ -250,11 +249,7 @@ def test_the_chosen_device_ends_with_the_block() -> None:
 def test_a_run_goes_on_elsewhere_only_if_that_is_asked_for(
     cli: Cli, tmp_path: Path
 ) -> None:
-    def stop(event: Event) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train("promptfl", **QUICK, name="cut", watcher=stop)
+    train_and_stop(1, "promptfl", **QUICK)
     before = load_run("cut").header
     with elsewhere():
         with pytest.raises(ConfigError, match=r"trained on cpu, and .* is chosen"):
@@ -282,7 +277,7 @@ def test_a_coarser_precision_is_another_run_near_the_first(trainer: str) -> None
     few |= {"tested": 4} if trainer == "lora-fedavg" else {}
     fine = train(trainer, **few)
     coarse = train(trainer, **few, precision="bfloat16")
-    assert coarse.config.digest != fine.config.digest
+    assert coarse.config.short_hash != fine.config.short_hash
     for one, other in zip(fine.transcript, coarse.transcript, strict=True):
         assert {t.dtype for t in other.tensors.values()} == {torch.float32}
         assert one.tensors.keys() == other.tensors.keys()
@@ -316,19 +311,14 @@ def test_auto_is_the_faster_precision_or_that_of_a_run_that_is_there(
     assert coarse.config.precision == "bfloat16"
     named = train(folder=tmp_path, precision="bfloat16", **few)
     assert (named.name, named.config) == (coarse.name, coarse.config)
-
-    def stop(event: Event) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(folder=tmp_path, precision="auto", name="cut", watcher=stop, **few)
+    train_and_stop(1, folder=tmp_path, precision="auto", **few)
     measured(1e-3, 2e-3)  # from now on
     resumed = train(folder=tmp_path, precision="auto", name="cut", resume=True, **few)
     assert resumed.transcript.head == coarse.transcript.head
     assert train(folder=tmp_path, precision="auto", **few).name == coarse.name
     fine = train(folder=tmp_path, precision="auto", fresh=True, **few)
     assert fine.config.precision == "float32"
-    assert fine.config.digest != coarse.config.digest
+    assert fine.config.short_hash != coarse.config.short_hash
 
 
 def test_both_precisions_are_measured() -> None:

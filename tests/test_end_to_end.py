@@ -12,7 +12,6 @@ from privaudit import Auditor, load_run, train
 from privaudit.auditing.attack_result import ClientScores, evaluate_scores
 from privaudit.auditing.parts.closeness import CLOSENESS
 from privaudit.auditing.stored_audit import save_audit
-from privaudit.cli.progress import Event
 from privaudit.core.errors import (
     ConfigError,
     MissingFileError,
@@ -29,7 +28,7 @@ from privaudit.runs.ledger import Ledger
 from privaudit.runs.population import populate
 from privaudit.runs.run import Run, mark_latest
 from tests.altered_runs import sign_again
-from tests.conftest import common_cache
+from tests.conftest import common_cache, train_and_stop
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -170,11 +169,7 @@ def test_a_changed_model_is_refused(run: Run) -> None:
 
 
 def test_an_unfinished_run_is_not_audited() -> None:
-    def stop(event: Event) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train("promptfl", rounds=3, epochs=1, name="cut", watcher=stop, seed=0)
+    train_and_stop(1, "promptfl", rounds=3, epochs=1, seed=0)
     with pytest.raises(ConfigError, match="stopped after 1 of 3 rounds"):
         Auditor("cut")
 

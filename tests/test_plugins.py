@@ -172,9 +172,9 @@ def test_an_attack_in_one_file_is_played_reported_and_exported_in_its_own_words(
     assert cli("attack", str(whole), *asked, "--quiet")[1].splitlines()[-1] == line
     label, words = "gap-attack:margin=0.5", "margin over the likeliest other class is"
     folder = whole / "audits" / "server-reconstruct"
-    leaks = json.loads((folder / "audit.json").read_text())["leaks"]
-    assert next(iter(leaks)) == "loss-threshold"  # still what the verdict is about
-    assert leaks[label]["settings"] == "GapAttack(margin=0.5)"
+    results = json.loads((folder / "audit.json").read_text())["attack_results"]
+    assert next(iter(results)) == "loss-threshold"  # still what the verdict is about
+    assert results[label]["settings"] == "GapAttack(margin=0.5)"
     page = (folder / "report.html").read_text()
     for said in (label, words, "right or wrong: nothing is fitted"):
         assert said in page

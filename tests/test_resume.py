@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from privaudit import load_run, train
-from privaudit.cli.progress import Event
 from privaudit.core.errors import ConfigError, StorageError
+from tests.conftest import train_and_stop
 from tests.places import ROOT
 
 QUICK: dict[str, Any] = {"seed": 0, "rounds": 4, "epochs": 1}
@@ -113,11 +113,7 @@ def test_a_disk_that_fills_up_at_any_write_loses_nothing(
 def test_an_interrupted_run_says_what_to_do(
     whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stop(event: Event) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train("promptfl", **QUICK, name="cut", watcher=stop)
+    train_and_stop(1, "promptfl", **QUICK)
     with pytest.raises(
         ConfigError, match=r"stopped after 1 of 4 rounds\. Add --resume"
     ):

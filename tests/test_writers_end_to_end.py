@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from privaudit import Audit, Auditor, Run, train
 from privaudit.auditing.parts.closeness import CLOSENESS
@@ -15,17 +14,14 @@ from privaudit.auditing.parts.exposure import EXPOSURE
 from privaudit.auditing.parts.extraction import EXTRACTION
 from privaudit.auditing.parts.one_run import BY_SECRET, ONE_RUN
 from privaudit.auditing.parts.server_model import SERVER_MODEL
-from privaudit.auditing.scenario import TOKEN_LOSS, places
+from privaudit.auditing.scenario import TOKEN_LOSS, grid_cells
 from privaudit.auditing.stored_audit import read_audit, restore_audit, save_audit
-from privaudit.cli.main import app
-from privaudit.cli.progress import Event
 from privaudit.datasets import sources
 from privaudit.datasets.scenes import records as scenes
 from privaudit.report.export import export_public, verify_card
 from privaudit.report.page import render_report
 from privaudit.runs.ledger import Ledger
-from privaudit_labs.shift.distribution_shift import measure_shift
-from tests.conftest import common_cache
+from tests.conftest import common_cache, train_and_stop
 
 pytestmark = pytest.mark.slow
 SMALL: dict[str, Any] = {
@@ -90,7 +86,7 @@ def test_rebuilt_clients_leak_no_less_than_the_servers_model(
 ) -> None:
     audit = audits["memorised"]
     assert audit.auroc.value >= audit.part(SERVER_MODEL)[TOKEN_LOSS].auroc.value - 0.02
-    assert {place.attack for place in places()} <= set(audit.part(SERVER_MODEL))
+    assert {cell.attack for cell in grid_cells()} <= set(audit.part(SERVER_MODEL))
 
 
 def test_a_rebuilt_client_is_nearer_to_its_own_than_to_others(
@@ -169,43 +165,12 @@ def test_utility_has_a_servers_and_the_clients_captions(
     assert utility.gain.n == (12,)
 
 
-def test_membership_is_what_training_adds_against_foreign_non_members(
-    runs: dict[str, Run],
-) -> None:
-    """Nothing without training, and much to a model that memorised."""
-    look: dict[str, Any] = {"attacks": ("token-loss",), "most": 40}
-    (found,) = measure_shift(runs["untrained"], "scenes-far", **look)
-    assert found.beyond.estimate.value == 0
-    (learned,) = measure_shift(runs["memorised"], "scenes-far", **look)
-    assert learned.beyond.estimate.excludes(0)
-    assert learned.sentence.startswith("membership shows beyond the distribution shift")
-    assert not found.sentence.startswith("membership")
-    assert learned.blind.n == learned.foreign.n
-    assert learned.foreign.value > 0.9
-
-
-def test_the_command_prints_and_keeps_the_shift(runs: dict[str, Run]) -> None:
-    run = runs["fedrand"]
-    command = ["shift", run.name, "--runs", str(run.path.parent), "--attacks", "min-k"]
-    command += ["--most", "20"]
-    said = CliRunner().invoke(app, command)
-    assert said.exit_code == 0, said.output
-    assert "tuned less untuned" in said.output
-    kept = json.loads(Path(run.path / "audits/shift-scenes-far.json").read_text())
-    assert list(kept) == ["min-k"]
-
-
 def test_a_run_that_was_stopped_goes_on_to_the_same_transcript(
     runs: dict[str, Run], tmp_path: Path
 ) -> None:
     """What a client kept, and whose factor was sent, survive."""
-
-    def stop(event: Event) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train("fedrand", folder=tmp_path, watcher=stop, **SMALL)
-    resumed = train("fedrand", folder=tmp_path, resume=True, **SMALL)
+    train_and_stop(1, "fedrand", folder=tmp_path, **SMALL)
+    resumed = train("fedrand", folder=tmp_path, name="cut", resume=True, **SMALL)
     ours, whole = resumed.header["progress"], runs["fedrand"].header["progress"]
     assert ours["head"] == whole["head"]
     assert resumed.own_model is not None

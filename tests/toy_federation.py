@@ -47,8 +47,6 @@ class Played:
     """A federation, and what its rounds left behind.
 
     Attributes:
-        trainer: What is trained.
-        task: The task.
         federation: What every party holds now.
         rounds: The rounds so far.
     """

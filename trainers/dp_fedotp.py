@@ -43,6 +43,10 @@ class DPFedOTP(PrivatePairTrainer):
     "published-code" has no transport: the two prompts are added and encoded once, so
     that both have the same gradient, and no parts of pictures are needed.
 
+    Local update, upload and mean of a prompt that is sent and a part that is kept:
+    ``PrivatePairTrainer.local_update`` and ``PrivatePairTrainer.aggregate``,
+    tuning/prompts/private_training.py.
+
     Source: Li et al., "Global and local prompts cooperation via optimal transport for
     federated learning", CVPR 2024, algorithm 1; with noise as in Tran et al.,
     "Privacy-preserving personalized federated prompt learning for multimodal large

@@ -33,6 +33,10 @@ class DPFedPGP(PrivatePairTrainer):
     itself, and noises U and V at their client and the mean of sigma at the server.
     "published-code" has no contrast, and noises gradients in place of prompts.
 
+    Local update, upload and mean of a prompt that is sent and a part that is kept:
+    ``PrivatePairTrainer.local_update`` and ``PrivatePairTrainer.aggregate``,
+    tuning/prompts/private_training.py.
+
     Source: Cui et al., "Harmonizing generalization and personalization in federated
     prompt learning", ICML 2024, algorithm 1; with noise as in Tran et al.,
     "Privacy-preserving personalized federated prompt learning for multimodal large

@@ -54,6 +54,7 @@ class _Whose:
 class DPFedPT(PrivateUpdates):
     """FedPT with client-level DP: clipped updates with noise, averaged by the server.
 
+    ``PromptTuner.start`` draws what is learned, tuning/transformers/prompt_tuning.py.
     The noise on the sum of all moves is N(0, sigma² C²), whoever adds it:
 
     - "clients-together": each of n participants adds N(0, sigma² C² / n). Epsilon holds

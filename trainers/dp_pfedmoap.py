@@ -72,7 +72,9 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
     al. 2025, and one record of one client. What that proves is far from what is
     claimed: S clipped steps move a prompt by S times rate times C at the most (with
     momentum more: reach_of_steps), and one record by twice that.
-    There is no "published-code", and no gate that is sent.
+    There is no "published-code", and no gate that is sent. ``PromptExperts.start``,
+    its broadcast of experts, ``PromptExperts.aggregate`` by weight into the pool, and
+    release: tuning/prompts/experts.py.
 
     Source: Luo et al., "Mixture of experts made personalized: federated prompt learning
     for vision-language models", ICLR 2025, appendix C.2, table 6; steps as in Abadi et

@@ -54,8 +54,8 @@ class DPPromptFL(PrivateLocalTrainer):
     5e-4. What is certified counts the clients' noise only.
 
     With ``epochs``, the published modes train as PromptFL does: whole passes over the
-    shard, each step's mean gradient clipped, and noise once on what is sent: the prompt,
-    or in "published-code" what it moved, over the rate: the sum of plain steps'
+    shard, each step's mean gradient clipped, and noise once on what is sent: the
+    prompt, or in "published-code" what it moved, over the rate: the sum of plain steps'
     gradients. So pFedMoAP's table 6 has its baselines. No record's share in that is
     bounded by itself; all steps together lead no farther than reach_of_steps, and one
     record changes them by twice that, which is what is certified.
@@ -147,6 +147,21 @@ class DPPromptFL(PrivateLocalTrainer):
         events = on_grid(events, self.grid(std, at, reach), numbers_in(clean))
         return LocalResult(sent, {}, loss, events)
 
+    def aggregate(
+        self, task: Task, server: Tensors, inbox: Inbox, at: Round
+    ) -> tuple[Tensors, Events]:
+        """Average the contexts; in "published-code" step along the noised gradient.
+
+        The server's noise is no event of its own: it comes on top of what is certified.
+        """
+        parties = len(at.participants)
+        if self.mode != "published-code":
+            return {"context": inbox["context"] / parties}, ()
+        mean = inbox["gradient"] / parties
+        std = self.noise_std(task) / parties
+        noised = self.noised_by_server(mean, std, at)
+        return self.descend(server, {"context": noised}), ()
+
     def local_batches(
         self, task: Task, cohort: Cohort, at: Round
     ) -> Iterator[tuple[Round, Batch, Bool[Tensor, " k"]]]:
@@ -205,21 +220,6 @@ class DPPromptFL(PrivateLocalTrainer):
         rate, momentum = self.learning_rate, self.step_optimiser.momentum
         reach = reach_of_steps(steps, rate, self.clip_norm, momentum, self.mu)
         return reach / rate if self.mode == "published-code" else reach
-
-    def aggregate(
-        self, task: Task, server: Tensors, inbox: Inbox, at: Round
-    ) -> tuple[Tensors, Events]:
-        """Average the contexts; in "published-code" step along the noised gradient.
-
-        The server's noise is no event of its own: it comes on top of what is certified.
-        """
-        parties = len(at.participants)
-        if self.mode != "published-code":
-            return {"context": inbox["context"] / parties}, ()
-        mean = inbox["gradient"] / parties
-        std = self.noise_std(task) / parties
-        noised = self.noised_by_server(mean, std, at)
-        return self.descend(server, {"context": noised}), ()
 
     def rebuild(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return the average, drawn towards the client by all of its uploads.

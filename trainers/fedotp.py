@@ -45,6 +45,8 @@ class FedOTP(LocalSgd):
     A class's logit is the similarity of the picture's parts and the class's two prompts
     under the plan of an entropic optimal transport, in which a part gives at most its
     share, and each prompt gets half of ``mass``. No gradient goes through the plan.
+    The server takes the mean weighted by shard sizes: ``BaseTrainer.aggregate``,
+    federation/trainer.py.
 
     Source: Li et al., "Global and local prompts cooperation via optimal transport for
     federated learning", CVPR 2024, equations 6 to 11 and algorithm 1. Their code stops

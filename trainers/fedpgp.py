@@ -33,7 +33,7 @@ from privaudit.tuning.prompts.contrast import (
     low_rank_start,
     personal_context,
 )
-from privaudit.tuning.prompts.learning import LocalSgd
+from privaudit.tuning.prompts.learning import LocalSgd, start_context
 
 
 @TRAINERS.register("fedpgp")
@@ -42,7 +42,8 @@ class FedPGP(LocalSgd):
     """FedPGP: send the global prompt sigma, keep the low-rank U and V.
 
     To the cross-entropy comes a contrast: sigma's text features shall be nearer to
-    those of the hand-written prompt than to those of sigma + U V.
+    those of the hand-written prompt than to those of sigma + U V. The server takes the
+    mean weighted by shard sizes: ``BaseTrainer.aggregate``, federation/trainer.py.
 
     Source: Cui et al., "Harmonizing generalization and personalization in federated
     prompt learning", ICML 2024, equations 5 to 10 and algorithm 1. Their code takes the
@@ -58,6 +59,10 @@ class FedPGP(LocalSgd):
     rank: Annotated[int, Field(ge=1)] = 8
     contrast: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.5
+
+    def start(self, task: Task, seeds: Seeds) -> Tensors:
+        """Return a random global prompt, sigma."""
+        return {"context": start_context(task, seeds)}
 
     def start_client(self, task: Task, client: ClientId, seeds: Seeds) -> Tensors:
         """Return random factors of the client's own."""

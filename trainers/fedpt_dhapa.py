@@ -176,14 +176,6 @@ class FedPTDhapa(PromptTuner):
             self.noised_events(task, len(at.participants)),
         )
 
-    def _starts(self, received: Stacked) -> list[Stacked]:
-        if self.clusters == 1:
-            return [received]
-        return [
-            {name: tensor[:, number] for name, tensor in received.items()}
-            for number in range(self.clusters)
-        ]
-
     def aggregate(
         self, task: Task, server: Tensors, inbox: Mapping[ClientId, Tensors], at: Round
     ) -> tuple[Tensors, Events]:
@@ -224,6 +216,14 @@ class FedPTDhapa(PromptTuner):
             beta=self.beta,
             gamma=self.gamma,
         )
+
+    def _starts(self, received: Stacked) -> list[Stacked]:
+        if self.clusters == 1:
+            return [received]
+        return [
+            {name: tensor[:, number] for name, tensor in received.items()}
+            for number in range(self.clusters)
+        ]
 
     def _centres(
         self, server: Tensors, uploads: Stacked, at: Round

@@ -10,7 +10,10 @@ from privaudit.tuning.transformers.prompt_tuning import PromptTuner
 @TRAINERS.register("fedpt-local")
 @dataclass(frozen=True)
 class FedPTLocal(PromptTuner):
-    """Local prompt tuning from a common initialisation; nothing is sent.
+    """Local prompt tuning from a common initialisation; nothing is sent or combined.
+
+    ``PromptTuner.start`` draws that, tuning/transformers/prompt_tuning.py;
+    ``BaseTrainer.aggregate`` leaves it as it is, federation/trainer.py.
 
     Source: the baseline "local prompt tuning" of "Federated prompt tuning for
     efficient and privacy-preserving adaptation of foundation models", section 2.5.

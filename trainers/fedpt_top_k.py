@@ -40,6 +40,8 @@ UNSENT = "unsent"
 class FedPTTopK(PrivateUpdates):
     """FedPT with top-k sparsification: send the k largest changes and their positions.
 
+    ``PromptTuner.start`` draws what is learned, tuning/transformers/prompt_tuning.py.
+
     Which they are is a release of its own, and no noise on the numbers hides it. With
     a, b the clipped moves of neighbours, of norm C at most:
 
@@ -117,6 +119,13 @@ class FedPTTopK(PrivateUpdates):
         unsent = {UNSENT: moved.scatter(1, places, 0.0)} if self.error_feedback else {}
         return LocalResult(sent, unsent, loss, events)
 
+    def aggregate(
+        self, task: Task, server: Tensors, inbox: Inbox, at: Round
+    ) -> tuple[Tensors, Events]:
+        """Move by the sum over the number of participants; what is not sent is zero."""
+        rows = torch.stack([spread(sent, server) for sent in inbox.values()])
+        return moved_by(server, rows.sum(dim=0) / len(rows)), ()
+
     def chosen(
         self, task: Task, cohort: Cohort, moved: Float[Tensor, "k n"], at: Round
     ) -> tuple[Float[Tensor, "k some"], Int[Tensor, "k some"]]:
@@ -133,13 +142,6 @@ class FedPTTopK(PrivateUpdates):
         places = _largest(weight, self.top)
         values = moved.gather(1, places)
         return self.noised(values, noise, "noise", cohort, "upload", at), places
-
-    def aggregate(
-        self, task: Task, server: Tensors, inbox: Inbox, at: Round
-    ) -> tuple[Tensors, Events]:
-        """Move by the sum over the number of participants; what is not sent is zero."""
-        rows = torch.stack([spread(sent, server) for sent in inbox.values()])
-        return moved_by(server, rows.sum(dim=0) / len(rows)), ()
 
     def single_step(self) -> Any:
         """Return the same trainer with one noiseless step that sends all numbers."""

@@ -16,7 +16,8 @@ from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Stream
 from privaudit.core.tensors import Stacked
 from privaudit.federation.batches import Batch, Gradients, Objective, gradients_of
-from privaudit.federation.trainer import TRAINERS, Cohort, Round, Task
+from privaudit.federation.trainer import TRAINERS, Cohort, LocalResult, Round, Task
+from privaudit.federation.uploads import weighted_upload
 from privaudit.tuning.transformers.prompt_tuning import PromptTuner
 
 
@@ -25,11 +26,13 @@ from privaudit.tuning.transformers.prompt_tuning import PromptTuner
 class FedPTZerothOrder(PromptTuner):
     """FedPT with query access only: zeroth-order gradient estimates.
 
-    What must be sent to the model with every query is what the PEFT method learns: a soft
-    prompt stands in front of the input, and an interface that takes embedded input
+    What must be sent to the model with every query is what the PEFT method learns: a
+    soft prompt stands in front of the input, and an interface that takes embedded input
     takes it. "prefix", "lora" and "p-tuning" run too, for an interface that takes keys
     and values, changes of layers, or embedded input. "full" is refused: who may hand in
-    all weights has the model.
+    all weights has the model. ``PromptTuner.start`` draws what is learned,
+    tuning/transformers/prompt_tuning.py; the server's mean is weighted by shard sizes:
+    ``BaseTrainer.aggregate``, federation/trainer.py.
 
     Source: "Federated prompt tuning for efficient and privacy-preserving adaptation of
     foundation models", section 2.2, black-box scenarios: there for one number, here
@@ -64,6 +67,13 @@ class FedPTZerothOrder(PromptTuner):
                 "memory for gradients. Lower models_at_once"
             )
         return self
+
+    def local_update(
+        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
+    ) -> LocalResult:
+        """Train what was received by estimates, and send it weighted by shard size."""
+        trained, loss = self.train(task, cohort, received, at)
+        return LocalResult(weighted_upload(cohort, trained), {}, loss)
 
     def gradients(self, task: Task, cohort: Cohort, at: Round) -> Gradients:
         """Return how gradients are found: each client has directions of its own."""

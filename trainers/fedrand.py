@@ -132,20 +132,6 @@ class FedRand(LoraTrainer):
                 sends |= dict.fromkeys(codes, shares[name])
         return LocalResult(sent, trained, loss, sends=sends)
 
-    def single_step(self) -> Any:
-        """Return the same trainer with one step from all that the server has, unrounded."""
-        return replace(
-            self, epochs=1, batch_size=0, past=False,
-            sublayers=1.0, only=(), upload_bits=None,
-        )  # fmt: skip
-
-    def with_choices_of(self, sent: Tensors) -> Any:
-        """Return the trainer that takes and sends the factors that were sent."""
-        names = [name for name in sent if role_of(name) == "model"]
-        only = tuple(map(_layer, names)) if self._in_part else ()
-        send_a = float(any(_letter(name) == "A" for name in names))
-        return replace(self, send_a=send_a, only=only)
-
     def aggregate(
         self, task: Task, server: Tensors, inbox: Inbox, at: Round
     ) -> tuple[Tensors, Events]:
@@ -164,6 +150,20 @@ class FedRand(LoraTrainer):
                 total = weight if self.normalize else everyone
                 state[name] = (inbox[name] / total).to(tensor.dtype)
         return state, ()
+
+    def single_step(self) -> Any:
+        """Return the same trainer with one step from all that the server has, unrounded."""
+        return replace(
+            self, epochs=1, batch_size=0, past=False,
+            sublayers=1.0, only=(), upload_bits=None,
+        )  # fmt: skip
+
+    def with_choices_of(self, sent: Tensors) -> Any:
+        """Return the trainer that takes and sends the factors that were sent."""
+        names = [name for name in sent if role_of(name) == "model"]
+        only = tuple(map(_layer, names)) if self._in_part else ()
+        send_a = float(any(_letter(name) == "A" for name in names))
+        return replace(self, send_a=send_a, only=only)
 
     def rebuild(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Complete the client's last upload with what it sent earlier."""

@@ -4,11 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import Tensor
 
 from privaudit.core.tensors import Stacked
-from privaudit.federation.batches import Penalty
-from privaudit.federation.trainer import TRAINERS, Cohort, Round, Task
+from privaudit.federation.trainer import TRAINERS, Cohort, LocalResult, Round, Task
 from privaudit.tuning.optimiser import pull_to
 from privaudit.tuning.transformers.prompt_tuning import AveragedTuner
 
@@ -17,6 +15,9 @@ from privaudit.tuning.transformers.prompt_tuning import AveragedTuner
 @dataclass(frozen=True)
 class FullFedProx(AveragedTuner):
     """FedProx of all weights: loss plus mu / 2 times the squared distance to the server.
+
+    ``PromptTuner.start`` draws what is learned, ``AveragedTuner.aggregate`` takes the
+    mean weighted by shard sizes: both in tuning/transformers/prompt_tuning.py.
 
     Source: Li et al., "Federated optimization in heterogeneous networks", MLSys 2020,
     equation 2.
@@ -31,14 +32,10 @@ class FullFedProx(AveragedTuner):
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.001
     mu: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
 
-    def train(
-        self,
-        task: Task,
-        cohort: Cohort,
-        parameters: Stacked,
-        at: Round,
-        penalty: Penalty | None = None,
-    ) -> tuple[dict[str, Tensor], Tensor]:
-        """Run the local epochs under the pull to what was received."""
-        to_server = pull_to(parameters, self.mu)
-        return super().train(task, cohort, parameters, at, penalty or to_server)
+    def local_update(
+        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
+    ) -> LocalResult:
+        """Train what was received near itself, and send it weighted by shard size."""
+        to_server = pull_to(received, self.mu)
+        trained, loss = self.train(task, cohort, received, at, to_server)
+        return LocalResult(self.upload(cohort, received, trained), {}, loss)

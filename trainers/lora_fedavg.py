@@ -21,6 +21,8 @@ class LoraFedAvg(LoraTrainer):
 
     The mean of products is not the product of means; so it is published. A client's
     personal model is what it last trained, and a server has that from its last upload.
+    Pairs start as ``LoraTrainer.start`` draws them, tuning/transformers/lora.py; means
+    are weighted by shard sizes: ``BaseTrainer.aggregate``, federation/trainer.py.
 
     Source: Zhang et al., "Towards building the federatedGPT: federated instruction
     tuning" (FedIT), ICASSP 2024, algorithm 1.

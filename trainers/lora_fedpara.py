@@ -31,7 +31,9 @@ class LoraFedPara(LoraTrainer):
     """LoRA with pFedPara: a layer changes by (B A) ∘ (1 + B2 A2); A2 and B2 stay local.
 
     Whoever lacks a client's private pair can use the shared product alone: the server's
-    own model, and its best guess at a client's.
+    own model, and its best guess at a client's. Shared pairs start as
+    ``LoraTrainer.start`` draws them, tuning/transformers/lora.py; means are weighted by
+    shard sizes: ``BaseTrainer.aggregate``, federation/trainer.py.
 
     Source: Hyeon-Woo, Ye-Bin, Oh, "FedPara: low-rank Hadamard product for
     communication-efficient federated learning", ICLR 2022, section 2.3 (pFedPara), on

@@ -18,6 +18,8 @@ class PFedMoAP(PromptExperts, LocalSgd):
     names and in an order of chance; trains its own prompt and its gate together; and
     sends the prompt. The personal model is the client's prompt after its last training,
     its gate and the experts it got last (with the last broadcast).
+    ``PromptExperts.start``, its broadcast of experts, ``PromptExperts.aggregate`` by
+    weight into the pool, and release: tuning/prompts/experts.py.
 
     Published: 10 clients, 10 rounds of 5 epochs, rates of 0.002 for the prompt and 0.01
     for the gate, ViT-B/16 or ResNet-50. Not copied from the published code: its nearest

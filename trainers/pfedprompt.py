@@ -32,6 +32,7 @@ from privaudit.tuning.prompts.learning import (
     LocalSgd,
     logits_of,
     mean_losses,
+    start_context,
 )
 
 STRENGTHS = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0)
@@ -47,7 +48,8 @@ class PFedPrompt(LocalSgd):
 
     A client's logits are s <f, T_c> + a sum over its memory of class c of
     exp(-b (1 - <f, F>)). The memory holds image features of the client's training
-    records as they are, and their labels.
+    records as they are, and their labels. Of prompts the server takes the mean weighted
+    by shard sizes: ``BaseTrainer.aggregate``, federation/trainer.py.
 
     Whoever is given the personal model is given those features: a record of which the
     feature stands in the memory is a member for certain, at distance 0. No noise on the
@@ -70,6 +72,10 @@ class PFedPrompt(LocalSgd):
     strength: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     sharpness: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     held_out: Annotated[float, Field(gt=0, lt=1)] = 0.25
+
+    def start(self, task: Task, seeds: Seeds) -> Tensors:
+        """Return a random context."""
+        return {"context": start_context(task, seeds)}
 
     def start_client(self, task: Task, client: ClientId, seeds: Seeds) -> Tensors:
         """Return an empty memory, which adds nothing."""
@@ -143,12 +149,8 @@ def fill_memory(
     A client's draw is the same in every round. Slots that it has no records for stay
     empty, so that shapes tell nothing of its size.
 
-    Args:
-        cohort: Whose records.
-        slots: Of each memory: a public number.
-        held_out: Share of the records that stay out, in [0, 1); at least one record, if
-            there are two, unless 0.
-        seeds: Of the run.
+    A memory has ``slots`` places, a public number; ``held_out`` is the share of records
+    that stay out of it, in [0, 1): at least one record, if there are two, unless 0.
     """
     rest = torch.zeros_like(cohort.mask)
     chosen = torch.zeros(len(cohort), slots, dtype=torch.long)
@@ -201,13 +203,8 @@ def choose_blend(
 
     Ties go to what stands first; so does a client that held nothing out.
 
-    Args:
-        memory: Of each client.
-        cohort: Whose records.
-        held_out: Which of them to judge by.
-        logits: Of all records, by the prompt alone.
-        strengths: Tried, in this order.
-        sharpnesses: Tried with each of them.
+    ``logits`` are the prompt's alone; strengths are tried in their order, with each
+    sharpness.
     """
     best = torch.full((len(cohort),), torch.inf)
     blend = torch.zeros(len(cohort), 2)

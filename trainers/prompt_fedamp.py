@@ -154,11 +154,7 @@ def attention(
     Source: Huang et al., "Personalized cross-silo federated learning on non-IID data",
     AAAI 2021, algorithm 1, with A(x) = 1 - exp(-x / sigma).
 
-    Args:
-        own: w_i, flat.
-        others: Every w_j but w_i itself.
-        alpha: The server's step, above 0.
-        sigma: Of squared distances, above 0.
+    Prompts are flat: ``own`` is w_i, ``others`` are every w_j but that.
     """
     squares = (others - own).square().sum(dim=1)
     return alpha * torch.exp(-squares / sigma) / sigma

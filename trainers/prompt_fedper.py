@@ -39,6 +39,9 @@ ADVERSARY = Seeds(0).child("rebuild")  # its own draws, unrelated to any run's
 class PromptFedPer(LocalSgd):
     """FedPer on prompts: send the first context tokens, keep the others.
 
+    The server takes the mean weighted by shard sizes: ``BaseTrainer.aggregate``,
+    federation/trainer.py.
+
     Source: Arivazhagan et al., "Federated learning with personalization layers",
     arXiv 1912.00818, 2019, with tokens of a prompt in place of layers.
 

@@ -5,7 +5,8 @@ from typing import Annotated
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from privaudit.core.tensors import Stacked
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Stacked, Tensors
 from privaudit.federation.trainer import (
     TRAINERS,
     Cohort,
@@ -15,7 +16,7 @@ from privaudit.federation.trainer import (
 )
 from privaudit.federation.uploads import weighted_upload
 from privaudit.tuning.optimiser import pull_to
-from privaudit.tuning.prompts.learning import LocalSgd
+from privaudit.tuning.prompts.learning import LocalSgd, start_context
 
 
 @TRAINERS.register("prompt-fedprox")
@@ -24,7 +25,8 @@ class PromptFedProx(LocalSgd):
     """FedProx on prompts: loss plus mu / 2 |p - p_server|^2.
 
     The term has a gradient here. In four published repositories it is detached, so that
-    their rows for FedProx are PromptFL's: take ``mu = 0`` for those.
+    their rows for FedProx are PromptFL's: take ``mu = 0`` for those. The server takes
+    the mean weighted by shard sizes: ``BaseTrainer.aggregate``, federation/trainer.py.
 
     Source: Li et al., "Federated optimization in heterogeneous networks", MLSys 2020,
     algorithm 2, on PromptFL's prompt.
@@ -34,6 +36,10 @@ class PromptFedProx(LocalSgd):
     """
 
     mu: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.5
+
+    def start(self, task: Task, seeds: Seeds) -> Tensors:
+        """Return a random context."""
+        return {"context": start_context(task, seeds)}
 
     def local_update(
         self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round

@@ -21,7 +21,7 @@ from privaudit.federation.trainer import (
     Task,
 )
 from privaudit.federation.uploads import weighted_upload
-from privaudit.tuning.prompts.learning import LocalSgd
+from privaudit.tuning.prompts.learning import LocalSgd, start_context
 
 
 @TRAINERS.register("promptfl-ft")
@@ -33,7 +33,8 @@ class FineTunedPromptFL(LocalSgd):
     result for ``tuning_epochs`` more, from a standing start. What that gives is its
     personal model, kept and never sent. It so begins at the last prompt that the client
     received and trained, not at the average that comes after: a client that sits out
-    keeps the personal model of its last round.
+    keeps the personal model of its last round. The server takes the mean weighted by
+    shard sizes: ``BaseTrainer.aggregate``, federation/trainer.py.
 
     Source: the fine-tuned baseline of Li et al., "Global and local prompts cooperation
     via optimal transport for federated learning" (FedOTP), CVPR 2024, and others; there
@@ -48,6 +49,10 @@ class FineTunedPromptFL(LocalSgd):
 
     tuning_epochs: Annotated[int, Field(ge=0)] = 50
     tuning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+
+    def start(self, task: Task, seeds: Seeds) -> Tensors:
+        """Return a random context."""
+        return {"context": start_context(task, seeds)}
 
     def start_client(self, task: Task, client: ClientId, seeds: Seeds) -> Tensors:
         """Return a place for the tuned prompt, and that there is none yet."""

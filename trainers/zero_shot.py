@@ -34,7 +34,9 @@ from privaudit.tuning.transformers.objectives import objective_of
 class ZeroShot(PromptTrainer):
     """No training: zero-shot classification, or generation with the untuned model.
 
-    Nothing is trained or sent, so nothing can leak: what an attack finds is chance.
+    Nothing is trained or sent, so nothing can leak: what an attack finds is chance. A
+    server has no state, and nothing to combine: ``BaseTrainer.start`` and
+    ``BaseTrainer.aggregate``, federation/trainer.py.
 
     Source: Radford et al., "Learning transferable visual models from natural language
     supervision", ICML 2021, section 3.1.

@@ -42,7 +42,6 @@ class ClientScores:
 
     Attributes:
         records: Positions of the candidates in the data set; of a group, its first.
-        labels: Classes of the candidates.
         scores: Higher means more likely a member.
         guesses: By a threshold fixed elsewhere.
         left_out: The scores without each of some sets of shadow models; None where
@@ -88,9 +87,7 @@ class AttackResult:
             within their client; unresolved where a small client beside a large one is
             hardly ever above it.
         success: Share of right guesses, averaged over classes.
-        success_plain: Share of right guesses.
         advantage: True- less false-positive rate of the guesses.
-        by_client: Each client's AUROC.
         tied: How many candidates share their score with another of the same client:
             no threshold parts them.
         package: Whose plugin the attack is, with its version; empty for a built-in one.
@@ -130,7 +127,7 @@ class AttackResult:
             "advantage": self.advantage.to_dict(),
             "by_client": {c: e.to_dict() for c, e in self.by_client.items()},
             "tied": self.tied,
-            "verdict": {"kind": self.verdict.kind, "sentence": self.verdict.sentence},
+            "verdict": self.verdict.to_dict(),
         }
 
 

@@ -6,6 +6,7 @@ verdict holds for all audits of a run together, not for the best of them.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -13,13 +14,13 @@ import numpy as np
 from jaxtyping import Int
 
 from privaudit.auditing.attack_result import AttackResult
-from privaudit.auditing.audit_log import Tried, count_tried
+from privaudit.auditing.audit_log import AuditTally, tally_of
 from privaudit.auditing.parts.closeness import CLOSENESS
 from privaudit.auditing.parts.one_run import ONE_RUN
 from privaudit.auditing.played_scenario import AuditPart, R, audit_parts, stored_parts
-from privaudit.auditing.scenario import Scenario
+from privaudit.auditing.scenario import SCENARIOS, Scenario, find_plan
 from privaudit.auditing.shadow_budget import ShadowBudget
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import ConfigError, PluginError, UnknownNameError
 from privaudit.privacy.certificate import (
     REPEATABLE,
     is_repeatable,
@@ -30,6 +31,8 @@ from privaudit.runs.utility import Utility
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.verdict import Sampling, Verdict, judge_leak
 
+FORMAT = 2
+"""Of audit.json: codes and numbers alone. Files without a number have sentences, too."""
 _ROUNDING = 1e-9  # relative: an accountant's last digits
 
 
@@ -55,12 +58,7 @@ class Assurance:
 def assure(
     claimed: float | None, certificate: Mapping[str, Any], *, refuted: bool
 ) -> Assurance:
-    """Return what stands behind a run's verdict in one view.
-
-    Args:
-        claimed: Epsilon by the method's own formula; None where it claims none.
-        certificate: Of the view, as in privacy.json.
-        refuted: Whether canaries refuted the claim or raised an alarm.
+    """Return what stands behind a run's verdict in one view, by its certificate there.
 
     Example:
         >>> assure(8.0, {"epsilon": None}, refuted=False).short
@@ -122,11 +120,10 @@ class Audit:
         scenario: Who looked on, and what was tried.
         results: By attack; the first one carries the verdict.
         utility: Accuracy of the personal models; None where nobody can measure it.
-        seed: Of the adversary's own randomness.
         budget: What a budget for shadow models paid for; None where they were numbered,
             or there were none to train.
         parts: What else was computed, by the name of the part; see :meth:`part`.
-        tried: How often the run was audited, which the headline's verdict counts.
+        tally: How often the run was audited, which the headline's verdict counts.
         computed: Which bits it has, and of which library builds
             (:func:`privaudit.core.portable_bits.computed_with`); empty: not stated.
     """
@@ -138,7 +135,7 @@ class Audit:
     seed: int
     budget: ShadowBudget | None = None
     parts: Mapping[str, Any] = field(default_factory=dict)
-    tried: Tried = field(default_factory=Tried)
+    tally: AuditTally = field(default_factory=AuditTally)
     computed: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -162,7 +159,7 @@ class Audit:
 
     @property
     def headline(self) -> AttackResult:
-        """The leak that the verdict is about."""
+        """The attack's result that the verdict is about."""
         return next(iter(self.results.values()))
 
     @property
@@ -225,9 +222,10 @@ class Audit:
             for part in stored_parts(self.parts)
         }
         return {
+            "format": FORMAT,
             "run": self.run.name,
             "scenario": self.scenario.name,
-            "question": self.scenario.question,
+            **_own_question(self.scenario),
             "threat": self.scenario.threat,
             "clients": self.run.config.clients,
             "seed": self.seed,
@@ -235,8 +233,8 @@ class Audit:
             **({"computed": dict(self.computed)} if self.computed else {}),
             "config": self.run.config.model_dump(),
             "privacy": {
-                "claimed": self.run.privacy["claimed"],
-                "certified": self.certificate,
+                "claimed": _without_words(self.run.privacy["claimed"]),
+                "certified": _without_words(self.certificate),
             },
             "reconstruction": reconstruction_bounds(self.certificate),
             "utility": self.utility
@@ -245,9 +243,23 @@ class Audit:
                 "local_last_10_rounds": last_rounds(self.run),
             },
             CLOSENESS.entry: parts.pop(CLOSENESS.entry),  # before the attacks
-            "leaks": {name: leak.to_dict() for name, leak in self.results.items()},
+            "attack_results": {n: r.to_dict() for n, r in self.results.items()},
             **parts,
         }
+
+
+def _own_question(scenario: Scenario) -> dict[str, str]:
+    """Return what a scenario asks, where its name does not say it: one of somebody's own."""
+    with suppress(UnknownNameError, PluginError):
+        known = find_plan(scenario.name).question
+        if scenario.question == known and not SCENARIOS.package_of(scenario.name):
+            return {}
+    return {"question": scenario.question}
+
+
+def _without_words(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return codes and numbers of a claim or certificate; privacy.json has the words."""
+    return {n: v for n, v in entry.items() if n not in ("source", "mechanism", "why")}
 
 
 def last_rounds(run: Run) -> float | None:
@@ -262,13 +274,15 @@ def recount(audit: Audit) -> Audit:
     headline, run = audit.headline, audit.run
     if not run.is_stored:
         return audit
-    tried = count_tried(run, headline.attack, headline.auroc)
+    tally = tally_of(run, headline.attack, headline.auroc)
     first = next(iter(audit.results))
-    results = {**audit.results, first: corrected(headline, tried, run.sampling)}
-    return replace(audit, results=results, tried=tried)
+    results = {**audit.results, first: corrected(headline, tally, run.sampling)}
+    return replace(audit, results=results, tally=tally)
 
 
-def corrected(result: AttackResult, tried: Tried, sampling: Sampling) -> AttackResult:
+def corrected(
+    result: AttackResult, tally: AuditTally, sampling: Sampling
+) -> AttackResult:
     """Return a headline with the verdict that so many audits leave.
 
     Each of m different audits is held to an m-th of the error that one may make, so
@@ -276,5 +290,5 @@ def corrected(result: AttackResult, tried: Tried, sampling: Sampling) -> AttackR
 
     Source: Bonferroni's inequality; the audits may depend on one another as they like.
     """
-    verdict = judge_leak(result.auroc, sampling=sampling, tried=tried.different)
+    verdict = judge_leak(result.auroc, sampling=sampling, audits=tally.different)
     return replace(result, verdict=verdict)

@@ -83,9 +83,7 @@ class AuditPlan(BaseModel):
     """What a plan fixes.
 
     Attributes:
-        plan: The version of this form.
         made: When, in UTC; nothing is proved by it.
-        audits: One for each scenario.
         thresholds: Settings of the gate by name, such as max_auroc.
     """
 
@@ -231,7 +229,6 @@ class LoggedAttack(BaseModel):
 
     Attributes:
         named: Whether it was named before any score was seen: the headline.
-        n: Members and non-members.
         auroc: None where it could not be estimated.
     """
 
@@ -259,8 +256,6 @@ class LoggedAudit(BaseModel):
 
     Attributes:
         time: When it was made, in UTC.
-        privaudit: The version that made it.
-        attacks: The headline first.
         planned: Whether the run was trained with a plan of its audits.
         deviations: By what this one is not as planned, in words.
         processor: On which it was computed; empty in lines of earlier versions. Not in
@@ -291,11 +286,10 @@ class LoggedAudit(BaseModel):
 
 
 @dataclass(frozen=True)
-class Tried:
-    """How often a run was audited.
+class AuditTally:
+    """How often a run was audited, and whether the audit at hand is as planned.
 
     Attributes:
-        made: Audits in the log.
         different: How many of these differ in what the headline attack gave: the same
             command again gives the same, and nobody can choose among equals. Of an
             audit as planned, how many the plan names, or how many different results
@@ -391,14 +385,14 @@ def check_log(run: Run) -> None:
     plan_of(run)
 
 
-def count_tried(run: Run, attack: str, auroc: Estimate) -> Tried:
+def tally_of(run: Run, attack: str, auroc: Estimate) -> AuditTally:
     """Return how often a run was audited, the one with this headline attack among them."""
     return tally(read_log(run), plan_of(run), attack, auroc)
 
 
 def tally(
     log: Sequence[LoggedAudit], plan: AuditPlan | None, attack: str, auroc: Estimate
-) -> Tried:
+) -> AuditTally:
     """Count a log's audits and the one at hand, which an earlier version may not have logged."""
     outcomes = [audit.outcome for audit in log]
     own = attack, auroc.n, _compared(_number(auroc))
@@ -406,20 +400,20 @@ def tally(
         outcomes.append(own)
     made, different = len(outcomes), len(set(outcomes))
     if plan is None:
-        return Tried(made, different)
+        return AuditTally(made, different)
     mine = [audit for audit in log if audit.outcome == own]
     if any(audit.as_planned for audit in mine):
         kept = len({audit.outcome for audit in log if audit.as_planned})
-        return Tried(made, max(len(plan.audits), kept), planned=True)
+        return AuditTally(made, max(len(plan.audits), kept), planned=True)
     deviations = mine[0].deviations if mine else ("it is not in the log",)
-    return Tried(made, different, planned=True, deviations=deviations)
+    return AuditTally(made, different, planned=True, deviations=deviations)
 
 
 def logged(results: Mapping[str, AttackResult]) -> list[LoggedAttack]:
     """Return attacks as they are logged: the first one is the headline."""
     return [
-        LoggedAttack.of(one.attack, one.settings, one.auroc, named=place == 0)
-        for place, one in enumerate(results.values())
+        LoggedAttack.of(one.attack, one.settings, one.auroc, named=number == 0)
+        for number, one in enumerate(results.values())
     ]
 
 

@@ -79,7 +79,7 @@ from privaudit.runs.run_folder import refresh
 from privaudit.runs.utility import Utility, measure_clients
 from privaudit.statistics.progress import Phase, Watcher, naming, watching
 
-Place = tuple[Scenario, Adversary, list[Target]]
+PlayedAs = tuple[Scenario, Adversary, list[Target]]
 
 
 def attack_as_weaker(played: PlayedScenario) -> dict[str, AttackResult]:
@@ -104,7 +104,7 @@ def attack_as_weaker(played: PlayedScenario) -> dict[str, AttackResult]:
 
 def as_weaker(
     scenario: Scenario, adversary: Adversary, targets: Sequence[Target]
-) -> Iterator[Place]:
+) -> Iterator[PlayedAs]:
     """Yield each weaker scenario, with what this adversary then is and attacks.
 
     Its views are computed from ``adversary.view`` alone. Left out is what shows the
@@ -390,14 +390,14 @@ def asked_again(stored: StoredAudit) -> dict[str, Any]:
         ConfigError: An attack was an object of somebody's own.
     """
     own_attacks = SCENARIOS.find(stored.scenario)().attacks
-    settings = {name: stored.leak(name)["settings"] for name in stored.attacks}
+    settings = {name: stored.attack_result(name)["settings"] for name in stored.attacks}
     counts = [
         shadows_of(text) for name, text in settings.items() if name in own_attacks
     ]
     shadows = next((count for count in counts if count is not None), 0)
     named = {
         name: restore_attack(name, settings[name])
-        for name in stored.contents["leaks"]
+        for name in stored.contents["attack_results"]
         if name not in own_attacks and " as " not in name
     }
     budget = stored.contents.get("budget")

@@ -110,8 +110,8 @@ class AnswerTable:
         return self._behind(prefix, self.likeliest, fill=True).all(dim=1).numpy()
 
     def _behind(self, prefix: float, values: Tensor, fill: float | bool) -> Tensor:
-        places = torch.arange(values.shape[1])
-        return values.masked_fill(places < self.starts(prefix)[:, None], fill)
+        positions = torch.arange(values.shape[1])
+        return values.masked_fill(positions < self.starts(prefix)[:, None], fill)
 
 
 def is_extractable(
@@ -204,7 +204,6 @@ class Draws:
     Attributes:
         exact: Draws that are the record's own suffix.
         near: Draws that differ from it in at most the allowed tokens, place by place.
-        tries: Draws of each record.
     """
 
     exact: Int[np.ndarray, " records"]
@@ -228,11 +227,8 @@ class SuffixDraws:
     """Draws suffixes of records from one model.
 
     Attributes:
-        task: Whose language model writes.
         tuning: What the one model adds to it.
-        scheme: How tokens are drawn.
         near: Percent of a suffix's tokens that may differ, place by place.
-        tries: Draws of each record.
 
     Source: Hayes et al., NAACL 2025, for suffixes that are not verbatim, with the
     Hamming distance.
@@ -288,7 +284,7 @@ class SuffixDraws:
         language = self.task.language
         for first in range(0, len(branches), ROWS_AT_ONCE):
             some = branches[first : first + ROWS_AT_ONCE]
-            places = torch.tensor([begin[b.row] + len(b.tokens) for b in some])
+            positions = torch.tensor([begin[b.row] + len(b.tokens) for b in some])
             rows = torch.tensor([b.row for b in some])
             ids = words.ids[rows]
             for drawn, branch in zip(ids, some, strict=True):
@@ -296,8 +292,8 @@ class SuffixDraws:
                 suffix = torch.tensor(branch.tokens, dtype=drawn.dtype)
                 drawn[start : start + len(suffix)] = suffix
             # Nothing sees what stands behind it: there stands the record's own.
-            read = TokenSequences(ids, words.kinds[rows])[:, : int(places.max())]
-            ahead, column = (places - 1).unique(return_inverse=True)
+            read = TokenSequences(ids, words.kinds[rows])[:, : int(positions.max())]
+            ahead, column = (positions - 1).unique(return_inverse=True)
             logits = language.logits(
                 pictures[rows].read(language.device)[None],
                 read.repeated(1).to(language.device),
@@ -318,15 +314,15 @@ class SuffixDraws:
         rng: np.random.Generator,
     ) -> Iterator[_Branch]:
         """Yield what a branch becomes, but for what is too far from the record's own."""
-        row, place = branch.row, begin[branch.row] + len(branch.tokens)
-        own, last = int(words.ids[row, place]), int(words.ids[row, end[row] - 1])
+        row, position = branch.row, begin[branch.row] + len(branch.tokens)
+        own, last = int(words.ids[row, position]), int(words.ids[row, end[row] - 1])
         allowed = int(self.near * (end[row] - begin[row]) / 100)
         counts = rng.multinomial(branch.count, p / p.sum())
         for token in np.flatnonzero(counts).tolist():
             wrong = branch.wrong + (token != own)
-            ended = token == last or place + 1 == end[row]
+            ended = token == last or position + 1 == end[row]
             if token == last:
-                wrong += end[row] - place - 1  # it ends too early: the rest lacks
+                wrong += end[row] - position - 1  # it ends too early: the rest lacks
             if wrong <= allowed:
                 tokens = (*branch.tokens, token)
                 yield _Branch(row, tokens, wrong, int(counts[token]), ended)
@@ -337,9 +333,7 @@ class ExtractedClient:
     """What one client's model says of the client's candidates.
 
     Attributes:
-        table: Of all candidates, in their order.
         drawn: Candidates whose suffixes were drawn, chosen without their membership.
-        draws: What came of that.
     """
 
     client: ClientId

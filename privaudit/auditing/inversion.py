@@ -3,13 +3,13 @@
 A batch is described by the mean of its records' numbers, so that what uploads tell of a
 batch is put in terms that a person knows: classes and features, or words.
 
-*Learned inversion.* The server trains stand-ins of a client on batches of public records,
-from what the client received and as the method says, and so knows uploads whose batches it
-drew itself. The best linear estimate of a batch from its upload follows. Source: Wu, Chen,
-Guo and Weinberger, "Learning to invert: simple adaptive attacks for gradient inversion in
-federated learning", UAI 2023. Theirs is a network from gradients to records; here it is
-ridge regression of a batch's mean description, because a mean is what a sum of gradients
-can tell.
+*Learned inversion.* The server simulates clients: it trains them on batches of public
+records, from what a client received and as the method says, and so knows uploads whose
+batches it drew itself. The best linear estimate of a batch from its upload follows.
+Source: Wu, Chen, Guo and Weinberger, "Learning to invert: simple adaptive attacks for
+gradient inversion in federated learning", UAI 2023. Theirs is a network from gradients to
+records; here it is ridge regression of a batch's mean description, because a mean is what a
+sum of gradients can tell.
 
 *Gradient matching.* Where an upload is of few records, its numbers outnumber theirs. Dummy
 records are moved until a client that trains on them, with all its local steps, sends the
@@ -44,7 +44,7 @@ from privaudit.core.errors import AttackError
 from privaudit.core.seeds import Stream
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.datasets.records import ANSWER, PADDING
-from privaudit.federation.rounds import count_participants, train_stand_ins
+from privaudit.federation.rounds import count_participants, train_simulated_clients
 from privaudit.federation.trainer import (
     AddsNoise,
     ClientId,
@@ -92,8 +92,10 @@ class ClassesAndFeatures:
         """Return the class's indicators, and the feature's place within the class."""
         hot = one_hot(records.labels, len(self.centres)).double()
         inside = records.features.double() - self.centres[records.labels]
-        places = inside @ self.axes.T / self.spread
-        return torch.cat([hot, (hot[:, :, None] * places[:, None]).flatten(1)], dim=1)
+        coordinates = inside @ self.axes.T / self.spread
+        return torch.cat(
+            [hot, (hot[:, :, None] * coordinates[:, None]).flatten(1)], dim=1
+        )
 
     def shares(self, mean: Float[Tensor, " numbers"]) -> Float[Tensor, " classes"]:
         """Return the share of each class in a described batch; they sum to 1."""
@@ -103,18 +105,14 @@ class ClassesAndFeatures:
     def features(self, mean: Float[Tensor, " numbers"]) -> Float[Tensor, "classes dim"]:
         """Return the mean feature of each class's records in a described batch."""
         classes = len(self.centres)
-        places = mean[classes:].view(classes, len(self.axes))
+        coordinates = mean[classes:].view(classes, len(self.axes))
         shares = mean[:classes, None].clamp(min=0.5 / len(self.centres) ** 2)
-        return self.centres + (places / shares * self.spread) @ self.axes
+        return self.centres + (coordinates / shares * self.spread) @ self.axes
 
 
 @dataclass(frozen=True)
 class Words:
-    """Which tokens a record's answer holds.
-
-    Attributes:
-        ids: The tokens of public answers.
-    """
+    """Which tokens a record's answer holds."""
 
     ids: Int[Tensor, " tokens"]
 
@@ -132,10 +130,10 @@ class Words:
         """Return 1 where a record's answer holds a token, else 0."""
         assert records.words is not None
         ids, kinds = records.words.ids, records.words.kinds
-        place = torch.searchsorted(self.ids, ids).clamp(max=len(self.ids) - 1)
-        known = (kinds == ANSWER) & (self.ids[place] == ids)
+        column = torch.searchsorted(self.ids, ids).clamp(max=len(self.ids) - 1)
+        known = (kinds == ANSWER) & (self.ids[column] == ids)
         held = torch.zeros(len(ids), len(self.ids), dtype=torch.float64)
-        return held.scatter_add(1, place, known.double()).clamp(max=1)
+        return held.scatter_add(1, column, known.double()).clamp(max=1)
 
 
 Description = ClassesAndFeatures | Words
@@ -149,7 +147,7 @@ def learn_description(task: Task) -> Description:
     return ClassesAndFeatures.learn(task.public, reads_features=not owners)
 
 
-AT_ONCE = 64  # stand-ins that train together
+AT_ONCE = 64  # simulated clients that train together
 T = TypeVar("T")
 
 
@@ -159,7 +157,6 @@ class SeenUpload:
 
     Attributes:
         sent: Tensors by name, weights included.
-        received: What training began from.
         clients: How many are in it: 1, or more for a sum.
     """
 
@@ -187,7 +184,7 @@ class SeenUpload:
         ]
         return torch.cat(flat, dim=1)
 
-    def place(self, name: str) -> slice | None:
+    def slice_of(self, name: str) -> slice | None:
         """Return where a tensor's numbers stand in a row of what moved.
 
         None where not all that was received is sent back: as tensors of the same names,
@@ -218,7 +215,7 @@ class SeenUpload:
         for first in range(0, len(shards), AT_ONCE):
             names = clients[first : first + AT_ONCE]
             some = [replace(s, views=None) for s in shards[first : first + AT_ONCE]]
-            result = train_stand_ins(
+            result = train_simulated_clients(
                 trainer, task, self.received, names, some, adversary.seeds, self.round,
                 task.clients[:count],
             )  # fmt: skip
@@ -226,7 +223,7 @@ class SeenUpload:
         return torch.cat(parts)
 
     def same_start(self, other: "SeenUpload") -> bool:
-        """Say whether stand-ins would move alike in both."""
+        """Say whether simulated clients would move alike in both."""
         return self.sent.keys() == other.sent.keys() and all(
             torch.equal(tensor, other.received[name])
             for name, tensor in self.received.items()
@@ -289,7 +286,7 @@ def match(
     """Return the best of some batches, after their features were matched to an upload.
 
     Args:
-        adversary: Who matches.
+        adversary: Replays training with the method, and seeds of its own.
         seen: The upload, of as many records as each batch has.
         batches: Where matching begins, the best guess first: labels, with features.
         axes: Directions that features are moved along, orthogonal, of unit length.
@@ -355,7 +352,6 @@ class ReadTokens:
     """Which tokens a client's texts hold.
 
     Attributes:
-        held: Those that were read.
         expected: How probably a batch of as many public texts holds each, in (0, 1).
     """
 
@@ -429,12 +425,12 @@ def moved_rows(one: SeenUpload, table: str) -> Bool[Tensor, " rows"] | None:
     To the last bit: what one client does not train is sent as it came, times the
     upload's weight, or as a move of zero.
     """
-    place = one.place(table)
-    if place is None:
+    numbers = one.slice_of(table)
+    if numbers is None:
         return None
     before = one.received[table]
     if table not in one.sent:  # but all that moved, in a row
-        return (one.delta[place].view(before.shape) != 0).any(dim=1)
+        return (one.delta[numbers].view(before.shape) != 0).any(dim=1)
     sent, weight = one.sent[table], one.sent.get(WEIGHT, torch.tensor(1.0))
     as_it_came = (sent == before * weight).all(dim=1)
     by_nothing = (sent == 0).all(dim=1)
@@ -457,7 +453,7 @@ def shares_by_bias(
     the bias of class k is the mean probability of k less the share of k. A step of SGD
     moves it by the learning rate times that, so the move is linear in the shares, with
     one slope for all classes; several steps add up to nearly that. Slope and
-    probabilities are those of stand-ins, so momentum and schedules need no formula.
+    probabilities are those of simulated clients: momentum and schedules need no formula.
 
     Source: Zhao, Mopuri and Bilen, "iDLG: improved deep leakage from gradients", 2020,
     for one record, whose class alone moves up; Yin et al., "See through gradients: image
@@ -508,7 +504,7 @@ def _predicted(
 
 
 PENALTIES = tuple(10.0**exponent for exponent in range(-8, 4))
-"""Of ridge regression, in units of a stand-in's mean squared distance from the others."""
+"""Of ridge regression, in units of the simulated clients' mean squared distance."""
 
 
 @dataclass(frozen=True)
@@ -516,7 +512,6 @@ class BatchEstimate:
     """What an upload tells of the records behind it.
 
     Attributes:
-        found: Their mean description.
         prior: That of public batches: what is said without the upload.
         spread: Variance between public batches.
         known: What part of it the upload tells, in [0, 1].
@@ -535,9 +530,9 @@ class LearnedInversion:
     """Inverts uploads by examples of the adversary's making.
 
     Attributes:
-        description: What is read.
-        sizes: Records of a client's stand-ins.
-        examples: Stand-ins for each start of training.
+        description: Numbers of a record that are regressed on uploads.
+        sizes: Records that each of a client's simulated ones trains on.
+        examples: Simulated clients for each start of training.
         rounds: Uploads of each client that are read together, at most.
     """
 
@@ -583,16 +578,16 @@ class LearnedInversion:
         """Return classes' shares in closed form, where a head's bias was trained."""
         if not isinstance(self.description, ClassesAndFeatures):
             return []
-        place = one.place(BIAS)
-        if place is None:
+        numbers = one.slice_of(BIAS)
+        if numbers is None:
             return []
         classes = len(self.description.centres)
-        moved, asked = sent[:, place], self._delta(one)[place]
+        moved, asked = sent[:, numbers], self._delta(one)[numbers]
         shares = means[:, :classes]
         return [shares_by_bias(moved[:, :classes], shares, asked[:classes])]
 
     def closest(self, target: Target, seen: SeenUpload, count: int) -> list[Records]:
-        """Return the batches of stand-ins that would send what is most like an upload.
+        """Return the public batches whose simulated uploads are most like an upload.
 
         So many, and as many more of other labels: matching never leaves its labels.
         """
@@ -632,7 +627,7 @@ class LearnedInversion:
         return batches
 
     def _groups(self, clients: int) -> list[Int[Tensor, " _"]]:
-        """Return which stand-ins make up each example: several, where sums are seen."""
+        """Return the simulated clients of each example: several, where sums are seen."""
         numbers = torch.arange(self.examples)
         if clients == 1:
             return list(numbers.view(-1, 1))
@@ -646,7 +641,7 @@ class LearnedInversion:
     def _replay(
         self, one: SeenUpload, size: int, batches: Sequence[Tensor], client: str
     ) -> Float[Tensor, "examples numbers"]:
-        """Return what stand-ins would have sent; asked once for all who start alike."""
+        """Return what simulated clients would send; asked once for all who start alike."""
         for other, records, sent in self._replayed:
             if records == size and one.same_start(other):
                 return sent
@@ -658,10 +653,10 @@ class LearnedInversion:
 
 
 def batch_sizes(adversary: Adversary, targets: Sequence[Target]) -> dict[ClientId, int]:
-    """Return how many records stand-ins of each client train on.
+    """Return how many records simulated clients of each client train on.
 
     As many as its upload says, else as the coin gives; but most are given the median,
-    which is within a factor of two, so that one set of stand-ins serves them all.
+    which is within a factor of two, so that one set of simulated clients serves all.
     """
     expected = {}
     for target in targets:
@@ -720,7 +715,7 @@ class InvertedClient:
     """What was read of one client's records.
 
     Attributes:
-        description: In what terms.
+        description: What the estimate's numbers are: classes and features, or words.
         estimate: What all its uploads tell of the batch as a whole.
         matched: Single records, where an upload was of few; None elsewhere.
         tokens: Of texts, where rows of a token table tell them; None elsewhere.

@@ -27,7 +27,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 
 from privaudit.auditing.attack import Adversary, Attack, Scores, Target
 from privaudit.auditing.attack_result import AttackResult, ClientScores, evaluate_scores
@@ -42,6 +42,7 @@ from privaudit.federation.threat_models import EVERYBODY, without_names
 from privaudit.federation.trainer import Reconstruction
 from privaudit.runs.run import Run
 from privaudit.statistics.progress import Phase
+from privaudit.statistics.verdict import Sampling
 
 
 def refuse_unit(run: Run, scenario: Scenario) -> None:
@@ -270,8 +271,8 @@ R = TypeVar("R", covariant=True)
 LATER = 100  # parts that came after the first version of audit.json
 OWN_KEYS = frozenset(
     {
-        "run", "scenario", "question", "threat", "clients", "seed", "budget", "computed",
-        "config", "privacy", "reconstruction", "utility", "leaks",
+        "format", "run", "scenario", "question", "threat", "clients", "seed", "budget",
+        "computed", "config", "privacy", "reconstruction", "utility", "attack_results",
     }
 )  # fmt: skip
 """What an audit itself writes into audit.json, and no part may."""
@@ -292,10 +293,15 @@ class AuditPart(Generic[R]):
         nothing: The result where it does not.
         title: Heads the part in the report.
         key: In audit.json; by default the name.
-        place: Among the parts of the first version of audit.json, which always has
+        order: Among the parts of the first version of audit.json, which always has
             their keys. Later ones come last, and have a key only where they apply.
         scores: Before the names of attacks in scores.npz, for a part whose result is a
             mapping of attack results: scores are kept, and figures made from them anew.
+        of_known: Returns the result of scores that were computed elsewhere, with numbers
+            of each record that hold nothing of the trained model; None for a part that
+            takes none.
+        says: Returns what a result says in sentences, which stand in terminal and report
+            in place of its numbers; it is given the audit's sampling, too.
     """
 
     name: str
@@ -305,8 +311,10 @@ class AuditPart(Generic[R]):
     nothing: R
     title: str
     key: str = ""
-    place: int = LATER
+    order: int = LATER
     scores: str = ""
+    of_known: Callable[[AttackResult, Float[np.ndarray, "_ _"]], Any] | None = None
+    says: Callable[[Any, Sampling], list[str]] | None = None
 
     def __post_init__(self) -> None:
         if self.entry in OWN_KEYS:
@@ -349,10 +357,10 @@ PARTS: Registry[AuditPart[Any]] = Registry("audit part", "privaudit.auditing.par
 
 def audit_parts() -> list[AuditPart[Any]]:
     """Return all parts in their order."""
-    return sorted(PARTS.usable().values(), key=lambda p: (p.place, p.name))
+    return sorted(PARTS.usable().values(), key=lambda p: (p.order, p.name))
 
 
 def stored_parts(found: Iterable[str]) -> list[AuditPart[Any]]:
     """Return the parts that an audit.json holds, by the names or keys of those found."""
     names = set(found)
-    return [p for p in audit_parts() if p.place < LATER or {p.name, p.entry} & names]
+    return [p for p in audit_parts() if p.order < LATER or {p.name, p.entry} & names]

@@ -83,7 +83,6 @@ class Scenario:
     """Who looks on, and what is tried.
 
     Attributes:
-        name: As registered.
         question: What is asked, in one sentence.
         threat: A threat model by name, see :mod:`privaudit.federation.threat_models`.
         attacks: By name; the first one that can read a run's models carries the
@@ -260,7 +259,7 @@ class GridCell:
         return f"max-renyi {self.slice} {self.share} % order {self.order}"
 
 
-def places() -> list[GridCell]:
+def grid_cells() -> list[GridCell]:
     """Return the grid of Table 4 of FedRand, for all orders of the entropy."""
     return [GridCell(s, k, a) for s in SLICES for k in SHARES for a in ALPHAS]
 
@@ -276,8 +275,8 @@ def token_attacks() -> dict[str, Attack]:
     }
     make = ATTACKS.find("max-renyi")
     return attacks | {
-        place.attack: make(slice=place.slice, share=place.share, alpha=place.alpha)
-        for place in places()
+        cell.attack: make(slice=cell.slice, share=cell.share, alpha=cell.alpha)
+        for cell in grid_cells()
     }
 
 

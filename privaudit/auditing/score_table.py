@@ -51,8 +51,6 @@ class ScoreTable:
         scores: Higher means more likely a member.
         client: Position of each record's client in ``clients``.
         label: Position of each record's class in ``classes``.
-        clients: Names, in order.
-        classes: Names, in order.
         group: For each record the position of the first one that shares its coin; None
             where each has its own.
         cluster: Likewise of the first one of its group, where groups hold members and
@@ -241,14 +239,14 @@ def read_scores(path: str | Path) -> ScoreTable:
         LimitError: It is larger than a bound.
         ConfigError: It is no such table; the text names the line and what to do.
     """
-    place = Path(path)
-    if place.suffix == ".npz":
-        columns = _arrays(place)
-    elif place.suffix in ENDINGS:
-        columns = _rows(place)
+    file = Path(path)
+    if file.suffix == ".npz":
+        columns = _arrays(file)
+    elif file.suffix in ENDINGS:
+        columns = _rows(file)
     else:
         raise ConfigError(
-            f"{place} is no file of scores that is read: those end in "
+            f"{file} is no file of scores that is read: those end in "
             f"{', '.join((*ENDINGS, '.npz'))}. Write it as one of these."
         )
     try:
@@ -259,7 +257,7 @@ def read_scores(path: str | Path) -> ScoreTable:
             known=_known(columns),
         )
     except ConfigError as error:
-        raise ConfigError(f"{place} cannot be audited. {error}") from None
+        raise ConfigError(f"{file} cannot be audited. {error}") from None
 
 
 def _is_known(name: str) -> bool:

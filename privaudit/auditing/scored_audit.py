@@ -28,11 +28,7 @@ from privaudit.auditing.external_models import (
     as_array,
     shadow_scores,
 )
-from privaudit.auditing.parts.panoramia import (
-    PANORAMIA,
-    BeyondBaseline,
-    beyond_known,
-)
+from privaudit.auditing.played_scenario import audit_parts
 from privaudit.auditing.scenario import OF_SCORES
 from privaudit.auditing.score_table import Names, ScoreTable
 from privaudit.core.errors import ConfigError, UnknownNameError, shown
@@ -223,7 +219,7 @@ def audit_scores(
     )
     parts = {}
     if table.known is not None:
-        parts[PANORAMIA.name] = _beyond(table.known, ledger, result)
+        parts = _beyond(table.known, ledger, result)
     return Audit(
         run, OF_SCORES, {said.attack: result}, utility=None, seed=0, parts=parts,
         computed=run.header["computed"],
@@ -232,11 +228,20 @@ def audit_scores(
 
 def _beyond(
     known: Float[np.ndarray, "records columns"], ledger: Ledger, result: AttackResult
-) -> BeyondBaseline | None:
+) -> dict[str, Any]:
     """Return what scores tell beyond what is known; of records that share a coin, the mean."""
+    asked = {part.name: part.of_known for part in audit_parts() if part.of_known}
+    if not asked:
+        raise ConfigError(
+            "Numbers that are known without the model were given (baseline, feature_NAME, "
+            "known=), and PANORAMIA, which sets scores beside them, stands in "
+            "privaudit-labs, which is not installed. Install it from a clone of the "
+            "repository (pip install ./labs), or leave the numbers out."
+        )
     units = ledger.units(np.arange(len(known)))
     records = np.concatenate([client.records for client in result.clients])
-    return beyond_known(result, units.mean(known.T).T[units.unit[records]])
+    rows = units.mean(known.T).T[units.unit[records]]
+    return {name: of_known(result, rows) for name, of_known in asked.items()}
 
 
 def _check_name(what: str, name: str) -> None:
@@ -299,8 +304,8 @@ class AuditsScores:
                 scores are averaged, and count once.
             known: Numbers of each record, in that order, that hold nothing of the
                 trained model: a score of a model that saw no record, features. What the
-                scores tell beyond them is measured as in
-                :mod:`privaudit.auditing.parts.panoramia`.
+                scores tell beyond them is measured after PANORAMIA, which stands in
+                privaudit-labs: ``pip install ./labs`` of a clone.
             sampling: "coin" if an independent fair coin chose each member, before
                 training. Otherwise members and non-members may differ from the start,
                 and the audit gives no verdict on membership.

@@ -86,7 +86,6 @@ class ShadowBudget:
     Attributes:
         seconds: The budget, of one core of the reference machine.
         each: Likewise what one shadow of every attacked client takes.
-        clients: How many are attacked so.
         shadows: How many each gets: a rung of ``LADDER``; 0 if it pays for none.
     """
 

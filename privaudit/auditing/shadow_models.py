@@ -89,7 +89,6 @@ class ShadowSplit:
     """What shadows of one target train on.
 
     Attributes:
-        source: Which of both it is.
         records: All that a shadow may be trained on.
         is_in: Which shadow is trained on which of them.
         public_in: The same about every public record.
@@ -147,10 +146,12 @@ def paired_coins(
     and whatever a processor makes of it; copies of one record share them.
     """
     contents = _contents(records)
-    place = {content: number for number, content in enumerate(sorted(set(contents)))}
+    number_of = {
+        content: number for number, content in enumerate(sorted(set(contents)))
+    }
     pairs = (shadows + 1) // 2
-    coins = torch.from_numpy(stream.coins(0.5, (pairs, len(place))))
-    is_in = coins[:, [place[content] for content in contents]]
+    coins = torch.from_numpy(stream.coins(0.5, (pairs, len(number_of))))
+    is_in = coins[:, [number_of[content] for content in contents]]
     return torch.stack([is_in, ~is_in], dim=1).flatten(0, 1)[:shadows]
 
 
@@ -573,9 +574,7 @@ class ShadowSignals:
     """What the shadows of one target, and the target itself, say about records.
 
     Attributes:
-        candidates: About the target's candidates.
         public: About all public records. Of the target, each is out.
-        source: What the shadows were trained on.
     """
 
     candidates: SignalsWithMembership

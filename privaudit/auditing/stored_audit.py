@@ -17,10 +17,10 @@ from jaxtyping import Shaped
 
 from privaudit.auditing.attack import Attack
 from privaudit.auditing.attack_result import AttackResult, ClientScores, evaluate_scores
-from privaudit.auditing.audit import Audit
+from privaudit.auditing.audit import FORMAT, Audit
 from privaudit.auditing.named_attacks import restore_attack
 from privaudit.auditing.played_scenario import stored_parts
-from privaudit.auditing.scenario import SCENARIOS, Scenario
+from privaudit.auditing.scenario import Scenario, find_plan
 from privaudit.auditing.shadow_budget import ShadowBudget
 from privaudit.core.errors import (
     ConfigError,
@@ -31,7 +31,7 @@ from privaudit.core.errors import (
     UnknownNameError,
     shown,
 )
-from privaudit.core.parameters import from_plain
+from privaudit.core.parameters import MOST, from_plain
 from privaudit.core.storage import (
     DAMAGE,
     make_private_folder,
@@ -46,6 +46,7 @@ from privaudit.runs.own_files import HEADER, check_folder
 from privaudit.runs.run import AUDITS, Run
 from privaudit.runs.utility import METRICS, Utility
 from privaudit.statistics.estimate import Estimate
+from privaudit.statistics.verdict import Sampling, judge_leak
 
 _COLUMNS = ("client", "records", "labels", "scores", "guesses", "is_member")
 AUDIT, SCORES = "audit.json", "scores.npz"
@@ -72,7 +73,7 @@ class StoredAudit:
     contents: Mapping[str, Any]
     class_names: tuple[str, ...] = ()
 
-    def leak(self, attack: str) -> Mapping[str, Any]:
+    def attack_result(self, attack: str) -> Mapping[str, Any]:
         """Return what audit.json says of an attack.
 
         Raises:
@@ -114,15 +115,20 @@ def read_audit(run: Run, scenario: str) -> StoredAudit:
         MissingFileError: The run was not audited under that scenario.
         TranscriptError: The audit is damaged, or not of this run as it is now.
     """
-    place = run.path / "audits" / scenario
+    folder = run.path / "audits" / scenario
     try:
         said = run.read(f"{AUDITS}{scenario}/{AUDIT}")
         stored = run.read(f"{AUDITS}{scenario}/{SCORES}")
     except MissingFileError:
         raise _no_audit(run, scenario) from None
-    contents = parse_json(said, place / AUDIT)
+    contents = parse_json(said, folder / AUDIT)
+    if fault := other_format(contents, folder / AUDIT):
+        command = f"privaudit attack {run.name} --scenario {scenario}"
+        if scenario == GIVEN:
+            command = "privaudit scores FILE"
+        raise TranscriptError(f"{fault} Make it again with `{command}`.")
     try:
-        arrays = dict(read_npz(stored, str(place / "scores.npz")))
+        arrays = dict(read_npz(stored, str(folder / "scores.npz")))
         names = tuple(map(str, arrays.pop(CLASS_NAMES, ())))
         columns, attacks = _by_attack(arrays), tuple(_entries(contents))
         audit = StoredAudit(run, scenario, attacks, columns, contents, names)
@@ -131,10 +137,21 @@ def read_audit(run: Run, scenario: str) -> StoredAudit:
         raise
     except (*DAMAGE, IndexError) as error:
         raise TranscriptError(
-            f"{place} does not hold an audit of {run.name} ({error}): it was altered, "
+            f"{folder} does not hold an audit of {run.name} ({error}): it was altered, "
             "or is of an earlier run. Make it again with `privaudit attack`."
         ) from None
     return audit
+
+
+def other_format(contents: Mapping[str, Any], path: Path) -> str:
+    """Say that an audit.json has a format that is not read here; empty for this one's."""
+    number = contents.get("format", 1)  # which the first version did not write
+    if type(number) is int and number == FORMAT:
+        return ""
+    return (
+        f"{path} is an audit of format {shown(number)}, which another version wrote, and "
+        f"this one reads format {FORMAT}."
+    )
 
 
 def _no_audit(run: Run, scenario: str) -> MissingFileError:
@@ -176,7 +193,7 @@ def _by_attack(arrays: Mapping[str, Column]) -> dict[str, dict[str, Column]]:
 
 def _entries(contents: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return what audit.json says of each attack, by its name in scores.npz."""
-    entries = dict(contents["leaks"])
+    entries = dict(contents["attack_results"])
     for part in stored_parts(contents):
         entries |= part.scored(contents[part.entry])
     return entries
@@ -204,7 +221,9 @@ def shared_attacks(audits: Sequence[StoredAudit]) -> list[str]:
         MissingFileError: There is none.
     """
     first, *rest = audits
-    names = [n for n in first.contents["leaks"] if all(n in a.attacks for a in rest)]
+    names = [
+        n for n in first.contents["attack_results"] if all(n in a.attacks for a in rest)
+    ]
     if not names:
         held = "; ".join(f"{a.run.name}: {', '.join(a.attacks)}" for a in audits)
         raise MissingFileError(
@@ -228,9 +247,9 @@ def restore_audit(stored: StoredAudit) -> Audit:
     try:
         return _restore(stored)
     except (*DAMAGE, ConfigError) as error:
-        place = stored.run.path / "audits" / stored.scenario / "audit.json"
+        path = stored.run.path / "audits" / stored.scenario / "audit.json"
         raise TranscriptError(
-            f"{place} cannot be restored ({error!r}): it was altered, or is of "
+            f"{path} cannot be restored ({error!r}): it was altered, or is of "
             f"another version. Make it again with `privaudit attack {stored.run.name} "
             f"--scenario {stored.scenario}`."
         ) from None
@@ -239,8 +258,8 @@ def restore_audit(stored: StoredAudit) -> Audit:
 def _restore(stored: StoredAudit) -> Audit:
     _refuse_unknown(stored.run, stored.contents)
     contents = stored.contents
-    scored = {name: _leak(stored, name) for name in stored.attacks}
-    results = {name: scored[name] for name in contents["leaks"]}
+    scored = {name: _attack_result(stored, name) for name in stored.attacks}
+    results = {name: scored[name] for name in contents["attack_results"]}
     return Audit(
         run=stored.run,
         scenario=_scenario(stored, results),
@@ -268,9 +287,9 @@ def _refuse_unknown(run: Run, contents: Json) -> None:
         raise ValueError(f"there is no metric {shown(metric)}")
 
 
-def _leak(stored: StoredAudit, attack: str) -> AttackResult:
+def _attack_result(stored: StoredAudit, attack: str) -> AttackResult:
     """Return what the scores say, if audit.json says the same."""
-    said = stored.leak(attack)
+    said = stored.attack_result(attack)
     result = evaluate_scores(
         said["attack"],
         said["settings"],
@@ -286,31 +305,47 @@ def _leak(stored: StoredAudit, attack: str) -> AttackResult:
             raise ValueError(
                 f"{attack} has the AUROC {there}, and its scores give {result.auroc}"
             )
+    _check_verdict(said["verdict"], there, stored.run.sampling)
     return result
+
+
+def _check_verdict(verdict: Json, auroc: Estimate, sampling: Sampling) -> None:
+    """Raise ValueError unless a verdict is what its own numbers give."""
+    margin, audits = verdict["margin"], verdict["audits"]
+    kinds = type(margin), type(audits)
+    if kinds != (float, int) or not 1 <= audits <= MOST:
+        raise ValueError(f"a verdict is on {shown(audits)} audits by {shown(margin)}")
+    given = judge_leak(auroc, margin, sampling, audits)
+    if given.to_dict() != verdict:
+        raise ValueError(
+            f"an AUROC of {auroc} has the verdict {shown(verdict['kind'])}, and its "
+            f"numbers give {given.kind!r}"
+        )
 
 
 def _scenario(stored: StoredAudit, results: Mapping[str, AttackResult]) -> Scenario:
     """Return the scenario as it was played; one that is no more has no attacks."""
     try:
-        plan = SCENARIOS.find(stored.scenario)()
+        plan = find_plan(stored.scenario)
     except (UnknownNameError, PluginError):
         plan = Scenario(stored.scenario, "", "", {})
-    made = {name: _attack(leak, plan) for name, leak in results.items()}
+    made = {name: _attack(result, plan) for name, result in results.items()}
     known = {name: attack for name, attack in made.items() if attack is not None}
-    question, threat = stored.contents["question"], stored.contents["threat"]
+    question = str(stored.contents.get("question", plan.question))
+    threat = stored.contents["threat"]
     if threat == "server-aggregate":
         plan = plan.where_masked()  # if that is not what the scenario asks for anyhow
     return replace(plan, question=question, threat=threat, attacks=known)
 
 
-def _attack(leak: AttackResult, plan: Scenario) -> Attack | None:
+def _attack(result: AttackResult, plan: Scenario) -> Attack | None:
     """Return an attack as it was made, or as its scenario makes it now; else None."""
-    if " as " in leak.attack:  # of a weaker adversary's scenario
+    if " as " in result.attack:  # of a weaker adversary's scenario
         return None
     try:
-        return restore_attack(leak.attack, leak.settings)
+        return restore_attack(result.attack, result.settings)
     except (ConfigError, PluginError):
-        return plan.attacks.get(leak.attack)
+        return plan.attacks.get(result.attack)
 
 
 def save_audit(audit: Audit, folder: str | Path | None = None) -> Path:
@@ -356,30 +391,30 @@ def save_audit(audit: Audit, folder: str | Path | None = None) -> Path:
     if folder is None:
         audit.run.add(contents)
         return audit.run.path / below
-    place = Path(folder)
-    make_private_folder(place / "audits")
-    make_private_folder(place / below)
+    copy = Path(folder)
+    make_private_folder(copy / "audits")
+    make_private_folder(copy / below)
     for name, content in contents.items():
-        write_bytes(place / name, content)
-    return place / below
+        write_bytes(copy / name, content)
+    return copy / below
 
 
 def score_columns(audit: Audit) -> dict[str, Column]:
     """Return what scores.npz holds of each attack, as ATTACK/COLUMN."""
     return {
         f"{name}/{column}": values
-        for name, leak in audit.scored.items()
-        for column, values in _columns(leak).items()
+        for name, result in audit.scored.items()
+        for column, values in _columns(result).items()
     }
 
 
-def _columns(leak: AttackResult) -> dict[str, Column]:
+def _columns(result: AttackResult) -> dict[str, Column]:
     columns = {
-        name: np.concatenate([getattr(client, name) for client in leak.clients])
+        name: np.concatenate([getattr(client, name) for client in result.clients])
         for name in _COLUMNS[1:]
     }
-    clients = [np.repeat(client.client, len(client.records)) for client in leak.clients]
-    tables = [c.left_out.T for c in leak.clients if c.left_out is not None]
+    clients = [np.repeat(c.client, len(c.records)) for c in result.clients]
+    tables = [c.left_out.T for c in result.clients if c.left_out is not None]
     if tables:
         columns[LEFT_OUT] = np.concatenate(tables)
     return {"client": np.concatenate(clients), **columns}

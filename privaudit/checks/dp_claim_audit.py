@@ -305,18 +305,28 @@ class ClaimAudit:
         canary: What was put in by the coin, in words.
         where: What the adversary sees: a peer what the server sends, somebody with the
             released model that alone.
-        records: Ordinary records of each client.
-        is_member: How each run's coin fell.
+        is_open: Whether the claim's source leaves open which adjacency it means.
     """
 
     config: RunConfig
     canary: str
     where: Where
     records: int
-    bound: EpsilonBound
     verdict: ClaimVerdict
     scores: Float[np.ndarray, " runs"]
     is_member: Bool[np.ndarray, " runs"]
+    is_open: bool = False
+
+    @property
+    def bound(self) -> EpsilonBound:
+        """What the verdict is about."""
+        return self.verdict.bound
+
+    @property
+    def sentence(self) -> str:
+        """The verdict, and which adjacency it is about where the claim may mean two."""
+        said = LEFT_OPEN.format(adjacency=self.bound.adjacency)
+        return self.verdict.sentence + said * self.is_open
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as JSON knows them."""
@@ -326,7 +336,11 @@ class ClaimAudit:
             "where": self.where,
             "records": self.records,
             "bound": asdict(self.bound),
-            "verdict": asdict(self.verdict),
+            "verdict": {
+                "kind": self.verdict.kind,
+                "sentence": self.sentence,
+                "alarm": self.verdict.alarm,
+            },
             "scores": self.scores.tolist(),
             "is_member": self.is_member.tolist(),
         }
@@ -389,14 +403,10 @@ def audit_readings(
     adjacency: Adjacency | Literal["both"] | None = None,
     **options: Any,
 ) -> ClaimReadings:
-    """Audit a claim under each adjacency that it may mean.
+    """Audit a claim under each adjacency that it may mean, as :func:`audit_claim` does.
 
-    Args:
-        trainer: As of :func:`audit_claim`.
-        settings: Likewise.
-        adjacency: None audits both where the claim's source leaves it open, which takes
-            twice as long, and else add/remove-one.
-        **options: The others of :func:`audit_claim`.
+    By default both where the claim's source leaves it open, which takes twice as long,
+    and else add/remove-one.
 
     Raises:
         ConfigError: As there, or both were requested of a claim about one.
@@ -493,11 +503,8 @@ def audit_claim(
     claimed = Guarantee.stated(claim.epsilon, claim.delta, adjacency=meant)
     proved = Guarantee.stated(certified["epsilon"], claim.delta)
     verdict = judge_claim(claimed, proved, shown)
-    if is_open:
-        said = LEFT_OPEN.format(adjacency=adjacency)
-        verdict = replace(verdict, sentence=verdict.sentence + said)
     return ClaimAudit(
-        config, KINDS[canary], where, records, shown, verdict, scores, coins
+        config, KINDS[canary], where, records, verdict, scores, coins, is_open
     )
 
 

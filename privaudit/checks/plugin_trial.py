@@ -280,7 +280,6 @@ class Trial:
         faults: The first that was found, in a sentence; none where the trainer may do
             as it says.
         runs: With the record, and as many without.
-        views: Whose guesses were counted.
         too_slow: Whether a single round took so long that no trial was made.
     """
 

@@ -18,7 +18,7 @@ from privaudit.core.errors import UnknownNameError
 from privaudit.evaluation.card import Card
 from privaudit.evaluation.tradeoff.result import SearchCost, SweepCell, SweepPoint
 from privaudit.report.export.verify import Mismatch
-from privaudit.statistics.claim import ClaimVerdict
+from privaudit.statistics.claim import ClaimKind
 from privaudit.statistics.dominance import Domination, Margins
 from privaudit.statistics.epsilon.bound import EpsilonBound
 from privaudit.statistics.estimate import Estimate
@@ -58,7 +58,7 @@ class _Closed(GenerateJsonSchema):
         return made | {"additionalProperties": False}
 
 
-def _object(name: str, /, **fields: Any) -> Any:
+def json_object(name: str, /, **fields: Any) -> Any:
     """Return the type of an object with these keys; one with a default may be left out."""
     named: Json = {
         n: k if isinstance(k, tuple) else (k, ...) for n, k in fields.items()
@@ -66,9 +66,9 @@ def _object(name: str, /, **fields: Any) -> Any:
     return create_model(name, __config__=ConfigDict(extra="forbid"), **named)
 
 
-def _result(name: str, /, **fields: Any) -> Any:
+def json_result(name: str, /, **fields: Any) -> Any:
     """Return the type of a line with a result of a command that shows progress."""
-    return _object(name, event=Literal[Result.event], **fields)
+    return json_object(name, event=Literal[Result.event], **fields)
 
 
 def _list(kind: Any) -> Any:
@@ -84,11 +84,11 @@ _CLAIM: Json = {
     "config": Json,
     "records": int,
     "bound": EpsilonBound,
-    "verdict": ClaimVerdict,
+    "verdict": json_object("ClaimVerdict", kind=ClaimKind, sentence=str, alarm=bool),
     "scores": list[float],
     "is_member": list[bool],
 }
-_TRAINED = _result(
+_TRAINED = json_result(
     "Trained",
     **_all(str, "run path"),
     **_all(int, "rounds bytes_up bytes_down"),
@@ -97,7 +97,7 @@ _TRAINED = _result(
     certified=dict[str, Json],
     **_all((int, 0), "model_queries sums aborted_sums"),
 )
-_AUDITED = _result(
+_AUDITED = json_result(
     "Audited",
     **_all(str, "run path report scenario attack settings verdict sentence"),
     **_all(str, "assurance unproved"),
@@ -109,34 +109,34 @@ _AUDITED = _result(
 )
 _CHECK = _all(str, "name setting outcome sentence")
 _CHECKS = (
-    _object(
+    json_object(
         "Measured",
         **_CHECK,
         **_all(float, "limit now p_value"),
-        about=Literal["leak", "use"],
+        about=Literal["leak", "utility"],
         before=float | None,
         estimate=Estimate,
         enough=int | None,
     )
-    | _object(
+    | json_object(
         "Guaranteed", **_CHECK, **_all(Stated, "now before"), about=Literal["guarantee"]
     )
-    | _object(
+    | json_object(
         "Strength", **_CHECK, **_all(str, "code now before"), about=Literal["strength"]
     )
 )
-_GATED = _object(
+_GATED = json_object(
     "Gated",
     **_all(str, "run paired scenario outcome sentence assurance unproved"),
     **_all(list[str], "deviations notes"),
     baseline=str | None,
     alpha=float,
-    audits=_object("Audits", **_all(int, "made different")),
+    audits=json_object("Audits", **_all(int, "made different")),
     planned=bool,
     exit_code=int,
     checks=_list(_CHECKS),
 )
-_CHANGE = _object(
+_CHANGE = json_object(
     "Change",
     **_all(str, "name about kind sentence"),
     **_all(float, "first second margin p_value p_within"),
@@ -144,14 +144,14 @@ _CHANGE = _object(
     difference=Estimate,
     enough=int | None,
 )
-_COMPARED = _object(
+_COMPARED = json_object(
     "Compared",
     **_all(str, "scenario paired_by"),
     **_all(list[str], "first against"),
     **_all(bool, "regressed passes secondary_regressed"),
     changes=_list(_CHANGE),
 )
-_SWEPT = _result(
+_SWEPT = json_result(
     "Swept",
     path=str,
     alpha=float,
@@ -162,13 +162,13 @@ _SWEPT = _result(
     cost=SearchCost | None,
     **_all(list[SweepPoint], "points report_points"),
 )
-_VERIFIED = _result(
+_VERIFIED = json_result(
     "VerifiedCard",
     run=str,
     **_all(int, "values on_trust"),
     mismatches=list[Mismatch],
     replayed=_list(
-        _object(
+        json_object(
             "ReplayedAudit",
             scenario=str,
             scores=int,
@@ -178,7 +178,7 @@ _VERIFIED = _result(
     ),
     matches=bool,
 )
-_RECOMPUTED = _result(
+_RECOMPUTED = json_result(
     "RecomputedRun",
     **_all(str, "run difference"),
     **_all(list[str], "near audits"),
@@ -186,22 +186,22 @@ _RECOMPUTED = _result(
     largest=float | None,
     matches=bool,
 )
-_CLAIMED = _result("Claimed", **_CLAIM) | _result(
+_CLAIMED = json_result("Claimed", **_CLAIM) | json_result(
     "ClaimedUnderBoth",
     **_all(bool, "refuted alarm"),
     sentence=str,
-    audits=_list(_object("OneAdjacency", **_CLAIM)),
+    audits=_list(json_object("OneAdjacency", **_CLAIM)),
 )
-_SPLIT = _object(
+_SPLIT = json_object(
     "Split",
     ledger=str,
     tossed=bool,
     clients=GenericAlias(
-        dict, (str, _object("Client", **_all(int, "candidates members")))
+        dict, (str, json_object("Client", **_all(int, "candidates members")))
     ),
     **_all(int, "tests public"),
 )
-_IMPORTED = _object(
+_IMPORTED = json_object(
     "Imported",
     **_all(str, "run path"),
     **_all(int, "messages rounds clients"),
@@ -211,35 +211,32 @@ CONTENTS: Json = {
     "train": RoundDone | Phase | _TRAINED,
     "split": _SPLIT,
     "import": _IMPORTED,
-    "status": _object("Status", **_all(dict[str, Json], "sweeps runs")),
+    "status": json_object("Status", **_all(dict[str, Json], "sweeps runs")),
     "attack": Phase | _AUDITED,
     "scores": Phase | _AUDITED,
     "claim": Phase | _CLAIMED | TriedTrainer,
     "lint": dict[str, list[Finding]],
-    "report": _object("Page", page=str),
+    "report": json_object("Page", page=str),
     "compare": _COMPARED,
     "tradeoff": RoundDone | Phase | CellDone | _SWEPT,
-    "gate": _object("BaselineFile", baseline=str) | _GATED,
-    "plan": _object("Planned", **_all(str, "plan sha256"), scenarios=list[str]),
-    "export": _object("Exported", folder=str, budget=float, card=Card),
+    "gate": json_object("BaselineFile", baseline=str) | _GATED,
+    "plan": json_object("Planned", **_all(str, "plan sha256"), scenarios=list[str]),
+    "export": json_object("Exported", folder=str, budget=float, card=Card),
     "verify": RoundDone | Phase | _VERIFIED | _RECOMPUTED,
-    "key show": _object(
+    "key show": json_object(
         "Keys", **_all(str, "public_key private_key"), trusted=dict[str, str]
     ),
-    "key export": _object("Written", path=str),
-    "key trust": _object("Trusted", **_all(str, "name path")),
-    "list": _list(_object("Listed", name=str, lines=list[str])),
-    "doctor": _list(_object("Found", **_all(str, "name found"))),
-    "figure": _object("Written", path=str),
+    "key export": json_object("Written", path=str),
+    "key trust": json_object("Trusted", **_all(str, "name path")),
+    "list": _list(json_object("Listed", name=str, lines=list[str])),
+    "doctor": _list(json_object("Found", **_all(str, "name found"))),
+    "figure": json_object("Written", path=str),
 }
 """By the words of a command."""
 
 
 def schema_of(command: str) -> Json:
-    """Return the JSON Schema of what a command prints under ``--json``.
-
-    Args:
-        command: Its words, as "train" or "key show".
+    """Return the JSON Schema of what a command, as "key show", prints under ``--json``.
 
     Raises:
         UnknownNameError: It has none.

@@ -96,7 +96,7 @@ def _summary(name: str, entry: object) -> Iterator[str]:
 
 def find_place(name: str, entry: OnDisk) -> Path | None:
     """Return where a data set lies on this machine; None if it does not."""
-    return next((place for place in places(name, entry) if place.exists()), None)
+    return next((path for path in places(name, entry) if path.exists()), None)
 
 
 def _needs(name: str, entry: OnDisk) -> Iterator[str]:
@@ -199,8 +199,8 @@ def _devices() -> Iterator[Finding]:
         yield "--device cuda", "not available here"
 
 
-def _named(place: Path) -> str:
-    return f"{shared_place(place.absolute())} ({_state(place)})"
+def _named(path: Path) -> str:
+    return f"{shared_place(path.absolute())} ({_state(path)})"
 
 
 def _places() -> Iterator[Finding]:
@@ -220,11 +220,11 @@ def _places() -> Iterator[Finding]:
         yield "", folder.name.removeprefix("models--").replace("--", "/")
 
 
-def _state(place: Path) -> str:
-    above = next(one for one in (place, *place.absolute().parents) if one.exists())
+def _state(path: Path) -> str:
+    above = next(one for one in (path, *path.absolute().parents) if one.exists())
     if not os.access(above, os.W_OK):
         return "cannot be written"
-    return "there" if above == place else "made when needed"
+    return "there" if above == path else "made when needed"
 
 
 def _data() -> Iterator[Finding]:
@@ -233,11 +233,11 @@ def _data() -> Iterator[Finding]:
     missing = []
     for name, entry in DATASETS.usable().items():
         if isinstance(entry, OnDisk):
-            place = find_place(name, entry)
-            if place is None:
+            path = find_place(name, entry)
+            if path is None:
                 missing.append(name)
             else:
-                yield name, str(place)
+                yield name, str(path)
     yield "not found", ", ".join(missing)
     yield "", "`privaudit list NAME` says what each needs, and where it is from."
     yield "downloads", "only what --model or --data names on a hub, such as clip:NAME"

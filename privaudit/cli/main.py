@@ -93,10 +93,10 @@ class _Command(TyperCommand):
 
 def _refuse_empty(args: Sequence[str]) -> None:
     """Refuse values of no letters, which a path would take for the folder it is in."""
-    for place, one in enumerate(args):
+    for number, one in enumerate(args):
         if one and not (one.startswith("--") and one.find("=") == len(one) - 1):
             continue
-        before = args[place - 1] if place and args[place - 1].startswith("-") else ""
+        before = args[number - 1] if number and args[number - 1].startswith("-") else ""
         raise ConfigError(
             f"{shown(one or before) if one or before else 'An argument'} has an empty "
             "value. Give one, or leave it out."
@@ -141,9 +141,9 @@ def list_names(
 
     found = [(name, [*lines]) for name, *lines in names_of(what)]
     text = [
-        f"{name * (place == 0):20} {line}"
+        f"{name * (number == 0):20} {line}"
         for name, lines in found
-        for place, line in enumerate(lines)
+        for number, line in enumerate(lines)
     ]
     show([{"name": n, "lines": lines} for n, lines in found], "\n".join(text))
 

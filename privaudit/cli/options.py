@@ -125,10 +125,10 @@ def check_kept(runs: Path | None) -> None:
     """
     from privaudit.runs.run import runs_folder, shared_place
 
-    place = str(shared_place(runs_folder(runs)))
-    if place.startswith("memory:"):
+    folder = str(shared_place(runs_folder(runs)))
+    if folder.startswith("memory:"):
         raise ConfigError(
-            f"{place} is the memory of this command, and runs there would be lost when it "
+            f"{folder} is the memory of this command, and runs there would be lost when it "
             "ends. Name a folder, or a store such as s3://bucket/runs."
         )
 

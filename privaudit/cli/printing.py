@@ -80,14 +80,7 @@ def print_rows(
     folded: Collection[str],
     section: int | None = None,
 ) -> None:
-    """Print a table without edges.
-
-    Args:
-        heads: Of its columns.
-        rows: A text for each head.
-        folded: Heads of columns whose texts go on in further lines.
-        section: Before which row there is a line.
-    """
+    """Print a table without edges; cells below folded heads go on in further lines."""
     from rich import box
     from rich.console import Console
     from rich.table import Table

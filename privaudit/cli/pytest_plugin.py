@@ -212,7 +212,7 @@ def _check(found: "Audit", limit: MarkerLimit) -> "GateCheck":
             f"{' and '.join(METRICS.names())}. Choose one."
         )
     metric = METRICS.find(limit.metric)
-    wanted = "above" if metric.side == "use" else "below"
+    wanted = "above" if metric.side == "utility" else "below"
     value = getattr(limit, wanted)
     if not isinstance(value, int | float) or not 0 <= value <= 1:
         raise ConfigError(
@@ -231,7 +231,7 @@ def _measured(
     from privaudit.core.errors import UnknownNameError
     from privaudit.evaluation.compare.measured import score_tests
 
-    if metric.side == "use":
+    if metric.side == "utility":
         tests = score_tests(found.run)
         return tests.metric, tests
     attack = limit.attack or found.headline.attack
@@ -253,7 +253,7 @@ def _message(found: "Audit", check: "GateCheck") -> str:
             f"Too few records to say. Audit a run with more candidates, move "
             f'{question.setting}={question.limit:g}, or set underpowered="xfail".'
         )
-    elif question.about == "use":
+    elif question.about == "utility":
         advice = (
             "The models are of less use than this test asks for. Train longer or with "
             f"less noise, or lower {question.setting}={question.limit:g}."

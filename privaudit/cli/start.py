@@ -71,8 +71,8 @@ def _computed(folder: Path, name: str | None) -> tuple[Bits | None, int | None]:
 
     with suppress(PrivauditError, OSError, ValueError, LookupError, AttributeError):
         name = name or latest_names(read_bytes(folder / LATEST))[-1]
-        place = among_runs(name, Path(name), folder)
-        header = from_json(read_bytes(place / "run.json"))
+        path = among_runs(name, Path(name), folder)
+        header = from_json(read_bytes(path / "run.json"))
         bits = header.get("computed", {}).get("bits", "native")
         threads = header["threads"]
         whole = type(threads) is int and 1 <= threads <= _MOST_THREADS

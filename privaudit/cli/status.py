@@ -33,7 +33,7 @@ def read_status(runs: Path) -> Json:
         runs: The folder of runs, or a working copy of one in a store.
     """
     url = url_of(runs)
-    places = sorted(runs.glob(f"*/{HEADER}"))
+    headers = sorted(runs.glob(f"*/{HEADER}"))
     trained = (
         dict(_runs_of_store(url))
         if url
@@ -41,7 +41,7 @@ def read_status(runs: Path) -> Json:
             one.parent.name: _run(
                 partial(read_json, one), FolderLeases(one.parent), one.parent
             )
-            for one in places
+            for one in headers
         }
     )
     files = sorted((runs / SWEEPS).glob(f"*/{SWEEP}"))
@@ -56,8 +56,8 @@ def _runs_of_store(url: str) -> Iterator[tuple[str, Json]]:
     for name in sorted(filter(is_name, RemoteFolder(url).names())):
         run = RemoteFolder(f"{url}/{name}")
         if content := run.start_of(HEADER, most("text")):
-            place = Path(f"{name}/{HEADER}")
-            read = partial(parse_json, content, place)
+            path = Path(f"{name}/{HEADER}")
+            read = partial(parse_json, content, path)
             yield name, _run(read, RemoteLeases(run))
 
 

@@ -219,11 +219,8 @@ def in_chunks(
 ) -> Iterator[Result]:
     """Yield what comes of some rows at a time, as many as memory holds.
 
-    Args:
-        count: Rows.
-        most: At most so many at a time on the CPU, at least 1.
-        run: Takes the numbers of some rows. Where memory is limited, the first row runs
-            alone, and is measured.
+    On the CPU ``most`` rows at a time, at least 1. Where memory is limited, ``run``
+    gets the first row alone, and is measured.
     """
     rows, limit = torch.arange(count), memory_limit()
     if count > 1 and limit is not None:

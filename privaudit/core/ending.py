@@ -16,11 +16,7 @@ _SIGNALS = ("SIGTERM", "SIGHUP")  # Windows lacks the second
 
 
 class Ended(BaseException):
-    """The process was told to end; whoever catches it raises it again.
-
-    Attributes:
-        number: Of the signal.
-    """
+    """The process was told to end; whoever catches it raises it again."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"signal {number}")

@@ -32,8 +32,8 @@ class Limit:
     """One bound.
 
     Attributes:
-        most: How many are read without being asked for more.
-        unit: Of what.
+        most: How many ``unit`` are read without being asked for more.
+        unit: What is counted, in the plural: "records".
         reason: Why not more, behind "since".
     """
 

@@ -241,7 +241,7 @@ def sign(purpose: str, content: Mapping[str, Any]) -> dict[str, str]:
 
     Args:
         purpose: What it vouches for: no signature fits another purpose.
-        content: JSON's types only.
+        content: What is signed, of JSON's types only.
     """
     key = own_key()
     value = key.sign(_text(purpose, content)).hex()

@@ -135,13 +135,13 @@ class Dataset:
 
     Attributes:
         images: Pictures, or embeddings or texts in their place.
-        labels: Class indices.
+        labels: Class index of each record, [records].
         class_names: By index, as a prompt would write them.
         template: A hand-written prompt with {} for the class name.
         split: ``TRAIN``, ``VALIDATION`` or ``TEST_SPLIT`` for each record; None if the
             data set comes in one piece.
         domains: Which domain each record is from; None if there is one.
-        domain_names: By index.
+        domain_names: Name of each index in ``domains``.
         dialogues: What is asked and answered about each record; none for classifiers.
         groups: A number that records of one unit share, of a column that was named;
             None where none was.

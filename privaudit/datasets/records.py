@@ -189,8 +189,8 @@ class Records:
     """Encoded pictures and their classes, and what is said of them.
 
     Attributes:
-        features: Image features, l2-normalised.
-        labels: Class indices.
+        features: Image features, l2-normalised, [records, dim].
+        labels: Class index of each record, [records].
         tokens: The pictures' parts, read when they are needed. In the same space and
             l2-normalised, for trainers that ask for them; or as a language model, or an
             image tower's first layer, reads them.

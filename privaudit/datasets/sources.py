@@ -157,8 +157,8 @@ class TableColumns:
     """What the columns of a table are that a user brings; None: as they are known.
 
     Attributes:
-        image: Holds pictures.
-        label: Holds the class.
+        image: Name of the column that holds pictures.
+        label: Name of the column that holds the class.
         text: Holds a text, or captions; a pair of texts with a comma between the names.
         owner: Holds whose a record is.
         group: Holds what records of one unit share, such as a patient.

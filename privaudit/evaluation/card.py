@@ -31,7 +31,7 @@ from privaudit.privacy.events import Adjacency, MechanismEvent, Unit
 from privaudit.privacy.noised_auroc import DELTA, DIGITS, epsilon_of, interval
 from privaudit.runs.store import local_path
 from privaudit.statistics.estimate import Estimate
-from privaudit.statistics.verdict import Sampling, Verdict, judge_leak
+from privaudit.statistics.verdict import Sampling, VerdictKind, judge_leak
 
 FORMAT: Final = 2
 CARD = "card.json"
@@ -53,9 +53,6 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Spread = Annotated[float, Field(ge=0, le=100)]
 Epsilon = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Delta = Annotated[float, Field(ge=0, lt=1)]
-VerdictKind = Literal[
-    "leaks", "reversed", "no evidence", "underpowered", "sampling unknown"
-]
 
 
 class _CardPart(BaseModel):
@@ -91,7 +88,6 @@ class Computed(_CardPart):
     """In which bits something was computed, and by which builds of libraries.
 
     Attributes:
-        bits: As :mod:`privaudit.core.portable_bits` has them.
         differing: How many operations had other bytes than the portable ones.
     """
 
@@ -158,10 +154,8 @@ class NoisedAuroc(_CardPart):
     """The headline's AUROC over all clients, noised.
 
     Attributes:
-        value: In [0, 1].
         low: What it does not rule out, the noise in it.
         confidence: Of the interval: 95 % for all audits of the run together.
-        candidates: How many had a coin.
         null_sd: Standard deviation without noise where nothing leaks.
     """
 
@@ -188,18 +182,16 @@ class NoisedAuroc(_CardPart):
         return Estimate(self.value, *ends, counts, NOISED, self.confidence)
 
 
-def verdict_of(auroc: NoisedAuroc | None) -> Verdict:
+def verdict_kind(auroc: NoisedAuroc | None) -> VerdictKind:
     """Return what a card's number says; nothing of membership without a number."""
-    if auroc is None:
-        return Verdict("sampling unknown", "No number: nobody declares fair coins.")
-    return judge_leak(auroc.estimate)
+    return "sampling unknown" if auroc is None else judge_leak(auroc.estimate).kind
 
 
 class AuditShown(_CardPart):
     """What a card says of one audit.
 
     Attributes:
-        threat: Who looked on.
+        threat: The threat model, such as "server"; no client's name.
         headline: The attack that was named beforehand.
         attacks: All that were made, by their registered names.
         unnamed: How many others were, whose names are not this installation's.
@@ -224,7 +216,7 @@ class AuditShown(_CardPart):
 
     @model_validator(mode="after")
     def _check(self) -> "AuditShown":
-        kind = verdict_of(self.auroc).kind
+        kind = verdict_kind(self.auroc)
         if self.verdict != kind:
             raise ValueError(f"its number says {kind!r}, and it says {self.verdict!r}")
         return self
@@ -294,25 +286,25 @@ def read_card(path: str | Path) -> tuple[Card, bool]:
             another version.
     """
     try:
-        place = local_path(path)
-        place = place / CARD if place.is_dir() else place
-        text = read_bytes(place)
+        file = local_path(path)
+        file = file / CARD if file.is_dir() else file
+        text = read_bytes(file)
     except LimitError:
         raise
     except (ConfigError, MissingFileError) as error:
         raise MissingFileError(
             f"{error} `privaudit export RUN --public DIR` makes a card of a run."
         ) from None
-    check_json(text, str(place))
+    check_json(text, str(file))
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _no_card(place, repr(error)) from None
-    card = parse_card(content, place)
+        raise _no_card(file, repr(error)) from None
+    card = parse_card(content, file)
     return card, card.render().encode() == text
 
 
-def parse_card(content: object, place: Path) -> Card:
+def parse_card(content: object, file: Path) -> Card:
     """Return the card that JSON is.
 
     Raises:
@@ -320,18 +312,18 @@ def parse_card(content: object, place: Path) -> Card:
     """
     if isinstance(content, Mapping) and isinstance(content.get("card"), Mapping):
         raise ConfigError(
-            f"{place} is a card of format {content['card'].get('format')!s:.20}, which "
+            f"{file} is a card of format {content['card'].get('format')!s:.20}, which "
             "holds exact numbers by client that give away who is a member: publish it "
             f"no longer. This version reads format {FORMAT}; export the run again."
         )
     try:
         return Card.model_validate_json(json.dumps(content), strict=True)
     except ValidationError as error:
-        raise _no_card(place, readable(error, "card")) from None
+        raise _no_card(file, readable(error, "card")) from None
 
 
-def _no_card(place: Path, why: str) -> ConfigError:
+def _no_card(file: Path, why: str) -> ConfigError:
     return ConfigError(
-        f"{place} is no audit card ({why}): it was altered, or is something else. Make "
+        f"{file} is no audit card ({why}): it was altered, or is something else. Make "
         "one with `privaudit export RUN --public DIR`."
     )

@@ -16,7 +16,7 @@ from privaudit.core.registry import Registry
 from privaudit.statistics.comparisons import IntervalAt
 from privaudit.statistics.estimate import Estimate, mean_with_t
 
-Side = Literal["leak", "use"]
+Side = Literal["leak", "utility"]
 Measurable = TypeVar(
     "Measurable"
 )  # a side's scores: Sequence[ClientScores], TestScores
@@ -45,14 +45,13 @@ class Metric(Generic[Measurable]):
     Attributes:
         code: As settings, markers and tables name it: "auroc".
         title: Behind what it is of, in sentences: "AUROC" in "loss-threshold AUROC".
-        side: "leak": of an attack, worse where it is higher. "use": of the models on
+        side: "leak": of an attack, worse where it is higher. "utility": of the models on
             their clients' own classes, worse where it is lower.
         key: Its entry in audit.json, of an attack or of utility; empty if there is none.
-        interval: Its estimate at a confidence.
         paired: Both runs' values and their difference; the records are the same.
         field: Of an attack result and of a sweep's cell, what stands there for it, such
             as an average over classes; empty: the number itself.
-        heading: Above a column.
+        heading: Above its column of a table; empty: it has none.
         turn: What it is for an adversary who turns the scores' sign; None: no other.
         of_scores: Whether a comparison turns either side whose members have the lower
             scores; a number of guesses is as these were made.

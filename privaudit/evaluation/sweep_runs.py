@@ -29,17 +29,14 @@ class SweepRun:
 
     Attributes:
         label: In errors and progress; no two runs of a sweep share one.
-        settings: The trainer's parameters.
         fields: Of the configuration, the seed among them.
-        digest: Of the complete configuration.
-        run: Name of the run's folder.
     """
 
     label: str
     trainer: str
     settings: Mapping[str, Any]
     fields: Mapping[str, Any]
-    digest: str
+    short_hash: str
     run: str
 
     def train(self, folder: str | Path | None, watcher: Watcher | None = None) -> Run:
@@ -80,8 +77,10 @@ def perform_runs(
         begun: Called with a job as it begins, where that is known.
         failure: Says why a result is a failure; empty where it is none.
     """
-    place = shared_place(folder)
-    jobs = [Job(run.label, perform, (run, *more, place), run.run) for run, more in runs]
+    shared = shared_place(folder)
+    jobs = [
+        Job(run.label, perform, (run, *more, shared), run.run) for run, more in runs
+    ]
     file = SweepFile.begin(folder, kind, plan, jobs)
     return run_jobs(executor, jobs, file, watcher=watcher, begun=begun, failure=failure)
 

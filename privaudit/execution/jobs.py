@@ -86,7 +86,7 @@ class Finished(Generic[Result]):
 
     Attributes:
         result: None where there is an error.
-        error: Also a :class:`privaudit.core.errors.LostWorkerError`.
+        error: What the job raised, or a :class:`privaudit.core.errors.LostWorkerError`.
     """
 
     job: Job[Result]

@@ -121,8 +121,8 @@ class Batch:
     """What each client of a cohort takes in one step; short batches are padded.
 
     Attributes:
-        features: Image features.
-        labels: Class indices.
+        features: Image features, [k, b, dim].
+        labels: Class index of each record, [k, b].
         mask: False where padding stands; whatever it holds counts for nothing.
         tokens: Parts of pictures, where the records have them; read by the objective.
         words: What is asked and answered, [k, b, length], where they have that.

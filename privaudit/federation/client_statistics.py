@@ -69,10 +69,8 @@ def solve_means(
     none. Where no n fits, the means are not of these candidates alone: then without n,
     from sum_j m_j (f_j - mean) = 0.
 
-    Args:
-        equations: Each candidate's f, rows divided by the deviation of a mean's error.
-        means: Divided alike.
-        share: Chance of a candidate to be a member, in (0, 1).
+    The rows of ``equations`` are f, divided, like ``means``, by the standard deviation
+    of a mean's error; ``share`` is the chance of a candidate to be a member, in (0, 1).
     """
     count = equations.shape[1]
     rows = np.vstack([equations, np.full(count, 1 / ROUNDING_OF_SIZES)])
@@ -101,10 +99,8 @@ def solve_membership(
     squares with the coin as a prior, taken as normal. With as many equations as
     candidates the prior counts for nothing; with fewer it spreads what is left open.
 
-    Args:
-        equations: A, each row divided by the standard deviation of its error.
-        right: b, divided alike.
-        share: Chance of a candidate to be a member, in (0, 1).
+    ``equations`` is A and ``right`` is b, each row divided by the standard deviation of
+    its error; ``share`` is the chance of a candidate to be a member, in (0, 1).
 
     Example:
         >>> solve_membership(1e6 * np.eye(2), 1e6 * np.array([1.0, 0.0]), 0.5).round(3)

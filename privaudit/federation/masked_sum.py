@@ -56,8 +56,8 @@ class Masking:
     Attributes:
         dropout: Chance that a participant is lost in a round, in [0, 1); where is
             drawn evenly from the five points at which one can be.
-        bits: As in :class:`FixedPoint`.
-        largest: Likewise.
+        bits: Of each coordinate's code, as in :class:`FixedPoint`.
+        largest: Magnitude of a coordinate that a code holds, as there.
         graph: Who masks with whom: "all" pairs do; or random neighbours, as many as an
             "active" or a "passive" server asks for (:class:`Assumptions`), and all
             pairs where that is no fewer.

@@ -47,6 +47,10 @@ def class_on_device(kind: Any, device: torch.device) -> Any:
     It is a subclass of the trainer's own, which stays as it is, and has its name, by
     which a run is recorded. Its ``computes_on`` is the device, and these methods have a
     wrapper: those in ``_METHODS``, ``query``, and what is marked by :func:`computes`.
+
+    A class it must be: ``single_step``, ``with_settings`` and the like copy a trainer by
+    ``dataclasses.replace``, which builds ``type(self)`` anew, without what an object
+    around it knows. And methods that call each other on ``self`` find the wrapped ones.
     """
     methods: dict[str, Any] = {
         name: _computed_there(getattr(kind, name), device)

@@ -59,11 +59,10 @@ class ClientInput:
     """A client before its local training.
 
     Attributes:
-        client: Who.
         stream: The name of its random streams.
         shard: The records it trains on.
         received: What the server sent it.
-        kept: Its private state.
+        kept: Its private state of the round before.
     """
 
     client: ClientId
@@ -79,8 +78,8 @@ class Trained:
 
     Attributes:
         sent: What it sends to the server.
-        kept: Its private state.
-        loss: Its mean training loss.
+        kept: Its private state for the next round.
+        loss: Its mean training loss over local steps.
         events: The privacy mechanisms as its cohort applied them.
         trace: What its mechanisms did; for the run's owner only.
     """
@@ -249,7 +248,7 @@ def update_clients(
     return replace(result, kept={**result.kept, **remembered})
 
 
-def train_stand_ins(
+def train_simulated_clients(
     trainer: Trainer,
     task: Task,
     received: Tensors,
@@ -262,8 +261,8 @@ def train_stand_ins(
     """Train an adversary's own clients for a round, all from what one client received.
 
     What a client keeps to itself is as it starts, by the adversary's seeds. Several
-    stand-ins may share a name, of their random streams. Shares of noise depend on how
-    many ``participants`` there are: by default as many as stand-ins.
+    of them may share a name, of their random streams. Shares of noise depend on how
+    many ``participants`` there are: by default as many as are simulated.
     """
     kept = stack(start_clients(trainer, task, names, seeds))
     down = {n: t.expand(len(names), *t.shape) for n, t in received.items()}
@@ -446,9 +445,8 @@ class Federation:
 
     Attributes:
         shards: Each client's members, the records it trains on.
-        seeds: Of the run.
         name: Tells the random streams of federations apart that run side by side.
-        server: The server's state.
+        server: The server's state: what it learns, by name.
         kept: The private state of each client that ever took part; it begins then.
         losses: Each participant's mean training loss in the last round.
         secrets: Of the run's secret key; None takes the seeds.
@@ -516,7 +514,7 @@ class RoundRecord:
     """What one round of one federation left behind.
 
     Attributes:
-        at: The round.
+        at: The round with its participants and its draws.
         messages: In the order in which they were sent.
         events: The privacy mechanisms as applied, by clients and server.
         trace: What each participant's mechanisms did; for the run's owner only.
@@ -572,10 +570,10 @@ def run_round(
     """Run one round of every federation, and say what was sent in each.
 
     Args:
-        trainer: What is trained.
-        task: The task.
+        trainer: Trains every federation.
+        task: What all parties know.
         federations: Each moves on by a round.
-        index: The round.
+        index: Number of the round, from 0.
         participation: Share of clients that takes part, in (0, 1].
         cohort_size: Clients trained together, where memory holds them.
         traced: Whether private trainers take notes, for the owner; nothing that is

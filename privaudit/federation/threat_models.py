@@ -231,7 +231,7 @@ class RoundSum:
     """One round as a server knows it that needs sums only.
 
     Attributes:
-        index: Of the round.
+        index: Number of the round, from 0.
         parties: How many clients are in the sum.
         broadcast: What one of them received; all did, where uploads are summed.
         total: The sum of what they sent; made when it is asked for.

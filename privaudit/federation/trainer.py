@@ -242,7 +242,7 @@ class Reconstruction:
     """The best model of a client that a view allows.
 
     Attributes:
-        model: What ``query`` takes.
+        model: Tensors by name, of one model, as ``query`` takes them stacked.
         missing: What of the client's model the view does not show, in words.
         staleness: Rounds between what was seen and the client's last state.
         estimated: Whether a private part was inferred, not simply read off.

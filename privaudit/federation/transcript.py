@@ -233,7 +233,7 @@ class Message:
         round: Counted from 0; the last broadcast and the releases come after the last
             round and bear its successor's number.
         sender: ``SERVER`` or a client's name.
-        receiver: Likewise, or ``PUBLIC``.
+        receiver: ``SERVER``, a client's name, or ``PUBLIC``.
         kind: What it is. "sum" is what a server learns of clients' updates: nobody
             sends it, and it stands in a transcript only where uploads were masked.
             "rule" is what the receiver would have got by the trainer's rule, where an
@@ -353,7 +353,7 @@ class RoundTensors:
     """The tensors of one round: each is digested and stored once.
 
     Attributes:
-        by_digest: What is stored.
+        by_digest: Every tensor that is stored, by its SHA-256.
     """
 
     def __init__(self) -> None:

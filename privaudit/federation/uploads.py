@@ -35,12 +35,8 @@ def quantised(
 ) -> dict[str, Tensor]:
     """Return each client's codes [k, bytes] of a tensor, and its range [k, 3].
 
-    Args:
-        name: The tensor's.
-        tensor: Of k clients.
-        bits: Of each code, 1 to 16.
-        draws: In [0, 1), for stochastic rounding, whose mean is the number itself; None
-            takes the nearest code.
+    A code has 1 to 16 ``bits``. ``draws`` in [0, 1) round at random, with the number
+    itself as the mean; None takes the nearest code.
 
     Example:
         >>> numbers = torch.tensor([[0.0, 0.3, 1.0]])
@@ -67,7 +63,7 @@ def dequantised(
     """Return stacked tensors with numbers in place of codes; others as they are.
 
     Args:
-        sent: Stacked over clients.
+        sent: Codes and their ranges by name, stacked over clients.
         like: Tensors of one client, whose shapes are those before.
 
     Raises:

@@ -105,12 +105,8 @@ def cached_pictures(
 ) -> Tensors:
     """Return what is computed of pictures by name, as :func:`cached_features`.
 
-    Args:
-        name: Changes with the model and the pictures, see :func:`content_hash`.
-        images: What is encoded.
-        encode: Makes tensors with one row for each picture of a chunk. Rows that are
-            shorter than another chunk's are padded with zeros.
-        folder: Where to keep files; by default :func:`cache_folder`.
+    ``encode`` makes tensors with one row for each picture of a chunk; rows that are
+    shorter than another chunk's are padded with zeros.
     """
     with closing(_Chunks(images, range(len(images)))) as chunks:
         path = _path(name, folder)

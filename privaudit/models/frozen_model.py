@@ -43,7 +43,7 @@ class FrozenModel(ABC):
         """Return what trainers see, bound to a data set's classes.
 
         Args:
-            class_names: By label.
+            class_names: One for each class, by index.
             template: The hand-written prompt, with ``{}`` where a class name goes.
             context_tokens: Learned vectors in front of a class name.
         """

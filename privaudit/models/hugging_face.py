@@ -173,7 +173,7 @@ def load_reader(kind: str, what: str, source: str, **options: Any) -> Any:
         kind: Its class in transformers.
         what: The term for it in errors.
         source: A folder, or a name on the hub.
-        **options: Of transformers.
+        **options: As the class takes them.
 
     Raises:
         MissingFileError: It is not there.

@@ -287,7 +287,7 @@ class LanguageModel(Tunable, Protocol):
 
         Args:
             tokens: The pictures; gradients flow to them.
-            words: [k, rows, length].
+            words: Token sequences, [k, rows, length].
             tuning: What each of the k models adds.
             positions: Where logits are wanted; None is everywhere.
         """
@@ -302,11 +302,8 @@ class LanguageModel(Tunable, Protocol):
     ) -> list[list[str]]:
         """Return what each model says to each prompt, as text, greedily.
 
-        Args:
-            tokens: The pictures.
-            words: [k, rows, length], prompts only; a row of padding gets no words.
-            tuning: What each of the k models adds.
-            longest: Tokens at most; the end of the context ends an answer too.
+        ``words`` are prompts only, [k, rows, length]; a row of padding gets no words.
+        An answer has ``longest`` tokens at most, and ends with the context, too.
         """
         ...
 

@@ -34,7 +34,6 @@ class RandomView:
     to 4:3, a square in the end.
 
     Attributes:
-        images: The pictures.
         number: Which of the views, from 0 on.
         size: Side of the square that comes out, in pixels.
     """

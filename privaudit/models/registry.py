@@ -55,12 +55,12 @@ class ModelFamily:
     """Models that are loaded alike.
 
     Attributes:
-        task: What they do.
+        task: Whether they classify or write.
         load: Loads one of them, frozen, or raises a MissingFileError or ConfigError.
             Code that comes with a model runs only where it is trusted, and no pickled
             weights are read.
         sources: What a SOURCE is, as lists write it; empty where there is one model.
-        records: What they read.
+        records: Whether they read pictures or texts.
         tuned: Whether trainers change their layers, and not only a prompt before
             class names.
         prompted: Whether they are tuned, and have such prompts, too.

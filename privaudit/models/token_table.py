@@ -53,7 +53,7 @@ class NextTokens:
 
     Attributes:
         likeliest: Index of the likeliest token, the first of several.
-        top: Its probability.
+        top: Probability of ``likeliest``, in [0, 1].
         log_top: The logarithm, in full precision also where ``top`` is rounded to 1.
         rest: What all others have together, 1 - top.
     """
@@ -488,7 +488,7 @@ class TokenTable:
         """Return where a slice is scored: see the top of this module.
 
         Args:
-            part: The slice.
+            part: Which positions of a record are meant.
             all_positions: Whether the next token may lie outside of it; if it is
                 needed, whether the position itself may.
             needs_target: Whether the score is of the token that came next.

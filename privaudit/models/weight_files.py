@@ -24,8 +24,8 @@ class DescriptionFile(Generic[DescriptionT]):
     """The file in a folder that says what the folder's model is.
 
     Attributes:
-        name: The file's.
-        form: Of what it holds; a pydantic dataclass.
+        name: Name of the file in a model's folder.
+        form: A pydantic dataclass that its JSON is read as.
         what: It describes, in a word.
         command: Behind ``privaudit pretrain``, without the folder; makes one.
         again: What to do where it is damaged and there is no copy.
@@ -92,7 +92,7 @@ def load_embedded(
 
     Args:
         folder: Holds ``NAME.safetensors``, weights in half precision, and ``NAME.json``.
-        name: The model's.
+        name: Of the model, without a suffix.
         build: Makes the model at any weights.
 
     Raises:

@@ -60,11 +60,11 @@ class Certificate:
         declared: What the accountant gives for mechanisms that are somebody's word:
             nothing here applied them, so that epsilon is None.
         delta: In (0, 1).
-        view: The adversary.
+        view: The adversary's view, as :func:`certify` lists them.
         mechanism: What was accounted for, in one sentence.
         accountant: Who proved it; empty without a proof.
         why: Why the noise counts, or does not, in this view, in one sentence.
-        unit: What is protected.
+        unit: What is protected: "record" or "client".
         adjacency: Which data sets count as neighbours.
         randomness: Where the noise, and secret samples, come from. "seed" is repeatable
             and not private: whoever guesses the seed subtracts the noise, and epsilon
@@ -156,7 +156,7 @@ def certify(
     Args:
         events: Per round, what was applied to the client's releases. Leave out rounds
             in which it sent nothing: a round without an event counts as unprotected.
-        view: The adversary.
+        view: Of the adversary: a row of the table.
         delta: In (0, 1).
 
     Raises:

@@ -97,8 +97,8 @@ def reach_of_steps(
 
     Args:
         steps: At least 0.
-        learning_rate: Step size.
-        clip_norm: Of each step's gradient.
+        learning_rate: Step size, above 0.
+        clip_norm: Of each step's gradient, above 0.
         momentum: In [0, 1).
         pull: Of the proximal term pull / 2 |p - start|^2, at least 0; from about
             2 (1 + momentum) / learning_rate on, it throws p ever farther.

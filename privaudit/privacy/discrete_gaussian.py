@@ -127,7 +127,7 @@ class Grid:
 
         Args:
             values: Finite.
-            noise: Of :meth:`noise`.
+            noise: As :meth:`noises` draws it.
             rounding: To the nearest step, which moves neighbours apart by sqrt(d) steps
                 more at most; or toward zero, which makes no value larger.
         """

@@ -28,7 +28,7 @@ class Claim:
 
     Attributes:
         epsilon: None where the method claims nothing.
-        delta: Of the claim.
+        delta: Of (epsilon, delta)-DP, in (0, 1).
         source: Whose formula it is, in words.
     """
 
@@ -195,7 +195,7 @@ class GaussianNoise:
 
     Attributes:
         noise_multiplier: Standard deviation over clip norm; 0 is no noise.
-        clip_norm: Largest norm.
+        clip_norm: Largest l2 norm of what is noised, above 0.
     """
 
     noise_multiplier: float
@@ -315,7 +315,7 @@ class DrawnNoise:
     """The noise that was added to a release in one step.
 
     Attributes:
-        values: How many draws.
+        values: How many independent draws there were.
         square: Sum of their squares, in the squared units of the release's event.
     """
 

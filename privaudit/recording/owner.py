@@ -316,7 +316,7 @@ def use_owner(owner: object) -> Iterator[None]:
             one; None leaves what was chosen.
 
     Raises:
-        ConfigError: It lacks something.
+        ConfigError: ``query`` is missing, or one of the names is no function.
     """
     found = load_owner(owner) if isinstance(owner, str) else owner
     chosen = _chosen.get() if found is None else Owner.of(found)

@@ -58,9 +58,6 @@ _log = logging.getLogger("privaudit.recording")
 class Omissions:
     """What is not recorded of whom, said once for each client and reason.
 
-    Args:
-        folder: Of the run.
-
     Attributes:
         counts: How many messages of each client were left out.
         has_stopped: Whether nothing more is recorded: the recorder itself failed.

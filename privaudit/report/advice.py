@@ -56,13 +56,8 @@ def train_command(
 ) -> str:
     """Return the command that trains a run anew; empty where there is none.
 
-    The seed is left out: it is chosen anew.
-
-    Args:
-        config: Of a run that was trained here.
-        trainer: In place of the run's.
-        settings: Parameters in place of the run's.
-        **fields: Fields of the configuration in place of the run's.
+    Trainer, settings and fields take the place of the run's own. The seed is left out:
+    it is chosen anew.
     """
     name = trainer or config.trainer
     try:
@@ -200,9 +195,8 @@ class Advice:
 
     Attributes:
         basis: What it rests on; "To try" rests on nothing yet, and "Next" on no finding.
-        text: In a sentence or two.
         command: What does it, or measures it; empty where there is none.
-        urgency: What it answers.
+        urgency: The kind of finding that it answers: by it advice is ordered.
         runs: Labels of the runs that it is about; empty if of all.
     """
 
@@ -250,7 +244,7 @@ def _for_run(one: Findings) -> Iterator[Advice]:
             train_command(config, randomness="system"),
             Urgency.NOT_PROVED,
         )
-    if "would decide" in audit.verdict.sentence:
+    if audit.verdict.enough is not None:
         yield Advice(
             "Measured",
             "Audit more members and non-members: the verdict is undecided, and says "
@@ -396,12 +390,12 @@ def _beside(audits: Sequence[Audit]) -> Iterator[tuple[str, Tradeoff]]:
     """Yield the trade-offs that lie beside the runs; what is damaged says nothing."""
     stored = [audit.run.path for audit in audits if audit.run.is_stored]
     for folder in dict.fromkeys(path.resolve().parent for path in stored):
-        places = sorted(folder.iterdir()) if folder.is_dir() else []
-        for place in places:
-            if not (place / SWEEP).is_file():
+        below = sorted(folder.iterdir()) if folder.is_dir() else []
+        for one in below:
+            if not (one / SWEEP).is_file():
                 continue
             try:
-                yield place.name, read_sweep(place)
+                yield one.name, read_sweep(one)
             except PrivauditError:
                 continue
 

@@ -83,7 +83,7 @@ def unproved(result: GateResult) -> str:
 def summary(result: GateResult) -> str:
     """Return what came of all checks in a sentence."""
     same = sum(check.outcome == result.outcome for check in result.checks)
-    audits = result.tried.different
+    audits = result.tally.different
     among = f"; one of {audits} audits of the run" if audits > 1 else ""
     said = f"{str(result.outcome).capitalize()}: {same} of {len(result.checks)} checks"
     beside = "against a baseline" if result.baseline else "against limits"
@@ -257,9 +257,9 @@ Json = dict[str, Any]
 
 _GATE_RULES: Mapping[str, str] = {
     "leak-change": "Does the run leak more than its baseline, beyond the margin?",
-    "use-change": "Is the run's utility below its baseline's, beyond the margin?",
+    "utility-change": "Is the run's utility below its baseline's, beyond the margin?",
     "leak-limit": "Is an attack's AUROC above the limit?",
-    "use-limit": "Is the utility below the limit?",
+    "utility-limit": "Is the utility below the limit?",
     "guarantee": "Is a claimed or certified epsilon weaker than the baseline's?",
     "strength": "Was less checked, or asked, than there was to be?",
 }
@@ -279,7 +279,7 @@ def gate_sarif(result: "GateResult") -> Json:
 def _of_check(check: "AnyCheck", result: "GateResult", index: int) -> Json:
     decided = check.outcome == "regression"
     setting = check.setting
-    place = result.places.get(setting) or result.places.get("")
+    line = result.lines.get(setting) or result.lines.get("")
     mark = (check.rule, result.settings.scenario, check.name)
     return {
         "ruleId": check.rule,
@@ -287,7 +287,7 @@ def _of_check(check: "AnyCheck", result: "GateResult", index: int) -> Json:
         "kind": "fail" if decided else "open",
         "level": "error" if decided else "none",
         "message": {"text": coded(check)},
-        "locations": [_location(f"{TABLE}.{setting}", setting, place)],
+        "locations": [_location(f"{TABLE}.{setting}", setting, line)],
         "partialFingerprints": {"privauditCheck/v1": _fingerprint(mark)},
     }
 
@@ -349,18 +349,18 @@ def _log(rules: Sequence[Json], results: Iterable[Json]) -> Json:
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
 
 
-def _location(full_name: str, name: str, place: SettingLine | None) -> Json:
+def _location(full_name: str, name: str, line: SettingLine | None) -> Json:
     location: Json = {
         "logicalLocations": [
             {"name": name, "fullyQualifiedName": full_name, "kind": "property"}
         ]
     }
-    if place is not None:
-        file = Path(place.file)
-        uri = file.as_uri() if file.is_absolute() else quote(place.file)
+    if line is not None:
+        file = Path(line.file)
+        uri = file.as_uri() if file.is_absolute() else quote(line.file)
         location["physicalLocation"] = {
             "artifactLocation": {"uri": uri},
-            "region": {"startLine": place.line},
+            "region": {"startLine": line.line},
         }
     return location
 
@@ -374,14 +374,13 @@ class GateRow:
     """One check.
 
     Attributes:
-        name: What was asked.
-        now: The run's value.
+        name: Of a metric, a guarantee, an attack or a setting.
+        now: The run's value, as printed.
         before: The baseline's; empty for limits.
         line: What it is held to.
         found: The change with its interval, or the value with its own; for a stated
             epsilon both values.
         counts: What n is; empty where nothing was sampled.
-        outcome: Of the check.
     """
 
     name: str

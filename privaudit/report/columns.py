@@ -1,6 +1,6 @@
 """The columns of audits, once: in the terminal, on a page, in the index and in serve.
 
-A new column is one entry of :func:`_columns`, with a head for each place where it stands.
+A new column is one entry of :func:`_columns`, with a head for each table that it stands in.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ from privaudit.report.wording import (
 )
 from privaudit.statistics.estimate import Estimate
 
-Place = Literal["run", "runs", "results", "overview", "index"]
+TableKind = Literal["run", "runs", "results", "overview", "index"]
 """The terminal, of one run and of several; a page's results and its overview of several
 runs; the index, which serve shows too."""
 
@@ -32,9 +32,7 @@ class ColumnCell:
     Attributes:
         number: With its interval; a text has none.
         note: Below it, in the overview and the index.
-        badge: In place of the number.
         drawn: The number to draw beside it; None for none.
-        attack: Named before it.
         sort: What rows are sorted by, if not by the number.
     """
 
@@ -51,27 +49,27 @@ class Column:
     """One column of audits.
 
     Attributes:
-        heads: By place, its head; on a page the second line is small. It stands nowhere
+        heads: By table, its head; on a page the second line is small. It stands nowhere
             else.
         cell: What it shows of a run.
         stack: In the terminal, columns of one run with the same stack share a column.
         chance: Where guessing is, on a number that is drawn.
     """
 
-    heads: Mapping[Place, str]
+    heads: Mapping[TableKind, str]
     cell: Callable[[Findings], ColumnCell]
     stack: str = ""
     chance: float | None = None
 
-    def head(self, place: Place) -> tuple[str, str]:
+    def head(self, table: TableKind) -> tuple[str, str]:
         """Return its name there, and what stands below that."""
-        name, _, note = self.heads[place].partition("\n")
+        name, _, note = self.heads[table].partition("\n")
         return name, note
 
 
-def columns(data: ReportData, place: Place) -> list[Column]:
-    """Return the columns of a place, from left to right."""
-    return [column for column in _columns(data) if place in column.heads]
+def columns(data: ReportData, table: TableKind) -> list[Column]:
+    """Return the columns of a table, from left to right."""
+    return [column for column in _columns(data) if table in column.heads]
 
 
 def results(data: ReportData) -> tuple[list[str], TableRows]:
@@ -83,15 +81,9 @@ def results(data: ReportData) -> tuple[list[str], TableRows]:
     return [column.heads["results"] for column in shown], rows
 
 
-def audit_row(one: Findings, link: str, place: Place = "index") -> dict[str, Any]:
-    """Return what ``audit_cells.html.jinja`` shows of an audit.
-
-    Args:
-        one: With its label.
-        link: To its report.
-        place: "index" or "overview".
-    """
-    shown = columns(ReportData((one,)), place)
+def audit_row(one: Findings, link: str, table: TableKind = "index") -> dict[str, Any]:
+    """Return what ``audit_cells.html.jinja`` shows of an audit, with a link to its report."""
+    shown = columns(ReportData((one,)), table)
     return {
         "label": one.label,
         "run": one.audit.run.name,
@@ -102,7 +94,7 @@ def audit_row(one: Findings, link: str, place: Place = "index") -> dict[str, Any
 
 
 def _columns(data: ReportData) -> list[Column]:
-    """Return all columns, in the order that they have at each of their places."""
+    """Return all columns, in the order that they have in each of their tables."""
     audits, first = data.audits, data.audits[:1]
     by = "".join(percent(audit.auroc.confidence) for audit in first)
     rates = [rate for audit in first for rate in audit.headline.tpr_at_fpr]
@@ -169,12 +161,12 @@ def _columns(data: ReportData) -> list[Column]:
     ]
 
 
-def _pages(head: str) -> dict[Place, str]:
+def _pages(head: str) -> dict[TableKind, str]:
     return {"overview": head, "index": head}
 
 
 def _text(
-    heads: Mapping[Place, str], text: Callable[[Findings], str], stack: str = ""
+    heads: Mapping[TableKind, str], text: Callable[[Findings], str], stack: str = ""
 ) -> Column:
     return Column(heads, lambda one: ColumnCell(TableCell(text(one))), stack)
 
@@ -199,7 +191,7 @@ def _utility_columns(data: ReportData, by: str) -> list[Column]:
         utility = one.audit.utility
         return _number(utility.gain if utility else None, signed=True)
 
-    own: dict[Place, str] = {
+    own: dict[TableKind, str] = {
         "run": f"{what} [{by}]\nown classes",
         "runs": f"{what}\n[{by}]",
         "results": f"{what}, own classes",

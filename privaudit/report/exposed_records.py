@@ -183,7 +183,6 @@ class ExposedRecord:
 
     Attributes:
         picture: A PNG as a data address; None where there are embeddings or texts.
-        label: Its class name.
         above: Share of the client's non-members that score at least as high.
         text: What it says, where records are texts.
     """
@@ -323,7 +322,7 @@ def caption_texts(
     clients, named = audit.headline.clients, {t.client: t for t in targets}
     texts = []
     for title, chosen in _ends(ranked(clients)):
-        for place, record in enumerate(chosen, 1):
+        for number, record in enumerate(chosen, 1):
             client = clients[record.client]
             target = named[client.client]
             one = target.candidates.pick(torch.tensor([record.row]))
@@ -331,7 +330,7 @@ def caption_texts(
             is_member = bool(client.is_member[record.row])
             texts.append(
                 ColouredText(
-                    f"{title} {place} · {client.client}, "
+                    f"{title} {number} · {client.client}, "
                     f"{abs(record.height):.1f} standard deviations "
                     f"{'above' if record.height >= 0 else 'below'} its mean score"
                     f"{_drawn(audit, float(client.scores[record.row]))}"
@@ -399,13 +398,13 @@ def coloured_answer(
     """
     assert record.words is not None
     kinds, ids = record.words.kinds[0], record.words.ids[0]
-    places = (kinds == ANSWER).nonzero().flatten()
+    positions = (kinds == ANSWER).nonzero().flatten()
     entropies, scored = table.entropy(alpha)[0], table.scored("description")[0]
     drawn = [
-        float(entropies[place - 1]) if place and scored[place - 1] else None
-        for place in places.tolist()
+        float(entropies[position - 1]) if position and scored[position - 1] else None
+        for position in positions.tolist()
     ]
-    return pieces(language, ids[places]), tuple(drawn)
+    return pieces(language, ids[positions]), tuple(drawn)
 
 
 def pieces(language: LanguageModel, ids: Int[Tensor, " tokens"]) -> tuple[str, ...]:

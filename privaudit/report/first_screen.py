@@ -75,7 +75,7 @@ def card(one: Findings) -> dict[str, Any]:
         "evidence": audit.headline.verdict.sentence,
         "attacked": wording.attacked(audit),
         "budget": audit.budget.sentence if audit.budget else "",
-        "tried": wording.tried(audit) if audit.run.is_stored else "",
+        "audits_made": wording.audits_made(audit) if audit.run.is_stored else "",
         "beyond": "" if wider.unresolved else beyond,
         "remote_code": wording.remote_code(audit),
         "parts": card_paragraphs(audit),
@@ -93,10 +93,7 @@ class ScreenAnswer:
     """What one question has for an answer.
 
     Attributes:
-        question: As an officer asks it.
-        text: A sentence or two.
         badge: None where the answer is no status.
-        drawn: A number to draw; None where there is none.
         link: Where the page says more; empty if nowhere.
     """
 
@@ -125,12 +122,7 @@ class FirstScreen:
 
 
 def first_screen(data: ReportData, advice: Sequence[Advice]) -> FirstScreen:
-    """Return the first screen of a report.
-
-    Args:
-        data: Of one scenario.
-        advice: At least one that is about all runs.
-    """
+    """Return the first screen of a report; some advice is about all runs."""
     runs, worst = data.runs, data.worst_first[0]
     several = len(runs) > 1
     shown = wording.heading(worst.others) if worst.leak == ANOTHER else ""

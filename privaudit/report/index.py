@@ -74,14 +74,8 @@ def write_index(
 ) -> Path:
     """Write index.html, and return it.
 
-    The worst comes first, by their :attr:`Findings.rank`.
-
-    Args:
-        folder: Links are relative to it.
-        entries: May be empty, if there are sweeps.
-        unaudited: Runs that nobody attacked.
-        together: Further pages on some of the runs, with their titles.
-        sweeps: Pages of sweeps, with their titles.
+    The worst comes first, by their :attr:`Findings.rank`. Pages on several runs and of
+    sweeps come with their titles.
 
     Raises:
         StorageError: The folder cannot be written.
@@ -135,9 +129,7 @@ class _Subjects:
     """What was asked about.
 
     Attributes:
-        runs: By their place.
         optional: Places of runs that need not have been audited: nobody named them.
-        sweeps: Folders that hold one.
         folders: Folders that were given for what is in them.
     """
 
@@ -148,10 +140,10 @@ class _Subjects:
 
     def add(self, run: Run, *, optional: bool) -> None:
         """Take a run, once."""
-        place = run.path.resolve()
-        self.runs.setdefault(place, run)
+        path = run.path.resolve()
+        self.runs.setdefault(path, run)
         if optional:
-            self.optional.add(place)
+            self.optional.add(path)
 
 
 def rewrite_reports(
@@ -185,21 +177,21 @@ def rewrite_reports(
     stored, audits, damaged = _restored(subjects, scenario)
     if not stored and not subjects.sweeps:
         raise damaged[0] if damaged else _nothing(subjects, scenario)
-    sweeps = {place: read_sweep(place) for place in subjects.sweeps}
+    sweeps = {path: read_sweep(path) for path in subjects.sweeps}
     home = _home(subjects, folder)
     if len(audits) + len(sweeps) > 1:
         check_place(home)
     entries = _write_reports(stored, audits, show_records)
-    pages = [write_sweep(tradeoff, place) for place, tradeoff in sweeps.items()]
+    pages = [write_sweep(tradeoff, path) for path, tradeoff in sweeps.items()]
     if len(entries) + len(pages) == 1:
         page = [*(entry.page for entry in entries), *pages][0]
     else:
         audited = {one.run.path.resolve() for one in stored}
-        rest = [run for place, run in subjects.runs.items() if place not in audited]
+        rest = [run for path, run in subjects.runs.items() if path not in audited]
         together = _write_together(stored, audits, home)
         titles = [
-            f"{place.name}: {len(tradeoff.cells)} cells, {len(tradeoff.points)} runs"
-            for place, tradeoff in sweeps.items()
+            f"{path.name}: {len(tradeoff.cells)} cells, {len(tradeoff.points)} runs"
+            for path, tradeoff in sweeps.items()
         ]
         titled = list(zip(titles, pages, strict=True))
         page = write_index(home, entries, rest, together, titled)
@@ -216,14 +208,14 @@ def _subjects(names: Sequence[str], folder: Path | None) -> _Subjects:
     for run in latest_runs(folder) if not names else []:
         subjects.add(run, optional=False)
     for name in names:
-        place = find_place(name, folder)
-        if (place / SWEEP).is_file():
-            subjects.sweeps.append(place)
-        elif (place / "run.json").is_file() or not _held(place):
+        path = find_place(name, folder)
+        if (path / SWEEP).is_file():
+            subjects.sweeps.append(path)
+        elif (path / "run.json").is_file() or not _held(path):
             subjects.add(load_run(name, folder=folder), optional=False)
         else:
-            subjects.folders.append(place)
-            for part in _held(place):
+            subjects.folders.append(path)
+            for part in _held(path):
                 if (part / SWEEP).is_file():
                     subjects.sweeps.append(part)
                 else:
@@ -232,11 +224,11 @@ def _subjects(names: Sequence[str], folder: Path | None) -> _Subjects:
     return subjects
 
 
-def _held(place: Path) -> list[Path]:
+def _held(folder: Path) -> list[Path]:
     """Return the runs and sweeps in a folder."""
-    if not place.is_dir():
+    if not folder.is_dir():
         return []
-    parts = sorted(part for part in place.iterdir() if not part.name.startswith("."))
+    parts = sorted(part for part in folder.iterdir() if not part.name.startswith("."))
     return [
         part
         for part in parts
@@ -265,10 +257,10 @@ def _restored(
 def _asked_for(subjects: _Subjects, scenario: str | None) -> list[tuple[Run, str]]:
     """Return the runs with the scenarios whose audits are asked for."""
     requested = []
-    for place, run in subjects.runs.items():
+    for path, run in subjects.runs.items():
         played = stored_scenarios(run)
         wanted = played if scenario is None else [scenario]
-        if place in subjects.optional:
+        if path in subjects.optional:
             wanted = [name for name in wanted if name in played]
         elif not wanted:
             raise MissingFileError(
@@ -281,10 +273,10 @@ def _asked_for(subjects: _Subjects, scenario: str | None) -> list[tuple[Run, str
 
 def _nothing(subjects: _Subjects, scenario: str | None) -> MissingFileError:
     under = f" under {scenario}" if scenario else ""
-    places = ", ".join(map(str, subjects.folders))
+    folders = ", ".join(map(str, subjects.folders))
     return MissingFileError(
         f"Reports were asked for, and none of the {len(subjects.runs)} runs in "
-        f"{places} was attacked{under}. Make audits with `privaudit attack`."
+        f"{folders} was attacked{under}. Make audits with `privaudit attack`."
     )
 
 
@@ -319,11 +311,11 @@ def _write_together(
     """Write a page for each scenario that some runs share; of many none is legible."""
     written = []
     for scenario in dict.fromkeys(one.scenario for one in stored):
-        places = [n for n, one in enumerate(stored) if one.scenario == scenario]
-        if not 2 <= len(places) <= MOST_TOGETHER:
+        numbers = [n for n, one in enumerate(stored) if one.scenario == scenario]
+        if not 2 <= len(numbers) <= MOST_TOGETHER:
             continue
         page = home / f"report-{scenario}.html"
-        names = [stored[place].class_names for place in places]
-        write_report([audits[place] for place in places], page, class_names=names)
-        written.append((f"{scenario}: {len(places)} runs side by side", page))
+        names = [stored[number].class_names for number in numbers]
+        write_report([audits[number] for number in numbers], page, class_names=names)
+        written.append((f"{scenario}: {len(numbers)} runs side by side", page))
     return written

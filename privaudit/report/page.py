@@ -143,8 +143,8 @@ def _findings(data: ReportData) -> dict[str, Any]:
         "advice": advice,
         "overview": columns(data, "overview"),
         "overview_rows": [
-            audit_row(one, f"#run-{place}", "overview")
-            for place, one in enumerate(data.worst_first, start=1)
+            audit_row(one, f"#run-{number}", "overview")
+            for number, one in enumerate(data.worst_first, start=1)
         ],
         "cards": list(map(card, data.worst_first)),
         "undrawn": data.undrawn,

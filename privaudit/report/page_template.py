@@ -42,10 +42,7 @@ class Term:
     """One entry of the glossary.
 
     Attributes:
-        key: Its anchor on the page.
-        title: Its heading in the glossary.
         words: How texts write it: a regular expression, case-insensitive.
-        meaning: Its definition.
     """
 
     key: str

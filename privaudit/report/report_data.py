@@ -37,11 +37,11 @@ ALPHA = 0.05
 
 
 @dataclass(frozen=True)
-class OtherLeak:
+class StrongestOther:
     """The strongest of the other attacks that show a leak.
 
     Attributes:
-        leak: What it found. It was picked, so its AUROC looks larger than it is.
+        result: What it found. It was picked, so its AUROC looks larger than it is.
         p_value: Corrected by Holm's method over all other attacks, and for the number
             of audits of the run.
         shown: How many of the others show a leak, so corrected.
@@ -50,7 +50,7 @@ class OtherLeak:
         turned: Whether members have the lower scores.
     """
 
-    leak: AttackResult
+    result: AttackResult
     p_value: float
     shown: int
     tried: int
@@ -60,9 +60,9 @@ class OtherLeak:
     @property
     def sentence(self) -> str:
         """Which attack shows a leak, and how surely."""
-        auroc = self.leak.auroc
+        auroc = self.result.auroc
         members, others = auroc.n
-        clients = len(self.leak.clients)
+        clients = len(self.result.clients)
         which, corrected = "the other attack", ""
         if self.tried > 1:
             which = f"strongest of the {self.tried} other attacks"
@@ -70,7 +70,7 @@ class OtherLeak:
         if self.audits > 1:
             corrected += f", corrected for {self.audits} audits"
         return (
-            f"{which}, {self.leak.attack} {point(auroc)} {interval(auroc)} on {clients} "
+            f"{which}, {self.result.attack} {point(auroc)} {interval(auroc)} on {clients} "
             f"client{'s' * (clients > 1)} (n = {members} + {others}); "
             f"{'below' if self.turned else 'above'} 0.5 at p "
             f"{p_value(self.p_value)}{corrected}"
@@ -78,7 +78,7 @@ class OtherLeak:
         )
 
 
-def strongest_other(audit: Audit) -> OtherLeak | None:
+def strongest_other(audit: Audit) -> StrongestOther | None:
     """Return the other attack with the largest AUROC of those that show a leak.
 
     Attacks but the headline are tested together, so that where none can tell anything,
@@ -88,12 +88,12 @@ def strongest_other(audit: Audit) -> OtherLeak | None:
     if audit.run.sampling != "coin":  # no leak is shown, by whatever attack
         return None
     others = list(audit.results.values())[1:]
-    shown = [(leak, p) for leak, p in _tested(audit, others) if p <= ALPHA]
+    shown = [(result, p) for result, p in _tested(audit, others) if p <= ALPHA]
     if not shown:
         return None
-    leak, p = max(shown, key=lambda one: either_sign(one[0].auroc).value)
-    turned, audits = leak.auroc.value < 0.5, audit.tried.different
-    return OtherLeak(leak, p, len(shown), len(others), audits, turned)
+    result, p = max(shown, key=lambda one: either_sign(one[0].auroc).value)
+    turned, audits = result.auroc.value < 0.5, audit.tally.different
+    return StrongestOther(result, p, len(shown), len(others), audits, turned)
 
 
 def strongest_attack(audit: Audit) -> tuple[AttackResult, float]:
@@ -118,12 +118,12 @@ def separation(auroc: Estimate) -> float:
 
 
 def _tested(
-    audit: Audit, leaks: Sequence[AttackResult]
+    audit: Audit, results: Sequence[AttackResult]
 ) -> list[tuple[AttackResult, float]]:
     """Return attacks that are tested together, with two-sided p-values by Holm."""
-    p_values = [p_above_chance(either_sign(leak.auroc)) for leak in leaks]
-    adjusted = holm(p_values, audit.tried.different)
-    return [(leak, float(p)) for leak, p in zip(leaks, adjusted, strict=True)]
+    p_values = [p_above_chance(either_sign(result.auroc)) for result in results]
+    adjusted = holm(p_values, audit.tally.different)
+    return [(result, float(p)) for result, p in zip(results, adjusted, strict=True)]
 
 
 def both_models(audit: Audit) -> tuple[AttackResult, AttackResult] | None:
@@ -147,7 +147,7 @@ def gain_of_rebuilding(audit: Audit) -> Estimate | None:
         return None
     groups = [
         (client.scores, server.scores, client.is_member)
-        for client, server in zip(*(leak.clients for leak in found), strict=True)
+        for client, server in zip(*(result.clients for result in found), strict=True)
     ]
     if not any(truth.any() and not truth.all() for *_, truth in groups):
         return None
@@ -180,7 +180,7 @@ def _scores_alike(audit: Audit, one: GridCell, other: GridCell) -> bool:
     both = [audit.results.get(cell.attack) for cell in (one, other)]
     return all(both) and all(
         np.array_equal(a.scores, b.scores)
-        for a, b in zip(*(leak.clients for leak in both if leak), strict=True)
+        for a, b in zip(*(result.clients for result in both if result), strict=True)
     )
 
 
@@ -224,20 +224,15 @@ class ClassLeak:
 
 
 def leak_by_class(
-    leak: AttackResult, names: Sequence[str] = (), sampling: Sampling = "coin"
+    result: AttackResult, names: Sequence[str] = (), sampling: Sampling = "coin"
 ) -> list[ClassLeak]:
     """Return each class that has a candidate, in the order of the classes.
 
     Scores are compared within a client and a class only, so that an attack which knows
-    the class and nothing else gets 0.5.
-
-    Args:
-        leak: Of one attack.
-        names: Of the classes; a class without one is called by its number.
-        sampling: How members were chosen.
+    the class and nothing else gets 0.5. A class without a name is called by its number.
     """
-    labels = sorted({int(label) for c in leak.clients for label in c.labels})
-    class_leaks = [_of_class(leak.clients, label, names) for label in labels]
+    labels = sorted({int(label) for c in result.clients for label in c.labels})
+    class_leaks = [_of_class(result.clients, label, names) for label in labels]
     resolved = [one for one in class_leaks if one.auroc is not None]
     adjusted = holm([p_above_chance(one.auroc) for one in resolved if one.auroc])
     corrected = {one.name: float(p) for one, p in zip(resolved, adjusted, strict=True)}
@@ -301,10 +296,8 @@ class Badge:
     """A status in words, with a colour and a sign: never the colour alone.
 
     Attributes:
-        text: In two or three words.
         kind: Sets colour and outline: filled for an alarm and for good news, a dashed
             outline for what is open, a plain one for what is neither.
-        sign: Drawn before the text.
         beside: Drawn after the text, such as an epsilon; no part of what it says.
     """
 
@@ -368,7 +361,7 @@ class Findings:
         return gain_of_rebuilding(self.audit)
 
     @cached_property
-    def other(self) -> OtherLeak | None:
+    def other(self) -> StrongestOther | None:
         """The strongest attack beside the headline, of those that show a leak."""
         return strongest_other(self.audit)
 
@@ -451,7 +444,7 @@ class Findings:
     def named_auroc(self) -> Estimate:
         """The AUROC of the attack that the badge is about."""
         another = self.other if self.leak == ANOTHER else None
-        return another.leak.auroc if another else self.audit.auroc
+        return another.result.auroc if another else self.audit.auroc
 
     @property
     def _shown(self) -> float:
@@ -555,7 +548,7 @@ class ReportData:
         if not writes(audit):
             return list(audit.results.items())[:_MOST_ATTACKS]
         clients, *server = self.runs[0].both or (audit.headline,)
-        common = [(f"{leak.attack}, server's own model", leak) for leak in server]
+        common = [(f"{result.attack}, server's own model", result) for result in server]
         return [(f"{clients.attack}, clients' models", clients), *common]
 
     @property

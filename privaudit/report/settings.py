@@ -109,9 +109,9 @@ def _attacked(audit: Audit) -> str:
     attacks, everyone = audit.results.items(), audit.run.config.clients
     whom = {
         name: f"all {everyone}"
-        if len(leak.clients) == everyone
-        else ", ".join(client.client for client in leak.clients)
-        for name, leak in attacks
+        if len(result.clients) == everyone
+        else ", ".join(client.client for client in result.clients)
+        for name, result in attacks
     }
     if len(set(whom.values())) == 1:
         return next(iter(whom.values()))
@@ -147,8 +147,8 @@ def attack_settings(audits: Sequence[Audit]) -> dict[str, list[str]]:
     """
     by_attack: dict[str, list[str]] = {}
     for audit in audits:
-        for name, leak in outside_grid(audit.results).items():
-            shown = f"{leak.settings} of {leak.package}".removesuffix(" of ")
+        for name, result in outside_grid(audit.results).items():
+            shown = f"{result.settings} of {result.package}".removesuffix(" of ")
             if shown and shown not in by_attack.setdefault(name, []):
                 by_attack[name].append(shown)
     return by_attack

@@ -90,10 +90,10 @@ def epsilon_curves(cells: Sequence[SweepCell], metric: str = "accuracy") -> Figu
 def _positions(cells: Sequence[SweepCell]) -> dict[float | None, float]:
     """Return where each epsilon is drawn: its logarithm, and "none" beyond them all."""
     finite = sorted({cell.epsilon for cell in cells if cell.epsilon is not None})
-    places: dict[float | None, float] = {e: float(np.log10(e)) for e in finite}
+    positions: dict[float | None, float] = {e: float(np.log10(e)) for e in finite}
     if any(cell.epsilon is None for cell in cells):
-        places[None] = max(places.values(), default=0.0) + 0.6
-    return places
+        positions[None] = max(positions.values(), default=0.0) + 0.6
+    return positions
 
 
 def _draw_series(
@@ -113,7 +113,7 @@ def _draw_series(
     ]
     if not points:
         return
-    x = [place for place, _ in points]
+    x = [position for position, _ in points]
     values = np.array([estimate.value for _, estimate in points])
     bars = np.hstack([errors(estimate) for _, estimate in points])
     axes.errorbar(
@@ -130,9 +130,9 @@ def _draw_series(
         label=cells[0].mode,
         zorder=3,
     )
-    for place, estimate in points:
+    for position, estimate in points:
         text = value_text(cells[0].mode, axes.get_ylabel(), estimate)
-        spot(axes, place, estimate.value, text)
+        spot(axes, position, estimate.value, text)
 
 
 def _epsilon_axis(axes: Axes, positions: dict[float | None, float]) -> None:
@@ -169,8 +169,8 @@ def tradeoff_plane(found: Tradeoff) -> Figure:
         axes = figure.subplots()
         light_grid(axes)
         stay = set(found.front.not_dominated)
-        for place, cell in enumerate(cells):
-            _cross(axes, cell, modes.index(cell.mode), place in stay)
+        for position, cell in enumerate(cells):
+            _cross(axes, cell, modes.index(cell.mode), position in stay)
         axes.axvline(0.5, color=INK, linewidth=1, zorder=1)
         _staircase(axes, cells)
         axes.margins(x=0.08, y=0.14)  # labels stand around the marks
@@ -195,8 +195,8 @@ def plane_alt(found: Tradeoff) -> str:
     """Say what :func:`tradeoff_plane` shows, for those who do not see it."""
     metric = found.points[0].metric
     parts = [
-        f"{cell_text(cell, metric)}; {found.standing(place)}"
-        for place, cell in enumerate(found.cells)
+        f"{cell_text(cell, metric)}; {found.standing(position)}"
+        for position, cell in enumerate(found.cells)
     ]
     return f"Utility against leakage of each cell. {'. '.join(parts)}."
 
@@ -408,8 +408,8 @@ def _row(cell: SweepCell, others: Sequence[Metric[Any]]) -> list[str]:
 def _rows(found: Tradeoff) -> list[list[str]]:
     others = _others(found)
     return [
-        [*_row(cell, others), found.standing(place)]
-        for place, cell in enumerate(found.cells)
+        [*_row(cell, others), found.standing(position)]
+        for position, cell in enumerate(found.cells)
     ]
 
 
@@ -500,8 +500,12 @@ def _reported_header(found: Tradeoff) -> tuple[str, ...]:
 def _as_csv(found: Tradeoff) -> str:
     """Return a line for each cell: numbers as they are, empty where there is none."""
     rows = [
-        {**_line(cell), "standing": found.standing(place), "chosen_on": "these seeds"}
-        for place, cell in enumerate(found.cells)
+        {
+            **_line(cell),
+            "standing": found.standing(position),
+            "chosen_on": "these seeds",
+        }
+        for position, cell in enumerate(found.cells)
     ]
     return as_csv(
         [*rows, *({**_line(c), "chosen_on": "other seeds"} for c in found.reported)]

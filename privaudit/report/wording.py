@@ -7,7 +7,7 @@ from typing import Any
 
 from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
-from privaudit.auditing.audit_log import Tried
+from privaudit.auditing.audit_log import AuditTally
 from privaudit.auditing.named_attacks import shadows_of
 from privaudit.core.formatting import epsilon, percent, small
 from privaudit.privacy.certificate import (
@@ -28,7 +28,6 @@ class UnitWords:
         kinds: What an attack separates, "members from non-members of a client".
         members: Those with a coin for training.
         records: In "too few records".
-        one_of_each: What a bet is on.
         the_member: The one that was trained on.
         n_members: Behind the number of those with a coin for training.
         n_others: Behind the number of the others.
@@ -203,24 +202,24 @@ def _unit(audit: Audit) -> UnitWords:
     return OF_GROUPS if counts_groups(audit) else OF_RECORDS
 
 
-def ties(leak: AttackResult, unit: UnitWords = OF_RECORDS) -> str:
+def ties(result: AttackResult, unit: UnitWords = OF_RECORDS) -> str:
     """Count the candidates with tied scores; empty if there are none."""
-    if not leak.tied:
+    if not result.tied:
         return ""
-    count = sum(len(client.scores) for client in leak.clients)
-    return f"{leak.tied} of {count} {unit.tied}; no threshold separates them."
+    count = sum(len(client.scores) for client in result.clients)
+    return f"{result.tied} of {count} {unit.tied}; no threshold separates them."
 
 
 def odds(audit: Audit) -> str:
     """State the named attack's AUROC as a bet on two records; empty where unresolved."""
-    leak, unit, auroc = audit.headline, _unit(audit), audit.auroc
+    result, unit, auroc = audit.headline, _unit(audit), audit.auroc
     if auroc.unresolved:
         return ""
-    is_turned = leak.verdict.kind == "reversed"
+    is_turned = result.verdict.kind == "reversed"
     turned = f"; with the sign turned: {100 * (1 - auroc.value):.1f}" * is_turned
     return (
         f"Given {unit.one_of_each}, the attack "
-        f"“{leak.attack}”, named beforehand, identifies {unit.the_member} in "
+        f"“{result.attack}”, named beforehand, identifies {unit.the_member} in "
         f"{100 * auroc.value:.1f} of 100 cases ({percent(auroc.confidence)} interval "
         f"{100 * auroc.low:.1f} to {100 * auroc.high:.1f}, n = {auroc.n[0]} "
         f"{unit.n_members} + {auroc.n[1]} {unit.n_others}; random guessing: "
@@ -239,10 +238,12 @@ def attacked(audit: Audit) -> str:
     return f"{members} members and {others} non-members{unit} of {whom}"
 
 
-def strength(leak: AttackResult) -> str:
+def strength(result: AttackResult) -> str:
     """Return an attack with what it had to spend: "rmia (16 shadow models)"."""
-    count = shadows_of(leak.settings)
-    return leak.attack if count is None else f"{leak.attack} ({count} shadow models)"
+    count = shadows_of(result.settings)
+    return (
+        result.attack if count is None else f"{result.attack} ({count} shadow models)"
+    )
 
 
 def unpaid(audit: Audit) -> list[str]:
@@ -251,11 +252,11 @@ def unpaid(audit: Audit) -> list[str]:
     return [bought.sentence] if bought and not bought.shadows else []
 
 
-def tried(audit: Audit) -> str:
+def audits_made(audit: Audit) -> str:
     """Say how often the run was audited, and what the verdict makes of that."""
-    made, different = audit.tried.made, audit.tried.different
-    if audit.tried.planned:
-        return _planned(audit.tried)
+    made, different = audit.tally.made, audit.tally.different
+    if audit.tally.planned:
+        return _planned(audit.tally)
     if made == 1:
         return "The run's log holds no other audit."
     said = f"The run's log holds {made} audits"
@@ -267,16 +268,16 @@ def tried(audit: Audit) -> str:
     )
 
 
-def _planned(tried: Tried) -> str:
+def _planned(tally: AuditTally) -> str:
     """Say whether an audit is as it was planned before training."""
-    if tried.deviations:
+    if tally.deviations:
         return (
-            f"Not as planned before training: {'; '.join(tried.deviations)}. The run's "
-            f"log holds {tried.made} audits, and the verdict is corrected for "
-            f"{tried.different}."
+            f"Not as planned before training: {'; '.join(tally.deviations)}. The run's "
+            f"log holds {tally.made} audits, and the verdict is corrected for "
+            f"{tally.different}."
         )
-    many = tried.different > 1
-    corrected = f"; verdicts are corrected for its {tried.different} audits" * many
+    many = tally.different > 1
+    corrected = f"; verdicts are corrected for its {tally.different} audits" * many
     return f"As planned before training{corrected}."
 
 
@@ -325,7 +326,7 @@ class TableCell:
     Attributes:
         value: With three decimals, or "unresolved".
         interval: In brackets, or why there is none; empty where nothing was measured.
-        counts: What n is.
+        counts: Its n, in parts; empty where nothing was counted.
         note: Small below it, in a page's table.
     """
 

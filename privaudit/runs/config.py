@@ -168,23 +168,22 @@ class RunConfig(RunFields):
         return fields
 
     @property
-    def digest(self) -> str:
-        """Eight characters that name this configuration, on every machine.
-
-        What stands at its default is left out: a field that a later version adds does
-        not rename the runs of an earlier one.
-        """
+    def short_hash(self) -> str:
+        """The first eight characters of the identity's hash, which name its runs."""
         return self.identity_hash[:8]
 
     @property
     def identity_hash(self) -> str:
-        """SHA-256 of what this configuration is, with its data and models as of now."""
+        """SHA-256 of the identity, which tells configurations apart on every machine."""
         text = json.dumps(self.identity, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What differs from the defaults; of data and models their content, no place."""
+        """What differs from the defaults; of data and models their content, no path.
+
+        A field that a later version adds does not rename the runs of an earlier one.
+        """
         fields = self.model_dump(exclude_defaults=True)
         for name in fields.keys() & {"data", "checkpoint"}:
             fields[name] = by_content(fields[name])
@@ -200,7 +199,7 @@ def make_config(
     """Return a complete configuration: parameters stand in it with their defaults.
 
     Args:
-        trainer: Its name.
+        trainer: A name from ``privaudit list trainers``.
         settings: The trainer's parameters that differ from their defaults.
         **fields: Fields of :class:`RunConfig`. Without ``randomness``, or with "auto",
             it is "system" unless a seed is named, which asks for a run that repeats.

@@ -88,7 +88,7 @@ class LeaseOwner:
         host: The machine, for people.
         machine: Names the machine, and the time since it started: a clock of its own.
         processes: Names the space in which ``pid`` means a process.
-        pid: The process.
+        pid: Number of the process, there.
         token: Random: no two leases have the same.
         locked: Whether the owner holds the system's lock on the run as well.
         expiry: Seconds without a renewal after which it may be taken over.

@@ -288,11 +288,7 @@ def check_client_name(name: str) -> str:
 
 
 def _checked(stored: Mapping[str, np.ndarray]) -> Ledger:
-    """Return a ledger of arrays that are of the right form and agree with one another.
-
-    Raises:
-        ValueError: They do not.
-    """
+    """Return a ledger of arrays that are of the right form and agree with one another."""
     owner, is_member = stored["owner"], stored["is_member"]
     if owner.ndim != 1 or owner.dtype.kind != "i":
         raise ValueError(f"owner is {owner.dtype} of shape {owner.shape}")

@@ -42,8 +42,8 @@ def among_runs(text: str, path: Path, folder: Path) -> Path:
 
     Args:
         text: As it was typed: ``./one`` is no name, and always a path.
-        path: Of the text.
-        folder: Of all runs.
+        path: The same as a path.
+        folder: The folder that all runs lie in.
 
     Raises:
         OSError: No system takes such a path.

@@ -50,10 +50,8 @@ def split_dataset(
 ) -> Split:
     """Split records, or groups of them, into clients' candidates, tests and the public.
 
-    Args:
-        config: Of the run.
-        dataset: Its records.
-        known: Those that the frozen model has seen.
+    ``known`` are the positions of records that the frozen model has seen: no client
+    gets them.
 
     Where a coin decides for a client, its candidates are one group.
 
@@ -239,8 +237,8 @@ class Population:
     """Everything a configuration determines before anybody trains.
 
     Attributes:
-        dataset: The data set.
-        records: The same, encoded.
+        dataset: The data set with all its records.
+        records: The same records, encoded by the frozen model.
         split: Who owns which record.
         task: What every party knows.
         model_hash: Of the frozen model's weights.
@@ -528,11 +526,7 @@ def _encode(config: RunConfig, model: FrozenModel, dataset: Dataset) -> Records:
 
 
 def refuse_mismatch(config: RunConfig, dataset: Dataset) -> None:
-    """Refuse a trainer, a model and a data set that do not go together.
-
-    Raises:
-        ConfigError: They do not.
-    """
+    """Refuse a trainer, a model and a data set that do not go together."""
     task, family = config.build_trainer().task, find_family(config.model)
     if task not in (family.task, "either"):
         other = "tiny-llava" if task == "generation" else "tiny-clip"

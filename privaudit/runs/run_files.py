@@ -331,7 +331,7 @@ class Checkpoints:
     """The files of a run's states.
 
     Attributes:
-        path: The run directory.
+        path: Folder of the run.
         hashes: Of each file that counts, by rounds.
         sizes: How many clients' states each of them holds.
         newest: The file that holds each client's state.

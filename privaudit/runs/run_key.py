@@ -75,6 +75,6 @@ def _seeded_key(header: Mapping[str, Any], config: RunConfig) -> RunKey:
     alone: a data set that has grown changes uploads, too, and masks serve once.
     """
     alike = {name: value for name, value in header.items() if name not in UNLIKE}
-    text = json.dumps([config.digest, alike], sort_keys=True)
+    text = json.dumps([config.short_hash, alike], sort_keys=True)
     run = hashlib.sha256(text.encode()).hexdigest()
     return RunKey.of_seed(config.seeds, run)

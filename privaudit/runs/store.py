@@ -68,11 +68,7 @@ def is_url(place: str | Path) -> bool:
 
 
 def refuse_secrets(place: str | Path) -> None:
-    """Refuse a URL with a password in it, and repeat nothing of it.
-
-    Raises:
-        ConfigError: It has one.
-    """
+    """Refuse a URL with a password in it, and repeat nothing of it."""
     if _SECRET.fullmatch(str(place)):
         raise ConfigError(
             "The URL of a folder of runs has a password in it (NAME:PASSWORD@), which "
@@ -349,7 +345,7 @@ class _Copied(NamedTuple):
 
     Attributes:
         size: In the store, in bytes.
-        version: In the store.
+        version: Of the file in the store when it was copied.
         here: Size and time of change of the copy, if there is one.
     """
 

@@ -269,7 +269,7 @@ def macro_f1(
 
     Args:
         predicted: Class indices that each different model predicts.
-        labels: Class indices.
+        labels: Class index of each record, [records].
         which: Which of these each model is; None where all differ.
         confidence: Coverage, in (0, 1).
 

@@ -177,7 +177,7 @@ def restore(run: Run, lease: Lease, files: RoundFiles, *, near: bool) -> Trainin
 def usual_name(config: RunConfig) -> str:
     """Return what a run's folder is called where nobody names it."""
     seed = "" if config.seed is None else f"seed{config.seed}-"
-    return f"{config.trainer}-{config.dataset}-{seed}{config.digest}"
+    return f"{config.trainer}-{config.dataset}-{seed}{config.short_hash}"
 
 
 def place_of(folder: str | Path | None, name: str | None, config: RunConfig) -> Run:

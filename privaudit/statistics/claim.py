@@ -18,7 +18,7 @@ class Guarantee:
         epsilon: At least 0, finite.
         delta: Of the guarantee, in [0, 1).
         adjacency: Which data sets count as neighbours.
-        unit: What is protected.
+        unit: What is protected: "record" or "client".
     """
 
     epsilon: float
@@ -60,22 +60,56 @@ class Guarantee:
 
 @dataclass(frozen=True)
 class ClaimVerdict:
-    """A judgement on a claim and the sentence that carries its evidence.
+    """A judgement on a claim, and the numbers that its sentence is made of.
 
     Attributes:
         kind: "REFUTED": the bound is above the claim. "UNDERPOWERED": it could not have
             been, whatever the scores. "NOT REFUTED": it could have been, and is not;
             that proves nothing for the claim. "UNTESTABLE": nothing is claimed, or this
             bound cannot speak about it.
-        sentence: With claim, certificate, bound, ceiling, n, delta, unit and adjacency.
+        claimed: As in :func:`judge_claim`, and so ``certified`` and ``bound``.
         alarm: The bound is above what was *proved*: the accountant is wrong, or the
             implementation is not what it accounts for, or (with a chance of one less
             the confidence, at most) the bound is.
+
+    Raises:
+        ConfigError: Kind or alarm do not follow from the numbers.
     """
 
     kind: ClaimKind
-    sentence: str
+    claimed: Guarantee | None
+    certified: Guarantee | None
+    bound: EpsilonBound
     alarm: bool = False
+
+    def __post_init__(self) -> None:
+        kind, _ = _kind(self.claimed, self.bound)
+        alarm = _is_beyond(self.certified, self.bound)
+        if (kind, alarm) != (self.kind, self.alarm):
+            raise ConfigError(
+                f"A claim is {self.kind} (alarm: {self.alarm}), and by its numbers it "
+                f"is {kind} (alarm: {alarm}). It was altered: audit it again."
+            )
+
+    @property
+    def sentence(self) -> str:
+        """The judgement with claim, certificate, bound, ceiling, n, delta and unit."""
+        claimed, certified, bound = self.claimed, self.certified, self.bound
+        claim = "no epsilon" if claimed is None else str(claimed)
+        reason = _kind(claimed, bound)[1]
+        sentence = f"{self.kind}: claimed is {claim}{reason}; shown is {bound}"
+        if claimed is None:
+            sentence += f" ({bound.adjacency}, per {bound.unit})"
+        proof = "none" if certified is None else str(certified)
+        sentence += f". Certified: {proof}"
+        if certified is not None and why_untestable(certified, bound):
+            sentence += f", not tested: {why_untestable(certified, bound)}"
+        if self.alarm:
+            sentence += (
+                ". ALARM: the bound is beyond what was certified, so the accountant or "
+                "the implementation is wrong"
+            )
+        return f"{sentence}."
 
     def __str__(self) -> str:
         return self.sentence
@@ -114,22 +148,12 @@ def judge_claim(
         >>> judge_claim(Guarantee(0.4, 1e-5), None, bound).kind
         'REFUTED'
     """
-    alarm = certified is not None and certified.contradicted_by(bound)
-    kind, reason = _kind(claimed, bound)
-    claim = "no epsilon" if claimed is None else str(claimed)
-    sentence = f"{kind}: claimed is {claim}{reason}; shown is {bound}"
-    if claimed is None:
-        sentence += f" ({bound.adjacency}, per {bound.unit})"
-    proof = "none" if certified is None else str(certified)
-    sentence += f". Certified: {proof}"
-    if certified is not None and why_untestable(certified, bound):
-        sentence += f", not tested: {why_untestable(certified, bound)}"
-    if alarm:
-        sentence += (
-            ". ALARM: the bound is beyond what was certified, so the accountant or the "
-            "implementation is wrong"
-        )
-    return ClaimVerdict(kind, f"{sentence}.", alarm)
+    kind, _ = _kind(claimed, bound)
+    return ClaimVerdict(kind, claimed, certified, bound, _is_beyond(certified, bound))
+
+
+def _is_beyond(certified: Guarantee | None, bound: EpsilonBound) -> bool:
+    return certified is not None and certified.contradicted_by(bound)
 
 
 def why_untestable(guarantee: Guarantee, bound: EpsilonBound) -> str:

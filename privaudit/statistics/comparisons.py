@@ -387,7 +387,6 @@ class Change:
         kind: "increase", "decrease": beyond the margin, after Holm. "no difference":
             none beyond the margin. "underpowered": neither can be said. "sampling
             unknown": it is of a leak, and nobody declares a coin.
-        estimate: The difference.
         margin: From where on it matters.
         p_value: Of no difference at all, adjusted for the number of claims (Holm).
         p_within: Of a difference within the margin, likewise: what ``kind`` rests on.
@@ -460,11 +459,7 @@ def p_value_within(interval_at: IntervalAt, margin: float) -> float:
     """Return the p-value of a difference that is within the margin, two-sided.
 
     That is 1 less the largest confidence whose interval lies beyond the margin, found
-    to six digits, and at least 1e-12.
-
-    Args:
-        interval_at: As in :class:`Difference`.
-        margin: At least 0; at 0 this is the p-value of no difference.
+    to six digits, and at least 1e-12. At a margin of 0 it is that of no difference.
     """
     from scipy.optimize import brentq  # slow to import
 

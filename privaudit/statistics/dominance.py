@@ -19,9 +19,9 @@ from privaudit.core.errors import ConfigError
 from privaudit.statistics.comparisons import holm
 from privaudit.statistics.estimate import Estimate, check_confidence, mean_with_t
 
-Replicates = Mapping[int, tuple[float, float]]  # by seed: leak and use
+Replicates = Mapping[int, tuple[float, float]]  # by seed: leak and utility
 Gains = tuple[Float[np.ndarray, " seeds"], Float[np.ndarray, " seeds"]]
-Way = Literal["leak", "use"]
+Way = Literal["leak", "utility"]
 
 FEWEST = 3  # seeds: two may agree by chance, and then seem exact
 
@@ -31,10 +31,10 @@ class Margins:
     """The largest differences of leaks and of utility that do not matter, in (0, 1)."""
 
     leak: float = 0.05
-    use: float = 0.05
+    utility: float = 0.05
 
     def __post_init__(self) -> None:
-        for name, margin in (("leak", self.leak), ("use", self.use)):
+        for name, margin in (("leak", self.leak), ("utility", self.utility)):
             if not 0 < margin < 1:
                 raise ConfigError(
                     f"A margin of {margin} for {name} is not between 0 and 1. It is "
@@ -52,7 +52,7 @@ class Domination:
         way: In what it is better by more than the margin.
         p_value: After Holm, for all pairs and ways.
         leak: By how much less the better one leaks, paired by seed.
-        use: By how much it is more use, paired by seed.
+        utility: By how much more utility it has, paired by seed.
     """
 
     worse: int
@@ -60,15 +60,14 @@ class Domination:
     way: Way
     p_value: float
     leak: Estimate
-    use: Estimate
+    utility: Estimate
 
 
 @dataclass(frozen=True)
 class Front:
-    """What may be said about settings in leak and use.
+    """What may be said about settings in leak and utility.
 
     Attributes:
-        count: How many there are.
         dominations: All that were found; a setting may be dominated by several.
         undecided: By position: how many others might dominate the setting, as far as
             these seeds tell.
@@ -86,17 +85,17 @@ class Front:
     def not_dominated(self) -> tuple[int, ...]:
         """Positions of the settings that no other dominates: at least one."""
         worse = {domination.worse for domination in self.dominations}
-        return tuple(place for place in range(self.count) if place not in worse)
+        return tuple(n for n in range(self.count) if n not in worse)
 
     @property
     def tests(self) -> int:
         """How many hypotheses Holm counted: ordered pairs, and two ways."""
         return 2 * self.count * (self.count - 1)
 
-    def dominating(self, place: int) -> list[Domination]:
+    def dominating(self, position: int) -> list[Domination]:
         """Return what dominates a setting: what is not dominated itself comes first."""
         stay = self.not_dominated
-        dominations = [one for one in self.dominations if one.worse == place]
+        dominations = [one for one in self.dominations if one.worse == position]
         return sorted(
             dominations, key=lambda one: (one.better not in stay, one.p_value)
         )
@@ -121,10 +120,10 @@ def find_front(
     acceptance sampling", Technometrics 24, 1982.
 
     Args:
-        settings: The leak and the use of each, by seed; lower leaks and higher use are
-            better. Pairs that share fewer than three seeds are undecided.
+        settings: The leak and the utility of each, by seed: lower leaks and higher
+            utility are better. Pairs that share fewer than three seeds are undecided.
         margins: 0.05 each by default.
-        alpha: In (0, 1).
+        alpha: The most that the chance of any false domination may be, in (0, 1).
 
     Raises:
         ConfigError: ``alpha`` is out of range, or a value is not finite.
@@ -145,10 +144,10 @@ def find_front(
     ):
         best = int(p_values.argmin())
         if p_values[best] <= alpha:
-            way: Way = "use" if best else "leak"
-            leak, use = (mean_with_t(gain, 1 - alpha) for gain in gains)
+            way: Way = "utility" if best else "leak"
+            leak, utility = (mean_with_t(gain, 1 - alpha) for gain in gains)
             p_value = float(p_values[best])
-            dominations.append(Domination(worse, better, way, p_value, leak, use))
+            dominations.append(Domination(worse, better, way, p_value, leak, utility))
         elif not _is_ruled_out(gains, margins, alpha):
             undecided[worse] += 1
     return Front(len(settings), tuple(dominations), tuple(undecided), margins, alpha)
@@ -167,18 +166,18 @@ def _gains(ours: Replicates, theirs: Replicates) -> Gains:
     values = np.array([(*ours[seed], *theirs[seed]) for seed in shared]).reshape(-1, 4)
     if not np.isfinite(values).all():
         raise ConfigError(
-            "Settings are compared by finite numbers, and a leak or a use is not. "
+            "Settings are compared by finite numbers, and a leak or a utility is not. "
             "Leave out runs that failed, and say so."
         )
     return values[:, 0] - values[:, 2], values[:, 3] - values[:, 1]
 
 
 def _ways(gains: Gains, margins: Margins) -> tuple[float, float]:
-    """Return the p-values of no domination by leak, and by use."""
-    leak, use = gains
+    """Return the p-values of no domination by leak, and by utility."""
+    leak, utility = gains
     return (
-        max(_p_above(leak, margins.leak), _p_above(use, -margins.use)),
-        max(_p_above(use, margins.use), _p_above(leak, -margins.leak)),
+        max(_p_above(leak, margins.leak), _p_above(utility, -margins.utility)),
+        max(_p_above(utility, margins.utility), _p_above(leak, -margins.leak)),
     )
 
 
@@ -199,7 +198,7 @@ def _is_ruled_out(gains: Gains, margins: Margins, alpha: float) -> bool:
     if len(gains[0]) < FEWEST:
         return False
     high = [mean_with_t(gain, 1 - alpha).high for gain in gains]
-    edges = margins.leak, margins.use
+    edges = margins.leak, margins.utility
     gains_little = all(top < edge for top, edge in zip(high, edges, strict=True))
     loses_much = any(top < -edge for top, edge in zip(high, edges, strict=True))
     return gains_little or loses_much

@@ -39,7 +39,6 @@ class RoundDone(_Event):
         bytes_down: Sent by the server in all rounds so far.
         epsilon: What is certified in each view after ``epsilon_round`` rounds; None
             where nothing is proved.
-        delta: At which it holds.
         epsilon_round: After how many rounds the certificates were last asked for. That
             is after the last round, and before it as often as accounting takes at most
             1 % of the time.
@@ -102,10 +101,7 @@ class CellDone(_Event):
 
     Attributes:
         cell: The cell's name, without its budget.
-        epsilon: Its budget; None without noise.
-        seed: The replicate.
         total: Runs in all, as far as is known.
-        metric: What utility is measured by.
         utility: Of this run alone, on clients' own classes.
         seconds_left: For the runs that remain, if they take as long as these did.
     """
@@ -134,7 +130,6 @@ class Result:
 
     Attributes:
         essential: For ``--quiet``: one line or more.
-        contents: For ``--json``.
     """
 
     event: ClassVar[str] = "result"

@@ -233,7 +233,6 @@ class AurocVariance:
     rate in 100 members and 10 non-members it calls 44 of 100 a leak at nominal 2.5.
 
     Attributes:
-        delong: DeLong's.
         exchangeable: Wilcoxon's, of scores that tell nothing and tie as these do.
         anchored: DeLong's with one further placement of 1/2 in each class.
         is_tied: Whether all scores of each client tie.
@@ -601,12 +600,7 @@ def tied(scores: Shaped[np.ndarray, " scores"]) -> int:
 
 @dataclass(frozen=True)
 class RocCurve:
-    """Both rates at every threshold, from (0, 0) to (1, 1), all points kept.
-
-    Attributes:
-        fpr: Non-decreasing.
-        tpr: Non-decreasing.
-    """
+    """Both rates, non-decreasing, at every threshold from (0, 0) to (1, 1), all kept."""
 
     fpr: Float[np.ndarray, " points"]
     tpr: Float[np.ndarray, " points"]
@@ -867,31 +861,6 @@ def sign_turned(auroc: Estimate) -> Estimate:
         0.900 [0.700, 0.950], n = 40 + 40
     """
     return replace(auroc, value=1 - auroc.value, low=1 - auroc.high, high=1 - auroc.low)
-
-
-def variance_doubled(auroc: Estimate) -> Estimate:
-    """Return an AUROC of cross-fitted scores with twice the variance in its interval.
-
-    Each fold's records trained the fits of the other folds: near 0.5 that makes the
-    folds' AUROCs as correlated as doubles the variance of their mean (with the plain
-    one, 12 to 17 % of intervals miss 0.5 where there is no difference). Far from 0.5
-    the interval is wider than it need be. At 0 and 1 the bound is exact, and stays.
-
-    Args:
-        auroc: With an interval on the logit scale, as :func:`auroc` returns it.
-
-    Example:
-        >>> print(variance_doubled(Estimate(0.5, 0.4, 0.6, (50, 50), "AUROC")))
-        0.500 [0.360, 0.640], n = 50 + 50
-    """
-    if auroc.value in (0.0, 1.0):
-        return auroc
-    middle = logit(auroc.value)
-    ends = [
-        middle + math.sqrt(2) * (logit(end) - middle) for end in (auroc.low, auroc.high)
-    ]
-    low, high = (float(end) for end in expit(ends))
-    return replace(auroc, low=low, high=high)
 
 
 def pooled_auroc(

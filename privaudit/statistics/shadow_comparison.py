@@ -144,8 +144,8 @@ def rows_left(shadows: int) -> list[Int[np.ndarray, " models"]]:
     sets = min(MOST_SETS, (shadows + 1) // 2)
     if sets < FEWEST_SETS:
         return []
-    place = np.arange(shadows) // 2 % sets
-    return [np.flatnonzero(place != out) for out in range(sets)]
+    number = np.arange(shadows) // 2 % sets
+    return [np.flatnonzero(number != out) for out in range(sets)]
 
 
 _SHADOWS = ", and a jackknife over {sets} sets of shadow models"

@@ -167,7 +167,7 @@ def enough_to_exclude(estimate: Estimate, margin: float, *, sides: int = 2) -> i
 
     Args:
         estimate: Of a difference, with an interval of some width.
-        margin: Above 0.
+        margin: The smallest difference that matters, above 0.
         sides: 2: the interval is to lie within -margin and margin; 1: below margin, or
             above -margin.
 
@@ -231,32 +231,87 @@ UNKNOWN_SAMPLING = (
 )
 
 
+VerdictKind = Literal[
+    "leaks", "reversed", "no evidence", "underpowered", "sampling unknown"
+]
+"""The code of a verdict: see :class:`Verdict`."""
+MARGIN = 0.05
+
+
 @dataclass(frozen=True)
 class Verdict:
-    """A judgement and the sentence that carries its evidence.
+    """A judgement on an AUROC, and the numbers that its sentence is made of.
 
     Attributes:
         kind: "leaks": members score higher than chance allows. "reversed": members
             score *lower* than chance allows. "no evidence": neither, and a leak beyond
             the margin would have been seen. "underpowered": none of these can be said.
             "sampling unknown": the number stands, and nothing is said of membership.
-        sentence: With the number, its interval and n.
+        auroc: As it was found, with the interval of a single audit.
+        margin: As in :func:`judge_leak`, and so ``audits``.
     """
 
-    kind: Literal[
-        "leaks", "reversed", "no evidence", "underpowered", "sampling unknown"
-    ]
-    sentence: str
+    kind: VerdictKind
+    auroc: Estimate
+    margin: float = MARGIN
+    audits: int = 1
+
+    @property
+    def enough(self) -> int | None:
+        """The n in all that would decide; None where nothing is open, or no interval is.
+
+        The interval is then as narrow as the margin, so that it cannot hold 0.5 and
+        reach beyond that. Widths are taken to fall with the root of n, in the present
+        proportions.
+        """
+        if self.kind != "underpowered" or self.auroc.unresolved:
+            return None
+        auroc = _corrected(self.auroc, self.audits)
+        width = (auroc.high - auroc.low) / self.margin
+        return up_to_two_digits(sum(auroc.n) * width**2)
+
+    @property
+    def sentence(self) -> str:
+        """The judgement with the number, its interval and n."""
+        found, limit = self.auroc, 0.5 + self.margin
+        if self.kind == "sampling unknown":
+            return f"No verdict on membership: AUROC {found}. {UNKNOWN_SAMPLING}"
+        if found.unresolved:
+            return f"Underpowered: AUROC {found}."
+        auroc, shown = _corrected(found, self.audits), f"{found}"
+        if self.audits > 1:
+            shown += (
+                f", corrected for {self.audits} audits of the run "
+                f"[{auroc.low:.3f}, {auroc.high:.3f}]"
+            )
+        if self.kind == "leaks":
+            return f"Leaks: AUROC {shown}, lies above 0.5."
+        if self.kind == "reversed":
+            return f"Separates, with the sign turned: AUROC {shown}, {_TURNED}"
+        alone = _ALONE if self.audits > 1 and found.low > 0.5 else ""
+        if self.kind == "no evidence":
+            reach = f"includes 0.5 and nothing above {limit:g}"
+            if 1 - auroc.low > limit:
+                turned = f"up to {1 - auroc.low:.3f} is not ruled out"
+                reach += f"; with the sign turned, {turned}"
+            return f"No evidence of a leak: AUROC {shown}, {reach}.{alone}"
+        more = f"about {self.enough} would decide, in place of {sum(auroc.n)}"
+        reach = f"includes both 0.5 and values above {limit:g}"
+        return f"Underpowered: AUROC {shown}, {reach}; {more}.{alone}"
 
     def __str__(self) -> str:
         return self.sentence
 
+    def to_dict(self) -> dict[str, str | float]:
+        """Return code and numbers for audit.json, where the AUROC stands beside them."""
+        return {"kind": self.kind, "margin": self.margin, "audits": self.audits}
+
 
 def judge_leak(
     auroc: Estimate,
-    margin: float = 0.05,
+    margin: float = MARGIN,
     sampling: Sampling = "coin",
-    tried: int = 1,
+    audits: int = 1,
 ) -> Verdict:
     """Return whether an attack tells members from non-members.
 
@@ -272,8 +327,8 @@ def judge_leak(
         margin: The smallest excess over 0.5 that matters, in (0, 0.5].
         sampling: "coin" if an independent fair coin chose each member. Otherwise
             the two groups may differ from the start, and no verdict is given.
-        tried: How many audits there were to choose from, at least 1: the interval is
-            then one that holds for all of them at once.
+        audits: How many there were to choose from, at least 1: the interval is then
+            one that holds for all of them at once.
 
     Example:
         >>> print(judge_leak(Estimate(0.531, 0.502, 0.560, (640, 640), "AUROC")))
@@ -284,11 +339,27 @@ def judge_leak(
             f"A margin of {margin} is not between 0 and 0.5. It is an excess over an "
             "AUROC of 0.5: try 0.05."
         )
-    verdict = _judge(auroc, margin, tried)
+    kind: VerdictKind = "sampling unknown"
     if sampling == "coin":
-        return verdict
-    said = f"No verdict on membership: AUROC {auroc}. {UNKNOWN_SAMPLING}"
-    return Verdict("sampling unknown", said)
+        kind = _kind(_corrected(auroc, audits), 0.5 + margin)
+    return Verdict(kind, auroc, margin, audits)
+
+
+def _kind(auroc: Estimate, limit: float) -> VerdictKind:
+    if auroc.unresolved:
+        return "underpowered"
+    if auroc.low > 0.5:
+        return "leaks"
+    if auroc.high < 0.5:
+        return "reversed"
+    return "no evidence" if auroc.high <= limit else "underpowered"
+
+
+def _corrected(auroc: Estimate, audits: int) -> Estimate:
+    """Return an AUROC with an interval that holds for so many audits at once."""
+    if audits == 1 or auroc.unresolved:
+        return auroc
+    return at_confidence(auroc, 1 - (1 - auroc.confidence) / audits)
 
 
 def at_confidence(auroc: Estimate, confidence: float) -> Estimate:
@@ -311,47 +382,3 @@ def at_confidence(auroc: Estimate, confidence: float) -> Estimate:
         ends = expit(centre + scale * shifts).tolist()
     low, high = min(ends[0], auroc.value), max(ends[1], auroc.value)
     return replace(auroc, low=low, high=high, confidence=confidence)
-
-
-def _judge(found: Estimate, margin: float, tried: int) -> Verdict:
-    if found.unresolved:
-        return Verdict("underpowered", f"Underpowered: AUROC {found}.")
-    auroc, shown = found, f"{found}"
-    if tried > 1:
-        auroc = at_confidence(found, 1 - (1 - found.confidence) / tried)
-        shown += (
-            f", corrected for {tried} audits of the run "
-            f"[{auroc.low:.3f}, {auroc.high:.3f}]"
-        )
-    if auroc.low > 0.5:
-        return Verdict("leaks", f"Leaks: AUROC {shown}, lies above 0.5.")
-    if auroc.high < 0.5:
-        said = f"Separates, with the sign turned: AUROC {shown}, {_TURNED}"
-        return Verdict("reversed", said)
-    alone = _ALONE if tried > 1 and found.low > 0.5 else ""
-    limit = 0.5 + margin
-    if auroc.high <= limit:
-        reach = f"includes 0.5 and nothing above {limit:g}{_other_side(auroc, limit)}"
-        said = f"No evidence of a leak: AUROC {shown}, {reach}.{alone}"
-        return Verdict("no evidence", said)
-    more = f"about {_enough(auroc, margin)} would decide, in place of {sum(auroc.n)}"
-    reach = f"includes both 0.5 and values above {limit:g}"
-    said = f"Underpowered: AUROC {shown}, {reach}; {more}.{alone}"
-    return Verdict("underpowered", said)
-
-
-def _other_side(auroc: Estimate, limit: float) -> str:
-    """Say what scores with the sign turned may reach, where that would matter."""
-    turned = 1 - auroc.low
-    if turned <= limit:
-        return ""
-    return f"; with the sign turned, up to {turned:.3f} is not ruled out"
-
-
-def _enough(auroc: Estimate, margin: float) -> int:
-    """Return the n at which the interval is as narrow as the margin, to two digits.
-
-    Such an interval cannot hold 0.5 and reach beyond the margin, whatever the truth.
-    Widths are taken to fall with the root of n, in the present proportions.
-    """
-    return up_to_two_digits(sum(auroc.n) * ((auroc.high - auroc.low) / margin) ** 2)

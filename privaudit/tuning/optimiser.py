@@ -50,7 +50,7 @@ class Optimiser:
     algorithm 2.
 
     Attributes:
-        kind: Which.
+        kind: "sgd", "adam" or "adamw".
         momentum: Of SGD, without dampening; Adam's first beta.
         weight_decay: At least 0.
     """
@@ -161,16 +161,9 @@ def fit(
 
     A client whose batches have run out stands still while others go on.
 
-    Args:
-        cohort: Who trains.
-        parameters: Where each client begins.
-        batches: What it takes in each step.
-        objective: What is minimised; no client's loss may depend on another's numbers.
-        optimiser: How steps follow from gradients.
-        rates: Step sizes.
-        gradients: How they are found.
-        slots: What is remembered of steps before these, and then of these; None begins
-            at rest and forgets.
+    ``objective`` is minimised, and no client's loss may depend on another's numbers.
+    ``slots`` is what is remembered of steps before these, and then of these; None
+    begins at rest and forgets.
     """
     state = {name: tensor.detach() for name, tensor in parameters.items()}
     memory = {} if slots is None else slots
@@ -290,9 +283,6 @@ class Optimised(BaseTrainer):
         """Refuse parameters that differ from their defaults.
 
         ``where`` says what they do not go with, and why.
-
-        Raises:
-            ConfigError: One differs.
         """
         usual = {field.name: field.default for field in fields(self)}
         for name in names:

@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 
 from privaudit.auditing.attack import ATTACKS
-from privaudit.auditing.scenario import SCENARIOS, places
+from privaudit.auditing.scenario import SCENARIOS, grid_cells
 from privaudit.federation.threat_models import find_threat
 from privaudit.models.interfaces import TaskKind
 
@@ -16,7 +16,7 @@ def test_a_scenario_names_what_exists(name: str) -> None:
     assert scenario.name == name
     assert scenario.question.endswith("?")
     assert callable(find_threat(scenario.threat))
-    grid = {place.attack for place in places()}
+    grid = {cell.attack for cell in grid_cells()}
     assert set(scenario.attacks) <= {*ATTACKS.names(), *grid}
     tasks = {attack.task for attack in scenario.attacks.values()}
     assert tasks <= {*get_args(TaskKind), "either"}

@@ -24,7 +24,6 @@ class Outcome:
     """What came of a case.
 
     Attributes:
-        case: Which.
         code: Exit code; 128 and more for a signal.
         said: What it printed, standard error last.
         seconds: Of processor time.

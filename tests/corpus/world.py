@@ -69,11 +69,7 @@ clients = 2
 
 
 def command(*argv: str) -> None:
-    """Run the command line in this process.
-
-    Raises:
-        RuntimeError: It fails.
-    """
+    """Run the command line in this process."""
     try:
         cli.app(list(argv), prog_name="privaudit")
     except SystemExit as ending:

@@ -19,13 +19,13 @@ from privaudit.auditing.parts.closeness import (
     ReconstructionFidelity,
 )
 from privaudit.auditing.parts.leakage_by_round import LEAKAGE_BY_ROUND, LeakageByRound
-from privaudit.auditing.parts.one_run import ONE_RUN, OneRunAudit
+from privaudit.auditing.parts.one_run import BY_GRADIENT, ONE_RUN, OneRunAudit
 from privaudit.auditing.parts.server_model import SERVER_MODEL
 from privaudit.auditing.parts.source_inference import (
     SOURCE_INFERENCE,
     SourceInference,
 )
-from privaudit.auditing.scenario import Scenario, places, token_attacks
+from privaudit.auditing.scenario import Scenario, grid_cells, token_attacks
 from privaudit.core.signing import OWN, Signer
 from privaudit.datasets.dataset import Dataset, PixelImages
 from privaudit.runs.config import RunConfig
@@ -121,7 +121,7 @@ def fake_run(config: RunConfig, privacy: dict[str, Any], records: int) -> Run:
     pixels = torch.from_numpy(rng.random((records, 1, 8, 8), dtype=np.float32))
     labels = torch.zeros(records, dtype=torch.long)
     dataset = Dataset(PixelImages(pixels), labels, CLASS_NAMES)
-    run = Run(NOWHERE / f"{config.trainer}-{config.digest}")
+    run = Run(NOWHERE / f"{config.trainer}-{config.short_hash}")
     run.__dict__.update(
         config=config,
         privacy=privacy,
@@ -191,13 +191,13 @@ def make_watched(
         2 * k: Estimate(value, value - 0.05, value + 0.05, (200, 200), "AUROC")
         for k, value in enumerate(by_round or (0.5, 0.52, 0.6, 0.62, 0.58))
     }
-    rounds = LeakageByRound("update-alignment", "this round's uploads alone", found)
+    rounds = LeakageByRound("update-alignment", "of the round", found)
     source = SourceInference(
         proportion(60, 200),
         proportion(40, 200),
         two_proportions(60, 200, 40, 200),
         0.2,
-        "uploads tell whose a record is, beyond what its class tells",
+        "leaks",
     )
     parts = {LEAKAGE_BY_ROUND.name: (rounds,), SOURCE_INFERENCE.name: source}
     return replace(audit, parts={**audit.parts, **parts})
@@ -216,22 +216,20 @@ def make_claimed(
     shown: float = 0.77, *, claimed: float | None = 8.0, **rest: Any
 ) -> Audit:
     """Return one with bounds on epsilon from canaries of one run."""
-    bound = lower_bound(shown)
     epsilons = (claimed, claimed and claimed + 1)
     audit = make_audit("dp-fpl", epsilons=epsilons, noise=1.0, **rest)
     guarantee = None if claimed is None else Guarantee(claimed, 1e-5)
     found = OneRunAudit(
-        "crafted in gradient space: no real record is as strong",
-        "movement against its gradient",
-        bound,
+        "gradient",
+        BY_GRADIENT,
+        judge_claim(guarantee, None, lower_bound(shown)),
         (lower_bound(shown + 0.5, 5.0, refutes=False),),
-        judge_claim(guarantee, None, bound),
     )
     return replace(audit, parts={**audit.parts, ONE_RUN.name: found})
 
 
 CAPTION_METRICS = ("BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "ROUGE-L", "CIDEr-D")
-WORD_ATTACKS = ("max-renyi", "min-k", *(place.attack for place in places()))
+WORD_ATTACKS = ("max-renyi", "min-k", *(cell.attack for cell in grid_cells()))
 
 
 def make_writer(

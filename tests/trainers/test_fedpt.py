@@ -139,12 +139,9 @@ def test_without_mu_fedprox_is_fedavg(play: Play, task: Task) -> None:
 def test_a_second_step_is_pulled_back_by_mu_times_the_first(
     play: Play, shards: Shards
 ) -> None:
-    options: dict[str, Any] = {
-        "optimizer": "sgd",
-        "learning_rate": 0.2,
-        "epochs": 2,
-        "batch_size": 0,
-    }
+    trainer = FullFedProx(
+        mu=3.0, optimizer="sgd", learning_rate=0.2, epochs=2, batch_size=0
+    )
     tower, shard = toy_tower(DIM, CLASSES), shards["client-0"]
 
     def slope(weight: torch.Tensor) -> torch.Tensor:
@@ -156,7 +153,7 @@ def test_a_second_step_is_pulled_back_by_mu_times_the_first(
     first = tower.weight - 0.2 * slope(tower.weight)
     second = first - 0.2 * (slope(first) + 3.0 * (first - tower.weight))
     one = {"client-0": shard}
-    found = play(FullFedProx(mu=3.0, **options), 1, shards=one).server
+    found = play(trainer, 1, shards=one).server
     assert torch.allclose(found["layer.weight"], second, atol=1e-5)
 
 

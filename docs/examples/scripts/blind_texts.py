@@ -10,8 +10,8 @@ from sklearn.model_selection import cross_val_predict
 from sklearn.naive_bayes import MultinomialNB
 from sklearn.pipeline import make_pipeline
 
-from privaudit.statistics.roc import auroc, variance_doubled
-from privaudit_labs.shift.blind_baseline import blind_baseline
+from privaudit.statistics.roc import auroc
+from privaudit_labs.shift.blind_baseline import blind_baseline, variance_doubled
 
 text = Path("flickr8k_captions_all.txt").read_text(encoding="utf-8")
 lines = [line.split(",", 1) for line in text.splitlines()[1:]]

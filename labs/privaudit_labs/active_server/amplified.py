@@ -29,7 +29,7 @@ from privaudit.core.errors import AttackError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors, unstack
 from privaudit.federation.query import ask_each
-from privaudit.federation.rounds import train_stand_ins
+from privaudit.federation.rounds import train_simulated_clients
 from privaudit.federation.trainer import Records, Task, Trainer
 from privaudit.federation.uploads import update_deltas
 from privaudit.statistics.shadow_comparison import online_scores
@@ -99,7 +99,7 @@ class ActiveServer:
         Raises:
             AttackError: They keep a state, or send something else.
         """
-        result = train_stand_ins(
+        result = train_simulated_clients(
             self.trainer, self.task, received, names, shards, self.seeds, index
         )
         moved = update_deltas(result.sent, received)

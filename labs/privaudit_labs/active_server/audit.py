@@ -88,6 +88,34 @@ class ActiveAudit:
 
 
 @dataclass(frozen=True)
+class PrintedActive:
+    """What the command prints under ``--json``.
+
+    Attributes:
+        path: Of the transcript; None where none was to be written.
+        transcript: Where that ends.
+    """
+
+    run: str
+    clients: tuple[ClientId, ...]
+    active: Estimate
+    passive: Estimate
+    gain: Comparison
+    checks: tuple[ClientCheck, ...]
+    path: str | None
+    transcript: ChainEnd | None
+
+    @classmethod
+    def of(
+        cls, run: str, found: ActiveAudit, path: Path | None, end: ChainEnd | None
+    ) -> "PrintedActive":
+        """Return what is printed of an audit."""
+        numbers = {n: value for n, value in vars(found).items() if n != "messages"}
+        where = None if path is None else str(path)
+        return cls(run, path=where, transcript=end, **numbers)
+
+
+@dataclass(frozen=True)
 class _Singled:
     """What was found of one client, and what it received before and then."""
 
@@ -271,8 +299,8 @@ def _checks(singled: Sequence[_Singled], bound: MoveBound) -> tuple[ClientCheck,
     earlier = singled[0].earlier
     same = {"one": earlier[-1], "two": earlier[-1], "one more": earlier[-1]}
     plain = [differing(same)] * len(earlier)
-    places = range(3, len(earlier))  # of which enough came before
-    honest = [bound.alarms(earlier[:n], earlier[n]) for n in places]
+    counts = range(3, len(earlier))  # of which enough came before
+    honest = [bound.alarms(earlier[:n], earlier[n]) for n in counts]
     return (
         ClientCheck("digests compared", _share(seen), _share(plain)),
         ClientCheck(

@@ -1,11 +1,13 @@
 """``privaudit active``: what a server learns that changes what it sends to one client."""
 
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from privaudit.cli import options
+from privaudit.cli.printing import show, with_json
 
 if TYPE_CHECKING:
     from privaudit_labs.active_server.audit import ActiveAudit
@@ -49,6 +51,14 @@ Written = Annotated[
 ]
 
 
+def _printed() -> Any:
+    """Return the type of what is printed."""
+    from privaudit_labs.active_server.audit import PrintedActive
+
+    return PrintedActive
+
+
+@partial(with_json, words="active", load=_printed)
 @options.with_computing
 def active(
     run: FinishedRun = None,
@@ -64,10 +74,14 @@ def active(
 ) -> None:
     """Let a server single out clients: what does it learn, and who notices?"""
     from privaudit.core.errors import ConfigError
-    from privaudit.core.parameters import build
+    from privaudit.core.parameters import build, to_plain
     from privaudit.runs.run import load_run
     from privaudit_labs.active_server.amplified import Amplifier
-    from privaudit_labs.active_server.audit import attack_actively, write_messages
+    from privaudit_labs.active_server.audit import (
+        PrintedActive,
+        attack_actively,
+        write_messages,
+    )
 
     if output is not None and output.exists():
         raise ConfigError(
@@ -85,10 +99,12 @@ def active(
         seed=seed,
         unnoticed=unnoticed,
     )
-    typer.echo("\n".join(_lines(found)))
+    lines, end = _lines(found), None
     if output is not None:
         end = write_messages(output, found.messages)
-        typer.echo(f"Transcript: {output}, {end.length} lines, head {end.head}")
+        lines.append(f"Transcript: {output}, {end.length} lines, head {end.head}")
+    printed = PrintedActive.of(finished.name, found, output, end)
+    show(to_plain(PrintedActive, printed), "\n".join(lines))
 
 
 def _lines(found: "ActiveAudit") -> list[str]:

@@ -1,12 +1,13 @@
 """``privaudit retrain``: train again without the most exposed records, and compare."""
 
-import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from privaudit.cli import options
+from privaudit.cli.printing import with_json
 
 if TYPE_CHECKING:
     from privaudit_labs.removal.over_runs import Effect, RemovalOverRuns
@@ -17,6 +18,26 @@ Share = Annotated[
 ]
 
 
+def _printed() -> Any:
+    """Return the type of a line: what is done next, or what came of it."""
+    from dataclasses import dataclass
+
+    from privaudit.cli.progress import Phase, Result, RoundDone
+    from privaudit_labs.removal.over_runs import RemovalOverRuns
+    from privaudit_labs.removal.removal import Removal
+
+    @dataclass(frozen=True)
+    class Retrained(Removal):
+        event = Result.event
+
+    @dataclass(frozen=True)
+    class RetrainedOverRuns(RemovalOverRuns):
+        event = Result.event
+
+    return RoundDone | Phase | Retrained | RetrainedOverRuns
+
+
+@partial(with_json, words="retrain", load=_printed)
 @options.with_computing
 def retrain(
     run: Annotated[
@@ -38,7 +59,6 @@ def retrain(
     ] = 1,
     runs: options.RunsFolder = None,
     quiet: options.Quiet = False,
-    as_json: options.AsJson = False,
 ) -> None:
     """Train a run again without its most exposed records: who stays, and pays?"""
     from privaudit.cli.progress import Result, choose_view
@@ -55,7 +75,7 @@ def retrain(
     names: Sequence[str | None] = run or [None]
     loaded = [load_run(name, folder=runs) for name in names]
     check_replicates(loaded)
-    view = choose_view(quiet, as_json)
+    view = choose_view(quiet)
     with view:
         removals = [
             retrain_without(
@@ -71,7 +91,7 @@ def retrain(
         lines += ["", *_mean_lines(found)]
         contents = to_plain(RemovalOverRuns, found)
     view.present(
-        [Result("\n".join(lines), json.loads(json.dumps(contents)))],
+        [Result("\n".join(lines), contents)],
         lambda: typer.echo("\n".join(lines)),
     )
 

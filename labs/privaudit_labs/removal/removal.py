@@ -234,8 +234,8 @@ def _exposed_records(audit: Audit, share: float, seed: int) -> ExposedRecords:
 def _attacks_again(audit: Audit) -> tuple[list[str], int]:
     """Return which attacks an audit had besides its scenario's, and how many shadows."""
     made = {
-        name: leak.settings
-        for name, leak in audit.results.items()
+        name: result.settings
+        for name, result in audit.results.items()
         if " as " not in name  # a weaker adversary's, made again with its scenario
     }
     auditor, scenario = Auditor(audit.run), audit.scenario.name

@@ -99,7 +99,7 @@ def _save(run: "Run", foreign: str, found: list["Shift"]) -> Path:
     from privaudit.runs.run import AUDITS
     from privaudit_labs.shift.shift_table import shift_table
 
-    place, table = f"{AUDITS}shift-{foreign}", shift_table({run.name: found})
+    name, table = f"{AUDITS}shift-{foreign}", shift_table({run.name: found})
     numbers = {entry.attack: entry.to_dict() for entry in found}
-    run.add({f"{place}.json": to_json(numbers), f"{place}.md": table.encode()})
-    return run.path / f"{place}.json"
+    run.add({f"{name}.json": to_json(numbers), f"{name}.md": table.encode()})
+    return run.path / f"{name}.json"

@@ -192,5 +192,5 @@ CLOSENESS = AuditPart(
     nothing=ReconstructionFidelity(),
     title="Reconstructed models",
     key="rebuilt",
-    place=1,
+    order=1,
 )

@@ -116,8 +116,8 @@ def with_others(
     for row in range(len(records)):
         own = words.ids[row][words.kinds[row] == ANSWER]
         filled = torch.cat([own[None], others[row]])
-        places = kinds[row * count : (row + 1) * count] == ANSWER
-        ids[row * count : (row + 1) * count][places] = filled.flatten()
+        is_answer = kinds[row * count : (row + 1) * count] == ANSWER
+        ids[row * count : (row + 1) * count][is_answer] = filled.flatten()
     return replace(records.pick(many), words=TokenSequences(ids, kinds))
 
 

@@ -9,6 +9,7 @@ judged in the same way.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -30,12 +31,25 @@ from privaudit.federation.trainer import ClientId, Records
 from privaudit.runs.run import Run
 from privaudit.statistics.estimate import Estimate, mean_with_t, paired_difference
 
-BATCH = "cosine of what was read with the batch"
-NEAREST = "cosine with the nearest reconstruction"
-LABELS = "share of labels recovered"
-RETRIEVED = "nearest candidate of a reconstruction is one"
-PICTURES = "PSNR in dB of the nearest public picture"
-PRECISION, RECALL = "precision of tokens", "recall of tokens"
+Measured = Literal[
+    "batch-cosine",
+    "nearest-cosine",
+    "label-share",
+    "retrieval",
+    "picture-psnr",
+    "token-precision",
+    "token-recall",
+]
+TITLES: Mapping[Measured, str] = {
+    "batch-cosine": "cosine of what was read with the batch",
+    "nearest-cosine": "cosine with the nearest reconstruction",
+    "label-share": "share of labels recovered",
+    "retrieval": "nearest candidate of a reconstruction is one",
+    "picture-psnr": "PSNR in dB of the nearest public picture",
+    "token-precision": "precision of tokens",
+    "token-recall": "recall of tokens",
+}
+"""What is measured, by its code."""
 SHOWN = 8  # pairs of each client
 
 
@@ -80,15 +94,13 @@ class Inversion:
     """How well records were read, by measure.
 
     Attributes:
-        measures: By what is measured.
         matched: Clients whose single records were matched.
-        clients: How many were attacked.
         tokens_read: Clients whose tokens were read off a table's rows that moved; of
             the others all rows moved, or none were sent.
         pairs: By client, some reconstructions beside its members.
     """
 
-    measures: Mapping[str, ReadMeasure]
+    measures: Mapping[Measured, ReadMeasure]
     matched: int
     clients: int
     tokens_read: int = 0
@@ -96,15 +108,18 @@ class Inversion:
 
 
 Pair = tuple[float, float]  # of members, of others
-Row = Mapping[str, Pair]
+Row = Mapping[Measured, Pair]
 
 
-def judge(read: InvertedClient, members: Records, others: Records) -> dict[str, Pair]:
+def judge(
+    read: InvertedClient, members: Records, others: Records
+) -> dict[Measured, Pair]:
     """Compare what was read of one client with its members and its others, one at least."""
-    row = {BATCH: _each(lambda records: _batch_cosine(read, records), members, others)}
+    batch = _each(lambda records: _batch_cosine(read, records), members, others)
+    row: dict[Measured, Pair] = {"batch-cosine": batch}
     if isinstance(read.description, Words):
         return row | _tokens(read, read.description, members, others)
-    row[LABELS] = _each(lambda records: _labels(read, records), members, others)
+    row["label-share"] = _each(lambda records: _labels(read, records), members, others)
     if read.tokens is not None:
         row |= _overlaps(read.tokens.held, read.tokens.of, members, others)
     if len(read.description.axes):
@@ -136,14 +151,16 @@ def _labels(read: InvertedClient, records: Records) -> float:
 
 def _features(
     read: InvertedClient, members: Records, others: Records
-) -> dict[str, Pair]:
+) -> dict[Measured, Pair]:
     found = normalize(read.features(), dim=1)
     candidates = torch.cat([members.features, others.features]).double()
     nearest = (found @ normalize(candidates, dim=1).T).argmax(dim=1)
     hit = float((nearest < len(members)).double().mean())
     return {
-        NEAREST: _each(lambda records: _closest(found, records), members, others),
-        RETRIEVED: (hit, len(members) / len(candidates)),
+        "nearest-cosine": _each(
+            lambda records: _closest(found, records), members, others
+        ),
+        "retrieval": (hit, len(members) / len(candidates)),
     }
 
 
@@ -154,7 +171,7 @@ def _closest(found: Float[Tensor, "found dim"], records: Records) -> float:
 
 def _tokens(
     read: InvertedClient, words: Words, members: Records, others: Records
-) -> dict[str, Pair]:
+) -> dict[Measured, Pair]:
     """Compare the tokens that at least one record probably holds."""
     estimate = read.estimate
     expected = estimate.found * estimate.records > 0.5
@@ -168,7 +185,7 @@ def _overlaps(
     held_by: Callable[[Records], Tensor],
     members: Records,
     others: Records,
-) -> dict[str, Pair]:
+) -> dict[Measured, Pair]:
     """Return precision and recall of some tokens beside those that records hold."""
     pairs = []
     for records in (members, others):
@@ -177,7 +194,10 @@ def _overlaps(
         predicted, there = int(expected.sum()), int(held.sum())
         pairs.append((right / max(1, predicted), right / max(1, there)))
     (precision, recall), (no_precision, no_recall) = pairs
-    return {PRECISION: (precision, no_precision), RECALL: (recall, no_recall)}
+    return {
+        "token-precision": (precision, no_precision),
+        "token-recall": (recall, no_recall),
+    }
 
 
 def _pictures(run: Run, read: InvertedClient, positions: Sequence[Tensor]) -> Row:
@@ -187,13 +207,13 @@ def _pictures(run: Run, read: InvertedClient, positions: Sequence[Tensor]) -> Ro
     records, of members and of others.
     """
     public, *own = positions
-    members, others = (_pairs(run, read, public, places) for places in own)
+    members, others = (_pairs(run, read, public, records) for records in own)
     if not members or not others:
         return {}
     first, second = (
         float(np.mean([pair.psnr for pair in pairs])) for pairs in (members, others)
     )
-    return {PICTURES: (first, second)}
+    return {"picture-psnr": (first, second)}
 
 
 def _pairs(
@@ -210,7 +230,10 @@ def _pairs(
         return []
     features = run.population.records.features
     found = normalize(read.features(), dim=1)
-    nearest = [places[_nearest(found, features[places])] for places in (public, own)]
+    nearest = []
+    for of in (public, own):
+        alike = found @ normalize(features[of].double(), dim=1).T
+        nearest.append(of[alike.argmax(dim=1)])
     pairs = []
     for shown, true in torch.stack(nearest, dim=1).tolist():
         one, other = images[shown], images[true]
@@ -218,12 +241,6 @@ def _pairs(
             return []
         pairs.append(PicturePair(shown, true, psnr(one, other)))
     return pairs
-
-
-def _nearest(
-    found: Float[Tensor, "found dim"], features: Float[Tensor, "records dim"]
-) -> Int[Tensor, " found"]:
-    return (found @ normalize(features.double(), dim=1).T).argmax(dim=1)
 
 
 def psnr(one: Tensor, other: Tensor) -> float:
@@ -284,7 +301,7 @@ def _rows(played: PlayedScenario, target: Target, read: InvertedClient) -> list[
         return []
     members, others = (target.candidates.pick(mask) for mask in (truth, ~truth))
     public = torch.from_numpy(run.population.split.of(PUBLIC))
-    places = [public, where[truth], where[~truth]]
+    positions = [public, where[truth], where[~truth]]
     estimate = read.estimate
     blank = replace(
         read,
@@ -293,18 +310,18 @@ def _rows(played: PlayedScenario, target: Target, read: InvertedClient) -> list[
         tokens=read.tokens and read.tokens.guessed(),
     )
     return [
-        {**judge(one, members, others), **_pictures(run, one, places)}
+        {**judge(one, members, others), **_pictures(run, one, positions)}
         for one in (read, blank)
     ]
 
 
-def _summary(found: Sequence[Sequence[Row]]) -> dict[str, ReadMeasure]:
+def _summary(found: Sequence[Sequence[Row]]) -> dict[Measured, ReadMeasure]:
     """Return each measure's means over clients, of rows read and guessed."""
     measures = {}
     for name in dict.fromkeys(name for rows in found for name in rows[0]):
         read, guessed = (
-            np.array([rows[place][name] for rows in found if name in rows[place]])
-            for place in (0, 1)
+            np.array([rows[how][name] for rows in found if name in rows[how]])
+            for how in (0, 1)
         )
         if len(read) == len(guessed):
             gain = read - guessed

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -13,8 +14,11 @@ from privaudit.federation.transcript import Message
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.roc import pooled_auroc
 
-_ALONE = "this round's uploads alone"
-_SO_FAR = "clients as rebuilt from the uploads so far"
+Uploads = Literal["of the round", "so far"]
+_MEANINGS: Mapping[Uploads, str] = {
+    "of the round": "this round's uploads alone",
+    "so far": "clients as rebuilt from the uploads so far",
+}
 
 Truth = Mapping[str, np.ndarray]  # by client, which of its units are members
 ByUnit = Callable[[str, np.ndarray], np.ndarray]
@@ -27,13 +31,18 @@ class LeakageByRound:
     """What one attack learned from each round.
 
     Attributes:
-        meaning: What a round's figure is about, in words.
+        uploads: Which ones a round's figure is of.
         by_round: AUROC over the clients that sent something in the round.
     """
 
     attack: str
-    meaning: str
+    uploads: Uploads
     by_round: Mapping[int, Estimate]
+
+    @property
+    def meaning(self) -> str:
+        """What a round's figure is about, in words."""
+        return _MEANINGS[self.uploads]
 
     @property
     def worst(self) -> int:
@@ -59,13 +68,13 @@ def leakage_by_round(
             continue
         scores = attack(adversary, targets)  # kept by those that look at uploads
         round_scores = [dict(score.by_round) for score in scores]
-        meaning = _ALONE
+        uploads: Uploads = "of the round"
         if not any(round_scores):
             round_scores = _so_far(attack, adversary, targets)
-            meaning = _SO_FAR
+            uploads = "so far"
         leakages.append(
             LeakageByRound(
-                name, meaning, _by_round(targets, round_scores, truth, by_unit)
+                name, uploads, _by_round(targets, round_scores, truth, by_unit)
             )
         )
     return tuple(leakages)
@@ -81,16 +90,16 @@ def _so_far(
         view = View(adversary.view.adversary, seen)
         cut = replace(adversary, view=view, store=None)  # models of a moment
         active = [
-            place
-            for place, target in enumerate(targets)
+            number
+            for number, target in enumerate(targets)
             if any(m.round == index for m in _uploads(adversary, target))
         ]
         fresh = [
             replace(one, reconstructed=cut.reconstruct(one.client))
-            for one in (targets[place] for place in active)
+            for one in (targets[number] for number in active)
         ]
-        for place, score in zip(active, attack(cut, fresh), strict=True):
-            round_scores[place][index] = score.scores
+        for number, score in zip(active, attack(cut, fresh), strict=True):
+            round_scores[number][index] = score.scores
     return round_scores
 
 
@@ -133,5 +142,5 @@ LEAKAGE_BY_ROUND: AuditPart[tuple[LeakageByRound, ...]] = AuditPart(
     nothing=(),
     title="By round",
     key="rounds",
-    place=4,
+    order=4,
 )

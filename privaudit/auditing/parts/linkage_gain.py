@@ -55,12 +55,7 @@ def measure_linkage_gain(
 ) -> LinkageGain:
     """Return what linked models revealed, by truth that no attack has seen.
 
-    Args:
-        messages: All of the run's: uploads say whose the suspects are.
-        targets: As attacked, with the linked model in place.
-        linked: By attack, what it found with them.
-        alone: The same for the same clients, as
-            :func:`privaudit.auditing.linkage.without_suspects` has them.
+    Of the same clients: what attacks found with the linked models, and without.
     """
     attack = next(iter(linked))
     right, by_chance = _right_links(messages, targets)
@@ -69,9 +64,9 @@ def measure_linkage_gain(
         auroc_without=alone[attack].auroc,
         auroc_difference={
             name: pooled_paired_auroc_difference(
-                paired_scores(linked[name].clients, leak.clients)
+                paired_scores(linked[name].clients, result.clients)
             )
-            for name, leak in alone.items()
+            for name, result in alone.items()
         },
         linked_right=proportion(sum(right), len(right)),
         linked_right_by_chance=float(np.mean(by_chance)),
@@ -123,5 +118,5 @@ LINKAGE_GAIN = AuditPart(
     nothing=None,
     title="Linkage",
     key="linking",
-    place=3,
+    order=3,
 )

@@ -13,7 +13,7 @@ NeurIPS 2023.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from privaudit.auditing.attack_result import ClientScores
 from privaudit.auditing.parts.exposure import SecretScores, secret_scores
 from privaudit.auditing.played_scenario import AuditPart, PlayedScenario
 from privaudit.core.errors import AttackError, TooFewRecordsError
-from privaudit.datasets.canaries import Canaries
+from privaudit.datasets.canaries import Canaries, CanaryKind
 from privaudit.federation.trainer import AcceptsGradientCanaries, Trainer
 from privaudit.runs.run import Run
 from privaudit.statistics.claim import ClaimVerdict, Guarantee, judge_claim
@@ -37,17 +37,10 @@ from privaudit.statistics.epsilon.bound import (
 from privaudit.statistics.epsilon.one_run import FDPOneRun, OneRunGuesses, RankedGuesses
 from privaudit.statistics.roc import mean_ranks
 
-BY_SECRET = "likelihood of its secret beside others"
-BY_GRADIENT = "movement against its gradient"
+BY_SECRET, BY_GRADIENT = "secret-likelihood", "gradient-movement"
+"""What stands for an attack: codes, beside attacks' names."""
 SHARE_GUESSED = 0.1  # in, and as many out
 FEWEST = 10  # canaries: a tenth of fewer is none
-KINDS = {
-    None: "all candidates: real records as they are, and what is shown can befall them",
-    "mislabelled": "real pictures with labels drawn wrong",
-    "gradient": "crafted in gradient space: no real record is as strong",
-    "drawn": "pictures of random patches of colour in a real record's class",
-    "secret": "real pictures with made-up texts of random digits",
-}
 
 
 def refuse_unbounded(run: Run, scenario: str) -> None:
@@ -71,18 +64,20 @@ class OneRunAudit:
     """Lower bounds on epsilon from one run, and what they say about a claim.
 
     Attributes:
-        canaries: What they were, in words.
-        scored_by: The attack, or what stands for it.
-        bound: Which the verdict is about; named beforehand.
-        others: Further bounds, for comparison.
-        verdict: On the claimed epsilon.
+        canaries: What was planted; "candidates" where all of them, as they are, count.
+        scored_by: The attack, ``BY_SECRET`` or ``BY_GRADIENT``.
+        verdict: On the claimed epsilon, by the bound that was named beforehand.
     """
 
-    canaries: str
+    canaries: CanaryKind | Literal["candidates"]
     scored_by: str
-    bound: EpsilonBound
-    others: tuple[EpsilonBound, ...]
     verdict: ClaimVerdict
+    others: tuple[EpsilonBound, ...]
+
+    @property
+    def bound(self) -> EpsilonBound:
+        """What the verdict is about."""
+        return self.verdict.bound
 
     @property
     def refutes(self) -> bool:
@@ -106,9 +101,9 @@ def audit_one_run(
         canaries: Those that were planted; None takes all candidates.
         targets: All clients, as the adversary rebuilt them.
         scored: The same clients' candidates as an attack scored them, with the truth.
-        attack: Its name.
+        attack: Name of the attack that scored them.
         privacy: The run's claimed and certified epsilon.
-        view: Whose certificate counts.
+        view: Whose certificate the bound is held against: a threat model.
         trainer: Which takes the canaries.
         secrets: Of the same clients, where canaries are secrets.
 
@@ -139,11 +134,10 @@ def audit_one_run(
         for entry in (privacy["claimed"], proved)
     )
     return OneRunAudit(
-        KINDS[None if canaries is None else canaries.kind],
+        "candidates" if canaries is None else canaries.kind,
         BY_SECRET if secrets else BY_GRADIENT if crafted else attack,
-        first,
-        tuple(others),
         judge_claim(claimed, certified, first),
+        tuple(others),
     )
 
 
@@ -216,5 +210,5 @@ ONE_RUN = AuditPart(
     compute=_audit,
     nothing=None,
     title="Lower bound on ε",
-    place=6,
+    order=6,
 )

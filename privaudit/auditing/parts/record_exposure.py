@@ -66,9 +66,6 @@ class SharedLevel:
     """Records that at least so many attacks point at.
 
     Attributes:
-        attacks: So many, at least one.
-        members: The share of members.
-        others: The share of the other candidates.
         independent: What both would be if attacks were independent of one another and
             of membership: the upper tail of a binomial.
     """
@@ -109,7 +106,9 @@ class SharedExposure:
 
 def rank_clients(results: Mapping[str, AttackResult]) -> list[RankedClient]:
     """Return those clients that all attacks attacked, with their ranks by each of at least one."""
-    by_attack = [{one.client: one for one in leak.clients} for leak in results.values()]
+    by_attack = [
+        {one.client: one for one in result.clients} for result in results.values()
+    ]
     ranked = []
     for name, first in by_attack[0].items():
         entries = [clients.get(name) for clients in by_attack]
@@ -302,11 +301,11 @@ def properties_of(
     A number is one where it lies above the client's median; a class is rare where fewer
     of the client's records are of it than of the median record's class.
     """
-    classes, place, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    classes, number, counts = np.unique(labels, return_inverse=True, return_counts=True)
     found = {}
     if len(classes) > 1:
         found = {f"{CLASS}{label}": labels == label for label in classes}
-        found[RARE] = _above_median(-counts[place].astype(np.float64))
+        found[RARE] = _above_median(-counts[number].astype(np.float64))
     return found | {name: _above_median(of) for name, of in numbers.items()}
 
 
@@ -401,9 +400,7 @@ class ExposedRecords:
     """Each record's exposure, as columns of one length: never in an export.
 
     Attributes:
-        client: Whose it is.
         record: Its position in the data set; of a group with one coin, its first.
-        is_member: Whether it was trained on.
         seen: At how many attacks it is in the top share.
         loss: Its privacy loss; None where there is no estimate.
         low: Lower end of its own interval of 95 %, uncorrected.
@@ -433,7 +430,6 @@ class RecordExposure:
         loss: What each loses; None without shadow models that train on candidates.
         properties: What goes with exposure. By the loss; without it by members' mean
             rank over attacks.
-        records: Each of them.
     """
 
     shared: SharedExposure

@@ -30,6 +30,6 @@ SERVER_MODEL: AuditPart[Mapping[str, AttackResult]] = AuditPart(
     compute=_attack,
     nothing={},
     title="Reconstruction",
-    place=2,
+    order=2,
     scores=SERVER,
 )

@@ -12,6 +12,7 @@ relative to its median loss on public records of the class.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Int
@@ -22,7 +23,7 @@ from privaudit.auditing.played_scenario import AuditPart
 from privaudit.auditing.signals import class_medians, measure_signals
 from privaudit.statistics.estimate import Estimate, two_proportions
 from privaudit.statistics.roc import success_rate
-from privaudit.statistics.verdict import UNKNOWN_SAMPLING, Sampling
+from privaudit.statistics.verdict import Sampling
 
 
 @dataclass(frozen=True)
@@ -34,14 +35,14 @@ class SourceInference:
         others: The same of candidates that nobody trained on.
         beyond: The difference: what training gives away of whose a record is.
         chance: One in so many clients.
-        sentence: What may be said.
+        kind: What may be said, in the codes of verdicts on an AUROC.
     """
 
     members: Estimate
     others: Estimate
     beyond: Estimate
     chance: float
-    sentence: str
+    kind: Literal["leaks", "no evidence", "sampling unknown"]
 
 
 def infer_sources(
@@ -58,7 +59,7 @@ def infer_sources(
     if len(targets) < 2:
         return None
     guesses = enumerate(_guesses(adversary, targets, by_unit))
-    right = np.concatenate([guessed == place for place, guessed in guesses])
+    right = np.concatenate([guessed == own for own, guessed in guesses])
     member = np.concatenate([truth[target.client] for target in targets])
     if not member.any() or member.all():
         return None
@@ -68,15 +69,15 @@ def infer_sources(
         int(right[~member].sum()),
         int((~member).sum()),
     )
-    sentence = "no evidence that uploads tell whose a record is, beyond its class"
+    found: Literal["leaks", "no evidence"] = "no evidence"
     if beyond.low > 0:
-        sentence = "uploads tell whose a record is, beyond what its class tells"
+        found = "leaks"
     return SourceInference(
         _share(right[member]),
         _share(right[~member]),
         beyond,
         1 / len(targets),
-        sentence if sampling == "coin" else f"no verdict. {UNKNOWN_SAMPLING}",
+        found if sampling == "coin" else "sampling unknown",
     )
 
 
@@ -121,5 +122,5 @@ SOURCE_INFERENCE = AuditPart(
     nothing=None,
     title="Source inference",
     key="source",
-    place=5,
+    order=5,
 )

@@ -32,7 +32,7 @@ from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from jaxtyping import Int, Shaped, UInt8
@@ -40,7 +40,12 @@ from scipy.special import expit, logit
 
 from privaudit.auditing.audit_log import differences, read_log
 from privaudit.auditing.scenario import OF_SCORES, find_plan
-from privaudit.auditing.stored_audit import LEFT_OUT, StoredAudit, read_audit
+from privaudit.auditing.stored_audit import (
+    LEFT_OUT,
+    StoredAudit,
+    other_format,
+    read_audit,
+)
 from privaudit.checks.gate.checks import (
     TURNED_SIDES,
     GateQuestion,
@@ -64,6 +69,7 @@ from privaudit.core.errors import (
     LimitError,
     MissingFileError,
     TranscriptError,
+    shown,
 )
 from privaudit.core.limits import check_json
 from privaudit.core.signing import check_signature, sign
@@ -85,7 +91,7 @@ from privaudit.runs.own_files import write_output
 from privaudit.runs.run import Run
 from privaudit.statistics.comparisons import IntervalAt
 from privaudit.statistics.estimate import Estimate, normal_quantile
-from privaudit.statistics.verdict import Sampling
+from privaudit.statistics.verdict import Sampling, VerdictKind
 
 Pairing = Literal["record", "no", "no baseline"]
 
@@ -177,7 +183,6 @@ class Baseline(Against):
         attacks: On clients' models, the headline first, and how they were made.
         tool: The version of privaudit that attacked; None where no log says it.
         revision: Of the code; None outside of a checkout.
-        made: When, in UTC.
         metric: Of utility, such as "accuracy"; None where it was left out.
         arrays: "ATTACK/keys", "/client", "/scores", "/guesses", and with shadow models
             "/left_out": one row for each candidate, ordered by key; "utility/scores"
@@ -218,7 +223,7 @@ class Baseline(Against):
             other = joined_audit(audit, self, attacks)
             chosen = measure_attacks(audit, other, attacks, settings.metrics)
         known = audit.run.has_utility or self.metric is not None
-        if metrics_of("use", settings.metrics) and known:
+        if metrics_of("utility", settings.metrics) and known:
             tests = _joined_tests(audit.run, self)
             chosen += measure_utility(*tests, settings.metrics)
         yield from changes(chosen, settings)
@@ -618,7 +623,7 @@ class PublicNumbers(Against):
 
     Attributes:
         dataset: Its name; None where nothing is said.
-        contents: "leaks" by attack, and "utility".
+        contents: "attack_results" by attack, and "utility".
         of_card: The headline's settings, where it is a card: it says nothing of others.
     """
 
@@ -638,13 +643,13 @@ class PublicNumbers(Against):
 
     def demanded(self, scenario: str) -> Made:
         """Return its attacks, in the scenario's order, and how they were made."""
-        leaks = self.contents["leaks"]
-        own = [name for name in find_plan(scenario).attacks if name in leaks]
-        ordered = {name: leaks[name] for name in [*own, *leaks]}
+        results = self.contents["attack_results"]
+        own = [name for name in find_plan(scenario).attacks if name in results]
+        ordered = {name: results[name] for name in [*own, *results]}
         return {
-            name: _strength_of(leak, scenario)
-            for name, leak in ordered.items()
-            if isinstance(leak, dict)
+            name: _strength_of(result, scenario)
+            for name, result in ordered.items()
+            if isinstance(result, dict)
         }
 
     def questions(
@@ -662,11 +667,13 @@ class PublicNumbers(Against):
             _check_strength(audit, self, name)
             for metric in metrics_of("leak", settings.metrics):
                 listed = _listed(self, name)
-                before = _estimate(self, "leaks", listed, metric.key or metric.code)
+                before = _estimate(
+                    self, "attack_results", listed, metric.key or metric.code
+                )
                 asked = _question(metric, name, metric.at(clients), before, settings)
                 yield as_sampled(asked, _sampling(self, name))
         known = audit.run.has_utility or self.contents.get("utility") is not None
-        if (measures := metrics_of("use", settings.metrics)) and known:
+        if (measures := metrics_of("utility", settings.metrics)) and known:
             yield from _of_utility(audit, self, measures, settings)
 
     def notes(self, run: Run, settings: GateSettings, target: str) -> Iterator[str]:
@@ -677,10 +684,10 @@ class PublicNumbers(Against):
             yield f"{self.name} states no guarantee, so none is compared."
 
 
-def _strength_of(leak: Mapping[str, Any], scenario: str) -> AttackStrength:
-    settings = "" if scenario == OF_SCORES.name else leak.get("settings")
+def _strength_of(result: Mapping[str, Any], scenario: str) -> AttackStrength:
+    settings = "" if scenario == OF_SCORES.name else result.get("settings")
     how = settings if isinstance(settings, str) else None
-    return AttackStrength(how, str(leak.get("package", "")))
+    return AttackStrength(how, str(result.get("package", "")))
 
 
 def parse_numbers(
@@ -693,7 +700,10 @@ def parse_numbers(
     """
     if "audits" in contents:
         return _of_card(parse_card(contents, path), scenario, path)
-    if not isinstance(contents.get("leaks"), dict):
+    is_audit = contents.keys() & {"attack_results", "leaks"}  # the latter in format 1
+    if is_audit and (fault := other_format(contents, path)):
+        raise ConfigError(f"{fault} Make it again with `privaudit attack`.")
+    if not isinstance(contents.get("attack_results"), dict):
         raise ConfigError(
             f"{path} is neither a baseline nor an audit card. Make one with "
             "`privaudit gate RUN --write-baseline FILE`, or `privaudit export`."
@@ -717,13 +727,13 @@ def _of_card(card: Card, scenario: str, path: Path) -> PublicNumbers:
             f"{path} holds audits of {', '.join(card.audits) or 'no scenario'}, and none "
             f"of {scenario}. Choose one of them, or export again."
         )
-    leak: dict[str, Any] = {
+    result: dict[str, Any] = {
         "verdict": {"kind": audit.verdict},
         "settings": audit.settings,
     }
     if audit.auroc is not None:
-        leak["auroc"] = audit.auroc.estimate.to_dict()
-    contents: dict[str, Any] = {"leaks": {audit.headline: leak}}
+        result["auroc"] = audit.auroc.estimate.to_dict()
+    contents: dict[str, Any] = {"attack_results": {audit.headline: result}}
     if card.utility is not None:
         local = card.utility.estimate.to_dict()
         contents["utility"] = {"local": local, "metric": card.utility.metric}
@@ -754,16 +764,16 @@ def _stated(privacy: Any, randomness: Any, path: Path) -> dict[str, Stated]:
 
 def _listed(numbers: PublicNumbers, attack: str) -> str:
     """Return what the numbers call an attack: a card has one, by its plain name."""
-    leaks = numbers.contents["leaks"]
-    return attack if numbers.of_card is None else next(iter(leaks))
+    results = numbers.contents["attack_results"]
+    return attack if numbers.of_card is None else next(iter(results))
 
 
 def _check_strength(audit: StoredAudit, numbers: PublicNumbers, attack: str) -> None:
     """Refuse to compare with a card of an attack that had other parameters."""
-    ours = audit.leak(attack)["settings"]
+    ours = audit.attack_result(attack)["settings"]
     if numbers.of_card is None or ours == numbers.of_card:
         return
-    there = ", ".join(numbers.contents["leaks"])
+    there = ", ".join(numbers.contents["attack_results"])
     raise IncompatibleRunsError(
         f"{audit.run.name} was attacked by {ours}, and {numbers.name} has a number of "
         f"{numbers.of_card or there} alone. Ask for that one with the same parameters."
@@ -772,8 +782,14 @@ def _check_strength(audit: StoredAudit, numbers: PublicNumbers, attack: str) -> 
 
 def _sampling(numbers: PublicNumbers, attack: str) -> Sampling:
     """Return how its members were chosen, as its verdict on the attack says."""
-    verdict = numbers.contents["leaks"][_listed(numbers, attack)].get("verdict")
-    kind = verdict.get("kind") if isinstance(verdict, dict) else ""
+    result = numbers.contents["attack_results"][_listed(numbers, attack)]
+    verdict = result.get("verdict")
+    kind = verdict.get("kind") if isinstance(verdict, dict) else None
+    if kind not in get_args(VerdictKind):
+        raise ConfigError(
+            f"{numbers.name} has the verdict {shown(kind)} on {attack}, which is none of "
+            f"{', '.join(get_args(VerdictKind))}. It was altered: export the run again."
+        )
     return "unknown" if kind == "sampling unknown" else "coin"
 
 

@@ -205,7 +205,7 @@ def _enough(question: GateQuestion, worse: Estimate) -> int:
 
 _WORDS = {
     "leak": ("above", "below", "rose", "rise"),
-    "use": ("below", "above", "fell", "fall"),
+    "utility": ("below", "above", "fell", "fall"),
 }
 """The bad side of a limit, the good one, and what is worse as a verb and as a noun."""
 
@@ -330,6 +330,6 @@ def turned_at(
 
 def as_sampled(question: GateQuestion, sampling: Sampling) -> GateQuestion:
     """Return the question; of a leak, it is answered only if a coin chose members."""
-    if question.about == "use" or sampling == "coin":
+    if question.about == "utility" or sampling == "coin":
         return question
     return replace(question, sampling=sampling)

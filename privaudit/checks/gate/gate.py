@@ -13,10 +13,10 @@ from typing import Any
 from privaudit.auditing.audit import Assurance, Audit, assure, covering
 from privaudit.auditing.audit_log import (
     AuditPlan,
-    Tried,
-    count_tried,
+    AuditTally,
     differences,
     plan_of,
+    tally_of,
 )
 from privaudit.auditing.scenario import find_plan
 from privaudit.auditing.stored_audit import (
@@ -78,7 +78,6 @@ class Demands:
     """What is asked of an audit.
 
     Attributes:
-        made: The attacks of the audit.
         named: Those of the baseline, the headline first; empty without one.
         short: What was to be made or asked, and was not.
         notes: What differs from the baseline, and what an option accepted.
@@ -199,7 +198,7 @@ class GateResult:
         checks: The answers: changes first, then limits, then guarantees, then of what
             the audit or the settings are short.
         assurance: What is proved of the run; a pass proves nothing.
-        tried: How often the run was audited: the checks share alpha with all those.
+        tally: How often the run was audited: the checks share alpha with all those.
         deviations: By what the settings are not as the run's plan has them.
         notes: Which attacks decided and how strong they were, by what the run differs
             from its baseline, and what an option accepted.
@@ -210,16 +209,16 @@ class GateResult:
     paired: Pairing
     settings: GateSettings
     checks: tuple[AnyCheck, ...]
-    places: Mapping[str, SettingLine] = field(default_factory=dict)
+    lines: Mapping[str, SettingLine] = field(default_factory=dict)
     assurance: Assurance = field(default_factory=lambda: Assurance("proved"))
-    tried: Tried = field(default_factory=Tried)
+    tally: AuditTally = field(default_factory=AuditTally)
     deviations: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
     def alpha(self) -> float:
         """The chance of any false regression that is left to this audit."""
-        return self.settings.alpha / self.tried.different
+        return self.settings.alpha / self.tally.different
 
     @property
     def outcome(self) -> Outcome:
@@ -243,10 +242,10 @@ class GateResult:
         summaries = _OF_ONE if len(self.checks) == 1 else _SUMMARIES
         said = summaries[self.outcome].format(bad=bad, count=len(self.checks))
         beside = f" against {self.baseline}" if self.baseline else ""
-        count = self.tried.different
+        count = self.tally.different
         among = f"; one of {count} audits of the run" if count > 1 else ""
-        if self.tried.planned:
-            odd = [*self.tried.deviations, *self.deviations]
+        if self.tally.planned:
+            odd = [*self.tally.deviations, *self.deviations]
             among += f"; not as planned: {'; '.join(odd)}" if odd else "; as planned"
         return f"{said} ({self.run}{beside}, {self.settings.scenario}{among})."
 
@@ -273,9 +272,9 @@ class GateResult:
             "paired": self.paired,
             "scenario": self.settings.scenario,
             "alpha": self.settings.alpha,
-            "audits": {"made": self.tried.made, "different": self.tried.different},
-            "planned": self.tried.planned,
-            "deviations": [*self.tried.deviations, *self.deviations],
+            "audits": {"made": self.tally.made, "different": self.tally.different},
+            "planned": self.tally.planned,
+            "deviations": [*self.tally.deviations, *self.deviations],
             "outcome": self.outcome,
             "exit_code": self.exit_code,
             "sentence": self.sentence,
@@ -332,14 +331,14 @@ def gate(
     ]
     questions = [as_sampled(question, loaded.sampling) for question in questions]
     planned = plan_of(loaded)
-    tried = _tried(audit)
+    tally = _tally(audit)
     guarantees = (
         compare_guarantees(stated_of(loaded), against.guarantees)
         if against is not None and settings.guarantees
         else ()
     )
     checks: list[AnyCheck] = [
-        *judge(questions, settings.alpha / tried.different),
+        *judge(questions, settings.alpha / tally.different),
         *guarantees,
         *demands.short,
     ]
@@ -350,9 +349,9 @@ def gate(
         paired="no baseline" if against is None else against.pairing,
         settings=settings,
         checks=tuple(checks),
-        places=config.places,
+        lines=config.lines,
         assurance=_assurance(audit),
-        tried=tried,
+        tally=tally,
         deviations=_deviations(planned, settings),
         notes=(*_decided_by(demands, against, settings), *demands.notes),
     )
@@ -496,10 +495,10 @@ def _deviations(planned: AuditPlan | None, settings: GateSettings) -> tuple[str,
     return differences(planned.thresholds, now)
 
 
-def _tried(audit: StoredAudit) -> Tried:
-    headline = next(iter(audit.contents["leaks"].values()))
+def _tally(audit: StoredAudit) -> AuditTally:
+    headline = next(iter(audit.contents["attack_results"].values()))
     auroc = Estimate.from_dict(headline["auroc"])
-    return count_tried(audit.run, headline["attack"], auroc)
+    return tally_of(audit.run, headline["attack"], auroc)
 
 
 def _assurance(audit: StoredAudit) -> Assurance:

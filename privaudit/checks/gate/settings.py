@@ -181,16 +181,15 @@ class Configured:
     """Settings, and where each of them was set.
 
     Attributes:
-        places: Of those that a file sets; "" is the head of the file's table.
+        lines: Of those that a file sets; "" is the head of the file's table.
         chosen: Names of those that whoever calls the gate chose: they may be weaker
             than the reference. None: all of them.
         reference: Settings that the others may not be weaker than, such as the target
             branch's; None takes those of the baseline.
-        source: Where the reference stood.
     """
 
     settings: GateSettings = field(default_factory=GateSettings)
-    places: Mapping[str, SettingLine] = field(default_factory=dict)
+    lines: Mapping[str, SettingLine] = field(default_factory=dict)
     chosen: Collection[str] | None = None
     reference: GateSettings | None = None
     source: str = ""
@@ -226,14 +225,14 @@ def configure(
     given = {name: value for name, value in flags.items() if value is not None}
     settings = make_settings({**table, **given}, str(path) if table else "the gate")
     lines = setting_lines(content.decode(errors="replace")) if table else {}
-    places = {
+    own_lines = {
         name: SettingLine(PYPROJECT, line)
         for name, line in lines.items()
         if name not in given and (name in table or not name)
     }
     reference = _settings_of(settings_from) if settings_from is not None else None
     return Configured(
-        settings, places, frozenset(given), reference, settings_from or ""
+        settings, own_lines, frozenset(given), reference, settings_from or ""
     )
 
 

@@ -43,7 +43,6 @@ class AttackStrength:
         settings: Its parameters, as ``repr`` writes them; None where nothing is said.
         package: Whose plugin it is, with its version; empty for a built-in one.
         clients: Whom it attacked; empty where nothing is said.
-        n: Members and non-members.
     """
 
     settings: str | None
@@ -99,12 +98,12 @@ def made_in(audit: StoredAudit) -> dict[str, AttackStrength]:
     """Return the attacks on clients' models of an audit, the headline first."""
     return {
         name: AttackStrength(
-            str(leak["settings"]),
-            str(leak.get("package", "")),
+            str(result["settings"]),
+            str(result.get("package", "")),
             tuple(dict.fromkeys(audit.columns[name]["client"].tolist())),
-            tuple(leak["auroc"]["n"]),
+            tuple(result["auroc"]["n"]),
         )
-        for name, leak in audit.contents["leaks"].items()
+        for name, result in audit.contents["attack_results"].items()
     }
 
 
@@ -112,12 +111,12 @@ def made_now(audit: Audit) -> dict[str, AttackStrength]:
     """Return the same of an audit that nobody stored."""
     return {
         name: AttackStrength(
-            leak.settings,
-            leak.package,
-            tuple(client.client for client in leak.clients),
-            leak.auroc.n,
+            result.settings,
+            result.package,
+            tuple(client.client for client in result.clients),
+            result.auroc.n,
         )
-        for name, leak in audit.results.items()
+        for name, result in audit.results.items()
     }
 
 
@@ -202,8 +201,7 @@ class Shortfall:
     Attributes:
         name: An attack, a setting, or "baseline".
         now: As it is, in a few words.
-        before: As it was to be.
-        setting: What governs it.
+        setting: Name of the gate's setting that asks for it.
     """
 
     name: str
@@ -282,7 +280,7 @@ def short_of_settings(
     Args:
         run: Name of the run.
         made: The attacks of its audit.
-        settings: The gate's.
+        settings: Of the gate: attacks, shadows and clients are asked for there.
         kind: The task of its models, where an adversary could train shadow models of
             them; None where none could.
         by_default: Whether settings that are not set ask for something: where a

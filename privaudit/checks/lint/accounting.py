@@ -74,11 +74,11 @@ def delta_below_one_record(evidence: Evidence) -> Found:
 @rule
 def duplicate_records(evidence: Evidence) -> Found:
     """Is any record there more than once among members?"""
-    places: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    owners: dict[str, list[tuple[str, int]]] = defaultdict(list)
     for client, prints in evidence.members.items():
         for position, fingerprint in enumerate(prints):
-            places[fingerprint].append((client, position))
-    copies = [where for where in places.values() if len(where) > 1]
+            owners[fingerprint].append((client, position))
+    copies = [where for where in owners.values() if len(where) > 1]
     if evidence.unit == "client":  # copies in one client are hidden together
         copies = [where for where in copies if len({client for client, _ in where}) > 1]
     if not copies or not evidence.claim.epsilon:

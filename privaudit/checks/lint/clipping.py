@@ -148,7 +148,7 @@ class _Length:
     norm: float
     bound: float
     what: str
-    place: str
+    where: str
 
     @property
     def is_beyond(self) -> bool:
@@ -171,7 +171,7 @@ def clipped_norms(evidence: Evidence) -> Found:
                 "error",
                 f"{len(beyond)} of {len(lengths)} {what} are longer than their bound: "
                 f"the worst is {worst.norm:.4g} where {worst.bound:.4g} is the most "
-                f"({worst.place}).",
+                f"({worst.where}).",
                 evidence.setting("mode", "clip_norm"),
             )
     if not grouped:
@@ -189,8 +189,8 @@ def _noted(evidence: Evidence) -> Iterator[_Length]:
             event = evidence.event_of(index, norm.release)
             if event is not None:
                 what = f"clipped {norm.release} gradients"
-                place = f"round {index}, {client}"
-                yield _Length(norm.largest, event.clip_norm, what, place)
+                where = f"round {index}, {client}"
+                yield _Length(norm.largest, event.clip_norm, what, where)
 
 
 def _sent(evidence: Evidence) -> Iterator[_Length]:
@@ -209,18 +209,18 @@ def _sent(evidence: Evidence) -> Iterator[_Length]:
             records = _records(evidence, index, message.sender)
             bound = event.clip_norm * (records if event.per_record else 1)
             for name, tensor in _moves(evidence, message).items():
-                place = f"{name} of {message.sender}, round {index}"
+                where = f"{name} of {message.sender}, round {index}"
                 norm = unit * float(tensor.double().norm())
-                yield _Length(norm, bound, "uploads without noise", place)
+                yield _Length(norm, bound, "uploads without noise", where)
 
 
 def _moved(evidence: Evidence, index: int, bound: float) -> Iterator[_Length]:
     """Yield how far clients that others trained moved, all tensors together."""
     for upload in recorded_uploads(evidence):
         if upload.index == index:
-            place = f"{upload.sender}, round {index}"
+            where = f"{upload.sender}, round {index}"
             most = bound + upload.rounding
-            yield _Length(upload.norm, most, "uploads without noise", place)
+            yield _Length(upload.norm, most, "uploads without noise", where)
 
 
 def _noised_lengths(evidence: Evidence) -> Iterator[_Length]:
@@ -239,8 +239,8 @@ def _noised_lengths(evidence: Evidence) -> Iterator[_Length]:
         values = sum(move.values for move in upload.moves.values())
         noise = math.sqrt(chi2.isf(LEVEL / len(lengths), max(values, 1)))
         most = event.clip_norm * (1 + event.noise_multiplier * noise)
-        place = f"{upload.sender}, round {upload.index}"
-        yield _Length(upload.norm, most, "uploads with noise", place)
+        where = f"{upload.sender}, round {upload.index}"
+        yield _Length(upload.norm, most, "uploads with noise", where)
 
 
 def _moves(evidence: Evidence, message: Message) -> dict[str, Tensor]:

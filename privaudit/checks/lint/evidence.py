@@ -39,9 +39,7 @@ class Evidence:
     """A run as the rules see it; a test may alter any part of it.
 
     Attributes:
-        claim: The method's own epsilon.
         certified: What is recorded as proved, per view.
-        rounds: The mechanisms of each round.
         trace: The owner's notes on each round; None if nobody took any.
         members: A fingerprint of every record that a client trains on.
         randomness: Where noise and secret samples come from.

@@ -114,7 +114,6 @@ class Residual:
     """One draw of noise beside what was claimed of it.
 
     Attributes:
-        release: What it hides.
         where: Round and party, in words.
         values: How many independent normal values, if the claim holds.
         square: Sum of their squares, in squared claimed standard deviations: then
@@ -136,8 +135,8 @@ def client_residuals(evidence: Evidence) -> Iterator[Residual]:
                 continue
             shares = event.parties if event.noise_at == "distributed" else 1
             variance = (event.noise_multiplier * event.clip_norm) ** 2 / shares
-            place = f"round {index}, {client}"
-            yield Residual(drawn.release, place, drawn.values, drawn.square / variance)
+            where = f"round {index}, {client}"
+            yield Residual(drawn.release, where, drawn.values, drawn.square / variance)
 
 
 def server_residuals(evidence: Evidence) -> Iterator[Residual]:
@@ -191,10 +190,10 @@ def _recorded(evidence: Evidence) -> Iterator[Residual]:
     """Yield what is left of a recorded broadcast without the mean of uploads."""
     for noise in servers_noise(evidence):
         for name, drawn in noise.tensors.items() if noise.std else ():
-            place = f"round {noise.index}, server"
-            place += f", {name}" * (len(noise.tensors) > 1)
+            where = f"round {noise.index}, server"
+            where += f", {name}" * (len(noise.tensors) > 1)
             square = drawn.square / noise.std**2
-            yield Residual("global", place, drawn.values, square)
+            yield Residual("global", where, drawn.values, square)
 
 
 def _totals(evidence: Evidence) -> dict[int, tuple[Tensors, tuple[ClientId, ...]]]:
@@ -569,12 +568,12 @@ def _reused(noises: Sequence[ServersNoise]) -> Iterator[str]:
         pairs = list(combinations(range(len(some)), 2))
         if not pairs or size < 2:
             continue
-        place = max(pairs, key=lambda pair: abs(alike[pair]))
-        if correlation_p(alike[place], size) * len(pairs) < LEVEL:
-            one, other = (some[i][0] for i in place)
+        most = max(pairs, key=lambda pair: abs(alike[pair]))
+        if correlation_p(alike[most], size) * len(pairs) < LEVEL:
+            one, other = (some[i][0] for i in most)
             yield (
                 f"The server's noise of rounds {one} and {other} correlates at "
-                f"{alike[place]:.3f} (n = {size}): whoever sees both broadcasts subtracts "
+                f"{alike[most]:.3f} (n = {size}): whoever sees both broadcasts subtracts "
                 "it. Draw it anew in each round."
             )
 

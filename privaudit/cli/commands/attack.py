@@ -39,18 +39,18 @@ def attack_all(
 
     owner = owners_place()
     pairs = [
-        (name, ask, place, one)
+        (name, ask, number, one)
         for name, ask in wanted.items()
-        for place, one in enumerate(chosen, start=1)
+        for number, one in enumerate(chosen, start=1)
     ]
     jobs = [
         Job(
-            f"{name} {place}, {one.name}",
+            f"{name} {number}, {one.name}",
             attack_run,
             (one, name, ask, show_records, owner),
             one.name,
         )
-        for name, ask, place, one in pairs
+        for name, ask, number, one in pairs
     ]
 
     def begin(job: Job["Audit"]) -> None:
@@ -60,8 +60,8 @@ def attack_all(
 
     if executor != HERE:
         shared = [
-            replace(job, name=f"{job.name} ({place})")  # runs may share a name
-            for name, ask, place, one in pairs
+            replace(job, name=f"{job.name} ({number})")  # runs may share a name
+            for name, ask, number, one in pairs
             # Of a store, what shadow models say stays on the machine that asked them.
             if isinstance(executor, Local) or one.place == str(one.path)
             for job in shadow_jobs(one, name, ask, owner)
@@ -107,7 +107,7 @@ def recounted(audit: "Audit", show_records: bool) -> "Audit":
     refresh(audit.run.path)
     latest, page = recount(audit), report_page(audit.run.path, audit.scenario.name)
     in_store = audit.run.place != str(audit.run.path)
-    if in_store or latest.tried.different != audit.tried.different:
+    if in_store or latest.tally.different != audit.tally.different:
         write_report([latest], page, show_records=show_records)
     return latest
 
@@ -145,7 +145,8 @@ ScoreFile = Annotated[
     typer.Argument(
         help="A .csv, .tsv, .jsonl or .npz with the columns score (higher: more likely "
         "a member) and member (1 or 0), and if you like client, class, record, group, "
-        "baseline and feature_NAME (numbers known without the trained model)."
+        "baseline and feature_NAME (numbers known without the trained model, which "
+        "privaudit-labs sets beside the scores)."
     ),
 ]
 HowSampled = Annotated[
@@ -366,10 +367,10 @@ def _result(
     from privaudit.cli.progress import Result
     from privaudit.report.wording import unpaid
 
-    headline, place = audit.headline, audit.run.path / "audits" / audit.scenario.name
+    headline, folder = audit.headline, audit.run.path / "audits" / audit.scenario.name
     contents = {
         "run": audit.run.name,
-        "path": str(place),
+        "path": str(folder),
         "report": str(page),
         "scenario": audit.scenario.name,
         "attack": headline.attack,
@@ -388,9 +389,9 @@ def _result(
         "assurance": audit.assurance.kind,
         "unproved": audit.assurance.sentence,
         "others": {
-            name: leak.auroc.to_dict()
-            for name, leak in audit.results.items()
-            if leak is not headline
+            name: result.auroc.to_dict()
+            for name, result in audit.results.items()
+            if result is not headline
         },
     }
     of = f"{audit.run.name}, {audit.scenario.name}" if is_named else audit.run.name

@@ -105,7 +105,7 @@ def claim(
         )
     where_from = found.audits[0]
     lines = [
-        *(str(audit.verdict) for audit in found.audits),
+        *(audit.sentence for audit in found.audits),
         *filter(None, [found.sentence]),
         f"Canary: {where_from.canary}. Beside it: {where_from.records} records a client.",
         f"Seen from: {where_from.where}.",

@@ -306,8 +306,8 @@ def _number(estimate: "Estimate | None") -> str:
 def _print_tradeoff(found: "Tradeoff", folder: Path) -> None:
     from privaudit.report.wording import heading
 
-    places = [(cell, found.standing(n)) for n, cell in enumerate(found.cells)]
-    places += [(cell, "on other seeds") for cell in found.reported]
+    judged = [(cell, found.standing(n)) for n, cell in enumerate(found.cells)]
+    judged += [(cell, "on other seeds") for cell in found.reported]
     utility = heading(found.points[0].metric)
     heads = ("Cell", "Seeds", utility, "AUROC", "TPR", "Standing")
     rows = [
@@ -317,7 +317,7 @@ def _print_tradeoff(found: "Tradeoff", folder: Path) -> None:
             *(_number(one) for one in (cell.local, cell.auroc, cell.tpr)),
             standing,
         )
-        for cell, standing in places
+        for cell, standing in judged
     ]
     print_rows(heads, rows, folded=heads)
     print_lines(found.remarks())

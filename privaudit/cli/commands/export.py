@@ -201,15 +201,15 @@ def show_key() -> None:
     """Show the public key, the path of the private key, and the trusted keys."""
     from privaudit.core.signing import key_place, own_key, public_half, trusted_keys
 
-    public, place = public_half(own_key()), key_place()
+    public, path = public_half(own_key()), key_place()
     others = {k: name for k, name in trusted_keys().items() if k != public}
     lines = [
         f"Public key: {public}",
-        f"The private half lies in {place}, and signs your runs.",
+        f"The private half lies in {path}, and signs your runs.",
         f"Trusted besides: {len(others)}" if others else "No other is trusted.",
         *(f"  {other} {name}" for other, name in others.items()),
     ]
-    contents = {"public_key": public, "private_key": str(place), "trusted": others}
+    contents = {"public_key": public, "private_key": str(path), "trusted": others}
     show(contents, "\n".join(lines))
 
 
@@ -233,9 +233,9 @@ def trust_other(
     """Trust runs signed with another key."""
     from privaudit.core.signing import trust_key
 
-    place = trust_key(key, name)
-    text = f"Runs by {name} are trusted. To take it back, remove the line of {place}."
-    show({"name": name, "path": str(place)}, text)
+    path = trust_key(key, name)
+    text = f"Runs by {name} are trusted. To take it back, remove the line of {path}."
+    show({"name": name, "path": str(path)}, text)
 
 
 app = typer.Typer(

@@ -102,7 +102,7 @@ def _write(
     from privaudit.evaluation.metric import metrics_of
 
     settings = configured.settings
-    utility = bool(metrics_of("use", settings.metrics))
+    utility = bool(metrics_of("utility", settings.metrics))
     written = write_baseline(
         run,
         path,

@@ -79,9 +79,9 @@ def figure(
     if what == "table":
         find_command("table-figure")(run or [], path)
         return
-    from privaudit.report.figures.attention_figure import write_attention_figure
+    from privaudit.report.figures.mixture_figure import write_mixture_figure
 
-    write_attention_figure(chosen_runs(run, runs), path)
+    write_mixture_figure(chosen_runs(run, runs), path)
     show({"path": str(path)}, str(path))
 
 

@@ -342,8 +342,8 @@ def split(
     )
     ledger.save(out)
     counts = {
-        name: (len(ledger.candidates_of(place)), len(ledger.members_of(place)))
-        for place, name in enumerate(ledger.clients)  # by name each is searched for
+        name: (len(ledger.candidates_of(number)), len(ledger.members_of(number)))
+        for number, name in enumerate(ledger.clients)  # by name each is searched for
     }
     contents = {
         "ledger": str(out),

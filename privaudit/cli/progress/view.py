@@ -63,10 +63,7 @@ def choose_view(quiet: bool = False, in_json: bool | None = None) -> Display:
     """Return the view that fits the options and the terminal.
 
     Events go to the error stream, results to the output; as JSON both go to the output.
-
-    Args:
-        quiet: Show results alone.
-        in_json: By default, whether the command that runs was given ``--json``.
+    By default that is so where the command was given ``--json``.
 
     Raises:
         ConfigError: Both options were given.

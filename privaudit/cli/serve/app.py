@@ -139,11 +139,7 @@ def make_server(
 ) -> uvicorn.Server:
     """Return what serves a folder of runs, on a socket that already listens.
 
-    Args:
-        folder: It is there; nothing is written in it.
-        token: Opens it, once.
-        port: Where the socket listens.
-        read_ahead: Begin at once to read what the first page shows.
+    The token opens it, once. With ``read_ahead`` the first page is read at once.
     """
     settings = uvicorn.Config(
         make_app(folder, token, port, read_ahead=read_ahead),
@@ -217,8 +213,8 @@ def _asset(request: Request) -> Response:
     name = request.path_params["file"]
     if name not in _ASSETS:
         raise HTTPException(404)
-    place = name if name.startswith("report") else f"serve/{name}"
-    return Response(asset(place), media_type=_ASSETS[name])
+    path = name if name.startswith("report") else f"serve/{name}"
+    return Response(asset(path), media_type=_ASSETS[name])
 
 
 def _report(served: ServedRuns, request: Request) -> str:

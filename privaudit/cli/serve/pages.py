@@ -57,11 +57,8 @@ class ServedAudit:
     """An audit that can be shown, or why it cannot.
 
     Attributes:
-        run: The run's name.
-        scenario: Under which it was attacked.
         audit: None where its files are damaged.
         class_names: By class index, so that no data set is loaded for them.
-        error: Why there is none.
         stamp: Of the files that it was read from: another one where they changed.
     """
 
@@ -74,11 +71,7 @@ class ServedAudit:
 
 
 class ServedRuns:
-    """What a folder of runs holds; nothing is written, and no code of a run is called.
-
-    Args:
-        folder: It is there.
-    """
+    """What a folder of runs holds; nothing is written, and no code of a run is called."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.absolute()
@@ -165,10 +158,10 @@ class ServedRuns:
         Raises:
             PrivauditError: It is missing or damaged.
         """
-        place = self._place(name, SWEEP)
-        stamp = _file_stamp(place / SWEEP)
+        folder = self._place(name, SWEEP)
+        stamp = _file_stamp(folder / SWEEP)
         return self._keeping(
-            ("sweep", name), stamp, lambda: render_sweep(read_sweep(place))
+            ("sweep", name), stamp, lambda: render_sweep(read_sweep(folder))
         )
 
     def drawn(self, key: Any, stamp: Any, draw: Callable[[], str]) -> str:
@@ -399,11 +392,8 @@ def tradeoff_page(
 ) -> str:
     """Return audits in the plane of leakage and utility.
 
-    Args:
-        served: The runs.
-        scenario: Under which they were attacked; empty: the one of most audits.
-        data: The data set and the metric of utility; empty: that of most.
-        trainers: Those that are shown; empty: all.
+    Of a scenario, and of data and metric, by default those of most audits; of all
+    trainers where none is named.
     """
     useful = [one for one in served.audits() if one.audit and one.audit.utility]
     scenarios = _common(one.scenario for one in useful)

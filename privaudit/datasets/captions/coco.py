@@ -70,7 +70,7 @@ class Captioned:
     """A picture and what people wrote of it.
 
     Attributes:
-        captions: One or more.
+        captions: At least one, as people wrote them.
         domain: Of NoCaps; empty where the file says none.
     """
 

@@ -146,10 +146,10 @@ class Distribution:
     Attributes:
         groups: Of one, two and three groups.
         counts: Of one object, two, … in a group.
-        shapes: Of ``SHAPES``.
+        shapes: Of each of ``SHAPES``.
         colours: Of ``COLOURS``, for each shape.
         sizes: Of ``SIZES``; a size that has no room becomes the next smaller.
-        textures: Of ``TEXTURES``.
+        textures: Of each of ``TEXTURES``.
     """
 
     groups: Sequence[float]

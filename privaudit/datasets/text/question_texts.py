@@ -40,7 +40,7 @@ def multiple_choice(
     2022, format CQM-A: context, question, choices.
 
     Args:
-        question: Its text.
+        question: What is asked, without the choices.
         choices: From 2 to 26, none blank; of two that are equal a text means the first.
         answer: A choice's letter or text.
         where: What an error calls the record.

@@ -103,7 +103,6 @@ class RunComparison:
     Attributes:
         first: Names of the runs that are judged.
         against: Names of those they are judged against, in the same order.
-        changes: The primary metrics first.
     """
 
     first: tuple[str, ...]
@@ -200,7 +199,7 @@ def compare(
         measured = measure_pair(*audits[0], names, utility)
     else:
         measured = measure_seeds(audits, names, utility)
-    margins: dict[Side, float] = {"leak": margin, "use": utility_margin}
+    margins: dict[Side, float] = {"leak": margin, "utility": utility_margin}
     settled = measured if attacks else _settled(measured)
     rest = [metric for metric in measured if metric not in settled]
     by_coin = all(run.sampling == "coin" for run in (*first_runs, *other_runs))

@@ -106,7 +106,10 @@ def check_made_alike(
         IncompatibleRunsError: One had others: it may find more because it is stronger.
     """
     for name in attacks:
-        ours, theirs = first.leak(name)["settings"], second.leak(name)["settings"]
+        ours, theirs = (
+            first.attack_result(name)["settings"],
+            second.attack_result(name)["settings"],
+        )
         if ours != theirs:
             raise IncompatibleRunsError(
                 f"{name} was made as {ours} on {first.run.name} and as {theirs} on "
@@ -148,7 +151,6 @@ class TestScores:
     """What the clients' models of a run score on its test records.
 
     Attributes:
-        metric: What the scores are.
         scores: Whether an answer is right, or how well it is written.
         own: The test records of each client's own classes and domains.
     """
@@ -185,11 +187,7 @@ def pair_tests(first: Run, second: Run) -> tuple[TestScores, TestScores]:
 
 
 def refuse_mixture(runs: Sequence[Run]) -> None:
-    """Raise unless the runs are replicates of one setting: alike in all but the seed.
-
-    Raises:
-        IncompatibleRunsError: They are not.
-    """
+    """Raise an IncompatibleRunsError unless the runs are alike in all but the seed."""
     settings = [{**run.config.model_dump(), "seed": None} for run in runs]
     for run, setting in zip(runs, settings, strict=True):
         unlike = [name for name in setting if setting[name] != settings[0][name]]
@@ -260,7 +258,7 @@ def measure_utility(
     """Return metrics of utility of two runs, on the same test records."""
     return [
         Measured(metric, ours.metric, metric.paired(ours, theirs))
-        for metric in metrics_of("use", codes)
+        for metric in metrics_of("utility", codes)
     ]
 
 
@@ -291,12 +289,14 @@ def _values(
     audit: StoredAudit, attacks: Sequence[str], utility: bool
 ) -> dict[tuple[Metric[Any], str], float]:
     values = {
-        (m, name): m.stored(audit.leak(name), partial(audit.clients, name))
+        (m, name): m.stored(audit.attack_result(name), partial(audit.clients, name))
         for name in attacks
         for m in metrics_of("leak")
     }
     if utility:
-        use = audit.contents["utility"]
-        for m in metrics_of("use"):
-            values[m, use["metric"]] = m.stored(use, partial(score_tests, audit.run))
+        stored = audit.contents["utility"]
+        for m in metrics_of("utility"):
+            values[m, stored["metric"]] = m.stored(
+                stored, partial(score_tests, audit.run)
+            )
     return values

@@ -27,5 +27,5 @@ def _paired(first: TestScores, second: TestScores) -> PairedNumbers:
 
 
 UTILITY = METRICS.register("utility")(
-    Metric("utility", "on own classes", "use", "local", _interval, _paired)
+    Metric("utility", "on own classes", "utility", "local", _interval, _paired)
 )

@@ -132,9 +132,9 @@ class Cell:
     """One combination of a sweep, to be run with every seed.
 
     Attributes:
-        label: Of its curve.
+        label: Names its curve and its rows of tables.
         epsilon: None is no noise.
-        settings: The trainer's parameters.
+        settings: The trainer's parameters that differ from their defaults.
         fields: Of the run's configuration, without the seed.
     """
 
@@ -303,10 +303,10 @@ def _require(where: str, name: str, known: set[str]) -> None:
 
 def _check_configs(cells: Sequence[Cell], seeds: Sequence[int]) -> None:
     """Make every run's configuration, and refuse two cells that are one."""
-    places: dict[str, Cell] = {}
+    cell_of: dict[str, Cell] = {}
     for cell in cells:
         for seed in seeds:
-            other = places.setdefault(cell.config(seed).digest, cell)
+            other = cell_of.setdefault(cell.config(seed).short_hash, cell)
             if other is not cell:
                 raise ConfigError(
                     f"{cell.label!r} and {other.label!r} are the same runs, and a copy "
@@ -322,6 +322,6 @@ def _readable(error: ValidationError) -> str:
         known = list(SweepPlan.model_fields)
         hint = nearest(where, known)
         return f"{where!r} is no entry.{hint} Known: {', '.join(known)}"
-    place = "".join(f"[{p + 1}]" for p in rest if isinstance(p, int))
+    index = "".join(f"[{p + 1}]" for p in rest if isinstance(p, int))
     message = first["msg"].removeprefix("Value error, ")
-    return f"{where}{place} = {first['input']!r}: {message}"
+    return f"{where}{index} = {first['input']!r}: {message}"

@@ -43,7 +43,7 @@ class Study:
 
     Attributes:
         dataset: Its name, with what tells data of one name apart, and who named them.
-        model: Likewise.
+        model: Its name, with what tells models of one name apart, likewise.
     """
 
     scenario: str
@@ -85,7 +85,6 @@ class SweepPoint:
         certified: Epsilon that is proved for the adversary; None if nothing is.
         guarantee: Of which unit, adjacency and delta that is, in words.
         attack: Whose AUROC and success rate they are.
-        metric: What utility is measured by.
         scores: The attack's, of members and of non-members; None if not kept.
         others: What metrics of attacks besides AUROC and success rate say, by code.
         study: Of what; None of a sweep that an earlier version wrote.
@@ -127,9 +126,9 @@ class SweepPoint:
         The attack that carries the numbers is the headline by default, and a replicate
         may stand in place of the run's seed.
         """
-        leak = audit.results[attack] if attack else audit.headline
+        result = audit.results[attack] if attack else audit.headline
         utility = audit.measured_utility
-        groups = [client.groups for client in leak.clients]
+        groups = [client.groups for client in result.clients]
         seed = audit.run.config.seed if replicate is None else replicate
         assert seed is not None  # a sweep names its seeds
         members, others = (np.concatenate(side) for side in zip(*groups, strict=True))
@@ -137,19 +136,19 @@ class SweepPoint:
             mode=mode,
             epsilon=epsilon,
             seed=seed,
-            success=leak.success,
-            auroc=leak.auroc,
+            success=result.success,
+            auroc=result.auroc,
             local=utility.local,
             neighbour=utility.neighbour,
             gain=utility.gain,
             certified=audit.certified_epsilon,
             guarantee=guarantee_of(audit.certificate),
-            attack=leak.attack,
+            attack=result.attack,
             metric=utility.metric,
             study=study_of(audit),
             computed=Provenance.of(audit.run.header),
             scores=(members, others),
-            others={m.code: m.shown(leak) for m in other_metrics()},
+            others={m.code: m.shown(result) for m in other_metrics()},
         )
 
 
@@ -296,7 +295,6 @@ class Spent:
     Attributes:
         epsilon: As proved; None if nothing is, 0 if no record has any influence.
         delta: Of the proof, in (0, 1).
-        rounds: The mechanisms as applied.
     """
 
     seed: int
@@ -347,7 +345,7 @@ class SearchCost:
         runs: How many were trained, seeds and all.
         unprotected: How many runs carry no proof.
         one_seed: All cells of one seed together; None if no run is private.
-        all_seeds: All runs together.
+        all_seeds: What all runs prove together, likewise.
     """
 
     cells: int
@@ -449,15 +447,15 @@ class Tradeoff:
     @property
     def not_dominated(self) -> tuple[SweepCell, ...]:
         """The cells that no other dominates, by test: at least one."""
-        return tuple(self.cells[place] for place in self.front.not_dominated)
+        return tuple(self.cells[n] for n in self.front.not_dominated)
 
-    def standing(self, place: int) -> str:
+    def standing(self, position: int) -> str:
         """Say where the cell at a position in ``cells`` stands."""
-        dominations = self.front.dominating(place)
+        dominations = self.front.dominating(position)
         if dominations:
             return f"dominated by {self.cells[dominations[0].better].name}"
         level = f"not dominated by any, at level {100 * self.front.alpha:g} %"
-        undecided = self.front.undecided[place]
+        undecided = self.front.undecided[position]
         return f"{level}; undecided against {undecided}" if undecided else level
 
     def remarks(self) -> list[str]:
@@ -465,14 +463,14 @@ class Tradeoff:
         count, front = len(self.cells), self.front
         said = [
             "A cell is dominated if another leaks less, or is more use, by more than "
-            f"the margin (AUROC {front.margins.leak:g}, utility {front.margins.use:g}) "
+            f"the margin (AUROC {front.margins.leak:g}, utility {front.margins.utility:g}) "
             "and is not worse by more than the margin in the other: paired by seed, "
             "Student's t, Holm over all "
             f"{front.tests} pairs and ways, so that any cell is wrongly called "
             f"dominated in at most {100 * front.alpha:g} % of sweeps. Not dominated is "
             "no proof of being best: undecided counts the cells that might yet be "
             "better.",
-            *(self._sentence(place) for place in range(count)),
+            *(self._sentence(n) for n in range(count)),
         ]
         if count > 1:
             said.append(self._on_choosing())
@@ -490,15 +488,15 @@ class Tradeoff:
             ]
         return describe(self.cost)
 
-    def _sentence(self, place: int) -> str:
-        dominations = self.front.dominating(place)
+    def _sentence(self, position: int) -> str:
+        dominations = self.front.dominating(position)
         if not dominations:
             return ""
         best = dominations[0]
         return (
-            f"{self.cells[place].name} is dominated by {self.cells[best.better].name} "
+            f"{self.cells[position].name} is dominated by {self.cells[best.better].name} "
             f"(p = {best.p_value:.2g} after Holm): its leak is greater by {best.leak}, "
-            f"its use less by {best.use}."
+            f"its use less by {best.utility}."
         )
 
     def _on_choosing(self) -> str:
@@ -526,11 +524,11 @@ class Tradeoff:
             "cells": [
                 to_plain(SweepCell, cell)
                 | {
-                    "dominated": place not in self.front.not_dominated,
-                    "undecided": self.front.undecided[place],
-                    "standing": self.standing(place),
+                    "dominated": position not in self.front.not_dominated,
+                    "undecided": self.front.undecided[position],
+                    "standing": self.standing(position),
                 }
-                for place, cell in enumerate(self.cells)
+                for position, cell in enumerate(self.cells)
             ],
             "dominations": to_plain(tuple[Domination, ...], self.front.dominations),
             "margins": vars(self.front.margins),

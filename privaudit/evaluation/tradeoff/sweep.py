@@ -169,7 +169,7 @@ def planned_run(cell: Cell, seed: int) -> SweepRun:
         cell.trainer,
         cell.settings,
         {**cell.fields, "seed": seed},
-        config.digest,
+        config.short_hash,
         usual_name(config),
     )
 

@@ -36,7 +36,7 @@ class PromptTokens:
             replaced by context vectors.
         context_start: Position of the first placeholder: 1, or 0 for a tokenizer
             that has no start token.
-        context_tokens: How many placeholders.
+        context_tokens: How many context vectors there is room for.
     """
 
     ids: Int[Tensor, "texts length"]
@@ -53,11 +53,8 @@ def prompt_tokens(
 ) -> PromptTokens:
     """Tokenise ``texts`` and leave room for a context after the start token.
 
-    Args:
-        tokenizer: The text tower's.
-        texts: At least one; none may be empty.
-        context_tokens: Context vectors to make room for; 0 for a plain text.
-        length: Positions the text tower has.
+    There is at least one text. ``context_tokens`` is 0 for plain texts; ``length``
+    counts the positions that the text tower has.
 
     Raises:
         ConfigError: A text is empty or does not fit beside the context.

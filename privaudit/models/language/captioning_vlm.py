@@ -44,8 +44,8 @@ class VectorProjector:
 
     Attributes:
         project: From embeddings to tokens.
-        bank_width: Size of an embedding.
-        parts: Tokens of each.
+        bank_width: Numbers in an embedding.
+        parts: Picture tokens made of each embedding.
     """
 
     project: Callable[[Tensor], Tensor]

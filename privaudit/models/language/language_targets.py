@@ -29,7 +29,7 @@ def linear_targets(
     """Return the layers that peft's LoRA would change, in the model's own order.
 
     Args:
-        model: Of transformers.
+        model: A model of transformers, frozen or not.
         names: "all-linear", or "attention" for those inside of attention, or names or
             endings of names, such as "q_proj". The model's head, which gives the
             logits, never counts.

@@ -52,10 +52,10 @@ class ProjectorLogLine:
     """One line of the log.
 
     Attributes:
-        step: Batches seen.
+        step: Batches seen so far.
         loss: Mean since the line before, in nats per token.
         held_out: On the public captions that are held out.
-        seconds: Since the start.
+        seconds: Since training began.
     """
 
     step: int
@@ -87,7 +87,7 @@ class Losses:
     """What the projector reaches on records that it has not seen, in nats per token.
 
     Attributes:
-        records: How many.
+        records: How many captions the means are of.
         own: Each caption behind its own embedding.
         other: Each behind another record's: what is missing to ``own`` comes from the
             language alone.

@@ -35,7 +35,7 @@ class PromptGroup:
     """Prompts of one length, as many for each model.
 
     Attributes:
-        length: Tokens of each.
+        length: Tokens of each prompt, without padding.
         source: Which prompt, counted through all rows of all models.
         real: False where a model has fewer such prompts than another, and one that it
             need not answer stands in.
@@ -86,7 +86,7 @@ def greedy(
         prompts: Embedded, or as numbers where ``run`` embeds, of one length and so
             without padding.
         ends: Tokens that end an answer; the first one is part of it.
-        longest: Tokens at most.
+        longest: Tokens of an answer at most.
     """
     fresh, cache, said = prompts, None, []
     stops = torch.tensor(sorted(ends), device=prompts.device)
@@ -142,14 +142,14 @@ class StackedLanguageModel(TunedModules):
     models' tunings are apart too.
 
     Args:
-        model: Takes ``inputs_embeds``.
+        model: A causal model of transformers that takes ``inputs_embeds``.
         tokenizer: Says which token ends an answer, and writes answers out.
         targets: As :class:`TunedModules` takes them.
         part: Name of the language model inside ``model``, if it has other parts.
 
     Attributes:
         width: Numbers in a token's embedding, and in a picture token.
-        vocabulary: Number of logits.
+        vocabulary: Number of tokens that logits are of.
         is_causal: Whether no token sees a later one, in the input either.
     """
 

@@ -88,10 +88,10 @@ class BankProjection(nn.Module):
     """Standardises embeddings and projects them: an image tower without pictures.
 
     Attributes:
-        bank_width: Of an embedding.
+        bank_width: Numbers in an embedding.
         image_size: 0: it reads no pictures.
         mean: Of each number, over the public records.
-        deviation: Of each number.
+        deviation: Standard deviation of each number, likewise.
     """
 
     image_size = 0
@@ -224,7 +224,7 @@ class SurrogateSettings:
     """How to pretrain.
 
     Attributes:
-        steps: Number of batches.
+        steps: Batches in all.
         batch: Pictures in a batch.
         learning_rate: Largest; rises over the warm-up and falls as a cosine to 0.
         warmup: Steps of linear rise.
@@ -232,7 +232,7 @@ class SurrogateSettings:
         tokens: Weight of the same loss on the mean of a picture's tokens, beside the
             loss on its pooled feature. Without it tokens say little of the class.
         log_every: Steps between lines of the log.
-        seed: Of everything random.
+        seed: Every draw follows from it.
         texts: What the text tower reads.
         variation: What the image tower reads.
     """
@@ -254,9 +254,9 @@ class SurrogateLogLine:
     """One line of the training log.
 
     Attributes:
-        step: Batches seen.
+        step: Batches seen so far.
         loss: Mean since the line before.
-        seconds: Since the start.
+        seconds: Since training began.
         logit_scale: The temperature's inverse, after exp.
     """
 
@@ -277,7 +277,7 @@ class Accuracies:
         template: With the data set's hand-written prompt.
         template_by_class: The same, as the mean of the classes' accuracies.
         random_context: Behind 16 vectors drawn N(0, 0.02^2): the mean of five draws.
-        random_context_lowest: Of the five.
+        random_context_lowest: The lowest of these five.
     """
 
     records: int
@@ -303,7 +303,7 @@ class SurrogateDescription:
         settings: How it was trained.
         threads: That torch trained with.
         versions: Of what it was trained with.
-        vocabulary: Of its tokenizer.
+        vocabulary: Number of tokens that its tokenizer knows.
         context_length: Positions of its text tower.
         accuracies: Zero-shot, on records that it has not seen.
         log: How the training went.

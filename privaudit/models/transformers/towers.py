@@ -122,7 +122,7 @@ class TextEncoderTower(RowTower):
     differ, in what the head reads only.
 
     Args:
-        model: Takes ``inputs_embeds``.
+        model: An encoder of transformers that takes ``inputs_embeds``.
         classes: How many the head tells apart.
         pooling: "first" token, or "mean".
         separator: The token that ends the first of two texts, where the model tells

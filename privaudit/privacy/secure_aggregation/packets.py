@@ -67,7 +67,7 @@ class Fault:
     Attributes:
         client: Whose fault it is, ``SERVER`` for the server's; None where nobody can
             tell.
-        what: In words.
+        what: What was wrong, in words.
         about: Whose secret was concerned, if another one's was.
         accuser: Who says so, where it is not the server's own finding.
     """

@@ -87,7 +87,7 @@ class Client:
 
     Args:
         me: Its position in the roster.
-        identity: Its long-term key.
+        identity: Its long-term signing key.
         roster: Whom the round asks.
         threshold: How many shares give a secret back, and how many signatures on one
             list it wants to see before it reveals shares: of all clients, or on a
@@ -326,7 +326,7 @@ class Server:
         like: Gives number and type of the codes.
 
     Attributes:
-        keys: Who advertised what.
+        keys: The public keys that each party advertised.
         shares: Who shared out secrets, sealed.
         masked: Who sent an update under masks.
         signatures: Who signed the lists, of those.

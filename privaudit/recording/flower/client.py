@@ -34,7 +34,7 @@ def members_of(context: Context, ledger: str | Path) -> Int[np.ndarray, " member
     """Return the positions of the records that this client trains on, by its coins.
 
     Args:
-        context: Of the ClientApp.
+        context: What Flower hands to a ClientApp.
         ledger: The file that `privaudit split` wrote.
 
     Raises:

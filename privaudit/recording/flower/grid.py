@@ -50,7 +50,7 @@ class RecordingGrid(Grid):
     All other attributes are the Grid's own.
 
     Args:
-        grid: Of the ServerApp.
+        grid: What Flower hands to a ServerApp.
         folder: Of the run: new, or empty.
         weight: The metric by which the strategy weighs updates; None if it does not.
         ledger: Who owns and who trains on which record, or its file. Then every client

@@ -31,7 +31,8 @@ class RecordedStrategy(Strategy):
 
     Args:
         strategy: Any. Its attributes are this one's, too.
-        grid: The recording's.
+        grid: The :class:`~privaudit.recording.flower.RecordingGrid` that it starts
+            with.
 
     Raises:
         ConfigError: It has a ``start`` of its own, which would be passed over.

@@ -57,8 +57,6 @@ class CardNumber:
     """A sum over memberships that somebody has read.
 
     Attributes:
-        coefficients: Of each candidate.
-        value: The sum.
         sd: Standard deviation of the noise in it; 0 where it is exact.
     """
 
@@ -92,9 +90,7 @@ class Reading:
     ) -> bool:
         """Say whether it knows more of single coins than who has the scores does.
 
-        Args:
-            is_member: The coins.
-            scores: Ranks of the candidates' scores about 0, for each attack.
+        Scores are ranks about 0, by attack.
         """
         rules, count = scores.shape
         if rules >= count:
@@ -109,18 +105,13 @@ class Reading:
 def read_numbers(
     numbers: Sequence[CardNumber], clients: Sequence[Int[np.ndarray, " _"]]
 ) -> dict[str, Reading]:
-    """Return what each reader believes.
-
-    Args:
-        numbers: All that is known, about the same candidates.
-        clients: The candidates of each client by position, for the search.
-    """
+    """Return what each reader believes, of clients given by candidates' positions."""
     linear = _linear(numbers)
     searched = linear.copy()
-    for places in clients:
-        if len(places) <= FEW:
-            found = _search(numbers, places)
-            searched[places] = linear[places] if found is None else found
+    for positions in clients:
+        if len(positions) <= FEW:
+            found = _search(numbers, positions)
+            searched[positions] = linear[positions] if found is None else found
     return {"least squares": Reading(linear), "search": Reading(searched)}
 
 
@@ -136,12 +127,12 @@ def card_numbers(
     records = np.unique(np.concatenate([one.records for one in queries]))
     numbers, clients = [], []
     for query, value in zip(queries, noised, strict=True):
-        places = np.searchsorted(records, query.records)
+        positions = np.searchsorted(records, query.records)
         coefficients = np.zeros(len(records))
-        np.add.at(coefficients, places, query.ranks)
+        np.add.at(coefficients, positions, query.ranks)
         sd = query.scale / query.fine
         numbers.append(CardNumber(coefficients, value / query.fine, sd))
-        clients += np.split(places, np.cumsum(query.sizes)[:-1])
+        clients += np.split(positions, np.cumsum(query.sizes)[:-1])
     return numbers, records, clients
 
 
@@ -156,17 +147,17 @@ def _linear(numbers: Sequence[CardNumber]) -> Float[np.ndarray, " candidates"]:
 
 
 def _search(
-    numbers: Sequence[CardNumber], places: Int[np.ndarray, " few"]
+    numbers: Sequence[CardNumber], positions: Int[np.ndarray, " few"]
 ) -> Float[np.ndarray, " few"] | None:
     """Return the chance of each membership among all that fit; None where too many do.
 
     What a number says of other clients is noise to this search, of a coin's variance.
     """
-    about = [one for one in numbers if one.coefficients[places].any()]
+    about = [one for one in numbers if one.coefficients[positions].any()]
     if not about:
         return None
-    rows = np.stack([one.coefficients[places] for one in about])
-    rests = np.stack([np.delete(one.coefficients, places) for one in about])
+    rows = np.stack([one.coefficients[positions] for one in about])
+    rests = np.stack([np.delete(one.coefficients, positions) for one in about])
     values = np.array([one.value for one in about]) - rests.sum(1) / 2
     noise = np.array([one.sd**2 for one in about]) + (rests**2).sum(1) / 4
     spread = np.maximum(np.sqrt(noise), _EXACT * np.abs(rows).sum(1))
@@ -184,9 +175,7 @@ def _weigh(
 ) -> Float[np.ndarray, " few"] | None:
     """Return the mean of the memberships that fit, by their likelihood.
 
-    Args:
-        rows: In units of their noise; the first one is of all others together.
-        values: Of the numbers.
+    Rows are in units of their noise; the first one is of all others together.
     """
     half = rows.shape[1] // 2
     left, right = _all_of(half), _all_of(rows.shape[1] - half)
@@ -232,14 +221,9 @@ class NotedNumber(BaseModel):
     """A number that a card may have said.
 
     Attributes:
-        account: The version of this form.
-        ledger: Its hash.
         data: The hash of the data set, or of what stands for it.
         placed: Whether records are known by their place in a data set.
-        scenario: Under which it was found.
         sizes: As in :class:`RankQuery`, and so the next two.
-        records: Likewise.
-        ranks: Likewise.
         members: A digit for each candidate, 1 for a member.
         noised: In steps of the noise.
     """
@@ -308,11 +292,7 @@ class NotedNumber(BaseModel):
 
 @dataclass(frozen=True)
 class Account:
-    """What was noted about one ledger.
-
-    Attributes:
-        noted: By what was asked and said.
-    """
+    """What was noted about one ledger."""
 
     noted: Mapping[tuple[str, int], NotedNumber]
 
@@ -401,15 +381,15 @@ def _note(folder: Path, number: NotedNumber) -> None:
     write_json(folder / name, signed)
 
 
-def _load(place: Path) -> NotedNumber:
-    stored = read_json(place)
+def _load(path: Path) -> NotedNumber:
+    stored = read_json(path)
     content: Any = stored.get("number")
-    check_signature(_PURPOSE, content, stored.get("signature"), place)
+    check_signature(_PURPOSE, content, stored.get("signature"), path)
     try:
         return NotedNumber.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
         raise TranscriptError(
-            f"{place} is none of this version's account of cards ({first['msg']}). Use "
+            f"{path} is none of this version's account of cards ({first['msg']}). Use "
             "the version that wrote it."
         ) from None

@@ -64,7 +64,7 @@ from privaudit.evaluation.card import (
     Training,
     UtilityShown,
     read_card,
-    verdict_of,
+    verdict_kind,
 )
 from privaudit.federation.trainer import TRAINERS
 from privaudit.models import registry
@@ -93,7 +93,7 @@ class RunSecret:
     """What makes a run's cards.
 
     Attributes:
-        key: 256 bits.
+        key: 256 bits, of which noise and commitments are made.
         released: Digests of the numbers that its cards may have said.
     """
 
@@ -184,15 +184,10 @@ def make_card(
     spent: LedgerTotal,
     logged: int | None = None,
 ) -> Card:
-    """Return what may leave of a run.
+    """Return what may leave of a finished run: numbers of its audits, by scenario.
 
-    Args:
-        run: A finished one.
-        numbers: What its audits found, by scenario.
-        secret: Of its commitments.
-        spent: What all cards of its ledger say, with this one.
-        logged: How many lines of the log of audits count: those that were there when
-            the card was made. None for all.
+    Of the log of audits count as many lines as were there when the card was made, or
+    all.
 
     Raises:
         MissingFileError: An audit is gone.
@@ -249,7 +244,7 @@ def _audit(
     plan: AuditPlan | None,
 ) -> AuditShown:
     headline, *_ = stored.attacks
-    entry = stored.leak(headline)
+    entry = stored.attack_result(headline)
     different, planned = _different(log, plan, headline, entry)
     auroc = _auroc(number, 1 - ALPHA / different) if number else None
     named, unnamed = _names(stored.attacks)
@@ -263,7 +258,7 @@ def _audit(
         corrected_for=different,
         planned=planned,
         auroc=auroc,
-        verdict=verdict_of(auroc).kind,
+        verdict=verdict_kind(auroc),
         scores=secret.commit(f"scores of {stored.scenario}", scores_digest(stored)),
     )
 
@@ -295,11 +290,11 @@ def _different(
     Audits that were asked for in different ways count apart even where they found the
     same: that two exact numbers are equal would be told by the count.
     """
-    tried = tally(log, plan, headline, Estimate.from_dict(entry["auroc"]))
-    if plan is not None and tried.planned and not tried.deviations:
+    found = tally(log, plan, headline, Estimate.from_dict(entry["auroc"]))
+    if plan is not None and found.planned and not found.deviations:
         asked = {_question(audit) for audit in log if audit.as_planned}
         return max(len(plan.audits), len(asked)), True
-    return max(tried.different, len({_question(audit) for audit in log})), False
+    return max(found.different, len({_question(audit) for audit in log})), False
 
 
 def _question(audit: LoggedAudit) -> tuple[object, ...]:
@@ -475,8 +470,6 @@ class Export:
     """What was exported.
 
     Attributes:
-        folder: Where it lies.
-        card: What stands in card.json.
         budget: The epsilon that all cards of the ledger may have together.
     """
 
@@ -516,11 +509,11 @@ def export_public(
     above_zero("budget", budget)
     loaded = run if isinstance(run, Run) else load_run(run, folder=runs)
     loaded.require_complete()
-    place = check_folder(local_path(folder))
+    target = check_folder(local_path(folder))
     chosen = list(dict.fromkeys(scenarios)) or audited_scenarios(loaded)
     with opened(loaded) as (account, note):
         secret = secret_of(loaded)
-        _check_free(place, loaded, secret)
+        _check_free(target, loaded, secret)
         _check_whole(account, secret, loaded)
         numbers = {name: number_of(loaded, name, secret) for name in chosen}
         asked = [number for number in numbers.values() if number is not None]
@@ -535,8 +528,8 @@ def export_public(
         for key in after.noted.keys() - account.noted.keys():
             note(after.noted[key])
         keep(loaded, secret, [number.query.digest for number in asked])
-    _write(place, card)
-    return Export(place, card, budget)
+    _write(target, card)
+    return Export(target, card, budget)
 
 
 def _check_whole(account: Account, secret: RunSecret, run: Run) -> None:
@@ -550,31 +543,31 @@ def _check_whole(account: Account, secret: RunSecret, run: Run) -> None:
         )
 
 
-def _check_free(place: Path, run: Run, secret: RunSecret) -> None:
+def _check_free(target: Path, run: Run, secret: RunSecret) -> None:
     """Raise ConfigError unless a folder is free, or holds an earlier card of the run."""
-    if not place.exists():
+    if not target.exists():
         return
-    names = {path.name for path in place.iterdir()} if place.is_dir() else {"a file"}
-    if not names or (names == {CARD} and _is_of(place, run, secret)):
+    names = {path.name for path in target.iterdir()} if target.is_dir() else {"a file"}
+    if not names or (names == {CARD} and _is_of(target, run, secret)):
         return
     raise ConfigError(
-        f"{place} holds {', '.join(sorted(names)[:3])}, and is no earlier export of "
+        f"{target} holds {', '.join(sorted(names)[:3])}, and is no earlier export of "
         f"{run.path}. Name another folder, or empty it."
     )
 
 
-def _is_of(place: Path, run: Run, secret: RunSecret) -> bool:
+def _is_of(target: Path, run: Run, secret: RunSecret) -> bool:
     try:
-        card, _ = read_card(place)
+        card, _ = read_card(target)
     except PrivauditError:
         return False
     return card.commitments.transcript == commit_transcript(run, secret)
 
 
-def _write(place: Path, card: Card) -> None:
+def _write(target: Path, card: Card) -> None:
     """Write a card that others may read."""
-    with storage_errors(place):
-        place.mkdir(parents=True, exist_ok=True)
-    write_output(place / CARD, card.render().encode())
-    with storage_errors(place):
-        (place / CARD).chmod(0o644)
+    with storage_errors(target):
+        target.mkdir(parents=True, exist_ok=True)
+    write_output(target / CARD, card.render().encode())
+    with storage_errors(target):
+        (target / CARD).chmod(0o644)

@@ -74,7 +74,7 @@ class Recomputed:
     """What came of making a run again.
 
     Attributes:
-        run: The run.
+        run: The stored run, which the new one is held against.
         near: Why bytes need not be equal; empty where they must be.
         messages: How many were equal, or near.
         audits: The scenarios whose audits were.
@@ -112,11 +112,6 @@ def recompute_run(
     watcher: Watcher | None = None,
 ) -> Recomputed:
     """Train a run again with its key, attack it again, and say what differs first.
-
-    Args:
-        run: The run; by default the latest.
-        runs: Where to look for it.
-        watcher: Called with what is done next.
 
     Raises:
         ConfigError: It was trained elsewhere, is not finished, or computed on another
@@ -298,9 +293,9 @@ def _without_times(line: Mapping[str, Any], is_near: bool) -> dict[str, Any]:
 
 def _first_leaf(kept: Any, made: Any) -> str:
     one, other = leaves(kept), leaves(made)
-    place = next((p for p in {**one, **other} if one.get(p) != other.get(p)), "")
+    entry = next((p for p in {**one, **other} if one.get(p) != other.get(p)), "")
     return (
-        f"{place} is {one.get(place)!r:.80}, and comes out as {other.get(place)!r:.80}"
+        f"{entry} is {one.get(entry)!r:.80}, and comes out as {other.get(entry)!r:.80}"
     )
 
 
@@ -362,7 +357,10 @@ def _far_aurocs(stored: StoredAudit, audit: Audit, where: str) -> Iterator[str]:
     except TranscriptError as error:
         yield f"{where}: {error}"
     for name, result in audit.scored.items():
-        kept, made = Estimate.from_dict(stored.leak(name)["auroc"]), result.auroc
+        kept, made = (
+            Estimate.from_dict(stored.attack_result(name)["auroc"]),
+            result.auroc,
+        )
         is_held = stored.run.config.rounds <= HELD
         allowed = AUROC_OFF if is_held else kept.high - kept.low  # 4 standard errors
         if not abs(kept.value - made.value) <= allowed:
@@ -376,13 +374,13 @@ def _recounted(run: Run, stored: StoredAudit, audit: Audit) -> Audit:
     """Return an audit with the verdict as it was when so many were in the log."""
     first, headline = next(iter(audit.results.items()))
     log, plan = read_log(run), plan_of(run)
-    tried = [
+    tallies = [
         tally(log[:count], plan, headline.attack, headline.auroc)
         for count in range(1, len(log) + 1)
     ]
-    counted = [corrected(headline, one, run.sampling) for one in tried] or [headline]
-    said = stored.contents["leaks"].get(first, {}).get("verdict", {}).get("sentence")
-    same = [one for one in counted if one.verdict.sentence == said]
+    counted = [corrected(headline, one, run.sampling) for one in tallies] or [headline]
+    said = stored.contents["attack_results"].get(first, {}).get("verdict")
+    same = [one for one in counted if one.verdict.to_dict() == said]
     return replace(audit, results={**audit.results, first: [*same, counted[-1]][0]})
 
 

@@ -46,8 +46,6 @@ class Replayed:
     """What an audit gave when it was played anew.
 
     Attributes:
-        scenario: Its name.
-        scores: How many scores were compared.
         largest: By how much one differs at most, in units of itself if it is above 1.
         why: All that does not match; empty if the audit gave the same.
     """
@@ -94,12 +92,12 @@ def _near(card: UtilityShown, again: UtilityShown) -> bool:
     )
 
 
-def _show(path: Path, place: Path) -> None:
-    """Have a file or a folder at another place, too."""
+def _show(path: Path, link: Path) -> None:
+    """Have a file or a folder at another path, too."""
     try:
-        place.symlink_to(path)
+        link.symlink_to(path)
     except OSError:  # Windows lets few users make links
-        (shutil.copytree if path.is_dir() else shutil.copyfile)(path, place)
+        (shutil.copytree if path.is_dir() else shutil.copyfile)(path, link)
 
 
 def _play(
@@ -162,18 +160,18 @@ _CERTIFIED = ("privacy", "utility", "training")  # what ``again`` makes again, t
 
 @dataclass(frozen=True)
 class Mismatch:
-    """One place in which a card and its run differ.
+    """One entry in which a card and its run differ.
 
     Attributes:
-        place: In the card, keys and positions joined by slashes.
+        entry: In the card, keys and positions joined by slashes.
         why: What stands in the one and in the other, or what is wrong with the run.
     """
 
-    place: str
+    entry: str
     why: str
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.why}"
+        return f"{self.entry}: {self.why}"
 
 
 @dataclass(frozen=True)
@@ -181,8 +179,6 @@ class Verification:
     """What became of a card.
 
     Attributes:
-        run: What it was held against.
-        values: How many values were compared.
         on_trust: How many of these stand in a signed file only: nothing gave them
             again.
         mismatches: All that does not match; empty if the card is true.
@@ -258,13 +254,13 @@ def _again(found: Verification, card: Card, watcher: Watcher | None) -> Verifica
 def _runs_of(card: Card, folder: str | Path | None) -> list[Run]:
     """Return the runs whose transcript a card commits to."""
     runs, refused = [], []
-    for place in places_in(folder):
+    for path in places_in(folder):
         try:
-            run = load_run(place)
+            run = load_run(path)
             known = FILE in run.files and _is_of(card, run)
             runs += [run] * known
         except PrivauditError as error:
-            refused.append(f" {place.name} there was refused: {error}")
+            refused.append(f" {path.name} there was refused: {error}")
     if not runs:
         where = shared_place(runs_folder(folder))
         raise MissingFileError(
@@ -320,17 +316,17 @@ def _unnoted(card: Card, run: Run, secret: RunSecret) -> Iterator[Mismatch]:
 
 def _differences(card: Mapping[str, Any], run: Mapping[str, Any]) -> Iterator[Mismatch]:
     """Yield where two sets of leaves differ, in value or in type."""
-    for place in {**card, **run}:
+    for entry in {**card, **run}:
         one, other = (
-            json.dumps(contents[place]) if place in contents else "nothing"
+            json.dumps(contents[entry]) if entry in contents else "nothing"
             for contents in (card, run)
         )
         if one != other:
-            yield Mismatch(place, f"the card says {one}, the run gives {other}")
+            yield Mismatch(entry, f"the card says {one}, the run gives {other}")
 
 
-def leaves(value: Any, place: str = "") -> dict[str, Any]:
-    """Return what JSON holds, each value by its place.
+def leaves(value: Any, entry: str = "") -> dict[str, Any]:
+    """Return what JSON holds, each value by its entry.
 
     Example:
         >>> leaves({"a": [1, {"b": 2}], "c": {}})
@@ -342,13 +338,13 @@ def leaves(value: Any, place: str = "") -> dict[str, Any]:
     elif isinstance(value, list):
         below = [(str(index), one) for index, one in enumerate(value)]
     if not below:
-        return {place: value}
+        return {entry: value}
     found: dict[str, Any] = {}
     for key, one in below:
-        found |= leaves(one, f"{place}/{key}" if place else key)
+        found |= leaves(one, f"{entry}/{key}" if entry else key)
     return found
 
 
 def _on_trust(card: Card, made: tuple[str, ...]) -> int:
     """Return how many values stand in a signed file only."""
-    return sum(place.split("/")[0] not in made for place in leaves(card.plain()))
+    return sum(entry.split("/")[0] not in made for entry in leaves(card.plain()))

@@ -59,10 +59,12 @@ def roc_plot(data: ReportData) -> Figure:
         (chance,) = axes.plot(
             [floor, 1], [floor, 1], color=INK, linewidth=1, zorder=1, label="chance"
         )
-        for index, (label, leak) in enumerate(series):
-            _draw_curve(axes, leak, index, shortened(label, _LONGEST_OF_CURVES), floor)
+        for index, (label, result) in enumerate(series):
+            _draw_curve(
+                axes, result, index, shortened(label, _LONGEST_OF_CURVES), floor
+            )
             if index == 0 or len(data.runs) > 1:
-                _draw_band(axes, leak.roc(), index, floor, 0.25 / len(series))
+                _draw_band(axes, result.roc(), index, floor, 0.25 / len(series))
         _label_axes(axes)
         curves = axes.get_legend_handles_labels()[0][1:]
         axes.legend(
@@ -73,7 +75,7 @@ def roc_plot(data: ReportData) -> Figure:
 
 def _fewest(series: Series) -> tuple[int, int]:
     """Return the fewest members and the fewest non-members of any curve."""
-    curves = [leak.roc() for _, leak in series]
+    curves = [result.roc() for _, result in series]
     members = min(curve.members for curve in curves)
     return members, min(curve.nonmembers for curve in curves)
 
@@ -100,9 +102,9 @@ def _shade_unresolved(
 
 
 def _draw_curve(
-    axes: Axes, leak: AttackResult, index: int, label: str, floor: float
+    axes: Axes, result: AttackResult, index: int, label: str, floor: float
 ) -> None:
-    curve = leak.roc()
+    curve = result.roc()
     axes.plot(
         _shown(curve.fpr, floor),
         _shown(curve.tpr, floor),
@@ -113,8 +115,8 @@ def _draw_curve(
         label=label,
         zorder=3,
     )
-    members, others = ranked(leak.clients)
-    sizes = [len(client.scores) for client in leak.clients]
+    members, others = ranked(result.clients)
+    sizes = [len(client.scores) for client in result.clients]
     for fpr in _MARKED_FPRS:
         tpr = tpr_at_fpr(members, others, fpr)
         if not tpr.unresolved and not uneven(sizes, fpr):
@@ -157,8 +159,8 @@ def roc_alt(data: ReportData) -> str:
     """Say what :func:`roc_plot` shows, for those who do not see it."""
     parts = [
         f"{label}: TPR {tpr} at FPR {fpr:g}"
-        for label, leak in data.series
-        for fpr, tpr in leak.tpr_at_fpr.items()
+        for label, result in data.series
+        for fpr, tpr in result.tpr_at_fpr.items()
     ]
     return f"ROC curves with logarithmic axes. {'; '.join(parts)}."
 
@@ -259,8 +261,8 @@ def training_plot(lines: Lines) -> Figure | None:
     with house_style():
         figure = new_figure(7.6, 0.5 + 1.6 * len(panels))
         column = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
-        for place, (axes, (key, name)) in enumerate(zip(column, panels, strict=True)):
-            _panel(axes, _points(lines, key), name, colour(place))
+        for number, (axes, (key, name)) in enumerate(zip(column, panels, strict=True)):
+            _panel(axes, _points(lines, key), name, colour(number))
         column[-1].set_xlabel("Round")
         column[-1].set_xlim(0.5, len(lines) + 0.5)
         column[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -270,8 +272,8 @@ def training_plot(lines: Lines) -> Figure | None:
 def _points(lines: Lines, key: str) -> list[tuple[int, float]]:
     """Return rounds, counted from one, with a value each."""
     return [
-        (place, float(line[key]))
-        for place, line in enumerate(lines, start=1)
+        (round, float(line[key]))
+        for round, line in enumerate(lines, start=1)
         if line.get(key) is not None
     ]
 

@@ -183,10 +183,7 @@ def name_rows(axes: Axes, names: Sequence[str]) -> None:
 def to_svg(figure: Figure, name: str, description: str) -> str:
     """Return an <svg> element for a page: no prolog, no date, ids of its own.
 
-    Args:
-        figure: Drawn in the house style.
-        name: Distinguishes its ids, as in :func:`small_svg`.
-        description: Read aloud in the picture's place.
+    Its name is in the ids; the description is read aloud in the picture's place.
     """
     buffer = io.StringIO()
     nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}

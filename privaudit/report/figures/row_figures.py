@@ -123,16 +123,18 @@ def _dots(
 ) -> None:
     """Draw a series: averages stand out, and so does the first of a pair."""
     name, found = panel.series[index]
-    places = [(place, row) for place, row in enumerate(rows) if row in found]
+    drawn_rows = [(height, row) for height, row in enumerate(rows) if row in found]
     label, paint = shortened(name), colour(index)
     if is_pair:
         label, paint = name, (colour(0), FAINT)[index]
     for average in sorted({row == AVERAGE for row in rows}):
-        drawn = [(place, row) for place, row in places if (row == AVERAGE) == average]
+        drawn = [
+            (height, row) for height, row in drawn_rows if (row == AVERAGE) == average
+        ]
         bars = [np.empty((2, 0)), *(errors(found[row]) for _, row in drawn)]
         axes.errorbar(
             [found[row].value for _, row in drawn],
-            [place + shift for place, _ in drawn],
+            [height + shift for height, _ in drawn],
             xerr=np.hstack(bars),
             fmt="s" if average or (is_pair and index) else "o",
             color=paint,
@@ -142,10 +144,10 @@ def _dots(
             label=label if is_pair else None,
             zorder=3,
         )
-    for place, row in places:
+    for height, row in drawn_rows:
         what = f"{row}, {label}"
         text = value_text(what, panel.measure, found[row])
-        spot(axes, found[row].value, place + shift, text)
+        spot(axes, found[row].value, height + shift, text)
     if not is_pair:
         axes.plot([], [], "o", color=paint, label=label)
 
@@ -175,8 +177,8 @@ def client_plot(data: ReportData) -> Figure | None:
     if not any(len(audit.headline.clients) > 1 for audit in data.audits):
         return None
     series: Series = [
-        (label, {**_most_pairs(leak.by_client), AVERAGE: leak.auroc})
-        for label, leak in data.series
+        (label, {**_most_pairs(result.by_client), AVERAGE: result.auroc})
+        for label, result in data.series
     ]
     clients = dict.fromkeys(c for _, found in series for c in found if c != AVERAGE)
     rows = [*clients, AVERAGE]
@@ -193,7 +195,7 @@ def _most_pairs(clients: Rows) -> Rows:
 
 def clients_alt(data: ReportData) -> str:
     """Say what :func:`client_plot` shows, for those who do not see it."""
-    series = [(label, _most_pairs(leak.by_client)) for label, leak in data.series]
+    series = [(label, _most_pairs(result.by_client)) for label, result in data.series]
     return f"AUROC of the attack for each client. {_read(series)}."
 
 
@@ -270,7 +272,7 @@ def attacks_plot(data: ReportData) -> Figure | None:
     if len(rows) < 2:
         return None
     series = [
-        (one.label, {name: leak.auroc for name, leak in results.items()})
+        (one.label, {name: result.auroc for name, result in results.items()})
         for one, results in zip(data.runs, runs, strict=True)
     ]
     return row_plot(
@@ -295,9 +297,9 @@ def _attack_counts(name: str, runs: Sequence[Mapping[str, AttackResult]]) -> str
 def attacks_alt(data: ReportData) -> str:
     """Say what :func:`attacks_plot` shows, for those who do not see it."""
     parts = [
-        f"{one.label}, {name}: {point(leak.auroc)} {interval(leak.auroc)}"
+        f"{one.label}, {name}: {point(result.auroc)} {interval(result.auroc)}"
         for one in data.runs
-        for name, leak in outside_grid(one.audit.results).items()
+        for name, result in outside_grid(one.audit.results).items()
     ]
     return f"AUROC of every attack. {'; '.join(parts)}."
 
@@ -395,9 +397,9 @@ def exposure_plot(data: ReportData) -> Figure | None:
         light_grid(axes)
         for index, (label, shared) in enumerate(found):
             for side, style in (("members", "o"), ("others", "x")):
-                place = 2 * index + (side == "others")
-                shift = (place - len(found) + 0.5) * 0.3 / len(found)
-                paint = colour(index if several else place)
+                number = 2 * index + (side == "others")
+                shift = (number - len(found) + 0.5) * 0.3 / len(found)
+                paint = colour(index if several else number)
                 name = f"{label}, {side}" if several else side
                 _shares(axes, shared, side, style, paint, shift, name)
                 if not several:
@@ -485,8 +487,8 @@ def epsilon_plot(data: ReportData) -> Figure | None:
         figure = new_figure(7.6, 1.5 + 0.6 * len(rows))
         axes = figure.subplots()
         light_grid(axes)
-        for place, (label, audit) in enumerate(rows):
-            _bar(axes, label, audit, place)
+        for height, (label, audit) in enumerate(rows):
+            _bar(axes, label, audit, height)
         _epsilon_axis(axes, [audit for _, audit in rows])
         name_rows(axes, [shortened(label, _LONGEST) for label, _ in rows])
         entries = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
@@ -496,37 +498,37 @@ def epsilon_plot(data: ReportData) -> Figure | None:
     return figure
 
 
-def _bar(axes: Axes, label: str, audit: Audit, place: int) -> None:
+def _bar(axes: Axes, label: str, audit: Audit, height: int) -> None:
     """Draw one run: a bar to what is shown, on a paler one to the ceiling."""
     one_run = audit.part(ONE_RUN)
     assert one_run is not None
     bound = one_run.bound
-    axes.barh(place, bound.ceiling, 0.5, color=PALE, label="could have been shown")
-    ends = [place - 0.25, place + 0.25]
+    axes.barh(height, bound.ceiling, 0.5, color=PALE, label="could have been shown")
+    ends = [height - 0.25, height + 0.25]
     axes.plot([bound.ceiling] * 2, ends, color=FAINT, linewidth=2, zorder=3)
-    axes.barh(place, bound.value, 0.5, color=_SHOWN, label="shown: at least")
+    axes.barh(height, bound.value, 0.5, color=_SHOWN, label="shown: at least")
     axes.text(
         bound.ceiling,
-        place + 0.3,
+        height + 0.3,
         f"shown {bound.value:.2f}, ceiling {bound.ceiling:.2f}",
         ha="right",
         va="top",
         fontsize=8,
         color=FAINT,
     )
-    spot(axes, bound.value, place, f"{label}: shown {bound}")
-    _mark(axes, audit.claimed_epsilon, place - 0.12, "claimed")
-    _mark(axes, audit.certified_epsilon, place + 0.12, "certified: at most")
+    spot(axes, bound.value, height, f"{label}: shown {bound}")
+    _mark(axes, audit.claimed_epsilon, height - 0.12, "claimed")
+    _mark(axes, audit.certified_epsilon, height + 0.12, "certified: at most")
 
 
-def _mark(axes: Axes, value: float | None, place: float, name: str) -> None:
+def _mark(axes: Axes, value: float | None, height: float, name: str) -> None:
     """Draw a promise; nothing where there is none."""
     if value is None:
         return
     marker, paint = _PROMISES[name]
     axes.plot(
         value,
-        place,
+        height,
         marker,
         color=paint,
         markeredgecolor="white",
@@ -536,7 +538,7 @@ def _mark(axes: Axes, value: float | None, place: float, name: str) -> None:
         zorder=4,
         clip_on=False,
     )
-    spot(axes, value, place, f"ε {name} {epsilon(value)}")
+    spot(axes, value, height, f"ε {name} {epsilon(value)}")
 
 
 def _epsilon_axis(axes: Axes, audits: Sequence[Audit]) -> None:

@@ -44,17 +44,10 @@ def label_points(
     labels: Sequence[str],
     crosses: Sequence[tuple[Point, Point]],
 ) -> None:
-    """Write each label at the free place nearest its point.
+    """Write each label at the free place nearest its point, off all points' intervals.
 
     Greedy, in the order given: every place is tried, and the one that covers least is
     taken, so the result depends on nothing but the arguments. The layout is frozen.
-
-    Args:
-        figure: Complete but for the labels.
-        axes: Where the points are.
-        points: In data coordinates.
-        labels: One for each.
-        crosses: Each point's intervals, as (low, high) in x and in y.
     """
     layout = figure.get_layout_engine()
     assert layout is not None
@@ -81,7 +74,7 @@ def _best_place(
     thin: Sequence[Bbox],
 ) -> tuple[Offset, str, Bbox]:
     """Return where a label stands, from its point in points, on which side, its box."""
-    places: list[tuple[float, int, Offset, str, Bbox]] = []
+    choices: list[tuple[float, int, Offset, str, Bbox]] = []
     x, y = axes.transData.transform(point)
     for side, sign in _SIDES:
         extent = _extent(figure, label, side)
@@ -97,8 +90,8 @@ def _best_place(
                 + 2 * abs(height)
             )
             order = 2 * _HEIGHTS.index(height) + (sign < 0)
-            places.append((cost, order, offset, side, box))
-    return min(places, key=lambda place: place[:2])[2:]
+            choices.append((cost, order, offset, side, box))
+    return min(choices, key=lambda choice: choice[:2])[2:]
 
 
 def _annotation(

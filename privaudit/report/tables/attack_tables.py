@@ -13,7 +13,7 @@ from markupsafe import Markup
 from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.parts.server_model import SERVER_MODEL
-from privaudit.auditing.scenario import ALPHAS, SHARES, SLICES, GridCell, places
+from privaudit.auditing.scenario import ALPHAS, SHARES, SLICES, GridCell, grid_cells
 from privaudit.report.report_data import MOST_CLASSES, Findings, ReportData
 from privaudit.report.wording import NOTHING, TableCell, TableRows, heading
 from privaudit.statistics.captions.scores import METRICS
@@ -73,7 +73,7 @@ def drawn_sentence(data: ReportData) -> str:
 
 
 FIRST = 2.0  # the order that is shown open
-GRID = {place.attack: place for place in places()}
+GRID = {cell.attack: cell for cell in grid_cells()}
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,6 @@ class GridTable:
     """The grid for one order of the entropy.
 
     Attributes:
-        order: As it is written.
         rows: Two for each run whose server's model was attacked too, else one.
         named: Number of the column that is the headline attack; None if it is of
             another order, or not of the grid.
@@ -103,7 +102,7 @@ class GridTable:
 
 def outside_grid(results: Mapping[str, AttackResult]) -> dict[str, AttackResult]:
     """Return the attacks that are no cell of the grid."""
-    return {name: leak for name, leak in results.items() if name not in GRID}
+    return {name: result for name, result in results.items() if name not in GRID}
 
 
 def grid_tables(data: ReportData) -> list[GridTable]:
@@ -118,7 +117,7 @@ def grid_tables(data: ReportData) -> list[GridTable]:
 def _grid_table(runs: Sequence[Findings], alpha: float) -> GridTable:
     cells = [GridCell(part, share, alpha) for part in SLICES for share in SHARES]
     rows = [
-        GridRow(one.label, who, tuple(_grid_cell(results, place) for place in cells))
+        GridRow(one.label, who, tuple(_grid_cell(results, cell) for cell in cells))
         for one in runs
         for who, results in (
             ("server", one.audit.part(SERVER_MODEL)),
@@ -128,20 +127,20 @@ def _grid_table(runs: Sequence[Findings], alpha: float) -> GridTable:
     ]
     named = (
         number
-        for number, place in enumerate(cells)
-        if all(_is_headline(one, place) for one in runs)
+        for number, cell in enumerate(cells)
+        if all(_is_headline(one, cell) for one in runs)
     )
     return GridTable(cells[0].order, tuple(rows), next(named, None))
 
 
-def _grid_cell(results: Mapping[str, AttackResult], place: GridCell) -> TableCell:
-    leak = results.get(place.attack)
-    return TableCell.of(leak.auroc) if leak else TableCell("not made")
+def _grid_cell(results: Mapping[str, AttackResult], cell: GridCell) -> TableCell:
+    result = results.get(cell.attack)
+    return TableCell.of(result.auroc) if result else TableCell("not made")
 
 
-def _is_headline(one: Findings, place: GridCell) -> bool:
-    leak = one.audit.results.get(place.attack)
-    return leak is not None and leak.settings == one.audit.headline.settings
+def _is_headline(one: Findings, cell: GridCell) -> bool:
+    result = one.audit.results.get(cell.attack)
+    return result is not None and result.settings == one.audit.headline.settings
 
 
 def headline_rows(data: ReportData) -> TableRows:
@@ -149,7 +148,7 @@ def headline_rows(data: ReportData) -> TableRows:
     rows: TableRows = []
     for one in data.runs:
         if one.gain is not None and one.both is not None:
-            client, server = (TableCell.of(leak.auroc) for leak in one.both)
+            client, server = (TableCell.of(result.auroc) for result in one.both)
             gain = TableCell.of(one.gain, signed=True)
             rows.append((one.label, server, client, gain))
     return rows

@@ -1,8 +1,8 @@
 """What the parts of an audit say: sentences, and tables: epsilon of one run, single records."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Literal
 
 import numpy as np
 from markupsafe import Markup
@@ -11,11 +11,10 @@ from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.parts.closeness import CLOSENESS
 from privaudit.auditing.parts.extraction import EXTRACTION, ExtractedShare, shown
-from privaudit.auditing.parts.inversion import Inversion
+from privaudit.auditing.parts.inversion import TITLES, Inversion
 from privaudit.auditing.parts.leakage_by_round import LEAKAGE_BY_ROUND, LeakageByRound
 from privaudit.auditing.parts.linkage_gain import LINKAGE_GAIN
-from privaudit.auditing.parts.one_run import ONE_RUN
-from privaudit.auditing.parts.panoramia import PANORAMIA
+from privaudit.auditing.parts.one_run import BY_GRADIENT, BY_SECRET, ONE_RUN
 from privaudit.auditing.parts.record_exposure import (
     RATE,
     RECORD_EXPOSURE,
@@ -27,8 +26,9 @@ from privaudit.auditing.parts.record_exposure import (
 from privaudit.auditing.parts.server_model import SERVER_MODEL
 from privaudit.auditing.parts.source_inference import SOURCE_INFERENCE
 from privaudit.auditing.parts.untrained_control import UNTRAINED_CONTROL
-from privaudit.auditing.played_scenario import audit_parts
+from privaudit.auditing.played_scenario import AuditPart, audit_parts
 from privaudit.core.formatting import p_value, percent, small
+from privaudit.datasets.canaries import CanaryKind
 from privaudit.report.report_data import (
     ALPHA,
     ReportData,
@@ -48,7 +48,7 @@ from privaudit.report.wording import (
 )
 from privaudit.statistics.comparisons import holm, p_above_chance
 from privaudit.statistics.estimate import Estimate
-from privaudit.statistics.verdict import Sampling
+from privaudit.statistics.verdict import UNKNOWN_SAMPLING, Sampling, VerdictKind
 
 _WHOLE = Markup('<span class="whole">{}</span>')
 
@@ -72,6 +72,20 @@ def bound_rows(data: ReportData) -> TableRows:
     ]
 
 
+_CANARIES: Mapping[CanaryKind | Literal["candidates"], str] = {
+    "candidates": "all candidates: real records as they are, and what is shown can "
+    "befall them",
+    "mislabelled": "real pictures with labels drawn wrong",
+    "gradient": "crafted in gradient space: no real record is as strong",
+    "drawn": "pictures of random patches of colour in a real record's class",
+    "secret": "real pictures with made-up texts of random digits",
+}
+_SCORED_BY = {
+    BY_SECRET: "likelihood of its secret beside others",
+    BY_GRADIENT: "movement against its gradient",
+}
+
+
 def claim_kind(audit: Audit) -> str:
     """Return the verdict on the claimed epsilon; nothing where that was not asked."""
     one_run = audit.part(ONE_RUN)
@@ -85,7 +99,8 @@ def one_run_sentences(audit: Audit) -> list[str]:
         return []
     return [
         one_run.verdict.sentence,
-        f"Canaries: {one_run.canaries}. Scored by: {one_run.scored_by}.",
+        f"Canaries: {_CANARIES[one_run.canaries]}. "
+        f"Scored by: {_SCORED_BY.get(one_run.scored_by, one_run.scored_by)}.",
     ]
 
 
@@ -102,8 +117,8 @@ def card_paragraphs(audit: Audit) -> list[tuple[str, str]]:
     return [
         (part.title, heading(sentence))
         for part in audit_parts()
-        if part.name in _SENTENCES and part.name != ONE_RUN.name
-        for sentence in _SENTENCES[part.name](audit)
+        if part.name != ONE_RUN.name
+        for sentence in _sentences(part, audit) or ()
     ]
 
 
@@ -111,12 +126,20 @@ def part_remarks(audit: Audit) -> list[str]:
     """Return what the parts say in the terminal: sentences, or else their numbers."""
     remarks: list[str] = []
     for part in audit_parts():
-        if part.name in _SENTENCES:
-            remarks += _SENTENCES[part.name](audit)
+        if (said := _sentences(part, audit)) is not None:
+            remarks += said
         elif part.name in audit.parts:
             numbers = [f"{name} {value}" for name, value in _leaves(audit.part(part))]
             remarks.append(f"{part.title}: {'; '.join(numbers)}")
     return remarks
+
+
+def _sentences(part: AuditPart[Any], audit: Audit) -> list[str] | None:
+    """Return what a part says; None where its numbers stand for themselves."""
+    if part.says:
+        found = part.name in audit.parts
+        return part.says(audit.part(part), audit.run.sampling) if found else []
+    return _SENTENCES[part.name](audit) if part.name in _SENTENCES else None
 
 
 def part_tables(data: ReportData) -> dict[str, TableRows]:
@@ -128,7 +151,7 @@ def part_tables(data: ReportData) -> dict[str, TableRows]:
             for name, value in _leaves(one.audit.part(part))
         ]
         for part in audit_parts()
-        if part.name not in _SENTENCES or part.name in _TABLES
+        if not (part.says or part.name in _SENTENCES) or part.name in _TABLES
         if any(a.parts.get(part.name) is not None for a in data.audits)
     }
 
@@ -138,7 +161,8 @@ def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
     if isinstance(value, AttackResult):
         value = value.auroc
     if isinstance(value, Inversion):
-        value = replace(value, pairs={})  # they name records
+        measures = {TITLES[code]: one for code, one in value.measures.items()}
+        value = vars(value) | {"measures": measures, "pairs": {}}  # which name records
     if isinstance(value, ExtractedShare):
         shares = f"{value.members}; others {value.others}; difference {value.beyond}"
         yield name.strip(), f"members {shares}"
@@ -217,8 +241,15 @@ def source_sentences(audit: Audit) -> list[str]:
         f"{inference.others.n[0]} candidates that no client trained on (by chance "
         f"{100 * inference.chance:.1f} %). {adds} "
         f"{point(inference.beyond, signed=True)} {interval(inference.beyond)}: "
-        f"{inference.sentence.removesuffix('.')}."
+        f"{_SOURCES[inference.kind]}."
     ]
+
+
+_SOURCES: Mapping[VerdictKind, str] = {
+    "leaks": "uploads tell whose a record is, beyond what its class tells",
+    "no evidence": "no evidence that uploads tell whose a record is, beyond its class",
+    "sampling unknown": f"no verdict. {UNKNOWN_SAMPLING.removesuffix('.')}",
+}
 
 
 def linkage_sentences(audit: Audit) -> list[str]:
@@ -287,37 +318,6 @@ def control_sentences(audit: Audit) -> list[str]:
     ]
 
 
-def beyond_sentences(audit: Audit) -> list[str]:
-    """Say what scores tell beyond what is known without the model, where that is asked."""
-    if PANORAMIA.name not in audit.parts:
-        return []
-    found = audit.part(PANORAMIA)
-    if found is None:
-        return ["Too few members or others to fit a baseline: at least five of each."]
-    gain = found.gain
-    if not gain.excludes(0):
-        said = "the scores tell nothing certain beyond it"
-    elif gain.value > 0:
-        said = "the scores tell members beyond it"
-    else:
-        said = "the scores only add noise to it"
-    coin = audit.run.sampling == "coin"
-    odd = (
-        " A coin is declared, and members differ without the model: look into the coin."
-        if coin and found.baseline.low > 0.5
-        else ""
-    )
-    return [
-        "By what is known without the trained model, a classifier tells members from "
-        f"others with an AUROC of {point(found.baseline)} {interval(found.baseline)}; "
-        f"with the scores too, of {point(found.with_model)} {interval(found.with_model)}. "
-        f"Gain {point(gain, signed=True)} {interval(gain)}: {said}. Excess after PANORAMIA "
-        f"{found.excess:.2f} nats ({found.bound:.2f} less {found.baseline_bound:.2f}), a "
-        "measure and no bound on epsilon. What the baseline does not know, and the model "
-        f"does, counts as gain.{odd}"
-    ]
-
-
 def extraction_sentences(audit: Audit) -> list[str]:
     """Say how many texts can be drawn; nothing where that was not measured."""
     found = audit.part(EXTRACTION)
@@ -344,7 +344,6 @@ _SENTENCES: Mapping[str, Callable[[Audit], list[str]]] = {
     LEAKAGE_BY_ROUND.name: round_sentences,
     SOURCE_INFERENCE.name: source_sentences,
     UNTRAINED_CONTROL.name: control_sentences,
-    PANORAMIA.name: beyond_sentences,
     ONE_RUN.name: lambda audit: one_run_sentences(audit)[:1],  # the verdict
 }
 _TABLES = {EXTRACTION.name}

@@ -10,17 +10,17 @@ from rich.text import Text
 
 from privaudit.auditing.audit import Audit
 from privaudit.privacy.certificate import guarantee_of, reconstruction_sentence
-from privaudit.report.columns import Column, Place, columns
+from privaudit.report.columns import Column, TableKind, columns
 from privaudit.report.report_data import Findings, ReportData, same_columns
 from privaudit.report.tables.parts import part_remarks
 from privaudit.report.wording import (
     GROUPS,
     TableCell,
+    audits_made,
     counts_groups,
     remote_code,
     repeatable,
     strength,
-    tried,
     unpaid,
 )
 
@@ -46,16 +46,16 @@ def print_table(audits: Sequence[Audit], console: Console | None = None) -> None
 
 def _texts(data: ReportData) -> list[_Texts]:
     """Return the columns as text, those of one stack below each other."""
-    place: Place = "run" if len(data.runs) == 1 else "runs"
+    table: TableKind = "run" if len(data.runs) == 1 else "runs"
     found = list[_Texts]()
-    for stack, group in groupby(columns(data, place), lambda column: column.stack):
+    for stack, group in groupby(columns(data, table), lambda column: column.stack):
         several: list[Column] = list(group)
-        parts = [several] if stack and place == "run" else [[one] for one in several]
+        parts = [several] if stack and table == "run" else [[one] for one in several]
         for part in parts:
             cells = [
                 [str(column.cell(one).number) for column in part] for one in data.runs
             ]
-            head = "\n".join(column.heads[place] for column in part)
+            head = "\n".join(column.heads[table] for column in part)
             found.append((head, ["\n".join(texts) for texts in cells]))
     return found
 
@@ -68,7 +68,7 @@ def _remarks(one: Findings) -> list[str]:
     remarks = [
         audit.verdict.sentence if unusual else "",
         audit.scenario.note,
-        tried(audit) if audit.tried.different > 1 or audit.tried.planned else "",
+        audits_made(audit) if audit.tally.different > 1 or audit.tally.planned else "",
         _counted(audit),
         remote_code(audit),
         repeatable(audit),
@@ -111,8 +111,8 @@ def headlines(data: ReportData) -> str:
 
 
 def _clients(audit: Audit) -> str:
-    whole, leak = audit.scenario.unit == "client", audit.headline
-    count = sum(leak.auroc.n) if whole else len(leak.clients)
+    whole, result = audit.scenario.unit == "client", audit.headline
+    count = sum(result.auroc.n) if whole else len(result.clients)
     return f"{count} client{'s' * (count != 1)}"
 
 

@@ -70,9 +70,9 @@ def chosen(answer: str, choices: Sequence[str]) -> int | None:
     if alone := LETTER.match(answer):
         return _place(alone[1], choices)
     if both := LETTER_AND_TEXT.match(answer):
-        place = _place(both[1] or both[2], choices)
-        if place is not None and normalise(both[3]) == normalise(choices[place]):
-            return place
+        number = _place(both[1] or both[2], choices)
+        if number is not None and normalise(both[3]) == normalise(choices[number]):
+            return number
     texts = [normalise(choice) for choice in choices]
     words = normalise(answer)
     return texts.index(words) if words and words in texts else None
@@ -98,7 +98,7 @@ def exact_match(
         words = normalise(answer)
         return bool(words) and words in map(normalise, references)
     right = {reference: chosen(reference, choices) for reference in references}
-    unknown = next((text for text, place in right.items() if place is None), None)
+    unknown = next((text for text, number in right.items() if number is None), None)
     if unknown is not None:
         raise ConfigError(
             f"The answer {unknown!r} is none of the choices {', '.join(choices)}. Give "
@@ -133,8 +133,8 @@ def check_answers(answers: Sequence[str], references: Sequence[Sequence[str]]) -
 
 
 def _place(letter: str, choices: Sequence[str]) -> int | None:
-    place = LETTERS.index(letter.upper())
-    return place if place < len(choices) else None
+    number = LETTERS.index(letter.upper())
+    return number if number < len(choices) else None
 
 
 F1 = "F1"

@@ -186,8 +186,6 @@ class BleuCounts:
     Attributes:
         matches: n-grams of the candidate that are in a reference, each as often as the
             reference that has it most often, by order from 1 to 4.
-        totals: n-grams of the candidate.
-        length: Words of the candidate.
         closest: Words of the reference nearest in length; of two as near, the shorter.
     """
 
@@ -283,13 +281,13 @@ def longest_common(first: Tokens, second: Tokens) -> int:
         >>> longest_common(("a", "b", "c", "d"), ("b", "x", "d"))
         2
     """
-    places: dict[str, int] = {}
+    bits_of: dict[str, int] = {}
     for index, word in enumerate(first):
-        places[word] = places.get(word, 0) | 1 << index
+        bits_of[word] = bits_of.get(word, 0) | 1 << index
     every = (1 << len(first)) - 1
     row = every
     for word in second:
-        hit = row & places.get(word, 0)
+        hit = row & bits_of.get(word, 0)
         row = ((row + hit) | (row - hit)) & every
     return len(first) - row.bit_count()
 
@@ -397,7 +395,7 @@ def bootstrap_estimates(
         statistic: The numbers from sums, for each row.
         values: The numbers of the records as they are: with too few records there is no
             more to say.
-        rng: Draws the records.
+        rng: Draws records with replacement.
         models: Whose mean it is.
         records: What is drawn, in a word.
     """

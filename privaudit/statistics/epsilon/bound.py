@@ -122,9 +122,7 @@ class EpsilonBound:
         value: At least 0, which says nothing.
         confidence: The chance, at the least, that ``value`` is no more than the truth.
         delta: At which epsilon is meant, in [0, 1).
-        n: Members and non-members.
         ceiling: The most that this bound could have shown with as many: perfect scores.
-        design: Where the scores come from.
         method: How the bound was found, in words.
         can_refute: Whether it holds for every mechanism. One that assumes the form of
             the noise informs, and refutes nothing.

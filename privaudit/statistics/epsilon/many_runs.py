@@ -78,7 +78,7 @@ def epsilon_from_errors(
         misses: Members below the threshold.
         alarms: Non-members not below it.
         members: Independent runs with the canary.
-        nonmembers: Independent runs without.
+        nonmembers: Independent runs without it.
         significance: Of each threshold's bound.
         delta: At which epsilon is meant.
     """

@@ -37,7 +37,7 @@ class RankedGuesses(OneRunMethod):
     Attributes:
         guesses_in: The highest scores, guessed to be in.
         guesses_out: The lowest scores, guessed to be out.
-        tie_seed: Of the shuffle.
+        tie_seed: Seed of the shuffle that breaks ties.
     """
 
     words: ClassVar[str]
@@ -159,7 +159,7 @@ def one_run_p_value(
 
     Args:
         correct: v, from 0 to ``guesses``.
-        guesses: r.
+        guesses: r, at least 0.
         canaries: m, at least r.
         epsilon: At least 0, for each count.
         delta: In [0, 1).

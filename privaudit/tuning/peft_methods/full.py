@@ -18,7 +18,7 @@ class Full:
     Models with all weights of their own cannot share a pass; they run one by one.
 
     Attributes:
-        options: None counts.
+        options: None of them counts.
     """
 
     options: MechanismOptions

@@ -20,7 +20,7 @@ class SoftPrompt:
     prompt tuning", EMNLP 2021, section 2; peft's ``PromptTuningConfig``.
 
     Attributes:
-        options: ``virtual_tokens`` counts.
+        options: Of these ``virtual_tokens`` counts.
     """
 
     options: MechanismOptions

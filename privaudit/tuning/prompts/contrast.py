@@ -37,11 +37,8 @@ def contrast(
     Source: Cui et al., "Harmonizing generalization and personalization in federated
     prompt learning", ICML 2024, equation 9.
 
-    Args:
-        hand: Text features of the hand-written prompt.
-        shared: Of each client's global prompt.
-        personal: Of its global and low-rank prompt together.
-        temperature: Above 0.
+    Text features are of the hand-written prompt, of each client's global one, and of
+    its global and low-rank prompt together; the temperature is above 0.
     """
     positive = cosine_similarity(hand, shared, dim=-1)
     negative = cosine_similarity(shared, personal, dim=-1)

@@ -135,12 +135,12 @@ def attention_match(
     Source: Luo et al., "Mixture of experts made personalized: federated prompt learning
     for vision-language models", ICLR 2025, equation 11.
     """
-    shares = attention(gate, images, experts, heads=heads, scale=scale)
+    weights = attention(gate, images, experts, heads=heads, scale=scale)
     values = _split(_apply(gate, "value", experts.flatten(1, 2)), heads)
     projected = _split(images @ gate["output_weight"], heads)
     matches = (projected @ values.mT).unflatten(-1, experts.shape[1:3])
     constant = (images * gate["output_bias"].unsqueeze(1)).sum(dim=-1)
-    return (shares * matches).sum(dim=(1, 4)) + constant.unsqueeze(-1)
+    return (weights * matches).sum(dim=(1, 4)) + constant.unsqueeze(-1)
 
 
 def linear_match(
@@ -164,13 +164,13 @@ def linear_match(
     return (scores.softmax(dim=-1).unsqueeze(2) * matches).sum(dim=-1)
 
 
-def linear_shares(
+def linear_weights(
     gate: Stacked, images: Float[Tensor, "k b d"], experts: int, size: int
 ) -> Float[Tensor, "k b e"]:
     """Return the weight that a linear gate gives each expert; 0 to those left out."""
     scores = _apply(gate, "share", pool(images, size))[..., :experts]
-    shares = scores.softmax(dim=-1)
-    return torch.nn.functional.pad(shares, (0, experts - shares.shape[-1]))
+    weights = scores.softmax(dim=-1)
+    return torch.nn.functional.pad(weights, (0, experts - weights.shape[-1]))
 
 
 def gate_part(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -538,10 +538,10 @@ class PromptExperts(PromptTrainer):
             yield {"log_probabilities": torch.cat(answers).log_softmax(dim=-1)}
 
     @torch.no_grad()
-    def expert_shares(
+    def mixture_weights(
         self, task: Task, model: Tensors, records: Records
     ) -> Float[Tensor, "records experts"]:
-        """Return each expert's share in a personal model's mixture, the local first.
+        """Return each expert's weight in a personal model's mixture, the local first.
 
         The mean over heads and classes, picture by picture.
         """
@@ -549,8 +549,8 @@ class PromptExperts(PromptTrainer):
         gate, experts = gate_part(models), self._all_experts(task, models)
         images, size = records.features.unsqueeze(0), self.gate_size(task)
         if self.gate == "linear":
-            return linear_shares(gate, images, experts.shape[2], size)[0]
-        shares = [
+            return linear_weights(gate, images, experts.shape[2], size)[0]
+        weights = [
             attention(
                 gate,
                 pool(chunk, size),
@@ -560,7 +560,7 @@ class PromptExperts(PromptTrainer):
             ).mean(dim=(1, 3))
             for chunk in images.split(64, dim=1)
         ]
-        return torch.cat(shares, dim=1)[0]
+        return torch.cat(weights, dim=1)[0]
 
     def _all_experts(
         self, task: Task, models: Stacked

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from privaudit.core.devices import in_chunks
 from privaudit.core.seeds import Seeds
-from privaudit.core.tensors import Stacked, Tensors
+from privaudit.core.tensors import Stacked
 from privaudit.federation.batches import (
     Batch,
     Objective,
@@ -124,10 +124,6 @@ class LocalSgd(Optimised, PromptTrainer):
     epochs: Annotated[int, Field(ge=1)] = 50
     batch_size: Annotated[int, Field(ge=0)] = 0
     momentum: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.9
-
-    def start(self, task: Task, seeds: Seeds) -> Tensors:
-        """Return a random context."""
-        return {"context": start_context(task, seeds)}
 
     def train(
         self,

@@ -109,8 +109,8 @@ def reconstruct_gradient(
         gradient_u: Loss gradient by u, with or without noise.
         gradient_v: Loss gradient by v.
         u: Orthonormal columns.
-        v: The other factor.
-        kind: How :func:`factorize` made v.
+        v: As :func:`factorize` made it, by ``kind``.
+        kind: Of the factorization: "both" or "left".
         variant: "published-code" *adds* the last term and divides by 10: the published
             code does, and the result is no projection.
 
@@ -223,14 +223,8 @@ def expected_local_share(
     clipped, clipping is taken to bind: then the factors' gradients have the length of
     their clip norm, and g that of its own.
 
-    Args:
-        rank: Of the factors.
-        tokens: Rows of a prompt.
-        width: Columns of a prompt.
-        kind: Of the factorization.
-        variant: How the gradient is rebuilt.
-        clip_ratio: Local over global clip norm; None if nothing is clipped.
-        clips_jointly: Whether the factors' gradients are clipped together.
+    Without a ``clip_ratio``, local over global clip norm, nothing is clipped;
+    ``clips_jointly`` says whether the factors' gradients are clipped together.
     """
     if rank == "full":
         return 1.0 if clip_ratio is None else clip_ratio

@@ -102,7 +102,7 @@ def transport_plan(
 
     Args:
         similarity: Cosines, in [-1, 1].
-        transport: The problem.
+        transport: Entropy, mass, and when to stop.
         rows: What each part can give, a; by default 1 / parts.
         columns: What each prompt gets, b; by default mass / prompts.
         mask: Which records count where the batch decides when to stop.

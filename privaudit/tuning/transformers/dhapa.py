@@ -55,13 +55,8 @@ def client_weights(
     with equal factors and many clients the uncertainty counts little. Where all weights
     are zero, all clients count alike.
 
-    Args:
-        uncertainty: u, in nats, at least 0.
-        gaps: g, at least 0.
-        improvement: dp, of any sign.
-        alpha: 0 or more, as the other two.
-        beta: Of closeness.
-        gamma: Of improvement.
+    ``uncertainty`` is u, in nats, ``gaps`` is g, both at least 0, as the three factors
+    are; ``improvement`` is dp, of any sign.
 
     Example:
         >>> u, g, dp = torch.zeros(2), torch.tensor([1.0, 3.0]), torch.zeros(2)

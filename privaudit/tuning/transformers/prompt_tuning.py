@@ -23,7 +23,6 @@ from privaudit.federation.trainer import (
     Cohort,
     Events,
     Inbox,
-    LocalResult,
     Reconstruction,
     Records,
     Round,
@@ -115,13 +114,6 @@ class PromptTuner(Optimised):
         stream = seeds.stream("prompts")
         learned = self.learns.start(task.tunable, stream)
         return {**learned, **objective_of(task).start_head(stream)}
-
-    def local_update(
-        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
-    ) -> LocalResult:
-        """Train what was received, and send it weighted by shard size."""
-        trained, loss = self.train(task, cohort, received, at)
-        return LocalResult(weighted_upload(cohort, trained), {}, loss)
 
     def train(
         self,
@@ -217,7 +209,7 @@ class PromptTuner(Optimised):
 
 @pydantic.dataclasses.dataclass(frozen=True)
 class AveragedTuner(PromptTuner):
-    """Clients train the server's parameters, and the server averages what they send.
+    """A tuner whose server averages what clients trained, or by how much that moved.
 
     Attributes:
         sends: "parameters", or their "deltas": by how much training moved them. A
@@ -226,14 +218,11 @@ class AveragedTuner(PromptTuner):
 
     sends: Literal["parameters", "deltas"] = "parameters"
 
-    def local_update(
-        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
-    ) -> LocalResult:
-        """Train what was received, and send it weighted by shard size."""
-        trained, loss = self.train(task, cohort, received, at)
+    def upload(self, cohort: Cohort, received: Stacked, trained: Stacked) -> Stacked:
+        """Return parameters or their deltas, weighted by shard size."""
         if self.sends == "deltas":
             trained = {name: t - received[name] for name, t in trained.items()}
-        return LocalResult(weighted_upload(cohort, trained), {}, loss)
+        return weighted_upload(cohort, trained)
 
     def aggregate(
         self, task: Task, server: Tensors, inbox: Inbox, at: Round

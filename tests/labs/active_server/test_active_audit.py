@@ -15,6 +15,7 @@ from privaudit_labs.active_server.amplified import Amplifier
 from privaudit_labs.active_server.audit import _chosen, attack_actively, write_messages
 from tests.conftest import Cli, refused
 from tests.privaudit.auditing.test_played_scenario import paired
+from tests.privaudit.cli.test_json import valid
 
 QUICK = Amplifier(copies=2, rounds=1, shadows=6)
 
@@ -95,6 +96,14 @@ def test_what_would_say_nothing_is_refused(
         with pytest.raises(AttackError, match="is trained on all candidates"):
             attack_actively(Run(whole))
     assert "lies in the run" in refused(cli, "active", "whole", "--output", whole)
+
+
+def test_json_is_of_its_schema(whole: Path, cli: Cli, tmp_path: Path) -> None:
+    how = ("--records", 10, "--rounds", 1, "--copies", 2, "--shadows", 6)
+    (found,) = valid(cli, "active", "whole", *how, "--output", tmp_path / "sent")
+    again = TranscriptFolder(tmp_path / "sent").read(**found["transcript"])
+    assert len(again.check()) == found["transcript"]["length"]
+    assert found["active"]["value"] == read_log(Run(whole))[0].attacks[0].auroc
 
 
 def test_the_command_reaches_how_models_are_crafted_and_logs_it(

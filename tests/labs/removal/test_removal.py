@@ -1,5 +1,6 @@
 """Training again without the most exposed records."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from jaxtyping import Int
+from jsonschema import Draft202012Validator
 
 from privaudit import Audit, Auditor, Run, train
 from privaudit.attacks.output_attacks import LossThreshold
@@ -17,19 +19,22 @@ from privaudit.core.errors import (
     IncompatibleRunsError,
     MissingFileError,
 )
+from privaudit.core.parameters import from_plain, to_plain
 from privaudit.datasets.dataset import Dataset
 from privaudit.datasets.split import UNUSED, read_positions
 from privaudit.evaluation.compare.measured import check_pairable
 from privaudit.runs import population
 from privaudit.runs.run import load_run
 from privaudit_labs.removal.command import _mean_lines
-from privaudit_labs.removal.over_runs import over_runs
+from privaudit_labs.removal.over_runs import RemovalOverRuns, over_runs
 from privaudit_labs.removal.removal import (
+    Removal,
     _attacks_again,
     _shadowed,
     retrain_without,
 )
 from tests.conftest import Cli, common_cache, refused
+from tests.privaudit.cli.test_json import valid
 
 QUICK: dict[str, Any] = {"rounds": 1, "epochs": 1, "shots": 10, "clients": 2}
 SHADOWED: dict[str, Any] = {"attacks": ["lira:mode=offline"], "shadows": 12}
@@ -80,9 +85,9 @@ def test_those_who_lose_most_go_and_the_same_others_are_compared(audit: Audit) -
     with pytest.raises(IncompatibleRunsError, match=r"without 19 records \(.* and 19"):
         check_pairable(exposed, random)
     measured = read_audit(exposed, audit.scenario.name)
-    assert {name: measured.leak(name)["settings"] for name in measured.attacks} == {
-        name: leak.settings for name, leak in audit.results.items()
-    }
+    assert {
+        name: measured.attack_result(name)["settings"] for name in measured.attacks
+    } == {name: leak.settings for name, leak in audit.results.items()}
 
 
 def pairs_of_a_class(dataset: Dataset, wanted: str) -> Int[np.ndarray, " n"]:
@@ -175,6 +180,19 @@ def test_the_command_says_who_pays(cli: Cli, audit: Audit) -> None:
         "a claim about removal takes several seeds",
     ):
         assert said in out
+
+
+def test_json_is_of_its_schema(cli: Cli, audit: Audit) -> None:
+    words = ("retrain", "before", "--share", "0.2", "--runs", audit.run.path.parent)
+    *phases, found = valid(cli, *words)
+    assert {one["event"] for one in phases} <= {"phase", "round"}
+    assert found["before"]["run"] == "before"
+    event = found.pop("event")
+    over = over_runs([from_plain(Removal, found)] * 2)
+    line = {"event": event, **to_plain(RemovalOverRuns, over)}
+    assert line["removals"] == [found, found]
+    schema = Draft202012Validator(json.loads(cli("retrain", "--json-schema")[1]))
+    assert not [*schema.iter_errors(line)]
 
 
 def test_several_runs_give_means_over_trainings(audit: Audit) -> None:

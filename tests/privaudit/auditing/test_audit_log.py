@@ -25,13 +25,13 @@ from privaudit.auditing.attack_result import (
 from privaudit.auditing.audit import Audit, recount
 from privaudit.auditing.audit_log import (
     LOG,
-    count_tried,
     log_audit,
     logged,
     make_plan,
     parse_plan,
     read_log,
     read_plan,
+    tally_of,
 )
 from privaudit.auditing.scenario import find_scenario
 from privaudit.auditing.stored_audit import save_audit
@@ -79,8 +79,8 @@ def test_the_best_of_five_audits_that_find_nothing_leaks_no_more_often_than_one(
         for _ in range(400)
     ]
 
-    def leaks(tried: int) -> float:
-        kinds = [judge_leak(one, tried=tried).kind for one in chosen]
+    def leaks(audits: int) -> float:
+        kinds = [judge_leak(one, audits=audits).kind for one in chosen]
         return kinds.count("leaks") / len(kinds)
 
     assert leaks(1) > 0.08  # 1 - 0.975^5 is 11.9 %
@@ -92,7 +92,7 @@ def test_an_audit_is_in_the_log_and_the_same_again_counts_once(whole: Path) -> N
     auditor = Auditor(run)
     first = auditor.attack(shadows=0)
     again = auditor.attack(shadows=0, seed=1)
-    assert (again.tried.made, again.tried.different) == (2, 1)
+    assert (again.tally.made, again.tally.different) == (2, 1)
     assert again.verdict == first.verdict
     found, _ = read_log(run)
     headline, *others = found.attacks
@@ -120,11 +120,11 @@ def test_report_gate_and_card_say_how_many_were_tried_and_correct_for_them(
     run = audited.run
     log(run, audited.headline)
     before = recount(audited)
-    assert before.tried.different == 2  # that which was made, and this
+    assert before.tally.different == 2  # that which was made, and this
     for seed in range(6):
         log(run, scored(seed=seed + 10), seed)
     after = recount(audited)
-    assert after.tried.different == 8
+    assert after.tally.different == 8
     assert audited.verdict.kind == "leaks"
     assert after.verdict.kind == "underpowered"
     assert "corrected for 8 audits of the run" in after.verdict.sentence
@@ -159,7 +159,7 @@ def test_a_card_that_names_fewer_audits_than_there_were_is_untrue(
     one = said.model_copy(update={"audits": {"server-reconstruct": forged}})
     card.write_text(one.render())
     found = verify_card(card, audited.run)
-    assert any("corrected_for" in one.place for one in found.mismatches)
+    assert any("corrected_for" in one.entry for one in found.mismatches)
 
 
 def test_several_at_once_lose_no_line(whole: Path) -> None:
@@ -203,12 +203,12 @@ def test_a_page_is_written_again_where_more_audits_were_made(whole: Path) -> Non
     """As for the first of several scenarios that one command names."""
     run = Run(whole)
     audit = Auditor(run).attack(shadows=0)
-    assert recounted(audit, show_records=False).tried.different == 1
+    assert recounted(audit, show_records=False).tally.different == 1
     page = report_page(run.path, audit.scenario.name)
     assert not page.exists()
     log(run, scored())
     page.parent.mkdir(parents=True)
-    assert recounted(audit, show_records=False).tried.different == 2
+    assert recounted(audit, show_records=False).tally.different == 2
     assert "2 different results" in page.read_text()
 
 
@@ -250,8 +250,8 @@ def test_the_last_bits_of_an_auroc_make_no_other_audit(whole: Path) -> None:
     run, found = Run(whole), scored()
     log(run, found)
     shifted = replace(found.auroc, value=found.auroc.value + 1e-12)
-    tried = count_tried(run, found.attack, shifted)
-    assert (tried.made, tried.different) == (1, 1)
+    tally = tally_of(run, found.attack, shifted)
+    assert (tally.made, tally.different) == (1, 1)
 
 
 ASKED = {"attacks": [], "clients": "all", "shadows": 0, "budget": None, "seed": 0}
@@ -321,13 +321,13 @@ def test_others_do_not_correct_what_was_planned_and_it_corrects_them(
         result = logged({"loss-threshold": found})
         log_audit(run, "server-reconstruct", seed, result, asked)
     again = recount(audit)
-    assert (again.tried.made, again.tried.different) == (6, 1)
+    assert (again.tally.made, again.tally.different) == (6, 1)
     assert again.verdict == audit.verdict
     results = {**audit.results, "loss-threshold": other}
     beside = recount(type(audit)(run, audit.scenario, results, audit.utility, 1))
     assert other.verdict.kind == "leaks"
-    assert beside.tried.deviations == ("seed is 1 and not 0",)
-    assert beside.tried.different == 6
+    assert beside.tally.deviations == ("seed is 1 and not 0",)
+    assert beside.tally.different == 6
     assert beside.verdict.kind == "underpowered"
     card = export_public(run, tmp_path / "public").card
     (shown,) = card.audits.values()
@@ -349,7 +349,7 @@ def test_the_gate_says_whether_its_thresholds_are_as_planned(folder: Path) -> No
 def test_what_goes_by_a_planned_name_is_not_what_was_planned(folder: Path) -> None:
     run = Run(folder / "mine")
     audit = Auditor(run).attack(find_scenario("server-reconstruct", 0), shadows=0)
-    assert audit.tried.deviations == ("a scenario of one's own",)
+    assert audit.tally.deviations == ("a scenario of one's own",)
     planned = read_plan(folder / "plan.json")
     own = ("attacks",)
     assert planned.deviations("server-reconstruct", ASKED, own) == (
@@ -364,8 +364,8 @@ def test_results_as_planned_count_where_they_are_more_than_the_plan_names(
     for seed in (1, 2, 3):
         result = {"loss-threshold": scored(seed=seed)}
         log_audit(run, "server-reconstruct", 0, logged(result), ASKED)
-    tried = count_tried(run, found.attack, found.auroc)
-    assert (tried.made, tried.different, tried.deviations) == (3, 3, ())
+    tally = tally_of(run, found.attack, found.auroc)
+    assert (tally.made, tally.different, tally.deviations) == (3, 3, ())
 
 
 def test_a_plan_that_was_altered_is_refused(folder: Path) -> None:

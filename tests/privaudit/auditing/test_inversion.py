@@ -13,7 +13,7 @@ import torch
 
 from privaudit.attacks.upload_inversion import UploadInversion
 from privaudit.auditing.inversion import InvertedClient, Words, ridge, tokens_of
-from privaudit.auditing.parts.inversion import PRECISION, RECALL, judge
+from privaudit.auditing.parts.inversion import judge
 from privaudit.datasets.dataset import Texts
 from privaudit.datasets.records import ANSWER
 from privaudit.federation.trainer import Records, Task
@@ -148,9 +148,9 @@ def test_all_tokens_of_a_clients_texts_and_no_others_are_read(
     for one, other in zip(found, reversed(found), strict=True):
         assert one.tokens is not None
         measured = judge(one, shards[one.client], shards[other.client])
-        assert measured[PRECISION][0] == measured[RECALL][0] == 1
-        assert measured[PRECISION][1] < 1  # of records that were not there
-        assert measured[RECALL][1] < 1
+        assert measured["token-precision"][0] == measured["token-recall"][0] == 1
+        assert measured["token-precision"][1] < 1  # of records that were not there
+        assert measured["token-recall"][1] < 1
         own, others = (one.tokens.scores(shards[c.client]) for c in (one, other))
         assert own.min() > others.max()
 
@@ -170,7 +170,7 @@ def test_where_all_rows_move_nothing_is_read_rather_than_everything(
     for one, other in zip(found, reversed(found), strict=True):
         assert one.tokens is None
         measured = judge(one, shards[one.client], shards[other.client])
-        assert PRECISION not in measured
+        assert "token-precision" not in measured
 
 
 def test_of_sums_no_tokens_are_read(play: Play) -> None:

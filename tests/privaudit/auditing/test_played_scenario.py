@@ -73,7 +73,7 @@ def test_signals_of_other_bits_or_builds_are_not_taken(
     assert named() != before
 
 
-@pytest.mark.parametrize("key", ["privacy", "leaks"])
+@pytest.mark.parametrize("key", ["privacy", "attack_results"])
 def test_a_part_that_would_replace_what_an_audit_says_is_refused(key: str) -> None:
     """As it is imported, before anything is computed."""
     with pytest.raises(ConfigError, match=f"writes '{key}'"):
@@ -84,7 +84,7 @@ def test_a_part_that_would_replace_what_an_audit_says_is_refused(key: str) -> No
 def test_what_an_audit_itself_writes_is_listed(whole: Path) -> None:
     audit = Auditor(load_run(whole)).attack("black-box", shadows=0)
     of_parts = {part.entry for part in stored_parts(audit.parts)}
-    assert audit.to_dict().keys() - of_parts == OWN_KEYS - {"budget"}
+    assert audit.to_dict().keys() - of_parts == OWN_KEYS - {"budget", "question"}
 
 
 TOSSES = 200

@@ -24,7 +24,6 @@ from privaudit.auditing.external_models import (
     shadow_scores,
     signals_of_logits,
 )
-from privaudit.auditing.parts.panoramia import PANORAMIA
 from privaudit.auditing.score_table import ScoreTable
 from privaudit.auditing.scored_audit import Declared, audit_scores, refuse_mask
 from privaudit.auditing.stored_audit import read_audit, restore_audit, save_audit
@@ -44,7 +43,6 @@ from privaudit.report.export import export_public, verify_card
 from privaudit.report.index import IndexEntry, write_index
 from privaudit.report.page import render_report
 from privaudit.report.report_data import Findings, class_sentence
-from privaudit.report.tables.parts import part_remarks
 from privaudit.runs.run_header import save_header
 from privaudit.statistics.roc import pooled_auroc
 from privaudit.statistics.verdict import UNKNOWN_SAMPLING, Sampling
@@ -114,58 +112,12 @@ def test_scores_of_clients_are_ranked_within_each() -> None:
     assert apart == plain
 
 
-def known_of(
-    leak: float, seed: int = 0, count: int = 300, repeats: int = 1
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Scores, what is known without the model, and the truth: members are later ones."""
-    rng = np.random.default_rng(seed)
-    truth = np.arange(count) < count // 2
-    year = rng.normal(size=count) + truth
-    before = year + rng.normal(size=count) / 2
-    scores = before + leak * truth + rng.normal(size=count)
-    table = np.column_stack([year, before])
-    return scores.repeat(repeats), table.repeat(repeats, 0), truth.repeat(repeats)
-
-
-@pytest.mark.parametrize("leak", [0.0, 2.0])
-def test_what_scores_tell_beyond_what_is_known_without_the_model(
-    leak: float, tmp_path: Path
+def test_without_labs_what_is_known_without_the_model_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Members differ from the start: that alone is nothing, and a leak is seen still."""
-    scores, known, truth = known_of(leak)
-    audit = Auditor.from_scores(scores[truth], scores[~truth], known=known)
-    found = audit.part(PANORAMIA)
-    assert found is not None
-    assert audit.auroc.low > 0.5
-    assert found.baseline.low > 0.6
-    assert (found.gain.low > 0.05) == (leak > 0)
-    save_audit(audit, tmp_path / "known")
-    again = restore_audit(read_audit(load_run(tmp_path / "known"), SCORES))
-    assert again.part(PANORAMIA) == found
-    said = " ".join(part_remarks(again))
-    assert ("tell members beyond it" in said) == (leak > 0)
-    assert "no bound on epsilon" in render_report([again])
-
-
-def test_a_coin_is_doubted_where_members_differ_without_the_model() -> None:
-    scores, known, truth = known_of(0.0)
-    by_coin = Auditor.from_scores(
-        scores[truth], scores[~truth], known=known, sampling="coin"
-    )
-    assert "look into the coin" in " ".join(part_remarks(by_coin))
-    alone = Auditor.from_scores(scores[truth], scores[~truth])
-    assert PANORAMIA.name not in alone.parts
-    few = Auditor.from_scores([1.0, 2.0], [0.0, 1.0], known=np.arange(4))
-    assert few.part(PANORAMIA) is None
-    assert "at least five of each" in " ".join(part_remarks(few))
-
-
-def test_what_is_known_of_records_that_share_a_coin_counts_once() -> None:
-    scores, known, truth = known_of(2.0, repeats=3)
-    each = [scores[truth], scores[~truth]]
-    whole = Auditor.from_scores(*each, known=known, groups=np.arange(900) // 3)
-    once = Auditor.from_scores(each[0][::3], each[1][::3], known=known[::3])
-    assert whole.part(PANORAMIA) == once.part(PANORAMIA)
+    monkeypatch.setattr("privaudit.auditing.scored_audit.audit_parts", list)
+    with pytest.raises(ConfigError, match=r"PANORAMIA.*pip install \./labs"):
+        Auditor.from_scores([1.0, 2.0], [0.0, 1.0], known=np.arange(4))
 
 
 def test_records_that_share_a_coin_count_once() -> None:
@@ -288,7 +240,7 @@ def test_scores_replace_scores_and_nothing_else(tmp_path: Path) -> None:
     for shift in (0.0, 2.0):
         place = save_audit(audit_of(shift), tmp_path / "mine")
     held = json.loads((place / "audit.json").read_text())
-    assert held["leaks"]["scores"]["verdict"]["kind"] == "leaks"
+    assert held["attack_results"]["scores"]["verdict"]["kind"] == "leaks"
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").write_text("mine")
     with pytest.raises(ConfigError, match=r"notes\.txt and no run"):
@@ -340,7 +292,7 @@ def test_without_a_coin_the_gate_decides_nothing(
         said.startswith("No verdict on membership: no coin") for said in messages
     )
     export_public(name, tmp_path / "card")
-    with pytest.raises(ConfigError, match="no estimate at leaks/scores/auroc"):
+    with pytest.raises(ConfigError, match="no estimate at attack_results/scores/auroc"):
         gate("before", tmp_path / "card", ASKED, accept_unsigned=True)
 
 

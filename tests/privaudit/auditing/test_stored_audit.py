@@ -14,6 +14,7 @@ from privaudit import Auditor, Run
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.parts.linkage_gain import LINKAGE_GAIN, LinkageGain
 from privaudit.auditing.parts.server_model import SERVER_MODEL
+from privaudit.auditing.scenario import find_plan
 from privaudit.auditing.stored_audit import (
     CLASS_NAMES,
     StoredAudit,
@@ -21,6 +22,7 @@ from privaudit.auditing.stored_audit import (
     save_audit,
 )
 from privaudit.core.errors import TranscriptError
+from privaudit.report.export.verify import leaves
 from privaudit.report.page import render_report
 from privaudit.statistics.comparisons import Comparison
 from privaudit.statistics.estimate import Estimate, proportion
@@ -86,6 +88,26 @@ def test_a_scenario_of_ones_own_needs_no_registration(tmp_path: Path) -> None:
     assert again.scenario.question == audit.scenario.question
 
 
+def verdict_of(contents: dict[str, Any]) -> Any:
+    return contents["attack_results"]["shadow"]["verdict"]
+
+
+def test_the_verdict_on_a_claim_is_what_its_numbers_give(tmp_path: Path) -> None:
+    def refute(contents: dict[str, Any]) -> None:
+        contents["one_run"]["verdict"]["kind"] = "REFUTED"
+
+    with pytest.raises(TranscriptError, match="by its numbers it is UNDER"):
+        restore_audit(stored(make_claimed(0.77), tmp_path, refute))
+
+
+@pytest.mark.parametrize("make", [make_audit, make_watched, make_claimed])
+def test_audits_hold_no_sentence(make: Callable[[], Audit], tmp_path: Path) -> None:
+    audit = replace(make(), scenario=find_plan("server-reconstruct"))
+    contents = json.loads((save_audit(audit, tmp_path) / "audit.json").read_text())
+    texts = [text for text in leaves(contents).values() if isinstance(text, str)]
+    assert not [text for text in texts if text.endswith((".", "?", "!"))]
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -93,8 +115,14 @@ def test_a_scenario_of_ones_own_needs_no_registration(tmp_path: Path) -> None:
         (lambda c: c["utility"]["local"].pop("n"), "fields"),
         (lambda c: c["utility"].update(local=3), "TypeError|TypeCheckError"),
         (lambda c: c["rebuilt"].update(closeness=3), "take closeness = 3: Input shou"),
-        (lambda c: c["leaks"]["shadow"]["auroc"].update(high=0.99), "its scores give"),
-        (lambda c: c["leaks"]["shadow"].pop("settings"), "'settings'"),
+        (
+            lambda c: c["attack_results"]["shadow"]["auroc"].update(high=0.99),
+            "its scores give",
+        ),
+        (lambda c: c["attack_results"]["shadow"].pop("settings"), "'settings'"),
+        (lambda c: verdict_of(c).update(kind="reversed"), "its numbers give 'leaks'"),
+        (lambda c: verdict_of(c).update(audits=True), "a verdict is on True audits"),
+        (lambda c: verdict_of(c).update(margin=2.0), "A margin of 2.0 is not between"),
     ],
 )
 def test_damage_says_what_to_do(change: Change, says: str, tmp_path: Path) -> None:

@@ -86,6 +86,18 @@ def documents(text: str) -> list[Any]:
         ]
 
 
+def valid(cli: Cli, *words: object) -> list[Any]:
+    """Return what a command prints under ``--json``: each document is of its schema."""
+    schema = Draft202012Validator(json.loads(cli(*words, "--json-schema")[1]))
+    code, out, err = cli(*words, "--json")
+    assert code in (0, 1, 3), (words, err)
+    found = documents(out)
+    assert found, words
+    for one in found:
+        assert not [*schema.iter_errors(one)], (words, str(one)[:500])
+    return found
+
+
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with two audited runs' configurations, scores and a recording."""
@@ -108,13 +120,7 @@ def test_every_command_prints_json_of_its_schema_and_nothing_else(
 ) -> None:
     """In an order in which each finds what it needs."""
     for line in LINES:
-        code, out, err = cli(*shlex.split(line), "--json")
-        assert code in (0, 1, 3), (line, err)
-        found = documents(out)
-        assert found, line
-        validator = Draft202012Validator(schema_of(name_of(line)))
-        for one in found:
-            assert not [*validator.iter_errors(one)], (line, str(one)[:500])
+        valid(cli, *shlex.split(line))
 
 
 def test_a_key_that_the_schema_lacks_is_noticed() -> None:

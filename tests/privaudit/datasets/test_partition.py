@@ -260,7 +260,7 @@ def test_a_run_is_named_by_what_a_partition_means_not_by_how_it_is_written() -> 
         for text in ("shuffle=TRUE,seed=07", "seed=7,shuffle=true", "seed=8")
     )
     assert long == short
-    assert long.digest == short.digest != other.digest
+    assert long.short_hash == short.short_hash != other.short_hash
     assert long.split() == FlowerPartition(
         "ShardPartitioner", {"seed": 7, "shuffle": True}
     )

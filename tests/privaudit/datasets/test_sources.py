@@ -274,5 +274,5 @@ def test_a_run_records_the_names_and_trains_on_them_alone(tmp_path: Path) -> Non
     assert run.config.classes == "three,eight"
     assert run.population.dataset.class_names == ("three", "eight")
     whole = make_config("zero-shot", clients=2, seed=0, rounds=1)
-    assert whole.digest != run.config.digest
+    assert whole.short_hash != run.config.short_hash
     assert "classes" not in whole.identity

@@ -318,7 +318,7 @@ def test_one_configuration_has_one_name() -> None:
     one, other = (make_config("promptfl", without=w) for w in ("5,3,4", "3-5"))
     assert one == other
     assert one.without == "3-5"
-    assert one.digest != make_config("promptfl").digest
+    assert one.short_hash != make_config("promptfl").short_hash
     assert re.fullmatch(r"3 records \([0-9a-f]{4}\)", one.described()["without"])
     assert one.described() == other.described()
     assert one.described() != make_config("promptfl", without="3-4,6").described()

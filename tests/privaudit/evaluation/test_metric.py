@@ -88,7 +88,9 @@ def test_the_gate_asks_about_it(
     assert check.name == NEW
     assert check.question.before is not None
     audit = folder / "zero-shot-0" / "audits" / SCENARIO / "audit.json"
-    with pytest.raises(ConfigError, match="no estimate at leaks/loss-threshold/accur"):
+    with pytest.raises(
+        ConfigError, match="no estimate at attack_results/loss-threshold/accur"
+    ):
         gate(run, audit, settings)
     baseline = tmp_path / "baseline.json"
     asked = ("--metrics", "accuracy", "--no-guarantees", "--margin", "0.5")
@@ -132,7 +134,7 @@ def test_a_sweep_has_it_as_a_column(
 
 def test_every_metric_says_what_its_side_needs() -> None:
     assert {"auroc", "success"} <= {one.code for one in metrics_of("leak")}
-    assert "utility" in {one.code for one in metrics_of("use")}
+    assert "utility" in {one.code for one in metrics_of("utility")}
     assert all(METRICS.find(code).code == code for code in METRICS.names())
 
 

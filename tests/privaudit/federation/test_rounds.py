@@ -307,7 +307,7 @@ def test_a_resumed_run_stacks_as_many_as_before(tmp_path: Path, more: bool) -> N
     assert cut.header["stacked_clients"] == fit
     assert cut.transcript.head == whole.transcript.head
     assert "stacked_clients" not in plain.header
-    assert plain.config.digest == whole.config.digest
+    assert plain.config.short_hash == whole.config.short_hash
     assert_close_messages(plain.transcript, whole.transcript, rtol=0, atol=1e-3)
 
 

@@ -1,6 +1,7 @@
 """A trainer in one class of thirty lines is trained, attacked and reported."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,6 +37,16 @@ def test_a_trainer_of_three_functions_is_trained_attacked_and_reported(
     assert (
         "class-means" in Path(run, "audits/server-reconstruct/report.html").read_text()
     )
+
+
+@pytest.mark.parametrize("name", TRAINERS.names())
+def test_a_trainers_file_shows_each_step_or_says_where_it_stands(name: str) -> None:
+    kind: Any = TRAINERS.find(name)
+    for step in ("start", "local_update", "aggregate"):
+        owner = next(part for part in kind.__mro__ if step in vars(part))
+        file = owner.__module__.removeprefix("privaudit.").replace(".", "/")
+        said = f"``{owner.__name__}.{step}``" in kind.__doc__
+        assert owner is kind or (said and f"{file}.py" in kind.__doc__)
 
 
 def test_the_protocol_alone_is_enough_to_train_but_not_to_be_attacked(

@@ -126,5 +126,5 @@ def test_features_of_views_stand_beside_those_of_the_centre() -> None:
 
 def test_one_view_is_the_usual_configuration() -> None:
     plain = make_config("promptfl")
-    assert plain.digest == make_config("promptfl", views=1).digest
-    assert plain.digest != make_config("promptfl", views=2).digest
+    assert plain.short_hash == make_config("promptfl", views=1).short_hash
+    assert plain.short_hash != make_config("promptfl", views=2).short_hash

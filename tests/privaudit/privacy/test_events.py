@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from privaudit import load_run, train
-from privaudit.cli.progress import Event
 from privaudit.core.errors import ConfigError, TranscriptError
 from privaudit.core.storage import read_json
 from privaudit.privacy.events import ClippedNorm, Trace, noise_std_published
 from privaudit.trainers.dp_fpl import DPFPL
 from tests.altered_runs import sign_again
+from tests.conftest import train_and_stop
 from tests.golden import golden
 from tests.toy_federation import Play, Shards
 
@@ -106,13 +106,8 @@ def test_noise_counts_all_tensors_of_a_release() -> None:
 
 
 def test_a_resumed_run_notes_the_same_bytes(tmp_path: Path) -> None:
-    def stop(event: Event) -> None:
-        if event.done == 2:
-            raise KeyboardInterrupt
-
     whole = train("dp-fpl", name="whole", **QUICK)
-    with pytest.raises(KeyboardInterrupt):
-        train("dp-fpl", name="cut", watcher=stop, **QUICK)
+    train_and_stop(2, "dp-fpl", **QUICK)
     path = whole.path.parent / "cut" / "trace.jsonl"
     with path.open("a") as file:
         file.write("what a killed run began to wri")

@@ -19,7 +19,7 @@ def question(name: str, value: float) -> GateQuestion:
 
 
 def made(
-    name: str = "run", places: Mapping[str, SettingLine] | None = None, **values: float
+    name: str = "run", lines: Mapping[str, SettingLine] | None = None, **values: float
 ) -> GateResult:
     """Return a result with a check of each name; by default one of each outcome."""
     wanted = values or {"worse": 0.3, "same": 0.0, "open": 0.05}
@@ -29,4 +29,4 @@ def made(
     )  # fmt: skip
     asked = [*(question(key, value) for key, value in wanted.items()), limited]
     checks = tuple(judge(asked))
-    return GateResult(name, "before", "record", GateSettings(), checks, places or {})
+    return GateResult(name, "before", "record", GateSettings(), checks, lines or {})

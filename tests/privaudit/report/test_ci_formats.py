@@ -372,7 +372,7 @@ def test_a_finding_points_at_the_line_that_sets_what_governs_it() -> None:
         "": SettingLine("pyproject.toml", 3),
         "margin": SettingLine("pyproject.toml", 7),
     }
-    log = gate_sarif(made(places=places))
+    log = gate_sarif(made(lines=places))
     check_log(log)
     lines = {
         one["ruleId"]: one["locations"][0]["physicalLocation"]["region"]["startLine"]

@@ -118,7 +118,7 @@ def test_of_several_that_show_a_leak_the_largest_is_named(audit: Audit) -> None:
     changed = with_intervals(audit, (0.5, 0.05), (0.5, 0.06), (0.7, 0.06), (0.69, 0.02))
     found = strongest_other(changed)
     assert found is not None
-    assert (found.leak.attack, found.shown, found.tried) == ("lira", 2, 3)
+    assert (found.result.attack, found.shown, found.tried) == ("lira", 2, 3)
 
 
 def test_scores_that_separate_with_the_sign_turned_are_named(audit: Audit) -> None:
@@ -127,7 +127,7 @@ def test_scores_that_separate_with_the_sign_turned_are_named(audit: Audit) -> No
     )
     found = strongest_other(changed)
     assert found is not None
-    assert (found.leak.attack, found.turned, found.shown) == ("rmia", True, 2)
+    assert (found.result.attack, found.turned, found.shown) == ("rmia", True, 2)
     assert Findings(changed).others.endswith(
         "; below 0.5 at p < 0.001, Holm-corrected over 3: separates, with the sign "
         "turned."
@@ -382,7 +382,7 @@ def test_a_row_and_the_sentence_take_one_strongest_attack_and_one_p_value() -> N
     audit = with_aurocs(0.5, 0.013, 0.56)
     cell, other = strongest(audit), strongest_other(audit)
     assert other is not None
-    assert (cell.attack, other.leak.attack) == ("loss-threshold",) * 2
+    assert (cell.attack, other.result.attack) == ("loss-threshold",) * 2
     assert cell.number.value == "0.987"
     assert cell.note == "best of 3, sign turned, p < 0.001"
     page = Page(render_report([audit, with_aurocs(0.5, 0.5, 0.5)])).words

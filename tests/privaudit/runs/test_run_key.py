@@ -288,7 +288,7 @@ def test_a_key_is_the_systems_where_no_seed_is_named(
 def test_a_run_of_a_seed_is_named_as_ever_and_one_without_is_another() -> None:
     """The first is what it was when a run that named no seed was of 0, too."""
     names = [
-        make_config("promptfl", **fields).digest
+        make_config("promptfl", **fields).short_hash
         for fields in ({"seed": 0}, {"seed": 0, "randomness": "system"}, {})
     ]
     assert names[0] == "4b7b0f17"

@@ -85,8 +85,8 @@ def test_runs_that_cannot_leak_are_rarely_called_leaky(
 def test_a_leak_that_many_audits_hide_is_said_to_be_one_alone() -> None:
     found = Estimate(0.55, 0.505, 0.594, (300, 300), "AUROC")
     assert judge_leak(found).kind == "leaks"
-    hidden = judge_leak(found, tried=60)
+    hidden = judge_leak(found, audits=60)
     assert hidden.kind == "underpowered"
     assert "the run's only audit, it would say “leaks”" in hidden.sentence
     chance = Estimate(0.51, 0.46, 0.56, (300, 300), "AUROC")
-    assert "only audit" not in judge_leak(chance, tried=60).sentence
+    assert "only audit" not in judge_leak(chance, audits=60).sentence

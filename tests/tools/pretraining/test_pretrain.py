@@ -14,6 +14,8 @@ from pydantic import TypeAdapter, ValidationError
 from privaudit.core.errors import ConfigError, MissingFileError, TrainingError
 from privaudit.models.weight_files import load_embedded
 from privaudit_tools.pretraining import tiny_clip, tiny_llava
+from tests.conftest import Cli
+from tests.privaudit.cli.test_json import valid
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,16 @@ def test_the_same_settings_write_the_same_weights_and_log_again(
     said = json.loads(description.read_text())
     assert said["settings"]["steps"] == said["last"]["step"] == 3
     assert weights.read_bytes() == (once / weights.name).read_bytes()
+
+
+def test_json_of_the_command_is_of_its_schema(
+    kind: Kind, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kind.module, type(kind.small).__name__, lambda **_: kind.small)
+    (said,) = valid(cli, "pretrain", kind.name, "--out", tmp_path)
+    assert (said["path"], said["model"], said["found"]["step"]) == (
+        str(tmp_path), None, 3,
+    )  # fmt: skip
 
 
 def test_the_stored_weights_load_frozen(kind: Kind, trained: Path) -> None:

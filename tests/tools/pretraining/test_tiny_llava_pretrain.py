@@ -8,7 +8,11 @@ from privaudit.core.errors import ConfigError
 from privaudit.models.tiny_clip.loading import load
 from privaudit_tools.commands.pretrain import app
 from privaudit_tools.pretraining import tiny_llava as module
-from privaudit_tools.pretraining.tiny_llava import TinyLlavaSettings, starting_model
+from privaudit_tools.pretraining.tiny_llava import (
+    TinyLlavaLogLine,
+    TinyLlavaSettings,
+    starting_model,
+)
 
 
 def test_the_tower_starts_as_tiny_clips_or_at_random() -> None:
@@ -32,7 +36,12 @@ def test_the_command_passes_its_options_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[TinyLlavaSettings, Path]] = []
-    monkeypatch.setattr(module, "pretrain", lambda s, out, _: asked.append((s, out)))
+
+    def pretrain(settings: TinyLlavaSettings, out: Path, _: object) -> TinyLlavaLogLine:
+        asked.append((settings, out))
+        return TinyLlavaLogLine("looking", 1, 0.5, 1.0, {})
+
+    monkeypatch.setattr(module, "pretrain", pretrain)
     monkeypatch.setattr(module, "steps_within", lambda minutes, _: int(100 * minutes))
     out = ["tiny-llava", "--out", str(tmp_path)]
     for further in (["--steps", "7"], ["--minutes", "2", "--seed", "3"]):

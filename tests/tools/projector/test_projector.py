@@ -23,11 +23,14 @@ from privaudit.models.language.projector_folder import (
 )
 from privaudit.models.language.stacked_language import StackedLanguageModel
 from privaudit.models.transformers.text_writer import load_language
+from privaudit_tools.projector import making
 from privaudit_tools.projector.making import captioner_on, make_captioner
 from privaudit_tools.projector.projector import caption_loss, learn_projector
 from privaudit_tools.surrogate_clip.public_split import drawn_records
+from tests.conftest import Cli
 from tests.loaded_models import load_captioner
 from tests.places import ROOT
+from tests.privaudit.cli.test_json import valid
 from tests.privaudit.models.language.small_language import (
     NumberTokenizer,
     draw_rows,
@@ -242,6 +245,16 @@ def test_pictures_make_no_projector(tmp_path: Path) -> None:
         make_captioner("models/mine", "digits", tmp_path / "out")
     with pytest.raises(ConfigError, match="parts = 0"):
         make_captioner("models/mine", "digits", tmp_path, settings={"parts": 0})
+
+
+def test_json_of_the_command_is_of_its_schema(
+    dataset: Dataset, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(making, "load_dataset", lambda name, path: dataset)
+    words = ("--language", STORIES, "--dataset", "drawn", "--out", tmp_path)
+    few = ("--share", 0.5, "--parts", 4, "--steps", 2)
+    (said,) = valid(cli, "pretrain", "projector", *words, *few)
+    assert (said["model"], said["found"]["records"]) == (f"language:{tmp_path}", 20)
 
 
 def test_words_have_the_pictures_places(tokenizer: Any) -> None:

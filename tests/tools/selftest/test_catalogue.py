@@ -1,6 +1,5 @@
 """The checks pass on what is installed, and fail where a statistic is broken."""
 
-import json
 import math
 import subprocess
 import sys
@@ -10,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privaudit.cli import main as cli
 from privaudit.statistics import comparisons, estimate, roc
 from privaudit.statistics import verdict as verdicts
 from privaudit.statistics.epsilon.one_run import OneRunGuesses
@@ -18,6 +16,8 @@ from privaudit.statistics.estimate import Estimate
 from privaudit_tools.selftest import bootstrap
 from privaudit_tools.selftest.catalogue import CHECKS
 from privaudit_tools.selftest.check import SelftestCheck, run_checks
+from tests.conftest import Cli, refuse
+from tests.privaudit.cli.test_json import valid
 
 Break = Callable[[pytest.MonkeyPatch], None]
 
@@ -174,44 +174,26 @@ def test_an_attack_with_the_wrong_sign_fails(monkeypatch: pytest.MonkeyPatch) ->
     assert not passes("loss-threshold on pfedprompt")
 
 
-def call(
-    *words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["privaudit", "selftest", *words])
-    with pytest.raises(SystemExit) as end:
-        cli.run()
-    printed = capsys.readouterr()
-    return int(end.value.code or 0), printed.out, printed.err
-
-
-def test_the_command_prints_json_and_ends_with_0(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ("--only", "Holm", "--seed", "4", "--json")
-    code, out, _ = call(*words, monkeypatch=monkeypatch, capsys=capsys)
-    read = json.loads(out)
-    assert (code, read["passed"], read["seed"]) == (0, True, 4)
+def test_the_command_prints_json_of_its_schema_and_ends_with_0(cli: Cli) -> None:
+    (read,) = valid(cli, "selftest", "--only", "Holm", "--seed", 4)
+    assert (read["passed"], read["seed"]) == (True, 4)
     (check,) = read["checks"]
     assert check["expected"] == [0.0, 0.05]
     assert math.isclose(check["observed"]["value"], 0.05, abs_tol=0.02)
 
 
 def test_a_failed_check_is_named_and_ends_with_1(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     forget_holm(monkeypatch)
-    code, out, _ = call("--only", "nulls", monkeypatch=monkeypatch, capsys=capsys)
+    code, out, _ = cli("selftest", "--only", "nulls")
     assert code == 1
     assert "0 of 1 checks passed" in out
     assert "Failed: any of 5 true nulls falls after Holm" in out
 
 
-def test_words_that_no_check_has_are_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, _, err = call("--only", "xyz", monkeypatch=monkeypatch, capsys=capsys)
-    assert code == 2
-    assert "No check's group or name contains 'xyz'" in err
+def test_words_that_no_check_has_are_refused(cli: Cli) -> None:
+    refuse(cli, "No check's group or name contains 'xyz'", "selftest", "--only", "xyz")
 
 
 @pytest.mark.slow

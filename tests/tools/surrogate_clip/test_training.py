@@ -39,7 +39,9 @@ from privaudit_tools.surrogate_clip.training import (
     pretrain,
     steps_within,
 )
+from tests.conftest import Cli
 from tests.loaded_models import load_clip, spelled
+from tests.privaudit.cli.test_json import valid
 
 NAMES = ("cat", "Palm_tree", "dog", "hot air balloon")
 FILES = ("surrogate-clip.safetensors", "surrogate-clip.json")
@@ -290,6 +292,15 @@ def test_the_same_settings_give_the_same_weights(
     assert first == second
     assert [record.step for record in seen] == [20, 30]
     assert sorted(p.name for p in (tmp_path / "a").iterdir()) == sorted(FILES)
+
+
+def test_json_of_the_command_is_of_its_schema(
+    bank: Dataset, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "load_dataset", lambda name, path: bank)
+    words = ("--dataset", "drawn", "--out", tmp_path, "--steps", 2)
+    (said,) = valid(cli, "pretrain", "surrogate-clip", *words)
+    assert (said["model"], said["found"]["records"]) == (f"surrogate:{tmp_path}", 80)
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(bank: Dataset) -> None:

@@ -60,7 +60,9 @@ def test_figures_are_of_their_tables_runs() -> None:
     """What is printed twice is trained once."""
 
     def digests(name: str) -> set[str]:
-        return {run.digest for run in schedule(read_plan(CLIP / f"{name}.toml")).runs}
+        return {
+            run.short_hash for run in schedule(read_plan(CLIP / f"{name}.toml")).runs
+        }
 
     assert digests("dp-fpl-table-2") == digests("dp-fpl-table-3")
     assert digests("dp-fpl-table-6") & digests("dp-fpl-figure-2")

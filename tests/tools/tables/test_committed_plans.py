@@ -65,7 +65,7 @@ def test_columns_by_certified_epsilon_certify_all_rows_alike(
     clients = [f"client-{n}" for n in range(plan.fields["clients"])]
     large = replace(task, rounds=100, candidates=dict.fromkeys(clients, 400))
     shards = {client: toy_records(4, n) for n, client in enumerate(clients)}
-    runs = {run.digest: run for run in planned.runs}
+    runs = {run.short_hash: run for run in planned.runs}
     columns = [
         c for c in plan.columns if c.group.startswith("published-code, rate 0.001, by")
     ]

@@ -26,7 +26,7 @@ def test_what_is_kept_is_what_the_run_wrote() -> None:
     run = planned()
     outcome = perform(run, None)
     trained = load_run(outcome.run)
-    assert outcome.digest == run.digest == trained.config.digest
+    assert outcome.short_hash == run.short_hash == trained.config.short_hash
     assert (outcome.rounds, outcome.averaged) == (2, 2)
     local = [entry["local_accuracy"] for entry in trained.metrics]
     assert outcome.value("local", "last") == local[-1]

@@ -43,10 +43,11 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             share = 0.5 + 0.01 * len(labels)
             values: Any = {"local": {"last10": share, "last": None}}
             proved = {"released": 2.5, "server": None}
+            key, counts = run.short_hash, (4, 4, 1.0)
             yield (
                 run,
                 TableOutcome(
-                    run.digest, "r", 4, 4, 1.0, values, 1.0, 1e-5, proved, "one record"
+                    key, "r", *counts, values, 1.0, 1e-5, proved, "one record"
                 ),
             )
 

@@ -64,7 +64,7 @@ def test_runs_come_seed_by_seed_with_the_digest_of_their_configuration() -> None
     assert [run.fields["seed"] for run in planned.runs] == [4] * 4 + [5] * 4
     for run in planned.runs:
         config = make_config(run.trainer, run.settings, **run.fields)
-        assert run.digest == config.digest
+        assert run.short_hash == config.short_hash
     assert len(planned.places) == 8
 
 
@@ -342,7 +342,7 @@ def test_a_field_may_hold_the_runs_seed(splits: Path, part: str) -> None:
     first, second = schedule(plan).runs
     assert first.fields["data"] == str(splits / "shot_16-seed_4.pkl")
     assert second.fields["data"] == str(splits / "shot_16-seed_5.pkl")
-    assert first.digest != second.digest
+    assert first.short_hash != second.short_hash
 
 
 def test_other_braces_stay(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,8 +359,8 @@ def test_fields_without_a_seed_are_the_same_for_all_seeds(splits: Path) -> None:
     columns = [{"label": "c"}]
     plan = plan_of(fields=fields, rows=rows, columns=columns, settings={})
     runs = schedule(plan).runs
-    assert [run.digest for run in runs] == [
-        make_config("promptfl", **fields, seed=seed).digest for seed in (4, 5)
+    assert [run.short_hash for run in runs] == [
+        make_config("promptfl", **fields, seed=seed).short_hash for seed in (4, 5)
     ]
 
 

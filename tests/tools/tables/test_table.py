@@ -37,10 +37,10 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Callable[..., UtilityTable]:
             for run in planned.runs:
                 found = value(run)
                 if isinstance(found, str):
-                    yield run, TableOutcome(run.digest, error=found)
+                    yield run, TableOutcome(run.short_hash, error=found)
                 else:
                     values: Any = {"local": {"last10": found, "last": 0.5}}
-                    yield run, TableOutcome(run.digest, "r", 4, 4, 1.0, values)
+                    yield run, TableOutcome(run.short_hash, "r", 4, 4, 1.0, values)
 
         monkeypatch.setattr(module, "_outcomes", fake)
         return make_table(TablePlan.model_validate(PLAN | changes), progress=progress)

@@ -3,7 +3,11 @@ from pathlib import Path
 import pytest
 
 from privaudit.cli.main import run
+from privaudit_tools.tables.matrix import BEGIN, END, MATRIX_PAGE, PUBLISHED
+from privaudit_tools.tables.stored import read_stored
+from tests.conftest import Cli
 from tests.places import ROOT
+from tests.privaudit.cli.test_json import valid
 
 PLAN = ROOT / "docs" / "tables" / "clip" / "pfedmoap-table-7.toml"
 SMALL = [
@@ -43,6 +47,33 @@ def test_a_plan_is_checked_and_run_with_other_fields(
     said = table(["--set", "epoch=1", "--check"], capsys, monkeypatch)
     assert said.startswith("2 ")
     assert "no row's trainer has that parameter" in said
+
+
+def test_json_is_of_its_schema(tmp_path: Path, cli: Cli) -> None:
+    """A plan that is valid, a table, and the matrix, printed and in pages."""
+    plan = tmp_path / "two.toml"
+    plan.write_text(TWO)
+    words = ("table", plan, "--columns", "here", "--runs", tmp_path / "runs")
+    assert valid(cli, *words, "--check") == [{"plan": str(plan), "runs": 1}]
+    (found,) = valid(cli, *words)
+    assert (found["runs"], found["failed"]) == (1, 0)
+    stored = read_stored(Path(found["path"]))
+    assert {c["mean"] for c in found["cells"]} == {
+        cell.mean for cell in stored.cells.values()
+    }
+    published = (
+        'items = [{ paper = "Ours", name = "table 1", shows = "two data sets" }]'
+    )
+    (tmp_path / "plans" / "results").mkdir(parents=True)
+    (tmp_path / "plans" / PUBLISHED).write_text(published)
+    (tmp_path / "plans" / "two.toml").write_text(f'reproduces = ["Ours table 1"]{TWO}')
+    matrix = ("table", tmp_path / "plans", "--matrix")
+    unknown = "cannot be known here"
+    row = {"published": "Ours table 1", "plans": ["two.toml"], "answer": unknown}
+    assert valid(cli, *matrix) == [{"rows": [row], "pages": []}]
+    (tmp_path / MATRIX_PAGE).write_text(f"{BEGIN}\n{END}\n")
+    pages = [str(tmp_path / MATRIX_PAGE)]
+    assert valid(cli, *matrix, "--into", tmp_path) == [{"rows": [row], "pages": pages}]
 
 
 def test_the_matrix_trains_nothing_and_goes_into_pages(

@@ -45,9 +45,9 @@ def table_of(
         values: Any = {"local": {"last10": value, "last": value + 0.005}}
         epsilon = run.settings.get("epsilon")
         proved = {"released": epsilon and 0.9 * epsilon, "server": None}
-        outcomes[run.digest] = TableOutcome(
-            run.digest,
-            f"run-{run.digest}",
+        outcomes[run.short_hash] = TableOutcome(
+            run.short_hash,
+            f"run-{run.short_hash}",
             rounds,
             min(rounds, 10),
             2.5,
@@ -58,7 +58,7 @@ def table_of(
             "one record, add/remove-one",
         )
         if error := (errors or {}).get(run.label):
-            outcomes[run.digest] = TableOutcome(run.digest, error=error)
+            outcomes[run.short_hash] = TableOutcome(run.short_hash, error=error)
     return UtilityTable(plan, planned, outcomes)
 
 
@@ -240,7 +240,7 @@ def panels_of(**changes: Any) -> UtilityTable:
             metric: {"last10": share * value, "last": share * value}
             for metric, value in SEEN.items()
         }
-        outcomes[run.digest] = TableOutcome(run.digest, "r", 30, 1, 2.0, values)
+        outcomes[run.short_hash] = TableOutcome(run.short_hash, "r", 30, 1, 2.0, values)
     return UtilityTable(plan, planned, outcomes)
 
 

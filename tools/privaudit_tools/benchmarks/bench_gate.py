@@ -54,7 +54,7 @@ def utility(rng: np.random.Generator) -> GateQuestion:
     def at(confidence: float) -> Estimate:
         return paired_accuracy_difference(first, second, confidence).estimate
 
-    return GateQuestion("utility", "use", "utility_margin", 0.05, 0.0, 0.0, at)
+    return GateQuestion("utility", "utility", "utility_margin", 0.05, 0.0, 0.0, at)
 
 
 @pytest.mark.parametrize("size", SIZES)

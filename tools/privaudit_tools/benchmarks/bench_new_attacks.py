@@ -16,17 +16,17 @@ from privaudit.attacks.pipra import Pipra
 from privaudit.attacks.ramia import Ramia
 from privaudit.attacks.rmia import Rmia
 from privaudit.auditing.attack import ATTACKS, Attack
-from privaudit.auditing.parts.panoramia import compared
 from privaudit.federation.trainer import Records, Task
 from privaudit.statistics.roc import pooled_auroc
 from privaudit.trainers.lora_fedavg import LoraFedAvg
 from privaudit.trainers.promptfl import PromptFL
 from privaudit_labs.profiles.class_shares import SKEW, _regress
 from privaudit_labs.profiles.shares import estimated_usage
+from privaudit_labs.shift.panoramia import compared
 from tests.conftest import toy_records, with_noise
 from tests.labs.profiles.test_shares import signals
+from tests.labs.shift.test_panoramia import drawn, spread
 from tests.privaudit.auditing.parts.test_exposure import null_bounds, null_exposures
-from tests.privaudit.auditing.parts.test_panoramia import drawn, spread
 from tests.toy_federation import CLIENTS, play_toy
 from tests.toy_language import toy_dialogues, toy_writing_task
 

@@ -13,7 +13,6 @@ import torch
 from torch.nn.functional import normalize
 
 from privaudit.auditing.attack import ATTACKS
-from privaudit.auditing.parts.panoramia import compared, odds_bound
 from privaudit.federation.trainer import Records, Task
 from privaudit.runs.ledger import CoinUnits
 from privaudit.statistics.comparisons import pooled_paired_auroc_difference
@@ -27,6 +26,7 @@ from privaudit_labs.shift.blind_baseline import (
     blind_scores,
     pooled_blind_auroc,
 )
+from privaudit_labs.shift.panoramia import compared, odds_bound
 from privaudit_tools.benchmarks.bench_new_attacks import (
     BASELINES,
     CLIENTS_HOLD,

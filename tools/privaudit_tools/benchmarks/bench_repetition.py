@@ -19,11 +19,11 @@ def test_best_of_five() -> None:
         found = [auroc(*rng.normal(size=(2, RECORDS))) for _ in range(AUDITS)]
         largest = max(found, key=lambda one: one.value)
         alone += judge_leak(found[0]).kind == "leaks"
-        for row, tried in enumerate((1, AUDITS)):
-            best[row] += judge_leak(largest, tried=tried).kind == "leaks"
+        for row, audits in enumerate((1, AUDITS)):
+            best[row] += judge_leak(largest, audits=audits).kind == "leaks"
             counts = [1] * AUDITS if not row else range(1, AUDITS + 1)
             first[row] += any(
-                judge_leak(one, tried=count).kind == "leaks"
+                judge_leak(one, audits=count).kind == "leaks"
                 for one, count in zip(found, counts, strict=True)
             )
     print("\n| | best of five | stopped at the first leak | one |\n|---|---|---|---|")

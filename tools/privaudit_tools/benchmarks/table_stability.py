@@ -94,7 +94,7 @@ def shaken(
             "A spread needs two seeds, and there is one. Give --seeds 1,2."
         )
     planned = piece.of(plan, schedule(plan, piece.holds))
-    by_digest = {run.digest: run for run in planned.runs}
+    by_digest = {run.short_hash: run for run in planned.runs}
     cells: dict[tuple[str, str], dict[int, PlannedRun]] = {}
     for (row, column, seed), digest in planned.places.items():
         if digest in by_digest:

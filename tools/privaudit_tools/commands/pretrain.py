@@ -1,12 +1,15 @@
 """``privaudit pretrain``: how the embedded models and a projector are made."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from privaudit.cli import options
+from privaudit.cli.printing import as_json, show, with_json
 
 app = typer.Typer(help="Train a model to audit with.", no_args_is_help=True)
 
@@ -22,6 +25,36 @@ Split = Annotated[
 Steps = Annotated[int | None, typer.Option(min=1, max=10**9, help="Optimiser steps.")]
 
 
+def _command(
+    name: str, module: str, found: str
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Enter a command, which prints where a model lies and an object of a named class."""
+
+    def printed() -> Any:
+        from privaudit.cli.json_schemas import json_object
+
+        kind = getattr(import_module(module), found)
+        return json_object("Pretrained", path=str, model=str | None, found=kind)
+
+    def enter(command: Callable[..., None]) -> Callable[..., None]:
+        app.command(name)(with_json(command, f"pretrain {name}", printed))
+        return command
+
+    return enter
+
+
+def _show(out: Path, model: str | None, found: Any, text: str) -> None:
+    from privaudit.core.parameters import to_plain
+
+    plain = to_plain(type(found), found)
+    show({"path": str(out), "model": model, "found": plain}, text)
+
+
+def _say(line: object) -> None:
+    """Print a line of a log: beside JSON to the error stream."""
+    typer.echo(line, err=as_json.get())
+
+
 def _make_first(out: Path) -> None:
     """Make the folder before minutes are spent on what belongs into it."""
     from privaudit.core.storage import make_private_folder
@@ -29,7 +62,7 @@ def _make_first(out: Path) -> None:
     make_private_folder(out)
 
 
-@app.command("tiny-clip")
+@_command("tiny-clip", "privaudit_tools.pretraining.tiny_clip", "TinyClipLogLine")
 def pretrain_tiny_clip(
     out: Weights,
     steps: Steps = None,
@@ -40,11 +73,10 @@ def pretrain_tiny_clip(
 
     _make_first(out)
     settings = TinyClipSettings(**options.given(steps=steps, seed=seed))
-    pretrain(settings, out, typer.echo)
-    typer.echo(f"Weights and log: {out}")
+    _show(out, None, pretrain(settings, out, _say), f"Weights and log: {out}")
 
 
-@app.command("tiny-llava")
+@_command("tiny-llava", "privaudit_tools.pretraining.tiny_llava", "TinyLlavaLogLine")
 def pretrain_tiny_llava(
     out: Weights,
     steps: Steps = None,
@@ -62,11 +94,10 @@ def pretrain_tiny_llava(
     settings = TinyLlavaSettings(**options.given(steps=steps, seed=seed))
     if minutes is not None:
         settings = replace(settings, steps=steps_within(minutes, settings))
-    pretrain(settings, out, typer.echo)
-    typer.echo(f"Weights and log: {out}")
+    _show(out, None, pretrain(settings, out, _say), f"Weights and log: {out}")
 
 
-@app.command("surrogate-clip")
+@_command("surrogate-clip", "privaudit.models.surrogate_clip.storage", "Accuracies")
 def pretrain_surrogate_clip(
     dataset: Dataset,
     out: Annotated[Path, options.folder_option("Folder for weights and description.")],
@@ -112,18 +143,19 @@ def pretrain_surrogate_clip(
         minutes=minutes,
         picture=options.given(size=size, width=width, stem=stem),
         settings=options.given(steps=steps, seed=seed),
-        progress=typer.echo,
+        progress=_say,
     )
     accuracy = made.accuracies
-    typer.echo(
+    said = (
         f"Accuracy on {accuracy.records} held-out records: {accuracy.template:.1%} with "
         f"{made.template!r} ({accuracy.template_by_class:.1%} averaged over classes), "
         f"{accuracy.random_context:.1%} with random contexts."
     )
-    typer.echo(f"Use it: --model surrogate:{out}")
+    model = f"surrogate:{out}"
+    _show(out, model, accuracy, f"{said}\nUse it: --model {model}")
 
 
-@app.command("projector")
+@_command("projector", "privaudit.models.language.projector_folder", "Losses")
 def pretrain_projector(
     language: Annotated[
         str,
@@ -155,7 +187,7 @@ def pretrain_projector(
 
     with use_device(device):
         _make_first(out)
-        make_captioner(
+        made = make_captioner(
             language,
             dataset,
             out,
@@ -163,6 +195,7 @@ def pretrain_projector(
             split=split,
             share=share,
             settings=options.given(parts=parts, steps=steps, seed=seed),
-            progress=typer.echo,
+            progress=_say,
         )
-    typer.echo(f"Use it: --model language:{out}")
+    model = f"language:{out}"
+    _show(out, model, made.losses, f"Use it: --model {model}")

@@ -1,12 +1,13 @@
 """The command ``privaudit selftest``: does the installed version hold what it says?"""
 
-import json
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from privaudit.cli import options
+from privaudit.cli.printing import show, with_json
 from privaudit.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,12 +19,23 @@ Only = Annotated[
 Seed = Annotated[int, typer.Option(min=0, max=options.MOST_SEED, help="Random seed.")]
 
 
-def selftest(
-    seed: Seed = 0,
-    only: Only = None,
-    on: options.On = "local",
-    as_json: options.AsJson = False,
-) -> None:
+def _printed() -> Any:
+    """Return the type of what is printed."""
+    from privaudit.cli.json_schemas import json_object
+    from privaudit_tools.selftest.check import PrintedCheck
+
+    return json_object(
+        "Selftest",
+        privaudit=str,
+        seed=int,
+        passed=bool,
+        seconds=float,
+        checks=list[PrintedCheck],
+    )
+
+
+@partial(with_json, words="selftest", load=_printed)
+def selftest(seed: Seed = 0, only: Only = None, on: options.On = "local") -> None:
     """Check the statistics on simulated data: coverage, false alarms, known leaks.
 
     Exit code 1 if a check fails.
@@ -35,7 +47,7 @@ def selftest(
 
     checks, executor = _chosen(CHECKS, only), find_executor(on)
     order = [check.name for check in checks]
-    with choose_view() as view:
+    with choose_view(in_json=False) as view:
         outcomes = run_checks(
             checks,
             seed,
@@ -45,10 +57,7 @@ def selftest(
             executor,
         )
     failed = sum(not outcome.passed for outcome in outcomes)
-    if as_json:
-        typer.echo(json.dumps(_as_json(outcomes, seed), indent=2, allow_nan=False))
-    else:
-        _print(outcomes, seed)
+    show(_as_json(outcomes, seed), lambda: _print(outcomes, seed))
     if failed:
         raise typer.Exit(1)
 

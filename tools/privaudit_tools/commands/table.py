@@ -1,13 +1,14 @@
 """The commands ``table`` and ``table-figure``: plan in, table out, and its picture."""
 
 import os
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from privaudit.cli import options
-from privaudit.cli.printing import show
+from privaudit.cli.printing import show, with_json
 from privaudit.core.errors import ConfigError
 from privaudit.core.parameters import parse_pairs
 
@@ -63,6 +64,21 @@ Into = Annotated[
 ]
 
 
+def _printed() -> Any:
+    """Return the type of what is printed: a table, a plan that is valid, the matrix."""
+    from privaudit.cli.json_schemas import json_object
+    from privaudit_tools.tables.stored import Answer
+    from privaudit_tools.tables.utility_records import PrintedCell
+
+    row = json_object("Row", published=str, plans=list[str], answer=Answer)
+    return (
+        json_object("Table", path=str, runs=int, failed=int, cells=list[PrintedCell])
+        | json_object("Checked", plan=str, runs=int)
+        | json_object("Matrix", rows=list[row], pages=list[str])  # type: ignore[valid-type]
+    )
+
+
+@partial(with_json, words="table", load=_printed)
 @options.with_computing
 def table(
     plan: PlanFile,
@@ -97,6 +113,7 @@ def table(
     from privaudit_tools.tables.plan import read_plan
     from privaudit_tools.tables.schedule import require_data, schedule
     from privaudit_tools.tables.table import make_table
+    from privaudit_tools.tables.utility_records import cell_records
     from privaudit_tools.tables.utility_table import write_utility_table
 
     chosen = options.maybe_listed("--seeds", seeds, int, "whole numbers") or ()
@@ -115,7 +132,7 @@ def table(
         require_data(planned)
         count = len(planned.runs)
         said = "1 run, which is" if count == 1 else f"{count} runs, all of them"
-        typer.echo(f"{plan}: {said} valid.")
+        show({"plan": str(plan), "runs": count}, f"{plan}: {said} valid.")
         return
     options.check_kept(runs)
     folder = out or runs_folder(runs) / "tables"
@@ -124,7 +141,14 @@ def table(
         piece=None if piece == Piece() else piece,
         stored=folder / f"{plan.stem}.json",
     )  # fmt: skip
-    typer.echo(write_utility_table(made, folder, plan.stem), nl=False)
+    text = write_utility_table(made, folder, plan.stem)
+    contents = {
+        "path": str(folder / f"{plan.stem}.json"),
+        "runs": len(made.schedule.runs),
+        "failed": len(made.failures),
+        "cells": cell_records(made.shown),
+    }
+    show(contents, lambda: typer.echo(text, nl=False))
     _say(f"Table, numbers and picture: {folder / plan.stem}.*")
     if made.failures:
         _say(f"{len(made.failures)} of {len(made.schedule.runs)} runs failed.")
@@ -153,15 +177,24 @@ def _write_matrix(folder: Path, pages: Path | None) -> None:
             "plans, as docs/tables."
         )
     rows = matrix_rows(folder)
+    contents: dict[str, Any] = {
+        "rows": [
+            {"published": r.item.full_name, "plans": [*r.plans], "answer": r.answer}
+            for r in rows
+        ],
+        "pages": [],
+    }
     if pages is None:
-        typer.echo(as_markdown(rows, str(folder)))
+        show(contents, as_markdown(rows, str(folder)))
         return
     from privaudit_tools.tables.utility_table import write_stored
 
     where = Path(os.path.relpath(folder, pages)).as_posix()
     changed = write_between(pages / MATRIX_PAGE, as_markdown(rows, where))
     written = [pages / MATRIX_PAGE] * changed + write_stored(pages, folder)
-    _say(f"{pages}: {len(rows)} rows, {len(written)} pages written.")
+    contents["pages"] = [str(one) for one in written]
+    said = f"{pages}: {len(rows)} rows, {len(written)} pages written."
+    show(contents, lambda: _say(said))
 
 
 def _say(line: str) -> None:

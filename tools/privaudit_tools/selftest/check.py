@@ -94,6 +94,18 @@ class SelftestOutcome:
         }
 
 
+@dataclass(frozen=True)
+class PrintedCheck:
+    """A check as :meth:`SelftestOutcome.to_dict` gives it."""
+
+    group: str
+    name: str
+    expected: tuple[float, float]
+    observed: Estimate
+    passed: bool
+    seconds: float
+
+
 def run_checks(
     checks: Sequence[SelftestCheck],
     seed: int = 0,

@@ -31,7 +31,7 @@ class TableOutcome:
     """A finished run, or a failed one.
 
     Attributes:
-        digest: Of its configuration.
+        short_hash: Of its configuration.
         run: The run's folder; empty where it failed.
         rounds: How many were trained.
         averaged: How many of the last ten were measured.
@@ -47,7 +47,7 @@ class TableOutcome:
         trace: Where in the code, if the error is not one that is raised on purpose.
     """
 
-    digest: str
+    short_hash: str
     run: str = ""
     rounds: int = 0
     averaged: int = 0
@@ -84,10 +84,12 @@ def perform(
     except RunInUseError:
         raise
     except PrivauditError as error:
-        return TableOutcome(planned.digest, error=str(error))
+        return TableOutcome(planned.short_hash, error=str(error))
     except Exception as error:  # a bug: the other cells are worth having all the same
         text = f"{type(error).__name__}: {error}"
-        return TableOutcome(planned.digest, error=text, trace=traceback.format_exc())
+        return TableOutcome(
+            planned.short_hash, error=text, trace=traceback.format_exc()
+        )
 
 
 def read_outcome(run: Run, asked: Afterwards | None = None) -> TableOutcome:
@@ -96,7 +98,7 @@ def read_outcome(run: Run, asked: Afterwards | None = None) -> TableOutcome:
     noted = [metric for metric in asked.metrics if _is_noted(metric)]
     measured = measure_afterwards(run, asked)
     return TableOutcome(
-        run.config.digest,
+        run.config.short_hash,
         run.name,
         rounds=len(run.metrics),
         averaged=len(_measured(run.metrics, "local")),

@@ -71,7 +71,7 @@ class Piece:
                 f"--rows {self.rows!r} and --columns {self.columns!r} are in no cell of "
                 f"the plan. It has the rows {rows} and the columns {columns}."
             )
-        runs = tuple(run for run in planned.runs if run.digest in wanted)
+        runs = tuple(run for run in planned.runs if run.short_hash in wanted)
         return replace(planned, runs=runs)
 
 
@@ -251,13 +251,13 @@ def beside_stored(
     A stored digest stays, though today's is another: data that were moved or deleted
     since change it, and not what was found.
     """
-    trained = {run.digest for run in planned.runs}
+    trained = {run.short_hash for run in planned.runs}
     places, outcomes = dict(planned.places), dict[str, TableOutcome]()
     for place, outcome in stored.items():
         if (today := places.get(place)) is None or today in trained:
             continue
         # The first tables had no digests.
-        key = outcome.digest or today or ", ".join(map(str, place))
+        key = outcome.short_hash or today or ", ".join(map(str, place))
         places[place] = key
         outcomes[key] = outcome
     return replace(planned, places=places), outcomes

@@ -54,7 +54,7 @@ class Schedule:
     Attributes:
         runs: Each once, though several cells may show it; seed by seed, so that a table
             that was stopped has as many whole replicates as possible.
-        places: The run's digest; empty for a cell that is not trained and lacks the
+        places: The run's short hash; empty for a cell that is not trained and lacks the
             data that it depends on.
     """
 
@@ -93,8 +93,8 @@ def schedule(
                     raise
                 places[place] = ""
                 continue
-            runs.setdefault(run.digest, run)
-            places[place] = run.digest
+            runs.setdefault(run.short_hash, run)
+            places[place] = run.short_hash
     return Schedule(tuple(runs.values()), places)
 
 
@@ -244,7 +244,7 @@ def _planned(
         row.trainer,
         settings,
         {**fields, "seed": seed},
-        config.digest,
+        config.short_hash,
         usual_name(config),
         afterwards,
     )

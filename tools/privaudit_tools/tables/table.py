@@ -107,7 +107,7 @@ class UtilityTable:
     @property
     def failures(self) -> list[tuple[PlannedRun, TableOutcome]]:
         """Return the runs that failed, each once."""
-        found = [(run, self.outcomes.get(run.digest)) for run in self.schedule.runs]
+        found = [(run, self.outcomes.get(run.short_hash)) for run in self.schedule.runs]
         return [(run, outcome) for run, outcome in found if outcome and outcome.error]
 
     @property
@@ -179,7 +179,7 @@ def make_table(
         closing(_outcomes(plan, planned, folder, executor)) as finished,
     ):
         for run, outcome in finished:
-            outcomes[run.digest] = outcome
+            outcomes[run.short_hash] = outcome
             if progress:
                 count = f"{len(outcomes)}/{len(planned.runs)}"
                 progress(f"{count} {run.label}: {_in_words(plan, outcome)}")
@@ -206,7 +206,7 @@ def _outcomes(
             if one.error is None:
                 yield run, one.value
             else:
-                yield run, TableOutcome(run.digest, error=str(one.error))
+                yield run, TableOutcome(run.short_hash, error=str(one.error))
 
 
 def _in_words(plan: TablePlan, outcome: TableOutcome) -> str:

@@ -1,5 +1,6 @@
 """A utility table's numbers as flat records: of cells, and of runs."""
 
+from dataclasses import dataclass
 from typing import Any, get_args
 
 from privaudit_tools.tables.metrics import Metric, scale
@@ -11,6 +12,25 @@ from privaudit_tools.tables.utility_words import PER_CENT, unit
 
 OVERS: tuple[Over, ...] = get_args(Over)
 Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class PrintedCell:
+    """A record of :func:`cell_records`, as ``privaudit table --json`` prints it."""
+
+    row: str
+    column: str
+    metric: Metric
+    over: Over
+    n: int
+    mean: float | None
+    sd: float | None
+    low: float | None
+    high: float | None
+    failed: int
+    paper: str | None
+    paper_mean: float | None
+    paper_sd: float | None
 
 
 def cell_records(table: UtilityTable) -> list[Record]:
@@ -75,7 +95,7 @@ def _of_run(table: UtilityTable, outcome: TableOutcome) -> Record:
     }
     views = {f"{PROVED}{view}": epsilon for view, epsilon in outcome.certified.items()}
     return {
-        "digest": outcome.digest,
+        "digest": outcome.short_hash,
         "run": outcome.run,
         "rounds": outcome.rounds,
         "averaged": outcome.averaged,

@@ -30,12 +30,7 @@ NAME = "server-reconstruct"
 
 @dataclass(frozen=True)
 class MemberShare:
-    """How many candidates are members.
-
-    Attributes:
-        share: Of all candidates.
-        by_client: How many, by client.
-    """
+    """How many candidates are members."""
 
     share: Estimate
     by_client: Mapping[str, int]

@@ -271,7 +271,12 @@ def test_intervals_are_nested() -> None:
 
 
 def test_an_audit_is_read() -> None:
-    audit = {"scenario": SCENARIO, "config": {"dataset": "digits"}, "leaks": {}}
+    audit = {
+        "scenario": SCENARIO,
+        "config": {"dataset": "digits"},
+        "format": 2,
+        "attack_results": {},
+    }
     found = parse_numbers(audit, SCENARIO, Path("audit.json"))
     assert (found.dataset, found.of_card) == ("digits", None)
     assert found.contents is audit
@@ -300,7 +305,7 @@ def test_against_a_card_the_interval_knows_of_its_noise(
     assert check.question.before == shown.value
     widths = [one.estimate.high - one.estimate.low for one in (check, exact)]
     assert widths[0] > widths[1]
-    with pytest.raises(ConfigError, match="no estimate at leaks"):
+    with pytest.raises(ConfigError, match="no estimate at attack_results"):
         gate(run, tmp_path / "public", replace(asked, metrics=("success",)))
     with pytest.raises(IncompatibleRunsError, match="has a number of LossThreshold"):
         gate(run, tmp_path / "public", replace(asked, attacks=("confidence",)))
@@ -310,10 +315,14 @@ def test_against_a_card_the_interval_knows_of_its_noise(
     ("contents", "says"),
     [
         ({}, "neither a baseline nor an audit card"),
-        ({"leaks": []}, "neither a baseline"),
+        ({"format": 2, "attack_results": []}, "neither a baseline"),
+        ({"leaks": {}}, "an audit of format 1, which another version"),
         ({"audits": {"curious-peer": {}}}, "is no audit card"),
         ({"audits": {}, "card": {"format": 1}}, "publish it no longer"),
-        ({"scenario": "curious-peer", "leaks": {}}, "is an audit of curious-peer"),
+        (
+            {"format": 2, "scenario": "curious-peer", "attack_results": {}},
+            "is an audit of curious-peer",
+        ),
     ],
 )
 def test_what_is_no_public_audit_is_refused(

@@ -57,16 +57,16 @@ def answer(question: GateQuestion) -> GateCheck:
         (change(-0.2), "pass"),
         (change(0.05), "underpowered"),
         (change(0.04), "underpowered"),
-        (change(-0.1, "use"), "regression"),
-        (change(0.1, "use"), "pass"),
-        (change(-0.05, "use"), "underpowered"),
+        (change(-0.1, "utility"), "regression"),
+        (change(0.1, "utility"), "pass"),
+        (change(-0.05, "utility"), "underpowered"),
         (limit(0.7, 0.6), "regression"),
         (limit(0.5, 0.6), "pass"),
         (limit(0.6, 0.6), "underpowered"),
         (limit(0.59, 0.6), "underpowered"),
-        (limit(0.7, 0.8, "use"), "regression"),
-        (limit(0.9, 0.8, "use"), "pass"),
-        (limit(0.81, 0.8, "use"), "underpowered"),
+        (limit(0.7, 0.8, "utility"), "regression"),
+        (limit(0.9, 0.8, "utility"), "pass"),
+        (limit(0.81, 0.8, "utility"), "underpowered"),
     ],
 )
 def test_worse_beyond_the_line_is_a_regression_and_ruled_out_is_a_pass(
@@ -120,7 +120,7 @@ def test_an_unresolved_number_is_undecided_with_its_reason() -> None:
         return unresolved("needs 2 replicates, has 1", (1,), "none", confidence)
 
     for before in (0.5, None):
-        question = GateQuestion("AUROC", "use", "margin", 0.05, 0.5, before, at)
+        question = GateQuestion("AUROC", "utility", "margin", 0.05, 0.5, before, at)
         found = answer(question)
         assert found.outcome == "underpowered"
         assert "needs 2 replicates" in found.sentence
@@ -143,7 +143,10 @@ def test_the_worst_answer_decides(values: tuple[float, ...], outcome: Outcome) -
 @settings(deadline=None)  # a loaded machine is no bug
 @given(st.floats(-0.4, 0.4), st.floats(0.001, 0.2))
 def test_leak_and_use_are_mirrors(value: float, error: float) -> None:
-    leak, use = answer(change(value, error=error)), answer(change(-value, "use", error))
+    leak, use = (
+        answer(change(value, error=error)),
+        answer(change(-value, "utility", error)),
+    )
     assert (leak.outcome, leak.enough) == (use.outcome, use.enough)
 
 

@@ -112,7 +112,7 @@ def test_attacks_on_the_servers_own_model_count_too(runs: Path) -> None:
     audit = read_audit(load_run("tuned"), "server-reconstruct")
     stored = runs / "tuned" / "audits" / "server-reconstruct" / "audit.json"
     held = json.loads(stored.read_text())
-    assert len(audit.attacks) == len(held["leaks"]) + len(held["server_model"])
+    assert len(audit.attacks) == len(held["attack_results"]) + len(held["server_model"])
 
 
 AUDIT = "plain/audits/server-reconstruct/audit.json"
@@ -238,9 +238,11 @@ def test_public_numbers_of_another_data_set_are_refused(
     ):
         gate("broken", path)
     contents["config"]["dataset"] = "digits"
-    del contents["leaks"]["loss-threshold"]["auroc"]["low"]
+    del contents["attack_results"]["loss-threshold"]["auroc"]["low"]
     path.write_text(json.dumps(contents))
-    with pytest.raises(ConfigError, match="no estimate at leaks/loss-threshold/auroc"):
+    with pytest.raises(
+        ConfigError, match="no estimate at attack_results/loss-threshold/auroc"
+    ):
         gate("broken", path)
 
 
@@ -317,7 +319,7 @@ def test_the_command_writes_all_three_reports(
     assert suite.get("tests") == "8"  # two changes, a limit, and five epsilons
     sarif = json.loads((tmp_path / "s.json").read_text())
     rules = {result["ruleId"] for result in sarif["runs"][0]["results"]}
-    assert {"use-change", "use-limit", "guarantee"} <= rules
+    assert {"utility-change", "utility-limit", "guarantee"} <= rules
     assert "❌ regression" in (tmp_path / "m.md").read_text()
 
 

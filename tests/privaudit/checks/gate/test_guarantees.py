@@ -251,7 +251,7 @@ def test_a_card_of_whole_clients_states_no_guarantee_and_can_be_compared(
     altered(path, lambda c: c["privacy"]["certified"].clear())
     found = gate("private", path, WIDE, accept_unsigned=True)
     assert (found.exit_code, said in found.notes) == (0, True)
-    assert {check.rule for check in found.checks} == {"leak-change", "use-change"}
+    assert {check.rule for check in found.checks} == {"leak-change", "utility-change"}
 
 
 def audited(name: str) -> Audit:

@@ -36,7 +36,7 @@ alpha = 0.5
 def test_without_a_file_settings_stand_at_their_defaults(tmp_path: Path) -> None:
     found = configure(tmp_path)
     assert found.settings == GateSettings()
-    assert not found.places
+    assert not found.lines
 
 
 def test_settings_are_read_from_pyproject_with_their_lines(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_settings_are_read_from_pyproject_with_their_lines(tmp_path: Path) -> No
     assert found.settings == GateSettings(
         attacks=("loss-threshold",), margin=0.02, max_auroc=0.6
     )
-    assert found.places == {
+    assert found.lines == {
         "": SettingLine("pyproject.toml", 4),
         "attacks": SettingLine("pyproject.toml", 5),
         "margin": SettingLine("pyproject.toml", 7),
@@ -57,7 +57,7 @@ def test_a_flag_wins_and_then_no_line_governs(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(PYPROJECT)
     found = configure(tmp_path, margin=0.1, max_auroc=None)
     assert (found.settings.margin, found.settings.max_auroc) == (0.1, 0.6)
-    assert "margin" not in found.places
+    assert "margin" not in found.lines
 
 
 def test_a_table_written_otherwise_is_read_without_lines(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_a_table_written_otherwise_is_read_without_lines(tmp_path: Path) -> None
     (tmp_path / "pyproject.toml").write_text(text)
     found = configure(tmp_path)
     assert found.settings.margin == 0.03
-    assert found.places == {}
+    assert found.lines == {}
 
 
 def test_a_heading_may_have_spaces_and_quotes() -> None:

@@ -4,36 +4,30 @@ Each sends class sums of clipped records, with Gaussian noise. A wrong one does 
 otherwise than its mechanism says.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
-from torch.nn.functional import normalize, one_hot
+from torch.nn.functional import one_hot
 
-from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.federation.trainer import (
-    BaseTrainer,
     ClientId,
     Cohort,
     Events,
     Inbox,
     LocalResult,
-    Records,
     Round,
-    Signal,
-    Signals,
     Task,
 )
 from privaudit.privacy.events import Claim, MechanismEvent
-
-ASKED: frozenset[Signal] = frozenset({"log_probabilities"})
+from tests.class_means import ClassMeans
 
 
 @dataclass(frozen=True)
-class NoisyMeans(BaseTrainer):
+class NoisyMeans(ClassMeans):
     """Class sums of records clipped one by one, with noise of each client's own."""
 
     declared: ClassVar[Mapping[str, Any]] = {}
@@ -43,9 +37,6 @@ class NoisyMeans(BaseTrainer):
     noise: float = 1.0
     clip: float = 0.5
     epsilon: float = 50.0
-
-    def start(self, task: Task, seeds: Seeds) -> Tensors:
-        return {"means": task.zero_shot}
 
     def claim(self, task: Task) -> Claim:
         return Claim(self.epsilon, 1e-5, "a plugin's formula")
@@ -123,17 +114,6 @@ class NoisyMeans(BaseTrainer):
             }
             events = (self.event(at),)
         return {"means": total["sums"], **{n: total[n] for n in total}}, events
-
-    def query(
-        self,
-        task: Task,
-        models: Stacked,
-        records: Records,
-        want: frozenset[Signal] = ASKED,
-    ) -> Iterator[Signals]:
-        means = normalize(models["means"], dim=-1)
-        near = 10 * torch.einsum("nd,kcd->knc", records.features, means)
-        yield {"log_probabilities": near.log_softmax(dim=-1)}
 
 
 class TwoTensors(NoisyMeans):

@@ -179,7 +179,9 @@ def test_figures_that_the_scores_do_not_give_are_damage(
 ) -> None:
     place = whole / "audits" / "server-reconstruct" / "audit.json"
     said = json.loads(place.read_text())
-    said["leaks"]["loss-threshold"]["auroc"].update(value=0.5, low=0.4, high=0.6)
+    said["attack_results"]["loss-threshold"]["auroc"].update(
+        value=0.5, low=0.4, high=0.6
+    )
     place.write_text(json.dumps(said))
     assert "is not the file that the run lists" in report.refused("whole")
     sign_again(whole)

@@ -308,7 +308,7 @@ def test_an_attack_tells_its_phases() -> None:
     watched = Auditor(run).attack(clients=1, shadows=5, watcher=events.append)
     shutil.rmtree(run.path / "audits" / "signals")  # with what was kept of the shadows
     alone = Auditor(run).attack(clients=1, shadows=5)
-    assert watched.to_dict()["leaks"] == alone.to_dict()["leaks"]
+    assert watched.to_dict()["attack_results"] == alone.to_dict()["attack_results"]
     phases = [event for event in events if isinstance(event, Phase)]
     assert {event.run for event in phases} == {run.name}
     assert phases[0].phase == "reconstruct"

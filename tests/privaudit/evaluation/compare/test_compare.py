@@ -65,7 +65,7 @@ def test_a_run_is_compared_on_the_same_records(runs: Path) -> None:
         sum(int(c.is_member.sum()) for c in ours),
         sum(int((~c.is_member).sum()) for c in ours),
     )
-    assert (auroc.about, success.about, use.about) == ("leak", "leak", "use")
+    assert (auroc.about, success.about, use.about) == ("leak", "leak", "utility")
     assert found.paired_by == "record"
     for entry in found.changes:
         difference = entry.change.estimate.value
@@ -148,9 +148,9 @@ def test_a_secondary_increase_decides_nothing(runs: Path) -> None:
         ("leak", -0.2, False, True),
         ("leak", 0.0, False, True),
         ("leak", 0.05, False, False),
-        ("use", -0.2, True, False),
-        ("use", 0.2, False, True),
-        ("use", -0.05, False, False),
+        ("utility", -0.2, True, False),
+        ("utility", 0.2, False, True),
+        ("utility", -0.05, False, False),
     ],
 )
 def test_worse_is_a_higher_leak_and_a_lower_use(
@@ -194,7 +194,9 @@ def test_seeds_are_the_replicates_of_a_setting(runs: Path) -> None:
     assert found.paired_by == "seed"
     assert found.against == ("zero-shot-1", "zero-shot-0")
     audits = audits_of(*found.first, *found.against)
-    values = [audit.leak("loss-threshold")["auroc"]["value"] for audit in audits]
+    values = [
+        audit.attack_result("loss-threshold")["auroc"]["value"] for audit in audits
+    ]
     entry = next(e for e in found.changes if e.name == "loss-threshold AUROC")
     differences = np.subtract(values[:2], values[2:])
     assert entry.change.estimate.value == pytest.approx(differences.mean())

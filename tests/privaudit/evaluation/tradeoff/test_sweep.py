@@ -218,7 +218,7 @@ def test_varied_values_reach_the_runs() -> None:
     config = cell.config(3)
     assert (config.rounds, config.seed) == (7, 3)
     assert planned_run(cell, 3).fields == {"rounds": "7", "seed": 3}
-    assert planned_run(cell, 3).digest == config.digest
+    assert planned_run(cell, 3).short_hash == config.short_hash
 
 
 def test_a_parameter_for_all_is_for_those_trainers_that_have_it() -> None:

@@ -18,7 +18,7 @@ from privaudit.core.errors import (
 )
 from privaudit.core.signing import own_key
 from privaudit.core.storage import file_hash
-from privaudit.evaluation.card import Card, verdict_of
+from privaudit.evaluation.card import Card, verdict_kind
 from privaudit.report.export import export as export_module
 from privaudit.report.export import export_public
 from privaudit.report.export.verify import leaves
@@ -42,7 +42,7 @@ def test_an_export_is_a_card_with_a_noised_number_for_each_audit(
         assert shown.auroc is not None
         clients = read_audit(run, name).clients(shown.headline)
         assert shown.auroc.candidates == sum(len(one.scores) for one in clients)
-        assert shown.verdict == verdict_of(shown.auroc).kind
+        assert shown.verdict == verdict_kind(shown.auroc)
 
 
 def test_no_exact_number_that_a_membership_enters_gets_out(
@@ -54,7 +54,9 @@ def test_no_exact_number_that_a_membership_enters_gets_out(
     numbers -= {True, False}
     for name in card.audits:
         stored = read_audit(run, name)
-        exact = set(leaves([dict(stored.leak(one)) for one in stored.attacks]).values())
+        exact = set(
+            leaves([dict(stored.attack_result(one)) for one in stored.attacks]).values()
+        )
         exact = {v for v in exact if isinstance(v, float) and v % 0.5 and v != 0.95}
         assert len(exact) > 10
         assert not numbers & exact
@@ -69,7 +71,7 @@ def test_seed_name_paths_and_truth_stay_here(run: Run, tmp_path: Path) -> None:
     header = json.loads((run.path / "run.json").read_text())
     for secret in (
         str(SEED), NAME, str(tmp_path), "zebra", header["ledger_hash"],
-        header["data_hash"], header["progress"]["head"], run.config.digest,
+        header["data_hash"], header["progress"]["head"], run.config.short_hash,
         header["progress"]["trace_hash"], header["progress"]["metrics_hash"],
         file_hash(run.path / "ledger.npz"),
         json.loads((run.path / "card.key").read_text())["key"],
@@ -107,7 +109,7 @@ def test_no_text_and_no_key_that_somebody_put_there_gets_out(
             content[part] = planted(content[part])
         content["question"] = content["run"] = CANARY
         content["utility"]["Zebra"] = CANARY
-        for leak in content["leaks"].values():
+        for leak in content["attack_results"].values():
             leak["settings"] = leak["threshold"] = leak["description"] = CANARY
             leak["Zebra"] = CANARY
         edit(path, content)

@@ -186,7 +186,7 @@ def test_scores_that_were_altered_are_named(run: Run) -> None:
 @pytest.mark.parametrize(
     ("place", "value"),
     [
-        (("leaks", "entropy", "auroc", "value"), 0.5),
+        (("attack_results", "entropy", "auroc", "value"), 0.5),
         (("privacy", "claimed", "delta"), 0.1),
     ],
 )

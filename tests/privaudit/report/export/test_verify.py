@@ -22,7 +22,7 @@ def out(run: Run, tmp_path: Path) -> Path:
 
 
 def places(found: Verification) -> set[str]:
-    return {mismatch.place for mismatch in found.mismatches}
+    return {mismatch.entry for mismatch in found.mismatches}
 
 
 def edit(path: Path, change: Callable[[Any], None]) -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.parts.server_model import SERVER_MODEL
-from privaudit.auditing.scenario import GridCell, places
+from privaudit.auditing.scenario import GridCell, grid_cells
 from privaudit.report.report_data import ReportData, gain_of_rebuilding
 from privaudit.report.tables.attack_tables import (
     grid_tables,
@@ -47,7 +47,7 @@ def test_every_cell_stands_where_its_slice_and_share_say(audit: Audit) -> None:
 
 def test_all_attacks_are_in_the_grid_or_in_the_other_table(audit: Audit) -> None:
     assert list(outside_grid(audit.results)) == ["max-renyi", "min-k"]
-    assert len(audit.results) == len(places()) + 2
+    assert len(audit.results) == len(grid_cells()) + 2
 
 
 def test_without_the_servers_model_there_is_one_row_for_a_run(audit: Audit) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from privaudit.auditing.audit import Audit
 from privaudit.report import columns as columns_module
-from privaudit.report.columns import Column, ColumnCell, Place, columns
+from privaudit.report.columns import Column, ColumnCell, TableKind, columns
 from privaudit.report.index import IndexEntry, write_index
 from privaudit.report.page import render_report
 from privaudit.report.report_data import ReportData
@@ -49,7 +49,7 @@ def test_a_new_column_stands_wherever_it_has_a_head(
 ) -> None:
     """In the terminal, of one run and of several, on the page and in the index."""
     made = columns_module._columns
-    heads = dict.fromkeys(get_args(Place), "Newest")
+    heads = dict.fromkeys(get_args(TableKind), "Newest")
     cell = ColumnCell(TableCell("unheard of"))
     one_line = [Column(heads, lambda one: cell)]
     monkeypatch.setattr(

@@ -8,10 +8,10 @@ from typer.testing import CliRunner
 from privaudit import train
 from privaudit.cli.main import app
 from privaudit.core.errors import ConfigError
-from privaudit.report.figures.attention_figure import (
-    attention_figure,
-    attention_shares,
-    write_attention_figure,
+from privaudit.report.figures.mixture_figure import (
+    mixture_figure,
+    mixture_weights,
+    write_mixture_figure,
 )
 from privaudit.runs.run import Run
 
@@ -24,42 +24,42 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     )
 
 
-def test_shares_sum_to_one_and_others_fall(run: Run) -> None:
-    local, *others = attention_shares(run)
+def test_weights_sum_to_one_and_others_fall(run: Run) -> None:
+    local, *others = mixture_weights(run)
     assert len(others) == 3
     assert local.n == (4,)
-    values = [share.value for share in others]
+    values = [weight.value for weight in others]
     assert values == sorted(values, reverse=True)
     assert local.value + sum(values) == pytest.approx(1, abs=1e-5)
 
 
-def test_shares_are_means_over_clients_by_hand(run: Run) -> None:
+def test_weights_are_means_over_clients_by_hand(run: Run) -> None:
     trainer, population = run.trainer, run.population
     means = []
     for client, model in run.personal_models.items():
         tests = population.tests.pick(population.own_records(client))
-        shares = trainer.expert_shares(population.task, model, tests)  # type: ignore[attr-defined]
-        largest = shares[:, 1:].max(dim=1).values
-        means.append([float(shares[:, 0].mean()), float(largest.mean())])
-    local, first, *_ = attention_shares(run)
+        weights = trainer.mixture_weights(population.task, model, tests)  # type: ignore[attr-defined]
+        largest = weights[:, 1:].max(dim=1).values
+        means.append([float(weights[:, 0].mean()), float(largest.mean())])
+    local, first, *_ = mixture_weights(run)
     expected = np.mean(means, axis=0)
     assert [local.value, first.value] == pytest.approx(expected, rel=1e-5)
     assert torch.isfinite(torch.tensor([local.low, local.high])).all()
 
 
 def test_each_run_gets_a_panel(run: Run) -> None:
-    assert len(attention_figure([run, run]).axes) == 2
+    assert len(mixture_figure([run, run]).axes) == 2
 
 
 def test_the_picture_is_one_command_away(run: Run, tmp_path: Path) -> None:
-    out = tmp_path / "shares.svg"
+    out = tmp_path / "weights.svg"
     done = CliRunner().invoke(
         app, ["figure", "attention", str(run.path), "--out", str(out)]
     )
     assert done.exit_code == 0, done.output
     assert out.read_text().startswith("<svg")
-    write_attention_figure([run], tmp_path / "shares.png")
-    assert (tmp_path / "shares.png").read_bytes().startswith(b"\x89PNG")
+    write_mixture_figure([run], tmp_path / "weights.png")
+    assert (tmp_path / "weights.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_runs_without_experts_and_odd_names_are_refused(
@@ -67,6 +67,6 @@ def test_runs_without_experts_and_odd_names_are_refused(
 ) -> None:
     plain = train("promptfl", folder=tmp_path, rounds=1, clients=4, epochs=1, seed=0)
     with pytest.raises(ConfigError, match="mixes experts"):
-        attention_shares(plain)
+        mixture_weights(plain)
     with pytest.raises(ConfigError, match="ends with"):
-        write_attention_figure([run], tmp_path / "shares.pdf")
+        write_mixture_figure([run], tmp_path / "weights.pdf")

@@ -30,9 +30,12 @@ from privaudit.auditing.parts.untrained_control import (
 )
 from privaudit.auditing.played_scenario import AuditPart
 from privaudit.core.limits import check_limit
+from privaudit.report.wording import interval, point
 from privaudit.statistics.comparisons import paired_auroc_at
 from privaudit.statistics.estimate import Estimate, clopper_pearson, effective_count
-from privaudit.statistics.roc import auroc, variance_doubled
+from privaudit.statistics.roc import auroc
+from privaudit.statistics.verdict import Sampling
+from privaudit_labs.shift.blind_baseline import variance_doubled
 
 FOLDS, INNER_FOLDS = 5, 3
 GUESSED = 0.1  # share of the records that are called members: the likeliest ones
@@ -310,6 +313,33 @@ def _folds(
     return list(folds.split(truth, truth, cluster))
 
 
+def sentences(found: BeyondBaseline | None, sampling: Sampling) -> list[str]:
+    """Say what scores tell beyond what is known without the model."""
+    if found is None:
+        return ["Too few members or others to fit a baseline: at least five of each."]
+    gain = found.gain
+    if not gain.excludes(0):
+        said = "the scores tell nothing certain beyond it"
+    elif gain.value > 0:
+        said = "the scores tell members beyond it"
+    else:
+        said = "the scores only add noise to it"
+    odd = (
+        " A coin is declared, and members differ without the model: look into the coin."
+        if sampling == "coin" and found.baseline.low > 0.5
+        else ""
+    )
+    return [
+        "By what is known without the trained model, a classifier tells members from "
+        f"others with an AUROC of {point(found.baseline)} {interval(found.baseline)}; "
+        f"with the scores too, of {point(found.with_model)} {interval(found.with_model)}. "
+        f"Gain {point(gain, signed=True)} {interval(gain)}: {said}. Excess after PANORAMIA "
+        f"{found.excess:.2f} nats ({found.bound:.2f} less {found.baseline_bound:.2f}), a "
+        "measure and no bound on epsilon. What the baseline does not know, and the model "
+        f"does, counts as gain.{odd}"
+    ]
+
+
 PANORAMIA = AuditPart(
     "panoramia",
     BeyondBaseline | None,
@@ -317,4 +347,6 @@ PANORAMIA = AuditPart(
     compute=lambda played: beyond_baseline(*attack_untrained(played)[1:]),
     nothing=None,
     title="Beyond a baseline without the trained models",
+    of_known=beyond_known,
+    says=sentences,
 )

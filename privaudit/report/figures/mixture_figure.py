@@ -1,4 +1,4 @@
-"""Each expert's share in the mixtures of a run: the picture of pFedMoAP's figure 6."""
+"""Each expert's mixture weight in a run: the picture of pFedMoAP's figure 6."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,12 +26,12 @@ from privaudit.tuning.prompts.experts import PromptExperts
 _DASHES = (0, (4, 3))
 
 
-def attention_shares(run: Run) -> list[Estimate]:
-    """Return the share of the local expert, then of the others from large to small.
+def mixture_weights(run: Run) -> list[Estimate]:
+    """Return the weight of the local expert, then of the others from large to small.
 
     Of each test picture of a client's classes, averaged over heads and classes; the
-    others are sorted picture by picture, so that the first of them is the largest share
-    and not one expert's (of equal experts it would lie above the mean too). Then
+    others are sorted picture by picture, so that the first of them is the largest
+    weight and not one expert's (of equal experts it would lie above the mean too). Then
     averaged within each client; the interval is over clients.
 
     Source: Luo et al., "Mixture of experts made personalized: federated prompt learning
@@ -54,9 +54,9 @@ def _client_means(run: Run) -> list[Float[np.ndarray, " experts"]]:
         for client, model in run.personal_models.items():
             if "experts" in model:
                 tests = population.tests.pick(population.own_records(client))
-                shares = trainer.expert_shares(population.task, model, tests)
-                others = shares[:, 1:].sort(dim=1, descending=True).values
-                ranked = torch.cat([shares[:, :1], others], dim=1)
+                weights = trainer.mixture_weights(population.task, model, tests)
+                others = weights[:, 1:].sort(dim=1, descending=True).values
+                ranked = torch.cat([weights[:, :1], others], dim=1)
                 means.append(ranked.mean(dim=0).double().numpy())
     if not means:
         raise ConfigError(
@@ -66,35 +66,35 @@ def _client_means(run: Run) -> list[Float[np.ndarray, " experts"]]:
     return means
 
 
-def attention_figure(runs: Sequence[Run]) -> Figure:
-    """Draw the shares of each run's experts, a panel for each run."""
-    shares = [attention_shares(run) for run in runs]
+def mixture_figure(runs: Sequence[Run]) -> Figure:
+    """Draw the weights of each run's experts, a panel for each run."""
+    weights = [mixture_weights(run) for run in runs]
     with house_style():
         figure = new_figure(1.2 + 3.2 * len(runs), 3.0)
         panels = figure.subplots(1, len(runs), squeeze=False, sharey=True)[0]
-        for run, run_shares, axes in zip(runs, shares, panels, strict=True):
-            _draw(axes, run_shares)
+        for run, run_weights, axes in zip(runs, weights, panels, strict=True):
+            _draw(axes, run_weights)
             axes.set_title(run.name, fontsize=9)
         panels[0].set_ylabel("Mixture weight")
     return figure
 
 
-def _draw(axes: Axes, shares: Sequence[Estimate]) -> None:
+def _draw(axes: Axes, weights: Sequence[Estimate]) -> None:
     light_grid(axes)
     axes.grid(False, axis="x")
-    for place, share in enumerate(shares):
-        axes.bar(place, share.value, color=colour(1 if place == 0 else 0), width=0.75)
-        if not share.unresolved:
+    for rank, weight in enumerate(weights):
+        axes.bar(rank, weight.value, color=colour(1 if rank == 0 else 0), width=0.75)
+        if not weight.unresolved:
             axes.errorbar(
-                place, share.value, yerr=errors(share), color="black", capsize=2
+                rank, weight.value, yerr=errors(weight), color="black", capsize=2
             )
-    axes.axhline(1 / len(shares), color=FAINT, linestyle=_DASHES, linewidth=1)
-    names = ["own", *(str(rank) for rank in range(1, len(shares)))]
-    axes.set_xticks(range(len(shares)), names)
+    axes.axhline(1 / len(weights), color=FAINT, linestyle=_DASHES, linewidth=1)
+    names = ["own", *map(str, range(1, len(weights)))]
+    axes.set_xticks(range(len(weights)), names)
     axes.set_xlabel("Expert (others by rank; dashed: equal weights)")
 
 
-def write_attention_figure(runs: Sequence[Run], path: Path) -> None:
+def write_mixture_figure(runs: Sequence[Run], path: Path) -> None:
     """Write the figure as SVG, or as PNG if the name ends so.
 
     Raises:
@@ -104,4 +104,4 @@ def write_attention_figure(runs: Sequence[Run], path: Path) -> None:
     if not runs:
         raise ConfigError("A figure of no runs was requested. Give at least one.")
     what = "Share of each expert in the mixtures of a run"
-    write_figure(attention_figure(runs), path, "attention", what)
+    write_figure(mixture_figure(runs), path, "attention", what)

@@ -1,24 +1,29 @@
 import math
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from privaudit import Auditor
+from privaudit import Auditor, load_run
 from privaudit.auditing.attack_result import (
     AttackResult,
     ClientScores,
     evaluate_scores,
 )
-from privaudit.auditing.parts import panoramia
-from privaudit.auditing.parts.panoramia import (
+from privaudit.auditing.stored_audit import read_audit, restore_audit, save_audit
+from privaudit.core.errors import LimitError
+from privaudit.recording.origins.scores import SCORES
+from privaudit.report.page import render_report
+from privaudit.report.tables.parts import part_remarks
+from privaudit.statistics.estimate import clopper_pearson
+from privaudit_labs.shift import panoramia
+from privaudit_labs.shift.panoramia import (
     PANORAMIA,
     beyond_baseline,
     compared,
     odds_bound,
 )
-from privaudit.core.errors import LimitError
-from privaudit.statistics.estimate import clopper_pearson
 
 
 def drawn(
@@ -215,3 +220,57 @@ def test_scores_whose_squares_overflow_are_fitted_as_any() -> None:
     assert found[0] is not None
     assert found[1] is not None
     assert found[1].with_model.value == pytest.approx(found[0].with_model.value)
+
+
+def known_of(
+    leak: float, seed: int = 0, count: int = 300, repeats: int = 1
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Scores, what is known without the model, and the truth: members are later ones."""
+    rng = np.random.default_rng(seed)
+    truth = np.arange(count) < count // 2
+    year = rng.normal(size=count) + truth
+    before = year + rng.normal(size=count) / 2
+    scores = before + leak * truth + rng.normal(size=count)
+    table = np.column_stack([year, before])
+    return scores.repeat(repeats), table.repeat(repeats, 0), truth.repeat(repeats)
+
+
+@pytest.mark.parametrize("leak", [0.0, 2.0])
+def test_what_scores_tell_beyond_what_is_known_without_the_model(
+    leak: float, tmp_path: Path
+) -> None:
+    """Members differ from the start: that alone is nothing, and a leak is seen still."""
+    scores, known, truth = known_of(leak)
+    audit = Auditor.from_scores(scores[truth], scores[~truth], known=known)
+    found = audit.part(PANORAMIA)
+    assert found is not None
+    assert audit.auroc.low > 0.5
+    assert found.baseline.low > 0.6
+    assert (found.gain.low > 0.05) == (leak > 0)
+    save_audit(audit, tmp_path / "known")
+    again = restore_audit(read_audit(load_run(tmp_path / "known"), SCORES))
+    assert again.part(PANORAMIA) == found
+    said = " ".join(part_remarks(again))
+    assert ("tell members beyond it" in said) == (leak > 0)
+    assert "no bound on epsilon" in render_report([again])
+
+
+def test_a_coin_is_doubted_where_members_differ_without_the_model() -> None:
+    scores, known, truth = known_of(0.0)
+    by_coin = Auditor.from_scores(
+        scores[truth], scores[~truth], known=known, sampling="coin"
+    )
+    assert "look into the coin" in " ".join(part_remarks(by_coin))
+    alone = Auditor.from_scores(scores[truth], scores[~truth])
+    assert PANORAMIA.name not in alone.parts
+    few = Auditor.from_scores([1.0, 2.0], [0.0, 1.0], known=np.arange(4))
+    assert few.part(PANORAMIA) is None
+    assert "at least five of each" in " ".join(part_remarks(few))
+
+
+def test_what_is_known_of_records_that_share_a_coin_counts_once() -> None:
+    scores, known, truth = known_of(2.0, repeats=3)
+    each = [scores[truth], scores[~truth]]
+    whole = Auditor.from_scores(*each, known=known, groups=np.arange(900) // 3)
+    once = Auditor.from_scores(each[0][::3], each[1][::3], known=known[::3])
+    assert whole.part(PANORAMIA) == once.part(PANORAMIA)
