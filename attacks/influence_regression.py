@@ -14,7 +14,7 @@ from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Targe
 from privaudit.auditing.gradient_regression import GramBlock, StepFit, participation
 from privaudit.auditing.record_gradients import Move, chosen_moves, hashed_moves
 from privaudit.auditing.shadow_models import order_of_contents, paired_coins
-from privaudit.federation.rounds import train_stand_ins
+from privaudit.federation.rounds import train_simulated_clients
 from privaudit.federation.trainer import ClientId, Records
 from privaudit.statistics.progress import Phase
 
@@ -75,7 +75,7 @@ class InfluenceRegression:
         known = StepFit(step=1.0, noise=1.0, explained=1.0)
 
         def ratios(some: Iterable[GramBlock]) -> Float[np.ndarray, " candidates"]:
-            found = participation([(block, known) for block in some])
+            found = participation([(block, known) for block in some]).ratios
             return found[order.argsort()].numpy()
 
         by_round = {index: ratios([block]) for index, block in blocks.items()}
@@ -110,7 +110,7 @@ def _trained(
     for first in range(0, len(shards), AT_ONCE):
         some = shards[first : first + AT_ONCE]
         names = [f"influence of {client}"] * len(some)  # alike in all they draw
-        result = train_stand_ins(
+        result = train_simulated_clients(
             adversary.trainer, adversary.task, move.received, names, some,
             adversary.seeds, move.at.index,
         )  # fmt: skip

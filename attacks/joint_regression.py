@@ -9,8 +9,12 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
-from privaudit.auditing.gradient_regression import GramBlock, took_part
-from privaudit.auditing.record_gradients import chosen_moves, gram_blocks
+from privaudit.auditing.gradient_regression import Participation, took_part
+from privaudit.auditing.record_gradients import (
+    chosen_moves,
+    gram_blocks,
+    why_no_gradients,
+)
 from privaudit.federation.trainer import Records
 
 
@@ -37,7 +41,11 @@ class JointRegression:
     trains_shadows: ClassVar[bool] = False
     task: ClassVar[AnyTask] = "either"
 
-    rounds: Annotated[int, Field(ge=0)] = 20
+    rounds: Annotated[int, Field(ge=0)] = 8
+
+    def why_not(self, adversary: Adversary, targets: Sequence[Target]) -> str:
+        """Return what is missing: moves, their gradients, or enough numbers in them."""
+        return why_no_gradients(adversary, targets, self.rounds)
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
         """Score each target's candidates: log-likelihood ratios, in nats.
@@ -59,17 +67,18 @@ class JointRegression:
         }
         ends = np.cumsum([len(target.candidates) for target in targets])[:-1]
         each = {
-            index: np.split(_ratios(blocks, len(candidates)), ends)
+            index: np.split(_ratios(took_part(blocks), len(candidates)), ends)
             for index, blocks in by_round.items()
         }
-        together = [block for blocks in by_round.values() for block in blocks]
-        ratios = np.split(_ratios(together, len(candidates)), ends)
+        found = took_part([block for blocks in by_round.values() for block in blocks])
+        expected = found.expected_auroc if found else 0.0
         return [
-            Scores(one, one > 0, {index: parts[n] for index, parts in each.items()})
-            for n, one in enumerate(ratios)
+            Scores(
+                one, one > 0, {i: part[n] for i, part in each.items()}, None, expected
+            )
+            for n, one in enumerate(np.split(_ratios(found, len(candidates)), ends))
         ]
 
 
-def _ratios(blocks: Sequence[GramBlock], count: int) -> Float[np.ndarray, " n"]:
-    ratios = took_part(blocks)
-    return np.zeros(count) if ratios is None else ratios.numpy()
+def _ratios(found: Participation | None, count: int) -> Float[np.ndarray, " n"]:
+    return np.zeros(count) if found is None else found.ratios.numpy()

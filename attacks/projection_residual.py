@@ -18,12 +18,19 @@ from privaudit.auditing.signals import (
     public_threshold,
     reference_records,
 )
-from privaudit.core.errors import AttackError
+from privaudit.core.errors import AttackError, ViewError
 from privaudit.federation.trainer import LearnsPrompt, Records, Task, Trainer
 
 DIRECTIONS = 512  # of an update, beyond which the largest are found by random ones
 SMALLEST = 1e-6  # of the largest singular value: arithmetic in float32
 SHORT = 0.8  # of the rows: a rank beyond it is bounded by the layer, not by records
+NO_LAYERS = (
+    "What was sent multiplies no layer's inputs: prompts, or a model outside of torch."
+)
+APART, FEWEST = (
+    6.0,
+    0.1,
+)  # deviations between two groups of scores; a group's least part
 RIDGE = 1e-3  # of the mean square of an input's numbers
 
 
@@ -53,13 +60,24 @@ class ProjectionResidual:
     trains_shadows: ClassVar[bool] = False
     task: ClassVar[AnyTask] = "either"
 
-    rounds: Annotated[int, Field(ge=0)] = 20
+    rounds: Annotated[int, Field(ge=0)] = 8
     reference: Annotated[int, Field(ge=1)] = 200
 
     @staticmethod
     def applies_to(trainer: Trainer, task: Task | None) -> bool:
         """Return whether anything that is sent may multiply what enters a layer."""
         return not isinstance(trainer, LearnsPrompt)
+
+    def why_not(self, adversary: Adversary, targets: Sequence[Target]) -> str:
+        """Return what is missing: moves, or layers that multiply by what moved."""
+        try:
+            moves = chosen_moves(adversary, targets[0].client, 1)
+            one = targets[0].candidates.pick(torch.arange(1))
+            if not moves or not [*_layers(adversary, moves, one)]:
+                return NO_LAYERS
+        except (AttackError, ViewError) as error:
+            return str(error)
+        return ""
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
         """Score each target's candidates; 0 is the median public record.
@@ -76,15 +94,13 @@ class ProjectionResidual:
         both = Records.joined([target.candidates, public])
         layers = [*_layers(adversary, moves, both)]
         if not layers:
-            raise AttackError(
-                "Inputs of layers were requested, and what was sent multiplies none: "
-                "prompts, or a model outside of torch. Use joint-regression."
-            )
+            raise AttackError(NO_LAYERS)
         count = len(target.candidates)
         total = np.sum([_beside(layer.scores(), count) for layer in layers], axis=0)
         scores, others = total[:count], total[count:]
         labels = public.labels, target.candidates.labels
-        return Scores(scores, scores > public_threshold(others, *labels))
+        guesses = scores > public_threshold(others, *labels)
+        return Scores(scores, guesses, expected=_expected(scores))
 
 
 @plain_dataclass
@@ -170,6 +186,20 @@ def _rounding(weights: Tensor) -> float:
     size = weights.double().abs().clamp(min=1e-30)
     units = torch.finfo(torch.float32).eps * 2 ** size.log2().floor()
     return float(units.square().mean().sqrt()) / 12**0.5
+
+
+def _expected(scores: Float[np.ndarray, " candidates"]) -> float:
+    """Return an AUROC of 1 where scores fall into two groups far apart; else 0.
+
+    The cut of a single normal distribution lies 2.7 deviations within.
+    """
+    ordered, fewest = np.sort(scores), max(2, int(FEWEST * len(scores)))
+    for cut in range(fewest, len(ordered) - fewest + 1):
+        low, high = ordered[:cut], ordered[cut:]
+        spread = np.sqrt((low.var() + high.var()) / 2)
+        if high.mean() - low.mean() > APART * spread:
+            return 1.0
+    return 0.0
 
 
 def _beside(

@@ -26,6 +26,7 @@ NOISE_GRID = torch.logspace(-13, 4, 69, dtype=torch.float64)
 SMALLEST = 1e-10  # part of a move's energy that no arithmetic in float32 explains
 MEMBERS_VARY, OTHERS_VARY = 0.25, 1e-3
 """Variances of a member's share in a move and of another's, beyond the move's noise."""
+LOG_2 = 0.6931471805599453
 TOOK_PART, PRECISION = 0.5, 4.0  # of a candidate, before anything was seen
 
 
@@ -145,8 +146,47 @@ def fit_step(block: GramBlock) -> StepFit | None:
     return best[1]
 
 
-def took_part(blocks: Sequence[GramBlock]) -> Float[Tensor, " n"] | None:
-    """Return each candidate's log-likelihood ratio of having taken part.
+@dataclass(frozen=True)
+class Participation:
+    """What moves say of who took part in them.
+
+    Attributes:
+        ratios: Log-likelihood ratio of each candidate, with all others integrated out.
+        share: How much each took part, 1 for a member on average and 0 for another.
+        variance: Of a share, by the moves' noise alone.
+    """
+
+    ratios: Float[Tensor, " n"]
+    share: Float[Tensor, " n"]
+    variance: Float[Tensor, " n"]
+
+    @property
+    def expected_auroc(self) -> float:
+        """The AUROC that the ratios promise, if shares lie where the model says.
+
+        0 where a single normal distribution describes them better than members' and
+        others': then something else than noise was left out.
+        """
+        member = _log_density(self.share, 1.0, self.variance + MEMBERS_VARY)
+        other = _log_density(self.share, 0.0, self.variance + OTHERS_VARY)
+        one = _log_density(self.share, float(self.share.mean()), self.share.var())
+        if float((torch.logaddexp(member, other) - LOG_2 - one).sum()) < 0:
+            return 0.0
+        chance = torch.sigmoid(self.ratios[self.ratios.argsort()])
+        below = (1 - chance).cumsum(0) - (1 - chance) / 2
+        pairs = float(chance.sum() * (1 - chance).sum())
+        return float((chance * below).sum()) / pairs if pairs > 0 else 0.0
+
+
+def _log_density(
+    x: Float[Tensor, " n"], mean: float, variance: Float[Tensor, "*n"]
+) -> Float[Tensor, " n"]:
+    """Return normal log-densities, but for their constant."""
+    return -0.5 * (variance.log() + (x - mean).square() / variance)
+
+
+def took_part(blocks: Sequence[GramBlock]) -> Participation | None:
+    """Return how likely each candidate took part.
 
     A member's share is 1 on average and varies, as batches do; any other's is 0 but for
     what the straight path misses.
@@ -166,7 +206,7 @@ def participation(
     blocks: Sequence[tuple[GramBlock, StepFit]],
     members_vary: float = 0.0,
     others_vary: float = 0.0,
-) -> Float[Tensor, " n"]:
+) -> Participation:
     """Return the same of moves whose step and noise are known; at least one.
 
     A member's share of 1 and another's of 0 may vary by some variance beyond the noise.
@@ -185,4 +225,5 @@ def participation(
     member, other = variance + members_vary, variance + others_vary
     beyond = share.clamp(min=0) if others_vary < members_vary else share
     misfit = (share - 1).square() / member - beyond.square() / other
-    return -0.5 * ((member / other).log() + misfit)
+    ratios = -0.5 * ((member / other).log() + misfit)
+    return Participation(ratios, share, variance)

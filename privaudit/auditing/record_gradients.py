@@ -5,7 +5,7 @@ are trained in a stack. Of others' models it is how records enter their layers, 
 while the owner's ``query`` runs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -14,8 +14,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from privaudit.auditing.attack import Adversary
+from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.gradient_regression import GramBlock
+from privaudit.core.errors import AttackError, ViewError
 from privaudit.core.seeds import Stream
 from privaudit.core.tensors import Stacked, Tensors, stack
 from privaudit.federation.query import ask
@@ -104,6 +105,35 @@ def chosen_moves(adversary: Adversary, client: str, most: int) -> list[Move]:
         return moves
     places = torch.linspace(0, len(moves) - 1, most).round().int().tolist()
     return [moves[place] for place in places]
+
+
+def why_no_gradients(
+    adversary: Adversary, targets: Sequence[Target], rounds: int
+) -> str:
+    """Return why candidates' gradients tell nothing of what was sent; empty if they may.
+
+    One record's gradient is taken to find out.
+    """
+    try:
+        moves = chosen_moves(adversary, targets[0].client, rounds)
+        if not moves:
+            return "The view shows no moves of weights."
+        blocks = gram_blocks(
+            adversary, moves[0], targets[0].candidates.pick(torch.arange(1))
+        )
+    except (AttackError, ViewError) as error:
+        return str(error)
+    if not all(bool(d.isfinite().all()) for m in moves for d in m.deltas.values()):
+        return "What was sent holds numbers that are not finite."
+    numbers = len(moves) * sum(block.numbers for block in blocks)
+    shared = not adversary.view.sees_updates_of(targets[0].client)
+    records = sum(len(t.candidates) for t in targets[: None if shared else 1])
+    if records > numbers:
+        return (
+            f"It has no power: {records} records, and {numbers} numbers that moved with "
+            "a gradient."
+        )
+    return ""
 
 
 def gram_blocks(adversary: Adversary, move: Move, records: Records) -> list[GramBlock]:

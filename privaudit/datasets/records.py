@@ -253,7 +253,7 @@ class Records:
         return cls(
             torch.cat([part.features for part in parts]),
             torch.cat([part.labels for part in parts]),
-            PictureTokens.joined(tokens) if tokens else None,
+            PictureTokens.joined(tokens) if len(tokens) == len(parts) else None,
             TokenSequences.joined(words) if len(words) == len(parts) else None,
             crafted=torch.cat(crafted) if len(crafted) == len(parts) else None,
         )
