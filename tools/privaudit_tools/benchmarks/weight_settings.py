@@ -135,7 +135,7 @@ def _noise() -> dict[str, Setting]:
         for z in (0.0, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0):
             if z < 10 or rounds == 10:
                 one = replace(PRIVATE, noise=z, rounds=rounds)
-                found[f"z = {z:g}, {rounds} releases"] = one
+                found[f"z = {z:g}, T = {rounds}"] = one
     summed = replace(PRIVATE, candidates=20, clients=10, sent="sum", draws=4)
     for z in (0.1, 0.3, 1.0):
         one = replace(summed, noise=z)
@@ -154,7 +154,7 @@ def _defences() -> dict[str, Setting]:
     }
     for candidates in (100, 200, 400, 800):
         one = replace(mlp, candidates=candidates, draws=max(1, 200 // candidates))
-        found[f"two layers, 256 hidden, all {candidates} candidates' half"] = one
+        found[f"two layers, 256 hidden, {candidates} candidates"] = one
     for rounds in (2, 5, 20, 40):
         by_coin = replace(FEDRAND, rounds=rounds, clients=3, sent="factor by coin")
         found[f"FedRand, {rounds} rounds, SGD"] = by_coin
