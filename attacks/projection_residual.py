@@ -1,6 +1,6 @@
 """Projection residual: does a record lie in the span of what entered the layers?"""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
 from typing import Annotated, ClassVar
 
@@ -19,18 +19,19 @@ from privaudit.auditing.signals import (
     reference_records,
 )
 from privaudit.core.errors import AttackError, ViewError
+from privaudit.core.tensors import Tensors
 from privaudit.federation.trainer import LearnsPrompt, Records, Task, Trainer
+from privaudit.models.layer_factors import LayerFactors
 
 DIRECTIONS = 512  # of an update, beyond which the largest are found by random ones
 SMALLEST = 1e-6  # of the largest singular value: arithmetic in float32
-SHORT = 0.8  # of the rows: a rank beyond it is bounded by the layer, not by records
 NO_LAYERS = (
     "What was sent multiplies no layer's inputs: prompts, or a model outside of torch."
 )
-APART, FEWEST = (
-    6.0,
-    0.1,
-)  # deviations between two groups of scores; a group's least part
+APART = 6.0  # deviations between two groups of scores that are certain
+FEWEST = 0.1  # of the scores, in the smaller group
+WHOLE = 0.8  # of the columns: a span beyond it leaves nothing outside
+SURE = 1e-12  # of an input's squared length outside: less says no more
 RIDGE = 1e-3  # of the mean square of an input's numbers
 
 
@@ -40,12 +41,14 @@ class ProjectionResidual:
     """Score a candidate by how far its layer inputs are from an update's row space.
 
     The update of a dense layer is a sum of outer products of output gradients with the
-    client's own inputs, so its rows lie in their span. Where the update's rank says that
-    the span is whole, the score is minus the logarithm of the part of an input outside
-    of it, by singular vectors above the rounding of what was sent. Where the layer has
-    fewer rows than the client has inputs, it is the energy |U S^-1 x|^2 / (x' S^-1 x), S
-    the inputs' second moments. Places (tokens) of a record are averaged, and uploads of
-    one client stacked where inputs did not move. Neither needs a label.
+    client's own inputs, so its rows lie in their span. The score is minus the logarithm
+    of the part of an input outside of it, by singular vectors above the rounding of what
+    was sent. Lengths are x' S^-1 x, S the second moments of all inputs: where the layer
+    has fewer rows than the client has inputs, its rows are mixtures of members that
+    differ from others by that alone. Where the span is the whole space, it is the energy
+    |U S^-1 x|^2 / (x' S^-1 x). Layers weigh as the square roots of their columns, places
+    (tokens) of a record are averaged, and uploads of one client stacked where inputs did
+    not move. Neither needs a label.
 
     Source: Deng et al., "Toward efficient membership inference attacks against federated
     large language models: a projection residual approach", IEEE S&P 2026; Petrov et al.,
@@ -73,7 +76,8 @@ class ProjectionResidual:
         try:
             moves = chosen_moves(adversary, targets[0].client, 1)
             one = targets[0].candidates.pick(torch.arange(1))
-            if not moves or not [*_layers(adversary, moves, one)]:
+            layers = layers_of(adversary, moves[0].received, one) if moves else {}
+            if not moves or not layers.keys() & moves[0].deltas.keys():
                 return NO_LAYERS
         except (AttackError, ViewError) as error:
             return str(error)
@@ -92,11 +96,13 @@ class ProjectionResidual:
     def _score(self, adversary: Adversary, target: Target, public: Records) -> Scores:
         moves = chosen_moves(adversary, target.client, self.rounds)
         both = Records.joined([target.candidates, public])
-        layers = [*_layers(adversary, moves, both)]
+        layers = [
+            *stacked_layers(moves, lambda model: layers_of(adversary, model, both))
+        ]
         if not layers:
             raise AttackError(NO_LAYERS)
         count = len(target.candidates)
-        total = np.sum([_beside(layer.scores(), count) for layer in layers], axis=0)
+        total = beside_public(layers, count)
         scores, others = total[:count], total[count:]
         labels = public.labels, target.candidates.labels
         guesses = scores > public_threshold(others, *labels)
@@ -104,7 +110,7 @@ class ProjectionResidual:
 
 
 @plain_dataclass
-class _Layer:
+class StackedLayer:
     """One layer's updates, stacked, and the inputs that entered it.
 
     Attributes:
@@ -136,17 +142,20 @@ class _Layer:
         values, span = _row_space(rows)
         noise = 1.1 * max(self.floors) * (rows.shape[0] ** 0.5 + rows.shape[1] ** 0.5)
         rank = int((values > max(noise, SMALLEST * float(values[0]))).sum())
-        if rank < SHORT * min(rows.shape):
-            basis = span[:rank]
-            outside = (inputs - inputs @ basis.T @ basis).norm(dim=2)
-            shares = outside / inputs.norm(dim=2).clamp(min=1e-30)
-            return (-shares.clamp(min=1e-9).log()).mean(dim=1).numpy()
-        flat = inputs.flatten(0, 1)
+        flat, basis = inputs.flatten(0, 1), span[:rank]
         moments = flat.T @ flat / len(flat)
         moments += RIDGE * moments.diagonal().mean() * torch.eye(len(moments))
-        white = torch.linalg.solve(moments, flat.T).T
-        energy = (white @ rows.T).square().sum(dim=1) / (white * flat).sum(dim=1)
-        return energy.log().view(inputs.shape[:2]).mean(dim=1).numpy()
+        factor = torch.linalg.cholesky(moments)
+        white = torch.cholesky_solve(flat.T, factor).T
+        sizes = (white * flat).sum(dim=1)
+        if rank < WHOLE * rows.shape[1]:
+            inner = basis @ torch.cholesky_solve(basis.T, factor)
+            seen = white @ basis.T
+            inside = (seen * torch.linalg.solve(inner, seen.T).T).sum(dim=1)
+            found = -(1 - inside / sizes).clamp(min=SURE).log()
+        else:
+            found = ((white @ rows.T).square().sum(dim=1) / sizes).log()
+        return found.view(inputs.shape[:2]).mean(dim=1).numpy()
 
 
 def _row_space(
@@ -162,26 +171,31 @@ def _row_space(
     return values, span.T
 
 
-def _layers(
-    adversary: Adversary, moves: Sequence[Move], records: Records
-) -> Iterator[_Layer]:
-    """Yield layers with their updates, those of one input together."""
-    found: dict[str, list[_Layer]] = {}
+def stacked_layers(
+    moves: Sequence[Move], layers: Callable[[Tensors], Mapping[str, LayerFactors]]
+) -> Iterator[StackedLayer]:
+    """Yield layers with their updates, those of one input together.
+
+    Args:
+        moves: Of one client, or of one sum.
+        layers: Says how candidates and public records enter the layers of a model.
+    """
+    found: dict[str, list[StackedLayer]] = {}
     for move in moves:
-        for name, factors in layers_of(adversary, move.received, records).items():
+        for name, factors in layers(move.received).items():
             if name not in move.deltas:
                 continue
             update, stacks = factors.move(name, move.deltas), found.setdefault(name, [])
-            floor = _rounding(move.received[name])
+            floor = rounding(move.received[name])
             inputs = factors.inputs
             if not any(one.add(inputs, update, floor) for one in stacks):
-                stacks.append(_Layer(inputs, [], []))
+                stacks.append(StackedLayer(inputs, [], []))
                 stacks[-1].add(inputs, update, floor)
     for stacks in found.values():
         yield from stacks
 
 
-def _rounding(weights: Tensor) -> float:
+def rounding(weights: Tensor) -> float:
     """Return the deviation of a weight of float32 by its rounding, on average."""
     size = weights.double().abs().clamp(min=1e-30)
     units = torch.finfo(torch.float32).eps * 2 ** size.log2().floor()
@@ -202,11 +216,15 @@ def _expected(scores: Float[np.ndarray, " candidates"]) -> float:
     return 0.0
 
 
-def _beside(
-    scores: Float[np.ndarray, " records"], count: int
+def beside_public(
+    layers: Sequence[StackedLayer], count: int
 ) -> Float[np.ndarray, " records"]:
-    """Return scores in deviations of public ones, which stand behind the candidates."""
-    others = scores[count:]
-    middle = np.median(others)
-    spread = np.median(np.abs(others - middle)) * 1.4826
-    return (scores - middle) / max(float(spread), 1e-12)
+    """Return all layers' scores, each in deviations of public records' behind so many."""
+    total = np.zeros(len(layers[0].inputs))
+    for layer in layers:
+        scores = layer.scores()
+        middle = np.median(scores[count:])
+        spread = np.median(np.abs(scores[count:] - middle)) * 1.4826
+        weight = layer.inputs.shape[2] ** 0.5
+        total += weight * (scores - middle) / max(float(spread), 1e-12)
+    return total

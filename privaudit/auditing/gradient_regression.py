@@ -9,10 +9,17 @@ By the prior that half of the candidates took part, b ~ N(1/2, 1/4) for each, y 
 too; step and noise of each tensor and round are those of the largest likelihood. Moves
 then add up, each by its own noise, and a candidate's score is its log-likelihood ratio
 with all others integrated out.
+
+Members that are no candidates are a sum of gradients like public records': these are
+columns, too, each with a share of mean and variance q, that of the largest likelihood.
+
+An optimiser that divides by sizes (Adam) scales gradients number by number. They are held
+against a move so scaled, too, and the account of the larger likelihood is taken.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from jaxtyping import Float
@@ -28,6 +35,8 @@ MEMBERS_VARY, OTHERS_VARY = 0.25, 1e-3
 """Variances of a member's share in a move and of another's, beyond the move's noise."""
 LOG_2 = 0.6931471805599453
 TOOK_PART, PRECISION = 0.5, 4.0  # of a candidate, before anything was seen
+OUTSIDE = (0.0, 0.03, 0.1, 0.3, 1.0)
+"""Members outside of the candidates that are tried, for each public record."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +49,7 @@ class GramBlock:
         energy: The move's squared length.
         numbers: How many numbers moved.
         floor: Variance of a number by rounding alone, as it was sent.
+        public: So many of the last columns are public records and no candidates.
     """
 
     gram: Float[Tensor, "n n"]
@@ -47,6 +57,7 @@ class GramBlock:
     energy: float
     numbers: int
     floor: float = 0.0
+    public: int = 0
 
     @classmethod
     def of_rows(
@@ -59,9 +70,20 @@ class GramBlock:
 
     @classmethod
     def of_factors(
-        cls, factors: LayerFactors, move: Float[Tensor, "m d"], floor: float = 0.0
+        cls,
+        factors: LayerFactors,
+        move: Float[Tensor, "m d"],
+        floor: float = 0.0,
+        start: Float[Tensor, "m d"] | None = None,
     ) -> "GramBlock":
         """Return the block of a dense layer, from inputs and output gradients.
+
+        Args:
+            factors: Of the candidates.
+            move: How the layer's weights moved.
+            floor: As the attribute.
+            start: The weights before; weight decay's part, any multiple of them, is
+                left out of move and gradients.
 
         Raises:
             ValueError: There are no output gradients.
@@ -70,10 +92,8 @@ class GramBlock:
             raise ValueError("A Gram matrix needs output gradients.")
         inputs, deltas = factors.inputs.double(), factors.deltas.double()
         records, places, _ = inputs.shape
-        along = torch.stack(
-            [((d @ move) * x).sum() for d, x in zip(deltas, inputs, strict=True)]
-        )
         flat = inputs.flatten(0, 1), deltas.flatten(0, 1)
+        along = _with(flat, move, places)
         chunk = max(1, AT_ONCE // (places * places * records))
         gram = torch.cat(
             [
@@ -81,7 +101,78 @@ class GramBlock:
                 for first in range(0, records, chunk)
             ]
         )
-        return cls(gram, -along, float(move.square().sum()), move.numel(), floor)
+        energy = float(move.square().sum())
+        block = cls(gram, -along, energy, move.numel(), floor)
+        if start is None or not start.any():
+            return block
+        moved, size = float((start * move).sum()), float(start.square().sum())
+        return block.without(_with(flat, start, places), moved, size)
+
+    def without(
+        self, along: Float[Tensor, " n"], moved: float, size: float
+    ) -> "GramBlock":
+        """Return the block of what is orthogonal to one direction.
+
+        Args:
+            along: Inner products of gradients with it.
+            moved: Of the move with it.
+            size: Its squared length.
+        """
+        return replace(
+            self,
+            gram=self.gram - torch.outer(along, along) / size,
+            along=self.along + along * (moved / size),
+            energy=max(self.energy - moved**2 / size, 0.0),
+            numbers=self.numbers - 1,
+        )
+
+    @cached_property
+    def fit(self) -> "StepFit | None":
+        """Step and noise of the largest likelihood; None where nothing moved."""
+        return fit_step(self)
+
+    def prior(self, outside: float) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+        """Return mean and variance of each column's share, before anything was seen."""
+        mean = torch.full((len(self.along),), TOOK_PART, dtype=torch.float64)
+        variance = torch.full_like(mean, 1 / PRECISION)
+        mean[len(mean) - self.public :] = outside
+        variance[len(mean) - self.public :] = outside
+        return mean, variance
+
+
+def likeliest(blocks: Iterable[GramBlock]) -> GramBlock:
+    """Return the block, of one move under several accounts, that explains it best."""
+    return max(blocks, key=lambda one: one.fit.likelihood if one.fit else -torch.inf)
+
+
+def divided_by_size(factors: LayerFactors) -> LayerFactors:
+    """Return gradients as Adam scales them: each number over its root mean square.
+
+    Mean squares are those of rows times those of columns, over the mean of all: Shazeer
+    and Stern, "Adafactor", ICML 2018. So gradients stay sums of outer products.
+    """
+    if factors.deltas is None:
+        return factors
+    inputs, deltas = factors.inputs.double(), factors.deltas.double()
+    of_inputs, of_deltas = inputs.square(), deltas.square()
+    columns = (of_inputs * of_deltas.sum(dim=2, keepdim=True)).mean(dim=(0, 1))
+    rows = (of_deltas * of_inputs.sum(dim=2, keepdim=True)).mean(dim=(0, 1))
+    scaled = [
+        part * (sizes / sizes.mean()).clamp(min=1e-9).rsqrt() if sizes.any() else part
+        for part, sizes in ((inputs, columns), (deltas, rows))
+    ]
+    return replace(factors, inputs=scaled[0], deltas=scaled[1])
+
+
+def _with(
+    flat: tuple[Float[Tensor, "nt d"], Float[Tensor, "nt m"]],
+    matrix: Float[Tensor, "m d"],
+    places: int,
+) -> Float[Tensor, " n"]:
+    """Return inner products of gradients with a matrix of the weights' shape."""
+    chunks = zip(*(part.split(1024) for part in flat), strict=True)
+    products = [((deltas @ matrix) * inputs).sum(dim=1) for inputs, deltas in chunks]
+    return torch.cat(products).view(-1, places).sum(dim=1)
 
 
 def _pooled(
@@ -101,48 +192,64 @@ class StepFit:
         step: What gradients were multiplied by, as one number; above 0.
         noise: Variance of a number of the move, over the squared step.
         explained: Share of the move's energy that candidates' gradients can make.
+        likelihood: Logarithm of that of the move, up to a constant.
+        outside: Members that are no candidates, for each public record.
     """
 
     step: float
     noise: float
     explained: float
+    likelihood: float = -torch.inf
+    outside: float = 0.0
 
 
 def fit_step(block: GramBlock) -> StepFit | None:
-    """Return step and noise of the largest likelihood; None where nothing moved.
+    """Return step and noise of the largest likelihood; None where nothing moved."""
+    if not (float(block.gram.diagonal().mean()) > 0 and block.energy > 0):
+        return None
+    tried = OUTSIDE if block.public else OUTSIDE[:1]
+    return max((_fit(block, share) for share in tried), key=lambda one: one.likelihood)
+
+
+def _fit(block: GramBlock, outside: float) -> StepFit:
+    """Return the same for some number of members that are no candidates.
 
     For each noise the best step is the root of a quadratic: see the module.
     """
     size = float(block.gram.diagonal().mean())
-    if not (size > 0 and block.energy > 0):
-        return None
-    values, vectors = torch.linalg.eigh(block.gram)
-    held = values > values[-1] * 1e-13
-    values, vectors = values[held], vectors[:, held]
-    seen = vectors.T @ block.along / values.sqrt()
-    middle = TOOK_PART * values.sqrt() * vectors.sum(dim=0)
+    mean, variance = block.prior(outside)
+    mean, deviation = mean[variance > 0], variance[variance > 0].sqrt()
+    held = len(mean)  # columns in units of their deviation; public ones stand last
+    values, vectors = torch.linalg.eigh(
+        block.gram[:held, :held] * torch.outer(deviation, deviation)
+    )
+    kept = values > values[-1] * 1e-13
+    values, vectors = values[kept], vectors[:, kept]
+    seen = vectors.T @ (block.along[:held] * deviation) / values.sqrt()
+    middle = values.sqrt() * (vectors.T @ (mean / deviation))
     left = max(block.energy - float(seen @ seen), 0.0)
     left = max(
         left, block.floor * (block.numbers - len(values)), SMALLEST * block.energy
     )
-    outside = max(block.numbers - len(values), 0)
+    others = max(block.numbers - len(values), 0)
     best = (-torch.inf, StepFit(0.0, 0.0, 0.0))
     for noise in (NOISE_GRID * size).tolist():
-        spread = values / PRECISION + noise
-        rest = left / noise if outside else 0.0
+        spread = values + noise
+        rest = left / noise if others else 0.0
         squares = float((seen**2 / spread).sum()) + rest
         cross = float((seen * middle / spread).sum())
-        count = len(values) + outside
+        count = len(values) + others
         inverse = (cross + (cross**2 + 4 * squares * count) ** 0.5) / (2 * squares)
         misfit = float(((inverse * seen - middle) ** 2 / spread).sum())
         likelihood = (
             count * torch.tensor(inverse).log().item()
             - 0.5 * (float(spread.log().sum()) + misfit + inverse**2 * rest)
-            - 0.5 * outside * torch.tensor(noise).log().item()
+            - 0.5 * others * torch.tensor(noise).log().item()
         )
         if likelihood > best[0]:
             explained = 1 - left / block.energy
-            best = likelihood, StepFit(1 / inverse, noise, explained)
+            fit = StepFit(1 / inverse, noise, explained, likelihood, outside)
+            best = likelihood, fit
     return best[1]
 
 
@@ -197,7 +304,7 @@ def took_part(blocks: Sequence[GramBlock]) -> Participation | None:
     Returns:
         None where nothing moved.
     """
-    fits = [(block, fit_step(block)) for block in blocks]
+    fits = [(block, block.fit) for block in blocks]
     known = [(block, fit) for block, fit in fits if fit is not None]
     return participation(known, MEMBERS_VARY, OTHERS_VARY) if known else None
 
@@ -211,17 +318,20 @@ def participation(
 
     A member's share of 1 and another's of 0 may vary by some variance beyond the noise.
     """
-    n = len(blocks[0][0].along)
-    precision = PRECISION * torch.eye(n, dtype=torch.float64)
-    pull = torch.full((n,), PRECISION * TOOK_PART, dtype=torch.float64)
+    first = blocks[0][0]
+    outside = sum(fit.outside for _, fit in blocks) / len(blocks)
+    mean, spread = first.prior(outside)
+    known = 1 / spread.clamp(min=1e-9)
+    precision, pull = torch.diag(known), known * mean
     for block, fit in blocks:
         precision += block.gram / fit.noise
         pull += block.along / (fit.step * fit.noise)
     covariance = torch.linalg.inv(precision)
-    own = covariance.diagonal()
+    asked = slice(len(mean) - first.public)
+    own, found = covariance.diagonal()[asked], (covariance @ pull)[asked]
     # Of a share, by the moves alone: the prior taken out again.
     variance = 1 / (1 / own - PRECISION).clamp(min=1e-12)
-    share = ((covariance @ pull) / own - PRECISION * TOOK_PART) * variance
+    share = (found / own - PRECISION * TOOK_PART) * variance
     member, other = variance + members_vary, variance + others_vary
     beyond = share.clamp(min=0) if others_vary < members_vary else share
     misfit = (share - 1).square() / member - beyond.square() / other

@@ -5,7 +5,7 @@ are trained in a stack. Of others' models it is how records enter their layers, 
 while the owner's ``query`` runs.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -15,7 +15,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from privaudit.auditing.attack import Adversary, Target
-from privaudit.auditing.gradient_regression import GramBlock
+from privaudit.auditing.gradient_regression import (
+    GramBlock,
+    divided_by_size,
+    likeliest,
+)
 from privaudit.core.errors import AttackError, ViewError
 from privaudit.core.seeds import Stream
 from privaudit.core.tensors import Stacked, Tensors, stack
@@ -143,7 +147,7 @@ def gram_blocks(adversary: Adversary, move: Move, records: Records) -> list[Gram
         AttackError: Neither a model's layers nor a step say what gradients are.
     """
     if isinstance(adversary.task.backbone, OwnersModel):
-        found = _along_layers(adversary, move, records)
+        found = along_layers(move, lambda model: layers_of(adversary, model, records))
         if found:
             return found
     rows: dict[str, Tensor] = {}
@@ -158,21 +162,42 @@ def gram_blocks(adversary: Adversary, move: Move, records: Records) -> list[Gram
     ]
 
 
-def _along_layers(
-    adversary: Adversary, move: Move, records: Records
+def along_layers(
+    move: Move,
+    layers: Callable[[Tensors], Mapping[str, LayerFactors]],
+    public: int = 0,
 ) -> list[GramBlock]:
-    """Return the block of each layer: points of the path are further places."""
+    """Return the block of each layer, gradients averaged along the path.
+
+    Args:
+        move: How weights moved.
+        layers: Says how candidates enter the layers of a model.
+        public: How many of the last are public records and no candidates.
+    """
     found: dict[str, list[LayerFactors]] = {}
     for share, weight in SIMPSON:
-        for name, factors in layers_of(adversary, move.point(share), records).items():
+        for name, factors in layers(move.point(share)).items():
             if factors.deltas is not None and name in move.deltas:
                 weighted = replace(factors, deltas=weight * factors.deltas)
                 found.setdefault(name, []).append(weighted)
-    joined = {name: LayerFactors.join(parts, 1) for name, parts in found.items()}
-    return [
-        GramBlock.of_factors(factors, factors.move(name, move.deltas))
-        for name, factors in joined.items()
-    ]
+    return [_block(name, _along(parts), move, public) for name, parts in found.items()]
+
+
+def _along(parts: Sequence[LayerFactors]) -> LayerFactors:
+    """Return one layer's factors at several points of a path as one."""
+    first = parts[0].inputs
+    if all(torch.equal(first, part.inputs) for part in parts):
+        deltas = [part.deltas for part in parts if part.deltas is not None]
+        return replace(parts[0], deltas=torch.stack(deltas).sum(dim=0))
+    return LayerFactors.join(parts, 1)  # points of the path are further places
+
+
+def _block(name: str, factors: LayerFactors, move: Move, public: int) -> GramBlock:
+    """Return the block of one layer, by plain steps or by those of Adam."""
+    moved, start = (factors.move(name, w) for w in (move.deltas, move.received))
+    kinds = factors, divided_by_size(factors)
+    blocks = (GramBlock.of_factors(one, moved, start=start) for one in kinds)
+    return likeliest(replace(block, public=public) for block in blocks)
 
 
 def layers_of(

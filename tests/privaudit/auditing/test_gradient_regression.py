@@ -1,9 +1,20 @@
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from privaudit.auditing.gradient_regression import GramBlock, fit_step, took_part
+from privaudit.auditing.gradient_regression import (
+    GramBlock,
+    divided_by_size,
+    fit_step,
+    likeliest,
+    took_part,
+)
+from privaudit.auditing.record_gradients import Move, along_layers
+from privaudit.core.seeds import Seeds
+from privaudit.federation.trainer import Round
 from privaudit.models.layer_factors import LayerFactors
 from privaudit.statistics.roc import auroc
 
@@ -92,3 +103,57 @@ def test_moves_of_several_rounds_add_up() -> None:
 def test_where_nothing_moved_nothing_is_said() -> None:
     rows = rows_of(factors(0))
     assert took_part([GramBlock.of_rows(rows, torch.zeros(rows.shape[1]))]) is None
+
+
+def test_weight_decay_of_any_strength_hides_nothing() -> None:
+    layer, is_member = factors(0), coins(1)
+    start = torch.randn(
+        ROWS, COLUMNS, generator=torch.Generator().manual_seed(2), dtype=torch.float64
+    )
+    move = -0.3 * rows_of(layer)[is_member].sum(dim=0).view(ROWS, COLUMNS)
+    move -= 50 * start
+    ratios = took_part([GramBlock.of_factors(layer, move, start=start)])
+    assert ratios is not None
+    assert torch.equal(ratios > 0, is_member)
+
+
+@pytest.mark.parametrize("is_scaled", [True, False])
+def test_a_move_is_held_against_gradients_as_its_optimiser_scales_them(
+    is_scaled: bool,
+) -> None:
+    layer, is_member = factors(0), coins(1)
+    assert layer.deltas is not None
+    sizes = torch.logspace(-2, 2, COLUMNS, dtype=torch.float64)
+    layer = LayerFactors(layer.inputs * sizes, layer.deltas)
+    kinds = divided_by_size(layer), layer
+    moving = kinds[0] if is_scaled else layer
+    move = -0.3 * rows_of(moving)[is_member].sum(dim=0).view(ROWS, COLUMNS)
+    noise = torch.randn(move.shape, generator=torch.Generator().manual_seed(2)).double()
+    move += 0.3 * float(move.std()) * noise
+    blocks = [GramBlock.of_factors(one, move) for one in kinds]
+    assert likeliest(blocks) is blocks[0 if is_scaled else 1]
+
+
+@pytest.mark.parametrize("moves_inputs", [True, False])
+def test_points_of_a_path_add_up_whether_inputs_stay_or_not(moves_inputs: bool) -> None:
+    still, is_member = factors(0), coins(1)
+    rows = rows_of(still)
+    move = Move(
+        {"w": torch.zeros(ROWS, COLUMNS)},
+        {"w": -0.3 * rows[is_member].sum(dim=0).view(ROWS, COLUMNS)},
+        Round(0, Seeds(0), ()),
+    )
+    asked = 0
+
+    def layers(model: Mapping[str, Tensor]) -> dict[str, LayerFactors]:
+        nonlocal asked
+        asked += 1
+        shift = 1 + 1e-12 * asked * moves_inputs
+        return {"w": LayerFactors(still.inputs * shift, still.deltas)}
+
+    (block,) = along_layers(move, layers)
+    assert block.fit is not None
+    assert block.fit.explained == pytest.approx(1)
+    ratios = took_part([block])
+    assert ratios is not None
+    assert torch.equal(ratios > 0, is_member)
