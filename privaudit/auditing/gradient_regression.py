@@ -68,7 +68,12 @@ class GramBlock:
         if factors.deltas is None:
             raise ValueError("A Gram matrix needs output gradients.")
         inputs, deltas = factors.inputs.double(), factors.deltas.double()
-        records, places, _ = inputs.shape
+        records, places, width = inputs.shape
+        numbers = width * deltas.shape[2]
+        pairs = records * places**2 * (width + deltas.shape[2])
+        if numbers * (places + records) < pairs and numbers * records <= AT_ONCE:
+            rows = torch.einsum("npm,npd->nmd", deltas, inputs).flatten(1)
+            return cls.of_rows(rows, move, floor)
         along = torch.stack(
             [((d @ move) * x).sum() for d, x in zip(deltas, inputs, strict=True)]
         )
@@ -108,10 +113,7 @@ class StepFit:
 
 
 def fit_step(block: GramBlock) -> StepFit | None:
-    """Return step and noise of the largest likelihood; None where nothing moved.
-
-    For each noise the best step is the root of a quadratic: see the module.
-    """
+    """Return step and noise of the largest likelihood; None where nothing moved."""
     size = float(block.gram.diagonal().mean())
     if not (size > 0 and block.energy > 0):
         return None
@@ -125,13 +127,38 @@ def fit_step(block: GramBlock) -> StepFit | None:
         left, block.floor * (block.numbers - len(values)), SMALLEST * block.energy
     )
     outside = max(block.numbers - len(values), 0)
-    best = (-torch.inf, StepFit(0.0, 0.0, 0.0))
-    for noise in (NOISE_GRID * size).tolist():
-        spread = values / PRECISION + noise
+    step, noise = likeliest_step(
+        seen, middle, values / PRECISION, NOISE_GRID * size, left, outside
+    )
+    return StepFit(step, noise, 1 - left / block.energy)
+
+
+def likeliest_step(
+    seen: Float[Tensor, " r"],
+    middle: Float[Tensor, " r"],
+    variances: Float[Tensor, " r"],
+    grid: Float[Tensor, " noises"],
+    left: float = 0.0,
+    outside: int = 0,
+) -> tuple[float, float]:
+    """Return step s and noise of the largest likelihood of seen ~ s N(middle, variances + noise).
+
+    For each noise the best step is the root of a quadratic.
+
+    Args:
+        seen: What is explained, along independent directions.
+        middle: Its mean at a step of 1.
+        variances: Without the noise.
+        grid: Noises that are tried.
+        left: Energy of further numbers, which are noise alone.
+        outside: How many those are.
+    """
+    best, count = (-torch.inf, (0.0, 0.0)), len(seen) + outside
+    for noise in grid.tolist():
+        spread = variances + noise
         rest = left / noise if outside else 0.0
         squares = float((seen**2 / spread).sum()) + rest
         cross = float((seen * middle / spread).sum())
-        count = len(values) + outside
         inverse = (cross + (cross**2 + 4 * squares * count) ** 0.5) / (2 * squares)
         misfit = float(((inverse * seen - middle) ** 2 / spread).sum())
         likelihood = (
@@ -140,8 +167,7 @@ def fit_step(block: GramBlock) -> StepFit | None:
             - 0.5 * outside * torch.tensor(noise).log().item()
         )
         if likelihood > best[0]:
-            explained = 1 - left / block.energy
-            best = likelihood, StepFit(1 / inverse, noise, explained)
+            best = likelihood, (1 / inverse, noise)
     return best[1]
 
 

@@ -46,7 +46,7 @@ CLASSIFIERS = (
     "rmia:shadows=2",
     "rmia:shadows=1,mode=offline",
     "shadow",
-    "pipra",
+    "prompt-discriminant",
     "loss-threshold",
     "confidence",
     "modified-entropy",

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from privaudit.attacks.label_only import LabelOnly
-from privaudit.attacks.pipra import Pipra
+from privaudit.attacks.prompt_discriminant import PromptDiscriminant
 from privaudit.attacks.ramia import Ramia
 from privaudit.attacks.rmia import Rmia
 from privaudit.auditing.attack import ATTACKS, Attack
@@ -35,7 +35,7 @@ FEDERATIONS, TOSSES, EACH = 40, 25, 40
 ATTACKED: tuple[Attack, ...] = (
     LabelOnly(),
     Ramia(),
-    Pipra(shadows=16),
+    PromptDiscriminant(shadows=16),
     ATTACKS.find("gradient-norm")(),
     ATTACKS.find("neighbourhood")(),
     ATTACKS.find("difficulty-calibration")(),
