@@ -59,26 +59,20 @@ class WhitenedAlignment:
             AttackError: No gradients of single records are to be had.
         """
         public = reference_records(adversary, "alignment", self.reference)
-        everybody = sum(len(target.candidates) for target in targets)
-        return [self._score(adversary, one, public, everybody) for one in targets]
+        return [self._score(adversary, one, public, len(targets)) for one in targets]
 
     def _score(
-        self, adversary: Adversary, target: Target, public: Records, everybody: int
+        self, adversary: Adversary, target: Target, public: Records, others: int
     ) -> Scores:
-        is_single = adversary.view.sees_updates_of(target.client)
-        batch = max(1.0, (len(target.candidates) if is_single else everybody) / 2)
+        together = 1 if adversary.view.sees_updates_of(target.client) else others
+        batch = max(1.0, together * len(target.candidates) / 2)
         records = Records.joined([public, target.candidates])
-        by_round = {
-            move.at.index: sum(
-                (
-                    likelihood_ratios(block, len(public), batch).numpy()
-                    for block in gram_blocks(adversary, move, records)
-                ),
-                np.zeros(len(target.candidates)),
-            )
-            for move in chosen_moves(adversary, target.client, self.rounds)
-        }
-        scores = sum(by_round.values(), np.zeros(len(target.candidates)))
+        nothing, by_round = np.zeros(len(target.candidates)), {}
+        for move in chosen_moves(adversary, target.client, self.rounds):
+            blocks = gram_blocks(adversary, move, records)
+            each = [likelihood_ratios(block, len(public), batch) for block in blocks]
+            by_round[move.at.index] = sum((one.numpy() for one in each), nothing)
+        scores = sum(by_round.values(), nothing)
         return Scores(scores, scores > 0, by_round)
 
 

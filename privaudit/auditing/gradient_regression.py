@@ -143,15 +143,8 @@ def likeliest_step(
 ) -> tuple[float, float]:
     """Return step s and noise of the largest likelihood of seen ~ s N(middle, variances + noise).
 
-    For each noise the best step is the root of a quadratic.
-
-    Args:
-        seen: What is explained, along independent directions.
-        middle: Its mean at a step of 1.
-        variances: Without the noise.
-        grid: Noises that are tried.
-        left: Energy of further numbers, which are noise alone.
-        outside: How many those are.
+    For each noise of the grid the best step is the root of a quadratic. Beside what is
+    seen there may be further numbers ``outside``, noise alone, of an energy that is ``left``.
     """
     best, count = (-torch.inf, (0.0, 0.0)), len(seen) + outside
     for noise in grid.tolist():
