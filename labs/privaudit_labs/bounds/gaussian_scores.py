@@ -58,7 +58,7 @@ class GaussianScores(OneRunMethod):
         least = 1e-9 * np.abs(scores).max(1) + np.finfo(float).tiny
         inside, outside = (_Side.of(scores, c, least) for c in (is_member, ~is_member))
         gap = inside.mean - outside.mean
-        shares = [side.deviation**2 / side.count for side in (inside, outside)]
+        shares = [side.deviation**2 / side.size for side in (inside, outside)]
         error = np.sqrt(shares[0] + shares[1])
         freedom = error**4 / sum(
             share**2 / side.freedom
@@ -67,7 +67,7 @@ class GaussianScores(OneRunMethod):
         gap = np.where(gap > least, gap - stdtrit(freedom, 1 - tail) * error, 0.0)
         pairs = _noisiest(inside.limits(tail), outside.limits(tail))
         shown = gaussian_pair_epsilon(np.maximum(gap, 0.0), *pairs, self.delta).min(0)
-        return np.where((inside.count > 1) & (outside.count > 1), shown, 0.0)
+        return np.where((inside.size > 1) & (outside.size > 1), shown, 0.0)
 
     def ceiling(self, members: int, nonmembers: int) -> float:
         """Return MOST: scores far enough apart show that much, however few they are."""
@@ -77,7 +77,7 @@ class GaussianScores(OneRunMethod):
 class _Side(NamedTuple):
     """Scores in or out, by audit."""
 
-    count: np.ndarray
+    size: np.ndarray
     mean: np.ndarray
     deviation: np.ndarray
 
@@ -91,7 +91,7 @@ class _Side(NamedTuple):
 
     @property
     def freedom(self) -> np.ndarray:
-        return np.maximum(self.count - 1, 1)
+        return np.maximum(self.size - 1, 1)
 
     def limits(self, tail: float) -> tuple[np.ndarray, np.ndarray]:
         """Return what the deviation is at least and at most, each but for the tail."""

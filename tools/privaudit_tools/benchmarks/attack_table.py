@@ -55,6 +55,7 @@ CLASSIFIERS = (
     "quantile-regression",
     "fedmia",
     "update-alignment",
+    "whitened-alignment",
     "label-only",
     "ramia",
     "upload-inversion",

@@ -41,6 +41,7 @@ ATTACKED: tuple[Attack, ...] = (
     ATTACKS.find("difficulty-calibration")(),
     ATTACKS.find("quantile-regression")(),
     ATTACKS.find("fedmia")(),
+    ATTACKS.find("whitened-alignment")(),
     Rmia(shadows=4),
     Rmia(shadows=1, mode="offline"),
     ATTACKS.find("upload-inversion")(),
