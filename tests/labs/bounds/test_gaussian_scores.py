@@ -52,7 +52,7 @@ def test_limits_hold_together_where_spreads_differ() -> None:
     is_member = rng.random((400, 300)) < 0.5
     scores = np.where(is_member, 0.7 + 1.2 * rng.standard_normal((400, 300)),
                       rng.standard_normal((400, 300)))  # fmt: skip
-    truth = gaussian_pair_epsilon(*map(np.atleast_1d, (0.7, 1.2, 1.0)), 1e-5)
+    truth = gaussian_pair_epsilon(np.full(1, 0.7), np.full(1, 1.2), np.ones(1), 1e-5)
     found = GaussianScores().values(scores, is_member)
     assert (found > truth).mean() < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 400)
     assert np.median(found) > 1
