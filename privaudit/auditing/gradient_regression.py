@@ -17,6 +17,7 @@ An optimiser that divides by sizes (Adam) scales gradients number by number. The
 against a move so scaled, too, and the account of the larger likelihood is taken.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -91,7 +92,12 @@ class GramBlock:
         if factors.deltas is None:
             raise ValueError("A Gram matrix needs output gradients.")
         inputs, deltas = factors.inputs.double(), factors.deltas.double()
-        records, places, _ = inputs.shape
+        records, places, width = inputs.shape
+        numbers = width * deltas.shape[2]
+        pairs = records * places**2 * (width + deltas.shape[2])
+        if numbers * (places + records) < pairs and numbers * records <= AT_ONCE:
+            rows = torch.einsum("npm,npd->nmd", deltas, inputs).flatten(1)
+            return cls.of_rows(rows, move, floor)
         flat = inputs.flatten(0, 1), deltas.flatten(0, 1)
         along = _with(flat, move, places)
         chunk = max(1, AT_ONCE // (places * places * records))
@@ -212,10 +218,7 @@ def fit_step(block: GramBlock) -> StepFit | None:
 
 
 def _fit(block: GramBlock, outside: float) -> StepFit:
-    """Return the same for some number of members that are no candidates.
-
-    For each noise the best step is the root of a quadratic: see the module.
-    """
+    """Return the same for some number of members that are no candidates."""
     size = float(block.gram.diagonal().mean())
     mean, variance = block.prior(outside)
     mean, deviation = mean[variance > 0], variance[variance > 0].sqrt()
@@ -232,25 +235,40 @@ def _fit(block: GramBlock, outside: float) -> StepFit:
         left, block.floor * (block.numbers - len(values)), SMALLEST * block.energy
     )
     others = max(block.numbers - len(values), 0)
-    best = (-torch.inf, StepFit(0.0, 0.0, 0.0))
-    for noise in (NOISE_GRID * size).tolist():
-        spread = values + noise
+    likelihood, step, noise = likeliest_step(
+        seen, middle, values, NOISE_GRID * size, left, others
+    )
+    return StepFit(step, noise, 1 - left / block.energy, likelihood, outside)
+
+
+def likeliest_step(
+    seen: Float[Tensor, " r"],
+    middle: Float[Tensor, " r"],
+    variances: Float[Tensor, " r"],
+    grid: Float[Tensor, " noises"],
+    left: float = 0.0,
+    others: int = 0,
+) -> tuple[float, float, float]:
+    """Return the largest likelihood of seen ~ s N(middle, variances + noise), s and noise.
+
+    For each noise of the grid the best step s is the root of a quadratic. Beside what is
+    seen there may be ``others``, numbers of noise alone, of an energy that is ``left``.
+    """
+    best, count = (-torch.inf, 0.0, 0.0), len(seen) + others
+    for noise in grid.tolist():
+        spread = variances + noise
         rest = left / noise if others else 0.0
         squares = float((seen**2 / spread).sum()) + rest
         cross = float((seen * middle / spread).sum())
-        count = len(values) + others
         inverse = (cross + (cross**2 + 4 * squares * count) ** 0.5) / (2 * squares)
         misfit = float(((inverse * seen - middle) ** 2 / spread).sum())
         likelihood = (
-            count * torch.tensor(inverse).log().item()
+            count * math.log(inverse)
             - 0.5 * (float(spread.log().sum()) + misfit + inverse**2 * rest)
-            - 0.5 * others * torch.tensor(noise).log().item()
+            - 0.5 * others * math.log(noise)
         )
-        if likelihood > best[0]:
-            explained = 1 - left / block.energy
-            fit = StepFit(1 / inverse, noise, explained, likelihood, outside)
-            best = likelihood, fit
-    return best[1]
+        best = max(best, (likelihood, 1 / inverse, noise))
+    return best
 
 
 @dataclass(frozen=True)

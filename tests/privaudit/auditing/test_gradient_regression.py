@@ -112,9 +112,9 @@ def test_weight_decay_of_any_strength_hides_nothing() -> None:
     )
     move = -0.3 * rows_of(layer)[is_member].sum(dim=0).view(ROWS, COLUMNS)
     move -= 50 * start
-    ratios = took_part([GramBlock.of_factors(layer, move, start=start)])
-    assert ratios is not None
-    assert torch.equal(ratios > 0, is_member)
+    found = took_part([GramBlock.of_factors(layer, move, start=start)])
+    assert found is not None
+    assert torch.equal(found.ratios > 0, is_member)
 
 
 @pytest.mark.parametrize("is_scaled", [True, False])
@@ -154,6 +154,6 @@ def test_points_of_a_path_add_up_whether_inputs_stay_or_not(moves_inputs: bool) 
     (block,) = along_layers(move, layers)
     assert block.fit is not None
     assert block.fit.explained == pytest.approx(1)
-    ratios = took_part([block])
-    assert ratios is not None
-    assert torch.equal(ratios > 0, is_member)
+    found = took_part([block])
+    assert found is not None
+    assert torch.equal(found.ratios > 0, is_member)

@@ -132,7 +132,7 @@ def scores(setting: Setting, seen: Attacked) -> Scored:
     learned = set().union(*(move.received for move in seen.moves))
     frozen = {n: w for n, w in seen.end.items() if n not in learned}
     blocks = blocks_of(setting, seen, frozen)
-    ratios, count = took_part(blocks), len(seen.is_member)
+    took, count = took_part(blocks), len(seen.is_member)
     said = logits(setting.model, seen.end, seen.candidates.x)
     aligned = [
         (one.along / (one.gram.diagonal().clamp(min=1e-30) * one.energy).sqrt())[:count]
@@ -140,7 +140,7 @@ def scores(setting: Setting, seen: Attacked) -> Scored:
         if one.energy > 0
     ]
     found: dict[str, np.ndarray | None] = {
-        "joint": None if ratios is None else ratios.numpy(),
+        "joint": None if took is None else took.ratios.numpy(),
         "projection": projection(setting, seen, frozen),
         "alignment": torch.stack(aligned).sum(dim=0).numpy(),
         "loss": -cross_entropy(said, seen.candidates.y, reduction="none").numpy(),

@@ -315,7 +315,7 @@ def trained(
 
 
 def _optimiser(setting: Setting) -> Callable[[Any], torch.optim.Optimizer]:
-    how = {"lr": setting.rate, "weight_decay": setting.decay}
+    how: dict[str, Any] = {"lr": setting.rate, "weight_decay": setting.decay}
     if setting.optimiser == "adamw":
         return partial(torch.optim.AdamW, **how)
     momentum = 0.9 if setting.optimiser == "momentum" else 0.0

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
-from privaudit_tools.benchmarks.weight_federations import Features, Setting
+from privaudit_tools.benchmarks.weight_federations import Features, Sent, Setting
 
-ADAM = {"optimiser": "adamw", "rate": 1e-3}
-BATCHES = {"batch": 16, "steps": 20}
+ADAM: dict[str, Any] = {"optimiser": "adamw", "rate": 1e-3}
+BATCHES: dict[str, Any] = {"batch": 16, "steps": 20}
 HEAD = Setting(candidates=160, draws=2)
-LORA = Setting(model="lora", size=8, candidates=80, clients=6, rate=0.05, **BATCHES)  # type: ignore[arg-type]
+LORA = Setting(model="lora", size=8, candidates=80, clients=6, rate=0.05, **BATCHES)
 FEDRAND = replace(LORA, rounds=10, steps=5)
 PRIVATE = Setting(classes=10, candidates=160, steps=1, clip=1.0, draws=2)
 WIDTHS: tuple[Features, ...] = ("clip-512", "drawn-768", "caltech-1024", "drawn-4096")
@@ -40,7 +41,8 @@ def _first() -> dict[str, Setting]:
 
 def _factors_by_coin() -> dict[str, Setting]:
     found = {}
-    for name, sent in (("both factors", "upload"), ("FedRand", "factor by coin")):
+    sends: dict[str, Sent] = {"both factors": "upload", "FedRand": "factor by coin"}
+    for name, sent in sends.items():
         for optimiser in ("SGD", "AdamW"):
             for candidates in (80, 160):
                 one = replace(FEDRAND, sent=sent, candidates=candidates)
