@@ -13,6 +13,7 @@ from torch import Tensor
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
 from privaudit.auditing.record_gradients import Move, chosen_moves, layers_of
+from privaudit.auditing.row_span import rounding, row_space
 from privaudit.auditing.signals import (
     PUBLIC_MEDIAN,
     public_threshold,
@@ -21,7 +22,6 @@ from privaudit.auditing.signals import (
 from privaudit.core.errors import AttackError
 from privaudit.federation.trainer import LearnsPrompt, Records, Task, Trainer
 
-DIRECTIONS = 512  # of an update, beyond which the largest are found by random ones
 SMALLEST = 1e-6  # of the largest singular value: arithmetic in float32
 SHORT = 0.8  # of the rows: a rank beyond it is bounded by the layer, not by records
 RIDGE = 1e-3  # of the mean square of an input's numbers
@@ -117,7 +117,7 @@ class _Layer:
         rows = torch.cat(self.updates)
         places = self.inputs.std(dim=0).amax(dim=1) > 0
         inputs = self.inputs[:, places].double()
-        values, span = _row_space(rows)
+        values, span = row_space(rows)
         noise = 1.1 * max(self.floors) * (rows.shape[0] ** 0.5 + rows.shape[1] ** 0.5)
         rank = int((values > max(noise, SMALLEST * float(values[0]))).sum())
         if rank < SHORT * min(rows.shape):
@@ -133,19 +133,6 @@ class _Layer:
         return energy.log().view(inputs.shape[:2]).mean(dim=1).numpy()
 
 
-def _row_space(
-    rows: Float[Tensor, "m d"],
-) -> tuple[Float[Tensor, " r"], Float[Tensor, "r d"]]:
-    """Return singular values and right vectors, the largest of large updates."""
-    if min(rows.shape) <= DIRECTIONS:
-        _, values, span = torch.linalg.svd(rows, full_matrices=False)
-        return values, span
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        _, values, span = torch.svd_lowrank(rows, DIRECTIONS, niter=2)
-    return values, span.T
-
-
 def _layers(
     adversary: Adversary, moves: Sequence[Move], records: Records
 ) -> Iterator[_Layer]:
@@ -156,20 +143,13 @@ def _layers(
             if name not in move.deltas:
                 continue
             update, stacks = factors.move(name, move.deltas), found.setdefault(name, [])
-            floor = _rounding(move.received[name])
+            floor = rounding(move.received[name])
             inputs = factors.inputs
             if not any(one.add(inputs, update, floor) for one in stacks):
                 stacks.append(_Layer(inputs, [], []))
                 stacks[-1].add(inputs, update, floor)
     for stacks in found.values():
         yield from stacks
-
-
-def _rounding(weights: Tensor) -> float:
-    """Return the deviation of a weight of float32 by its rounding, on average."""
-    size = weights.double().abs().clamp(min=1e-30)
-    units = torch.finfo(torch.float32).eps * 2 ** size.log2().floor()
-    return float(units.square().mean().sqrt()) / 12**0.5
 
 
 def _beside(

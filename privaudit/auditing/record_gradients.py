@@ -152,7 +152,7 @@ def layers_of(
     parts = []
     for chunk in torch.arange(len(records)).split(AT_ONCE):
         some = records.pick(chunk)
-        loss = partial(_loss, adversary.trainer, adversary.task, model, some)
+        loss = partial(summed_loss, adversary.trainer, adversary.task, model, some)
         parts.append(watch_layers(model, len(some), loss))
     return {
         name: LayerFactors.join([part[name] for part in parts], 0)
@@ -161,7 +161,9 @@ def layers_of(
     }
 
 
-def _loss(trainer: Trainer, task: Task, model: Tensors, records: Records) -> Tensor:
+def summed_loss(
+    trainer: Trainer, task: Task, model: Tensors, records: Records
+) -> Tensor:
     """Return the sum of records' losses: of labels, or of answers' tokens."""
     stacked = {name: tensor.unsqueeze(0) for name, tensor in model.items()}
     if task.kind == "classification":
