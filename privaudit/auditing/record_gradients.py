@@ -41,6 +41,8 @@ SIMPSON = ((0.0, 1 / 6), (0.5, 4 / 6), (1.0, 1 / 6))
 """Where on the straight path from broadcast to upload, and with which weight."""
 MOST_NUMBERS = 1 << 14
 """Of a record's gradient of one tensor; larger ones are hashed into so many sums."""
+MANY_NUMBERS = 1 << 22
+"""Of a whole model: single records' steps on a larger one do not fit into the memory."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,8 @@ def gram_blocks(adversary: Adversary, move: Move, records: Records) -> list[Gram
     Raises:
         AttackError: Neither a model's layers nor a step say what gradients are.
     """
-    if isinstance(adversary.task.backbone, OwnersModel):
+    numbers = sum(delta.numel() for delta in move.deltas.values())
+    if isinstance(adversary.task.backbone, OwnersModel) or numbers > MANY_NUMBERS:
         found = _along_layers(adversary, move, records)
         if found:
             return found

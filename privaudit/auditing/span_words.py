@@ -27,6 +27,8 @@ our own.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import product
+from math import prod
 from typing import Any
 
 import torch
@@ -47,9 +49,9 @@ from privaudit.models.layer_factors import LayerFactors, watch_layers
 AT_ONCE, HOSTS = 256, 64  # texts in a pass; public texts that lend their lengths
 STACKS = 2  # of moves with inputs of their own that are read, each by itself
 CHECKS = 4  # later layers of different inputs, of which one tells texts
-BEAMS, TRIED, SWEEPS = 256, 20_000, 8
-"""Beginnings that are grown together; texts that a client's are sought among, at most;
-changes of one guess."""
+BEAMS, TRIED, SWEEPS, ENUMERATED = 256, 20_000, 8, 8_192
+"""Beginnings that are grown together; texts that a client's are sought among, at most, but
+for those of a length that are all tried where they are so few; changes of one guess."""
 ROUNDED = 16  # units of a weight's last digit, by which dividing moves it at most
 Text = tuple[int, ...]
 Check = tuple[str, RowSpan]
@@ -348,9 +350,13 @@ class SpanReader:
             )
         at = self._places(span, sorted(rows or range(len(self.speaker.table))))
         pairs = frozenset((v, p) for p, some in enumerate(at) for v in some)
-        later = [g for g in self.layers.later[:CHECKS] if self._span(self.moves[:1], g)]
+        later = self.layers.later[:CHECKS]
         spans = {group[0]: self._span(self.moves[:1], group) for group in later}
-        whole = {name: one for name, one in spans.items() if one and one.is_whole}
+        whole = {  # later inputs are no fewer; a rank below is that of classes
+            name: one
+            for name, one in spans.items()
+            if one and one.is_whole and len(one.values) >= len(span.values)
+        }
         if not whole:
             return ReadTexts(rows, pairs, remark="no later layer's span is whole")
         name = min(whole, key=lambda n: len(whole[n].values) / whole[n].limit)
@@ -406,29 +412,27 @@ class SpanReader:
         return (texts | {*beams}) - {()}
 
     def _changed(self, at: Sequence[Sequence[int]], check: Check) -> set[Text]:
-        """Change guesses token by token; each token that no text has yet begins one."""
-        ends, texts = (
-            {t[-1] for t in self.speaker.texts(self.speaker.public)},
-            set[Text](),
-        )
-        lengths = [
-            n for n in range(2, len(at) + 1)
-            if self.speaker.can_be(n) and all(at[:n]) and ends & {*at[n - 1]}
-        ]  # fmt: skip
+        """Try all texts of a length where they are few; else change guesses.
+
+        Each token that no text has yet begins a guess.
+        """
+        ends = {text[-1] for text in self.speaker.texts(self.speaker.public)}
+        texts, open_ = set[Text](), dict[int, list[list[int]]]()
+        for n in filter(self.speaker.can_be, range(2, len(at) + 1)):
+            some = [*map(list, at[: n - 1]), sorted(ends & {*at[n - 1]})]
+            if prod(map(len, some)) > ENUMERATED:
+                open_[n] = some
+            elif all(some):
+                every = torch.cartesian_prod(*map(torch.tensor, some)).view(-1, n)
+                inside = (self._outside(every, check) < 1).all(dim=1)
+                texts |= {tuple(text) for text in every[inside].tolist()}
         for place in sorted(range(len(at)), key=lambda place: len(at[place])):
-            for token in at[place]:
-                for length in lengths:
-                    if length <= place or any(
-                        (token,) == t[place : place + 1] for t in texts
-                    ):
-                        continue
-                    some = [*at[: length - 1], sorted(ends & {*at[length - 1]})]
-                    some[place] = [token]
+            for token, (n, some) in product(at[place], open_.items()):
+                known = any((token,) == text[place : place + 1] for text in texts)
+                if place < n and not known and self.left > 0:
+                    some = [*some[:place], [token], *some[place + 1 :]]
                     text, outside = self._descended(some, check)
-                    if outside < 1:
-                        texts.add(text)
-                    if self.left <= 0:
-                        return texts
+                    texts |= {text} if outside < 1 else set()
         return texts
 
     def _descended(

@@ -83,7 +83,7 @@ def watch_layers(
         until: The layer whose inputs are enough: the model stops in front of it.
     """
     watch, total = _Watch(weights, until), None
-    with torch.set_grad_enabled(not until), suppress(_EnoughError), watch:
+    with torch.set_grad_enabled(not until), suppress(_Enough), watch:
         total = loss()
     probes = [one.probe for one in watch.passed]
     gradients: Sequence[Tensor | None] = [None] * len(probes)
@@ -138,8 +138,8 @@ class _Passed:
         return LayerFactors(inputs, gradient, self.bias, self.is_transposed)
 
 
-class _EnoughError(Exception):
-    """What was watched for has been seen."""
+class _Enough(BaseException):
+    """What was watched for has been seen; no fault that a model's owner could catch."""
 
 
 class _Watch(TorchFunctionMode):
@@ -166,7 +166,7 @@ class _Watch(TorchFunctionMode):
         product = self._product(function, given, named)
         if product is not None and product[0] == self.until:
             self.passed.append(_Passed(*product, torch.empty(0), False))
-            raise _EnoughError
+            raise _Enough
         result = function(*given, **named)
         if product is None:
             return result
