@@ -20,7 +20,7 @@ from torch import Tensor
 DIRECTIONS = 512  # of an update, beyond which the largest are found by random ones
 SMALLEST = 1e-7  # of the largest singular value: arithmetic in float32
 FULL = 0.95  # of the rank that a move can have: beyond, inputs may outnumber directions
-TIMES, ARITHMETIC, MOST = 3.0, 3e-6, 0.05
+TIMES, ARITHMETIC, MOST = 2.0, 2e-6, 0.05
 """An input is taken for one that entered if its part outside of the span is below so many
 times what noise explains, and that of float32; and below so much in any case."""
 

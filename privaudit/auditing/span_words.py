@@ -12,22 +12,20 @@ fewer different inputs than the layer is wide. Inputs that depend linearly on ot
 token at a place where another one stood at both places, pass, too.
 
 *The span of a later layer* tells whole texts. Where no token sees later ones, texts are
-grown from the left by what keeps the last token's input in the span. Else they are changed
-token by token until all inputs of a text lie in it.
+grown from the left by what keeps the last token's input in the span. Else all texts that
+the tokens at each place allow are tried, where they are few enough.
 
 A model is asked as its owner asks it, about public texts; the tokens that its largest table
 looks up are exchanged for others on the way.
 
 Source: Petrov et al., "DAGER: exact gradient inversion for large language models", NeurIPS
 2024; rows of tables: Melis et al., "Exploiting unintended feature leakage in collaborative
-learning", IEEE S&P 2019, section 4.1. DAGER enumerates an encoder's texts; the descent is
-our own.
+learning", IEEE S&P 2019, section 4.1.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import product
 from math import prod
 from typing import Any
 
@@ -49,9 +47,7 @@ from privaudit.models.layer_factors import LayerFactors, watch_layers
 AT_ONCE, HOSTS = 256, 64  # texts in a pass; public texts that lend their lengths
 STACKS = 2  # of moves with inputs of their own that are read, each by itself
 CHECKS = 4  # later layers of different inputs, of which one tells texts
-BEAMS, TRIED, SWEEPS, ENUMERATED = 256, 20_000, 8, 8_192
-"""Beginnings that are grown together; texts that a client's are sought among, at most, but
-for those of a length that are all tried where they are so few; changes of one guess."""
+BEAMS, TRIED = 256, 20_000  # beginnings grown together; texts tried of a client
 ROUNDED = 16  # units of a weight's last digit, by which dividing moves it at most
 Text = tuple[int, ...]
 Check = tuple[str, RowSpan]
@@ -72,13 +68,6 @@ class ReadTexts:
     places: frozenset[tuple[int, int]] | None = None
     texts: frozenset[Text] = frozenset()
     remark: str = ""
-
-    @property
-    def tokens(self) -> frozenset[int] | None:
-        """Tokens by the table, or else by the span."""
-        if self.rows is not None or self.places is None:
-            return self.rows
-        return frozenset(token for token, _ in self.places)
 
 
 class Spoken(TorchFunctionMode):
@@ -103,11 +92,16 @@ class Spoken(TorchFunctionMode):
         """Call a function of torch, with other tokens where they are looked up."""
         named = named or {}
         if function is embedding:
-            values = {**dict(zip(("input", "weight"), given, strict=False)), **named}
-            ids, table = values.pop("input"), values.pop("weight")
-            if self._is_table(ids, table):
-                rest = {n: v for n, v in values.items() if isinstance(n, str)}
-                return function(self._heard(ids, table), table, *given[2:], **rest)
+            named = {**dict(zip(("input", "weight"), given, strict=False)), **named}
+            if self._is_table(named["input"], named["weight"]):
+                named["input"] = self._heard(named["input"], named["weight"])
+            return (
+                function(**named)
+                if len(given) < 3
+                else function(
+                    named.pop("input"), named.pop("weight"), *given[2:], **named
+                )
+            )
         if function is Tensor.__getitem__ and isinstance(given[1], Tensor):
             table, ids = given
             if table.is_floating_point() and self._is_table(ids, table):
@@ -115,11 +109,8 @@ class Spoken(TorchFunctionMode):
         return function(*given, **named)
 
     def _is_table(self, ids: Tensor, table: Tensor) -> bool:
-        if (
-            table.ndim != 2
-            or ids.ndim < 2
-            or ids.dtype not in (torch.int64, torch.int32)
-        ):
+        integral = ids.dtype in (torch.int64, torch.int32)
+        if table.ndim != 2 or ids.ndim < 2 or not integral:
             return False
         return len(table) == self.rows if self.rows else len(table) >= len(self.table)
 
@@ -130,14 +121,10 @@ class Spoken(TorchFunctionMode):
             self.table = table
             self.said.append(ids.flatten(0, -2))
             return ids
-        length = self.instead.shape[1]
-        changed = ids.flatten(0, -2).clone()
+        changed, length = ids.flatten(0, -2).clone(), self.instead.shape[1]
         new = self.instead[: len(changed)].to(changed)
-        if self.fixed is not None:
-            new = torch.where(
-                self.fixed[:length].to(new.device), changed[:, :length], new
-            )
-        changed[:, :length] = new
+        own = torch.zeros(length) if self.fixed is None else self.fixed[:length]
+        changed[:, :length] = torch.where(own > 0, changed[:, :length], new)
         return changed.view_as(ids)
 
 
@@ -211,27 +198,30 @@ class Speaker:
 
     def can_be(self, length: int) -> bool:
         """Return whether a text of so many tokens can be asked about."""
-        is_own = self.public.words is not None and self.adversary.task.kind[0] == "c"
-        return length in self.hosts or (is_own and length <= max(self.hosts))
+        return length in self.hosts or (self.is_writable and length <= max(self.hosts))
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether records hold the texts themselves, and nothing beside them."""
+        return (
+            self.public.words is not None and self.adversary.task.kind != "generation"
+        )
 
     def entering(
         self, ids: Int[Tensor, "n length"], until: str = ""
     ) -> dict[str, LayerFactors]:
         """Return what enters layers where texts were these; stop at one, if named."""
-        host, rows = self._host(ids.shape[1]), len(self.table)
+        length, rows = ids.shape[1], len(self.table)
+        host = self.hosts[length if length in self.hosts else max(self.hosts)]
         parts = []
         for chunk in ids.split(AT_ONCE):
             records, fixed = host.pick(torch.zeros(len(chunk), dtype=torch.long)), None
-            if (
-                records.words is not None
-                and self.adversary.task.kind == "classification"
-            ):
+            if self.is_writable:
                 kinds = torch.full_like(chunk, INSTRUCTION)
                 records = replace(records, words=TokenSequences(chunk, kinds))
             elif records.words is not None:
-                words = records.words.trimmed()
-                records = replace(records, words=words)
-                fixed = words.kinds[0] == PICTURE
+                records = replace(records, words=records.words.trimmed())
+                fixed = records.words.trimmed().kinds[0] == PICTURE
             ask = partial(self._ask, Spoken(chunk, rows, fixed), records)
             parts.append(watch_layers(self.model, len(chunk), ask, until))
         return {
@@ -239,9 +229,6 @@ class Speaker:
             for name in parts[0]
             if all(name in part for part in parts)
         }
-
-    def _host(self, length: int) -> Records:
-        return self.hosts[length if length in self.hosts else max(self.hosts)]
 
 
 def _unpadded(row: Text) -> Text:
@@ -360,7 +347,7 @@ class SpanReader:
         if not whole:
             return ReadTexts(rows, pairs, remark="no later layer's span is whole")
         name = min(whole, key=lambda n: len(whole[n].values) / whole[n].limit)
-        grow = self._grown if self.layers.is_causal else self._changed
+        grow = self._grown if self.layers.is_causal else self._enumerated
         return ReadTexts(rows, pairs, frozenset(grow(at, (name, whole[name]))))
 
     def _span(self, moves: Sequence[Move], names: Sequence[str]) -> RowSpan | None:
@@ -411,64 +398,17 @@ class SpanReader:
             beams = kept
         return (texts | {*beams}) - {()}
 
-    def _changed(self, at: Sequence[Sequence[int]], check: Check) -> set[Text]:
-        """Try all texts of a length where they are few; else change guesses.
-
-        Each token that no text has yet begins a guess.
-        """
+    def _enumerated(self, at: Sequence[Sequence[int]], check: Check) -> set[Text]:
+        """Try all texts of each length at which they are few."""
         ends = {text[-1] for text in self.speaker.texts(self.speaker.public)}
-        texts, open_ = set[Text](), dict[int, list[list[int]]]()
+        texts = set[Text]()
         for n in filter(self.speaker.can_be, range(2, len(at) + 1)):
-            some = [*map(list, at[: n - 1]), sorted(ends & {*at[n - 1]})]
-            if prod(map(len, some)) > ENUMERATED:
-                open_[n] = some
-            elif all(some):
+            some = [*at[: n - 1], sorted(ends & {*at[n - 1]})]
+            if 0 < prod(map(len, some)) <= self.left:
                 every = torch.cartesian_prod(*map(torch.tensor, some)).view(-1, n)
                 inside = (self._outside(every, check) < 1).all(dim=1)
                 texts |= {tuple(text) for text in every[inside].tolist()}
-        for place in sorted(range(len(at)), key=lambda place: len(at[place])):
-            for token, (n, some) in product(at[place], open_.items()):
-                known = any((token,) == text[place : place + 1] for text in texts)
-                if place < n and not known and self.left > 0:
-                    some = [*some[:place], [token], *some[place + 1 :]]
-                    text, outside = self._descended(some, check)
-                    texts |= {text} if outside < 1 else set()
         return texts
-
-    def _descended(
-        self, at: Sequence[Sequence[int]], check: Check
-    ) -> tuple[Text, float]:
-        """Return a text that changing a token brings no closer to the span, and how far it is."""
-        text: Text = tuple(some[n % len(some)] for n, some in enumerate(at))
-        outside = self._outside(torch.tensor([text]), check)[0]
-        for _ in range(SWEEPS):
-            best, changes = (
-                float(outside.log().mean()),
-                [
-                    (*text[:n], token, *text[n + 1 :])
-                    for n, some in enumerate(at)
-                    for token in some
-                    if token != text[n]
-                ],
-            )
-            if outside.max() < 1 or not changes or self.left <= 0:
-                break
-            means = self._outside(torch.tensor(changes), check).log().mean(dim=1)
-            order = [
-                changes[n] for n in means.argsort(descending=True) if means[n] < best
-            ]
-            both = list(text)
-            for one in order:  # the best change of each token comes last
-                both = [
-                    o if o != t else b for o, t, b in zip(one, text, both, strict=True)
-                ]
-            tried = torch.tensor([both, changes[int(means.argmin())]])
-            found = self._outside(tried, check)
-            which = int(found.log().mean(dim=1).argmin())
-            if float(found[which].log().mean()) >= best:
-                break
-            text, outside = tuple(tried[which].tolist()), found[which]
-        return text, float(outside.max())
 
 
 def read_texts(adversary: Adversary, client: str, rounds: int) -> ReadTexts:
@@ -486,6 +426,8 @@ def read_texts(adversary: Adversary, client: str, rounds: int) -> ReadTexts:
     readers, rows = list[SpanReader](), frozenset[int]()
     for move in chosen_moves(adversary, client, rounds):
         speaker = Speaker(adversary, move.received, public)
+        if not len(speaker.table):
+            return ReadTexts(remark="the model looks up no tokens in torch")
         rows |= moved_rows(move, speaker.table) or frozenset()
         layers = TextLayers.of(speaker, move.deltas)
         alike = [

@@ -69,7 +69,7 @@ def watch_layers(
     weights: Mapping[str, Tensor],
     records: int,
     loss: Callable[[], Tensor | None],
-    until: str = "",
+    until: str | None = None,
 ) -> dict[str, LayerFactors]:
     """Return how records enter each layer that multiplies by one of some weights.
 
@@ -80,10 +80,11 @@ def watch_layers(
         weights: By name, as the model is asked with; equal copies of them count.
         records: How many the model is asked about.
         loss: Asks the model, and returns the sum of all records' losses, or None.
-        until: The layer whose inputs are enough: the model stops in front of it.
+        until: The layer in front of which the model stops; "" is none. Where it is given,
+            inputs alone are noted.
     """
     watch, total = _Watch(weights, until), None
-    with torch.set_grad_enabled(not until), suppress(_Enough), watch:
+    with torch.set_grad_enabled(until is None), suppress(_Enough), watch:
         total = loss()
     probes = [one.probe for one in watch.passed]
     gradients: Sequence[Tensor | None] = [None] * len(probes)
@@ -145,7 +146,7 @@ class _Enough(BaseException):
 class _Watch(TorchFunctionMode):
     """Notes products with watched weights, and lets gradients through."""
 
-    def __init__(self, weights: Mapping[str, Tensor], until: str = "") -> None:
+    def __init__(self, weights: Mapping[str, Tensor], until: str | None = None) -> None:
         super().__init__()
         self.weights, self.passed, self.until = weights, list[_Passed](), until
 
@@ -155,7 +156,7 @@ class _Watch(TorchFunctionMode):
         """Call a function of torch; what it returns carries a probe for its gradient."""
         named = named or {}
         if function is SET_GRADIENTS:
-            return function(not self.until)
+            return function(self.until is None)
         if function is Tensor.detach:
             return given[0]
         if function in TO_NUMBERS:
@@ -171,7 +172,7 @@ class _Watch(TorchFunctionMode):
         if product is None:
             return result
         probe = torch.zeros_like(result)
-        if not result.is_inference() and not self.until:
+        if not result.is_inference() and self.until is None:
             probe.requires_grad_()
         self.passed.append(_Passed(*product, probe, function is conv2d))
         return result + probe
