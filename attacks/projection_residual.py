@@ -13,6 +13,7 @@ from torch import Tensor
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
 from privaudit.auditing.record_gradients import Move, chosen_moves, layers_of
+from privaudit.auditing.row_span import rounding, row_space
 from privaudit.auditing.signals import (
     PUBLIC_MEDIAN,
     public_threshold,
@@ -23,7 +24,6 @@ from privaudit.core.tensors import Tensors
 from privaudit.federation.trainer import LearnsPrompt, Records, Task, Trainer
 from privaudit.models.layer_factors import LayerFactors
 
-DIRECTIONS = 512  # of an update, beyond which the largest are found by random ones
 SMALLEST = 1e-6  # of the largest singular value: arithmetic in float32
 NO_LAYERS = (
     "What was sent multiplies no layer's inputs: prompts, or a model outside of torch."
@@ -139,7 +139,7 @@ class StackedLayer:
         rows = torch.cat(self.updates)
         places = self.inputs.std(dim=0).amax(dim=1) > 0
         inputs = self.inputs[:, places].double()
-        values, span = _row_space(rows)
+        values, span = row_space(rows)
         noise = 1.1 * max(self.floors) * (rows.shape[0] ** 0.5 + rows.shape[1] ** 0.5)
         rank = int((values > max(noise, SMALLEST * float(values[0]))).sum())
         flat, basis = inputs.flatten(0, 1), span[:rank]
@@ -156,19 +156,6 @@ class StackedLayer:
         else:
             found = ((white @ rows.T).square().sum(dim=1) / sizes).log()
         return found.view(inputs.shape[:2]).mean(dim=1).numpy()
-
-
-def _row_space(
-    rows: Float[Tensor, "m d"],
-) -> tuple[Float[Tensor, " r"], Float[Tensor, "r d"]]:
-    """Return singular values and right vectors, the largest of large updates."""
-    if min(rows.shape) <= DIRECTIONS:
-        _, values, span = torch.linalg.svd(rows, full_matrices=False)
-        return values, span
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        _, values, span = torch.svd_lowrank(rows, DIRECTIONS, niter=2)
-    return values, span.T
 
 
 def stacked_layers(
@@ -193,13 +180,6 @@ def stacked_layers(
                 stacks[-1].add(inputs, update, floor)
     for stacks in found.values():
         yield from stacks
-
-
-def rounding(weights: Tensor) -> float:
-    """Return the deviation of a weight of float32 by its rounding, on average."""
-    size = weights.double().abs().clamp(min=1e-30)
-    units = torch.finfo(torch.float32).eps * 2 ** size.log2().floor()
-    return float(units.square().mean().sqrt()) / 12**0.5
 
 
 def _expected(scores: Float[np.ndarray, " candidates"]) -> float:

@@ -46,6 +46,8 @@ SIMPSON = ((0.0, 1 / 6), (0.5, 4 / 6), (1.0, 1 / 6))
 """Where on the straight path from broadcast to upload, and with which weight."""
 MOST_NUMBERS = 1 << 14
 """Of a record's gradient of one tensor; larger ones are hashed into so many sums."""
+MANY_NUMBERS = 1 << 22
+"""Of a whole model: single records' steps on a larger one do not fit into the memory."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,8 @@ def gram_blocks(adversary: Adversary, move: Move, records: Records) -> list[Gram
     Raises:
         AttackError: Neither a model's layers nor a step say what gradients are.
     """
-    if isinstance(adversary.task.backbone, OwnersModel):
+    numbers = sum(delta.numel() for delta in move.deltas.values())
+    if isinstance(adversary.task.backbone, OwnersModel) or numbers > MANY_NUMBERS:
         found = along_layers(move, lambda model: layers_of(adversary, model, records))
         if found:
             return found
@@ -207,7 +210,7 @@ def layers_of(
     parts = []
     for chunk in torch.arange(len(records)).split(AT_ONCE):
         some = records.pick(chunk)
-        loss = partial(_loss, adversary.trainer, adversary.task, model, some)
+        loss = partial(summed_loss, adversary.trainer, adversary.task, model, some)
         parts.append(watch_layers(model, len(some), loss))
     return {
         name: LayerFactors.join([part[name] for part in parts], 0)
@@ -216,7 +219,9 @@ def layers_of(
     }
 
 
-def _loss(trainer: Trainer, task: Task, model: Tensors, records: Records) -> Tensor:
+def summed_loss(
+    trainer: Trainer, task: Task, model: Tensors, records: Records
+) -> Tensor:
     """Return the sum of records' losses: of labels, or of answers' tokens."""
     stacked = {name: tensor.unsqueeze(0) for name, tensor in model.items()}
     if task.kind == "classification":

@@ -10,6 +10,7 @@ is noted, whether the weights stand in modules or in a function.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -65,7 +66,10 @@ class LayerFactors:
 
 
 def watch_layers(
-    weights: Mapping[str, Tensor], records: int, loss: Callable[[], Tensor | None]
+    weights: Mapping[str, Tensor],
+    records: int,
+    loss: Callable[[], Tensor | None],
+    until: str | None = None,
 ) -> dict[str, LayerFactors]:
     """Return how records enter each layer that multiplies by one of some weights.
 
@@ -76,9 +80,11 @@ def watch_layers(
         weights: By name, as the model is asked with; equal copies of them count.
         records: How many the model is asked about.
         loss: Asks the model, and returns the sum of all records' losses, or None.
+        until: The layer in front of which the model stops; "" is none. Where it is given,
+            inputs alone are noted.
     """
-    watch = _Watch(weights)
-    with torch.enable_grad(), watch:
+    watch, total = _Watch(weights, until), None
+    with torch.set_grad_enabled(until is None), suppress(_Enough), watch:
         total = loss()
     probes = [one.probe for one in watch.passed]
     gradients: Sequence[Tensor | None] = [None] * len(probes)
@@ -133,12 +139,16 @@ class _Passed:
         return LayerFactors(inputs, gradient, self.bias, self.is_transposed)
 
 
+class _Enough(BaseException):
+    """What was watched for has been seen; no fault that a model's owner could catch."""
+
+
 class _Watch(TorchFunctionMode):
     """Notes products with watched weights, and lets gradients through."""
 
-    def __init__(self, weights: Mapping[str, Tensor]) -> None:
+    def __init__(self, weights: Mapping[str, Tensor], until: str | None = None) -> None:
         super().__init__()
-        self.weights, self.passed = weights, list[_Passed]()
+        self.weights, self.passed, self.until = weights, list[_Passed](), until
 
     def __torch_function__(
         self, function: Any, types: Any, given: Sequence[Any] = (), named: Any = None
@@ -146,7 +156,7 @@ class _Watch(TorchFunctionMode):
         """Call a function of torch; what it returns carries a probe for its gradient."""
         named = named or {}
         if function is SET_GRADIENTS:
-            return function(True)
+            return function(self.until is None)
         if function is Tensor.detach:
             return given[0]
         if function in TO_NUMBERS:
@@ -154,12 +164,15 @@ class _Watch(TorchFunctionMode):
         if _writes_parameter(function, given):  # as load_state_dict does
             with torch.no_grad():
                 return function(*given, **named)
-        result = function(*given, **named)
         product = self._product(function, given, named)
+        if product is not None and product[0] == self.until:
+            self.passed.append(_Passed(*product, torch.empty(0), False))
+            raise _Enough
+        result = function(*given, **named)
         if product is None:
             return result
         probe = torch.zeros_like(result)
-        if not result.is_inference():
+        if not result.is_inference() and self.until is None:
             probe.requires_grad_()
         self.passed.append(_Passed(*product, probe, function is conv2d))
         return result + probe
