@@ -220,8 +220,8 @@ class Speaker:
                 kinds = torch.full_like(chunk, INSTRUCTION)
                 records = replace(records, words=TokenSequences(chunk, kinds))
             elif records.words is not None:
-                records = replace(records, words=records.words.trimmed())
-                fixed = records.words.trimmed().kinds[0] == PICTURE
+                words = records.words.trimmed()
+                records, fixed = replace(records, words=words), words.kinds[0] == PICTURE
             ask = partial(self._ask, Spoken(chunk, rows, fixed), records)
             parts.append(watch_layers(self.model, len(chunk), ask, until))
         return {

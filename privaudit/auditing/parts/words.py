@@ -98,7 +98,9 @@ def judge(
         - usual
         for of in (True, False)
     ]
-    places = read.places and frozenset(token for token, _ in read.places)
+    places = None
+    if read.places is not None:
+        places = frozenset(token for token, _ in read.places)
     row: Row = {}
     for how, found in (("rows of the table", read.rows), ("the span", places)):
         if found is not None and all(held):

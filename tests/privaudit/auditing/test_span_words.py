@@ -95,8 +95,8 @@ def whole(shard: Records) -> set[tuple[int, ...]]:
 def test_fewer_tokens_than_directions_are_read_with_their_places() -> None:
     shard = texts(4, seed=1)
     read = play(FullFedAvg(**ONE_STEP), shard)
-    assert read.rows == {token for token, _ in pairs(shard)}
-    assert read.places == pairs(shard)
+    assert read.rows == frozenset(token for token, _ in pairs(shard))
+    assert read.places == frozenset(pairs(shard))
     assert read.texts == whole(shard)
 
 
@@ -169,7 +169,7 @@ def test_texts_grow_from_the_left_in_a_recorded_federation() -> None:
     )  # fmt: skip
     adversary, _ = play_toy(trainer, 1, task=task, shards={"one": at(0, 4)}).watched()
     read = read_texts(adversary, "one", 2)
-    assert read.rows == {token for token, _ in pairs(shard)}
+    assert read.rows == frozenset(token for token, _ in pairs(shard))
     assert read.places is not None
     assert pairs(shard) <= read.places
     assert whole(shard) <= read.texts

@@ -120,7 +120,7 @@ def _print_read(read: ReadTexts, texts: list[Text]) -> None:
         ("pairs by the span", read.places, pairs),
     ):
         if found is not None:
-            right = len(found & true)  # type: ignore[operator]
+            right = len(found & true)
             shares = right / len(true), right / max(1, len(found))
             print(f"{how}: recall {shares[0]:.3f}, precision {shares[1]:.3f}")
     right = len(read.texts & {*texts})
