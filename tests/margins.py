@@ -1,13 +1,14 @@
 """Lists tests by their margin: how far chance is from the bounds that they hold.
 
-    python -m tests.margins [--count 20] [--first 3] [--below 4] [PATHS]
+    python -m tests.margins [--count 20] [--first 3] [--below 4] [--kept FOLDER] [PATHS]
 
 runs the tests in as many perturbations as asked for: the last bits of every product of
 matrices, and the keys of runs without a seed (:mod:`tests.perturbed`). A comparison's
 margin is how far its numbers are from its bound on average, in standard deviations over
 the perturbations. After the first few of them only the files of those comparisons run
 again whose margin could be small, and of tests that failed. Exits with 1 if a test failed
-or a margin is below what is asked for.
+or a margin is below what is asked for. Twenty perturbations take hours: those that a
+folder keeps are not run again, so a command that was stopped goes on with ``--kept``.
 """
 
 import argparse
@@ -18,12 +19,13 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from privaudit.core.storage import write_json
 from tests.places import ROOT
 
 WORTH_ANOTHER_LOOK = {3: 25.0, 6: 12.0, 10: 8.0}
@@ -36,6 +38,15 @@ class Found:
 
     gaps: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     failed: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+
+    def add(
+        self, number: int, gaps: Mapping[str, float], failed: Iterable[str]
+    ) -> None:
+        """Add what one perturbation showed."""
+        for place, gap in gaps.items():
+            self.gaps[place].append(gap)
+        for test in failed:
+            self.failed[test].append(number)
 
     def margins(self) -> dict[str, float]:
         """Return each comparison's margin, of those that perturbations move."""
@@ -59,42 +70,57 @@ class Found:
         return sorted(close | set(self.failed))
 
 
-def perturb(found: Found, number: int, tests: Iterable[str]) -> None:
-    """Run tests in one perturbation, and add what they compared and which failed."""
+Perturbed = tuple[dict[str, float], list[str]]  # each comparison's gap; what failed
+
+
+def perturbed(number: int, tests: Iterable[str], kept: Path | None) -> Perturbed:
+    """Return what one perturbation showed, which may be kept from an earlier command."""
+    file, wanted = kept and kept / f"{number}.json", list(tests)
+    if file and file.exists():
+        before = json.loads(file.read_text())
+        if before["tests"] == wanted:  # else it says nothing of these
+            return before["gaps"], before["failed"]
+    gaps, failed = perturb(number, wanted)
+    if file:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(file, {"tests": wanted, "gaps": gaps, "failed": failed})
+    return gaps, failed
+
+
+def perturb(number: int, tests: Iterable[str]) -> Perturbed:
+    """Run tests in one perturbation."""
+    gaps: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         command = [
             sys.executable, "-m", "privaudit.core.portable_bits", sys.executable, "-m",
             "pytest", "-q", "-p", "tests.perturbed", "--numprocesses=auto", "--dist=loadfile",
             "--no-loadscope-reorder", "--tb=line", "-rf", *tests,
         ]  # fmt: skip
-        gaps = Path(folder, "gaps")
-        given = {"TEST_PERTURBATION": str(number), "TEST_GAPS": str(gaps)}
+        given = {
+            "TEST_PERTURBATION": str(number),
+            "TEST_GAPS": str(Path(folder, "gaps")),
+        }
         done = subprocess.run(
             command, cwd=ROOT, env=os.environ | given, capture_output=True, text=True
         )
-        for path in gaps.parent.iterdir():
-            for place, gap in json.loads(path.read_text()).items():
-                found.gaps[place].append(gap)
-    for test in re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE):
-        found.failed[test].append(number)
+        for path in Path(folder).iterdir():
+            gaps |= json.loads(path.read_text())
+    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
     last = (done.stdout.strip() or done.stderr.strip()).splitlines()[-1]
     print(f"perturbation {number}: {last}", flush=True)
+    return gaps, failed
 
 
 def printed(found: Found, below: float) -> str:
     """Return the list: what failed and in which perturbations, and the margins."""
     lines = [f"failed in {numbers}: {test}" for test, numbers in found.failed.items()]
     lines += [
-        f"{margin:8.2f}  {place}  ({_values(found.gaps, place)})"
+        f"{margin:8.2f}  {place}  (n {len(g)}, gaps {min(g):.3g} to {max(g):.3g})"
         for place, margin in found.close(below).items()
+        for g in [found.gaps[place]]
     ]
     moved = len(found.margins())
     return "\n".join([*lines, f"{len(found.gaps)} comparisons, {moved} of them move"])
-
-
-def _values(gaps: Mapping[str, Sequence[float]], place: str) -> str:
-    some = gaps[place]
-    return f"n {len(some)}, gaps {min(some):.3g} to {max(some):.3g}"
 
 
 def main() -> int:
@@ -104,6 +130,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=20, help="How many perturbations.")
     parser.add_argument("--first", type=int, default=3, help="How many of all tests.")
     parser.add_argument("--below", type=float, default=4.0, help="Margins to print.")
+    parser.add_argument("--kept", type=Path, help="Folder of perturbations.")
     asked = parser.parse_args()
     found, tests = Found(), asked.paths
     for number in range(1, asked.count + 1):
@@ -111,7 +138,7 @@ def main() -> int:
             tests = found.to_run_again(number - 1)
             if not tests:
                 break
-        perturb(found, number, tests)
+        found.add(number, *perturbed(number, tests, asked.kept))
     print(printed(found, asked.below))
     return 1 if found.failed or found.close(asked.below) or not found.gaps else 0
 

@@ -159,6 +159,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Note what is compared, and perturb what is computed, in this process."""
     import builtins
 
+    from privaudit.core import portable_bits  # its types are checked from here on
+
     setattr(builtins, f"__{NOTE}__", note)
     setattr(builtins, f"__{NOTE}_equal__", note_equal)
     rewrite.rewrite_asserts = _rewrite(rewrite.rewrite_asserts)
@@ -166,6 +168,8 @@ def pytest_configure(config: pytest.Config) -> None:
     rewrite._write_pyc = lambda *asked: False
     np.testing.assert_allclose = note_close(np.testing.assert_allclose)
     torch.allclose = note_close(torch.allclose)
+    if PERTURBATION:  # else each command warns that its bits are not the portable ones
+        portable_bits.differing_operations = lambda: ()  # type: ignore[assignment]
     config.stash[LIBRARY] = perturb_products()
 
 

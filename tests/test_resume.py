@@ -40,6 +40,8 @@ def train_until(point):
 # Imports once what all use, and computes nothing: threads of torch do not live in forks.
 make_config("promptfl")
 compute_elsewhere(setattr)
+if "TEST_PERTURBATION" in os.environ:
+    kept = import_module("tests.perturbed").perturb_products()
 for name in (
     "privaudit.datasets.images.digits",
     "privaudit.runs.training",

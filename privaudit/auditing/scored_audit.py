@@ -397,7 +397,7 @@ class AuditsScores:
             records: What each record is called, in that order.
             groups: Which records share a coin, in that order.
             known: As in :meth:`from_scores`, in that order.
-            sampling: Likewise.
+            sampling: As in :meth:`from_scores`: how members were chosen.
 
         Raises:
             ConfigError: As there, or the truth is not of the records' number.

@@ -354,7 +354,7 @@ def train(
             the interruption; or "near": also on another device, with another number of
             threads or other libraries, to nearly those.
         fresh: Delete an interrupted or finished run and start over.
-        settings: Trainer parameters.
+        settings: Parameters of the trainer, by name, as ``--set`` has them.
         watcher: Called with a :class:`privaudit.cli.progress.RoundDone` after each round,
             and before with a ``Phase`` of pictures whose encoding takes long.
         device: Where models compute, such as "cuda"; see

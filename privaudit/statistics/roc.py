@@ -879,8 +879,8 @@ def pooled_auroc(
         population: "these": the interval is for other records of the same clients, and
             ``n`` counts members and non-members. "new": it is for other clients, the
             client is the replicate, and ``n`` counts clients.
-        confidence: As everywhere.
-        clusters: Per client.
+        confidence: Of the interval, between 0 and 1.
+        clusters: Per client those of members and of non-members; None where none are.
 
     Raises:
         TooFewRecordsError: No client has members and non-members.

@@ -100,7 +100,7 @@ class Removal:
     """What came of training without some records.
 
     Attributes:
-        scenario: Who attacks.
+        scenario: Name of the scenario: who looks on, and what is tried.
         attack: The headline attack.
         share: Of each attacked client's candidates that went, at most.
         threshold: The least privacy loss among them, when they were chosen.
@@ -155,7 +155,7 @@ def retrain_without(
 
     Args:
         run: Audited under the scenario, with shadow models that train on candidates.
-        scenario: Who attacks.
+        scenario: Name of the scenario whose attacks are made.
         share: Of each attacked client's candidates, in (0, 0.5].
         seed: Of the adversary who measures; another one than that of the audit, which
             chose.

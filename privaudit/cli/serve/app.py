@@ -61,7 +61,7 @@ class Guard:
     """Answers nobody else, and sets the headers that keep a browser to its page.
 
     Args:
-        app: What answers.
+        app: The application that answers requests which are let through.
         token: In the first address; from then on a cookie of other content counts.
         port: In the cookie's name: browsers do not tell ports apart.
     """

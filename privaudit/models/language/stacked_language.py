@@ -70,6 +70,16 @@ def prompt_groups(lengths: Int[Tensor, "k rows"]) -> Iterator[PromptGroup]:
             yield PromptGroup(length, chunk, which)
 
 
+OLD_CACHE = "past_key_values"
+
+
+def cache_name(model: Any) -> str:
+    """Return what a model's cache is called, which transformers renamed in 5.24."""
+    return (
+        "cache" if "cache" in inspect.signature(model.forward).parameters else OLD_CACHE
+    )
+
+
 def greedy(
     run: Callable[[Tensor, Any], Any],
     embed: Callable[[Tensor], Tensor],
@@ -93,7 +103,8 @@ def greedy(
     done = torch.zeros(len(prompts), dtype=torch.bool, device=prompts.device)
     for _ in range(longest):
         output = run(fresh, cache)
-        cache = output.past_key_values
+        cache = getattr(output, "cache", None)
+        cache = getattr(output, OLD_CACHE, None) if cache is None else cache
         likeliest = output.logits[:, -1].argmax(dim=-1)
         said.append(likeliest)
         done = done | torch.isin(likeliest, stops)
@@ -319,11 +330,12 @@ class StackedLanguageModel(TunedModules):
         self, tokens: Tensor, words: TokenSequences, tuning: Tuning, longest: int
     ) -> list[list[int]]:
         """Return what follows prompts of one length."""
+        cached = cache_name(self.model)
 
         def run(fresh: Tensor, cache: Any) -> Any:
             before = 0 if cache is None else cache.get_seq_length()
             places = _places(tuning, fresh.shape[1], before)
-            options = {"use_cache": True, "past_key_values": cache, **places}
+            options = {"use_cache": True, cached: cache, **places}
             with self.tuned(tuning, len(tokens), len(fresh) * fresh.shape[1]):
                 return self._run(1, inputs_embeds=fresh, **options)
 
@@ -481,14 +493,15 @@ class StackedSeq2Seq(StackedLanguageModel):
         with self.tuned(tuning, models, embedded.shape[:2].numel(), len(embedded)):
             encoder = self.model.get_encoder()
             read = encoder(inputs_embeds=embedded, attention_mask=mask)
+            cached = cache_name(self.model)
 
             def run(fresh: Tensor, cache: Any) -> Any:
                 return self.model(
                     encoder_outputs=read,
                     attention_mask=mask,
                     decoder_inputs_embeds=fresh,
-                    past_key_values=cache,
                     use_cache=True,
+                    **{cached: cache},
                 )
 
             first = self._embedding(start)

@@ -23,6 +23,7 @@ from privaudit.models.language.language_targets import TargetNames
 from privaudit.models.language.stacked_language import (
     StackedLanguageModel,
     TextTokenizer,
+    cache_name,
     greedy,
 )
 from privaudit.models.transformers.tuned_modules import name_of
@@ -292,12 +293,14 @@ class StackedVLM(StackedLanguageModel):
         self, tokens: Tensor, words: TokenSequences, tuning: Tuning, longest: int
     ) -> list[list[int]]:
         prompts = self._inputs(tokens, words, tuning)
+        cached = cache_name(self.model)
 
         def run(fresh: Tensor, cache: Any) -> Any:
             # Behind the prompt the model goes on by its cache alone.
             inputs = prompts if cache is None else {"input_ids": fresh}
             with self.tuned(tuning, len(tokens), fresh.numel()):
-                return self._run(1, use_cache=True, past_key_values=cache, **inputs)
+                options = {"use_cache": True, cached: cache, **inputs}
+                return self._run(1, **options)
 
         return greedy(run, lambda ids: ids, prompts["input_ids"], self.ends, longest)
 

@@ -168,7 +168,7 @@ def test_scores_with_groups_of_both_kinds_are_audited_by_cluster(
     monkeypatch.chdir(tmp_path)
     save_audit(audit, "runs/mine")
     again = restore_audit(read_audit(load_run("runs/mine"), "scores"))
-    assert again.to_dict()["attack_results"] == audit.to_dict()["leaks"]
+    assert again.to_dict()["attack_results"] == audit.to_dict()["attack_results"]
 
 
 @pytest.mark.parametrize("sizes", [[50] + [1] * 29, [50, 30, 20, 10] + [2] * 20])

@@ -65,8 +65,7 @@ class SelftestOutcome:
     """What came of a check.
 
     Attributes:
-        check: The check.
-        observed: The figure.
+        observed: The rate or width that simulations showed.
         seconds: How long it took.
     """
 

@@ -68,7 +68,7 @@ def schedule(
     """Return every run of a plan, with all configurations checked.
 
     Args:
-        plan: The table's.
+        plan: Rows, columns and seeds of one table.
         trained: Whether a cell is, by row label, column name and seed: what the others
             need may be missing. By default all are.
 

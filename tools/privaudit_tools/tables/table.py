@@ -129,7 +129,7 @@ def reduced(
     Args:
         plan: Of the whole table.
         spots: Row labels and column names of cells that stay.
-        seeds: That stay.
+        seeds: Those that stay.
     """
     rows, columns = {row for row, _ in spots}, {column for _, column in spots}
     return plan.model_copy(
