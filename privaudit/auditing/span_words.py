@@ -221,7 +221,10 @@ class Speaker:
                 records = replace(records, words=TokenSequences(chunk, kinds))
             elif records.words is not None:
                 words = records.words.trimmed()
-                records, fixed = replace(records, words=words), words.kinds[0] == PICTURE
+                records, fixed = (
+                    replace(records, words=words),
+                    words.kinds[0] == PICTURE,
+                )
             ask = partial(self._ask, Spoken(chunk, rows, fixed), records)
             parts.append(watch_layers(self.model, len(chunk), ask, until))
         return {
