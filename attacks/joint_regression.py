@@ -15,7 +15,9 @@ from privaudit.auditing.record_gradients import (
     gram_blocks,
     why_no_gradients,
 )
+from privaudit.auditing.signals import reference_records
 from privaudit.federation.trainer import Records
+from privaudit.models.interfaces import OwnersModel
 
 
 @ATTACKS.register("joint-regression")
@@ -27,7 +29,8 @@ class JointRegression:
     the way. So the move is solved for all candidates at once, with gradients averaged
     over the straight path by Simpson's rule; see
     :mod:`privaudit.auditing.gradient_regression`. It reads single uploads, sums of
-    uploads, and differences of broadcasts. No shadow model is trained.
+    uploads, and differences of broadcasts. No shadow model is trained. In recorded
+    federations public records stand for members that are no candidates.
 
     Source: derived from the gradient of a sum; the likelihood ratio of one record among
     others as noise is Michel, Basu, Kaufmann, "Sequential membership inference attacks",
@@ -35,6 +38,7 @@ class JointRegression:
 
     Attributes:
         rounds: From so many, spread evenly, moves are taken; 0 takes all.
+        reference: So many public records at most.
     """
 
     threshold: ClassVar[str] = "likelier in what was sent than not"
@@ -42,6 +46,7 @@ class JointRegression:
     task: ClassVar[AnyTask] = "either"
 
     rounds: Annotated[int, Field(ge=0)] = 8
+    reference: Annotated[int, Field(ge=1)] = 200
 
     def why_not(self, adversary: Adversary, targets: Sequence[Target]) -> str:
         """Return what is missing: moves, their gradients, or enough numbers in them."""
@@ -62,8 +67,12 @@ class JointRegression:
         """Score targets whose moves are one: of one client, or of all in a sum."""
         candidates = Records.joined([target.candidates for target in targets])
         moves = chosen_moves(adversary, targets[0].client, self.rounds)
+        public = None
+        if isinstance(adversary.task.backbone, OwnersModel):
+            public = reference_records(adversary, "regression", self.reference)
         by_round = {
-            move.at.index: gram_blocks(adversary, move, candidates) for move in moves
+            move.at.index: gram_blocks(adversary, move, candidates, public)
+            for move in moves
         }
         ends = np.cumsum([len(target.candidates) for target in targets])[:-1]
         each = {

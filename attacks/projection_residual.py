@@ -12,18 +12,22 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
-from privaudit.auditing.record_gradients import Move, chosen_moves, layers_of
-from privaudit.auditing.row_span import rounding, row_space
+from privaudit.auditing.record_gradients import (
+    Move,
+    chosen_moves,
+    layers_of,
+    why_no_moves,
+)
 from privaudit.auditing.signals import (
     PUBLIC_MEDIAN,
     public_threshold,
     reference_records,
 )
-from privaudit.core.errors import AttackError, ViewError
-from privaudit.core.tensors import Tensors
+from privaudit.core.errors import AttackError
 from privaudit.federation.trainer import LearnsPrompt, Records, Task, Trainer
 from privaudit.models.layer_factors import LayerFactors
 
+DIRECTIONS = 512  # of an update, beyond which the largest are found by random ones
 SMALLEST = 1e-6  # of the largest singular value: arithmetic in float32
 NO_LAYERS = (
     "What was sent multiplies no layer's inputs: prompts, or a model outside of torch."
@@ -73,15 +77,15 @@ class ProjectionResidual:
 
     def why_not(self, adversary: Adversary, targets: Sequence[Target]) -> str:
         """Return what is missing: moves, or layers that multiply by what moved."""
+        if lacking := why_no_moves(adversary, targets, self.rounds):
+            return lacking
+        (move,) = chosen_moves(adversary, targets[0].client, 1)
+        one = targets[0].candidates.pick(torch.arange(1))
         try:
-            moves = chosen_moves(adversary, targets[0].client, 1)
-            one = targets[0].candidates.pick(torch.arange(1))
-            layers = layers_of(adversary, moves[0].received, one) if moves else {}
-            if not moves or not layers.keys() & moves[0].deltas.keys():
-                return NO_LAYERS
-        except (AttackError, ViewError) as error:
+            layers = layers_of(adversary, move.received, one, move.deltas)
+        except AttackError as error:
             return str(error)
-        return ""
+        return "" if layers else NO_LAYERS
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
         """Score each target's candidates; 0 is the median public record.
@@ -97,7 +101,10 @@ class ProjectionResidual:
         moves = chosen_moves(adversary, target.client, self.rounds)
         both = Records.joined([target.candidates, public])
         layers = [
-            *stacked_layers(moves, lambda model: layers_of(adversary, model, both))
+            *stacked_layers(
+                moves,
+                lambda move: layers_of(adversary, move.received, both, move.deltas),
+            )
         ]
         if not layers:
             raise AttackError(NO_LAYERS)
@@ -159,27 +166,37 @@ class StackedLayer:
 
 
 def stacked_layers(
-    moves: Sequence[Move], layers: Callable[[Tensors], Mapping[str, LayerFactors]]
+    moves: Sequence[Move], layers: Callable[[Move], Mapping[str, LayerFactors]]
 ) -> Iterator[StackedLayer]:
     """Yield layers with their updates, those of one input together.
 
     Args:
         moves: Of one client, or of one sum.
-        layers: Says how candidates and public records enter the layers of a model.
+        layers: Says how candidates and public records enter the layers that moved.
     """
     found: dict[str, list[StackedLayer]] = {}
     for move in moves:
-        for name, factors in layers(move.received).items():
-            if name not in move.deltas:
-                continue
+        for name, factors in layers(move).items():
             update, stacks = factors.move(name, move.deltas), found.setdefault(name, [])
-            floor = rounding(move.received[name])
-            inputs = factors.inputs
+            floor, inputs = move.floors.get(name, 0.0), factors.inputs
             if not any(one.add(inputs, update, floor) for one in stacks):
                 stacks.append(StackedLayer(inputs, [], []))
                 stacks[-1].add(inputs, update, floor)
     for stacks in found.values():
         yield from stacks
+
+
+def row_space(
+    rows: Float[Tensor, "m d"],
+) -> tuple[Float[Tensor, " r"], Float[Tensor, "r d"]]:
+    """Return singular values and right vectors, the largest of large updates."""
+    if min(rows.shape) <= DIRECTIONS:
+        _, values, span = torch.linalg.svd(rows, full_matrices=False)
+        return values, span
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        _, values, span = torch.svd_lowrank(rows, DIRECTIONS, niter=2)
+    return values, span.T
 
 
 def _expected(scores: Float[np.ndarray, " candidates"]) -> float:

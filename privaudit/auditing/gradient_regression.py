@@ -324,24 +324,14 @@ def took_part(blocks: Sequence[GramBlock]) -> Participation | None:
     """
     fits = [(block, block.fit) for block in blocks]
     known = [(block, fit) for block, fit in fits if fit is not None]
-    return participation(known, MEMBERS_VARY, OTHERS_VARY) if known else None
-
-
-def participation(
-    blocks: Sequence[tuple[GramBlock, StepFit]],
-    members_vary: float = 0.0,
-    others_vary: float = 0.0,
-) -> Participation:
-    """Return the same of moves whose step and noise are known; at least one.
-
-    A member's share of 1 and another's of 0 may vary by some variance beyond the noise.
-    """
-    first = blocks[0][0]
-    outside = sum(fit.outside for _, fit in blocks) / len(blocks)
+    if not known:
+        return None
+    first = known[0][0]
+    outside = sum(fit.outside for _, fit in known) / len(known)
     mean, spread = first.prior(outside)
-    known = 1 / spread.clamp(min=1e-9)
-    precision, pull = torch.diag(known), known * mean
-    for block, fit in blocks:
+    before = 1 / spread.clamp(min=1e-9)
+    precision, pull = torch.diag(before), before * mean
+    for block, fit in known:
         precision += block.gram / fit.noise
         pull += block.along / (fit.step * fit.noise)
     covariance = torch.linalg.inv(precision)
@@ -350,8 +340,7 @@ def participation(
     # Of a share, by the moves alone: the prior taken out again.
     variance = 1 / (1 / own - PRECISION).clamp(min=1e-12)
     share = (found / own - PRECISION * TOOK_PART) * variance
-    member, other = variance + members_vary, variance + others_vary
-    beyond = share.clamp(min=0) if others_vary < members_vary else share
-    misfit = (share - 1).square() / member - beyond.square() / other
+    member, other = variance + MEMBERS_VARY, variance + OTHERS_VARY
+    misfit = (share - 1).square() / member - share.clamp(min=0).square() / other
     ratios = -0.5 * ((member / other).log() + misfit)
     return Participation(ratios, share, variance)

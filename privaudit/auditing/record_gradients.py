@@ -5,8 +5,8 @@ are trained in a stack. Of others' models it is how records enter their layers, 
 while the owner's ``query`` runs.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 
@@ -34,7 +34,7 @@ from privaudit.federation.trainer import (
     Trainer,
     start_client,
 )
-from privaudit.federation.uploads import update_deltas
+from privaudit.federation.uploads import RANGE, update_deltas
 from privaudit.models.interfaces import OwnersModel
 from privaudit.models.layer_factors import LayerFactors, watch_layers
 from privaudit.models.token_table import TOKENS, TokenTable
@@ -58,17 +58,22 @@ class Move:
         received: Where from.
         deltas: By how much, by name of what was sent.
         at: The round.
+        floors: Deviation of a number by rounding alone, as it was sent.
     """
 
     received: Tensors
     deltas: Tensors
     at: Round
+    floors: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, sent: Tensors, received: Tensors, at: Round) -> "Move":
         """Return the move that an upload shows, or a sum of uploads."""
-        deltas = update_deltas({n: t.unsqueeze(0) for n, t in sent.items()}, received)
-        return cls(received, {name: delta[0] for name, delta in deltas.items()}, at)
+        stacked = update_deltas({n: t.unsqueeze(0) for n, t in sent.items()}, received)
+        move = cls(received, {name: delta[0] for name, delta in stacked.items()}, at)
+        ends = move.point(1.0)
+        floors = {name: _rounding(sent, name, ends.get(name)) for name in move.deltas}
+        return replace(move, floors=floors)
 
     def point(self, share: float) -> dict[str, Tensor]:
         """Return the weights after a share of the move, from 0 to 1."""
@@ -78,6 +83,20 @@ class Move:
             if name in self.received
         }
         return {**self.received, **moved}
+
+
+def _rounding(sent: Tensors, name: str, weights: Tensor | None) -> float:
+    """Return the deviation of a number by the coarsest format that holds what was sent."""
+    if RANGE + name in sent:
+        low, high, bits = sent[RANGE + name].tolist()
+        return float(high - low) / (2**bits - 1) / 12**0.5
+    if weights is None:
+        return 0.0
+    formats, values = (torch.bfloat16, torch.float16), sent[name]
+    held = [f for f in formats if torch.equal(values.to(f).to(values.dtype), values)]
+    unit = torch.finfo(held[0] if held else torch.float32).eps
+    size = weights.double().abs().clamp(min=1e-30).log2().floor()
+    return unit * float((2**size).square().mean().sqrt()) / 12**0.5
 
 
 def moves_of(adversary: Adversary, client: str) -> Iterator[Move]:
@@ -113,6 +132,19 @@ def chosen_moves(adversary: Adversary, client: str, most: int) -> list[Move]:
     return [moves[place] for place in places]
 
 
+def why_no_moves(adversary: Adversary, targets: Sequence[Target], rounds: int) -> str:
+    """Return why what was sent moves no weights that can be read; empty if it does."""
+    try:
+        moves = [m for t in targets for m in chosen_moves(adversary, t.client, rounds)]
+    except ViewError as error:
+        return str(error)
+    if not moves:
+        return "The view shows no moves of weights."
+    if not all(bool(d.isfinite().all()) for m in moves for d in m.deltas.values()):
+        return "What was sent holds numbers that are not finite."
+    return ""
+
+
 def why_no_gradients(
     adversary: Adversary, targets: Sequence[Target], rounds: int
 ) -> str:
@@ -120,17 +152,14 @@ def why_no_gradients(
 
     One record's gradient is taken to find out.
     """
+    if lacking := why_no_moves(adversary, targets, rounds):
+        return lacking
+    moves = chosen_moves(adversary, targets[0].client, rounds)
+    one = targets[0].candidates.pick(torch.arange(1))
     try:
-        moves = chosen_moves(adversary, targets[0].client, rounds)
-        if not moves:
-            return "The view shows no moves of weights."
-        blocks = gram_blocks(
-            adversary, moves[0], targets[0].candidates.pick(torch.arange(1))
-        )
-    except (AttackError, ViewError) as error:
+        blocks = gram_blocks(adversary, moves[0], one)
+    except AttackError as error:
         return str(error)
-    if not all(bool(d.isfinite().all()) for m in moves for d in m.deltas.values()):
-        return "What was sent holds numbers that are not finite."
     numbers = len(moves) * sum(block.numbers for block in blocks)
     shared = not adversary.view.sees_updates_of(targets[0].client)
     records = sum(len(t.candidates) for t in targets[: None if shared else 1])
@@ -142,15 +171,30 @@ def why_no_gradients(
     return ""
 
 
-def gram_blocks(adversary: Adversary, move: Move, records: Records) -> list[GramBlock]:
+def gram_blocks(
+    adversary: Adversary, move: Move, records: Records, public: Records | None = None
+) -> list[GramBlock]:
     """Return the gradients of records along a move, tensor by tensor.
+
+    Args:
+        adversary: Its trainer is asked for layers, or for a step.
+        move: How weights moved.
+        records: The candidates.
+        public: Others, that stand for members who are no candidates; only a model whose
+            layers are watched has them.
 
     Raises:
         AttackError: Neither a model's layers nor a step say what gradients are.
     """
     numbers = sum(delta.numel() for delta in move.deltas.values())
     if isinstance(adversary.task.backbone, OwnersModel) or numbers > MANY_NUMBERS:
-        found = along_layers(move, lambda model: layers_of(adversary, model, records))
+        asked = [records] if public is None else [records, public]
+        both, others = Records.joined(asked), sum(map(len, asked[1:]))
+        found = along_layers(
+            move,
+            lambda model: layers_of(adversary, model, both, move.deltas),
+            others,
+        )
         if found:
             return found
     rows: dict[str, Tensor] = {}
@@ -199,19 +243,20 @@ def _block(name: str, factors: LayerFactors, move: Move, public: int) -> GramBlo
     """Return the block of one layer, by plain steps or by those of Adam."""
     moved, start = (factors.move(name, w) for w in (move.deltas, move.received))
     kinds = factors, divided_by_size(factors)
-    blocks = (GramBlock.of_factors(one, moved, start=start) for one in kinds)
+    floor = move.floors.get(name, 0.0) ** 2
+    blocks = (GramBlock.of_factors(one, moved, floor, start) for one in kinds)
     return likeliest(replace(block, public=public) for block in blocks)
 
 
 def layers_of(
-    adversary: Adversary, model: Tensors, records: Records
+    adversary: Adversary, model: Tensors, records: Records, sent: Container[str]
 ) -> dict[str, LayerFactors]:
-    """Return how records enter the layers that a model's ``query`` multiplies by."""
-    parts = []
+    """Return how records enter layers that a ``query`` multiplies by and that were sent."""
+    weights, parts = {n: t for n, t in model.items() if n in sent}, []
     for chunk in torch.arange(len(records)).split(AT_ONCE):
         some = records.pick(chunk)
         loss = partial(summed_loss, adversary.trainer, adversary.task, model, some)
-        parts.append(watch_layers(model, len(some), loss))
+        parts.append(watch_layers(weights, len(some), loss))
     return {
         name: LayerFactors.join([part[name] for part in parts], 0)
         for name in parts[0]
@@ -288,25 +333,6 @@ def _hashed(
         return rows
     stream = adversary.seeds.stream("hashed gradients", client=name)
     return _sums(stream, rows)
-
-
-def hashed_moves(
-    adversary: Adversary, sent: Tensors, received: Tensors | None = None
-) -> Float[Tensor, "n numbers"]:
-    """Return moves as rows of numbers of all tensors, the large ones hashed.
-
-    Args:
-        adversary: Draws the signs of hashes.
-        sent: Moves of one client, or uploads of several.
-        received: From where uploads moved; None where ``sent`` are moves.
-    """
-    deltas: Tensors = (
-        {name: delta.unsqueeze(0) for name, delta in sent.items()}
-        if received is None
-        else update_deltas(sent, received)
-    )
-    rows = [_hashed(adversary, name, deltas[name]) for name in sorted(deltas)]
-    return torch.cat(rows, dim=1).double()
 
 
 def _sums(stream: Stream, rows: Float[Tensor, "n numbers"]) -> Float[Tensor, "n sums"]:

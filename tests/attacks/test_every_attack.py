@@ -103,7 +103,6 @@ def test_members_are_certain_where_each_record_is_memorised(name: str) -> None:
     ("name", "threat"),
     [
         ("fedmia", "server-aggregate"),
-        ("influence-regression", "server-aggregate"),
         ("shared-statistics", "peer:client-0"),
         ("update-alignment", "released"),
         ("upload-inversion", "released"),

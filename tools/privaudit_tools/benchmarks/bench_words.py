@@ -13,7 +13,6 @@ import torch
 from privaudit.attacks.joint_regression import JointRegression
 from privaudit.attacks.projection_residual import ProjectionResidual
 from privaudit.auditing.attack import Target
-from privaudit.auditing.span_words import ReadTexts, Text, read_texts
 from privaudit.datasets.dataset import Texts
 from privaudit.federation.trainer import Records, Task
 from privaudit.models.registry import load_frozen
@@ -21,6 +20,7 @@ from privaudit.models.transformers.text_classifier import TextClassifier
 from privaudit.statistics.roc import auroc
 from privaudit.trainers.fedpt import FedPT
 from privaudit.trainers.full_fedavg import FullFedAvg
+from privaudit_labs.words.span_words import ReadTexts, Text, read_texts
 from tests.pretrained import ENCODER, FOLDER, SNIPPETS
 from tests.toy_federation import play_toy
 

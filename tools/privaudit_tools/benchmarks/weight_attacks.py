@@ -122,7 +122,9 @@ def projection(setting: Setting, seen: Attacked, frozen: Weights) -> np.ndarray 
     both = seen.beside_public()
     count = len(seen.candidates.x)
     found: list[StackedLayer] = [
-        *stacked_layers(seen.moves, partial(layers, setting, frozen, both))
+        *stacked_layers(
+            seen.moves, lambda move: layers(setting, frozen, both, move.received)
+        )
     ]
     return beside_public(found, count)[:count]
 

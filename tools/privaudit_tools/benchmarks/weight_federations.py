@@ -242,17 +242,16 @@ def federation(setting: Setting, table: Table, draw: int) -> list[Attacked]:
             kept[k] = trained(setting, begun, frozen, table[mine], generator)
             sent.append({n: _rounded(setting, kept[k][n]) for n in names})
             known = {**seen[k], **{n: server[n] for n in names}}
-            deltas = {n: sent[k][n] - server[n] for n in names}
-            moves[k].append(Move(known, deltas, at))
+            moves[k].append(Move.of(sent[k], known, at))
             seen[k].update(sent[k])
         averaged = {n: _average(sent, n, members) for n in server}
         after = {n: server[n] if a is None else a for n, a in averaged.items()}
-        sums.append(Move(server, {n: after[n] - server[n] for n in server}, at))
+        sums.append(Move.of(after, server, at))
         server = after
     if setting.sent in ("sum", "released"):
         if setting.sent == "released":
-            deltas = {n: _rounded(setting, server[n]) - base[n] for n in base}
-            sums = [Move(base, deltas, Round(0, Seeds(draw), ()))]
+            published = {n: _rounded(setting, server[n]) for n in base}
+            sums = [Move.of(published, base, Round(0, Seeds(draw), ()))]
         pools, coins = [torch.cat(pools)], [torch.cat(coins)]
         moves, seen = [sums], [server]
     return [

@@ -17,7 +17,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-DIRECTIONS = 512  # of an update, beyond which the largest are found by random ones
+from privaudit.attacks.projection_residual import row_space
+
 SMALLEST = 1e-7  # of the largest singular value: arithmetic in float32
 FULL = 0.95  # of the rank that a move can have: beyond, inputs may outnumber directions
 TIMES, ARITHMETIC, MOST = 2.0, 2e-6, 0.05
@@ -78,23 +79,3 @@ class RowSpan:
         missing = (inputs.shape[-1] - len(self.values)) ** 0.5
         explained = self.noise * (along / self.values).norm(dim=-1) * missing / size
         return part / (TIMES * explained + ARITHMETIC).clamp(max=MOST)
-
-
-def row_space(
-    rows: Float[Tensor, "m d"],
-) -> tuple[Float[Tensor, " r"], Float[Tensor, "r d"]]:
-    """Return singular values and right vectors, the largest of large updates."""
-    if min(rows.shape) <= DIRECTIONS:
-        _, values, span = torch.linalg.svd(rows, full_matrices=False)
-        return values, span
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        _, values, span = torch.svd_lowrank(rows, DIRECTIONS, niter=2)
-    return values, span.T
-
-
-def rounding(weights: Tensor) -> float:
-    """Return the deviation of a weight of float32 by its rounding, on average."""
-    size = weights.double().abs().clamp(min=1e-30)
-    units = torch.finfo(torch.float32).eps * 2 ** size.log2().floor()
-    return float(units.square().mean().sqrt()) / 12**0.5

@@ -37,12 +37,12 @@ from torch.overrides import TorchFunctionMode
 
 from privaudit.auditing.attack import Adversary
 from privaudit.auditing.record_gradients import Move, chosen_moves, summed_loss
-from privaudit.auditing.row_span import RowSpan, rounding
 from privaudit.auditing.signals import reference_records
 from privaudit.core.tensors import Tensors
 from privaudit.datasets.records import INSTRUCTION, PADDING, PICTURE, TokenSequences
 from privaudit.federation.trainer import Records
 from privaudit.models.layer_factors import LayerFactors, watch_layers
+from privaudit_labs.words.row_span import RowSpan
 
 AT_ONCE, HOSTS = 256, 64  # texts in a pass; public texts that lend their lengths
 STACKS = 2  # of moves with inputs of their own that are read, each by itself
@@ -358,7 +358,7 @@ class SpanReader:
         pairs = [(move, name) for move in moves for name in names]
         return RowSpan.of(
             [self.layers.factors[name].move(name, move.deltas) for move, name in pairs],
-            [rounding(move.received[name]) for move, name in pairs],
+            [move.floors.get(name, 0.0) for move, name in pairs],
         )
 
     def _outside(self, texts: Tensor, check: Check) -> Float[Tensor, "texts places"]:

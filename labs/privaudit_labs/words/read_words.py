@@ -13,11 +13,17 @@ import numpy as np
 from privaudit.auditing.attack import Target
 from privaudit.auditing.parts.extraction import ExtractedShare, share
 from privaudit.auditing.played_scenario import AuditPart, PlayedScenario
-from privaudit.auditing.record_gradients import chosen_moves
+from privaudit.auditing.record_gradients import chosen_moves, why_no_moves
 from privaudit.auditing.signals import reference_records
-from privaudit.auditing.span_words import HOSTS, ReadTexts, Speaker, Text, read_texts
 from privaudit.models.interfaces import OwnersModel
 from privaudit.statistics.estimate import mean_with_t, paired_difference
+from privaudit_labs.words.span_words import (
+    HOSTS,
+    ReadTexts,
+    Speaker,
+    Text,
+    read_texts,
+)
 
 ROUNDS = 20  # of a client's, from which moves are taken
 Row = dict[str, tuple[float, float]]  # by measure, of members and of others
@@ -39,14 +45,13 @@ class ReadWords:
 
 
 def _applies(played: PlayedScenario) -> bool:
-    adversary, view = played.adversary, played.adversary.view
-    moves = played.scenario.unit == "record" and (
-        view.sees_updates_of(played.targets[0].client)
-        or bool(view.sums)
-        or len(view.broadcasts_to(played.targets[0].client)) > 1
-    )
-    if adversary.task.public.words is not None or not moves:
-        return moves
+    adversary = played.adversary
+    if played.scenario.unit != "record" or why_no_moves(
+        adversary, played.targets[:1], 1
+    ):
+        return False
+    if adversary.task.public.words is not None:
+        return True
     return isinstance(adversary.task.backbone, OwnersModel) and bool(
         len(_speaker(played).table)
     )

@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, embedding, linear
 
-from privaudit.auditing.row_span import RowSpan
-from privaudit.auditing.span_words import ReadTexts, read_texts
 from privaudit.datasets.records import INSTRUCTION, PADDING, TokenSequences
 from privaudit.federation.trainer import Records, Task
 from privaudit.models.hugging_face import import_transformers
@@ -22,6 +20,8 @@ from privaudit.recording.bundle import Aggregation
 from privaudit.recording.owner import Owner
 from privaudit.recording.recorded_trainer import RecordedTrainer
 from privaudit.trainers.full_fedavg import FullFedAvg
+from privaudit_labs.words.row_span import RowSpan
+from privaudit_labs.words.span_words import ReadTexts, read_texts
 from tests.small_transformers import NAMES, random_model, text_tokenizer
 from tests.toy_federation import play_toy
 

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from privaudit.auditing.parts.extraction import ExtractedShare
-from privaudit.auditing.parts.words import WORDS, ReadWords, judge
-from privaudit.auditing.span_words import ReadTexts
 from privaudit.statistics.estimate import mean_with_t
+from privaudit_labs.words.read_words import WORDS, ReadWords, judge
+from privaudit_labs.words.span_words import ReadTexts
 
 USUAL = {1, 2}
 TEXTS = [(1, 10, 11, 2), (1, 12, 2), (1, 10, 13, 2)]
