@@ -113,7 +113,7 @@ class ProjectionResidual:
         scores, others = total[:count], total[count:]
         labels = public.labels, target.candidates.labels
         guesses = scores > public_threshold(others, *labels)
-        return Scores(scores, guesses, expected=_expected(scores))
+        return Scores(scores, guesses, expected=promised(scores))
 
 
 @plain_dataclass
@@ -199,7 +199,7 @@ def row_space(
     return values, span.T
 
 
-def _expected(scores: Float[np.ndarray, " candidates"]) -> float:
+def promised(scores: Float[np.ndarray, " candidates"]) -> float:
     """Return an AUROC of 1 where scores fall into two groups far apart; else 0.
 
     The cut of a single normal distribution lies 2.7 deviations within.

@@ -1,9 +1,9 @@
 """The scenario interface, the names of all scenarios, and the attacks that most share.
 
 A scenario says who looks on and what is tried. Its first attack is the one that the
-verdict is about: it was named before any score was seen, so no best of several is
-reported as if it had been the only one. It also says what models answer when they are
-asked: probabilities, or labels alone.
+verdict is about, unless one on weights promises to be certain: no rule asks who is a
+member, so no best of several is reported as if it had been the only one. It also says
+what models answer when they are asked: probabilities, or labels alone.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -334,8 +334,8 @@ def model_attacks(shadows: int) -> dict[str, Attack]:
 def weight_attacks() -> dict[str, Attack]:
     """Return the attacks on what is sent, which train no models: seconds each.
 
-    One of them carries the verdict where its own scores say that members are certain
-    (docs/decisions/0012-headline.md).
+    One of them carries the verdict where its own scores promise that members are almost
+    certain (docs/decisions/0012-headline.md).
     """
     names = "joint-regression", "projection-residual"
     return {name: ATTACKS.find(name)() for name in names}

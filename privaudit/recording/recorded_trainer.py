@@ -305,7 +305,12 @@ class RecordedTrainer(BaseTrainer):
         return scores
 
     def _classes(self, answer: Any, records: int) -> Float[Tensor, "records classes"]:
-        logits = torch.as_tensor(answer).detach().cpu()
+        try:
+            logits = torch.as_tensor(answer).detach().cpu()
+        except (TypeError, ValueError, RuntimeError):
+            raise self._fault(
+                "query", f"returned {type(answer).__name__}", "one tensor of logits"
+            ) from None
         if logits.ndim != 2 or len(logits) != records or logits.shape[1] < 2:
             raise self._fault(
                 "query", f"returned logits of shape {tuple(logits.shape)}",

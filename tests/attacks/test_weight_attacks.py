@@ -10,15 +10,25 @@ import torch
 from torch import Tensor
 
 from privaudit.attacks.joint_regression import JointRegression
-from privaudit.attacks.projection_residual import ProjectionResidual
-from privaudit.core.errors import AttackError
+from privaudit.attacks.projection_residual import (
+    ProjectionResidual,
+    StackedLayer,
+    promised,
+)
+from privaudit.auditing.record_gradients import Move, chosen_moves
+from privaudit.core.errors import AttackError, ViewError
+from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
+from privaudit.federation.masked_sum import Masking
+from privaudit.federation.trainer import Round
+from privaudit.federation.uploads import dequantised, quantised
 from privaudit.recording.recorder import Recorder
 from privaudit.statistics.roc import pooled_auroc
 from privaudit.trainers.promptfl import PromptFL
 from tests.conftest import toy_records, with_noise
 from tests.privaudit.recording.small_federation import (
     Linear,
+    Say,
     X,
     audited,
     run_federation,
@@ -54,6 +64,13 @@ class Elsewhere(Hardly):
         return (
             X[positions].numpy() @ tensors["weight"].numpy().T + tensors["bias"].numpy()
         )
+
+
+class Keeping(Hardly):
+    """What clients do not send is zero in the owner's hands."""
+
+    def query(self, tensors: Tensors, positions: np.ndarray) -> Tensor:
+        return super().query({**start(), **tensors}, positions)
 
 
 class Asked:
@@ -102,6 +119,83 @@ def test_models_outside_of_torch_leave_both_out(folder: Path) -> None:
         audited(folder, owner=Asked(Elsewhere()), attacks=["projection-residual"])
 
 
+def without(*names: str) -> Say:
+    """Let clients send all but some tensors."""
+
+    def say(
+        recorder: Recorder, index: int, client: str, sent: Tensors, count: int
+    ) -> None:
+        kept = {n: t for n, t in sent.items() if n not in names}
+        recorder.update(index, client, kept, weight=count)
+
+    return say
+
+
+def in_half(
+    recorder: Recorder, index: int, client: str, sent: Tensors, count: int
+) -> None:
+    halved = {n: t.half() for n, t in sent.items()}
+    recorder.update(index, client, halved, weight=count)
+
+
+def recorded(place: Path, say: Say, owner: Linear) -> Path:
+    ledger = toss()
+    with Recorder(place / "run", ledger=ledger, weight="num-examples") as recorder:
+        run_federation(recorder, ledger, owner, say=say, rounds=1)
+    return place / "run"
+
+
+@pytest.mark.parametrize("say", [without("bias"), in_half])
+def test_what_is_sent_without_a_bias_or_in_half_precision_tells_as_much(
+    say: Say, tmp_path: Path
+) -> None:
+    audit = audited(recorded(tmp_path, say, Linear(steps=1)), owner=Asked(Keeping()))
+    assert audit.headline.attack in BOTH
+    assert audit.auroc.value > 0.99
+
+
+def test_uploads_without_the_layer_leave_the_span_out(tmp_path: Path) -> None:
+    folder = recorded(tmp_path, without("weight"), Linear(steps=1))
+    audit = audited(folder, owner=Asked(Keeping()))
+    assert audit.headline.attack not in BOTH
+    assert "projection-residual was left out: What was sent" in audit.scenario.note
+
+
+def test_a_tuple_in_place_of_logits_is_refused(folder: Path) -> None:
+    class Pairs(Hardly):
+        def query(self, tensors: Tensors, positions: np.ndarray) -> Any:
+            return super().query(tensors, positions), None
+
+    with pytest.raises(AttackError, match="returned tuple; wanted is one tensor"):
+        audited(folder, owner=Asked(Pairs()))
+
+
+def test_masked_uploads_are_read_as_their_sum(play: Play) -> None:
+    played = play(PromptFL(epochs=1, batch_size=0), masking=Masking())
+    adversary, targets = played.watched()
+    with pytest.raises(ViewError, match="masked"):
+        adversary.view.updates_of(CLIENTS[0])
+    ours, *others = (m.deltas for m in chosen_moves(adversary, CLIENTS[0], 0))
+    same = [m.deltas for m in chosen_moves(adversary, CLIENTS[1], 0)]
+    assert all(torch.equal(ours[n], same[0][n]) for n in ours)
+    assert len(others) == len(same) - 1
+    assert len(JointRegression(rounds=1)(adversary, targets)) == len(CLIENTS)
+
+
+def test_a_number_s_rounding_is_that_of_the_format_in_which_it_was_sent() -> None:
+    weights = torch.randn(400, 50, generator=torch.Generator().manual_seed(0))
+    start, at = {"w": torch.zeros_like(weights)}, Round(0, Seeds(0), ())
+    codes = quantised("w", weights[None], 8, None)
+    for sent, given in (
+        ({"w": weights.half()}, weights.half().float()),
+        ({"w": weights.bfloat16().float()}, weights.bfloat16().float()),
+        ({n: t[0] for n, t in codes.items()}, dequantised(codes, start)["w"][0]),
+    ):
+        error = float((given - weights).square().mean().sqrt())
+        assert Move.of(sent, start, at).floors["w"] == pytest.approx(error, rel=0.05)
+    assert Move.of({"w": weights}, start, at).floors["w"] < 1e-7
+
+
 def test_more_records_than_numbers_have_no_power(play: Play) -> None:
     played = play(PromptFL(epochs=1, batch_size=0))
     many = {c: toy_records(200, 60 + n) for n, c in enumerate(CLIENTS)}
@@ -119,6 +213,19 @@ def test_numbers_that_are_not_finite_are_said(play: Play) -> None:
     ]
     blind = replace(adversary, view=replace(adversary.view, messages=tuple(broken)))
     assert "not finite" in JointRegression().why_not(blind, targets)
+
+
+def test_twins_and_sums_of_members_are_in_the_span_and_nothing_is_promised() -> None:
+    """One-hot records: of e1, e2 and e1 + e2 no span tells who was trained on."""
+    places = torch.eye(8, 16)
+    candidates = torch.cat([places, places[::2], places[:-1] + places[1:]])
+    public = torch.randn(40, 16, generator=torch.Generator().manual_seed(0))
+    layer = StackedLayer(torch.cat([candidates, public])[:, None], [], [])
+    deltas = torch.randn(12, 8, generator=torch.Generator().manual_seed(1))
+    layer.add(layer.inputs, (deltas @ places).double(), 0.0)
+    scores = layer.scores()[: len(candidates)]
+    assert np.ptp(scores) < 1e-6 < scores.min() - layer.scores()[-40:].max()
+    assert promised(scores) == 0
 
 
 def test_prompts_multiply_no_inputs(play: Play) -> None:
