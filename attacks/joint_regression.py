@@ -79,8 +79,11 @@ class JointRegression:
             index: np.split(_ratios(took_part(blocks), len(candidates)), ends)
             for index, blocks in by_round.items()
         }
-        found = took_part([block for blocks in by_round.values() for block in blocks])
-        expected = found.expected_auroc if found else 0.0
+        blocks = [block for of_round in by_round.values() for block in of_round]
+        found = took_part(blocks)
+        # Prompts' paths are curved, and what shares promise there does not hold.
+        promises = found is not None and all(block.is_layer for block in blocks)
+        expected = found.expected_auroc if found and promises else 0.0
         return [
             Scores(
                 one, one > 0, {i: part[n] for i, part in each.items()}, None, expected

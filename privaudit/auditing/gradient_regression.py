@@ -51,6 +51,7 @@ class GramBlock:
         numbers: How many numbers moved.
         floor: Variance of a number by rounding alone, as it was sent.
         public: So many of the last columns are public records and no candidates.
+        is_layer: Whether the tensor is a dense layer's, whose path is nearly straight.
     """
 
     gram: Float[Tensor, "n n"]
@@ -59,6 +60,7 @@ class GramBlock:
     numbers: int
     floor: float = 0.0
     public: int = 0
+    is_layer: bool = False
 
     @classmethod
     def of_rows(

@@ -245,7 +245,7 @@ def _block(name: str, factors: LayerFactors, move: Move, public: int) -> GramBlo
     kinds = factors, divided_by_size(factors)
     floor = move.floors.get(name, 0.0) ** 2
     blocks = (GramBlock.of_factors(one, moved, floor, start) for one in kinds)
-    return likeliest(replace(block, public=public) for block in blocks)
+    return likeliest(replace(one, public=public, is_layer=True) for one in blocks)
 
 
 def layers_of(
