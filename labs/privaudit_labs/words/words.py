@@ -52,8 +52,12 @@ def _applies(played: PlayedScenario) -> bool:
         return False
     if adversary.task.public.words is not None:
         return True
-    return isinstance(adversary.task.backbone, OwnersModel) and bool(
-        len(_speaker(played).table)
+    if not isinstance(adversary.task.backbone, OwnersModel):
+        return False
+    speaker, asked = _speaker(played), [target.candidates for target in played.targets]
+    # An owner may look up tokens by other rows than records.
+    return bool(len(speaker.table)) and all(
+        len(speaker.texts(some)) == len(some) for some in asked
     )
 
 
