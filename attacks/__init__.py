@@ -23,3 +23,4 @@ MODULES = {
         "token_attacks",
     ),
 }
+RENAMED = {"pipra": "prompt-discriminant"}

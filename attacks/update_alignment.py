@@ -1,7 +1,6 @@
 """Update alignment: does what a client sent point along this record's gradient?"""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -12,19 +11,12 @@ from pydantic.dataclasses import dataclass
 from torch.nn.functional import cosine_similarity
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
+from privaudit.auditing.record_gradients import single_moves
 from privaudit.auditing.signals import CLASS_MEDIANS, class_medians, reference_records
-from privaudit.core.tensors import Stacked, Tensors, equal, stack
-from privaudit.federation.trainer import (
-    Cohort,
-    Records,
-    Round,
-    TakesSingleStep,
-    start_client,
-)
+from privaudit.core.tensors import Stacked, Tensors, equal
+from privaudit.federation.trainer import Records, Round
 from privaudit.federation.transcript import Message
 from privaudit.federation.uploads import update_deltas
-
-AT_ONCE = 256  # records whose gradients are taken together
 
 
 @ATTACKS.register("update-alignment")
@@ -98,29 +90,14 @@ class _Watched:
             {n: t.unsqueeze(0) for n, t in sent.tensors.items()}, received
         )
         if self._of_public is None or not equal(self._of_public[0], received):
-            self._of_public = received, self._alone(received, self.public, at)
+            self._of_public = (
+                received,
+                single_moves(self.adversary, received, self.public, at),
+            )
         return (
-            _cosines(upload, self._alone(received, candidates, at)),
+            _cosines(upload, single_moves(self.adversary, received, candidates, at)),
             _cosines(upload, self._of_public[1]),
         )
-
-    def _alone(self, received: Tensors, records: Records, at: Round) -> Stacked:
-        """Return where each record alone would have moved what was received."""
-        records = replace(records, views=None)  # which one was taken is not known
-        trainer, task = self.adversary.trainer, self.adversary.task
-        if isinstance(trainer, TakesSingleStep):
-            trainer = trainer.single_step()
-        client_state = start_client(trainer, task, "alone", self.adversary.seeds)
-        parts = []
-        for chunk in torch.arange(len(records)).split(AT_ONCE):
-            # One name, so that all draw the same private coins.
-            names = ["alone"] * len(chunk)
-            cohort = Cohort.of(names, [records.pick(n.view(1)) for n in chunk])
-            down = {n: t.expand(len(chunk), *t.shape) for n, t in received.items()}
-            private_state = stack([client_state] * len(chunk))
-            result = trainer.local_update(task, cohort, down, private_state, at)
-            parts.append(update_deltas(result.sent, received))
-        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def _cosines(upload: Stacked, alone: Stacked) -> Float[np.ndarray, " records"]:

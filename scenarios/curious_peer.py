@@ -1,6 +1,11 @@
 """Curious peer: what does a client learn about the others from what it receives?"""
 
-from privaudit.auditing.scenario import SCENARIOS, Scenario, model_attacks
+from privaudit.auditing.scenario import (
+    SCENARIOS,
+    Scenario,
+    model_attacks,
+    weight_attacks,
+)
 
 NAME = "curious-peer"
 
@@ -20,5 +25,5 @@ def curious_peer(shadows: int = 50, peer: str = "client-0") -> Scenario:
         name=NAME,
         question="What does a curious client learn about the others' records?",
         threat=f"peer:{peer}",
-        attacks=model_attacks(shadows),
+        attacks={**model_attacks(shadows), **weight_attacks()},
     )

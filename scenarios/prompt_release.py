@@ -10,7 +10,7 @@ NAME = "prompt-release"
 def prompt_release(shadows: int = 50) -> Scenario:
     """Clients release their personal prompts, as in a prompt marketplace.
 
-    Whoever buys one can ask it, and can look at it: ``pipra`` does, where what is
+    Whoever buys one can ask it, and can look at it: ``prompt-discriminant`` does, where what is
     released is one prompt.
 
     Args:
@@ -21,6 +21,6 @@ def prompt_release(shadows: int = 50) -> Scenario:
         question="What does a client's released prompt leak?",
         threat="released",
         attacks=model_attacks(shadows)
-        | {"pipra": ATTACKS.find("pipra")(shadows=shadows)},
+        | {"prompt-discriminant": ATTACKS.find("prompt-discriminant")(shadows=shadows)},
         dominates=("black-box-labels",),
     )

@@ -1,6 +1,11 @@
 """Secure aggregation: what does a server learn that sees only sums of updates?"""
 
-from privaudit.auditing.scenario import SCENARIOS, Scenario, model_attacks
+from privaudit.auditing.scenario import (
+    SCENARIOS,
+    Scenario,
+    model_attacks,
+    weight_attacks,
+)
 
 NAME = "server-aggregate"
 
@@ -16,6 +21,6 @@ def server_aggregate(shadows: int = 50) -> Scenario:
         name=NAME,
         question="What do sums of updates leak to the server?",
         threat="server-aggregate",
-        attacks=model_attacks(shadows),
+        attacks={**model_attacks(shadows), **weight_attacks()},
         dominates=("curious-peer",),
     )

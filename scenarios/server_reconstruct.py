@@ -1,6 +1,11 @@
 """Reconstruction by the server: what does it learn from its clients' models?"""
 
-from privaudit.auditing.scenario import SCENARIOS, Scenario, model_attacks
+from privaudit.auditing.scenario import (
+    SCENARIOS,
+    Scenario,
+    model_attacks,
+    weight_attacks,
+)
 
 NAME = "server-reconstruct"
 
@@ -16,6 +21,6 @@ def server_reconstruct(shadows: int = 50) -> Scenario:
         name=NAME,
         question="What does a curious server learn by reconstructing its clients' models?",
         threat="server",
-        attacks=model_attacks(shadows),
+        attacks={**model_attacks(shadows), **weight_attacks()},
         dominates=("server-aggregate", "curious-peer"),
     )

@@ -1,7 +1,7 @@
 """Update watch: what does each single upload leak, and when?"""
 
 from privaudit.auditing.attack import ATTACKS
-from privaudit.auditing.scenario import SCENARIOS, Scenario
+from privaudit.auditing.scenario import SCENARIOS, Scenario, weight_attacks
 
 NAME = "update-watch"
 
@@ -18,7 +18,7 @@ def update_watch(shadows: int = 50) -> Scenario:
         name=NAME,
         question="What does each upload leak, in which round, and of which client?",
         threat="server",
-        attacks={name: ATTACKS.find(name)() for name in names},
+        attacks={**{name: ATTACKS.find(name)() for name in names}, **weight_attacks()},
         by_round=True,
         dominates=("server-aggregate", "curious-peer"),
     )

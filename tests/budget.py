@@ -31,7 +31,7 @@ class Budget:
     tests: int
 
 
-BUDGET = Budget(lines=86_000, files=430, tests=68_200)
+BUDGET = Budget(lines=87_500, files=430, tests=69_000)
 """``docs/decisions/0017-budget.md``; today's, rounded up: the goals are 82,000 and 61,000."""
 
 

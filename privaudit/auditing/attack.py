@@ -126,6 +126,8 @@ class Scores:
         by_round: The scores of single rounds, where the attack has them.
         left_out: What they would be without each of some sets of shadow models; None
             where none were trained, or the interval is not to know of their coins.
+        expected: The AUROC that the attack expects, by the scores alone; 0 where it
+            cannot tell.
     """
 
     scores: Float[np.ndarray, " candidates"]
@@ -134,6 +136,7 @@ class Scores:
         default_factory=dict
     )
     left_out: Float[np.ndarray, "sets candidates"] | None = None
+    expected: float = 0.0
 
 
 @runtime_checkable
@@ -170,6 +173,19 @@ class AppliesToSome(Attack, Protocol):
     @staticmethod
     def applies_to(trainer: Trainer, task: Task | None) -> bool:
         """Return whether models of a trainer have what it reads, on any task if None."""
+        ...
+
+
+@runtime_checkable
+class NeedsMore(Attack, Protocol):
+    """An attack that may find a view without what it reads.
+
+    Scenarios that make it of their own leave it out then, and say why; who asks for it
+    gets that as an error.
+    """
+
+    def why_not(self, adversary: Adversary, targets: Sequence[Target]) -> str:
+        """Return what is missing, as a sentence; empty where nothing is."""
         ...
 
 

@@ -228,7 +228,7 @@ class LoggedAttack(BaseModel):
     """What one attack of an audit was, and what it gave.
 
     Attributes:
-        named: Whether it was named before any score was seen: the headline.
+        named: Whether it was named without sight of membership: the headline.
         auroc: None where it could not be estimated.
     """
 

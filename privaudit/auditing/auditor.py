@@ -286,11 +286,13 @@ class Auditor(AuditsScores):
             fewest = (LADDER[0] if seconds else 0) if shadows is None else shadows
             plan = self.plan(scenario, attacks, fewest)
         adversary, targets = self.prepare(plan, seed=seed, watcher=watcher)
+        plan = plan.that_see(adversary, targets, attacks)
         trains = any(attack.trains_shadows for attack in plan.attacks.values())
         if not seconds or not trains:
             return plan, adversary, targets, None
         paid = plan_shadows(adversary, targets, clients, seconds)
-        return self.plan(scenario, attacks, paid.shadows), adversary, targets, paid
+        plan = self.plan(scenario, attacks, paid.shadows)
+        return plan.that_see(adversary, targets, attacks), adversary, targets, paid
 
     def plan(
         self, scenario: str | Scenario, attacks: Attacks, shadows: int

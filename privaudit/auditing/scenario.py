@@ -1,12 +1,12 @@
 """The scenario interface, the names of all scenarios, and the attacks that most share.
 
 A scenario says who looks on and what is tried. Its first attack is the one that the
-verdict is about: it was named before any score was seen, so no best of several is
-reported as if it had been the only one. It also says what models answer when they are
-asked: probabilities, or labels alone.
+verdict is about, unless one on weights promises to be certain: no rule asks who is a
+member, so no best of several is reported as if it had been the only one. It also says
+what models answer when they are asked: probabilities, or labels alone.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from math import inf
@@ -15,7 +15,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from privaudit.auditing.attack import ATTACKS, AppliesToSome, Attack
+from privaudit.auditing.attack import (
+    ATTACKS,
+    Adversary,
+    AppliesToSome,
+    Attack,
+    NeedsMore,
+    Target,
+)
 from privaudit.core.errors import AttackError, ConfigError
 from privaudit.core.registry import Registry
 from privaudit.core.tensors import Stacked
@@ -138,6 +145,28 @@ class Scenario:
     def before_training(self, trainer: Trainer, kind: TaskKind) -> "Scenario":
         """Return the scenario with those attacks that a run to come can be asked."""
         return self.for_task(kind).that_apply(trainer, None)
+
+    def that_see(
+        self, adversary: Adversary, targets: Sequence[Target], asked: Collection[str]
+    ) -> "Scenario":
+        """Return the scenario without attacks that lack something, and a note of why.
+
+        Raises:
+            AttackError: One of them was asked for.
+        """
+        lacking = {
+            name: reason
+            for name, attack in self.attacks.items()
+            if isinstance(attack, NeedsMore)
+            and (reason := attack.why_not(adversary, targets))
+        }
+        for name in lacking.keys() & set(asked):
+            raise AttackError(
+                f"The attack {name!r} was requested. {lacking[name]} Leave it out."
+            )
+        kept = {name: one for name, one in self.attacks.items() if name not in lacking}
+        notes = [f"{name} was left out: {why}" for name, why in lacking.items()]
+        return replace(self, attacks=kept, note=" ".join([self.note, *notes]).strip())
 
     def besides(self, attacks: Mapping[str, Attack]) -> "Scenario":
         """Return the scenario with further attacks behind its own."""
@@ -300,3 +329,13 @@ def model_attacks(shadows: int) -> dict[str, Attack]:
         **{name: ATTACKS.find(name)(shadows=shadows) for name in ON_SHADOWS},
         **{name: ATTACKS.find(name)() for name in OTHERS},
     }
+
+
+def weight_attacks() -> dict[str, Attack]:
+    """Return the attacks on what is sent, which train no models: seconds each.
+
+    One of them carries the verdict where its own scores promise that members are almost
+    certain (docs/decisions/0012-headline.md).
+    """
+    names = "joint-regression", "projection-residual"
+    return {name: ATTACKS.find(name)() for name in names}

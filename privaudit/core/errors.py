@@ -90,16 +90,24 @@ class ConfigError(PrivauditError, ValueError):
 class UnknownNameError(ConfigError):
     """No trainer, attack, scenario, data set or model has that name.
 
-    The ``known`` names are shown; ``nearby`` are others that may have been meant.
+    The ``known`` names are shown; ``nearby`` are others that may have been meant, and
+    ``renamed`` is what it is called now.
     """
 
     def __init__(
-        self, kind: str, name: str, known: Iterable[str], nearby: Iterable[str] = ()
+        self,
+        kind: str,
+        name: str,
+        known: Iterable[str],
+        nearby: Iterable[str] = (),
+        renamed: str = "",
     ) -> None:
         names = sorted(known)
+        meant = nearest(name, [*names, *nearby])
+        if renamed:
+            meant = f" It is called {renamed!r} now."
         super().__init__(
-            f"No {kind} is called {shown(name)}.{nearest(name, [*names, *nearby])} Known: "
-            f"{', '.join(names)}."
+            f"No {kind} is called {shown(name)}.{meant} Known: {', '.join(names)}."
         )
 
 

@@ -43,7 +43,8 @@ class Registry(Generic[T]):
     By convention an entry stands in the module of its name, with ``_`` for ``-``, or in
     the one that ``MODULES`` of the folder's ``__init__`` gives for the name: then a
     look-up imports that module alone. An entry in any other module is found as well,
-    but all modules of the folder, and of folders in it, are imported for it.
+    but all modules of the folder, and of folders in it, are imported for it. ``RENAMED``
+    of the ``__init__`` gives the new name for an old one, for the error.
 
     Attributes:
         kind: What an entry is, for errors.
@@ -99,7 +100,9 @@ class Registry(Generic[T]):
         for plugin in plugins:
             self._load(name, plugin)
         if name not in self._entries:
-            raise UnknownNameError(self.kind, name, self.names())
+            renamed = getattr(import_module(self.package), "RENAMED", {})
+            now = renamed.get(name, "")
+            raise UnknownNameError(self.kind, name, self.names(), renamed=now)
         if not plugins:
             self._found.add(name)
         return self._entries[name]

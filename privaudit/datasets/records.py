@@ -58,6 +58,12 @@ class TokenSequences:
         """Return some of the sequences."""
         return TokenSequences(self.ids[chosen], self.kinds[chosen])
 
+    @classmethod
+    def joined(cls, parts: Sequence["TokenSequences"]) -> "TokenSequences":
+        """Return sequences of one length, one after the other."""
+        ids, kinds = ([getattr(p, name) for p in parts] for name in ("ids", "kinds"))
+        return cls(torch.cat(ids), torch.cat(kinds))
+
     def repeated(self, count: int) -> "TokenSequences":
         """Return the same for each of ``count`` models, on a new leading axis."""
         return TokenSequences(
@@ -236,16 +242,19 @@ class Records:
 
     @classmethod
     def joined(cls, parts: Sequence["Records"]) -> "Records":
-        """Return classifiers' records one after the other, as records of no data set.
+        """Return records one after the other, as records of no data set.
 
-        What is crafted is kept where all parts have it; views and contents are not.
+        What is crafted is kept where all parts have it, and words, which are of one
+        length in a data set; dialogues, views and contents are not.
         """
         tokens = [part.tokens for part in parts if part.tokens is not None]
         crafted = [part.crafted for part in parts if part.crafted is not None]
+        words = [part.words for part in parts if part.words is not None]
         return cls(
             torch.cat([part.features for part in parts]),
             torch.cat([part.labels for part in parts]),
-            PictureTokens.joined(tokens) if tokens else None,
+            PictureTokens.joined(tokens) if len(tokens) == len(parts) else None,
+            TokenSequences.joined(words) if len(words) == len(parts) else None,
             crafted=torch.cat(crafted) if len(crafted) == len(parts) else None,
         )
 

@@ -300,9 +300,9 @@ def token_statistics(
     dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
     if block is None:
         block = CPU_BLOCK if logits.device.type == "cpu" else DEVICE_BLOCK
-    flat, known = logits.reshape(-1, logits.shape[-1]), targets.reshape(-1)
+    flat, known = logits.data.reshape(-1, logits.shape[-1]), targets.reshape(-1)
     statistics = {
-        name: logits.new_empty(len(flat), dtype=dtype)
+        name: flat.new_empty(len(flat), dtype=dtype)
         for name in TokenStatistics.signals(alphas)
     }
     for chunk, signals in _blocks(flat, known, alphas, dtype, block):
@@ -311,6 +311,10 @@ def token_statistics(
             signals |= _clamped(ClampedTokens(flat[chunk], clamp), tokens, alphas)
         for name, values in signals.items():
             statistics[name][chunk] = values
+    if torch.is_grad_enabled() and logits.requires_grad:  # by who watches layers
+        logs = logits.reshape(flat.shape).to(dtype).log_softmax(dim=-1)
+        likely = logs.gather(1, known.clamp(min=0).unsqueeze(1))[:, 0]
+        statistics["log likelihood"] = likely
     for name in statistics:
         if name.startswith(OF_TARGETS):
             statistics[name][known == IGNORED] = math.nan

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.named_attacks import refuse_all_members
-from privaudit.auditing.scenario import find_scenario
+from privaudit.auditing.scenario import find_scenario, weight_attacks
 from privaudit.core.errors import PrivauditError
 from privaudit.core.parameters import complete_settings, parse_spec
 from privaudit.evaluation.tradeoff.plan import cells_of, make_plan
@@ -256,6 +256,8 @@ def _for_run(one: Findings) -> Iterator[Advice]:
             train_command(config, randomness="system"),
             Urgency.NOT_PROVED,
         )
+    if one.attack in weight_attacks() and one.leak.kind == "alarm":
+        yield Advice("To try", _hides_in_weights(audit), urgency=Urgency.LEAK)
     if audit.verdict.enough is not None:
         yield Advice(
             "Measured",
@@ -300,6 +302,27 @@ def _elsewhere(one: Findings) -> Iterator[Advice]:
 
 def _is_trained(audit: Audit) -> bool:
     return not isinstance(audit.run.config, DeclaredConfig)
+
+
+def _hides_in_weights(audit: Audit) -> str:
+    """Say what hides members where weights tell them, here and at what cost."""
+    attacked = audit.headline.clients
+    each = sum(len(one.scores) for one in attacked) / len(attacked)
+    sent = max((line.get("bytes_up", 0) for line in audit.run.metrics), default=0)
+    numbers = sent / 4 / audit.run.config.clients
+    crowd = (
+        f" Here about {numbers:,.0f} numbers of a client stand against {each:.0f} "
+        f"candidates: sums of {max(2, round(numbers / each)):,} clients."
+    )
+    return (
+        "Weights alone tell members. Noise hides them if clients add it and it is "
+        "certified: at multiplier 1 one release leaves an AUROC of 0.76 at most; it "
+        "costs accuracy, in a sum of k clients 1/√k of it each. So do sums in which "
+        "candidates outnumber what is sent, and fewer numbers, always the same ones, "
+        f"at the cost of what these cannot learn.{crowd if numbers else ''} Batches "
+        "beyond a layer's width stop projection-residual alone. Noise that only blurs "
+        "the span, and random subsets of factors, are no defence."
+    )
 
 
 def _is_settled(one: Findings) -> bool:

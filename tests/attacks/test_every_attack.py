@@ -48,6 +48,7 @@ def test_each_attack_stands_where_a_look_up_expects_it() -> None:
 KINDS, WIDE = 8, 128
 CANDIDATES = 16  # of each client; every other one is a member
 ELSEWHERE = (  # what is certain of these is in their own tests
+    "projection-residual",  # no layer multiplies by what is sent here
     "shared-statistics",  # clients send no mean over their records here
     "upload-inversion",  # one step on one record
 )

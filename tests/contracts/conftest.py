@@ -10,6 +10,7 @@ from privaudit.auditing.attack import ATTACKS, Adversary, Scores, Target
 from privaudit.core.errors import PrivauditError
 from privaudit.federation.trainer import Records, Task, Trainer
 from privaudit.trainers.coop import CoOp
+from privaudit.trainers.fedpt import FedPT
 from privaudit.trainers.fedpt_dhapa import FedPTDhapa
 from privaudit.trainers.promptfl import PromptFL
 from tests.conftest import toy_records, with_noise
@@ -35,6 +36,8 @@ WORLDS = (
         PromptFL(learning_rate=1e-3, epochs=1, batch_size=0, momentum=0), "server", 0.5
     ),
     World(FedPTDhapa(), "server", 0.6),  # clients send means over their records
+    # Low-rank changes of layers: what entered these is in what was sent.
+    World(FedPT(peft_method="lora", epochs=4), "server", 0.6),
 )
 
 

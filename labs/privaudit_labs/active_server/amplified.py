@@ -6,10 +6,10 @@ times. To what is sent then all the others are known and this one is not, so tha
 client moves it back just if it has the record. How far a client would is learned from
 shadow clients that train on what is sent, with the record and without.
 
-Source: after PromptMIA (Nguyen et al., arXiv 2601.06641), of which the abstract was
-read: a server inserts crafted prompts and watches how training moves them. Theirs is
-for pools of prompts that a record's feature selects; a single prompt has no selection,
-so that here a label is turned. The score is LiRA's (:mod:`privaudit.attacks.lira`).
+Ours. A server that crafts what it sends and watches how training moves it is also that of
+Nguyen et al., arXiv 2601.06641, of which the abstract was read; theirs crafts keys of a
+pool of prompts, from which a record's feature selects, and is another attack: here is one
+prompt, and a label is turned. The score is LiRA's (:mod:`privaudit.attacks.lira`).
 """
 
 from collections.abc import Callable, Sequence

@@ -116,7 +116,7 @@ class GateSettings:
     attacks: tuple[str, ...] = Field(
         default=(),
         description="Comma-separated. By default: the scenario's headline attack, which "
-        "was named before any score was seen.",
+        "was named without sight of membership.",
     )
     guarantees: bool = Field(
         default=True,

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy, linear, one_hot
 
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.auditor import Auditor
@@ -52,20 +53,29 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return record(tmp_path_factory.mktemp("bigrams") / "run")
 
 
-def record(place: Path, *, learns: bool = True) -> Run:
+def record(
+    place: Path,
+    *,
+    learns: bool = True,
+    owner: Bigrams | None = None,
+    first: dict[str, Tensor] | None = None,
+) -> Run:
     """Record a federation that trains on its members, or on public records alone."""
     coin = np.random.default_rng(3).random(len(OWNER)) < 0.5
     ledger = Ledger(OWNER, coin & (OWNER >= 0), coin=Coin("seed", 0))
-    server = {"table": torch.zeros([VOCABULARY] * 3)}
+    server = first or {"table": torch.zeros([VOCABULARY] * 3)}
+    owner = owner or Bigrams()
     with Recorder(place, ledger=ledger) as recorder:
         for index in range(2):
             sent = []
             for client in ledger.clients:
                 recorder.broadcast(index, client, server)
                 trained = ledger.members_of(client) if learns else ledger.public
-                sent.append(Bigrams().local_update(server, trained, index)["table"])
-                recorder.update(index, client, {"table": sent[-1]})
-            server = {"table": torch.stack(sent).mean(dim=0)}
+                sent.append(owner.local_update(server, trained, index))
+                recorder.update(index, client, sent[-1])
+            server = {
+                n: torch.stack([one[n] for one in sent]).mean(dim=0) for n in server
+            }
         for client in ledger.clients:
             recorder.broadcast(2, client, server)
     assert recorder.run is not None
@@ -97,6 +107,36 @@ def test_a_server_view_shows_what_it_learns_as_one_that_sees_less(run: Run) -> N
     assert (
         "token-loss as server-aggregate" in audited(run, "server-reconstruct").results
     )
+
+
+class Layered(Bigrams):
+    """The same as one layer's product with what stands for a question and a token."""
+
+    def query(self, tensors: Tensors, positions: np.ndarray) -> tuple[Tensor, Tensor]:
+        words = WORDS[positions]
+        labels = words.clone()
+        labels[:, :QUESTION] = -100
+        places = one_hot(words[:, :1] * VOCABULARY + words, VOCABULARY**2).float()
+        return linear(places, tensors["layer"]), labels
+
+    def local_update(
+        self, received: Tensors, positions: np.ndarray, seed: int
+    ) -> dict[str, Tensor]:
+        layer = received["layer"].clone().requires_grad_()
+        logits, labels = self.query({"layer": layer}, positions)
+        loss = cross_entropy(logits[:, :-1].transpose(1, 2), labels[:, 1:])
+        (step,) = torch.autograd.grad(loss, [layer])
+        return {"layer": (layer - 1e-3 * step).detach()}
+
+
+def test_weights_of_a_model_that_writes_carry_the_verdict(
+    tmp_path: Path,
+) -> None:
+    first = {"layer": torch.zeros(VOCABULARY, VOCABULARY**2)}
+    run = record(tmp_path / "run", owner=Layered(), first=first)
+    audit = audited(run, "server-reconstruct", Layered, shadows=0)
+    assert audit.headline.attack in ("joint-regression", "projection-residual")
+    assert audit.auroc.value > 0.99
 
 
 def test_nothing_is_found_of_answers_that_were_never_seen(tmp_path: Path) -> None:

@@ -152,6 +152,16 @@ def test_every_suggested_command_trains_the_run_s_own_data_and_model(
         assert offered
 
 
+def test_what_hides_in_weights_is_said_where_weights_carry_the_verdict() -> None:
+    audit = make_audit("promptfl", shift=3.0, attacks=["joint-regression"])
+    audit.run.__dict__.update(metrics=[{"bytes_up": 5 * 4 * 9600}])
+    said = [one.text for one in advise(ReportData.of([audit])) if "numbers" in one.text]
+    assert len(said) == 1
+    assert "about 9,600 numbers of a client" in said[0]
+    assert "against 120 candidates: sums of 80 clients" in said[0]
+    assert not any("numbers" in one.text for one in advise(ReportData.of([recorded()])))
+
+
 @pytest.mark.parametrize(
     "audit", [recorded(), scored("split")], ids=["recorded", "own"]
 )

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from privaudit.attacks.label_only import LabelOnly
-from privaudit.attacks.pipra import Pipra
+from privaudit.attacks.prompt_discriminant import PromptDiscriminant
 from privaudit.attacks.ramia import Ramia
 from privaudit.attacks.rmia import Rmia
 from privaudit.auditing.attack import ATTACKS, Attack
@@ -35,12 +35,13 @@ FEDERATIONS, TOSSES, EACH = 40, 25, 40
 ATTACKED: tuple[Attack, ...] = (
     LabelOnly(),
     Ramia(),
-    Pipra(shadows=16),
+    PromptDiscriminant(shadows=16),
     ATTACKS.find("gradient-norm")(),
     ATTACKS.find("neighbourhood")(),
     ATTACKS.find("difficulty-calibration")(),
     ATTACKS.find("quantile-regression")(),
     ATTACKS.find("fedmia")(),
+    ATTACKS.find("whitened-alignment")(),
     Rmia(shadows=4),
     Rmia(shadows=1, mode="offline"),
     ATTACKS.find("upload-inversion")(),

@@ -4,8 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from privaudit.attacks.pipra import Pipra, _discriminant, _pairs
-from privaudit.core.errors import AttackError
+from privaudit.attacks.prompt_discriminant import (
+    PromptDiscriminant,
+    _discriminant,
+    _pairs,
+)
+from privaudit.auditing.attack import ATTACKS
+from privaudit.core.errors import AttackError, UnknownNameError
 from privaudit.federation.trainer import Records, Task
 from privaudit.statistics.roc import auroc
 from privaudit.trainers.coop import CoOp
@@ -49,11 +54,16 @@ def test_pairs_and_discriminant_by_hand() -> None:
     assert score == pytest.approx(0.5 * 10 / (10 + 1e-3))  # the least penalty is best
 
 
+def test_its_old_name_is_refused_with_the_new_one() -> None:
+    with pytest.raises(UnknownNameError, match="is called 'prompt-discriminant' now"):
+        ATTACKS.find("pipra")
+
+
 def test_no_output_is_asked(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     adversary, targets = play(CoOp(epochs=1)).watched("released")
     monkeypatch.setattr(CoOp, "query", lambda *asked: pytest.fail("was asked"))
     for found, target in zip(
-        Pipra(shadows=6)(adversary, targets), targets, strict=True
+        PromptDiscriminant(shadows=6)(adversary, targets), targets, strict=True
     ):
         assert found.scores.shape == (len(target.candidates),)
 
@@ -61,4 +71,4 @@ def test_no_output_is_asked(play: Play, monkeypatch: pytest.MonkeyPatch) -> None
 def test_models_that_are_no_prompt_are_refused(play: Play, task: Task) -> None:
     adversary, targets = play(PromptFL(epochs=1)).watched()
     with pytest.raises(AttackError, match="hold none in this view"):
-        Pipra()(replace(adversary, trainer=FedPTDhapa()), targets)
+        PromptDiscriminant()(replace(adversary, trainer=FedPTDhapa()), targets)

@@ -21,9 +21,9 @@ FOLDS = 5
 Pairs = Float[Tensor, "shadows records inputs"]
 
 
-@ATTACKS.register("pipra")
+@ATTACKS.register("prompt-discriminant")
 @dataclass(frozen=True)
-class Pipra:
+class PromptDiscriminant:
     """Score a candidate by a discriminant of prompt and picture, learned on shadows.
 
     The open model places prompt and picture in one space: the prompt as the text
@@ -33,11 +33,12 @@ class Pipra:
     regression of the shadows' coins is fitted, one for all candidates of a client: half
     of the shadows were trained on a candidate. No output of the target is asked.
 
-    Source: Bian et al., "Your prompts are not safe: output-free membership inference
-    via prompt vectors in vision-language tuning" (PIPRA), AAAI 2026, from its abstract:
-    features of both in the shared space, a projector learned by contrast, and a
-    discriminator. Here projector and discriminator are one linear function, in closed
-    form, whose penalty is chosen by leaving out shadows.
+    Source: after Bian et al., "Your prompts are not safe: output-free membership
+    inference via prompt vectors in vision-language tuning" (PIPRA), AAAI 2026, of which
+    the abstract was read: features of both in the shared space, a projector learned by
+    contrast, and a discriminator. It is another attack: projector and discriminator are
+    one linear function, in closed form, whose penalty is chosen by leaving out shadows,
+    and shadows train on the candidates, not on other records.
 
     Attributes:
         shadows: Shadow models for each attacked client.
@@ -91,7 +92,7 @@ def _prompt_of(adversary: Adversary, model: Tensors) -> Tensor:
     if isinstance(trainer, LearnsPrompt) and trainer.prompt in model:
         return model[trainer.prompt]
     raise AttackError(
-        f"pipra was requested, which reads a prompt of CLIP, and the models of "
+        f"prompt-discriminant was requested, which reads a prompt of CLIP, and the models of "
         f"{type(trainer).__name__} hold none in this view. Use rmia, or a trainer of one "
         "prompt, such as promptfl."
     )

@@ -1,0 +1,227 @@
+"""Projection residual: does a record lie in the span of what entered the layers?"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass as plain_dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
+from privaudit.auditing.record_gradients import (
+    Move,
+    chosen_moves,
+    layers_of,
+    why_no_moves,
+)
+from privaudit.auditing.signals import (
+    PUBLIC_MEDIAN,
+    public_threshold,
+    reference_records,
+)
+from privaudit.core.errors import AttackError
+from privaudit.federation.trainer import LearnsPrompt, Records, Task, Trainer
+from privaudit.models.layer_factors import LayerFactors
+
+DIRECTIONS = 512  # of an update, beyond which the largest are found by random ones
+SMALLEST = 1e-6  # of the largest singular value: arithmetic in float32
+NO_LAYERS = (
+    "What was sent multiplies no layer's inputs: prompts, or a model outside of torch."
+)
+APART = 6.0  # deviations between two groups of scores that are certain
+FEWEST = 0.1  # of the scores, in the smaller group
+WHOLE = 0.8  # of the columns: a span beyond it leaves nothing outside
+SURE = 1e-12  # of an input's squared length outside: less says no more
+RIDGE = 1e-3  # of the mean square of an input's numbers
+
+
+@ATTACKS.register("projection-residual")
+@dataclass(frozen=True)
+class ProjectionResidual:
+    """Score a candidate by how far its layer inputs are from an update's row space.
+
+    The update of a dense layer is a sum of outer products of output gradients with the
+    client's own inputs, so its rows lie in their span. The score is minus the logarithm
+    of the part of an input outside of it, by singular vectors above the rounding of what
+    was sent. Lengths are x' S^-1 x, S the second moments of all inputs: where the layer
+    has fewer rows than the client has inputs, its rows are mixtures of members that
+    differ from others by that alone. Where the span is the whole space, it is the energy
+    |U S^-1 x|^2 / (x' S^-1 x). Layers weigh as the square roots of their columns, places
+    (tokens) of a record are averaged, and uploads of one client stacked where inputs did
+    not move. Neither needs a label.
+
+    Source: Deng et al., "Toward efficient membership inference attacks against federated
+    large language models: a projection residual approach", IEEE S&P 2026; Petrov et al.,
+    "DAGER: exact gradient inversion for large language models", NeurIPS 2024.
+
+    Attributes:
+        rounds: From so many, spread evenly, uploads are taken; 0 takes all.
+        reference: Public records that say what no member looks like, at most.
+    """
+
+    threshold: ClassVar[str] = PUBLIC_MEDIAN
+    trains_shadows: ClassVar[bool] = False
+    task: ClassVar[AnyTask] = "either"
+
+    rounds: Annotated[int, Field(ge=0)] = 8
+    reference: Annotated[int, Field(ge=1)] = 200
+
+    @staticmethod
+    def applies_to(trainer: Trainer, task: Task | None) -> bool:
+        """Return whether anything that is sent may multiply what enters a layer."""
+        return not isinstance(trainer, LearnsPrompt)
+
+    def why_not(self, adversary: Adversary, targets: Sequence[Target]) -> str:
+        """Return what is missing: moves, or layers that multiply by what moved."""
+        if lacking := why_no_moves(adversary, targets, self.rounds):
+            return lacking
+        (move,) = chosen_moves(adversary, targets[0].client, 1)
+        one = targets[0].candidates.pick(torch.arange(1))
+        try:
+            layers = layers_of(adversary, move.received, one, move.deltas)
+        except AttackError as error:
+            return str(error)
+        return "" if layers else NO_LAYERS
+
+    def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
+        """Score each target's candidates; 0 is the median public record.
+
+        Raises:
+            ViewError: The view shows no moves of weights.
+            AttackError: No layer's inputs are to be had.
+        """
+        public = reference_records(adversary, "projection", self.reference)
+        return [self._score(adversary, target, public) for target in targets]
+
+    def _score(self, adversary: Adversary, target: Target, public: Records) -> Scores:
+        moves = chosen_moves(adversary, target.client, self.rounds)
+        both = Records.joined([target.candidates, public])
+        layers = [
+            *stacked_layers(
+                moves,
+                lambda move: layers_of(adversary, move.received, both, move.deltas),
+            )
+        ]
+        if not layers:
+            raise AttackError(NO_LAYERS)
+        count = len(target.candidates)
+        total = beside_public(layers, count)
+        scores, others = total[:count], total[count:]
+        labels = public.labels, target.candidates.labels
+        guesses = scores > public_threshold(others, *labels)
+        return Scores(scores, guesses, expected=promised(scores))
+
+
+@plain_dataclass
+class StackedLayer:
+    """One layer's updates, stacked, and the inputs that entered it.
+
+    Attributes:
+        updates: Each scaled to length 1.
+        floors: Deviation of a number of each by rounding alone.
+    """
+
+    inputs: Float[Tensor, "records places d"]
+    updates: list[Float[Tensor, "m d"]]
+    floors: list[float]
+
+    def add(self, inputs: Tensor, update: Tensor, floor: float) -> bool:
+        """Stack an update on others; False where other inputs entered."""
+        if self.updates and not torch.equal(self.inputs, inputs):
+            return False
+        size = float(update.norm())
+        if size > 0:
+            self.updates.append(update / size)
+            self.floors.append(floor / size)
+        return True
+
+    def scores(self) -> Float[np.ndarray, " records"]:
+        """Return the records' scores, means over places that differ between them."""
+        if not self.updates:
+            return np.zeros(len(self.inputs))
+        rows = torch.cat(self.updates)
+        places = self.inputs.std(dim=0).amax(dim=1) > 0
+        inputs = self.inputs[:, places].double()
+        values, span = row_space(rows)
+        noise = 1.1 * max(self.floors) * (rows.shape[0] ** 0.5 + rows.shape[1] ** 0.5)
+        rank = int((values > max(noise, SMALLEST * float(values[0]))).sum())
+        flat, basis = inputs.flatten(0, 1), span[:rank]
+        moments = flat.T @ flat / len(flat)
+        moments += RIDGE * moments.diagonal().mean() * torch.eye(len(moments))
+        factor = torch.linalg.cholesky(moments)
+        white = torch.cholesky_solve(flat.T, factor).T
+        sizes = (white * flat).sum(dim=1)
+        if rank < WHOLE * rows.shape[1]:
+            inner = basis @ torch.cholesky_solve(basis.T, factor)
+            seen = white @ basis.T
+            inside = (seen * torch.linalg.solve(inner, seen.T).T).sum(dim=1)
+            found = -(1 - inside / sizes).clamp(min=SURE).log()
+        else:
+            found = ((white @ rows.T).square().sum(dim=1) / sizes).log()
+        return found.view(inputs.shape[:2]).mean(dim=1).numpy()
+
+
+def stacked_layers(
+    moves: Sequence[Move], layers: Callable[[Move], Mapping[str, LayerFactors]]
+) -> Iterator[StackedLayer]:
+    """Yield layers with their updates, those of one input together.
+
+    Args:
+        moves: Of one client, or of one sum.
+        layers: Says how candidates and public records enter the layers that moved.
+    """
+    found: dict[str, list[StackedLayer]] = {}
+    for move in moves:
+        for name, factors in layers(move).items():
+            update, stacks = factors.move(name, move.deltas), found.setdefault(name, [])
+            floor, inputs = move.floors.get(name, 0.0), factors.inputs
+            if not any(one.add(inputs, update, floor) for one in stacks):
+                stacks.append(StackedLayer(inputs, [], []))
+                stacks[-1].add(inputs, update, floor)
+    for stacks in found.values():
+        yield from stacks
+
+
+def row_space(
+    rows: Float[Tensor, "m d"],
+) -> tuple[Float[Tensor, " r"], Float[Tensor, "r d"]]:
+    """Return singular values and right vectors, the largest of large updates."""
+    if min(rows.shape) <= DIRECTIONS:
+        _, values, span = torch.linalg.svd(rows, full_matrices=False)
+        return values, span
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        _, values, span = torch.svd_lowrank(rows, DIRECTIONS, niter=2)
+    return values, span.T
+
+
+def promised(scores: Float[np.ndarray, " candidates"]) -> float:
+    """Return an AUROC of 1 where scores fall into two groups far apart; else 0.
+
+    The cut of a single normal distribution lies 2.7 deviations within.
+    """
+    ordered, fewest = np.sort(scores), max(2, int(FEWEST * len(scores)))
+    for cut in range(fewest, len(ordered) - fewest + 1):
+        low, high = ordered[:cut], ordered[cut:]
+        spread = np.sqrt((low.var() + high.var()) / 2)
+        if high.mean() - low.mean() > APART * spread:
+            return 1.0
+    return 0.0
+
+
+def beside_public(
+    layers: Sequence[StackedLayer], count: int
+) -> Float[np.ndarray, " records"]:
+    """Return all layers' scores, each in deviations of public records' behind so many."""
+    total = np.zeros(len(layers[0].inputs))
+    for layer in layers:
+        scores = layer.scores()
+        middle = np.median(scores[count:])
+        spread = np.median(np.abs(scores[count:] - middle)) * 1.4826
+        weight = layer.inputs.shape[2] ** 0.5
+        total += weight * (scores - middle) / max(float(spread), 1e-12)
+    return total

@@ -1,0 +1,342 @@
+"""What single records would have sent: gradients of candidates, and moves beside them.
+
+Of trainers that take a single step the step itself says it: clients of one record each
+are trained in a stack. Of others' models it is how records enter their layers, found
+while the owner's ``query`` runs.
+"""
+
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from privaudit.auditing.attack import Adversary, Target
+from privaudit.auditing.gradient_regression import (
+    GramBlock,
+    divided_by_size,
+    likeliest,
+)
+from privaudit.core.errors import AttackError, ViewError
+from privaudit.core.seeds import Stream
+from privaudit.core.tensors import Stacked, Tensors, stack
+from privaudit.federation.query import ask
+from privaudit.federation.threat_models import EVERYBODY
+from privaudit.federation.trainer import (
+    Cohort,
+    Records,
+    Round,
+    TakesSingleStep,
+    Task,
+    Trainer,
+    start_client,
+)
+from privaudit.federation.uploads import RANGE, update_deltas
+from privaudit.models.interfaces import OwnersModel
+from privaudit.models.layer_factors import LayerFactors, watch_layers
+from privaudit.models.token_table import TOKENS, TokenTable
+
+AT_ONCE = 256  # records whose gradients are taken together
+PLAIN = {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0, "learning_rate": 1.0}
+"""A step along the gradient itself, so large that few of its digits are rounded away."""
+SIMPSON = ((0.0, 1 / 6), (0.5, 4 / 6), (1.0, 1 / 6))
+"""Where on the straight path from broadcast to upload, and with which weight."""
+MOST_NUMBERS = 1 << 14
+"""Of a record's gradient of one tensor; larger ones are hashed into so many sums."""
+MANY_NUMBERS = 1 << 22
+"""Of a whole model: single records' steps on a larger one do not fit into the memory."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """How weights moved in one round, of one client or of several together.
+
+    Attributes:
+        received: Where from.
+        deltas: By how much, by name of what was sent.
+        at: The round.
+        floors: Deviation of a number by rounding alone, as it was sent.
+    """
+
+    received: Tensors
+    deltas: Tensors
+    at: Round
+    floors: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, sent: Tensors, received: Tensors, at: Round) -> "Move":
+        """Return the move that an upload shows, or a sum of uploads."""
+        stacked = update_deltas({n: t.unsqueeze(0) for n, t in sent.items()}, received)
+        move = cls(received, {name: delta[0] for name, delta in stacked.items()}, at)
+        ends = move.point(1.0)
+        floors = {name: _rounding(sent, name, ends.get(name)) for name in move.deltas}
+        return replace(move, floors=floors)
+
+    def point(self, share: float) -> dict[str, Tensor]:
+        """Return the weights after a share of the move, from 0 to 1."""
+        moved = {
+            name: self.received[name] + share * delta
+            for name, delta in self.deltas.items()
+            if name in self.received
+        }
+        return {**self.received, **moved}
+
+
+def _rounding(sent: Tensors, name: str, weights: Tensor | None) -> float:
+    """Return the deviation of a number by the coarsest format that holds what was sent."""
+    if RANGE + name in sent:
+        low, high, bits = sent[RANGE + name].tolist()
+        return float(high - low) / (2**bits - 1) / 12**0.5
+    if weights is None:
+        return 0.0
+    formats, values = (torch.bfloat16, torch.float16), sent[name]
+    held = [f for f in formats if torch.equal(values.to(f).to(values.dtype), values)]
+    unit = torch.finfo(held[0] if held else torch.float32).eps
+    size = weights.double().abs().clamp(min=1e-30).log2().floor()
+    return unit * float((2**size).square().mean().sqrt()) / 12**0.5
+
+
+def moves_of(adversary: Adversary, client: str) -> Iterator[Move]:
+    """Yield a client's moves, round by round, or those of sums that it is in.
+
+    Raises:
+        ViewError: The view shows neither uploads nor sums nor two broadcasts.
+    """
+    view = adversary.view
+
+    def at(index: int, *parties: str) -> Round:
+        return Round(index, adversary.seeds, parties)
+
+    if view.sees_updates_of(client):
+        for sent in view.updates_of(client):
+            down = view.received_in(client, sent.round).tensors
+            yield Move.of(sent.tensors, down, at(sent.round, client))
+    elif view.sums:
+        for summed in view.sums:
+            yield Move.of(summed.total, summed.broadcast, at(summed.index, EVERYBODY))
+    else:
+        received = view.of_kind("broadcast") or view.broadcasts_to(client)
+        for one, other in pairwise(received):
+            yield Move.of(other.tensors, one.tensors, at(one.round, EVERYBODY))
+
+
+def chosen_moves(adversary: Adversary, client: str, most: int) -> list[Move]:
+    """Return a client's moves, or so many of them, spread evenly; 0 takes all."""
+    moves = list(moves_of(adversary, client))
+    if not most or len(moves) <= most:
+        return moves
+    places = torch.linspace(0, len(moves) - 1, most).round().int().tolist()
+    return [moves[place] for place in places]
+
+
+def why_no_moves(adversary: Adversary, targets: Sequence[Target], rounds: int) -> str:
+    """Return why what was sent moves no weights that can be read; empty if it does."""
+    try:
+        moves = [m for t in targets for m in chosen_moves(adversary, t.client, rounds)]
+    except ViewError as error:
+        return str(error)
+    if not moves:
+        return "The view shows no moves of weights."
+    if not all(bool(d.isfinite().all()) for m in moves for d in m.deltas.values()):
+        return "What was sent holds numbers that are not finite."
+    return ""
+
+
+def why_no_gradients(
+    adversary: Adversary, targets: Sequence[Target], rounds: int
+) -> str:
+    """Return why candidates' gradients tell nothing of what was sent; empty if they may.
+
+    One record's gradient is taken to find out.
+    """
+    if lacking := why_no_moves(adversary, targets, rounds):
+        return lacking
+    moves = chosen_moves(adversary, targets[0].client, rounds)
+    one = targets[0].candidates.pick(torch.arange(1))
+    try:
+        blocks = gram_blocks(adversary, moves[0], one)
+    except AttackError as error:
+        return str(error)
+    numbers = len(moves) * sum(block.numbers for block in blocks)
+    shared = not adversary.view.sees_updates_of(targets[0].client)
+    records = sum(len(t.candidates) for t in targets[: None if shared else 1])
+    if records > numbers:
+        return (
+            f"It has no power: {records} records, and {numbers} numbers that moved with "
+            "a gradient."
+        )
+    return ""
+
+
+def gram_blocks(
+    adversary: Adversary, move: Move, records: Records, public: Records | None = None
+) -> list[GramBlock]:
+    """Return the gradients of records along a move, tensor by tensor.
+
+    Args:
+        adversary: Its trainer is asked for layers, or for a step.
+        move: How weights moved.
+        records: The candidates.
+        public: Others, that stand for members who are no candidates; only a model whose
+            layers are watched has them.
+
+    Raises:
+        AttackError: Neither a model's layers nor a step say what gradients are.
+    """
+    numbers = sum(delta.numel() for delta in move.deltas.values())
+    if isinstance(adversary.task.backbone, OwnersModel) or numbers > MANY_NUMBERS:
+        asked = [records] if public is None else [records, public]
+        both, others = Records.joined(asked), sum(map(len, asked[1:]))
+        found = along_layers(
+            move,
+            lambda model: layers_of(adversary, model, both, move.deltas),
+            others,
+        )
+        if found:
+            return found
+    rows: dict[str, Tensor] = {}
+    for share, weight in SIMPSON:
+        step = single_moves(adversary, move.point(share), records, move.at, hashed=True)
+        for name, row in step.items():
+            rows[name] = rows.get(name, 0.0) - weight * row.double()
+    return [
+        GramBlock.of_rows(rows[name], _hashed(adversary, name, delta.unsqueeze(0)))
+        for name, delta in move.deltas.items()
+        if name in rows
+    ]
+
+
+def along_layers(
+    move: Move,
+    layers: Callable[[Tensors], Mapping[str, LayerFactors]],
+    public: int = 0,
+) -> list[GramBlock]:
+    """Return the block of each layer, gradients averaged along the path.
+
+    Args:
+        move: How weights moved.
+        layers: Says how candidates enter the layers of a model.
+        public: How many of the last are public records and no candidates.
+    """
+    found: dict[str, list[LayerFactors]] = {}
+    for share, weight in SIMPSON:
+        for name, factors in layers(move.point(share)).items():
+            if factors.deltas is not None and name in move.deltas:
+                weighted = replace(factors, deltas=weight * factors.deltas)
+                found.setdefault(name, []).append(weighted)
+    return [_block(name, _along(parts), move, public) for name, parts in found.items()]
+
+
+def _along(parts: Sequence[LayerFactors]) -> LayerFactors:
+    """Return one layer's factors at several points of a path as one."""
+    first = parts[0].inputs
+    if all(torch.equal(first, part.inputs) for part in parts):
+        deltas = [part.deltas for part in parts if part.deltas is not None]
+        return replace(parts[0], deltas=torch.stack(deltas).sum(dim=0))
+    return LayerFactors.join(parts, 1)  # points of the path are further places
+
+
+def _block(name: str, factors: LayerFactors, move: Move, public: int) -> GramBlock:
+    """Return the block of one layer, by plain steps or by those of Adam."""
+    moved, start = (factors.move(name, w) for w in (move.deltas, move.received))
+    kinds = factors, divided_by_size(factors)
+    floor = move.floors.get(name, 0.0) ** 2
+    blocks = (GramBlock.of_factors(one, moved, floor, start) for one in kinds)
+    return likeliest(replace(one, public=public, is_layer=True) for one in blocks)
+
+
+def layers_of(
+    adversary: Adversary, model: Tensors, records: Records, sent: Container[str]
+) -> dict[str, LayerFactors]:
+    """Return how records enter layers that a ``query`` multiplies by and that were sent."""
+    weights, parts = {n: t for n, t in model.items() if n in sent}, []
+    for chunk in torch.arange(len(records)).split(AT_ONCE):
+        some = records.pick(chunk)
+        loss = partial(summed_loss, adversary.trainer, adversary.task, model, some)
+        parts.append(watch_layers(weights, len(some), loss))
+    return {
+        name: LayerFactors.join([part[name] for part in parts], 0)
+        for name in parts[0]
+        if all(name in part for part in parts)
+    }
+
+
+def summed_loss(
+    trainer: Trainer, task: Task, model: Tensors, records: Records
+) -> Tensor:
+    """Return the sum of records' losses: of labels, or of answers' tokens."""
+    stacked = {name: tensor.unsqueeze(0) for name, tensor in model.items()}
+    if task.kind == "classification":
+        logs = ask(trainer, task, stacked, records)[0]
+        return -logs.gather(1, records.labels[:, None]).sum()
+    total = torch.zeros(())
+    for said in trainer.query(task, stacked, records, want=frozenset({TOKENS})):
+        table = TokenTable.from_signals([said], model=0)
+        scored = table.scored("description", all_positions=True, needs_target=True)
+        total = total - table.statistics.log_likelihood.masked_fill(~scored, 0).sum()
+    return total
+
+
+def single_moves(
+    adversary: Adversary,
+    received: Tensors,
+    records: Records,
+    at: Round,
+    *,
+    hashed: bool = False,
+) -> Stacked:
+    """Return where one step on each record alone would have moved what was received.
+
+    Private state that the adversary does not know is drawn as a client would.
+
+    Args:
+        adversary: Its trainer takes the step.
+        received: What every client starts from.
+        records: One for each client.
+        at: The round.
+        hashed: Take a plain step along the gradient, and hash large tensors' moves.
+    """
+    trainer, task = adversary.trainer, adversary.task
+    records = replace(records, views=None)  # which one was taken is not known
+    if isinstance(trainer, TakesSingleStep):
+        trainer = trainer.single_step()
+    if hashed and hasattr(trainer, "with_settings"):
+        trainer = trainer.with_settings(**PLAIN)
+    client_state = start_client(trainer, task, "alone", adversary.seeds)
+    parts = []
+    for chunk in torch.arange(len(records)).split(AT_ONCE):
+        # One name, so that all draw the same private coins.
+        names = ["alone"] * len(chunk)
+        cohort = Cohort.of(names, [records.pick(n.view(1)) for n in chunk])
+        down = {n: t.expand(len(chunk), *t.shape) for n, t in received.items()}
+        private_state = stack([client_state] * len(chunk))
+        result = trainer.local_update(task, cohort, down, private_state, at)
+        deltas = update_deltas(result.sent, received)
+        if hashed:
+            deltas = {n: _hashed(adversary, n, delta) for n, delta in deltas.items()}
+        parts.append(deltas)
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def _hashed(
+    adversary: Adversary, name: str, rows: Float[Tensor, "n ..."]
+) -> Float[Tensor, "n numbers"]:
+    """Return rows as they are, or sums of so many numbers with drawn signs.
+
+    Sums of gradients stay sums of them, exactly: only their rank is bounded.
+    """
+    rows = rows.flatten(1)
+    if rows.shape[1] <= MOST_NUMBERS:
+        return rows
+    stream = adversary.seeds.stream("hashed gradients", client=name)
+    return _sums(stream, rows)
+
+
+def _sums(stream: Stream, rows: Float[Tensor, "n numbers"]) -> Float[Tensor, "n sums"]:
+    words = torch.from_numpy(stream.words(rows.shape[1]).astype("int64"))
+    signs = (words & 1).mul(2).sub(1).to(rows.dtype)
+    sums = torch.zeros(len(rows), MOST_NUMBERS, dtype=rows.dtype)
+    return sums.index_add_(1, (words >> 1) % MOST_NUMBERS, rows * signs)

@@ -1,0 +1,56 @@
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from privaudit.attacks.projection_residual import StackedLayer, beside_public
+from privaudit.statistics.roc import auroc
+
+CANDIDATES, PUBLIC, COLUMNS = 60, 60, 128
+
+
+def inputs(seed: int, columns: int = COLUMNS) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randn(CANDIDATES + PUBLIC, 1, columns, generator=generator)
+    return drawn * torch.arange(1, columns + 1) ** -0.5
+
+
+def stacked(entering: Tensor, is_member: Tensor, rows: int) -> StackedLayer:
+    """Return a layer that was moved by members' inputs alone."""
+    generator = torch.Generator().manual_seed(9)
+    deltas = torch.randn(int(is_member.sum()), rows, generator=generator).double()
+    layer = StackedLayer(entering, [], [])
+    layer.add(entering, deltas.T @ entering[:CANDIDATES, 0][is_member].double(), 1e-9)
+    return layer
+
+
+def coins() -> Tensor:
+    return torch.rand(CANDIDATES, generator=torch.Generator().manual_seed(1)) < 0.5
+
+
+def found(layers: list[StackedLayer], is_member: Tensor) -> float:
+    scores = beside_public(layers, CANDIDATES)[:CANDIDATES]
+    truth = is_member.numpy()
+    return auroc(scores[truth], scores[~truth]).value
+
+
+@pytest.mark.parametrize("rows", [4, 40])
+def test_members_stand_out_whether_the_span_is_whole_or_of_few_rows(rows: int) -> None:
+    is_member = coins()
+    value = found([stacked(inputs(0), is_member, rows)], is_member)
+    assert value == 1 if rows == 40 else value > 0.9
+
+
+def test_a_row_for_each_of_two_classes_is_one_direction_and_no_whole_span() -> None:
+    is_member = coins()
+    layer = stacked(inputs(0), is_member, 1)
+    layer.updates = [torch.cat([layer.updates[0], -layer.updates[0]])]
+    assert found([layer], is_member) > 0.7
+
+
+def test_layers_whose_span_is_everything_do_not_drown_one_that_tells() -> None:
+    is_member = coins()
+    tells = stacked(inputs(0), is_member, 40)
+    full = [stacked(inputs(seed, 8), is_member, 40) for seed in range(1, 11)]
+    assert np.isfinite(beside_public(full, CANDIDATES)).all()
+    assert found([tells, *full], is_member) > 0.99

@@ -1,0 +1,252 @@
+"""Attacks on what is sent: in federations of others, what carries the verdict and why."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from privaudit.attacks.joint_regression import JointRegression
+from privaudit.attacks.projection_residual import (
+    ProjectionResidual,
+    StackedLayer,
+    promised,
+)
+from privaudit.auditing.record_gradients import Move, chosen_moves
+from privaudit.core.errors import AttackError, ViewError
+from privaudit.core.seeds import Seeds
+from privaudit.core.tensors import Tensors
+from privaudit.federation.masked_sum import Masking
+from privaudit.federation.trainer import Round
+from privaudit.federation.uploads import dequantised, quantised
+from privaudit.recording.recorder import Recorder
+from privaudit.statistics.roc import pooled_auroc
+from privaudit.trainers.promptfl import PromptFL
+from tests.conftest import toy_records, with_noise
+from tests.privaudit.recording.small_federation import (
+    Linear,
+    Say,
+    X,
+    audited,
+    run_federation,
+    start,
+    toss,
+)
+from tests.toy_federation import CLIENTS, Play
+
+BOTH = {"joint-regression", "projection-residual"}
+
+
+@dataclass
+class Hardly(Linear):
+    """Clients that take one step, so short that nothing is learned."""
+
+    steps: int = 1
+
+    def local_update(
+        self, received: Tensors, positions: np.ndarray, seed: int
+    ) -> dict[str, Tensor]:
+        sent = super().local_update(received, positions, seed)
+        return {n: received[n] + 1e-4 * (t - received[n]) for n, t in sent.items()}
+
+
+class Inferring(Hardly):
+    def query(self, tensors: Tensors, positions: np.ndarray) -> Tensor:
+        with torch.inference_mode():
+            return super().query(tensors, positions)
+
+
+class Elsewhere(Hardly):
+    def query(self, tensors: Tensors, positions: np.ndarray) -> Any:
+        return (
+            X[positions].numpy() @ tensors["weight"].numpy().T + tensors["bias"].numpy()
+        )
+
+
+class Keeping(Hardly):
+    """What clients do not send is zero in the owner's hands."""
+
+    def query(self, tensors: Tensors, positions: np.ndarray) -> Tensor:
+        return super().query({**start(), **tensors}, positions)
+
+
+class Asked:
+    """An owner's side without training: models can be asked, and nothing replayed."""
+
+    def __init__(self, owner: Linear) -> None:
+        self.labels, self.query = owner.labels, owner.query
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place, ledger = tmp_path_factory.mktemp("weights") / "run", toss()
+    generator = torch.Generator().manual_seed(0)
+    begin = {n: torch.randn(t.shape, generator=generator) for n, t in start().items()}
+    with Recorder(
+        place, ledger=ledger, weight="num-examples", trainer="SGD"
+    ) as recorder:
+        run_federation(recorder, ledger, Hardly(), begin=begin)
+    return place
+
+
+@pytest.mark.parametrize("scenario", ["server-reconstruct", "server-aggregate"])
+def test_weights_carry_the_verdict_where_models_learned_nothing(
+    folder: Path, scenario: str
+) -> None:
+    audit = audited(folder, scenario, owner=Asked(Hardly()))
+    assert audit.headline.attack in BOTH
+    assert audit.auroc.value > 0.99
+    assert audit.results["loss-threshold"].auroc.value < 0.8
+
+
+def test_without_gradients_inputs_are_enough(folder: Path) -> None:
+    audit = audited(folder, owner=Asked(Inferring()))
+    assert "joint-regression" not in audit.results
+    assert "joint-regression was left out: " in audit.scenario.note
+    assert (
+        audit.results["projection-residual"].auroc.low > 0.5
+    )  # 3 directions, 12 members
+
+
+def test_models_outside_of_torch_leave_both_out(folder: Path) -> None:
+    audit = audited(folder, owner=Asked(Elsewhere()))
+    assert not BOTH & audit.results.keys()
+    assert audit.headline.attack == "loss-threshold"
+    with pytest.raises(AttackError, match="multiplies no layer's inputs"):
+        audited(folder, owner=Asked(Elsewhere()), attacks=["projection-residual"])
+
+
+def without(*names: str) -> Say:
+    """Let clients send all but some tensors."""
+
+    def say(
+        recorder: Recorder, index: int, client: str, sent: Tensors, count: int
+    ) -> None:
+        kept = {n: t for n, t in sent.items() if n not in names}
+        recorder.update(index, client, kept, weight=count)
+
+    return say
+
+
+def in_half(
+    recorder: Recorder, index: int, client: str, sent: Tensors, count: int
+) -> None:
+    halved = {n: t.half() for n, t in sent.items()}
+    recorder.update(index, client, halved, weight=count)
+
+
+def recorded(place: Path, say: Say, owner: Linear) -> Path:
+    ledger = toss()
+    with Recorder(place / "run", ledger=ledger, weight="num-examples") as recorder:
+        run_federation(recorder, ledger, owner, say=say, rounds=1)
+    return place / "run"
+
+
+@pytest.mark.parametrize("say", [without("bias"), in_half])
+def test_what_is_sent_without_a_bias_or_in_half_precision_tells_as_much(
+    say: Say, tmp_path: Path
+) -> None:
+    audit = audited(recorded(tmp_path, say, Linear(steps=1)), owner=Asked(Keeping()))
+    assert audit.headline.attack in BOTH
+    assert audit.auroc.value > 0.99
+
+
+def test_uploads_without_the_layer_leave_the_span_out(tmp_path: Path) -> None:
+    folder = recorded(tmp_path, without("weight"), Linear(steps=1))
+    audit = audited(folder, owner=Asked(Keeping()))
+    assert audit.headline.attack not in BOTH
+    assert "projection-residual was left out: What was sent" in audit.scenario.note
+
+
+def test_a_tuple_in_place_of_logits_is_refused(folder: Path) -> None:
+    class Pairs(Hardly):
+        def query(self, tensors: Tensors, positions: np.ndarray) -> Any:
+            return super().query(tensors, positions), None
+
+    with pytest.raises(AttackError, match="returned tuple; wanted is one tensor"):
+        audited(folder, owner=Asked(Pairs()))
+
+
+def test_masked_uploads_are_read_as_their_sum(play: Play) -> None:
+    played = play(PromptFL(epochs=1, batch_size=0), masking=Masking())
+    adversary, targets = played.watched()
+    with pytest.raises(ViewError, match="masked"):
+        adversary.view.updates_of(CLIENTS[0])
+    ours, *others = (m.deltas for m in chosen_moves(adversary, CLIENTS[0], 0))
+    same = [m.deltas for m in chosen_moves(adversary, CLIENTS[1], 0)]
+    assert all(torch.equal(ours[n], same[0][n]) for n in ours)
+    assert len(others) == len(same) - 1
+    scores = JointRegression(rounds=1)(adversary, targets)
+    assert [one.expected for one in scores] == [0.0] * len(CLIENTS)  # of a prompt
+
+
+def test_a_number_s_rounding_is_that_of_the_format_in_which_it_was_sent() -> None:
+    weights = torch.randn(400, 50, generator=torch.Generator().manual_seed(0))
+    start, at = {"w": torch.zeros_like(weights)}, Round(0, Seeds(0), ())
+    codes = quantised("w", weights[None], 8, None)
+    for sent, given in (
+        ({"w": weights.half()}, weights.half().float()),
+        ({"w": weights.bfloat16().float()}, weights.bfloat16().float()),
+        ({n: t[0] for n, t in codes.items()}, dequantised(codes, start)["w"][0]),
+    ):
+        error = float((given - weights).square().mean().sqrt())
+        assert Move.of(sent, start, at).floors["w"] == pytest.approx(error, rel=0.05)
+    assert Move.of({"w": weights}, start, at).floors["w"] < 1e-7
+
+
+def test_more_records_than_numbers_have_no_power(play: Play) -> None:
+    played = play(PromptFL(epochs=1, batch_size=0))
+    many = {c: toy_records(200, 60 + n) for n, c in enumerate(CLIENTS)}
+    adversary, targets = played.watched(candidates=many)
+    assert "200 records" in JointRegression(rounds=1).why_not(adversary, targets)
+
+
+def test_numbers_that_are_not_finite_are_said(play: Play) -> None:
+    adversary, targets = play(PromptFL(epochs=1)).watched()
+    broken = [
+        replace(m, tensors={n: t * torch.nan for n, t in m.tensors.items()})
+        if m.is_update
+        else m
+        for m in adversary.view.messages
+    ]
+    blind = replace(adversary, view=replace(adversary.view, messages=tuple(broken)))
+    assert "not finite" in JointRegression().why_not(blind, targets)
+
+
+def test_twins_and_sums_of_members_are_in_the_span_and_nothing_is_promised() -> None:
+    """One-hot records: of e1, e2 and e1 + e2 no span tells who was trained on."""
+    places = torch.eye(8, 16)
+    candidates = torch.cat([places, places[::2], places[:-1] + places[1:]])
+    public = torch.randn(40, 16, generator=torch.Generator().manual_seed(0))
+    layer = StackedLayer(torch.cat([candidates, public])[:, None], [], [])
+    deltas = torch.randn(12, 8, generator=torch.Generator().manual_seed(1))
+    layer.add(layer.inputs, (deltas @ places).double(), 0.0)
+    scores = layer.scores()[: len(candidates)]
+    assert np.ptp(scores) < 1e-6 < scores.min() - layer.scores()[-40:].max()
+    assert promised(scores) == 0
+
+
+def test_prompts_multiply_no_inputs(play: Play) -> None:
+    adversary, targets = play(PromptFL(epochs=1)).watched()
+    assert ProjectionResidual().why_not(adversary, targets)
+    assert not ProjectionResidual.applies_to(PromptFL(), None)
+
+
+def test_coins_that_nobody_used_are_not_found(play: Play) -> None:
+    """Members are trained on; other coins are tossed for the same candidates."""
+    asked = {c: with_noise(toy_records(24, 50 + n), n) for n, c in enumerate(CLIENTS)}
+    shards = {c: records.pick(torch.arange(0, 24, 2)) for c, records in asked.items()}
+    played = play(PromptFL(learning_rate=1e-3, epochs=2, batch_size=0), shards=shards)
+    scores = JointRegression()(*played.watched(candidates=asked))
+    found = []
+    for seed in range(200):
+        coins = np.random.default_rng(seed).random((len(scores), 24)) < 0.5
+        groups = [
+            (s.scores[c], s.scores[~c]) for s, c in zip(scores, coins, strict=True)
+        ]
+        found.append(pooled_auroc(groups).value)
+    # Their standard deviation is 0.07, that of the mean of 200 0.005.
+    assert abs(np.mean(found) - 0.5) < 4 * 0.005
