@@ -98,8 +98,8 @@ def test_pairs_of_one_seed(pair: tuple[str, str], scored: Any) -> None:
             )
             for one in compared
         ]
-        models = [judge([one])[0].outcome for one in asked]
-        both = judge_pairs(*values.T.tolist(), margin=0.05)
+        models: list[str] = [judge([one])[0].outcome for one in asked]
+        both = judge_pairs(values[:, 0].tolist(), values[:, 1].tolist(), 0.05)
         print(
             f"\n| {pair[0]} | {pair[1]} | {attack} | {values[:, 0].mean():.3f} | "
             f"{values[:, 1].mean():.3f} | {np.mean(alike):.2f} "

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from privaudit.core.errors import (
 )
 from privaudit.report.ci_formats import gate_badge, gate_junit, gate_sarif
 from privaudit.runs.run import load_run
+from privaudit.statistics.estimate import unresolved
 from tests.conftest import Cli
 
 SMALL = {"rounds": 1, "clients": 2}
@@ -50,7 +52,8 @@ def faked(monkeypatch: pytest.MonkeyPatch) -> Faked:
             return aurocs[method.cell.trainer.replace("-", "_")][seed]
 
         monkeypatch.setattr(Method, "auroc", auroc)
-        monkeypatch.setattr(methods.time, "monotonic", lambda: seconds * len(trained))
+        clock = SimpleNamespace(monotonic=lambda: seconds * len(trained))
+        monkeypatch.setattr(methods, "time", clock)
         return trained
 
     return fake
@@ -333,10 +336,6 @@ def test_options_of_the_other_gate_are_refused(
 def test_an_attack_without_a_number_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from types import SimpleNamespace
-
-    from privaudit.statistics.estimate import unresolved
-
     auroc = unresolved("needs 2 clients, has 0", (0,), "none", 0.95)
     swept = SimpleNamespace(point=SimpleNamespace(auroc=auroc))
     monkeypatch.setattr(methods, "perform_cell", lambda *_: swept)
