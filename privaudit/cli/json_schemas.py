@@ -125,16 +125,22 @@ _CHECKS = (
         "Strength", **_CHECK, **_all(str, "code now before"), about=Literal["strength"]
     )
 )
-_GATED = json_object(
-    "Gated",
+_GATE: Json = {
     **_all(str, "run paired scenario outcome sentence assurance unproved"),
     **_all(list[str], "deviations notes"),
-    baseline=str | None,
-    alpha=float,
-    audits=json_object("Audits", **_all(int, "made different")),
-    planned=bool,
-    exit_code=int,
-    checks=_list(_CHECKS),
+    "baseline": str | None,
+    "alpha": float,
+    "audits": json_object("Audits", **_all(int, "made different")),
+    "planned": bool,
+    "exit_code": int,
+    "checks": _list(_CHECKS),
+}
+_GATED = json_object("Gated", **_GATE) | json_result(
+    "GatedMethods",
+    **_GATE,
+    **_all(list[int], "looks seeds"),
+    aurocs=list[tuple[float, float]],
+    further=tuple[int, int] | None,
 )
 _CHANGE = json_object(
     "Change",
@@ -219,7 +225,11 @@ CONTENTS: Json = {
     "report": json_object("Page", page=str),
     "compare": _COMPARED,
     "tradeoff": RoundDone | Phase | CellDone | _SWEPT,
-    "gate": json_object("BaselineFile", baseline=str) | _GATED,
+    "gate": RoundDone
+    | Phase
+    | json_object("BaselineFile", baseline=str)
+    | json_result("MethodBaseline", baseline=str)
+    | _GATED,
     "plan": json_object("Planned", **_all(str, "plan sha256"), scenarios=list[str]),
     "export": json_object("Exported", folder=str, budget=float, card=Card),
     "verify": RoundDone | Phase | _VERIFIED | _RECOMPUTED,

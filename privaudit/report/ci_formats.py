@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 _SAID = {
     "pass": "Pass: what it looks for is ruled out",
     "regression": "Regression: found",
+    "rose, size open": "Rose, size open: worse, and whether beyond the line is open",
+    "fell, size open": "Fell, size open: worse, and whether beyond the line is open",
     "underpowered": "Underpowered: not decided",
 }
 
@@ -90,7 +92,12 @@ def summary(result: GateResult) -> str:
     return f"{said} ({beside}, {result.settings.scenario}{among})."
 
 
-_COLOURS = {"regression": "red", "underpowered": "yellow"}
+_COLOURS = {
+    "regression": "red",
+    "rose, size open": "orange",
+    "fell, size open": "orange",
+    "underpowered": "yellow",
+}
 _OF_A_PASS = {"proved": "brightgreen", "unproved": "lightgrey", "refuted": "orange"}
 
 

@@ -93,7 +93,7 @@ from privaudit.statistics.comparisons import IntervalAt
 from privaudit.statistics.estimate import Estimate, normal_quantile
 from privaudit.statistics.verdict import Sampling, VerdictKind
 
-Pairing = Literal["record", "no", "no baseline"]
+Pairing = Literal["record", "seed", "no", "no baseline"]
 
 
 class Against(ABC):

@@ -1,4 +1,4 @@
-"""Questions of the gate, and their answers: pass, regression or underpowered.
+"""Questions of the gate, and their answers: pass, regression, or what is open.
 
 A rise is tested against the margin, a value against its limit: a limit is a margin of
 (nearly) nothing around the limit. All questions share one Holm correction, so that the
@@ -9,7 +9,7 @@ is bad; whoever relies on all passes at once errs no more often than with one.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from privaudit.checks.gate.guarantees import GuaranteeCheck
 from privaudit.checks.gate.settings import GateSettings
@@ -25,7 +25,9 @@ from privaudit.statistics.comparisons import (
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.verdict import UNKNOWN_SAMPLING, Sampling, enough_to_exclude
 
-Outcome = Literal["pass", "regression", "underpowered"]
+Outcome = Literal[
+    "pass", "regression", "rose, size open", "fell, size open", "underpowered"
+]
 
 _NOTHING = 1e-9  # a margin must be above 0
 
@@ -76,7 +78,9 @@ class GateCheck:
 
     Attributes:
         outcome: "regression": worse beyond the line, after Holm. "pass": that is ruled
-            out. "underpowered": neither, or no coin is declared that chose members.
+            out. "rose, size open", of utility "fell": worse, after Holm, and whether
+            beyond the line is open. "underpowered": none of these, or no coin is
+            declared that chose members.
         estimate: The change since the baseline, or the run's value.
         p_value: Of being no worse than the line, two-sided and after Holm; 1 where it
             is better.
@@ -161,12 +165,10 @@ def judge(questions: Sequence[GateQuestion], alpha: float = 0.05) -> list[GateCh
 
 
 def overall(checks: Iterable[AnyCheck]) -> Outcome:
-    """Return the worst outcome: a regression, else what is not decided, else a pass."""
+    """Return the worst: a regression, else what is worse, or not decided, else a pass."""
     outcomes = {check.outcome for check in checks}
-    for outcome in ("regression", "underpowered"):
-        if outcome in outcomes:
-            return outcome
-    return "pass"
+    worst_first: tuple[Outcome, ...] = get_args(Outcome)[1:]
+    return next((one for one in worst_first if one in outcomes), "pass")
 
 
 def _answer(question: GateQuestion, change: Change, alpha: float) -> GateCheck:
@@ -175,9 +177,12 @@ def _answer(question: GateQuestion, change: Change, alpha: float) -> GateCheck:
         outcome = "regression"
     elif change.excludes_increase:
         outcome = "pass"
+    elif _is_worse(question, change, alpha):
+        outcome = "rose, size open" if question.about == "leak" else "fell, size open"
     enough, by_chance = None, question.sampling != "unknown"
     open_by_records = by_chance and change.kind != "increase"
-    if outcome == "underpowered" and open_by_records and not change.estimate.unresolved:
+    decided = outcome in ("pass", "regression")
+    if not decided and open_by_records and not change.estimate.unresolved:
         enough = _enough(question, change.estimate)
     estimate = question.interval_at(1 - alpha)
     said = _said(question, outcome, estimate, change.estimate)
@@ -193,6 +198,13 @@ def _answer(question: GateQuestion, change: Change, alpha: float) -> GateCheck:
         sentence = f"No verdict on membership: {said}{question.note} {UNKNOWN_SAMPLING}"
     p_value = change.p_within if change.estimate.value > 0 else 1.0
     return GateCheck(question, outcome, estimate, p_value, enough, sentence)
+
+
+def _is_worse(question: GateQuestion, change: Change, alpha: float) -> bool:
+    """Say whether it is worse than before, after Holm, by whatever size."""
+    asked = question.before is not None and question.sampling == "coin"
+    rose = change.estimate.low > 0 and change.p_value <= alpha
+    return asked and rose and not question.stronger
 
 
 def _enough(question: GateQuestion, worse: Estimate) -> int:
@@ -225,16 +237,14 @@ def _said(
             )
         side = bad if outcome == "regression" else good
         return f"{name} is {estimate}, {side} the limit of {line}."
-    values = f"({question.before:.3f} before, {question.now:.3f} now)"
     said = {
-        "regression": f"{name} {verb} beyond the margin of {line}: it changed by "
-        f"{estimate} {values}.",
-        "pass": f"a {noun} of {name} beyond the margin of {line} is ruled out: it "
-        f"changed by {estimate} {values}.",
-        "underpowered": f"whether {name} {verb} beyond the margin of {line} is not "
-        f"decided: it changed by {estimate}, {beyond} {values}.",
-    }
-    return said[outcome]
+        "regression": f"{name} {verb} beyond the margin of {line}",
+        "pass": f"a {noun} of {name} beyond the margin of {line} is ruled out",
+        "underpowered": f"whether {name} {verb} beyond the margin of {line} is not decided",
+    }.get(outcome, f"{name} {verb}, and whether beyond the margin of {line} is open")
+    left = f", {beyond}" if outcome == "underpowered" else ""
+    values = f"({question.before:.3f} before, {question.now:.3f} now)"
+    return f"{said}: it changed by {estimate}{left} {values}."
 
 
 def _beyond(question: GateQuestion, worse: Estimate) -> str:

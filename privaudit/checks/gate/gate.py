@@ -1,4 +1,4 @@
-"""The gate: may this run be merged? Pass, regression, or too few records to say.
+"""The gate: may this run be merged? Pass, regression, or what is open.
 
 A run is compared with a baseline record by record, and held to limits of its own. What
 a single pair of runs shows holds for these two models: another seed is another model.
@@ -174,16 +174,21 @@ def _kind(run: Run, against: Against | None) -> TaskKind | None:
     return run.population.task.kind if run.origin else run.config.task
 
 
-EXIT_CODES: Mapping[Outcome, int] = {"pass": 0, "regression": 1, "underpowered": 3}
+EXIT_CODES: Mapping[Outcome, int] = {"pass": 0, "regression": 1}
+UNDECIDED = 3  # the exit code of any other outcome
 
 _SUMMARIES: Mapping[Outcome, str] = {
     "pass": "Pass: {count} of {count} checks rule out what they look for",
     "regression": "Regression: {bad} of {count} checks found one",
+    "rose, size open": "Rose, size open: {bad} of {count} checks found a rise",
+    "fell, size open": "Fell, size open: {bad} of {count} checks found a fall",
     "underpowered": "Underpowered: {bad} of {count} checks are not decided",
 }
 _OF_ONE: Mapping[Outcome, str] = {
     "pass": "Pass: the one check rules out what it looks for",
     "regression": "Regression: the one check found one",
+    "rose, size open": "Rose, size open: the one check found a rise",
+    "fell, size open": "Fell, size open: the one check found a fall",
     "underpowered": "Underpowered: the one check is not decided",
 }
 
@@ -232,8 +237,8 @@ class GateResult:
 
     @property
     def exit_code(self) -> int:
-        """0 pass, 1 regression, 3 underpowered."""
-        return EXIT_CODES[self.outcome]
+        """0 pass, 1 regression, 3 neither."""
+        return EXIT_CODES.get(self.outcome, UNDECIDED)
 
     @property
     def sentence(self) -> str:
@@ -293,7 +298,7 @@ def gate(
     folder: str | Path | None = None,
     accept_unsigned: bool = False,
 ) -> GateResult:
-    """Check a run against a baseline and absolute limits: pass, regression, underpowered.
+    """Check a run against a baseline and absolute limits: pass, regression, or open.
 
     Non-inferiority tests at the settings' margins, with Holm's correction over all
     checks, at alpha divided by the number of different audits of the run; epsilons are
@@ -353,7 +358,11 @@ def gate(
         assurance=_assurance(audit),
         tally=tally,
         deviations=_deviations(planned, settings),
-        notes=(*_decided_by(demands, against, settings), *demands.notes),
+        notes=(
+            *_decided_by(demands, against, settings),
+            *_steadier(checks, audit, against, demands),
+            *demands.notes,
+        ),
     )
 
 
@@ -485,6 +494,39 @@ def _decided_by(
     each = [f"{', '.join(names)} ({how})" for how, names in by_strength.items()]
     if each:
         yield f"Attacks that decided: {'; '.join(each)}."
+
+
+def _steadier(
+    checks: Sequence[AnyCheck],
+    audit: StoredAudit,
+    against: Against | None,
+    demands: Demands,
+) -> Iterator[str]:
+    """Yield which attack pairs such runs best, where the change by another is open.
+
+    Noise in training moves what shadow models say from run to run, and a loss little:
+    docs/gate.md has both measured.
+    """
+    decided = ("pass", "regression")
+    changes = (one for one in checks if one.rule == "leak-change")
+    left_open = [one.name for one in changes if one.outcome not in decided]
+    if against is None or not left_open:
+        return
+    same = [name for name in demands.made if demands.relation(name) == "same"]
+    asked = GateSettings(audit.scenario, metrics=("auroc",))
+    estimates = {
+        question.name: question.interval_at(0.95)
+        for question in against.questions(audit, same, asked)
+    }
+    reach = {n: (e.high - e.low) / 2 for n, e in estimates.items() if not e.unresolved}
+    best = min(reach, key=lambda name: reach[name], default="")
+    for name in left_open:
+        if name in reach and reach[best] < reach[name] / 1.5:
+            yield (
+                f"The change of {name} is known to ±{reach[name]:.3f}, and that of {best} "
+                f"to ±{reach[best]:.3f}: for later changes name that attack (attacks), and "
+                "hold this one to a limit (max_auroc). Chosen now, it decides nothing."
+            )
 
 
 def _deviations(planned: AuditPlan | None, settings: GateSettings) -> tuple[str, ...]:

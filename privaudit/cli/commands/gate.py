@@ -1,6 +1,6 @@
 """Commands ``gate`` and ``plan``: may this run be merged, by thresholds fixed before?"""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,10 +12,11 @@ from privaudit.cli import options
 from privaudit.cli.commands.attack import Budget
 from privaudit.cli.printing import print_lines, print_rows, show
 from privaudit.core.errors import ConfigError
+from privaudit.core.parameters import parse_pairs
 
 if TYPE_CHECKING:
     from privaudit.checks.gate.gate import GateResult
-    from privaudit.checks.gate.settings import Configured
+    from privaudit.checks.gate.settings import Configured, GateSettings
 
 RunName = Annotated[
     str | None, typer.Argument(help="An audited run. By default: the latest.")
@@ -51,6 +52,31 @@ Badge = Annotated[
     Path | None,
     options.file_option("Write a badge: JSON for an endpoint of shields.io."),
 ]
+MethodSpec = Annotated[
+    str | None,
+    typer.Option(
+        help="Compare methods and no runs: a trainer, as NAME or NAME:key=value,key=value."
+    ),
+]
+OtherMethod = Annotated[
+    str | None,
+    typer.Option(help="The other one; or a file of --method and --write-baseline."),
+]
+Minutes = Annotated[
+    float | None,
+    typer.Option(
+        help="What both methods may take in all: the first seed's time says how many "
+        "seeds that pays for. By default: 20."
+    ),
+]
+Seeds = Annotated[
+    int | None, typer.Option(help="Seeds of methods at most. By default: 12.")
+]
+FirstSeed = Annotated[
+    int | None,
+    typer.Option(max=options.MOST_SEED, help="The first of them. By default: 0."),
+]
+_OF_METHODS = {"scenario", "attacks", "clients", "shadows", "margin", "alpha"}
 
 
 def gate(
@@ -63,16 +89,38 @@ def gate(
     markdown: Markdown = None,
     badge: Badge = None,
     runs: options.RunsFolder = None,
+    method: MethodSpec = None,
+    against: OtherMethod = None,
+    minutes: Minutes = None,
+    seeds: Seeds = None,
+    seed: FirstSeed = None,
+    setting: options.Settings = None,
+    field: options.Fields = None,
     **fields: Any,
 ) -> None:
-    """Check a run against a baseline and limits, for CI.
+    """Check a run against a baseline and limits, for CI; or one method against another.
 
     Settings: table tool.privaudit.gate in pyproject.toml; flags override it. Exit code
-    0: pass. 1: regression, or less was asked. 3: underpowered, too few records, or a
-    weaker attack. 2: bad input.
+    0: pass. 1: regression, or less was asked. 3: open, as there were too few records or
+    seeds, or a weaker attack. 2: bad input.
     """
     flags = options.from_texts(GATE_FIELDS, fields)
     configured = configure(settings_from=settings_from, **flags)
+    wanted = {"junit": junit, "sarif": sarif, "markdown": markdown, "badge": badge}
+    effort = options.given(minutes=minutes, most=seeds, first_seed=seed)
+    if method is not None:
+        unsigned = accept_unsigned or None
+        of_runs = options.given(
+            run=run, settings_from=settings_from, accept_unsigned=unsigned
+        )
+        _refuse([*of_runs, *(flags.keys() - _OF_METHODS)], "--method")
+        texts = [method] if against is None else [method, against]
+        of_both = parse_pairs("--field clients=3", field or [])
+        parts = configured.settings, options.settings(setting), of_both
+        _gate_methods(texts, parts, {"runs": runs, **effort}, write_baseline, wanted)
+        return
+    both = options.given(against=against, set=setting, field=field)
+    _refuse([*both, *effort], "no --method")
     if write_baseline is not None:
         if "baseline" in flags:
             raise ConfigError(
@@ -83,7 +131,6 @@ def gate(
         return
     from privaudit.checks.gate.gate import gate as run_gate
 
-    wanted = {"junit": junit, "sarif": sarif, "markdown": markdown, "badge": badge}
     result = run_gate(
         run, None, configured, folder=runs, accept_unsigned=accept_unsigned
     )
@@ -93,6 +140,52 @@ def gate(
 
 
 options.take_fields(gate, GATE_FIELDS)
+
+
+def _refuse(names: Sequence[str], beside: str) -> None:
+    if names:
+        said = ", ".join(sorted(name.replace("_", "-") for name in names))
+        raise ConfigError(
+            f"The gate was given {said} and {beside}: a gate on runs takes a RUN, one on "
+            "methods --method NAME --against NAME. `privaudit gate --help` says whose "
+            "options are which."
+        )
+
+
+def _gate_methods(
+    texts: Sequence[str],
+    parts: tuple["GateSettings", Mapping[str, Any], Mapping[str, Any]],
+    effort: Mapping[str, Any],
+    file: Path | None,
+    wanted: Mapping[str, Path | None],
+) -> None:
+    """Compare methods, or write one's numbers; settings, parameters and fields are of both."""
+    from privaudit.checks.gate import methods
+    from privaudit.cli.progress import Result, choose_view
+
+    if (len(texts) == 1) == (file is None):
+        raise ConfigError(
+            "A gate on methods takes --method and --against, another method or a file; "
+            "or --method and --write-baseline, which compares nothing. Give one of both."
+        )
+    options.check_kept(effort["runs"])
+    stored = None
+    if file is None and ((path := Path(texts[1])).suffix == ".json" or path.is_file()):
+        stored, texts = methods.SeedNumbers.read(path), texts[:1]
+    sides = tuple(methods.Method.of(text, *parts) for text in texts)
+    view = choose_view()
+    pairs = methods.Pairs(sides, stored=stored, watcher=view, **effort)
+    if file is not None:
+        with view:
+            pairs.go_on(judge=False).save(file)
+        text = f"Baseline: {file} (one AUROC a seed)"
+        view.present([Result(text, {"baseline": str(file)})], partial(typer.echo, text))
+        return
+    with view:
+        found = methods.gate_methods(pairs)
+    _report(found, wanted)
+    view.present([Result(found.sentence, found.to_dict())], partial(_print, found))
+    raise typer.Exit(found.exit_code)
 
 
 def _write(
@@ -156,6 +249,8 @@ def _print(result: "GateResult") -> None:
 def _legend(result: "GateResult") -> str:
     paired: Mapping[Any, str] = {
         "record": "Each record is compared with itself: this is about these two models",
+        "seed": "Both are trained with the same seeds, which are the replicates: this is "
+        "about the methods",
         "no": "Nothing is paired: the baseline holds numbers only",
         "no baseline": "There is no baseline: only limits are asked",
     }

@@ -189,8 +189,8 @@ def cells_of(plan: SweepPlan) -> list[Cell]:
         ConfigError: Nothing to sweep, a copy, or an impossible value.
     """
     _refuse_copies(plan)
-    _refuse_swept("field", plan.fields, ("trainer", "settings", "seed"))
-    _refuse_swept("parameter", plan.settings, ("mode", "epsilon"))
+    refuse_swept("field", plan.fields, ("trainer", "settings", "seed"))
+    refuse_swept("parameter", plan.settings, ("mode", "epsilon"))
     _check_names(plan)
     cells = [cell for trainer in plan.trainers for cell in _of_trainer(plan, trainer)]
     if not cells or not plan.seeds:
@@ -262,7 +262,8 @@ def _refuse_copies(plan: SweepPlan) -> None:
         )
 
 
-def _refuse_swept(kind: str, given: Mapping[str, Any], names: Sequence[str]) -> None:
+def refuse_swept(kind: str, given: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Refuse what is set for each run, given for all."""
     for name in names:
         if name in given:
             raise ConfigError(

@@ -24,6 +24,7 @@ WITHOUT_JSON = {"serve": "prints an address, and then answers a browser"}
 SWEEP = (
     "--trainers zero-shot --seeds 1,2 --shadows 0 --field rounds=1 --field clients=2"
 )
+SEEDS = "--seeds 4 --shadows 0 --field rounds=1 --field clients=2"
 LINES = [  # every command at least once, with each kind of result that it has
     "train --rounds 1 --clients 2 --seed 3 --name new",
     "train --rounds 1 --clients 3 --seed 3 --name masked --secure-aggregation masked",
@@ -40,6 +41,8 @@ LINES = [  # every command at least once, with each kind of result that it has
     "tradeoff --on local:1 " + SWEEP,
     "gate one --write-baseline baseline.json",
     "gate two --baseline baseline.json --max-auroc 0.6 --shadows 2",
+    f"gate --method zero-shot --write-baseline plain.json {SEEDS}",
+    f"gate --method promptfl --against plain.json {SEEDS}",
     "plan plan.json --margin 0.1",
     "export one --public card",
     "verify card --again",

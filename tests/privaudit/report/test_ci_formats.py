@@ -124,7 +124,7 @@ def passed() -> GateResult:
     ("result", "message", "colour"),
     [
         (made(NASTY), "regression", "red"),
-        (replace(made(), checks=made().checks[2:3]), "underpowered", "yellow"),
+        (replace(made(), checks=made().checks[2:3]), "rose, size open", "orange"),
         (replace(passed(), assurance=PROVED), "pass", "brightgreen"),
         (replace(passed(), assurance=MISSING), "pass, nothing proved", "lightgrey"),
         (replace(passed(), assurance=REFUTED), "pass, claim refuted", "orange"),
@@ -149,7 +149,7 @@ def test_each_check_is_a_test_and_only_a_pass_passes() -> None:
         "limit of run: limit",
     ]
     kinds = [None if (f := c.find("failure")) is None else f.get("type") for c in cases]
-    assert kinds == ["regression", None, "underpowered", "regression"]
+    assert kinds == ["regression", None, "rose, size open", "regression"]
     for element in (root, root[0]):
         counted = [element.get(key) for key in ("tests", "failures", "errors")]
         assert counted == ["4", "3", "0"]
@@ -194,7 +194,7 @@ def test_it_holds_the_sentence_a_row_and_a_sentence_for_each_check() -> None:
     assert "<strong>Regression: 2 of 4 checks (against a baseline" in page
     assert "<td>margin 0.05</td>" in page
     assert page.count("❌ regression") == 2
-    assert page.count("⚠️ underpowered") == 1
+    assert page.count("⚠️ rose, size open") == 1
 
 
 def test_a_nasty_name_stays_text_in_its_own_cell() -> None:

@@ -1,5 +1,6 @@
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -55,11 +56,13 @@ def answer(question: GateQuestion) -> GateCheck:
         (change(0.1), "regression"),
         (change(0.0), "pass"),
         (change(-0.2), "pass"),
-        (change(0.05), "underpowered"),
-        (change(0.04), "underpowered"),
+        (change(0.05), "rose, size open"),
+        (change(0.015), "pass"),
+        (change(0.05, error=0.03), "underpowered"),
+        (change(0.04), "rose, size open"),
         (change(-0.1, "utility"), "regression"),
         (change(0.1, "utility"), "pass"),
-        (change(-0.05, "utility"), "underpowered"),
+        (change(-0.05, "utility"), "fell, size open"),
         (limit(0.7, 0.6), "regression"),
         (limit(0.5, 0.6), "pass"),
         (limit(0.6, 0.6), "underpowered"),
@@ -75,7 +78,19 @@ def test_worse_beyond_the_line_is_a_regression_and_ruled_out_is_a_pass(
     found = answer(question)
     assert found.outcome == outcome
     assert found.sentence.startswith(outcome.capitalize())
-    assert (found.enough is None) == (outcome != "underpowered")
+    assert (found.enough is None) == (outcome in ("pass", "regression"))
+
+
+def test_a_rise_of_unknown_size_reads_as_one_only_where_it_is_proved() -> None:
+    """2.2 errors above nothing: proved alone, and not among two checks, or by an attack
+    that was stronger than the baseline's, or where no coin chose members."""
+    rise = change(0.044, error=0.02)
+    found = answer(rise)
+    assert found.outcome == "rose, size open"
+    assert "rose, and whether beyond the margin of 0.05 is open" in found.sentence
+    assert answer(replace(rise, stronger=True)).outcome == "underpowered"
+    assert answer(replace(rise, sampling="unknown")).outcome == "underpowered"
+    assert judge([rise, change(0.0, error=0.02)])[0].outcome == "underpowered"
 
 
 def test_the_p_value_is_that_of_the_line() -> None:
@@ -101,7 +116,7 @@ def test_all_checks_share_one_correction() -> None:
 
 def test_alpha_moves_the_interval() -> None:
     strict, loose = (judge([change(0.03)], alpha)[0] for alpha in (0.01, 0.2))
-    assert (strict.outcome, loose.outcome) == ("underpowered", "pass")
+    assert (strict.outcome, loose.outcome) == ("rose, size open", "pass")
     assert strict.estimate.high > loose.estimate.high
 
 
@@ -131,7 +146,7 @@ def test_an_unresolved_number_is_undecided_with_its_reason() -> None:
     ("values", "outcome"),
     [
         ((0.0, 0.0), "pass"),
-        ((0.0, 0.05), "underpowered"),
+        ((0.0, 0.05), "rose, size open"),
         ((0.3, 0.05), "regression"),
         ((0.3, 0.0), "regression"),
     ],
@@ -147,7 +162,8 @@ def test_leak_and_use_are_mirrors(value: float, error: float) -> None:
         answer(change(value, error=error)),
         answer(change(-value, "utility", error)),
     )
-    assert (leak.outcome, leak.enough) == (use.outcome, use.enough)
+    assert leak.outcome.replace("rose", "fell") == use.outcome
+    assert leak.enough == use.enough
 
 
 @given(st.integers(0, 60), st.floats(0.05, 0.95))

@@ -2,7 +2,7 @@
 
 import json
 import xml.etree.ElementTree as ET
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -13,13 +13,14 @@ import pytest
 
 from privaudit import Auditor, load_run
 from privaudit.auditing.stored_audit import LEFT_OUT, StoredAudit, read_audit
-from privaudit.checks.gate.baseline import joined_audit, make_baseline
-from privaudit.checks.gate.checks import GateCheck
+from privaudit.checks.gate.baseline import Baseline, joined_audit, make_baseline
+from privaudit.checks.gate.checks import GateCheck, GateQuestion
 from privaudit.checks.gate.gate import gate, write_baseline
 from privaudit.checks.gate.settings import GateSettings
 from privaudit.core.errors import ConfigError, IncompatibleRunsError
 from privaudit.evaluation.compare.compare import compare
 from privaudit.evaluation.metric import METRICS
+from privaudit.statistics.estimate import Estimate, normal_quantile
 from privaudit.statistics.roc import pooled_auroc
 from tests.conftest import Cli, refused
 
@@ -186,6 +187,35 @@ def test_too_narrow_a_margin_is_underpowered_with_the_n_it_takes(runs: Path) -> 
     found = gate("plain", runs / "plain.json", settings)
     assert (found.outcome, found.exit_code) == ("underpowered", 3)
     assert "nothing differs, n = about" in found.checks[0].sentence
+
+
+def test_an_open_change_names_the_attack_that_pairs_better(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RMIA's change is known to ±0.098, the loss's to ±0.02, and others' no better."""
+
+    def asked(name: str) -> GateQuestion:
+        error = 0.01 if name == "loss-threshold" else 0.05
+
+        def at(confidence: float) -> Estimate:
+            half = normal_quantile(confidence) * error
+            return Estimate(0.0, -half, half, (50, 50), "z", confidence)
+
+        return GateQuestion(f"{name} AUROC", "leak", "margin", 0.05, 0.5, 0.5, at)
+
+    def questions(_: Any, __: Any, names: Any, ___: Any) -> Iterator[GateQuestion]:
+        return map(asked, names)
+
+    monkeypatch.setattr(Baseline, "questions", questions)
+    settings = GateSettings(metrics=("auroc",))
+    found = gate("shadowed", runs / "shadowed.json", settings)
+    assert found.checks[0].name == "rmia AUROC"
+    (note,) = (one for one in found.notes if "known to" in one)
+    assert "rmia AUROC is known to ±0.098, and that of loss-threshold AUROC" in note
+    assert "max_auroc" in note
+    by_loss = replace(AUROC, attacks=("loss-threshold",))
+    decided = gate("shadowed", runs / "shadowed.json", by_loss)
+    assert not any("known to" in one for one in decided.notes)
 
 
 def test_limits_need_no_baseline(runs: Path) -> None:
