@@ -141,28 +141,32 @@ class StackedLayer:
 
     def scores(self) -> Float[np.ndarray, " records"]:
         """Return the records' scores, means over places that differ between them."""
-        if not self.updates:
-            return np.zeros(len(self.inputs))
+        inputs = self.inputs.double()
+        spread = inputs.std(dim=0).amax(dim=1)
+        inputs = inputs[:, spread > SMALLEST * inputs.abs().amax(dim=(0, 2))]
+        if not self.updates or not inputs.shape[1]:
+            return np.zeros(len(inputs))
         rows = torch.cat(self.updates)
-        places = self.inputs.std(dim=0).amax(dim=1) > 0
-        inputs = self.inputs[:, places].double()
         values, span = row_space(rows)
         noise = 1.1 * max(self.floors) * (rows.shape[0] ** 0.5 + rows.shape[1] ** 0.5)
         rank = int((values > max(noise, SMALLEST * float(values[0]))).sum())
-        flat, basis = inputs.flatten(0, 1), span[:rank]
+        flat, basis = inputs.flatten(0, 1), span[:rank].double()
         moments = flat.T @ flat / len(flat)
         moments += RIDGE * moments.diagonal().mean() * torch.eye(len(moments))
-        factor = torch.linalg.cholesky(moments)
-        white = torch.cholesky_solve(flat.T, factor).T
-        sizes = (white * flat).sum(dim=1)
+        inverse = torch.linalg.inv(moments)
+        white = flat @ inverse
+        sizes = (white * flat).sum(dim=1).clamp(min=SURE)
         if rank < WHOLE * rows.shape[1]:
-            inner = basis @ torch.cholesky_solve(basis.T, factor)
+            inner = basis @ inverse @ basis.T
             seen = white @ basis.T
             inside = (seen * torch.linalg.solve(inner, seen.T).T).sum(dim=1)
             found = -(1 - inside / sizes).clamp(min=SURE).log()
         else:
-            found = ((white @ rows.T).square().sum(dim=1) / sizes).log()
-        return found.view(inputs.shape[:2]).mean(dim=1).numpy()
+            energy = (white @ rows.T.double()).square().sum(dim=1)
+            found = (energy / sizes).clamp(min=SURE).log()
+        is_there = flat.any(dim=1).double().view(inputs.shape[:2])  # else padding
+        total = (found.view(inputs.shape[:2]) * is_there).sum(dim=1)
+        return (total / is_there.sum(dim=1).clamp(min=1)).numpy()
 
 
 def stacked_layers(

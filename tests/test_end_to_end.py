@@ -78,7 +78,8 @@ def test_no_attack_reaches_the_truth(
     plan = find_scenario(scenario, 6)
     monkeypatch.setattr(Ledger, "load", lambda path: pytest.fail("the truth was read"))
     adversary, targets = Auditor(run).prepare(plan)
-    for attack in plan.for_task("classification").attacks.values():
+    plan = plan.for_task("classification").that_see(adversary, targets[:2], ())
+    for attack in plan.attacks.values():
         for scores in attack(adversary, targets[:2]):
             assert np.isfinite(scores.scores).all()
 
@@ -122,7 +123,7 @@ def test_the_report_is_written_beside_the_run(run: Run) -> None:
 def test_a_trainer_that_sends_nothing_leaves_the_server_with_the_public_model() -> None:
     run = train("coop", rounds=1, settings={"epochs": 2}, seed=0)
     audit = Auditor(run).attack(clients=1, shadows=6)
-    assert audit.part(CLOSENESS).missing == ("the client's prompt",)
+    assert audit.part(CLOSENESS).missing[0] == "the client's prompt"
     assert audit.certified_epsilon == 0
 
 

@@ -174,7 +174,7 @@ class PlayedScenario:
         name: str,
         attack: Attack,
         targets: Sequence[Target],
-        scores: Sequence[Scores],
+        scores: Sequence[Any],  # as an attack of another package gave them
     ) -> AttackResult:
         """Return scores beside the truth.
 

@@ -251,17 +251,22 @@ def _block(name: str, factors: LayerFactors, move: Move, public: int) -> GramBlo
 def layers_of(
     adversary: Adversary, model: Tensors, records: Records, sent: Container[str]
 ) -> dict[str, LayerFactors]:
-    """Return how records enter layers that a ``query`` multiplies by and that were sent."""
-    weights, parts = {n: t for n, t in model.items() if n in sent}, []
-    for chunk in torch.arange(len(records)).split(AT_ONCE):
-        some = records.pick(chunk)
-        loss = partial(summed_loss, adversary.trainer, adversary.task, model, some)
-        parts.append(watch_layers(weights, len(some), loss))
-    return {
-        name: LayerFactors.join([part[name] for part in parts], 0)
-        for name in parts[0]
-        if all(name in part for part in parts)
-    }
+    """Return how records enter layers that a ``query`` multiplies by and that were sent.
+
+    Records are asked about one by one where rows of several are not told apart.
+    """
+    weights = {name: tensor for name, tensor in model.items() if name in sent}
+
+    def watched(at_once: int) -> dict[str, LayerFactors]:
+        parts = []
+        for chunk in torch.arange(len(records)).split(at_once):
+            some = records.pick(chunk)
+            loss = partial(summed_loss, adversary.trainer, adversary.task, model, some)
+            parts.append(watch_layers(weights, len(some), loss))
+        named = [name for name in parts[0] if all(name in part for part in parts)]
+        return {n: LayerFactors.join([part[n] for part in parts], 0) for n in named}
+
+    return watched(AT_ONCE) or watched(1)
 
 
 def summed_loss(

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.functional import conv2d, linear, unfold
+from torch.nn.functional import conv2d, linear, pad, unfold
 from torch.overrides import TorchFunctionMode
 
 from privaudit.core.devices import CPU
@@ -56,13 +56,23 @@ class LayerFactors:
 
     @classmethod
     def join(cls, parts: Sequence["LayerFactors"], dim: int) -> "LayerFactors":
-        """Return factors of further records (dim 0), or of further places (dim 1)."""
+        """Return factors of further records (dim 0), or of further places (dim 1).
+
+        Records of fewer places than others get empty ones.
+        """
         deltas = [part.deltas for part in parts if part.deltas is not None]
         return replace(
             parts[0],
-            inputs=torch.cat([part.inputs for part in parts], dim),
-            deltas=torch.cat(deltas, dim) if len(deltas) == len(parts) else None,
+            inputs=_side_by_side([part.inputs for part in parts], dim),
+            deltas=_side_by_side(deltas, dim) if len(deltas) == len(parts) else None,
         )
+
+
+def _side_by_side(parts: Sequence[Tensor], dim: int) -> Tensor:
+    if dim == 0:
+        most = max(part.shape[1] for part in parts)
+        parts = [pad(part, (0, 0, 0, most - part.shape[1])) for part in parts]
+    return torch.cat(list(parts), dim)
 
 
 def watch_layers(
@@ -205,14 +215,18 @@ class _Watch(TorchFunctionMode):
         return None
 
     def _name(self, tensor: Tensor | None) -> str:
-        """Return the name of a watched tensor, or of what it is a copy of; else empty."""
+        """Return the name of a watched tensor, or of the one that it is a copy of.
+
+        Empty for others, and where several are equal, as factors are that start at zero.
+        """
         if tensor is None:
             return ""
-        for name, known in self.weights.items():
-            is_copy = known.shape == tensor.shape and known is not tensor
-            if known is tensor or (is_copy and torch.equal(known.to(tensor), tensor)):
+        alike = {n: t for n, t in self.weights.items() if t.shape == tensor.shape}
+        for name, known in alike.items():
+            if known is tensor:
                 return name
-        return ""
+        copied = [n for n, t in alike.items() if torch.equal(t.to(tensor), tensor)]
+        return copied[0] if len(copied) == 1 else ""
 
 
 def _writes_parameter(function: Any, given: Sequence[Any]) -> bool:

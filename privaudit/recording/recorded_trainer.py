@@ -364,7 +364,9 @@ class RecordedTrainer(BaseTrainer):
         try:
             return as_tensor(answer)
         except ConfigError as error:
-            raise self._fault("query", f"went wrong: {error}", "tensors") from None
+            raise self._fault(
+                "query", f"went wrong: {str(error).rstrip('.')}", "tensors"
+            ) from None
 
     def _function(self, name: str, form: str) -> Callable[..., Any]:
         function = getattr(self.owner, name, None)

@@ -166,7 +166,7 @@ def test_a_tuple_in_place_of_logits_is_refused(folder: Path) -> None:
         def query(self, tensors: Tensors, positions: np.ndarray) -> Any:
             return super().query(tensors, positions), None
 
-    with pytest.raises(AttackError, match="returned tuple; wanted is one tensor"):
+    with pytest.raises(AttackError, match="A tuple was given in place of a tensor"):
         audited(folder, owner=Asked(Pairs()))
 
 
@@ -227,6 +227,22 @@ def test_twins_and_sums_of_members_are_in_the_span_and_nothing_is_promised() -> 
     scores = layer.scores()[: len(candidates)]
     assert np.ptp(scores) < 1e-6 < scores.min() - layer.scores()[-40:].max()
     assert promised(scores) == 0
+
+
+@pytest.mark.parametrize("rows", [2, 12])
+def test_inputs_that_are_alike_or_nothing_tell_nothing(rows: int) -> None:
+    update = torch.randn(rows, 8, generator=torch.Generator().manual_seed(0))
+    alike = torch.full((30, 1, 8), 0.1)
+    alike += 1e-9 * torch.arange(30)[:, None, None]  # but for rounding
+    drawn = torch.randn(30, 1, 8, generator=torch.Generator().manual_seed(1))
+    drawn[0] = 0
+    found = []
+    for inputs in (alike, drawn):
+        layer = StackedLayer(inputs, [], [])
+        layer.add(inputs, update, 0.0)
+        found.append(layer.scores())
+    assert not found[0].any()
+    assert np.isfinite(found[1]).all()
 
 
 def test_prompts_multiply_no_inputs(play: Play) -> None:

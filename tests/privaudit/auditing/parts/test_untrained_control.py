@@ -100,7 +100,7 @@ def test_nothing_is_said_to_leak_by_round_or_source_or_of_epsilon(
     run = load_run(tmp_path / "run")
     with use_owner(Linear()):
         audit = Auditor(run).attack("update-watch", shadows=0)
-        with pytest.raises(AttackError, match=r"one-run .* declares no coin"):
+        with pytest.raises(AttackError, match=r"one-run .* does not declare"):
             Auditor(run).attack("one-run", shadows=0)
         with pytest.raises(ConfigError, match=r"trade-off .* declares no coin"):
             weigh_runs([run], SweepPlan(scenario="server-reconstruct", shadows=0))
