@@ -99,12 +99,10 @@ def _rounding(sent: Tensors, name: str, weights: Tensor | None) -> float:
     return unit * float((2**size).square().mean().sqrt()) / 12**0.5
 
 
-def moves_of(adversary: Adversary, client: str) -> Iterator[Move]:
-    """Yield a client's moves, round by round, or those of sums that it is in.
-
-    Raises:
-        ViewError: The view shows neither uploads nor sums nor two broadcasts.
-    """
+def _shown(
+    adversary: Adversary, client: str
+) -> Iterator[tuple[Tensors, Tensors, Round]]:
+    """Yield what ended and began each of a client's moves, or those of sums it is in."""
     view = adversary.view
 
     def at(index: int, *parties: str) -> Round:
@@ -113,23 +111,27 @@ def moves_of(adversary: Adversary, client: str) -> Iterator[Move]:
     if view.sees_updates_of(client):
         for sent in view.updates_of(client):
             down = view.received_in(client, sent.round).tensors
-            yield Move.of(sent.tensors, down, at(sent.round, client))
+            yield sent.tensors, down, at(sent.round, client)
     elif view.sums:
         for summed in view.sums:
-            yield Move.of(summed.total, summed.broadcast, at(summed.index, EVERYBODY))
+            yield summed.total, summed.broadcast, at(summed.index, EVERYBODY)
     else:
         received = view.of_kind("broadcast") or view.broadcasts_to(client)
         for one, other in pairwise(received):
-            yield Move.of(other.tensors, one.tensors, at(one.round, EVERYBODY))
+            yield other.tensors, one.tensors, at(one.round, EVERYBODY)
 
 
 def chosen_moves(adversary: Adversary, client: str, most: int) -> list[Move]:
-    """Return a client's moves, or so many of them, spread evenly; 0 takes all."""
-    moves = list(moves_of(adversary, client))
-    if not most or len(moves) <= most:
-        return moves
-    places = torch.linspace(0, len(moves) - 1, most).round().int().tolist()
-    return [moves[place] for place in places]
+    """Return a client's moves, or so many of them, spread evenly; 0 takes all.
+
+    Raises:
+        ViewError: The view shows neither uploads nor sums nor two broadcasts.
+    """
+    shown = list(_shown(adversary, client))
+    if most and len(shown) > most:
+        places = torch.linspace(0, len(shown) - 1, most).round().int().tolist()
+        shown = [shown[place] for place in places]
+    return [Move.of(*one) for one in shown]
 
 
 def why_no_moves(adversary: Adversary, targets: Sequence[Target], rounds: int) -> str:

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from privaudit.auditing.auditor import Auditor
-from privaudit.auditing.record_gradients import moves_of
+from privaudit.auditing.record_gradients import chosen_moves
 from privaudit.auditing.scenario import find_scenario
 from privaudit.core.errors import AttackError
 from privaudit.federation.trainer import AcceptsGradientCanaries
@@ -53,7 +53,7 @@ def step_canaries(run: Run) -> OneRunCanaries:
         chosen = np.isin(positions, canaries.indices)
         crafted = target.candidates.crafted
         assert crafted is not None
-        moves = [move.deltas for move in moves_of(adversary, target.client)]
+        moves = [m.deltas for m in chosen_moves(adversary, target.client, 0)]
         if any(trainer.prompt not in move for move in moves):
             raise AttackError(
                 f"Scores by uploads were requested, and clients of {run.name} send "
