@@ -20,6 +20,7 @@ from typing import Any
 
 import jaxtyping
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 from hypothesis.configuration import set_hypothesis_home_dir
 
@@ -192,6 +193,7 @@ def own_folders(
     monkeypatch.chdir(around / "here")
     monkeypatch.setenv("HOME", str(around / "home"))
     drawn.clear()
+    torch.manual_seed(0)  # of models that other libraries draw
     monkeypatch.setenv("PRIVAUDIT_RUNS", str(tmp_path / "runs"))
     monkeypatch.setenv("PRIVAUDIT_KEYS", str(tmp_path / "keys"))
     cache = tmp_path_factory.getbasetemp() / "cache"

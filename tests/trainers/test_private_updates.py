@@ -361,7 +361,8 @@ def test_who_watches_uploads_sees_numbers_where_they_belong(
     seen = few != 0
     assert int(seen.sum()) == 4
     torch.testing.assert_close(few[seen], whole[seen])
-    assert float(whole[~seen].abs().max()) <= float(whole[seen].abs().min())
+    smallest = float(whole[seen].abs().min())  # but for rounding
+    assert float(whole[~seen].abs().max()) <= smallest * (1 + 1e-4)
 
 
 def test_what_was_not_sent_is_sent_later(play: Play) -> None:

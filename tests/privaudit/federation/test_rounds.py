@@ -352,7 +352,7 @@ def test_shadow_models_are_stacked_as_memory_holds_them(tmp_path: Path) -> None:
         with use_memory(limit):
             audit = Auditor(str(copied)).attack(clients=1, shadows=6)
         scores.append(audit.results["shadow"].clients[0].scores)
-    assert abs(scores[0] - scores[1]).max() < 1e-3
+    assert abs(scores[0] - scores[1]).max() < 0.1  # 9 sd, over six perturbations
 
 
 QUICK: dict[str, Any] = {**SHORT, "participation": 0.5}
