@@ -27,10 +27,10 @@ class JointRegression:
 
     What a client sends, less what it received, is a sum of its members' gradients along
     the way. So the move is solved for all candidates at once, with gradients averaged
-    over the straight path by Simpson's rule; see
-    :mod:`privaudit.auditing.gradient_regression`. It reads single uploads, sums of
-    uploads, and differences of broadcasts. No shadow model is trained. In recorded
-    federations public records stand for members that are no candidates.
+    over the straight path by Simpson's rule, or taken in its middle where each is a step
+    of the trainer; see :mod:`privaudit.auditing.gradient_regression`. It reads single
+    uploads, sums of uploads, and differences of broadcasts. No shadow model is trained.
+    In recorded federations public records stand for members that are no candidates.
 
     Source: derived from the gradient of a sum; the likelihood ratio of one record among
     others as noise is Michel, Basu, Kaufmann, "Sequential membership inference attacks",
