@@ -55,6 +55,7 @@ from privaudit.runs.fields import RunFields
 from privaudit.runs.tasks import RUN_TASKS
 
 _SIZES = re.compile(r"power:\d{1,2}(\.\d{1,6})?|\d{1,9}(,\d{1,9})*")
+MANY_CLIENTS, SAMPLED_CLIENTS = 300, 100  # of more, so many models' utility is measured
 FEWEST_CLIENTS = 10  # with a coin each: fewer are in, or out, together too often
 _PARTITIONS: Mapping[str, Callable[[RunFields], Partition]] = {
     "dirichlet": lambda run: Dirichlet(run.alpha),
@@ -97,6 +98,12 @@ class RunConfig(RunFields):
         """Say whether utility is measured after a round."""
         last = self.measured_rounds
         return last is None or index >= self.rounds - last
+
+    @property
+    def measured_clients(self) -> int:
+        """How many clients' models utility is measured of: of many clients, a sample."""
+        usual = SAMPLED_CLIENTS if self.clients > MANY_CLIENTS else self.clients
+        return self.tested_clients or usual
 
     @property
     def columns(self) -> TableColumns:
@@ -322,7 +329,7 @@ def _check_partition(config: RunConfig) -> None:
     if tested is not None and tested > config.clients:
         raise ConfigError(
             f"{tested} tested clients were requested, and there are {config.clients}. "
-            "Use fewer, or leave --tested-clients out to test all of them."
+            "Use at most so many."
         )
 
 

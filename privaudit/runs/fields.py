@@ -207,7 +207,7 @@ class RunFields(BaseModel):
         None,
         ge=2,
         description="Measure utility of so many clients' models, drawn by the seed. By "
-        "default: of all.",
+        "default: of all, or of 100 where there are more than 300.",
     )
     canary: Literal["mislabelled", "gradient", "secret", "drawn"] | None = Field(
         None,

@@ -453,10 +453,10 @@ def _load_own(config: RunConfig) -> Dataset:
 
 def _tested_clients(config: RunConfig, task: Task) -> tuple[ClientId, ...] | None:
     """Draw whose models utility is measured of; None where it is of all."""
-    if config.tested_clients is None or config.tested_clients >= config.clients:
+    if config.measured_clients >= config.clients:
         return None
     order = config.seeds.stream("tested clients").permutation(config.clients)
-    chosen = sorted(order[: config.tested_clients].tolist())
+    chosen = sorted(order[: config.measured_clients].tolist())
     return tuple(task.clients[number] for number in chosen)
 
 

@@ -14,6 +14,7 @@ from privaudit.runs.fields import PANELS, RunFields
 
 if TYPE_CHECKING:
     from privaudit.cli.progress import Display, Event, Result, RoundDone
+    from privaudit.runs.config import RunConfig
     from privaudit.runs.ledger import Ledger
     from privaudit.runs.run import Run
     from privaudit.statistics.estimate import Estimate
@@ -100,8 +101,22 @@ def _checked_specs(
     for text, name, spec_settings in named:
         budget = options.given(epsilon=epsilon) if name in private else {}
         specs.append((text, name, {**shared, **budget, **spec_settings}))
-        make_config(name, specs[-1][2], **fields)
+        config = make_config(name, specs[-1][2], **fields)
+    typer.echo(_sampled(config), nl=False, err=True)
     return specs
+
+
+def _sampled(config: "RunConfig") -> str:
+    """Return a line on the clients whose utility is measured; empty where it is all."""
+    all_clients, measured = config.clients, config.measured_clients
+    if measured >= all_clients:
+        return ""
+    widest = 1.96 * 0.5 * ((1 - measured / all_clients) / measured) ** 0.5
+    return (
+        f"Utility is measured of {measured:,} of {all_clients:,} clients, drawn by the seed. "
+        f"Its interval counts that: at most {widest:.3f} to either side, where clients' "
+        f"accuracies differ most. --tested-clients {all_clients} measures all.\n"
+    )
 
 
 def _train_all(

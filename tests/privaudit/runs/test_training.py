@@ -27,6 +27,7 @@ from privaudit.core.portable_bits import bits_here
 from privaudit.core.storage import file_hash
 from privaudit.core.tensors import Tensors
 from privaudit.datasets.named_places import content_hash_of
+from privaudit.runs.config import make_config
 from privaudit.runs.run import Run, latest_runs
 from privaudit.runs.run_files import TRACKED
 from privaudit.runs.run_folder import lock_run
@@ -274,6 +275,21 @@ def test_shards_and_a_sample_of_tested_clients(cli: Cli) -> None:
     chosen = {client: run.personal_models[client] for client in tested}
     assert utility == measure(run, chosen)
     assert run.metrics[-1]["mix_accuracy"] == utility.mix.value
+
+
+def test_of_many_clients_a_sample_is_measured_and_the_first_line_says_so(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert make_config("promptfl", clients=301).measured_clients == 100
+    monkeypatch.setattr("privaudit.runs.config.MANY_CLIENTS", 50)
+    monkeypatch.setattr("privaudit.runs.config.SAMPLED_CLIENTS", 5)
+    words = (*BASE, "60", "--partition", "shards", "--shards", "1")
+    code, _, err = cli(*words)
+    assert code == 0, err
+    assert err.startswith("Utility is measured of 5 of 60 clients, drawn by the seed.")
+    (run,) = latest_runs()
+    assert measure(run, run.personal_models).tested_clients == 5
+    assert "Utility is measured of" not in cli(*words, "--tested-clients", "60")[2]
 
 
 def measure(run: Any, models: Mapping[str, Tensors]) -> Any:
