@@ -145,9 +145,15 @@ def threads() -> Iterator[None]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("trainer", "rounds"), [("promptfl", 2), ("dp-fpl", 40)])
-def test_default_runs_agree_across_threads_and_chunks(
-    trainer: str, rounds: int, threads: None
+@pytest.mark.parametrize(
+    ("trainer", "settings"),
+    [
+        ("promptfl", {"rounds": 2}),
+        ("dp-fpl", {"rounds": 60, "learning_rate_global": 0.01}),  # as in the demo
+    ],
+)
+def test_runs_agree_across_threads_and_chunks(
+    trainer: str, settings: dict[str, Any], threads: None
 ) -> None:
     """Other threads and chunks sum in another order, as another machine does.
 
@@ -156,7 +162,7 @@ def test_default_runs_agree_across_threads_and_chunks(
 
     def run(count: int, cohort_size: int) -> Run:
         torch.set_num_threads(count)
-        return train(trainer, seed=4, rounds=rounds, cohort_size=cohort_size)
+        return train(trainer, seed=4, cohort_size=cohort_size, **settings)
 
     for one, other in zip(run(1, 128).transcript, run(2, 3).transcript, strict=True):
         assert (one.round, one.sender, one.kind) == (
