@@ -145,30 +145,28 @@ def threads() -> Iterator[None]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("trainer", "rounds"), [("promptfl", 2), ("dp-fpl", 40)])
-def test_default_runs_agree_across_threads_and_chunks(
-    trainer: str, rounds: int, threads: None
+@pytest.mark.parametrize(
+    ("trainer", "settings"),
+    [("promptfl", {"rounds": 2}), ("dp-fpl", {"learning_rate_global": 0.01})],
+)
+def test_runs_agree_across_threads_and_chunks(
+    trainer: str, settings: dict[str, Any], threads: None
 ) -> None:
     """Other threads and chunks sum in another order, as another machine does.
 
-    What the server sends, prompts, agrees to 1e-5; gradients to a hundredth.
+    Prompts agree to 1e-5, gradients to a hundredth: over 60 rounds at the demo's rate.
     """
 
     def run(count: int, cohort_size: int) -> Run:
         torch.set_num_threads(count)
-        return train(trainer, seed=4, rounds=rounds, cohort_size=cohort_size)
+        return train(trainer, seed=4, cohort_size=cohort_size, **settings)
 
     for one, other in zip(run(1, 128).transcript, run(2, 3).transcript, strict=True):
-        assert (one.round, one.sender, one.kind) == (
-            other.round,
-            other.sender,
-            other.kind,
-        )
+        here, there = ((m.round, m.sender, m.kind) for m in (one, other))
+        assert here == there
         for name, tensor in one.tensors.items():
             # Gradients of a sharp softmax magnify what prompts differ by.
-            allowed = (
-                1e-5 if one.sender == "server" else 1e-2 * float(tensor.abs().max())
-            )
+            allowed = float(tensor.abs().max()) / 100 if one.sender != "server" else 0
             torch.testing.assert_close(
                 tensor, other.tensors[name], rtol=0, atol=max(allowed, 1e-5)
             )
