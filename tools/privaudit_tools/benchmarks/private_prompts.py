@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     one = scores[truth], scores[~truth], left
                     found.setdefault(name, []).append(one)
     for name, parts in found.items():
-        left = np.mean([part[2] for part in parts])
+        left = float(np.mean([part[2] for part in parts]))
         value = pooled_auroc([part[:2] for part in parts])
         print(f"{name}: {value}; {left:.2%} left")
 
