@@ -1,9 +1,12 @@
 """Joint regression: an upload as a sum of all candidates' own gradients."""
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar
+from dataclasses import replace
+from math import log
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -18,6 +21,8 @@ from privaudit.auditing.record_gradients import (
 from privaudit.auditing.signals import reference_records
 from privaudit.federation.trainer import Records
 from privaudit.models.interfaces import OwnersModel
+
+MOST_COLUMNS = 8000  # of a Gram matrix: 512 MB
 
 
 @ATTACKS.register("joint-regression")
@@ -39,6 +44,9 @@ class JointRegression:
     Attributes:
         rounds: From so many, spread evenly, moves are taken; 0 takes all.
         reference: So many public records at most.
+        labels: Whether the server knows candidates' labels. Where not, each is tried
+            with every class, and the mean of its likelihoods taken: nearly the best
+            one's. Nothing is promised then.
     """
 
     threshold: ClassVar[str] = "likelier in what was sent than not"
@@ -47,9 +55,23 @@ class JointRegression:
 
     rounds: Annotated[int, Field(ge=0)] = 8
     reference: Annotated[int, Field(ge=1)] = 200
+    labels: Literal["known", "unknown"] = "known"
 
     def why_not(self, adversary: Adversary, targets: Sequence[Target]) -> str:
         """Return what is missing: moves, their gradients, or enough numbers in them."""
+        if self.labels == "unknown":
+            if adversary.task.kind == "generation":
+                return "Labels were said to be unknown, and texts have none to try."
+            sizes = [
+                sum(len(target.candidates) for target in group)
+                for group in _of_one_move(adversary, targets)
+            ]
+            if max(sizes) * _classes(adversary) > MOST_COLUMNS:
+                return (
+                    f"Labels were said to be unknown, and {max(sizes)} records are to be "
+                    f"tried with {_classes(adversary)} labels each; memory holds "
+                    f"{MOST_COLUMNS} together."
+                )
         return why_no_gradients(adversary, targets, self.rounds)
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
@@ -59,8 +81,7 @@ class JointRegression:
             ViewError: The view shows no moves of weights.
             AttackError: No gradients of single records are to be had.
         """
-        sees_uploads = all(adversary.view.sees_updates_of(t.client) for t in targets)
-        groups = [[t] for t in targets] if sees_uploads else [list(targets)]
+        groups = _of_one_move(adversary, targets)
         return [s for group in groups for s in self._scores(adversary, group)]
 
     def _scores(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
@@ -70,8 +91,13 @@ class JointRegression:
         public = None
         if isinstance(adversary.task.backbone, OwnersModel):
             public = reference_records(adversary, "regression", self.reference)
+        tried = 1 if self.labels == "known" else _classes(adversary)
+        asked = candidates if tried == 1 else _with_each_label(candidates, tried)
         by_round = {
-            move.at.index: gram_blocks(adversary, move, candidates, public)
+            move.at.index: [
+                replace(block, labels=tried) if tried > 1 else block
+                for block in gram_blocks(adversary, move, asked, public)
+            ]
             for move in moves
         }
         ends = np.cumsum([len(target.candidates) for target in targets])[:-1]
@@ -82,7 +108,7 @@ class JointRegression:
         blocks = [block for of_round in by_round.values() for block in of_round]
         found = took_part(blocks)
         # Prompts' paths are curved, and what shares promise there does not hold.
-        promises = found is not None and all(block.is_layer for block in blocks)
+        promises = tried == 1 and all(block.is_layer for block in blocks)
         expected = found.expected_auroc if found and promises else 0.0
         return [
             Scores(
@@ -92,5 +118,27 @@ class JointRegression:
         ]
 
 
+def _of_one_move(
+    adversary: Adversary, targets: Sequence[Target]
+) -> list[Sequence[Target]]:
+    """Return targets by what shows their moves: each alone, or all in a sum."""
+    sees_uploads = all(adversary.view.sees_updates_of(t.client) for t in targets)
+    return [[target] for target in targets] if sees_uploads else [targets]
+
+
+def _classes(adversary: Adversary) -> int:
+    return int(adversary.task.public.labels.max()) + 1
+
+
+def _with_each_label(records: Records, classes: int) -> Records:
+    """Return each record with every label, one beside the other."""
+    each = records.pick(torch.arange(len(records)).repeat_interleave(classes))
+    return replace(each, labels=torch.arange(classes).repeat(len(records)))
+
+
 def _ratios(found: Participation | None, count: int) -> Float[np.ndarray, " n"]:
-    return np.zeros(count) if found is None else found.ratios.numpy()
+    """Return each candidate's ratio: of all its labels, the logarithm of the mean."""
+    if found is None:
+        return np.zeros(count)
+    ratios = found.ratios.view(count, -1)
+    return (ratios.logsumexp(dim=1) - log(ratios.shape[1])).numpy()

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
@@ -51,8 +51,8 @@ class ProjectionResidual:
     has fewer rows than the client has inputs, its rows are mixtures of members that
     differ from others by that alone. Where the span is the whole space, it is the energy
     |U S^-1 x|^2 / (x' S^-1 x). Layers weigh as the square roots of their columns, places
-    (tokens) of a record are averaged, and uploads of one client stacked where inputs did
-    not move. Neither needs a label.
+    (tokens) of a record that its loss depends on are averaged, and uploads of one client
+    stacked where inputs did not move. Neither needs a label.
 
     Source: Deng et al., "Toward efficient membership inference attacks against federated
     large language models: a projection residual approach", IEEE S&P 2026; Petrov et al.,
@@ -79,7 +79,7 @@ class ProjectionResidual:
         """Return what is missing: moves, or layers that multiply by what moved."""
         if lacking := why_no_moves(adversary, targets, self.rounds):
             return lacking
-        (move,) = chosen_moves(adversary, targets[0].client, 1)
+        move = chosen_moves(adversary, targets[0].client, self.rounds)[0]
         one = targets[0].candidates.pick(torch.arange(1))
         try:
             layers = layers_of(adversary, move.received, one, move.deltas)
@@ -123,11 +123,13 @@ class StackedLayer:
     Attributes:
         updates: Each scaled to length 1.
         floors: Deviation of a number of each by rounding alone.
+        is_place: Which places of a record are asked about; None: all.
     """
 
     inputs: Float[Tensor, "records places d"]
     updates: list[Float[Tensor, "m d"]]
     floors: list[float]
+    is_place: Bool[Tensor, "records places"] | None = None
 
     def add(self, inputs: Tensor, update: Tensor, floor: float) -> bool:
         """Stack an update on others; False where other inputs entered."""
@@ -140,17 +142,23 @@ class StackedLayer:
         return True
 
     def scores(self) -> Float[np.ndarray, " records"]:
-        """Return the records' scores, means over places that differ between them."""
+        """Return the records' scores, means over places that differ between them.
+
+        Inputs of zeros say nothing; a record of such alone has the others' median.
+        """
         inputs = self.inputs.double()
         spread = inputs.std(dim=0).amax(dim=1)
-        inputs = inputs[:, spread > SMALLEST * inputs.abs().amax(dim=(0, 2))]
-        if not self.updates or not inputs.shape[1]:
+        differs = spread > SMALLEST * inputs.abs().amax(dim=(0, 2))
+        is_asked = inputs.any(dim=2) & differs
+        if self.is_place is not None:
+            is_asked &= self.is_place
+        if not self.updates or not is_asked.any():
             return np.zeros(len(inputs))
         rows = torch.cat(self.updates)
         values, span = row_space(rows)
         noise = 1.1 * max(self.floors) * (rows.shape[0] ** 0.5 + rows.shape[1] ** 0.5)
         rank = int((values > max(noise, SMALLEST * float(values[0]))).sum())
-        flat, basis = inputs.flatten(0, 1), span[:rank].double()
+        flat, basis = inputs[is_asked], span[:rank].double()
         moments = flat.T @ flat / len(flat)
         moments += RIDGE * moments.diagonal().mean() * torch.eye(len(moments))
         inverse = torch.linalg.inv(moments)
@@ -164,9 +172,10 @@ class StackedLayer:
         else:
             energy = (white @ rows.T.double()).square().sum(dim=1)
             found = (energy / sizes).clamp(min=SURE).log()
-        is_there = flat.any(dim=1).double().view(inputs.shape[:2])  # else padding
-        total = (found.view(inputs.shape[:2]) * is_there).sum(dim=1)
-        return (total / is_there.sum(dim=1).clamp(min=1)).numpy()
+        total = torch.zeros(is_asked.shape, dtype=torch.float64)
+        total[is_asked] = found
+        scores = total.sum(dim=1) / is_asked.sum(dim=1)
+        return torch.where(scores.isnan(), found.median(), scores).numpy()
 
 
 def stacked_layers(
@@ -184,7 +193,7 @@ def stacked_layers(
             update, stacks = factors.move(name, move.deltas), found.setdefault(name, [])
             floor, inputs = move.floors.get(name, 0.0), factors.inputs
             if not any(one.add(inputs, update, floor) for one in stacks):
-                stacks.append(StackedLayer(inputs, [], []))
+                stacks.append(StackedLayer(inputs, [], [], factors.reached))
                 stacks[-1].add(inputs, update, floor)
     for stacks in found.values():
         yield from stacks

@@ -227,6 +227,7 @@ class Audit:
             "scenario": self.scenario.name,
             **_own_question(self.scenario),
             "threat": self.scenario.threat,
+            **({"notes": dict(self.scenario.notes)} if self.scenario.notes else {}),
             "clients": self.run.config.clients,
             "seed": self.seed,
             **({"budget": vars(self.budget)} if self.budget else {}),

@@ -35,7 +35,7 @@ SMALLEST = 1e-10  # part of a move's energy that no arithmetic in float32 explai
 MEMBERS_VARY, OTHERS_VARY = 0.25, 1e-3
 """Variances of a member's share in a move and of another's, beyond the move's noise."""
 LOG_2 = 0.6931471805599453
-TOOK_PART, PRECISION = 0.5, 4.0  # of a candidate, before anything was seen
+TOOK_PART = 0.5  # of a candidate, before anything was seen
 OUTSIDE = (0.0, 0.03, 0.1, 0.3, 1.0)
 """Members outside of the candidates that are tried, for each public record."""
 
@@ -51,6 +51,7 @@ class GramBlock:
         numbers: How many numbers moved.
         floor: Variance of a number by rounding alone, as it was sent.
         public: So many of the last columns are public records and no candidates.
+        labels: So many columns in a row are one candidate's, with each label.
         is_layer: Whether the tensor is a dense layer's, whose path is nearly straight.
     """
 
@@ -60,6 +61,7 @@ class GramBlock:
     numbers: int
     floor: float = 0.0
     public: int = 0
+    labels: int = 1
     is_layer: bool = False
 
     @classmethod
@@ -141,8 +143,9 @@ class GramBlock:
 
     def prior(self, outside: float) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
         """Return mean and variance of each column's share, before anything was seen."""
-        mean = torch.full((len(self.along),), TOOK_PART, dtype=torch.float64)
-        variance = torch.full_like(mean, 1 / PRECISION)
+        took_part = TOOK_PART / self.labels
+        mean = torch.full((len(self.along),), took_part, dtype=torch.float64)
+        variance = torch.full_like(mean, took_part * (1 - took_part))
         mean[len(mean) - self.public :] = outside
         variance[len(mean) - self.public :] = outside
         return mean, variance
@@ -340,8 +343,8 @@ def took_part(blocks: Sequence[GramBlock]) -> Participation | None:
     asked = slice(len(mean) - first.public)
     own, found = covariance.diagonal()[asked], (covariance @ pull)[asked]
     # Of a share, by the moves alone: the prior taken out again.
-    variance = 1 / (1 / own - PRECISION).clamp(min=1e-12)
-    share = (found / own - PRECISION * TOOK_PART) * variance
+    variance = 1 / (1 / own - before[asked]).clamp(min=1e-12)
+    share = (found / own - (before * mean)[asked]) * variance
     member, other = variance + MEMBERS_VARY, variance + OTHERS_VARY
     misfit = (share - 1).square() / member - share.clamp(min=0).square() / other
     ratios = -0.5 * ((member / other).log() + misfit)

@@ -296,8 +296,8 @@ R = TypeVar("R", covariant=True)
 LATER = 100  # parts that came after the first version of audit.json
 OWN_KEYS = frozenset(
     {
-        "format", "run", "scenario", "question", "threat", "clients", "seed", "budget",
-        "computed", "config", "privacy", "reconstruction", "utility", "attack_results",
+        "format", "run", "scenario", "question", "threat", "notes", "clients", "seed",
+        "budget", "computed", "config", "privacy", "reconstruction", "utility", "attack_results",
     }
 )  # fmt: skip
 """What an audit itself writes into audit.json, and no part may."""

@@ -48,6 +48,8 @@ MIDDLE = 0.5
 """The one point of a path at which whole steps are taken: three tell no more of prompts."""
 MOST_NUMBERS = 1 << 14
 """Of a record's gradient of one tensor; larger ones are hashed into so many sums."""
+KEPT_NUMBERS = 1 << 26
+"""Of moves that attacks of one adversary share; the ones beyond are made again."""
 MANY_NUMBERS = 1 << 22
 """Of a whole model: single records' steps on a larger one do not fit into the memory."""
 
@@ -67,6 +69,11 @@ class Move:
     deltas: Tensors
     at: Round
     floors: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers may have moved."""
+        return sum(delta.numel() for delta in self.deltas.values())
 
     @classmethod
     def of(cls, sent: Tensors, received: Tensors, at: Round) -> "Move":
@@ -123,17 +130,29 @@ def _shown(
             yield other.tensors, one.tensors, at(one.round, EVERYBODY)
 
 
-def chosen_moves(adversary: Adversary, client: str, most: int) -> list[Move]:
+def chosen_moves(adversary: Adversary, client: str, most: int) -> Sequence[Move]:
     """Return a client's moves, or so many of them, spread evenly; 0 takes all.
+
+    Attacks of one adversary share them, while there is room.
 
     Raises:
         ViewError: The view shows neither uploads nor sums nor two broadcasts.
     """
+    view = adversary.view
+    is_summed = not view.sees_updates_of(client) and bool(view.sums)
+    key = EVERYBODY if is_summed else client, most
+    kept: dict[object, Sequence[Move]] = adversary.once(("moves of weights",), dict)
+    if key in kept:
+        return kept[key]
     shown = list(_shown(adversary, client))
     if most and len(shown) > most:
         places = torch.linspace(0, len(shown) - 1, most).round().int().tolist()
         shown = [shown[place] for place in places]
-    return [Move.of(*one) for one in shown]
+    moves = [Move.of(*one) for one in shown]
+    together = [move for some in (moves, *kept.values()) for move in some]
+    if sum(move.numbers for move in together) <= KEPT_NUMBERS:
+        kept[key] = moves
+    return moves
 
 
 def why_no_moves(adversary: Adversary, targets: Sequence[Target], rounds: int) -> str:
@@ -190,8 +209,7 @@ def gram_blocks(
     Raises:
         AttackError: Neither a model's layers nor a step say what gradients are.
     """
-    numbers = sum(delta.numel() for delta in move.deltas.values())
-    if isinstance(adversary.task.backbone, OwnersModel) or numbers > MANY_NUMBERS:
+    if isinstance(adversary.task.backbone, OwnersModel) or move.numbers > MANY_NUMBERS:
         asked = [records] if public is None else [records, public]
         both, others = Records.joined(asked), sum(map(len, asked[1:]))
         found = along_layers(
@@ -240,12 +258,16 @@ def _along(parts: Sequence[LayerFactors]) -> LayerFactors:
 
 
 def _block(name: str, factors: LayerFactors, move: Move, public: int) -> GramBlock:
-    """Return the block of one layer, by plain steps or by those of Adam."""
+    """Return the block of one layer, by plain steps or by those of Adam.
+
+    What all records enter alike, as a prompt's class names, is no layer of theirs.
+    """
     moved, start = (factors.move(name, w) for w in (move.deltas, move.received))
     kinds = factors, divided_by_size(factors)
     floor = move.floors.get(name, 0.0) ** 2
     blocks = (GramBlock.of_factors(one, moved, floor, start) for one in kinds)
-    return likeliest(replace(one, public=public, is_layer=True) for one in blocks)
+    is_layer = bool((factors.inputs != factors.inputs[:1]).any())
+    return likeliest(replace(one, public=public, is_layer=is_layer) for one in blocks)
 
 
 def layers_of(

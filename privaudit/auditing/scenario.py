@@ -8,7 +8,7 @@ what models answer when they are asked: probabilities, or labels alone.
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, Literal
 
@@ -100,7 +100,8 @@ class Scenario:
         dominates: Scenarios whose adversaries see less: their views, and what models
             answer them, are functions of this one's. Audits make the named attack of
             each here too, where that shows other models.
-        note: What a reader must know of how it was played; empty if nothing.
+        notes: What a reader must know of how it was played, by subject: "masked",
+            "clients" or "attacks".
         unit: What is a member or none: a record, or a client as a whole.
     """
 
@@ -112,7 +113,7 @@ class Scenario:
     by_round: bool = False
     one_run: bool = False
     dominates: tuple[str, ...] = ()
-    note: str = ""
+    notes: Mapping[str, str] = field(default_factory=dict)
     unit: Literal["record", "client"] = "record"
 
     def for_task(self, kind: TaskKind) -> "Scenario":
@@ -165,8 +166,9 @@ class Scenario:
                 f"The attack {name!r} was requested. {lacking[name]} Leave it out."
             )
         kept = {name: one for name, one in self.attacks.items() if name not in lacking}
-        notes = [f"{name} was left out: {why}" for name, why in lacking.items()]
-        return replace(self, attacks=kept, note=" ".join([self.note, *notes]).strip())
+        said = " ".join(f"{name} was left out: {why}" for name, why in lacking.items())
+        notes = {**self.notes, "attacks": said} if said else self.notes
+        return replace(self, attacks=kept, notes=notes)
 
     def besides(self, attacks: Mapping[str, Attack]) -> "Scenario":
         """Return the scenario with further attacks behind its own."""
@@ -180,7 +182,7 @@ class Scenario:
         """
         if self.threat != "server":
             return self
-        return replace(self, threat="server-aggregate", note=MASKED)
+        return replace(self, threat="server-aggregate", notes={"masked": MASKED})
 
     def leaving_out(self, clients: Sequence[str]) -> "Scenario":
         """Return the scenario with a note of clients whose models a server cannot reconstruct."""
@@ -190,7 +192,7 @@ class Scenario:
             f"Left out: {', '.join(clients)}. The last upload is not finite, or lacks "
             "tensors that others send, so this audit says nothing about them."
         )
-        return replace(self, note=note)
+        return replace(self, notes={**self.notes, "clients": note})
 
     def without_pictures(self) -> "Scenario":
         """Return the scenario without attacks that look at a picture's own tokens."""

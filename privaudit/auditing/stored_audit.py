@@ -335,7 +335,8 @@ def _scenario(stored: StoredAudit, results: Mapping[str, AttackResult]) -> Scena
     threat = stored.contents["threat"]
     if threat == "server-aggregate":
         plan = plan.where_masked()  # if that is not what the scenario asks for anyhow
-    return replace(plan, question=question, threat=threat, attacks=known)
+    notes = from_plain(dict[str, str], stored.contents.get("notes", plan.notes))
+    return replace(plan, question=question, threat=threat, notes=notes, attacks=known)
 
 
 def _attack(result: AttackResult, plan: Scenario) -> Attack | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import conv2d, linear, pad, unfold
 from torch.overrides import TorchFunctionMode
@@ -37,12 +37,15 @@ class LayerFactors:
             learned, too.
         deltas: The loss's gradient by what leaves it; None where the model let no
             gradient through.
+        is_place: Which places a record has, where some have fewer than others; None
+            where all have all.
         bias: The name of that bias; empty where none is learned.
         is_transposed: Whether the weight is kept as [columns, rows].
     """
 
     inputs: Float[Tensor, "records places columns"]
     deltas: Float[Tensor, "records places rows"] | None = None
+    is_place: Bool[Tensor, "records places"] | None = None
     bias: str = ""
     is_transposed: bool = False
 
@@ -54,17 +57,34 @@ class LayerFactors:
             moved = torch.cat([moved, moves[self.bias].double().view(-1, 1)], dim=1)
         return moved
 
+    @property
+    def there(self) -> Bool[Tensor, "records places"]:
+        """Which places a record has."""
+        if self.is_place is not None:
+            return self.is_place
+        return torch.ones(self.inputs.shape[:2], dtype=torch.bool)
+
+    @property
+    def reached(self) -> Bool[Tensor, "records places"]:
+        """Which places the loss depends on, as far as there are gradients that say so."""
+        if self.deltas is None:
+            return self.there
+        moves = self.deltas.any(dim=2)
+        return self.there & (moves | ~moves.any(dim=1, keepdim=True))
+
     @classmethod
     def join(cls, parts: Sequence["LayerFactors"], dim: int) -> "LayerFactors":
         """Return factors of further records (dim 0), or of further places (dim 1).
 
-        Records of fewer places than others get empty ones.
+        Records of fewer places than others get empty ones, which are no places.
         """
+        there = _side_by_side([part.there[..., None] for part in parts], dim)[..., 0]
         deltas = [part.deltas for part in parts if part.deltas is not None]
         return replace(
             parts[0],
             inputs=_side_by_side([part.inputs for part in parts], dim),
             deltas=_side_by_side(deltas, dim) if len(deltas) == len(parts) else None,
+            is_place=None if there.all() else there,
         )
 
 
@@ -146,7 +166,7 @@ class _Passed:
             inputs = torch.cat([inputs, torch.ones_like(inputs[..., :1])], dim=2)
         if gradient is not None:
             gradient = gradient.reshape(*inputs.shape[:2], gradient.shape[-1]).to(CPU)
-        return LayerFactors(inputs, gradient, self.bias, self.is_transposed)
+        return LayerFactors(inputs, gradient, None, self.bias, self.is_transposed)
 
 
 class _Enough(BaseException):

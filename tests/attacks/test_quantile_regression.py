@@ -11,6 +11,7 @@ from privaudit.attacks.quantile_regression import (
     LOG_CHI_SQUARE,
     QuantileRegression,
     _Expected,
+    between_quantiles,
 )
 from privaudit.core.errors import AttackError
 from privaudit.statistics.roc import auroc
@@ -59,15 +60,29 @@ def test_scores_beyond_a_quantile_are_those_of_the_published_rule() -> None:
         assert (beyond == (shift > 0)).all()
 
 
-def test_records_that_are_easy_for_all_do_not_hide_members() -> None:
-    expected = _Expected.fit(*drawn(1000, seed=0), folds=5)
-    inputs, values = drawn(1000, seed=1)
+@pytest.mark.parametrize("learner", ["ridge", "trees"])
+@pytest.mark.parametrize("leak", [2.0, 0.0])
+def test_records_that_are_easy_for_all_do_not_hide_members(
+    learner: str, leak: float
+) -> None:
+    known, (inputs, values) = drawn(1000, seed=0), drawn(1000, seed=1)
     is_member = np.random.default_rng(3).random(1000) < 0.5
-    values = values + 2 * np.exp(inputs[:, 2]) * is_member
-    scores = expected.standardised(inputs, values)
+    values = values + leak * np.exp(inputs[:, 2]) * is_member
+    if learner == "ridge":
+        scores = _Expected.fit(*known, folds=5).standardised(inputs, values)
+    else:
+        scores = between_quantiles(*known, inputs, values)
     found = auroc(scores[is_member], scores[~is_member])
     plain = auroc(values[is_member], values[~is_member])
-    assert found.low > 0.85 > plain.high
+    if leak:
+        assert found.low > (0.85 if learner == "ridge" else 0.75) > plain.high
+    else:
+        assert found.low < 0.5 < found.high
+
+
+def test_trees_score_a_federation(play: Play) -> None:
+    scores = QuantileRegression(folds=2, learner="trees")(*play(PromptFL()).watched())
+    assert all(np.isfinite(one.scores).all() for one in scores)
 
 
 def test_records_that_are_sorted_by_class_are_learned_from_as_well() -> None:

@@ -15,6 +15,8 @@ from privaudit.attacks.projection_residual import (
     StackedLayer,
     promised,
 )
+from privaudit.auditing import record_gradients
+from privaudit.auditing.parts.closeness import CLOSENESS
 from privaudit.auditing.record_gradients import Move, chosen_moves
 from privaudit.core.errors import AttackError, ViewError
 from privaudit.core.seeds import Seeds
@@ -32,12 +34,15 @@ from tests.privaudit.recording.small_federation import (
     X,
     audited,
     run_federation,
+    say_update,
     start,
     toss,
 )
 from tests.toy_federation import CLIENTS, Play
 
 BOTH = {"joint-regression", "projection-residual"}
+DRAWN = torch.Generator().manual_seed(7)
+NAMED, TOWER = torch.randn(4, 6, generator=DRAWN), torch.randn(16, 192, generator=DRAWN)
 
 
 @dataclass
@@ -73,6 +78,13 @@ class Keeping(Hardly):
         return super().query({**start(), **tensors}, positions)
 
 
+class Prompted(Hardly):
+    """Learns a prompt, of which a frozen tower makes a text for each class."""
+
+    def query(self, tensors: Tensors, positions: np.ndarray) -> Tensor:
+        return X[positions] @ (torch.tanh(NAMED @ tensors["prompt"]) @ TOWER).T
+
+
 class Asked:
     """An owner's side without training: models can be asked, and nothing replayed."""
 
@@ -92,6 +104,46 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.mark.parametrize("learns", [True, False])
+def test_labels_that_nobody_knows_are_tried(tmp_path: Path, learns: bool) -> None:
+    """Certain where nothing hides; nothing is found where members were not used."""
+    folder = recorded(tmp_path, say_update, Linear(learns, steps=1))
+    attack = "joint-regression:labels=unknown"
+    audit = audited(folder, owner=Asked(Linear()), attacks=[attack])
+    found = audit.results[attack].auroc
+    assert found.value > 0.99 if learns else found.low < 0.5 < found.high
+
+
+def test_more_labels_than_memory_holds_are_said(play: Play) -> None:
+    adversary, targets = play(PromptFL(epochs=1)).watched(
+        candidates={c: toy_records(3000, 60 + n) for n, c in enumerate(CLIENTS)}
+    )
+    attack = JointRegression(labels="unknown")
+    assert "3000 records are to be tried" in attack.why_not(adversary, targets)
+
+
+def test_recorded_prompts_promise_nothing(tmp_path: Path) -> None:
+    place, ledger, owner = tmp_path / "run", toss(), Prompted()
+    begin = {"prompt": torch.randn(6, 16, generator=torch.Generator().manual_seed(0))}
+    with Recorder(place, ledger=ledger, weight="num-examples") as recorder:
+        run_federation(recorder, ledger, owner, begin=begin)
+    audit = audited(place, owner=Asked(owner))
+    assert audit.results["joint-regression"].auroc.value > 0.99
+    assert audit.headline.attack == "loss-threshold"
+
+
+def test_attacks_share_moves_while_there_is_room(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adversary, _ = play(PromptFL(epochs=1)).watched()
+    one, again = (chosen_moves(adversary, CLIENTS[0], 8) for _ in range(2))
+    assert one is again
+    assert chosen_moves(adversary, CLIENTS[1], 8) is not one
+    monkeypatch.setattr(record_gradients, "KEPT_NUMBERS", 0)
+    one, again = (chosen_moves(adversary, CLIENTS[0], 7) for _ in range(2))
+    assert one is not again
+
+
 @pytest.mark.parametrize("scenario", ["server-reconstruct", "server-aggregate"])
 def test_weights_carry_the_verdict_where_models_learned_nothing(
     folder: Path, scenario: str
@@ -105,7 +157,8 @@ def test_weights_carry_the_verdict_where_models_learned_nothing(
 def test_without_gradients_inputs_are_enough(folder: Path) -> None:
     audit = audited(folder, owner=Asked(Inferring()))
     assert "joint-regression" not in audit.results
-    assert "joint-regression was left out: " in audit.scenario.note
+    assert "joint-regression was left out: " in audit.scenario.notes["attacks"]
+    assert not audit.part(CLOSENESS).missing  # of what the view does not show
     assert (
         audit.results["projection-residual"].auroc.low > 0.5
     )  # 3 directions, 12 members
@@ -158,7 +211,8 @@ def test_uploads_without_the_layer_leave_the_span_out(tmp_path: Path) -> None:
     folder = recorded(tmp_path, without("weight"), Linear(steps=1))
     audit = audited(folder, owner=Asked(Keeping()))
     assert audit.headline.attack not in BOTH
-    assert "projection-residual was left out: What was sent" in audit.scenario.note
+    said = audit.scenario.notes["attacks"]
+    assert "projection-residual was left out: What was sent" in said
 
 
 def test_a_tuple_in_place_of_logits_is_refused(folder: Path) -> None:

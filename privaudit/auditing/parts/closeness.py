@@ -175,10 +175,11 @@ def _within(estimate: Estimate, least: float, most: float) -> Estimate:
 
 
 def _measure(played: PlayedScenario) -> ReconstructionFidelity:
-    models, note = [t.reconstructed for t in played.targets], played.scenario.note
+    models, notes = [t.reconstructed for t in played.targets], played.scenario.notes
     unseen = dict.fromkeys(part for model in models for part in model.missing)
+    hidden = [text for about, text in notes.items() if about != "attacks"]
     return ReconstructionFidelity(
-        missing=(*unseen, *([note] if note else [])),
+        missing=(*unseen, *hidden),
         staleness=max(model.staleness for model in models),
         closeness=measure_closeness(played.run, played.adversary, played.targets),
     )

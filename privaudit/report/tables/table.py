@@ -67,7 +67,7 @@ def _remarks(one: Findings) -> list[str]:
     allowed = reconstruction_sentence(audit.certificate)
     remarks = [
         audit.verdict.sentence if unusual else "",
-        audit.scenario.note,
+        *audit.scenario.notes.values(),
         audits_made(audit) if audit.tally.different > 1 or audit.tally.planned else "",
         _counted(audit),
         remote_code(audit),

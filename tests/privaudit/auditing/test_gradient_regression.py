@@ -100,6 +100,18 @@ def test_moves_of_several_rounds_add_up() -> None:
     assert first < 0.95 < all_rounds
 
 
+def test_of_twins_nobody_can_say_which_took_part() -> None:
+    rows, is_member = rows_of(factors(0)), torch.arange(CANDIDATES) % 2 == 0
+    rows[1::2] = rows[::2]
+    found = took_part([GramBlock.of_rows(rows, -rows[is_member].sum(dim=0))])
+    assert found is not None
+    torch.testing.assert_close(
+        found.ratios[::2], found.ratios[1::2], rtol=0.01, atol=0.01
+    )
+    assert bool(found.ratios.isfinite().all())
+    assert found.expected_auroc < 0.9
+
+
 def test_where_nothing_moved_nothing_is_said() -> None:
     rows = rows_of(factors(0))
     assert took_part([GramBlock.of_rows(rows, torch.zeros(rows.shape[1]))]) is None

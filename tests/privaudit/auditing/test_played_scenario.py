@@ -84,7 +84,11 @@ def test_a_part_that_would_replace_what_an_audit_says_is_refused(key: str) -> No
 def test_what_an_audit_itself_writes_is_listed(whole: Path) -> None:
     audit = Auditor(load_run(whole)).attack("black-box", shadows=0)
     of_parts = {part.entry for part in stored_parts(audit.parts)}
-    assert audit.to_dict().keys() - of_parts == OWN_KEYS - {"budget", "question"}
+    assert audit.to_dict().keys() - of_parts == OWN_KEYS - {
+        "budget",
+        "notes",
+        "question",
+    }
 
 
 TOSSES = 200

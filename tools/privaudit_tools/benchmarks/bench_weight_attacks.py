@@ -19,6 +19,7 @@ from privaudit_tools.benchmarks.measuring import machine, timed
 from privaudit_tools.benchmarks.weight_attacks import scores
 from privaudit_tools.benchmarks.weight_federations import (
     LENGTH,
+    Model,
     Setting,
     Table,
     federation,
@@ -63,6 +64,24 @@ def test_false_alarms(name: str) -> None:
                 above.append(auroc(one[coin], one[~coin]).low > 0.5)
     for method, above in alarms.items():
         report(f"{name}, {method}", float(np.mean(above)), len(above), 0.025)
+
+
+@pytest.mark.parametrize("model", ["head", "adapter", "lora"])
+def test_one_record_s_features_are_read_off(model: Model) -> None:
+    """A client of one record: the update's first direction beside its features."""
+    setting = Setting(
+        classes=10, candidates=2, model=model, size=16, clients=6, rounds=2, draws=1
+    )
+    found = []
+    for seed in range(20):
+        for seen in federation(setting, drawn(seed), seed):
+            mine = seen.candidates[seen.is_member].x
+            moves = [move.deltas for move in seen.moves]
+            rows = torch.cat([next(iter(move.values())) for move in moves])
+            if len(mine) == 1:
+                read = torch.linalg.svd(rows, full_matrices=False)[2][0]
+                found.append(float(torch.cosine_similarity(read, mine[0], 0).abs()))
+    print(f"\n{model}: cosine {min(found):.4f} to {max(found):.4f}, n = {len(found)}")
 
 
 def test_a_layer_of_4096_by_4096_takes_seconds() -> None:

@@ -1,6 +1,7 @@
 """Words, texts and memberships off the weights of MiniLM, tuned on real sentences.
 
-make weights first, then: python -m privaudit_tools.benchmarks.bench_words --records 16
+make weights first, then: python -m privaudit_tools.benchmarks.bench_words --records 16.
+``--attacks joint projection`` asks who was a member, too, ``--no-words`` nothing else.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from tests.pretrained import ENCODER, FOLDER, SNIPPETS
 from tests.toy_federation import play_toy
 
 CLASSES, PUBLIC, ROUNDS_READ = ("negative", "positive"), 60, 20
+ATTACKS = {"projection": ProjectionResidual, "joint": JointRegression}
 
 
 def main() -> None:
@@ -50,9 +52,10 @@ def main() -> None:
         _trainer(options), options.rounds, task=task, shards={"one": shard}
     )
     adversary, _ = played.watched()
-    _print_read(read_texts(adversary, "one", ROUNDS_READ), _texts(shard))
+    if not options.no_words:
+        _print_read(read_texts(adversary, "one", ROUNDS_READ), _texts(shard))
     target = Target("one", adversary.reconstruct("one"), candidates)
-    for attack in (ProjectionResidual(), JointRegression()) if options.attacks else ():
+    for attack in (ATTACKS[name]() for name in options.attacks):
         begun = time.process_time()
         scores = attack(adversary, [target])[0].scores
         found = auroc(scores[:count], scores[count:])
@@ -74,7 +77,8 @@ def _options() -> Any:
     parser.add_argument("--learning-rate", type=float, default=0.5)
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--batch-size", type=int, default=0)
-    parser.add_argument("--attacks", action="store_true", help="memberships, too")
+    parser.add_argument("--attacks", nargs="*", choices=ATTACKS, default=())
+    parser.add_argument("--no-words", action="store_true")
     return parser.parse_args()
 
 

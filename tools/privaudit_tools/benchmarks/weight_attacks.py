@@ -8,6 +8,7 @@ tables in Markdown. Rows are kept in a folder, so that a command that was stoppe
 
 import argparse
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -257,17 +258,26 @@ def _cell(row: Row, method: str, best: float) -> str:
 def _epsilons(setting: Setting, row: Row) -> tuple[str, str]:
     if not setting.noise or row.epsilon is None:
         return "none", ""
+    return f"{certified(setting):.3g}", f"{row.epsilon:.2f}"
+
+
+def certified(setting: Setting) -> float:
+    """Return the epsilon that the noise of all releases proves; infinity without."""
+    if not setting.noise:
+        return math.inf
     adding = setting.clients if setting.sent == "sum" else 1
-    mu = (setting.rounds / adding) ** 0.5 / setting.noise
-    return f"{gaussian_epsilon(mu, DELTA):.3g}", f"{row.epsilon:.2f}"
+    return gaussian_epsilon((setting.rounds / adding) ** 0.5 / setting.noise, DELTA)
 
 
-def above_ceiling(setting: Setting, row: Row) -> list[str]:
-    """Return the methods that found more than noise lets through, by 3 errors."""
-    over = []
-    for method, (value, low, high) in row.aurocs.items():
-        if value - setting.ceiling > 3 * (high - low) / 3.92:
-            over.append(method)
+def above_bounds(setting: Setting, row: Row) -> list[str]:
+    """Return what was found beyond what noise lets through, of AUROCs by 3 errors."""
+    over = [
+        f"{method} above {setting.ceiling:.3f}"
+        for method, (value, low, high) in row.aurocs.items()
+        if value - setting.ceiling > 3 * (high - low) / 3.92
+    ]
+    if row.epsilon is not None and row.epsilon > certified(setting):
+        over.append(f"epsilon {row.epsilon:.3g} above {certified(setting):.3g}")
     return over
 
 
@@ -289,8 +299,8 @@ def main() -> None:
                 row = measured(setting, given.data)
                 keep_row(given.rows, full, setting, row)
                 print(f"{full}: {dict(row.aurocs)}, {row.seconds:.1f} s", flush=True)
-                if over := above_ceiling(setting, row):
-                    raise SystemExit(f"{full}: {over} above {setting.ceiling:.3f}.")
+                if over := above_bounds(setting, row):
+                    raise SystemExit(f"{full}: {', '.join(over)}.")
         if given.only in table or any(given.only in name for name in settings):
             print(f"\n**{table}**\n", *lines(given.rows, settings, table), sep="\n")
 
