@@ -244,11 +244,11 @@ def _for_run(one: Findings) -> Iterator[Advice]:
             train_command(config, randomness="system"),
             Urgency.NOT_PROVED,
         )
-    if audit.verdict.enough is not None:
+    if audit.verdict.trainings is not None:
         yield Advice(
             "Measured",
-            "Audit more members and non-members: the verdict is undecided, and says "
-            "about how many would decide it.",
+            "Audit more members and non-members, of more trainings: the verdict is "
+            "undecided, and says about how many would decide it.",
             urgency=Urgency.UNDECIDED,
         )
     if audit.verdict.kind == "sampling unknown":

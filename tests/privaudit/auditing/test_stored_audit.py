@@ -27,6 +27,7 @@ from privaudit.report.page import render_report
 from privaudit.statistics.comparisons import Comparison
 from privaudit.statistics.estimate import Estimate, proportion
 from privaudit.statistics.roc import pooled_auroc
+from privaudit.statistics.verdict import as_tested
 from tests.privaudit.made_audits import (
     make_audit,
     make_claimed,
@@ -121,8 +122,18 @@ def test_audits_hold_no_sentence(make: Callable[[], Audit], tmp_path: Path) -> N
         ),
         (lambda c: c["attack_results"]["shadow"].pop("settings"), "'settings'"),
         (lambda c: verdict_of(c).update(kind="reversed"), "its numbers give 'leaks'"),
-        (lambda c: verdict_of(c).update(audits=True), "a verdict is on True audits"),
+        (
+            lambda c: verdict_of(c).update(audits=True),
+            "take audits = True: Input should be a valid integer",
+        ),
         (lambda c: verdict_of(c).update(margin=2.0), "A margin of 2.0 is not between"),
+        (lambda c: verdict_of(c)["evidence"].update(p=0.5), "numbers give 'underpow"),
+        (lambda c: verdict_of(c)["evidence"].update(p_tail=0.9), "is not what its sco"),
+        (
+            lambda c: verdict_of(c)["evidence"].update(called=0),
+            "is not what its scores",
+        ),
+        (lambda c: verdict_of(c)["evidence"].pop("top"), "evidence.top"),
     ],
 )
 def test_damage_says_what_to_do(change: Change, says: str, tmp_path: Path) -> None:
@@ -142,7 +153,9 @@ def test_scores_give_the_auroc_again(tmp_path: Path) -> None:
     scores, truth = arrays["shadow/scores"], arrays["shadow/is_member"]
     owns = [arrays["shadow/client"] == c.client for c in audit.headline.clients]
     groups = [(scores[own & truth], scores[own & ~truth]) for own in owns]
-    assert pooled_auroc(groups) == audit.auroc
+    evidence = audit.headline.verdict.evidence
+    assert evidence is not None
+    assert as_tested(pooled_auroc(groups, is_tested=True), evidence) == audit.auroc
     assert len(arrays["shadow/labels"]) == len(arrays["shadow/guesses"]) == 360
 
 

@@ -1,0 +1,151 @@
+"""What scores say of membership beside an AUROC, and how much of a leak does not matter."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from privaudit.core.errors import ConfigError
+from privaudit.statistics.membership_test import (
+    ALPHA,
+    MembershipTest,
+    Strata,
+    membership_test,
+    orders,
+)
+from privaudit.statistics.roc import effective_sizes
+from privaudit.statistics.tail_bound import tail_bound, tail_plan
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much of a leak does not matter, on average and in the tail.
+
+    Attributes:
+        margin: Excess of the AUROC over 0.5, in (0, 0.5].
+        tail_margin: True-positive rate at a false-positive rate of ``fpr``, in (0, 1).
+        fpr: In (0, 1).
+
+    Raises:
+        ConfigError: A number is out of range.
+    """
+
+    margin: float = 0.05
+    tail_margin: float = 0.05
+    fpr: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not 0 < self.margin <= 0.5:
+            raise ConfigError(
+                f"A margin of {self.margin} is not between 0 and 0.5. It is an excess "
+                "over an AUROC of 0.5: try 0.05."
+            )
+        for what, share in (("tail margin", self.tail_margin), ("rate", self.fpr)):
+            if not 0 < share < 1:
+                raise ConfigError(
+                    f"A {what} of {share} is not between 0 and 1. The first is a "
+                    "true-positive rate, the second a false-positive rate: try 0.05 and "
+                    "0.01."
+                )
+
+
+LIMITS = Limits()
+
+
+@dataclass(frozen=True)
+class MembershipEvidence:
+    """What scores say of membership, beside an AUROC and its interval.
+
+    Attributes:
+        p, p_average, p_tail: As :class:`MembershipTest` has them: of both parts, and of
+            either.
+        top: How many of how many highest are members, where that says most.
+        order, called: How many members are at or above the order-th highest non-member.
+        sizes: Members and non-members; of clusters, how many say as much.
+    """
+
+    p: float
+    p_average: float
+    p_tail: float
+    top: tuple[int, int]
+    order: int
+    called: int | float
+    sizes: tuple[int, int]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields for audit.json."""
+        return {**asdict(self), "top": [*self.top], "sizes": [*self.sizes]}
+
+    @property
+    def test(self) -> MembershipTest:
+        """The test of membership."""
+        return MembershipTest(self.p, self.p_average, self.p_tail, self.top)
+
+    def bound(self, fpr: float, alpha: float = ALPHA) -> float:
+        """Return the upper bound for the true-positive rate at ``fpr``."""
+        return tail_bound(self.called, self.order, self.sizes, fpr, alpha)
+
+
+def weigh(
+    strata: Strata,
+    clusters: Sequence[Int[np.ndarray, " _"]] | None = None,
+    limits: Limits = LIMITS,
+    audits: int = 1,
+) -> MembershipEvidence:
+    """Return the evidence in strata.
+
+    Args:
+        strata: Each has members and others.
+        clusters: Each stratum's numbers that resembling records share: the test is exact
+            all the same, and the bound counts effective numbers.
+        limits: Where a tail is looked for.
+        audits: The bound's order statistic is the best for so many audits together.
+    """
+    test = membership_test(strata)
+    tail = _tail(strata, clusters, limits, audits)
+    return MembershipEvidence(test.either, test.average, test.tail, test.top, *tail)
+
+
+def weigh_again(
+    known: MembershipEvidence,
+    strata: Strata,
+    clusters: Sequence[Int[np.ndarray, " _"]] | None = None,
+    limits: Limits = LIMITS,
+    audits: int = 1,
+) -> MembershipEvidence:
+    """Return evidence for another number of audits, whose p-values are known."""
+    order, called, sizes = _tail(strata, clusters, limits, audits)
+    return replace(known, order=order, called=called, sizes=sizes)
+
+
+def _tail(
+    strata: Strata,
+    clusters: Sequence[Int[np.ndarray, " _"]] | None,
+    limits: Limits,
+    audits: int,
+) -> tuple[int, float, tuple[int, int]]:
+    """Return order, called members and sizes: of two keys that which calls more."""
+    truth = np.concatenate([is_member for _, is_member in strata])
+    keys = orders([scores for scores, _ in strata])
+    counts = members, others = int(truth.sum()), int((~truth).sum())
+    sizes: tuple[float, float] = counts
+    if clusters is not None:
+        alike = np.concatenate(clusters)
+        both = alike[truth], alike[~truth]
+        each = [effective_sizes(k[truth], k[~truth], limits.fpr, both) for k in keys]
+        sizes = min(m for m, _ in each), min(n for _, n in each)
+    whole = max(1, int(sizes[0])), max(1, int(sizes[1]))
+    plan = tail_plan(*whole, limits.tail_margin, limits.fpr, ALPHA / audits)
+    place = min(math.ceil(plan.order * others / whole[1]), others)
+    called = max(_at_or_above(key, truth, place) for key in keys)
+    return plan.order, called * whole[0] / members, whole
+
+
+def _at_or_above(
+    key: Float[np.ndarray, " n"], truth: Bool[np.ndarray, " n"], place: int
+) -> int:
+    threshold = np.sort(key[~truth])[-place]
+    return int((key[truth] >= threshold).sum())
