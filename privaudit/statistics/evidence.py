@@ -63,7 +63,7 @@ class MembershipEvidence:
         p, p_average, p_tail: As :class:`MembershipTest` has them: of both parts, and of
             either.
         top: How many of how many highest are members, where that says most.
-        order, called: How many members are at or above the order-th highest non-member.
+        order, called: How many members are above the order-th highest non-member.
         sizes: Members and non-members; of clusters, how many say as much.
     """
 
@@ -140,12 +140,12 @@ def _tail(
     whole = max(1, int(sizes[0])), max(1, int(sizes[1]))
     plan = tail_plan(*whole, limits.tail_margin, limits.fpr, ALPHA / audits)
     place = min(math.ceil(plan.order * others / whole[1]), others)
-    called = max(_at_or_above(key, truth, place) for key in keys)
+    called = max(_above(key, truth, place) for key in keys)
     return plan.order, called * whole[0] / members, whole
 
 
-def _at_or_above(
+def _above(
     key: Float[np.ndarray, " n"], truth: Bool[np.ndarray, " n"], place: int
 ) -> int:
     threshold = np.sort(key[~truth])[-place]
-    return int((key[truth] >= threshold).sum())
+    return int((key[truth] > threshold).sum())

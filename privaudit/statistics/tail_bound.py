@@ -3,7 +3,9 @@
 An AUROC near 1/2 leaves room for a few members that are certain. The bound is on the
 true-positive rate at a false-positive rate of at most ``fpr``, and holds for every ROC
 curve: the threshold is an order statistic of the non-members that is fixed before any
-score is seen, and how far it may lie from the true one is part of the error. Of records of
+score is seen, and how far it may lie from the true one is part of the error. If fewer than
+so many others reach the true one, it lies above the order statistic, and so do all members
+that reach it: ties with the order statistic are not counted. Of records of
 several clients rates are averages over clients, and the bound stays valid.
 
 Source: order statistics as bounds of a quantile: David and Nagaraja, "Order statistics",
@@ -85,7 +87,7 @@ def tail_bound(
     """Return the upper bound for the true-positive rate at ``fpr``; 1 if there is none.
 
     Args:
-        called: How many members are at or above the order-th highest non-member.
+        called: How many members are above the order-th highest non-member.
         order: As :func:`tail_plan` has it.
         sizes: Members and non-members.
         fpr: As :func:`tail_plan` has it.

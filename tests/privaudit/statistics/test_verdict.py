@@ -211,6 +211,15 @@ def test_nothing_is_ruled_out_at_a_thousand_of_each_where_nothing_leaks(
     assert kinds.count("no evidence") >= 97 - 4 * np.sqrt(100 * 0.97 * 0.03)
 
 
+def test_scores_that_all_tie_tell_no_threshold_anything() -> None:
+    """As of a model that trained on nothing: no member is above any non-member."""
+    ours = _audit([(np.zeros(540), np.arange(540) < 280)])
+    assert (ours.kind, ours.trainings) == ("no evidence", None)
+    assert ours.evidence
+    assert (ours.evidence.called, ours.evidence.p) == (0, 1)
+    assert ours.tail_bound == pytest.approx(0.0135, abs=1e-3)
+
+
 def test_clusters_count_in_the_bound_alone(rng: np.random.Generator) -> None:
     scores, coin = np.repeat(rng.normal(size=40), 10), rng.random(400) < 0.5
     alike = [np.repeat(np.arange(40), 10)]
