@@ -104,6 +104,7 @@ def decision(audit: Audit) -> str:
 
 _FOUND: Mapping[str, str] = {
     "leaks": "can tell {kinds} better than by random guessing",
+    "tail": "can tell some {members} by their scores, the highest of all, if not most",
     "reversed": (
         "can tell {kinds} better than by random guessing if the sign of the attack's "
         "scores is turned: {members} have the lower ones. This is no all-clear, but a "
@@ -192,7 +193,9 @@ def finding(audit: Audit) -> str:
 def found(audit: Audit) -> str:
     """Say whether the adversary can tell who was trained on, without a number."""
     who = heading(adversary(audit.scenario.threat).partition(",")[0])
-    said = _FOUND[audit.headline.verdict.kind].format(**vars(_unit(audit)))
+    verdict = audit.headline.verdict
+    what = "tail" if verdict.parts == ("tail",) else verdict.kind
+    said = _FOUND[what].format(**vars(_unit(audit)))
     return f"{who} {said}."
 
 
