@@ -126,6 +126,11 @@ class AttackResult:
     clients: Sequence[ClientScores] = field(repr=False)
     package: str = ""
 
+    @property
+    def tpr(self) -> Estimate:
+        """The true-positive rate at 1 % false positives."""
+        return self.tpr_at_fpr[0.01]
+
     def roc(self) -> RocCurve:
         """Return the ROC curve over all clients' candidates, ranked within clients."""
         return roc_curve(*ranked(self.clients))
@@ -168,7 +173,7 @@ def evaluate_scores(
     guesses = np.concatenate([c.guesses for c in clients])
     labels = np.concatenate([c.labels for c in clients])
     groups, clusters = [c.groups for c in clients], [c.clusters for c in clients]
-    is_assigned, (strata, clustered) = sampling in ASSIGNED, _strata(clients)
+    is_assigned, (strata, clustered) = sampling in ASSIGNED, in_strata(clients)
     pooled, evidence = leak_auroc(clients, is_tested=is_assigned), None
     if is_assigned:
         test = test or membership_test(strata)
@@ -206,14 +211,14 @@ def evaluate_scores(
 def with_audits(result: AttackResult, sampling: Sampling, audits: int) -> AttackResult:
     """Return a result with the verdict that so many audits of the run leave."""
     found = result.verdict
-    evidence, strata = found.evidence, _strata(result.clients)
+    evidence, strata = found.evidence, in_strata(result.clients)
     if evidence is not None and audits != found.audits:
         evidence = weigh(evidence.test, *strata, found.limits, audits)
     verdict = judge_leak(result.auroc, found.limits, sampling, audits, evidence)
     return replace(result, verdict=verdict)
 
 
-def _strata(
+def in_strata(
     clients: Sequence[ClientScores],
 ) -> tuple[Strata, list[Int[np.ndarray, " _"]] | None]:
     """Return scores and truth, and clusters, of clients with members and others."""
