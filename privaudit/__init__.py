@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from privaudit.statistics.epsilon.bound import OneRunCanaries
     from privaudit.statistics.epsilon.one_run import OneRunGuesses
     from privaudit.statistics.estimate import Estimate
+    from privaudit.statistics.evidence import Limits
     from privaudit.statistics.verdict import judge_leak
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "Estimate",
     "Guarantee",
     "Ledger",
+    "Limits",
     "OneRunCanaries",
     "OneRunGuesses",
     "Recorder",
@@ -78,6 +80,7 @@ _HOMES = {
     "Estimate": "privaudit.statistics.estimate:Estimate",
     "Guarantee": "privaudit.statistics.claim:Guarantee",
     "Ledger": "privaudit.runs.ledger:Ledger",
+    "Limits": "privaudit.statistics.evidence:Limits",
     "OneRunCanaries": "privaudit.statistics.epsilon.bound:OneRunCanaries",
     "OneRunGuesses": "privaudit.statistics.epsilon.one_run:OneRunGuesses",
     "Recorder": "privaudit.recording.recorder:Recorder",

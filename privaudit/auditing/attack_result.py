@@ -1,7 +1,9 @@
 """Attack results: from scores and ledger to estimates and verdicts."""
 
+import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,16 @@ from jaxtyping import Bool, Float, Int
 
 from privaudit.statistics.comparisons import Comparison
 from privaudit.statistics.estimate import Estimate, unresolved
+from privaudit.statistics.evidence import (
+    LIMITS,
+    Limits,
+    weigh,
+)
+from privaudit.statistics.membership_test import (
+    MembershipTest,
+    Strata,
+    membership_test,
+)
 from privaudit.statistics.roc import (
     Clusters,
     RocCurve,
@@ -25,10 +37,16 @@ from privaudit.statistics.roc import (
 )
 from privaudit.statistics.shadow_comparison import (
     difference_with_shadow_error,
-    shadow_variance,
+    shadow_error,
     with_shadow_error,
 )
-from privaudit.statistics.verdict import Sampling, Verdict, judge_leak
+from privaudit.statistics.verdict import (
+    ASSIGNED,
+    Sampling,
+    Verdict,
+    as_tested,
+    judge_leak,
+)
 
 FPRS = (0.1, 0.01, 0.001)
 
@@ -108,6 +126,11 @@ class AttackResult:
     clients: Sequence[ClientScores] = field(repr=False)
     package: str = ""
 
+    @property
+    def tpr(self) -> Estimate:
+        """The true-positive rate at 1 % false positives."""
+        return self.tpr_at_fpr[0.01]
+
     def roc(self) -> RocCurve:
         """Return the ROC curve over all clients' candidates, ranked within clients."""
         return roc_curve(*ranked(self.clients))
@@ -138,14 +161,25 @@ def evaluate_scores(
     clients: Sequence[ClientScores],
     package: str = "",
     sampling: Sampling = "coin",
+    limits: Limits = LIMITS,
+    test: MembershipTest | None = None,
 ) -> AttackResult:
-    """Return what an attack's scores say, given the truth and how it was chosen."""
+    """Return what an attack's scores say, given the truth and how it was chosen.
+
+    ``test`` is what was found of them before: permutations take time.
+    """
     members, others = ranked(clients)
     truth = np.concatenate([c.is_member for c in clients])
     guesses = np.concatenate([c.guesses for c in clients])
     labels = np.concatenate([c.labels for c in clients])
     groups, clusters = [c.groups for c in clients], [c.clusters for c in clients]
-    pooled = leak_auroc(clients)
+    is_assigned, (strata, clustered) = sampling in ASSIGNED, in_strata(clients)
+    pooled, evidence = leak_auroc(clients, is_tested=is_assigned), None
+    if is_assigned:
+        test = test or membership_test(strata)
+        pooled = as_tested(pooled, test)
+    if sampling != "unknown":
+        evidence = weigh(test, strata, clustered, limits)
     alike, both = _clusters(clients)
     return AttackResult(
         attack=attack,
@@ -167,11 +201,31 @@ def evaluate_scores(
             for c in clients
             if all(map(len, c.groups))
         },
-        verdict=judge_leak(pooled, sampling=sampling),
+        verdict=judge_leak(pooled, limits, sampling, evidence=evidence),
         tied=sum(tied(c.scores) for c in clients),
         clients=clients,
         package=package,
     )
+
+
+def with_audits(result: AttackResult, sampling: Sampling, audits: int) -> AttackResult:
+    """Return a result with the verdict that so many audits of the run leave."""
+    found = result.verdict
+    evidence, strata = found.evidence, in_strata(result.clients)
+    if evidence is not None and audits != found.audits:
+        evidence = weigh(evidence.test, *strata, found.limits, audits)
+    verdict = judge_leak(result.auroc, found.limits, sampling, audits, evidence)
+    return replace(result, verdict=verdict)
+
+
+def in_strata(
+    clients: Sequence[ClientScores],
+) -> tuple[Strata, list[Int[np.ndarray, " _"]] | None]:
+    """Return scores and truth, and clusters, of clients with members and others."""
+    known = [c for c in clients if all(map(len, c.groups))]
+    alike = [c.cluster for c in known if c.cluster is not None]
+    strata = [(c.scores, c.is_member) for c in known]
+    return strata, alike if len(alike) == len(known) else None
 
 
 def _unresolved_if_uneven(
@@ -184,12 +238,21 @@ def _unresolved_if_uneven(
     return unresolved(reason, rate.n, rate.method, rate.confidence)
 
 
-def leak_auroc(clients: Sequence[ClientScores], confidence: float = 0.95) -> Estimate:
-    """Return per-client AUROCs averaged by pairs, for other records and other shadows."""
+def leak_auroc(
+    clients: Sequence[ClientScores],
+    confidence: float = 0.95,
+    *,
+    is_tested: bool = False,
+) -> Estimate:
+    """Return per-client AUROCs averaged by pairs, for other records and other shadows.
+
+    ``is_tested`` is as :func:`privaudit.statistics.roc.auroc_interval` has it.
+    """
     pooled = pooled_auroc(
         [c.groups for c in clients],
         confidence=confidence,
         clusters=[c.clusters for c in clients],
+        is_tested=is_tested,
     )
     return _knowing_shadows(pooled, clients)
 
@@ -199,7 +262,7 @@ def _knowing_shadows(estimate: Estimate, clients: Sequence[ClientScores]) -> Est
     left_out = _without_each_set(clients)
     if not left_out:
         return estimate
-    return with_shadow_error(estimate, shadow_variance(left_out), len(left_out))
+    return with_shadow_error(estimate, shadow_error(left_out))
 
 
 def knowing_shadows_of(
@@ -221,9 +284,11 @@ def knowing_shadows_of(
     if not known:
         return lambda comparison: comparison
     paired = len(known) == 2 and len(sets[0]) == len(sets[1])
-    variance = shadow_variance(*sets) if paired else sum(map(shadow_variance, known))
-    count = min(map(len, known))
-    return lambda one: difference_with_shadow_error(one, variance, count)
+    if paired:
+        error = shadow_error(*sets)
+    else:
+        error = functools.reduce(operator.add, map(shadow_error, known))
+    return lambda one: difference_with_shadow_error(one, error)
 
 
 def _without_each_set(clients: Sequence[ClientScores], sign: float = 1.0) -> list[Any]:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Int
 
-from privaudit.auditing.attack_result import AttackResult
+from privaudit.auditing.attack_result import AttackResult, with_audits
 from privaudit.auditing.audit_log import AuditTally, tally_of
 from privaudit.auditing.parts.closeness import CLOSENESS
 from privaudit.auditing.parts.one_run import ONE_RUN
@@ -29,10 +29,10 @@ from privaudit.privacy.certificate import (
 from privaudit.runs.run import Run
 from privaudit.runs.utility import Utility
 from privaudit.statistics.estimate import Estimate
-from privaudit.statistics.verdict import Sampling, Verdict, judge_leak
+from privaudit.statistics.verdict import Sampling, Verdict
 
-FORMAT = 2
-"""Of audit.json: codes and numbers alone. Files without a number have sentences, too."""
+FORMAT = 3
+"""Of audit.json: codes and numbers alone. Verdicts of earlier ones knew an average alone."""
 _ROUNDING = 1e-9  # relative: an accountant's last digits
 
 
@@ -291,5 +291,4 @@ def corrected(
 
     Source: Bonferroni's inequality; the audits may depend on one another as they like.
     """
-    verdict = judge_leak(result.auroc, sampling=sampling, audits=tally.different)
-    return replace(result, verdict=verdict)
+    return with_audits(result, sampling, tally.different)

@@ -89,6 +89,7 @@ from privaudit.runs.own_files import refuse_link
 from privaudit.runs.run import Run, load_run, trained_clients
 from privaudit.runs.run_folder import refresh
 from privaudit.runs.utility import Utility, measure_clients
+from privaudit.statistics.evidence import LIMITS, Limits
 from privaudit.statistics.progress import Phase, Watcher, naming, watching
 
 PlayedAs = tuple[Scenario, Adversary, list[Target]]
@@ -189,6 +190,7 @@ class Auditor(AuditsScores):
         shadows: int | None = None,
         budget: str | None = None,
         seed: int = 0,
+        limits: Limits = LIMITS,
         watcher: Watcher | None = None,
         is_logged: bool = True,
     ) -> Audit:
@@ -208,6 +210,7 @@ class Auditor(AuditsScores):
                 train as many. By default "2m", and nothing for generation: a model
                 that writes takes minutes.
             seed: Of the adversary's randomness.
+            limits: What of a leak does not matter to the verdict.
             watcher: Called with a :class:`privaudit.cli.progress.Phase` of what is done next.
             is_logged: Whether the run's log of audits counts it. Only checks of an audit
                 that is in the log are not: what nobody logs, nobody may report.
@@ -231,21 +234,24 @@ class Auditor(AuditsScores):
             "budget": budget,
             "seed": seed,
         }
-        audit = self._play(scenario, watcher=watcher, **asked)
+        audit = self._play(scenario, limits=limits, watcher=watcher, **asked)
         if not is_logged:
             return audit
         asked["attacks"] = sorted(attacks)
         own = ["a scenario"] * isinstance(scenario, Scenario)
         own += ["attacks"] * (isinstance(attacks, Mapping) and bool(attacks))
+        own += ["limits"] * (limits != LIMITS)
         found = logged(audit.results)
         log_audit(self.run, audit.scenario.name, seed, found, asked, own)
         return recount(audit)
 
-    def _play(self, scenario: str | Scenario, seed: int, **asked: Any) -> Audit:
+    def _play(
+        self, scenario: str | Scenario, seed: int, limits: Limits, **asked: Any
+    ) -> Audit:
         """Return an audit that no log counts."""
         plan, adversary, targets, paid = self.resolve(scenario, seed=seed, **asked)
         clients = asked["clients"]
-        played = PlayedScenario(self.run, plan, adversary, targets, clients)
+        played = PlayedScenario(self.run, plan, adversary, targets, clients, limits)
         played = replace(played, results=played.attack(plan, targets))
         weaker = attack_as_weaker(played)
         played = replace(played, results={**played.results, **weaker})

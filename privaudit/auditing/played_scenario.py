@@ -41,6 +41,7 @@ from privaudit.core.registry import Registry
 from privaudit.federation.threat_models import EVERYBODY, without_names
 from privaudit.federation.trainer import Reconstruction
 from privaudit.runs.run import Run
+from privaudit.statistics.evidence import LIMITS, Limits
 from privaudit.statistics.progress import Phase
 from privaudit.statistics.verdict import Sampling
 
@@ -102,6 +103,7 @@ class PlayedScenario:
         scenario: As played: with those attacks that can read the run's models.
         targets: All attacked clients, as the adversary reconstructed them.
         clients: How many of them shadow models are trained for.
+        limits: What of a leak does not matter to verdicts.
         results: What the attacks found, by name; the first one carries the verdict.
     """
 
@@ -110,6 +112,7 @@ class PlayedScenario:
     adversary: Adversary
     targets: Sequence[Target]
     clients: int | Literal["all"] = "all"
+    limits: Limits = LIMITS
     results: Mapping[str, AttackResult] = field(default_factory=dict)
 
     @property
@@ -195,6 +198,7 @@ class PlayedScenario:
             joined,
             package_of(name),
             self.run.sampling,
+            self.limits,
         )
 
     @property

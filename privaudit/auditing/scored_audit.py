@@ -36,6 +36,7 @@ from privaudit.core.errors import ConfigError, shown
 from privaudit.recording.membership_split import drawn_by
 from privaudit.recording.origins.scores import SCORES, ScoredConfig, ScoredRun
 from privaudit.runs.ledger import Ledger
+from privaudit.statistics.evidence import LIMITS, Limits
 from privaudit.statistics.roc import checked_scores
 
 ASKED = 5  # records that are scored twice
@@ -183,6 +184,7 @@ class Declared:
         settings: The attack's parameters, in words.
         model: What was attacked, in words.
         dataset: What the records are, in words.
+        limits: What of a leak does not matter to the verdict.
     """
 
     attack: str = SCORES
@@ -190,6 +192,7 @@ class Declared:
     settings: str = ""
     model: str = ""
     dataset: str = ""
+    limits: Limits = LIMITS
 
 
 def audit_scores(
@@ -232,7 +235,12 @@ def audit_scores(
     run = ScoredRun.of(name, ledger, config, table.classes, table.names_hash)
     clients = [_of_client(table, ledger, n) for n in range(len(table.clients))]
     result = evaluate_scores(
-        said.attack, said.settings, HALF, clients, sampling=ledger.sampling
+        said.attack,
+        said.settings,
+        HALF,
+        clients,
+        sampling=ledger.sampling,
+        limits=said.limits,
     )
     parts = {}
     if table.known is not None:
@@ -306,6 +314,7 @@ class AuditsScores:
         known: Shaped[Array, "..."] | None = None,
         sampling: str = "unknown",
         attack: str = SCORES,
+        limits: Limits = LIMITS,
     ) -> Audit:
         """Return the audit of anybody's scores, from any model and framework.
 
@@ -337,6 +346,8 @@ class AuditsScores:
                 of one population. Otherwise members and non-members may differ from the
                 start, and the audit gives no verdict on membership.
             attack: What the scores are called.
+            limits: What of a leak does not matter to the verdict:
+                ``Limits(margin=0.05, tail_margin=0.05, fpr=0.01)``.
 
         Raises:
             ConfigError: There are none of one kind, or a score is not finite, or not
@@ -364,7 +375,7 @@ class AuditsScores:
         is_member = np.arange(len(scores)) < len(members)
         columns = (clients, classes, records, groups)
         table = ScoreTable.of(scores, is_member, *columns, known=known)
-        return audit_scores(table, Declared(attack, sampling))
+        return audit_scores(table, Declared(attack, sampling, limits=limits))
 
     @staticmethod
     def from_signal(
@@ -380,7 +391,7 @@ class AuditsScores:
             members: Records that were trained on, of any type.
             nonmembers: Records that were not.
             **said: As in :meth:`from_scores`: clients, classes, records, groups, known,
-                sampling and attack.
+                sampling, attack and limits.
 
         Raises:
             ConfigError: As there, or the function asks a model in training mode.
@@ -417,6 +428,7 @@ class AuditsScores:
         groups: Names | None = None,
         known: Shaped[Array, "..."] | None = None,
         sampling: str = "unknown",
+        limits: Limits = LIMITS,
     ) -> Audit:
         """Return the audit of LiRA or RMIA with shadow models of one's own.
 
@@ -436,6 +448,7 @@ class AuditsScores:
             groups: Which records share a coin, in that order.
             known: As in :meth:`from_scores`, in that order.
             sampling: As in :meth:`from_scores`: how members were chosen.
+            limits: As there.
 
         Raises:
             ConfigError: As there, or the truth is not of the records' number.
@@ -450,4 +463,5 @@ class AuditsScores:
         columns = (clients, classes, records, groups)
         table = ScoreTable.of(scores, truth, *columns, known=known)
         settings = f"shadows={len(shadows)}, scale={scale}"
-        return audit_scores(table, Declared(attack, sampling, settings))
+        said = Declared(attack, sampling, settings, limits=limits)
+        return audit_scores(table, said)

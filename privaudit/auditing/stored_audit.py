@@ -10,13 +10,19 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from jaxtyping import Shaped
+from pydantic import Field
 
 from privaudit.auditing.attack import Attack
-from privaudit.auditing.attack_result import AttackResult, ClientScores, evaluate_scores
+from privaudit.auditing.attack_result import (
+    AttackResult,
+    ClientScores,
+    evaluate_scores,
+    with_audits,
+)
 from privaudit.auditing.audit import FORMAT, Audit
 from privaudit.auditing.named_attacks import restore_attack
 from privaudit.auditing.played_scenario import stored_parts
@@ -46,6 +52,8 @@ from privaudit.runs.own_files import HEADER, check_folder
 from privaudit.runs.run import AUDITS, Run
 from privaudit.runs.utility import METRICS, Utility
 from privaudit.statistics.estimate import Estimate
+from privaudit.statistics.evidence import Limits, MembershipEvidence
+from privaudit.statistics.membership_test import MembershipTest
 from privaudit.statistics.verdict import Sampling, judge_leak
 
 _COLUMNS = ("client", "records", "labels", "scores", "guesses", "is_member")
@@ -235,6 +243,7 @@ def shared_attacks(audits: Sequence[StoredAudit]) -> list[str]:
 
 Json = Mapping[str, Any]
 _CLOSE = 1e-6  # between an AUROC as stored and as the scores give it
+_DRAWN = 0.02  # between p-values of other permutations: four standard errors at 1/2
 
 
 def restore_audit(stored: StoredAudit) -> Audit:
@@ -288,15 +297,21 @@ def _refuse_unknown(run: Run, contents: Json) -> None:
 
 
 def _attack_result(stored: StoredAudit, attack: str) -> AttackResult:
-    """Return what the scores say, if audit.json says the same."""
-    said = stored.attack_result(attack)
+    """Return what the scores say, if audit.json says the same.
+
+    Permutations are drawn anew for the headline alone.
+    """
+    said, sampling = stored.attack_result(attack), stored.run.sampling
+    verdict = from_plain(StoredVerdict, said["verdict"])
     result = evaluate_scores(
         said["attack"],
         said["settings"],
         said["threshold"],
         stored.clients(attack),
         str(said.get("package", "")),
-        stored.run.sampling,
+        sampling,
+        verdict.limits,
+        None if attack == stored.attacks[0] else verdict.test,
     )
     there = Estimate.from_dict(said["auroc"])
     for name in ("value", "low", "high"):
@@ -305,22 +320,54 @@ def _attack_result(stored: StoredAudit, attack: str) -> AttackResult:
             raise ValueError(
                 f"{attack} has the AUROC {there}, and its scores give {result.auroc}"
             )
-    _check_verdict(said["verdict"], there, stored.run.sampling)
+    _check_verdict(verdict, there, sampling)
+    found = with_audits(result, sampling, verdict.audits).verdict.evidence
+    if not _alike(verdict.evidence, found):
+        raise ValueError(f"the evidence of {attack} is not what its scores give")
     return result
 
 
-def _check_verdict(verdict: Json, auroc: Estimate, sampling: Sampling) -> None:
+@dataclass(frozen=True)
+class StoredVerdict:
+    """A verdict as audit.json has it, beside its AUROC."""
+
+    kind: str
+    margin: float
+    tail_margin: float
+    fpr: float
+    audits: Annotated[int, Field(ge=1, le=MOST, strict=True)]
+    evidence: MembershipEvidence | None
+
+    @property
+    def limits(self) -> Limits:
+        """What does not matter."""
+        return Limits(self.margin, self.tail_margin, self.fpr)
+
+    @property
+    def test(self) -> MembershipTest | None:
+        """Of membership, where one was made."""
+        return self.evidence.test if self.evidence else None
+
+
+def _check_verdict(said: StoredVerdict, auroc: Estimate, sampling: Sampling) -> None:
     """Raise ValueError unless a verdict is what its own numbers give."""
-    margin, audits = verdict["margin"], verdict["audits"]
-    kinds = type(margin), type(audits)
-    if kinds != (float, int) or not 1 <= audits <= MOST:
-        raise ValueError(f"a verdict is on {shown(audits)} audits by {shown(margin)}")
-    given = judge_leak(auroc, margin, sampling, audits)
-    if given.to_dict() != verdict:
+    given = judge_leak(auroc, said.limits, sampling, said.audits, said.evidence)
+    if given.kind != said.kind:
         raise ValueError(
-            f"an AUROC of {auroc} has the verdict {shown(verdict['kind'])}, and its "
+            f"an AUROC of {auroc} has the verdict {shown(said.kind)}, and its "
             f"numbers give {given.kind!r}"
         )
+
+
+def _alike(said: MembershipEvidence | None, found: MembershipEvidence | None) -> bool:
+    """Say whether evidence is the same, but for permutations of another numpy."""
+    if not (said and found and said.test and found.test):
+        return said == found
+    names = ("either", "average", "tail")
+    pairs = [(getattr(said.test, p), getattr(found.test, p)) for p in names]
+    drawn = replace(said.test, top=found.test.top)
+    same = replace(found, test=drawn) == said
+    return same and all(abs(a - b) <= _DRAWN for a, b in pairs)
 
 
 def _scenario(stored: StoredAudit, results: Mapping[str, AttackResult]) -> Scenario:

@@ -186,6 +186,20 @@ Shadows = Annotated[
 AuditSeed = Annotated[
     int, typer.Option(min=0, max=MOST_SEED, help="Seed of the attacks.")
 ]
+Margin = Annotated[
+    float,
+    typer.Option(help="Verdict: an AUROC up to 0.5 and this is no leak that matters."),
+]
+TailMargin = Annotated[
+    float,
+    typer.Option(
+        help="Verdict: nor is it if no more than this share of members is told at the "
+        "rate of --fpr."
+    ),
+]
+Fpr = Annotated[
+    float, typer.Option(help="Verdict: the false-positive rate of --tail-margin.")
+]
 ShowRecords = Annotated[
     bool, typer.Option("--show-records", help="Show the most exposed records.")
 ]

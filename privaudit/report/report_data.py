@@ -23,7 +23,8 @@ from privaudit.auditing.scenario import ALPHAS as ORDERS
 from privaudit.auditing.scenario import SHARES, SLICES, GridCell
 from privaudit.core.formatting import epsilon, p_value
 from privaudit.recording.origins.scores import ScoredRun
-from privaudit.report.wording import interval, point, writes
+from privaudit.report.attack_strength import HeadlineStrength, strength_of
+from privaudit.report.wording import TAIL, interval, point, writes
 from privaudit.statistics.comparisons import (
     holm,
     p_above_chance,
@@ -72,10 +73,17 @@ class StrongestOther:
         return (
             f"{which}, {self.result.attack} {point(auroc)} {interval(auroc)} on {clients} "
             f"client{'s' * (clients > 1)} (n = {members} + {others}); "
-            f"{'below' if self.turned else 'above'} 0.5 at p "
-            f"{p_value(self.p_value)}{corrected}"
+            f"{self._where} at p {p_value(self.p_value)}{corrected}"
             f"{': separates, with the sign turned' if self.turned else ''}."
         )
+
+    @property
+    def _where(self) -> str:
+        """What differs from chance: the AUROC, or the highest scores alone."""
+        test = self.result.verdict.test
+        if not self.turned and test and test.parts() == ("tail",):
+            return f"{test.top[0]} of the {test.top[1]} highest are members',"
+        return "below 0.5" if self.turned else "above 0.5"
 
 
 def strongest_other(audit: Audit) -> StrongestOther | None:
@@ -92,8 +100,10 @@ def strongest_other(audit: Audit) -> StrongestOther | None:
     if not shown:
         return None
     result, p = max(shown, key=lambda one: either_sign(one[0].auroc).value)
-    turned, audits = result.auroc.value < 0.5, audit.tally.different
-    return StrongestOther(result, p, len(shown), len(others), audits, turned)
+    straight, turned = _p_values(result)
+    return StrongestOther(
+        result, p, len(shown), len(others), audit.tally.different, turned < straight
+    )
 
 
 def strongest_attack(audit: Audit) -> tuple[AttackResult, float]:
@@ -121,9 +131,15 @@ def _tested(
     audit: Audit, results: Sequence[AttackResult]
 ) -> list[tuple[AttackResult, float]]:
     """Return attacks that are tested together, with two-sided p-values by Holm."""
-    p_values = [p_above_chance(either_sign(result.auroc)) for result in results]
+    p_values = [min(1.0, *_p_values(result)) for result in results]
     adjusted = holm(p_values, audit.tally.different)
     return [(result, float(p)) for result, p in zip(results, adjusted, strict=True)]
+
+
+def _p_values(result: AttackResult) -> tuple[float, float]:
+    """Return twice the p-values of a leak, and of one with the sign turned."""
+    turned, test = p_above_chance(sign_turned(result.auroc)), result.verdict.test
+    return 2 * test.either if test else p_above_chance(result.auroc), turned
 
 
 def both_models(audit: Audit) -> tuple[AttackResult, AttackResult] | None:
@@ -308,11 +324,13 @@ class Badge:
 
 
 NO_LEAK = "No leak found"
+WEAK = Badge(f"{NO_LEAK} by a weak attack", "open", "?")
+IN_TAIL = Badge(TAIL, "alarm", "▲")
 _LEAKS: dict[str, Badge] = {
     "leaks": Badge("Leaks", "alarm", "▲"),
     "reversed": Badge("Separates, sign turned", "open", "?"),
     "sampling unknown": Badge("No verdict", "open", "?"),
-    "underpowered": Badge("Undecided (underpowered)", "open", "?"),
+    "underpowered": Badge("Undecided", "open", "?"),
     "no evidence": Badge(NO_LEAK, "neutral", "○"),
 }
 ANOTHER = Badge("Another attack shows a leak", "alarm", "▲")
@@ -376,11 +394,20 @@ class Findings:
         return strongest_attack(self.audit)
 
     @cached_property
+    def strength(self) -> HeadlineStrength:
+        """How strong the attack was that the verdict stands on."""
+        return strength_of(self.audit)
+
+    @cached_property
     def leak(self) -> Badge:
         """What the attacks found, the others beside the one named beforehand."""
         kind, is_proved = self.audit.verdict.kind, self.audit.assurance.kind == "proved"
         if kind != "leaks" and self.other:
             return ANOTHER
+        if self.audit.verdict.parts == ("tail",):
+            return IN_TAIL
+        if kind == "no evidence" and self.strength.is_weak:
+            return WEAK
         if kind == "no evidence" and is_proved and not self.is_large:
             return Badge(NO_LEAK, "good", "○", self._certified)
         return _LEAKS[kind]

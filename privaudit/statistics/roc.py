@@ -33,7 +33,7 @@ from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
-from scipy.special import bdtr, bdtrc, betaincinv, expit, logit, stdtrit
+from scipy.special import bdtr, bdtrc, expit, logit, stdtrit
 
 from privaudit.core.errors import ConfigError, TooFewRecordsError
 from privaudit.statistics.estimate import (
@@ -65,15 +65,15 @@ class Placements:
     Attributes:
         members: In [0, 1], of a difference in [-1, 1].
         nonmembers: Likewise; has the same mean.
-        tied_variance: Of an AUROC of so many scores that tell nothing and tie as these
-            do; 0 where all tie, and of a difference.
+        counts: How many members, and others, have each distinct score, from the lowest
+            on; None of a difference.
         clusters: Numbers that resembling records share, of members and of non-members;
             None where all are independent.
     """
 
     members: Members
     nonmembers: Others
-    tied_variance: float = 0.0
+    counts: Int[np.ndarray, "2 values"] | None = None
     clusters: Clusters | None = None
 
     def __sub__(self, other: "Placements") -> "Placements":
@@ -177,20 +177,13 @@ def delong_components(
     members, others = checked_scores(member_scores, nonmember_scores)
     above = _share_below(members, others)
     below = _share_below(others, members)
-    tied = _tied_variance(members, others)
-    return Placements(above, 1 - below, tied, clusters)
+    return Placements(above, 1 - below, _counts(members, others), clusters)
 
 
-def _tied_variance(members: Members, others: Others) -> float:
-    """Return Wilcoxon's variance: that of mid-ranks, drawn without replacement.
-
-    Source: Lehmann, "Nonparametrics", 1975, section 1.4, equation 1.35.
-    """
-    _, ties = np.unique(np.concatenate([members, others]), return_counts=True)
-    count, pairs = len(members) + len(others), len(members) * len(others)
-    cubes = float((ties.astype(np.float64) ** 3 - ties).sum())
-    total = float(count) ** 3 - count
-    return (total - cubes) / (12 * count * (count - 1) * pairs)
+def _counts(members: Members, others: Others) -> Int[np.ndarray, "2 values"]:
+    _, value = np.unique(np.concatenate([members, others]), return_inverse=True)
+    parts = np.split(value.reshape(-1), [len(members)])
+    return np.stack([np.bincount(part, minlength=value.max() + 1) for part in parts])
 
 
 def checked_scores(
@@ -226,77 +219,105 @@ def checked_scores(
 
 
 @dataclass(frozen=True)
-class AurocVariance:
-    """The variance of an AUROC as three assumptions have it; the largest counts.
+class _TiltedSamples:
+    """Samples whose weights are tilted so that their AUROC is another, of some clients.
 
-    DeLong's alone is none where a class's scores tie or are few: of 0/1 scores with one
-    rate in 100 members and 10 non-members it calls 44 of 100 a leak at nominal 2.5.
+    Each class has one record more, spread over its client's scores, so that neither ties
+    nor a class of one look like certainty. The tilt is exponential in what a record adds
+    to the AUROC: of all weights these are the nearest that give a hypothesis its AUROC.
 
     Attributes:
-        exchangeable: Wilcoxon's, of scores that tell nothing and tie as these do.
-        anchored: DeLong's with one further placement of 1/2 in each class.
-        is_tied: Whether all scores of each client tie.
+        masses: Weights of members, and of others, at each distinct score of each client.
+        influences: By how much a tilt of 1 moves the logarithm of those weights.
+        starts: Where in them each client begins.
+        sizes: Members and others of each client.
+        weights: Of each client in the AUROC.
+        is_special: Whether records alone do not tell the variance.
     """
 
-    delong: float
-    exchangeable: float
-    anchored: float
-    is_tied: bool = False
+    masses: Float[np.ndarray, "2 values"]
+    influences: Float[np.ndarray, "2 values"]
+    starts: Int[np.ndarray, " clients"]
+    sizes: Float[np.ndarray, "2 clients"]
+    weights: Float[np.ndarray, " clients"]
+    is_special: bool
 
     @classmethod
-    def of(cls, placed: Placements) -> "AurocVariance":
-        """Return an AUROC's.
-
-        Where all scores tie, what is said of exchangeable ones is the bound that holds
-        for any scores.
-
-        Source: Birnbaum and Klose, "Bounds for the variance of the Mann-Whitney
-        statistic", Annals of Mathematical Statistics 28, 1957.
-        """
-        apart = (placed.value - 0.5) ** 2 * sum(1 / size**2 for size in placed.sizes)
-        delong = placed.delong_variance * _student(placed)
-        least = placed.tied_variance or 1 / (4 * placed.disjoint_pairs)
-        return cls(delong, least, delong + apart, placed.tied_variance == 0)
-
-    @classmethod
-    def pooled(
+    def of(
         cls, clients: Sequence[Placements], weights: Float[np.ndarray, " clients"]
-    ) -> "AurocVariance":
-        """Return that of a weighted mean of independent AUROCs.
+    ) -> "_TiltedSamples":
+        counts = [one.counts for one in clients if one.counts is not None]
+        sizes = np.array([one.sum(axis=1) for one in counts], np.float64).T
+        scale = 8 / (weights**2 @ (1 / sizes).sum(axis=0))
+        masses = [
+            (c * (np.array(of.sizes) / c.sum(1))[:, None] + c.sum(0) / c.sum())
+            / (np.array(of.sizes)[:, None] + 1)
+            for of, c in zip(clients, counts, strict=True)
+        ]
+        influences = [
+            scale * w * _centred(u, v) / size[:, None]
+            for w, (u, v), size in zip(weights, masses, sizes.T, strict=True)
+        ]
+        starts = np.cumsum([0, *(one.shape[1] for one in counts[:-1])])
+        joined = np.concatenate(masses, axis=1), np.concatenate(influences, axis=1)
+        special = any(
+            one.clusters is not None or _is_tied(one) or one.disjoint_pairs == 1
+            for one in clients
+        )
+        return cls(*joined, starts, sizes, weights, special)
 
-        A class of one has no variance of its own, so clients with such a class are
-        taken as draws of one client (collapsed strata): what their AUROCs differ by is
-        an upper bound in expectation, and one further client at 1/2 anchors it. One
-        such client alone stands as it is.
+    def at(
+        self, tilts: Float[np.ndarray, " tilts"]
+    ) -> tuple[Float[np.ndarray, " tilts"], Float[np.ndarray, " tilts"]]:
+        """Return the AUROCs of tilted samples, and DeLong's variances of those."""
+        tilted = self.masses * np.exp(tilts[:, None, None] * self.influences)
+        length = np.diff(np.append(self.starts, tilted.shape[2]))
+        number = np.repeat(np.arange(len(length)), length)
+        tilted /= self._sums(tilted)[:, :, number]
+        u, v = tilted[:, 0], tilted[:, 1]
+        # Each client's weights sum to 1, so all before it sum to its number.
+        above = np.cumsum(v, axis=1) - v / 2 - number
+        below = 1 - (np.cumsum(u, axis=1) - u / 2 - number)
+        aurocs = self._sums(u * above)
+        spread = np.stack([self._sums(u * above**2), self._sums(v * below**2)], axis=1)
+        parts = np.maximum(spread - aurocs[:, None] ** 2, 0)
+        parts = (parts / np.maximum(self.sizes - 1, 1)).sum(axis=1)
+        return aurocs @ self.weights, parts @ self.weights**2
 
-        Source: Cochran, "Sampling techniques", 3rd edition, Wiley 1977, section 5A.12.
+    def _sums(
+        self, values: Float[np.ndarray, "tilts *sides values"]
+    ) -> Float[np.ndarray, "tilts *sides clients"]:
+        return np.add.reduceat(values, self.starts, axis=-1)
+
+    def ends(self, value: float, z: float, variance: float) -> tuple[float, float]:
+        """Return the AUROCs whose samples just allow ``value``, z standard errors away.
+
+        Where the variance at hand is more than that of the samples as they are, of
+        clusters or of clients with a class of one, all errors are as much longer.
         """
-        of = [cls.of(client) for client in clients]
-        table = np.array([(v.delong, v.exchangeable, v.anchored) for v in of])
-        variances = weights[:, None] ** 2 * table
-        delong, exchangeable, anchored = map(float, variances.sum(axis=0))
-        single = np.array([client.disjoint_pairs == 1 for client in clients])
-        if single.sum() > 1:
-            values = np.array([client.value for client in clients])[single]
-            between, apart = _between(values, weights[single])
-            alone, _, held = variances[single].sum(axis=0)
-            spread = max(between, float(alone))
-            delong += spread - float(alone)
-            anchored += spread + apart - float(held)
-        return cls(delong, exchangeable, anchored, all(v.is_tied for v in of))
+        plain = float(self.at(np.zeros(1))[1][0])
+        if self.is_special:
+            z *= math.sqrt(max(1.0, variance / plain))
+        sign = np.array([-1.0, 1.0])
+        inner, outer = -_MOST_TILT * sign, _MOST_TILT * sign
+        for _ in range(_HALVINGS):
+            middle = (inner + outer) / 2
+            aurocs, variances = self.at(middle)
+            is_out = sign * (aurocs - value) > z * np.sqrt(variances)
+            inner = np.where(is_out, inner, middle)
+            outer = np.where(is_out, middle, outer)
+        low, high = self.at((inner + outer) / 2)[0]
+        return min(float(low), value), max(float(high), value)
 
-    def logit_errors(
-        self, value: float, disjoint_pairs: int | float
-    ) -> tuple[float, float]:
-        """Return the standard errors on the logit scale, towards 1/2 and away from it.
 
-        Towards 1/2 the AUROC, too, has half a pair of 1/2 more.
-        """
-        least = 16 * self.exchangeable  # at 1/2 the logit's slope is 4
-        nearer = value - (value - 0.5) / (2 * disjoint_pairs + 1)
-        inner = self.anchored / (nearer * (1 - nearer)) ** 2
-        outer = self.delong / (value * (1 - value)) ** 2
-        return math.sqrt(max(inner, least)), math.sqrt(max(outer, least))
+_MOST_TILT, _HALVINGS, _ROUNDING = 30.0, 32, 1e-12
+
+
+def _centred(
+    u: Float[np.ndarray, " values"], v: Float[np.ndarray, " values"]
+) -> Float[np.ndarray, "2 values"]:
+    """Return what a member, and another, of each score adds to an AUROC, around 0."""
+    return np.stack([np.cumsum(v) - v / 2 - 0.5, 0.5 - np.cumsum(u) + u / 2])
 
 
 def _student(placed: Placements) -> float:
@@ -307,41 +328,126 @@ def _student(placed: Placements) -> float:
     return float(wide / normal_quantile(0.95)) ** 2
 
 
+def _is_tied(placed: Placements) -> bool:
+    return placed.counts is not None and placed.counts.shape[1] == 1
+
+
+def _exchangeable(placed: Placements) -> float:
+    """Return Wilcoxon's variance: that of scores that tell nothing and tie as these do.
+
+    Source: Lehmann, "Nonparametrics", 1975, section 1.4, equation 1.35.
+    """
+    assert placed.counts is not None
+    ties, count = placed.counts.sum(axis=0).astype(np.float64), sum(placed.sizes)
+    total = float(ties.sum())
+    share = float((ties**3 - ties).sum()) / (total**3 - total)
+    return (1 - share) * (count + 1) / (12 * placed.sizes[0] * placed.sizes[1])
+
+
+def _variances(
+    clients: Sequence[Placements], weights: Float[np.ndarray, " clients"]
+) -> tuple[float, float]:
+    """Return that of a weighted mean of independent AUROCs, and one that is anchored.
+
+    DeLong's, or that of clusters. Of a client whose scores all tie it is the bound for
+    any scores. A class of one has no variance of its own, so clients with such a class
+    are taken as draws of one client (collapsed strata): what their AUROCs differ by is
+    an upper bound in expectation. Anchored means with one further placement of 1/2 in
+    each class, or one further client at 1/2.
+
+    Source: Birnbaum and Klose, "Bounds for the variance of the Mann-Whitney statistic",
+    Annals of Mathematical Statistics 28, 1957; Cochran, "Sampling techniques", 3rd
+    edition, Wiley 1977, section 5A.12.
+    """
+    values = np.array([one.value for one in clients])
+    each = weights**2 * [
+        1 / (4 * one.disjoint_pairs)
+        if _is_tied(one)
+        else one.delong_variance * _student(one)
+        for one in clients
+    ]
+    further = np.array([sum(1 / size**2 for size in one.sizes) for one in clients])
+    apart = weights**2 * (values - 0.5) ** 2 * further
+    single = np.array([one.disjoint_pairs == 1 for one in clients])
+    if np.count_nonzero(single) > 1:
+        between, further_one = _between(values[single], weights[single])
+        each[single] = max(between, float(each[single].sum())) / single.sum()
+        apart[single] = further_one / single.sum()
+    return float(each.sum()), float(each.sum() + apart.sum())
+
+
+def _between(
+    values: Float[np.ndarray, " clients"], weights: Float[np.ndarray, " clients"]
+) -> tuple[float, float]:
+    """Return the variance of Σ weight value by how values differ, and its anchor.
+
+    The anchor is what one further value of 1/2 adds, of the effective number of clients.
+    """
+    total, squares = float(weights.sum()), float(weights @ weights)
+    mean = float(weights @ values) / total
+    spread = float(weights**2 @ (values - mean) ** 2)
+    further = (mean - 0.5) ** 2 * (squares / total) ** 2
+    return len(values) / (len(values) - 1) * spread, further
+
+
 def auroc_interval(
     value: float,
-    variance: AurocVariance,
-    disjoint_pairs: int | float,
+    clients: Sequence[Placements],
     confidence: float,
+    *,
+    is_tested: bool = False,
 ) -> tuple[float, float]:
     """Return an interval that stays within [0, 1] and always has a width.
 
-    On the logit scale by the delta method. The end towards 1/2 is held to more: a few
-    records that happen to lie alike must not look like certainty; and to no more than
-    what disjoint pairs prove. So it covers 0.5, 0.7
-    and 0.9 in 92.5 % of cases or more for 14 distributions, tied or not, and 10 to 400
-    records a class; in balanced classes of 266 and more it is DeLong's to 1 %. The
-    tables are in docs/selftest.md.
+    An AUROC belongs to it if samples that are tilted to have it, with DeLong's variance
+    of those, allow the value that was found (a score interval: what is tested is the
+    hypothesis, not the sample). The end away from 1/2 is at least as far as DeLong's on
+    the logit scale; of clusters and classes of one, both are. It holds 1/2 where
+    Wilcoxon's variance, or one that is anchored at 1/2, allows that: ties make a tilted
+    sample too sure of it. At 0 and 1 it is no nearer than disjoint pairs allow. So it
+    misses 0.5, 0.7 and 0.9 on either side in 2.5 % of cases, and at most 5, for 6
+    distributions, tied or not, at 10 to 1,500 records a class. The tables are in
+    docs/selftest.md.
 
-    Source: logit: Pepe, "The statistical evaluation of medical tests", 2003, ch. 5; a
-    variance of the hypothesis beside the sample's: Fay and Malinovsky, "Confidence
-    intervals of the Mann-Whitney parameter that are compatible with the
-    Wilcoxon-Mann-Whitney test", Statistics in Medicine 37, 2018; the further records:
-    after Agresti and Caffo, "Simple and effective confidence intervals for proportions
-    and differences of proportions", American Statistician 54, 2000.
+    Args:
+        value: Of all clients, averaged by pairs.
+        clients: Their placements. Of clusters errors are as much longer as the design
+            effect says.
+        confidence: Of the interval.
+        is_tested: Whether 1/2 is tested elsewhere, so that nothing is done for it here.
+
+    Source: tilting: Efron, "Nonparametric standard errors and confidence intervals",
+    Canadian Journal of Statistics 9, 1981, section 11; the logit: Pepe, "The statistical
+    evaluation of medical tests", 2003, ch. 5; further records: after Agresti and Caffo,
+    American Statistician 54, 2000.
     """
-    z = normal_quantile(confidence)
+    weights = _weights(clients)
+    pairs = float(min(np.array([c.disjoint_pairs for c in clients]) / weights))
+    exact, _ = extreme_interval(1.0, pairs, confidence)
+    if all(map(_is_tied, clients)):
+        return (
+            exact / 2,
+            1 - exact / 2,
+        )  # a pair that does not tie counts 1/2 more at most
+    z, (variance, anchored) = normal_quantile(confidence), _variances(clients, weights)
+    tilted = _TiltedSamples.of(clients, weights)
+    low, high = tilted.ends(value, z, variance)
     if value in (0.0, 1.0):
-        return extreme_interval(value, disjoint_pairs, confidence)
-    if variance.is_tied:  # a pair that does not tie counts at most 1/2 more, or less
-        low, _ = extreme_interval(1.0, disjoint_pairs, confidence)
-        return low / 2, 1 - low / 2
-    inner, outer = variance.logit_errors(value, disjoint_pairs)
-    below, above = (inner, outer) if value >= 0.5 else (outer, inner)
-    ends = expit(logit(value) + z * np.array([-below, above]))
-    low, high = min(float(ends[0]), value), max(float(ends[1]), value)
-    if value >= 0.5:
-        return max(low, _by_counts(value, disjoint_pairs, confidence)), high
-    return low, min(high, 1 - _by_counts(1 - value, disjoint_pairs, confidence))
+        return (min(low, exact), 1.0) if value else (0.0, max(high, 1 - exact))
+    inner, outer = (
+        z * math.sqrt(one) / (value * (1 - value)) for one in (anchored, variance)
+    )
+    is_half = abs(value - 0.5) < _ROUNDING
+    if value > 0.5 or is_half or tilted.is_special:
+        high = max(high, float(expit(logit(value) + (outer if value > 0.5 else inner))))
+    if value < 0.5 or is_half or tilted.is_special:
+        low = min(low, float(expit(logit(value) - (outer if value < 0.5 else inner))))
+    nearer = value - (value - 0.5) / (2 * pairs + 1)
+    least = 16 * float(weights**2 @ [_exchangeable(one) for one in clients])
+    error = max(anchored / (nearer * (1 - nearer)) ** 2, least)
+    if not is_tested and abs(logit(value)) <= z * math.sqrt(error):
+        low, high = min(low, 0.5), max(high, 0.5)
+    return low, high
 
 
 def extreme_interval(
@@ -352,23 +458,8 @@ def extreme_interval(
     Pairs that share no record are independent tosses, and all of them fell the same
     way, so the chance of that way is at least (alpha/2)^(1/pairs).
     """
-    low = _by_counts(1.0, disjoint_pairs, confidence)
+    low = ((1 - confidence) / 2) ** (1 / disjoint_pairs)
     return (low, 1.0) if value else (0.0, 1 - low)
-
-
-def _by_counts(value: float, disjoint_pairs: int | float, confidence: float) -> float:
-    """Return what an AUROC of 1/2 or more is at least, by pairs that share no record.
-
-    Such pairs are independent tosses, and a mean over all pairs varies no more than one
-    over these. Of few pairs out of order, spread over clients, the logit's slope makes
-    far more: 0.9996 of twelve clients had [0.001, 1.000].
-
-    Source: Clopper and Pearson 1934 on disjoint pairs; their mean: Hoeffding,
-    "Probability inequalities for sums of bounded random variables", JASA 58, 1963,
-    section 5.
-    """
-    right, wrong = value * disjoint_pairs, (1 - value) * disjoint_pairs
-    return float(betaincinv(right, wrong + 1, (1 - confidence) / 2))
 
 
 def _share_below(
@@ -400,20 +491,6 @@ def _covariance_of_means(
     return float((a - a.mean()) @ (b - b.mean())) / (len(a) - 1) / len(a)
 
 
-def _between(
-    values: Float[np.ndarray, " clients"], weights: Float[np.ndarray, " clients"]
-) -> tuple[float, float]:
-    """Return the variance of Σ weight value by how values differ, and its anchor.
-
-    The anchor is what one further value of 1/2 adds, of the effective number of clients.
-    """
-    total, squares = float(weights.sum()), float(weights @ weights)
-    mean = float(weights @ values) / total
-    spread = float(weights**2 @ (values - mean) ** 2)
-    further = (mean - 0.5) ** 2 * (squares / total) ** 2
-    return len(values) / (len(values) - 1) * spread, further
-
-
 _TPR = "TPR at FPR {fpr}, order statistics and Clopper-Pearson"
 _UNEVEN = (
     "needs {wanted} candidates of each client, or clients of like sizes: client "
@@ -434,20 +511,17 @@ def tpr_at_fpr(
     """Return the true-positive rate at a false-positive rate of at most ``fpr``, in (0, 1).
 
     The threshold is the smallest score at which at most ``fpr`` of the non-members are
-    called members; ties count as calls. The interval adds the error of choosing it on
-    these non-members (where the true quantile may lie, by order statistics) to that of
-    counting members (Clopper-Pearson). At 100 to 1,000 of each it covers 95-99 %; at a
-    threshold taken as given Clopper-Pearson covers 52-92 %.
-
-    Source: combining two errors: Zou and Donner, "Construction of confidence limits
-    about effect measures: a general approach", Statistics in Medicine 27, 2008.
+    called members; ties count as calls. Half of the error goes to choosing it on these
+    non-members (where the true quantile may lie, by order statistics), half to counting
+    members (Clopper-Pearson): so the interval holds for every curve. At a threshold
+    taken as given Clopper-Pearson covers 52-92 %.
 
     With fewer non-members than ``10 / fpr`` the estimate is unresolved. Clusters make both
     errors those of the effective numbers of records.
 
     Example:
         >>> print(tpr_at_fpr(np.array([60.0, 95.0]), np.arange(100.0), fpr=0.1))
-        0.500 [0.000, 0.987], n = 2 + 100
+        0.500 [0.000, 0.994], n = 2 + 100
         >>> print(tpr_at_fpr(np.array([60.0, 95.0]), np.arange(100.0), fpr=0.01))
         unresolved (needs 1000 non-members, has 100)
     """
@@ -459,21 +533,21 @@ def tpr_at_fpr(
         )
     counts, needed = (len(members), len(others)), int(np.ceil(10 / fpr - 1e-9))
     method = _TPR.format(fpr=f"{fpr:g}")
-    sizes = _effective(members, others, fpr, clusters)
+    sizes = effective_sizes(members, others, fpr, clusters)
     if sizes[1] < needed:
         reason = needs(needed, "non-members", int(sizes[1]))
         return unresolved(reason, counts, method, confidence)
-    low, rate, high = _rate_and_bounds(members, others, fpr, confidence, sizes)
-    return Estimate(rate, low, high, counts, method, confidence)
+    ends = rate_with_ends(members, others, fpr, confidence, sizes)
+    return Estimate(*ends, counts, method, confidence)
 
 
-def _effective(
+def effective_sizes(
     members: Members,
     others: Others,
     fpr: float,
     clusters: Clusters | None,
 ) -> tuple[float, float]:
-    """Return how many independent members and non-members tell as much."""
+    """Return how many independent members and non-members tell as much of a rate."""
     if clusters is None:
         return float(len(members)), float(len(others))
     threshold = np.quantile(others, 1 - fpr)
@@ -482,29 +556,20 @@ def _effective(
     return ours, theirs
 
 
-def _rate_and_bounds(
+def rate_with_ends(
     members: Members,
     others: Others,
     fpr: float,
     confidence: float,
     sizes: tuple[float, float],
 ) -> tuple[float, float, float]:
-    """Return low, rate and high, the two errors added like legs of a right angle.
-
-    That takes rates to change little by little with the threshold. Where non-members
-    tie there, the next threshold is far away, and both errors count in full.
-    """
-    thresholds = _thresholds(others, fpr, confidence, int(sizes[1]))
+    """Return the rate of :func:`tpr_at_fpr`, and its ends at any number of non-members."""
+    half = (1 + confidence) / 2
+    thresholds = _thresholds(others, fpr, half, max(1, int(sizes[1])))
     called = np.array([float((members > t).sum()) for t in thresholds])
-    rate, fewest, most = (float(count) / len(members) for count in called)
     shown = called * (sizes[0] / len(members))
-    floor, ceiling = clopper_pearson(shown, sizes[0], confidence)
-    between = others[(others >= thresholds[2]) & (others <= thresholds[1])]
-    if tied(between):
-        return float(floor[1]), rate, float(ceiling[2])
-    low = rate - float(np.hypot(rate - floor[0], rate - fewest))
-    high = rate + float(np.hypot(ceiling[0] - rate, most - rate))
-    return max(low, 0.0), rate, min(high, 1.0)
+    floor, ceiling = clopper_pearson(shown, sizes[0], half)
+    return float(called[0]) / len(members), float(floor[1]), float(ceiling[2])
 
 
 def _thresholds(
@@ -814,12 +879,12 @@ def _check_lengths(
         )
 
 
-_LOGIT = "AUROC, DeLong or Wilcoxon on the logit scale"
+_TILTED = "AUROC, exponentially tilted samples and DeLong on the logit scale"
 _TIES = "{ties} of {n} scores tie"
 _CLUSTERS = "by {n} clusters, Obuchowski"
 _POOLED = "AUROC averaged over {n} clients by pairs"
 LEFT_OUT = "{n} left out, without members or non-members"
-_STRATIFIED = "stratified DeLong or Wilcoxon on the logit scale"
+_STRATIFIED = "exponentially tilted samples and stratified DeLong on the logit scale"
 
 
 def auroc(
@@ -830,24 +895,17 @@ def auroc(
 ) -> Estimate:
     """Return the chance that a member outscores a non-member, ties counting one half.
 
-    The interval is on the logit scale, with DeLong's variance or, where that is
-    larger, Wilcoxon's with the same ties; ``method`` says how many scores tie. At 0 and
-    1 it is exact; see :func:`auroc_interval`.
+    ``method`` says how many scores tie. For the interval see :func:`auroc_interval`.
 
     Example:
         >>> print(auroc(np.array([3.0, 2.0, 0.0]), np.array([1.0, 0.0])))
         0.750 [0.150, 0.979], n = 3 + 2
     """
     placements = delong_components(member_scores, nonmember_scores, clusters=clusters)
-    low, high = auroc_interval(
-        placements.value,
-        AurocVariance.of(placements),
-        placements.disjoint_pairs,
-        confidence,
-    )
+    low, high = auroc_interval(placements.value, [placements], confidence)
     counts = len(member_scores), len(nonmember_scores)
     ties = tied(np.concatenate([member_scores, nonmember_scores]))
-    method = _LOGIT + (f"; {_TIES.format(ties=ties, n=sum(counts))}" if ties else "")
+    method = _TILTED + (f"; {_TIES.format(ties=ties, n=sum(counts))}" if ties else "")
     if clusters is not None:
         method += f"; {_CLUSTERS.format(n=placements.independent)}"
     return Estimate(placements.value, low, high, counts, method, confidence)
@@ -868,11 +926,13 @@ def pooled_auroc(
     population: Literal["these", "new"] = "these",
     confidence: float = 0.95,
     clusters: Sequence[Clusters | None] | None = None,
+    *,
+    is_tested: bool = False,
 ) -> Estimate:
     """Return the mean of per-client AUROCs, weighted by their number of pairs.
 
     Clients without a member or without a non-member are left out, and ``method`` says
-    how many. The variance is as in :func:`auroc`, the larger sum over clients.
+    how many. For the interval see :func:`auroc_interval`.
 
     Args:
         groups: Per client its members' and its non-members' scores.
@@ -881,6 +941,7 @@ def pooled_auroc(
             client is the replicate, and ``n`` counts clients.
         confidence: Of the interval, between 0 and 1.
         clusters: Per client those of members and of non-members; None where none are.
+        is_tested: As :func:`auroc_interval` has it.
 
     Raises:
         TooFewRecordsError: No client has members and non-members.
@@ -907,24 +968,24 @@ def pooled_auroc(
     left_out = len(groups) - len(clients)
     note = f"; {LEFT_OUT.format(n=left_out)}" if left_out else ""
     method = f"{_POOLED.format(n=len(clients))}{note}; "
-    pool = _pool_these if population == "these" else _pool_new
-    return pool(clients, method, confidence)
+    if population == "new":
+        return _pool_new(clients, method, confidence)
+    return _pool_these(clients, method, confidence, is_tested)
 
 
 def _pool_these(
-    clients: Sequence[Placements], method: str, confidence: float
+    clients: Sequence[Placements],
+    method: str,
+    confidence: float,
+    is_tested: bool = False,
 ) -> Estimate:
     """Return the stratified interval.
 
     Where all clients are at 1, all their disjoint pairs fell the same way, which has a
     chance of Π θ^count <= (Σ weight θ)^min(count / weight) by the inequality of means.
     """
-    weights, value = _weights(clients), _weighted_mean(clients)
-    variance = AurocVariance.pooled(clients, weights)
-    counts = np.array([client.disjoint_pairs for client in clients])
-    low, high = auroc_interval(
-        value, variance, float((counts / weights).min()), confidence
-    )
+    value = _weighted_mean(clients)
+    low, high = auroc_interval(value, clients, confidence, is_tested=is_tested)
     n = (
         sum(len(client.members) for client in clients),
         sum(len(client.nonmembers) for client in clients),

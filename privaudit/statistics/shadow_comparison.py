@@ -8,12 +8,12 @@ AUROC's error that is.
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.special import expit, log_ndtr, logit, ndtr, stdtrit
+from scipy.special import expit, fdtri, log_ndtr, logit, ndtr, stdtrit
 
 from privaudit.statistics.comparisons import Comparison
 from privaudit.statistics.estimate import Estimate, normal_quantile
@@ -25,6 +25,7 @@ USUAL_A = 0.3  # of offline RMIA, in its source, where nothing is tuned
 MANY = 64  # models from which on one record's deviation is known well enough
 MOST_SETS = 16  # of shadows that a jackknife leaves out in turn
 FEWEST_SETS = 3
+_TOGETHER = 0.05  # level of the test whether sets move clients together
 FLAT = 1e-4  # least deviation over models, in nats: below it is rounding
 
 PerRecord = Float[np.ndarray, " records"]
@@ -153,20 +154,53 @@ _SHADOWS = ", and a jackknife over {sets} sets of shadow models"
 Groups = Sequence[tuple[Float[np.ndarray, " _"], Float[np.ndarray, " _"]]]
 
 
-def shadow_variance(
+@dataclass(frozen=True)
+class ShadowError:
+    """What the shadows add to the variance of an AUROC, or of a difference of two.
+
+    Attributes:
+        variance: At least 0.
+        freedom: Degrees of freedom at which it is known.
+        sets: How many sets of shadows were left out.
+    """
+
+    variance: float
+    freedom: float
+    sets: int
+
+    def __add__(self, other: "ShadowError") -> "ShadowError":
+        """Return that of the difference of two whose shadows have nothing in common."""
+        return ShadowError(
+            self.variance + other.variance,
+            min(self.freedom, other.freedom),
+            min(self.sets, other.sets),
+        )
+
+    def reach(self, confidence: float) -> float:
+        """Return half the width of an interval; Student's t as a factor at 95 %."""
+        unsure = float(stdtrit(self.freedom, 0.975)) / normal_quantile(0.95)
+        return normal_quantile(confidence) * unsure * math.sqrt(self.variance)
+
+
+def shadow_error(
     left_out: Sequence[Groups], less: Sequence[Groups] | None = None
-) -> float:
-    """Return what the shadows add to the variance of a pooled AUROC, or of a difference.
+) -> ShadowError:
+    """Return what the shadows add to the error of a pooled AUROC, or of a difference.
 
     The jackknife over sets of shadows, less what the records' own variance has already:
     noise in a score that is this record's alone is drawn anew with the record. Records
     and shadows are two crossed factors, as cases and readers of X-rays are, and the
     variance of a mean over both is that of either less that of their interaction.
 
+    Each client has shadows of its own, so that their parts add up, and are known the
+    better the more clients there are. Where an F test at 0.05 says that sets move
+    all clients together, as shadows of whole federations may, the sets' joint part counts.
+
     Source: the grouped jackknife: Shao and Tu, "The jackknife and bootstrap", 1995,
     section 2.2; crossed factors: Dorfman, Berbaum and Metz, "Receiver operating
     characteristic rating analysis", Investigative Radiology 27, 1992, and Owen, "The
-    pigeonhole bootstrap", Annals of Applied Statistics 1, 2007.
+    pigeonhole bootstrap", Annals of Applied Statistics 1, 2007; degrees of freedom of a
+    sum: Satterthwaite, Biometrics Bulletin 2, 1946.
 
     Args:
         left_out: For each set of shadows what scores are without it: for each client
@@ -181,14 +215,28 @@ def shadow_variance(
         values = values - others
         both = zip(tables, their_tables, strict=True)
         tables = [ours - theirs for ours, theirs in both]
-    pooled, sets = values @ weights, len(values)
-    spread = (sets - 1) * float(pooled.var())
+    spread, freedom = _spread(values, weights)
     twice = np.repeat(weights, 2)  # members and others of each client
     shared = sum(
         weight**2 * _interaction(table)
         for weight, table in zip(twice, tables, strict=True)
     )
-    return max(spread - shared, 0.0)
+    return ShadowError(max(spread - shared, 0.0), freedom, len(values))
+
+
+def _spread(
+    values: Float[np.ndarray, "sets clients"], weights: Float[np.ndarray, " clients"]
+) -> tuple[float, float]:
+    """Return the jackknife's variance of the weighted mean, and its degrees of freedom."""
+    free = float(len(values) - 1)
+    each = weights**2 * free * values.var(axis=0)
+    joint, apart = free * float((values @ weights).var()), float(each.sum())
+    if not apart:
+        return joint, free
+    freedom = apart**2 / float((each**2 / free).sum())
+    if joint > apart * float(fdtri(free, freedom, 1 - _TOGETHER)):
+        return joint, free
+    return apart, freedom
 
 
 def _placed(
@@ -222,16 +270,15 @@ def _interaction(placements: Float[np.ndarray, "sets records"]) -> float:
     return float((rest**2).sum()) * (sets - 1) / (sets * records * (records - 1))
 
 
-def with_shadow_error(estimate: Estimate, variance: float, sets: int) -> Estimate:
-    """Return an AUROC, with :func:`shadow_variance` of so many sets in its interval.
+def with_shadow_error(estimate: Estimate, error: ShadowError) -> Estimate:
+    """Return an AUROC, with the shadows' error in its interval.
 
     On the logit scale both errors add up like the legs of a right angle; at 0 and 1 on
-    the plain one. So few sets know their variance badly: Student's t in place of the
-    normal, as a factor at 95 %.
+    the plain one.
     """
     if estimate.unresolved:
         return estimate
-    reach = _reach(estimate.confidence, variance, sets)
+    reach = error.reach(estimate.confidence)
     value, ends = estimate.value, (estimate.low, estimate.high)
     if estimate.low > 0 and estimate.high < 1:
         centre, reach = float(logit(value)), reach / (value * (1 - value))
@@ -248,16 +295,16 @@ def with_shadow_error(estimate: Estimate, variance: float, sets: int) -> Estimat
         estimate,
         low=max(min(low, value), 0.0),
         high=min(max(high, value), 1.0),
-        method=estimate.method + _SHADOWS.format(sets=sets),
+        method=estimate.method + _SHADOWS.format(sets=error.sets),
     )
 
 
 def difference_with_shadow_error(
-    comparison: Comparison, variance: float, sets: int
+    comparison: Comparison, shadows: ShadowError
 ) -> Comparison:
-    """Return a difference of AUROCs, with its :func:`shadow_variance`, too."""
+    """Return a difference of AUROCs, with its :func:`shadow_error`, too."""
     estimate = comparison.estimate
-    reach = _reach(estimate.confidence, variance, sets)
+    reach = shadows.reach(estimate.confidence)
     value = estimate.value
     low = value - math.hypot(value - estimate.low, reach)
     high = value + math.hypot(estimate.high - value, reach)
@@ -265,13 +312,8 @@ def difference_with_shadow_error(
         estimate,
         low=max(low, -1.0),
         high=min(high, 1.0),
-        method=estimate.method + _SHADOWS.format(sets=sets),
+        method=estimate.method + _SHADOWS.format(sets=shadows.sets),
     )
     error = (high - low) / 2 / normal_quantile(estimate.confidence)
     p_value = 2 * float(ndtr(-abs(value) / error)) if error > 0 else comparison.p_value
     return Comparison(widened, max(p_value, comparison.p_value))
-
-
-def _reach(confidence: float, variance: float, sets: int) -> float:
-    unsure = float(stdtrit(sets - 1, 0.975)) / normal_quantile(0.95)
-    return normal_quantile(confidence) * unsure * math.sqrt(variance)

@@ -11,16 +11,22 @@ below the receiver operating characteristic graph", Journal of Mathematical Psyc
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, get_args
 
 import numpy as np
 from scipy.special import expit, logit, ndtr, ndtri, owens_t, stdtrit
 
 from privaudit.core.errors import ConfigError, UnknownNameError
+from privaudit.core.formatting import percent, write_time
+from privaudit.core.parameters import to_plain
 from privaudit.statistics.estimate import Estimate, normal_quantile
+from privaudit.statistics.evidence import LIMITS, Limits, MembershipEvidence
+from privaudit.statistics.membership_test import ALPHA, MembershipTest
+from privaudit.statistics.tail_bound import tail_plan
 
 _POWER = 0.8  # as usual
+_MOST_TRAININGS = 128
 _MOST = 10**9  # records of a class: beyond it the answer is "never"
 
 
@@ -214,6 +220,9 @@ def _check_apart(value: float, against: float) -> None:
 Sampling = Literal["coin", "split", "population", "unknown"]
 """How members were chosen: by an independent fair coin each; as a random part of fixed
 size; as a random sample of a population, of which others are one, too; or nobody says how."""
+ASSIGNED: tuple[Sampling, ...] = ("coin", "split")
+"""Those draws that decide of each record who is a member: permuting it is exact then. Of
+samples records are independent at best, and the interval decides, which knows clusters."""
 
 _TURNED = (
     "lies below 0.5: members have the lower scores. The direction was named beforehand, "
@@ -236,126 +245,254 @@ VerdictKind = Literal[
     "leaks", "reversed", "no evidence", "underpowered", "sampling unknown"
 ]
 """The code of a verdict: see :class:`Verdict`."""
-MARGIN = 0.05
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A judgement on an AUROC, and the numbers that its sentence is made of.
+    """A judgement on an attack, and the numbers that its sentence is made of.
 
     Attributes:
-        kind: "leaks": members score higher than chance allows. "reversed": members
-            score *lower* than chance allows. "no evidence": neither, and a leak beyond
-            the margin would have been seen. "underpowered": none of these can be said.
-            "sampling unknown": the number stands, and nothing is said of membership.
+        kind: "leaks": members score higher than chance allows, on average or in the
+            tail. "reversed": members score *lower* than chance allows. "no evidence":
+            neither, and a leak beyond the limits would have been seen. "underpowered":
+            none of these can be said. "sampling unknown": the number stands, and nothing
+            is said of membership.
         auroc: As it was found, with the interval of a single audit.
-        margin: As in :func:`judge_leak`, and so ``audits``.
+        limits: As in :func:`judge_leak`, and so ``audits`` and ``evidence``.
     """
 
     kind: VerdictKind
     auroc: Estimate
-    margin: float = MARGIN
+    limits: Limits = LIMITS
     audits: int = 1
+    evidence: MembershipEvidence | None = None
 
     @property
-    def enough(self) -> int | None:
-        """The n in all that would decide; None where nothing is open, or no interval is.
+    def parts(self) -> tuple[str, ...]:
+        """What leaks: "average", "tail", or both; of an AUROC alone the average."""
+        if self.kind != "leaks":
+            return ()
+        test, alpha = self.test, ALPHA / self.audits
+        return ("average",) if test is None else test.parts(alpha)
 
-        The interval is then as narrow as the margin, so that it cannot hold 0.5 and
-        reach beyond that. Widths are taken to fall with the root of n, in the present
-        proportions.
+    @property
+    def test(self) -> MembershipTest | None:
+        """Of membership; None where none was made."""
+        return self.evidence.test if self.evidence else None
+
+    @property
+    def tail_bound(self) -> float | None:
+        """What share of members may be told at the limits' rate; None of an AUROC alone."""
+        if self.evidence is None:
+            return None
+        return self.evidence.bound(self.limits.fpr, ALPHA / self.audits)
+
+    @property
+    def trainings(self) -> int | None:
+        """How many trainings like this one, pooled, would decide where nothing leaks.
+
+        In 80 of 100 cases, at least: what the AUROC and the tail leave open is added up.
+        Widths are taken to fall with the root of n, in the present proportions. None
+        where nothing is open, no interval is, or that many would not do.
         """
         if self.kind != "underpowered" or self.auroc.unresolved:
             return None
-        auroc = _corrected(self.auroc, self.audits)
-        width = (auroc.high - auroc.low) / self.margin
-        return up_to_two_digits(sum(auroc.n) * width**2)
+        most = 2
+        while most <= _MOST_TRAININGS:
+            if self._chance(most) >= _POWER:
+                return _smallest(lambda n: self._chance(n) >= _POWER, most // 2, most)
+            most *= 2
+        return None
+
+    def _chance(self, trainings: int) -> float:
+        """Return how often so many trainings rule both limits out if nothing leaks."""
+        auroc, alpha = self.auroc, ALPHA / self.audits
+        error = (auroc.high - auroc.low) / 2 / normal_quantile(auroc.confidence)
+        apart = self.limits.margin * math.sqrt(trainings) / max(error, 1e-9)
+        average = float(ndtr(apart + ndtri(alpha)))
+        if self.evidence is None or average < _POWER:
+            return average
+        members, others = (int(size) * trainings for size in self.evidence.sizes)
+        limits = self.limits.tail_margin, self.limits.fpr
+        return average + tail_plan(members, others, *limits, alpha).chance - 1
 
     @property
     def sentence(self) -> str:
         """The judgement with the number, its interval and n."""
-        found, limit = self.auroc, 0.5 + self.margin
+        return self.said()
+
+    def said(self, seconds: float = 0.0) -> str:
+        """Return the sentence, with what would decide at so many seconds a training.
+
+        0 where nobody knows what one takes.
+        """
+        found = self.auroc
         if self.kind == "sampling unknown":
             return f"No verdict on membership: AUROC {found}. {UNKNOWN_SAMPLING}"
         if found.unresolved:
-            return f"Underpowered: AUROC {found}."
-        auroc, shown = _corrected(found, self.audits), f"{found}"
+            return f"Undecided: AUROC {found}."
+        auroc, shown = _corrected(found, self.audits), f"AUROC {found}"
         if self.audits > 1:
             shown += (
                 f", corrected for {self.audits} audits of the run "
                 f"[{auroc.low:.3f}, {auroc.high:.3f}]"
             )
         if self.kind == "leaks":
-            return f"Leaks: AUROC {shown}, lies above 0.5."
+            return f"{self._leaks(shown)}."
         if self.kind == "reversed":
-            return f"Separates, with the sign turned: AUROC {shown}, {_TURNED}"
-        alone = _ALONE if self.audits > 1 and found.low > 0.5 else ""
+            return f"Separates, with the sign turned: {shown}, {_TURNED}"
+        alone = ""
+        if self.audits > 1 and _kind(found, self.limits, 1, self.evidence) == "leaks":
+            alone = _ALONE
         if self.kind == "no evidence":
-            reach = f"includes 0.5 and nothing above {limit:g}"
-            if 1 - auroc.low > limit:
-                turned = f"up to {1 - auroc.low:.3f} is not ruled out"
-                reach += f"; with the sign turned, {turned}"
-            return f"No evidence of a leak: AUROC {shown}, {reach}.{alone}"
-        more = f"about {self.enough} would decide, in place of {sum(auroc.n)}"
-        reach = f"includes both 0.5 and values above {limit:g}"
-        return f"Underpowered: AUROC {shown}, {reach}; {more}.{alone}"
+            of = " on average" * (self.evidence is None)
+            return f"No evidence of a leak{of}: {self._ruled_out(auroc, shown)}.{alone}"
+        return f"Undecided: {self._open(auroc, shown)}{self._more(seconds)}.{alone}"
+
+    def _leaks(self, shown: str) -> str:
+        if self.test is None:
+            return f"Leaks: {shown}, lies above 0.5"
+        top = top_of(self.test)
+        chance = f"p = {self.test.either:.2g}"
+        if self.parts == ("tail",):
+            return f"Leaks in the tail: {top} ({chance}); {shown}"
+        beside = f"; {top}" if "tail" in self.parts else ""
+        return f"Leaks: {shown}, lies above 0.5 ({chance}){beside}"
+
+    def _ruled_out(self, auroc: Estimate, shown: str) -> str:
+        limit = 0.5 + self.limits.margin
+        both = "0.5 and " * (auroc.low <= 0.5)
+        said = f"{shown}, includes {both}nothing above {limit:g}"
+        if self.tail_bound is not None:
+            said += f"; {self._told}, within {percent(self.limits.tail_margin)}"
+        if 1 - auroc.low > limit:
+            said += (
+                f"; with the sign turned, up to {1 - auroc.low:.3f} is not ruled out"
+            )
+        return said
+
+    @property
+    def _told(self) -> str:
+        rate = percent(self.limits.fpr)
+        return (
+            f"at most {self.tail_bound:.1%} of members are told at {rate} false alarms"
+        )
+
+    def _open(self, auroc: Estimate, shown: str) -> str:
+        limit, bound = 0.5 + self.limits.margin, self.tail_bound
+        said = f"{shown}, includes both 0.5 and values above {limit:g}"
+        if auroc.low > 0.5:
+            said = f"{shown}, lies above 0.5, but not once the tail is tested beside it"
+        elif auroc.high <= limit:
+            said = f"no evidence on average ({shown}, nothing above {limit:g})"
+        if bound is None or bound <= self.limits.tail_margin:
+            return said
+        rate, most = percent(self.limits.fpr), percent(self.limits.tail_margin)
+        return (
+            f"{said}; that {bound:.1%} of members are told at {rate} false alarms is not "
+            f"ruled out ({most} would have to be)"
+        )
+
+    def _more(self, seconds: float) -> str:
+        """Say what would decide if nothing leaks, in trainings, records and time."""
+        if self.trainings is None:
+            return ""
+        more, count = self.trainings - 1, sum(self.auroc.n) * self.trainings
+        takes = f", {write_time(more * seconds)}" * bool(seconds)
+        return (
+            f"; about {more} more training{'s' * (more > 1)} like it, pooled (n = {count} "
+            f"in all{takes}), decide in 80 of 100 cases if nothing leaks"
+        )
 
     def __str__(self) -> str:
         return self.sentence
 
-    def to_dict(self) -> dict[str, str | float]:
+    def to_dict(self) -> dict[str, Any]:
         """Return code and numbers for audit.json, where the AUROC stands beside them."""
-        return {"kind": self.kind, "margin": self.margin, "audits": self.audits}
+        return {
+            "kind": self.kind,
+            **asdict(self.limits),
+            "audits": self.audits,
+            "evidence": to_plain(MembershipEvidence | None, self.evidence),
+        }
 
 
 def judge_leak(
     auroc: Estimate,
-    margin: float = MARGIN,
+    limits: Limits = LIMITS,
     sampling: Sampling = "coin",
     audits: int = 1,
+    evidence: MembershipEvidence | None = None,
 ) -> Verdict:
     """Return whether an attack tells members from non-members.
 
-    "leaks" needs an interval wholly above 0.5: at 95 % two-sided a run that cannot
-    leak is called so in at most 2.5 % of audits. An interval wholly below 0.5 is
-    "reversed": the scores do tell members, who have the lower ones. That is a sign to
-    turn, as of a loss, or chance in as many audits; in no case is it an all-clear. "no
-    evidence" is about the direction that was named; the sentence says what turned
-    scores may reach, where that would matter.
+    "leaks" is what a permutation test of membership says, by an average and a tail that
+    were named beforehand, or the interval where no draw assigned members: a run that
+    cannot leak is called so in at most 2.5 % of audits.
+    "no evidence" needs that an AUROC beyond the margin is ruled out, and a rate of the
+    tail beyond its own. An interval wholly below 0.5 is "reversed": the scores do tell
+    members, who have the lower ones. That is a sign to turn, as of a loss, or chance in
+    as many audits; in no case is it an all-clear. "no evidence" is about the direction
+    that was named; the sentence says what turned scores may reach, where that would matter.
 
     Args:
         auroc: Of an attack whose direction was fixed beforehand.
-        margin: The smallest excess over 0.5 that matters, in (0, 0.5].
+        limits: What does not matter.
         sampling: How members were chosen. Where it is unknown, the two groups may
             differ from the start, and no verdict is given.
-        audits: How many there were to choose from, at least 1: the interval is then
-            one that holds for all of them at once.
+        audits: How many there were to choose from, at least 1: each is held to as small
+            a share of the error that one may make.
+        evidence: What the scores say (:func:`privaudit.statistics.evidence.weigh`). Of an
+            AUROC alone the interval decides, and nothing is said of the tail.
 
     Example:
         >>> print(judge_leak(Estimate(0.531, 0.502, 0.560, (640, 640), "AUROC")))
         Leaks: AUROC 0.531 [0.502, 0.560], n = 640 + 640, lies above 0.5.
     """
-    if not 0 < margin <= 0.5:
-        raise ConfigError(
-            f"A margin of {margin} is not between 0 and 0.5. It is an excess over an "
-            "AUROC of 0.5: try 0.05."
-        )
     if sampling not in get_args(Sampling):
         raise UnknownNameError("sampling", sampling, get_args(Sampling))
     kind: VerdictKind = "sampling unknown"
     if sampling != "unknown":
-        kind = _kind(_corrected(auroc, audits), 0.5 + margin)
-    return Verdict(kind, auroc, margin, audits)
+        kind = _kind(auroc, limits, audits, evidence)
+    return Verdict(kind, auroc, limits, audits, evidence)
 
 
-def _kind(auroc: Estimate, limit: float) -> VerdictKind:
-    if auroc.unresolved:
+def _kind(
+    found: Estimate, limits: Limits, audits: int, evidence: MembershipEvidence | None
+) -> VerdictKind:
+    if found.unresolved:
         return "underpowered"
-    if auroc.low > 0.5:
+    auroc, alpha = _corrected(found, audits), ALPHA / audits
+    test = evidence.test if evidence else None
+    if auroc.low > 0.5 if test is None else test.either <= alpha:
         return "leaks"
     if auroc.high < 0.5:
         return "reversed"
-    return "no evidence" if auroc.high <= limit else "underpowered"
+    is_small = auroc.high <= 0.5 + limits.margin
+    if evidence is not None:
+        is_small &= evidence.bound(limits.fpr, alpha) <= limits.tail_margin
+    return "no evidence" if is_small else "underpowered"
+
+
+def top_of(test: MembershipTest) -> str:
+    """Say how many of how many highest scores are members'."""
+    members, count = test.top
+    return f"{members} of the {count} highest scores are members'"
+
+
+def as_tested(auroc: Estimate, test: MembershipTest) -> Estimate:
+    """Return an AUROC whose interval lies above 0.5 just where the test of the average says so.
+
+    Example:
+        >>> found = MembershipTest(0.04, 0.03, 0.5, (3, 5))
+        >>> print(as_tested(Estimate(0.57, 0.501, 0.63, (100, 100), "AUROC"), found))
+        0.570 [0.500, 0.630], n = 100 + 100
+    """
+    if auroc.unresolved:
+        return auroc
+    is_above = test.average <= (1 - auroc.confidence) / 2
+    low = max(auroc.low, 0.5) if is_above else min(auroc.low, 0.5)
+    return replace(auroc, low=min(low, auroc.value))
 
 
 def _corrected(auroc: Estimate, audits: int) -> Estimate:

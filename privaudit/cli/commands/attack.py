@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from privaudit.cli.progress import Display, Result, Watcher
     from privaudit.execution.jobs import Executor
     from privaudit.runs.run import Run
+    from privaudit.statistics.evidence import Limits
 
 
 def attack_all(
@@ -26,6 +27,7 @@ def attack_all(
     executor: "Executor",
     view: "Display",
     show_records: bool,
+    limits: "Limits",
 ) -> list["Audit"]:
     """Return the audits of all runs, scenario after scenario.
 
@@ -47,7 +49,7 @@ def attack_all(
         Job(
             f"{name} {number}, {one.name}",
             attack_run,
-            (one, name, ask, show_records, owner),
+            (one, name, ask, show_records, owner, limits),
             one.name,
         )
         for name, ask, number, one in pairs
@@ -77,6 +79,7 @@ def attack_run(
     asked: Mapping[str, Any],
     show_records: bool,
     owner: str | None,
+    limits: "Limits",
     watcher: "Watcher | None" = None,
 ) -> "Audit":
     """Attack one run, keep the audit and its page beside it, and return the audit."""
@@ -88,7 +91,7 @@ def attack_run(
 
     refresh(run.path)  # on another machine it was never read
     with use_owner(None if chosen_owner() else owner):
-        audit = Auditor(run).attack(scenario, watcher=watcher, **asked)
+        audit = Auditor(run).attack(scenario, limits=limits, watcher=watcher, **asked)
         save_audit(audit)
         page = report_page(run.path, scenario)
         write_report([audit], page, show_records=show_records)
@@ -166,6 +169,9 @@ def attack(
     budget: Budget = None,
     seed: options.AuditSeed = 0,
     planned: Planned = False,
+    margin: options.Margin = 0.05,
+    tail_margin: options.TailMargin = 0.05,
+    fpr: options.Fpr = 0.01,
     show_records: options.ShowRecords = False,
     runs: options.RunsFolder = None,
     on: options.On = "local",
@@ -176,8 +182,10 @@ def attack(
     from privaudit.cli.progress import choose_view
     from privaudit.execution.executors import find_executor
     from privaudit.runs.run import chosen_runs
+    from privaudit.statistics.evidence import LIMITS, Limits
 
     view, executor = choose_view(quiet), find_executor(on)
+    limits = Limits(margin, tail_margin, fpr)
     named = attacks or []
     named_attacks(named, shadows or 0)  # before anything is loaded
     asked: dict[str, Any] = {
@@ -190,7 +198,10 @@ def attack(
     chosen = chosen_runs(run, runs)
     wanted = dict.fromkeys(scenario or ["server-reconstruct"], asked)
     if planned:
-        others = (scenario, named, clients != "all", shadows is not None, budget, seed)
+        others = (
+            scenario, named, clients != "all", shadows is not None, budget, seed,
+            limits != LIMITS,
+        )  # fmt: skip
         if any(others):
             raise ConfigError(
                 "--planned was given, and options of an audit: the plan says what they "
@@ -200,7 +211,7 @@ def attack(
     for name, ask in wanted.items():
         check_arguments(name, **ask)
     with view:
-        audits = attack_all(chosen, wanted, executor, view, show_records)
+        audits = attack_all(chosen, wanted, executor, view, show_records, limits)
     parts = [audits[n : n + len(chosen)] for n in range(0, len(audits), len(chosen))]
     _present_all(view, parts, show_records, named)
 
@@ -232,6 +243,9 @@ def scores(
     attack: AttackName = "scores",
     model: ModelName = "",
     dataset: DataName = "",
+    margin: options.Margin = 0.05,
+    tail_margin: options.TailMargin = 0.05,
+    fpr: options.Fpr = 0.01,
     name: FolderName = None,
     runs: options.RunsFolder = None,
     quiet: options.Quiet = False,
@@ -247,10 +261,12 @@ def scores(
     from privaudit.report.page import write_report
     from privaudit.runs.names import check_name
     from privaudit.runs.run import load_run, mark_latest, runs_folder
+    from privaudit.statistics.evidence import Limits
 
     options.check_kept(runs)
     view = choose_view(quiet)
-    declared = Declared(attack, sampling, model=model, dataset=dataset)
+    limits = Limits(margin, tail_margin, fpr)
+    declared = Declared(attack, sampling, model=model, dataset=dataset, limits=limits)
     with view:
         audit = audit_scores(read_scores(file), declared)
         folder = runs_folder(runs) / check_name(name or file.stem)
@@ -358,7 +374,8 @@ def _result(
     Their line names the scenario as well if it ``is_named``.
     """
     from privaudit.cli.progress import Result
-    from privaudit.report.wording import unpaid
+    from privaudit.report.attack_strength import strength_of
+    from privaudit.report.wording import unpaid, verdict_sentence
 
     headline, folder = audit.headline, audit.run.path / "audits" / audit.scenario.name
     contents = {
@@ -370,7 +387,11 @@ def _result(
         "settings": headline.settings,
         "budget": audit.budget and vars(audit.budget),
         "verdict": headline.verdict.kind,
-        "sentence": headline.verdict.sentence,
+        "sentence": verdict_sentence(audit),
+        "parts": list(headline.verdict.parts),
+        "tail_bound": headline.verdict.tail_bound,
+        "trainings": headline.verdict.trainings,
+        "strength": strength_of(audit).sentence,
         "auroc": headline.auroc.to_dict(),
         "tpr_at_fpr": {
             f"{fpr:g}": tpr.to_dict() for fpr, tpr in headline.tpr_at_fpr.items()
@@ -388,7 +409,7 @@ def _result(
         },
     }
     of = f"{audit.run.name}, {audit.scenario.name}" if is_named else audit.run.name
-    summary = f"{of}: {headline.verdict} {audit.assurance.sentence}"
+    summary = f"{of}: {verdict_sentence(audit)} {audit.assurance.sentence}"
     lines = [summary.rstrip(), *unpaid(audit), *_requested(audit, named)]
     return Result("\n".join(lines), contents)
 

@@ -11,7 +11,6 @@ from privaudit.evaluation.metric import METRICS, Metric, PairedNumbers
 from privaudit.statistics.comparisons import paired_auroc_at
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.roc import pooled_auroc, sign_turned
-from privaudit.statistics.verdict import judge_leak
 
 
 def _paired(
@@ -41,7 +40,7 @@ def _leak_of(clients: Sequence[ClientScores]) -> tuple[float, bool]:
     """
     groups = [one.groups for one in clients]
     auroc = pooled_auroc(groups, clusters=[one.clusters for one in clients])
-    turned = judge_leak(auroc).kind == "reversed"
+    turned = auroc.high < 0.5
     return (sign_turned(auroc) if turned else auroc).value, turned
 
 

@@ -44,8 +44,10 @@ from privaudit.report.index import IndexEntry, write_index
 from privaudit.report.page import render_report
 from privaudit.report.report_data import Findings, class_sentence
 from privaudit.runs.run_header import save_header
+from privaudit.statistics.evidence import Limits
 from privaudit.statistics.roc import pooled_auroc
 from privaudit.statistics.verdict import UNKNOWN_SAMPLING, Sampling
+from tests.conftest import Cli
 
 ASKED = GateSettings(scenario=SCORES)
 COUNT = 120  # of members, and of others
@@ -314,6 +316,7 @@ def test_two_audits_are_compared_by_their_records(runs: Path) -> None:
     assert [change.name for change in found.changes] == [
         "scores AUROC",
         "scores success rate",
+        "scores TPR at 1 % FPR",
     ]
     assert found.regressed
     with pytest.raises(IncompatibleRunsError, match="the column record"):
@@ -502,3 +505,41 @@ def test_modes_that_change_nothing_are_audited(rng: np.random.Generator) -> None
     for score in ways(plain):
         Auditor.from_signal(score, [3.0, 4.0, 5.0], [1.0, 2.0, 4.0])
     Auditor.from_signal(lambda x: x + rng.random(), [3.0, 4.0], [1.0, 2.0])
+
+
+def test_limits_are_said_and_kept(tmp_path: Path, cli: Cli) -> None:
+    """What decides is 120 + 120 at limits this wide; the usual ones decide nothing."""
+    members, others = np.random.default_rng(1).normal(size=(2, COUNT))
+    file = tmp_path / "some.csv"
+    rows = [(score, 1) for score in members] + [(score, 0) for score in others]
+    lines = "".join(f"{score},{member}\n" for score, member in rows)
+    file.write_text(f"score,member\n{lines}")
+    usual = Auditor.from_scores(members, others, sampling="coin")
+    limits = Limits(margin=0.2, tail_margin=0.3, fpr=0.05)
+    wide = Auditor.from_scores(members, others, sampling="coin", limits=limits)
+    assert (usual.verdict.kind, wide.verdict.kind) == ("underpowered", "no evidence")
+    assert "told at 5 % false alarms, within 30 %" in wide.verdict.sentence
+    asked = ["--margin", "0.2", "--tail-margin", "0.3", "--fpr", "0.05"]
+    runs = ["--runs", str(tmp_path / "runs")]
+    cli.done("scores", file, "--sampling", "coin", *asked, *runs)
+    kept = restore_audit(read_audit(load_run(tmp_path / "runs" / "some"), SCORES))
+    assert kept.verdict == wide.verdict
+
+
+def test_members_of_a_coin_and_a_split_are_permuted_and_samples_are_not() -> None:
+    """3 % of members stand out: only where a draw assigned them are the highest tested."""
+    members, others = np.random.default_rng(1).normal(size=(2, 1000))
+    members[:30] += 8
+    audits = {
+        how: Auditor.from_scores(members, others, sampling=how)
+        for how in ("coin", "split", "population", "unknown")
+    }
+    coin, split, population, unknown = (one.verdict for one in audits.values())
+    assert (coin.kind, coin.parts, coin.sentence) == (
+        split.kind, ("tail",), split.sentence,
+    )  # fmt: skip
+    assert "of the 3" in coin.sentence
+    assert population.kind == "underpowered"  # the bound knows of the tail all the same
+    assert population.test is None
+    assert population.tail_bound == coin.tail_bound
+    assert (unknown.kind, unknown.evidence) == ("sampling unknown", None)

@@ -27,6 +27,7 @@ from privaudit.report.page import render_report
 from privaudit.statistics.comparisons import Comparison
 from privaudit.statistics.estimate import Estimate, proportion
 from privaudit.statistics.roc import pooled_auroc
+from privaudit.statistics.verdict import as_tested
 from tests.privaudit.made_audits import (
     make_audit,
     make_claimed,
@@ -92,6 +93,10 @@ def verdict_of(contents: dict[str, Any]) -> Any:
     return contents["attack_results"]["shadow"]["verdict"]
 
 
+def membership_of(contents: dict[str, Any]) -> Any:
+    return verdict_of(contents)["evidence"]["test"]
+
+
 def test_the_verdict_on_a_claim_is_what_its_numbers_give(tmp_path: Path) -> None:
     def refute(contents: dict[str, Any]) -> None:
         contents["one_run"]["verdict"]["kind"] = "REFUTED"
@@ -121,8 +126,19 @@ def test_audits_hold_no_sentence(make: Callable[[], Audit], tmp_path: Path) -> N
         ),
         (lambda c: c["attack_results"]["shadow"].pop("settings"), "'settings'"),
         (lambda c: verdict_of(c).update(kind="reversed"), "its numbers give 'leaks'"),
-        (lambda c: verdict_of(c).update(audits=True), "a verdict is on True audits"),
+        (
+            lambda c: verdict_of(c).update(audits=True),
+            "take audits = True: Input should be a valid integer",
+        ),
         (lambda c: verdict_of(c).update(margin=2.0), "A margin of 2.0 is not between"),
+        (lambda c: membership_of(c).update(either=0.5), "numbers give 'underpow"),
+        (lambda c: membership_of(c).update(tail=0.9), "is not what its sco"),
+        (lambda c: verdict_of(c)["evidence"].update(test=None), "is not what its sco"),
+        (
+            lambda c: verdict_of(c)["evidence"].update(called=0),
+            "is not what its scores",
+        ),
+        (lambda c: membership_of(c).pop("top"), "evidence.test.top"),
     ],
 )
 def test_damage_says_what_to_do(change: Change, says: str, tmp_path: Path) -> None:
@@ -142,7 +158,9 @@ def test_scores_give_the_auroc_again(tmp_path: Path) -> None:
     scores, truth = arrays["shadow/scores"], arrays["shadow/is_member"]
     owns = [arrays["shadow/client"] == c.client for c in audit.headline.clients]
     groups = [(scores[own & truth], scores[own & ~truth]) for own in owns]
-    assert pooled_auroc(groups) == audit.auroc
+    test = audit.headline.verdict.test
+    assert test is not None
+    assert as_tested(pooled_auroc(groups, is_tested=True), test) == audit.auroc
     assert len(arrays["shadow/labels"]) == len(arrays["shadow/guesses"]) == 360
 
 

@@ -1,4 +1,5 @@
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -29,6 +30,7 @@ from privaudit.report.report_data import (
 from privaudit.report.tables.attack_tables import class_rows, drawn_sentence
 from privaudit.statistics.comparisons import p_above_chance
 from privaudit.statistics.estimate import Estimate, unresolved
+from privaudit.statistics.evidence import Limits
 from privaudit.statistics.verdict import Sampling, judge_leak
 from tests.privaudit.made_audits import make_audit, make_writer
 from tests.privaudit.report.test_page import Page
@@ -71,15 +73,26 @@ ATTACKS = ("loss-threshold", "shadow", "lira", "rmia")
 
 def with_intervals(audit: Audit, *halves: tuple[float, float]) -> Audit:
     """Give each attack an AUROC and a half-width."""
+    aurocs = [Estimate(v, v - half, v + half, (75, 81), "AUROC") for v, half in halves]
     results = {
-        name: replace(
-            leak, auroc=Estimate(value, value - half, value + half, (75, 81), "AUROC")
-        )
-        for (name, leak), (value, half) in zip(
-            audit.results.items(), halves, strict=True
-        )
+        name: replace(leak, auroc=auroc, verdict=judge_leak(auroc))
+        for (name, leak), auroc in zip(audit.results.items(), aurocs, strict=True)
     }
     return replace(audit, results=results)
+
+
+def test_another_attack_whose_tail_alone_leaks_is_named() -> None:
+    rng, truth = np.random.default_rng(5), np.arange(400) < 200
+    scores = rng.normal(size=400)
+    scores[:12] += 8
+    tail = leak(client(scores, 0 * truth, truth))
+    assert tail.verdict.parts == ("tail",)
+    audit = make_audit(shift=0.0)
+    first, second = audit.results
+    others = replace(audit, results={first: audit.headline, second: tail})
+    assert re.search(
+        r"; \d+ of the \d+ highest are members', at p", Findings(others).others
+    )
 
 
 @pytest.fixture
@@ -320,7 +333,7 @@ def with_aurocs(*values: float, sampling: Sampling = "coin", n: int = 0) -> Audi
         name: replace(
             leak,
             auroc=auroc_of(value),
-            verdict=judge_leak(auroc_of(value), 0.03, sampling=sampling),
+            verdict=judge_leak(auroc_of(value), Limits(0.03), sampling=sampling),
         )
         for (name, leak), value in zip(audit.results.items(), values, strict=True)
     }

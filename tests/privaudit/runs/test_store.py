@@ -32,6 +32,7 @@ from privaudit.runs.lease import take_lease
 from privaudit.runs.run import Run, find_place, runs_folder
 from privaudit.runs.run_folder import refresh
 from privaudit.runs.store import RemoteFolder, RemoteLeases, refuse_secrets
+from privaudit.statistics.evidence import Limits
 from tests.conftest import Cli, refuse
 
 URL = "memory://bucket/runs"
@@ -455,7 +456,12 @@ def test_a_run_of_a_store_is_attacked_on_another_machine(
     }
     machine = AnotherMachine(on_node, tmp_path / "a")
     (audit,) = attack_all(
-        [finished], {"server-reconstruct": ask}, machine, choose_view(quiet=True), False
+        [finished],
+        {"server-reconstruct": ask},
+        machine,
+        choose_view(quiet=True),
+        False,
+        Limits(),
     )
     assert audit.run.path == finished.path
     page = report_page(finished.path, "server-reconstruct")

@@ -104,7 +104,7 @@ def test_clusters_of_one_record_are_none() -> None:
 def test_the_variance_by_hand() -> None:
     """Two clusters with a member and another each: sums of deviations, squared."""
     placed = Placements(
-        np.array([1.0, 0.5]), np.array([0.5, 1.0]), 0.0, (np.arange(2), np.arange(2))
+        np.array([1.0, 0.5]), np.array([0.5, 1.0]), None, (np.arange(2), np.arange(2))
     )
     x = (placed.members - 0.75) / 2
     y = (placed.nonmembers - 0.75) / 2

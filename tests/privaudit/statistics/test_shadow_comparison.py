@@ -9,9 +9,10 @@ from privaudit.statistics.comparisons import Comparison, pooled_paired_auroc_dif
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.roc import delong_components, pooled_auroc
 from privaudit.statistics.shadow_comparison import (
+    ShadowError,
     difference_with_shadow_error,
     rows_left,
-    shadow_variance,
+    shadow_error,
     with_shadow_error,
 )
 
@@ -68,8 +69,7 @@ class Draw:
 
 
 def estimated(clients: Clients, left_out: list[Clients]) -> Estimate:
-    variance = shadow_variance(left_out)
-    return with_shadow_error(pooled_auroc(clients), variance, len(left_out))
+    return with_shadow_error(pooled_auroc(clients), shadow_error(left_out))
 
 
 def truth(draw: Draw, rng: np.random.Generator, audits: int = 1500) -> float:
@@ -90,9 +90,9 @@ def test_pairs_stay_together_and_each_is_left_out_once() -> None:
 def test_shadows_that_all_say_the_same_add_no_error(rng: np.random.Generator) -> None:
     members, others = rng.normal(size=(2, 40))
     same = [[(members, others)]] * 5
-    assert shadow_variance(same) == 0
+    assert shadow_error(same) == ShadowError(0.0, 4.0, 5)
     plain = pooled_auroc([(members, others)])
-    found = with_shadow_error(plain, 0.0, 5)
+    found = with_shadow_error(plain, ShadowError(0.0, 4.0, 5))
     assert (found.low, found.high) == pytest.approx((plain.low, plain.high))
     assert "5 sets of shadow models" in found.method
 
@@ -106,14 +106,17 @@ def test_what_moves_all_records_alike_is_the_jackknife_s_variance() -> None:
     table = np.stack([(2.5 + step > others) * 1.0 for step in range(4)])
     rest = table - table.mean(0) - table.mean(1)[:, None] + table.mean()
     shared = float((rest**2).sum()) * 3 / (4 * 10 * 9)
-    assert shadow_variance(left_out) == pytest.approx(max(jackknife - shared, 0))
+    found = shadow_error(left_out)
+    assert found.variance == pytest.approx(max(jackknife - shared, 0))
+    assert found.freedom == 3
 
 
 def test_clients_weigh_by_their_pairs(rng: np.random.Generator) -> None:
     """A client twice, in halves of one weight, is known twice as well as once."""
     left_out = [[(rng.normal(size=30) + 3 * k, rng.normal(size=30))] for k in range(5)]
     twice = [[*clients, *clients] for clients in left_out]
-    assert 0 < shadow_variance(left_out) <= shadow_variance(twice) * 2
+    once, doubled = shadow_error(left_out), shadow_error(twice)
+    assert 0 < once.variance <= doubled.variance * 2
 
 
 @pytest.mark.parametrize(("lift", "shadows"), [(0.0, 8), (1.0, 8), (1.0, 32)])
@@ -141,8 +144,7 @@ def difference(
     theirs = np.concatenate([their_members, their_others])
     is_member = np.arange(len(scores)) < len(members)
     plain = pooled_paired_auroc_difference([(scores, theirs, is_member)])
-    variance = shadow_variance(left, their_left)
-    return plain, difference_with_shadow_error(plain, variance, len(left))
+    return plain, difference_with_shadow_error(plain, shadow_error(left, their_left))
 
 
 def test_differences_cover_other_records_and_other_shadows(
@@ -165,12 +167,43 @@ def test_what_both_sets_of_shadows_say_alike_is_no_error_of_a_difference(
     rng: np.random.Generator,
 ) -> None:
     left_out = [[(rng.normal(size=30) + 3 * k, rng.normal(size=30))] for k in range(5)]
-    assert shadow_variance(left_out) > 0
-    assert shadow_variance(left_out, left_out) == 0
+    assert shadow_error(left_out).variance > 0
+    assert shadow_error(left_out, left_out).variance == 0
 
 
 def test_an_interval_at_its_end_widens_and_stays_a_share() -> None:
     perfect = Estimate(1.0, 0.9, 1.0, (20, 20), "AUROC")
-    found = with_shadow_error(perfect, 0.05**2, 10)
+    found = with_shadow_error(perfect, ShadowError(0.05**2, 9.0, 10))
     assert 0.8 < found.low < 0.9
     assert found.high == 1
+
+
+def of_clients(
+    rng: np.random.Generator, common: float, sets: int = 5, clients: int = 10
+) -> list[Clients]:
+    """Return scores without each set of shadows, which moves members of all clients."""
+    base = rng.normal(size=(clients, 2, 40))
+    left_out = []
+    for _ in range(sets):
+        own, shared = rng.normal(size=clients), rng.normal()
+        moved = 0.3 * own + common * shared
+        left_out.append([(x + m, y) for (x, y), m in zip(base, moved, strict=True)])
+    return left_out
+
+
+def test_shadows_of_each_client_are_known_by_all_clients_together(
+    rng: np.random.Generator,
+) -> None:
+    """So the reach is narrower than that of five sets; where they move all alike it is not."""
+    apart = [shadow_error(of_clients(rng, 0.0)) for _ in range(100)]
+    pooled = [one for one in apart if one.freedom > 4]
+    assert len(pooled) >= 95 - 4 * np.sqrt(100 * 0.05 * 0.95)  # an F test at 5 %
+    assert min(one.freedom for one in pooled) > 15
+    together = [shadow_error(of_clients(rng, 1.0)) for _ in range(20)]
+    assert {one.freedom for one in together} == {4.0}
+
+
+def test_errors_of_shadows_that_share_nothing_add_up() -> None:
+    both = ShadowError(0.1, 4.0, 5) + ShadowError(0.2, 7.0, 8)
+    assert both.variance == pytest.approx(0.3)
+    assert (both.freedom, both.sets) == (4.0, 5)

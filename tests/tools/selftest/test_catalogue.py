@@ -42,8 +42,8 @@ def narrowed(
 ) -> Callable[..., tuple[float, float]]:
     """Return ends that lie ``by`` times as far from the value, which comes first."""
 
-    def ends(value: float, *rest: Any) -> tuple[float, float]:
-        low, high = interval(value, *rest)
+    def ends(value: float, *rest: Any, **named: Any) -> tuple[float, float]:
+        low, high = interval(value, *rest, **named)
         return max(value - by * (value - low), 0.0), min(value + by * (high - value), 1)
 
     return ends
@@ -60,11 +60,11 @@ def widen_auroc(patch: pytest.MonkeyPatch) -> None:
 def trust_delong_alone(patch: pytest.MonkeyPatch) -> None:
     """Take a class that ties for one that does not vary."""
 
-    def alone(self: roc.AurocVariance, value: float, _: Any) -> tuple[float, float]:
-        error = max(self.delong, 1e-12) ** 0.5 / (value * (1 - value))
-        return error, error
+    def alone(value: float, clients: Any, *_: Any, **__: Any) -> tuple[float, float]:
+        error = max(sum(one.delong_variance for one in clients), 1e-12) ** 0.5
+        return max(value - 1.96 * error, 0.0), min(value + 1.96 * error, 1.0)
 
-    patch.setattr(roc.AurocVariance, "logit_errors", alone)
+    patch.setattr(roc, "auroc_interval", alone)
 
 
 def narrow_student(patch: pytest.MonkeyPatch) -> None:
@@ -96,9 +96,9 @@ def judge_one_sided(patch: pytest.MonkeyPatch) -> None:
     """Take any value above 0.5 by one standard error for a leak."""
     judge = verdicts.judge_leak
 
-    def hasty(auroc: Estimate, margin: float = 0.05) -> verdicts.Verdict:
+    def hasty(auroc: Estimate, evidence: object = None) -> verdicts.Verdict:
         low = auroc.value - (auroc.value - auroc.low) / 2
-        return judge(Estimate(auroc.value, low, auroc.high, auroc.n, ""), margin)
+        return judge(Estimate(auroc.value, low, auroc.high, auroc.n, ""))
 
     patch.setattr(verdicts, "judge_leak", hasty)
 

@@ -1,7 +1,7 @@
 """Do verdicts cry wolf, and do they see one?"""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -9,6 +9,8 @@ from scipy.special import ndtri
 
 from privaudit.statistics import comparisons, roc, verdict
 from privaudit.statistics.estimate import Estimate
+from privaudit.statistics.evidence import weigh
+from privaudit.statistics.membership_test import membership_test
 from privaudit_tools.selftest.check import SelftestCheck, by_coin, share_of
 
 _LEAK, _CHANGE = "verdict on a leak", "verdict on a change"
@@ -22,23 +24,35 @@ def _shift(auroc: float) -> float:
     return math.sqrt(2) * float(ndtri(auroc))
 
 
+Groups = Sequence[tuple[Float[np.ndarray, " _"], Float[np.ndarray, " _"]]]
+
+
+def _judged(groups: Groups) -> verdict.Verdict:
+    """Return what an audit of clients' members' and others' scores says."""
+    strata = [
+        (np.concatenate(one), np.arange(len(one[0]) + len(one[1])) < len(one[0]))
+        for one in groups
+    ]
+    test = membership_test(strata)
+    auroc = verdict.as_tested(roc.pooled_auroc(groups, is_tested=True), test)
+    return verdict.judge_leak(auroc, evidence=weigh(test, strata))
+
+
 def _alarm(rng: np.random.Generator) -> bool:
     """Say whether noise on five clients is called a leak."""
     groups = [by_coin(rng.normal(size=50), rng)[1:] for _ in range(5)]
-    return verdict.judge_leak(roc.pooled_auroc(groups)).kind == "leaks"
+    return _judged(groups).kind == "leaks"
 
 
 def _cleared(rng: np.random.Generator) -> bool:
     """Say whether a leak at the margin is called none."""
     members, others = rng.normal(size=(2, 600))
-    auroc = roc.auroc(members + _shift(0.55), others)
-    return verdict.judge_leak(auroc, margin=0.05).kind == "no evidence"
+    return _judged([(members + _shift(0.55), others)]).kind == "no evidence"
 
 
 def _finds(rng: np.random.Generator) -> bool:
     members, others = rng.normal(size=(2, _FOUND))
-    auroc = roc.auroc(members + _shift(_DESIGN.auroc), others)
-    return verdict.judge_leak(auroc).kind == "leaks"
+    return _judged([(members + _shift(_DESIGN.auroc), others)]).kind == "leaks"
 
 
 Trial = Callable[[np.random.Generator], bool]
