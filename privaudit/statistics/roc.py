@@ -425,10 +425,7 @@ def auroc_interval(
     pairs = float(min(np.array([c.disjoint_pairs for c in clients]) / weights))
     exact, _ = extreme_interval(1.0, pairs, confidence)
     if all(map(_is_tied, clients)):
-        return (
-            exact / 2,
-            1 - exact / 2,
-        )  # a pair that does not tie counts 1/2 more at most
+        return exact / 2, 1 - exact / 2  # a pair that does not tie counts 1/2 more
     z, (variance, anchored) = normal_quantile(confidence), _variances(clients, weights)
     tilted = _TiltedSamples.of(clients, weights)
     low, high = tilted.ends(value, z, variance)
