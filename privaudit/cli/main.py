@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -164,11 +164,20 @@ def show_status(
     show(status, text or f"There is no run in {shared_place(folder)}.")
 
 
-def doctor() -> None:
+def doctor(
+    what: Annotated[
+        Literal["", "flower"],
+        typer.Argument(
+            help="flower: of the Flower app in this folder, what a recording would hold, "
+            "and what to add; nothing of it is run."
+        ),
+    ] = "",
+) -> None:
     """Show what is installed, and which device, data sets and models are found."""
     from privaudit.cli.list import findings
+    from privaudit.recording.preflight import app_findings
 
-    found = [*findings()]
+    found = [*(app_findings(Path.cwd()) if what else findings())]
     text = "\n".join(f"{name:20} {finding}" for name, finding in found)
     show([{"name": name, "found": finding} for name, finding in found], text)
 

@@ -6,8 +6,10 @@ imports torch or numpy.
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import inf
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
@@ -15,6 +17,9 @@ from pydantic.fields import FieldInfo
 from privaudit.core.errors import ConfigError, PrivauditError
 from privaudit.core.parameters import parse_pairs, parse_spec
 from privaudit.runs.fields import PATH, RunFields
+
+if TYPE_CHECKING:
+    from privaudit.privacy.events import Claim
 
 
 def file(text: str | Path) -> Path:
@@ -471,6 +476,42 @@ def maybe_listed(
 ) -> list[Any] | None:
     """Return the same; None where the option is not given."""
     return None if text is None else listed(option, text, read, of)
+
+
+OwnClaim = Annotated[
+    str | None,
+    typer.Option(
+        metavar="'epsilon=E delta=D'",
+        help="What is claimed, where the method claims nothing or something else. "
+        "Delta is 1e-5 by default.",
+    ),
+]
+
+
+def own_claim(text: str | None) -> "Claim | None":
+    """Return the claim that a text says; None without one.
+
+    Raises:
+        ConfigError: It has no epsilon of at least 0, no delta in (0, 1), or more.
+    """
+    if text is None:
+        return None
+    from privaudit.privacy.events import Claim
+
+    pairs = parse_pairs(
+        "--claim 'epsilon=8 delta=1e-5'", text.replace(",", " ").split()
+    )
+    try:
+        given: Any = {name: float(value) for name, value in pairs.items()}
+        claim = Claim(**given)
+    except (TypeError, ValueError):
+        claim = Claim()
+    if claim.epsilon is None or not (0 <= claim.epsilon < inf and 0 < claim.delta < 1):
+        raise ConfigError(
+            f"--claim {text!r} claims nothing that can be checked. Write 'epsilon=8 "
+            "delta=1e-5': an epsilon of at least 0, and a delta between 0 and 1."
+        )
+    return replace(claim, source="the command line's --claim")
 
 
 def epsilon(text: str) -> float | None:

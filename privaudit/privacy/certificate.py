@@ -102,6 +102,15 @@ class Certificate:
             self, epsilon=None, declared=self.epsilon, accountant="", why=why
         )
 
+    def at(
+        self, delta: float, rounds: Sequence[Sequence[MechanismEvent]]
+    ) -> "Certificate":
+        """Return what the same mechanisms give at another delta."""
+        if self.stated is None or delta == self.delta or not any(rounds):
+            return replace(self, delta=delta)
+        again = replace(certify(rounds, self.view, delta), randomness=self.randomness)
+        return again if self.declared is None else again.as_declared()
+
     def fields(self) -> dict[str, Any]:
         """Return the fields; ``declared`` only where something is."""
         fields = asdict(self)
@@ -467,11 +476,27 @@ def events_by_round(
 
 def _grouped(rounds: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
     """Return each mechanism once, with the rounds it was applied in."""
-    groups: dict[tuple[tuple[str, Any], ...], list[int]] = {}
+    groups: list[dict[str, Any]] = []
     for index, applied in enumerate(rounds):
         for event in applied:
-            groups.setdefault(tuple(sorted(event.items())), []).append(index)
-    return [{**dict(key), "rounds": indices} for key, indices in groups.items()]
+            add_to_groups(groups, index, dict(sorted(event.items())))
+    return groups
+
+
+def add_to_groups(
+    groups: list[dict[str, Any]], round: int, event: Mapping[str, Any]
+) -> None:
+    """Add a round's next mechanism to groups, which keep the order within each round.
+
+    So it joins no group before that of the round's last mechanism: of several on one
+    release the first is on the release itself.
+    """
+    holding = [n for n, group in enumerate(groups) if round in group["rounds"]]
+    for group in groups[max(holding, default=0) :]:
+        if {**group, "rounds": None} == {**event, "rounds": None}:
+            group["rounds"].append(round)
+            return
+    groups.append({**event, "rounds": [round]})
 
 
 _CANDIDATES = (1_000, 1_000_000)

@@ -27,6 +27,7 @@ from privaudit.core.storage import read_json
 from privaudit.federation.trainer import Trainer
 from privaudit.federation.transcript import GENESIS
 from privaudit.models.interfaces import TaskKind
+from privaudit.recording.opacus import EngineNote
 from privaudit.runs.config import RunConfig
 from privaudit.runs.ledger import CLIENT_NAME, check_client_name
 
@@ -96,6 +97,14 @@ class DeclaredClaim(_Declared):
     source: Text = "none"
 
 
+class NotedEngine(_Declared):
+    """What a client's privacy engine did in a round, as the client noted it."""
+
+    round: int = Field(ge=0, le=MOST)
+    client: ClientName
+    note: EngineNote
+
+
 class Bundle(_Declared):
     """The content of bundle.json."""
 
@@ -133,6 +142,9 @@ class Bundle(_Declared):
         default_factory=list,
         description="Privacy mechanisms as they were applied: the fields of "
         "privaudit.privacy.events.MechanismEvent, and the rounds of each.",
+    )
+    engines: tuple[NotedEngine, ...] = Field(
+        (), description="What clients' privacy engines did, by round and client."
     )
     claimed: DeclaredClaim = DeclaredClaim()
     randomness: Randomness = Field(

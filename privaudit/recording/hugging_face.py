@@ -12,6 +12,7 @@ from torch import Tensor
 
 from privaudit.core.errors import ConfigError, shown
 from privaudit.models.hugging_face import import_peft, import_transformers
+from privaudit.recording.opacus import engines_in_use
 from privaudit.recording.recorder import Recorder
 
 MOMENTS = ("save", "epoch")
@@ -23,7 +24,7 @@ class RecordingCallback(Base):  # type: ignore[misc]
 
     Of a model of peft the adapter is recorded, as ``get_peft_model_state_dict`` names
     it; of another, the parameters that are trained. In training by several processes
-    the first one records.
+    the first one records. What Opacus does is recorded, if it was imported before.
 
     Attributes:
         recorder: Of the training that began last; None before.
@@ -54,7 +55,7 @@ class RecordingCallback(Base):  # type: ignore[misc]
             )
         self.recorder: Recorder | None = None
         self._begin = partial(Recorder, folder, **recording)
-        self._client, self._at = client, at
+        self._client, self._at, self._engines = client, at, engines_in_use()
         self._round, self._step = 0, -1
 
     def on_train_begin(
@@ -97,6 +98,8 @@ class RecordingCallback(Base):  # type: ignore[misc]
             return
         tensors = tensors_of(model)
         self.recorder.update(self._round, self._client, tensors)
+        if self._engines is not None and (note := self._engines.take()) is not None:
+            self.recorder.engine(self._round, self._client, note)
         self._round, self._step = self._round + 1, state.global_step
         self.recorder.broadcast(self._round, self._client, tensors)
 

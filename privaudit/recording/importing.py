@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, get_args
@@ -36,6 +37,7 @@ from privaudit.recording.bundle import (
     PARTIES,
     Aggregation,
     Bundle,
+    DeclaredClaim,
     RecordedConfig,
     read_bundle,
 )
@@ -49,7 +51,11 @@ from privaudit.runs.utility import logged
 
 
 def finish_recording(
-    folder: str | Path, ledger: Ledger | str | Path, *, stopped: bool = False
+    folder: str | Path,
+    ledger: Ledger | str | Path,
+    *,
+    stopped: bool = False,
+    claim: Claim | None = None,
 ) -> Run:
     """Make a recorded folder a run that can be audited, and sign it.
 
@@ -58,6 +64,7 @@ def finish_recording(
         ledger: Who owned and who trained on which record, or its file.
         stopped: Whether a recording that was stopped may be a run of the rounds that it
             has: what is said of its models is not said of those that were to come.
+        claim: What is claimed, in place of what the recording says.
 
     Raises:
         ConfigError: It is a run already, was stopped, nothing was recorded, or the
@@ -90,6 +97,10 @@ def finish_recording(
             head=bundle.head, length=bundle.length
         )
         _check_messages(path, bundle, transcript)
+        if claim is not None:
+            declared = {"claimed": DeclaredClaim(**asdict(claim))}
+            bundle = bundle.model_copy(update=declared)
+            write_json(path / BUNDLE, bundle.model_dump(mode="json"))
         lines = _metrics(path, bundle, transcript)
         config = _config(bundle, truth, transcript, lines)
         content = "".join(f"{json.dumps(line)}\n" for line in lines).encode()
@@ -173,7 +184,7 @@ def _check_messages(path: Path, bundle: Bundle, transcript: Transcript) -> None:
             received.add(message.receiver)
         if message.is_update:
             _check_upload(place, message, declared, received)
-        if message.is_update or message.kind == "sum":
+        if message.kind in UPLOAD_KINDS | {"sum"}:
             last = max(last, message.round)
     if bundle.rounds != last + 1:
         raise TranscriptError(
@@ -268,7 +279,7 @@ def _config(
     transcript: Transcript,
     lines: Sequence[Mapping[str, Any]],
 ) -> RecordedConfig:
-    masked = any(message.kind == "sum" for message in transcript)
+    masked = any(message.kind in ("masked", "sum") for message in transcript)
     counts = [len(line["participants"]) for line in lines if line["participants"]]
     counts = [
         m.tensors["clients"].numel() for m in transcript if m.kind == "survivors"

@@ -6,7 +6,7 @@ clients, as it is after other filters, and the model that follows the last round
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
@@ -24,12 +24,32 @@ from nvflare.app_common.app_event_type import AppEventType
 from torch import Tensor
 
 from privaudit.core.errors import ConfigError
+from privaudit.recording.opacus import EngineNote, engines_in_use
 from privaudit.recording.recorder import Recorder
 from privaudit.runs.ledger import check_client_name
 from privaudit.runs.run import Run
 
 WEIGHT = str(MetaKey.NUM_STEPS_CURRENT_ROUND)
+ENGINE = "privaudit_engine"  # the property of a result that holds an EngineNote
 _OF_CLIENTS = (ProcessType.CLIENT_JOB, ProcessType.CLIENT_PARENT)
+
+
+class EngineFilter(DXOFilter):  # type: ignore[misc]
+    """Notes in a client's result what Opacus did in its process, for a RecordingFilter.
+
+    It stands among the client's ``task_result_filters``, before a RecordingFilter there.
+    """
+
+    def __init__(self) -> None:
+        super().__init__([DataKind.WEIGHTS, DataKind.WEIGHT_DIFF], None)
+        self._engines = engines_in_use(loading=True)
+
+    def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> DXO:
+        """Note it in the result."""
+        note = None if self._engines is None else self._engines.take()
+        if note is not None:
+            dxo.set_meta_prop(ENGINE, note.to_json())
+        return dxo
 
 
 class RecordingFilter(DXOFilter):  # type: ignore[misc]
@@ -88,6 +108,9 @@ class RecordingFilter(DXOFilter):  # type: ignore[misc]
                 recorder = self._begun("models" if is_whole else "differences")
                 with recorder.omitted.stop_on_failure():
                     recorder.update(*told)
+                    self._record_engine(
+                        recorder, told, dxo.get_meta_prop(ENGINE), fl_ctx
+                    )
 
     def _checked(
         self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext
@@ -105,6 +128,17 @@ class RecordingFilter(DXOFilter):  # type: ignore[misc]
         elif client:
             return round, client, dxo.data, weight
         return None
+
+    def _record_engine(
+        self, recorder: Recorder, told: Sequence[Any], noted: Any, fl_ctx: FLContext
+    ) -> None:
+        """Record what a client's EngineFilter noted."""
+        if noted is None:
+            return
+        try:
+            recorder.engine(told[0], told[1], EngineNote.from_json(str(noted)))
+        except ConfigError as error:
+            self.log_warning(fl_ctx, f"{told[1]}: {error}")
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Record what is sent to a client; at the end of a whole job end the run."""

@@ -32,12 +32,14 @@ from privaudit.core.tensors import Tensors
 from privaudit.federation.transcript import (
     PUBLIC,
     SERVER,
+    UPLOAD_KINDS,
     ChainEnd,
     Kind,
     Message,
     RoundTensors,
     TranscriptFolder,
 )
+from privaudit.privacy.certificate import add_to_groups
 from privaudit.privacy.events import Claim, MechanismEvent
 from privaudit.recording.bundle import (
     BUNDLE,
@@ -45,8 +47,10 @@ from privaudit.recording.bundle import (
     Aggregation,
     Bundle,
     DeclaredClaim,
+    NotedEngine,
 )
 from privaudit.recording.importing import finish_recording
+from privaudit.recording.opacus import EngineNote, events_of
 from privaudit.runs.ledger import Ledger, check_client_name
 from privaudit.runs.own_files import HEADER
 from privaudit.runs.run import Run
@@ -298,7 +302,10 @@ class Recorder:
         self.folder, self.publish = Path(folder), publish
         if isinstance(ledger, str | Path):
             ledger = Ledger.load(Path(ledger))
-        self.ledger = ledger
+        self.ledger, self._is_claimed = (
+            ledger,
+            bool(claim and claim.epsilon is not None),
+        )
         try:
             self._bundle = Bundle(
                 recorder=f"privaudit {version('privaudit')}",
@@ -315,7 +322,7 @@ class Recorder:
                 data_hash=data_hash,
                 libraries={"torch": version("torch")},
                 length=0,
-                claimed=DeclaredClaim(**asdict(claim or Claim())),
+                claimed=DeclaredClaim(**asdict(claim or Claim(source="nobody's"))),
                 randomness=randomness,
             )
         except ValidationError as error:
@@ -335,6 +342,7 @@ class Recorder:
         self.omitted = Omissions(self.folder)
         self._clients: dict[str, None] = {}
         self._mechanisms: list[dict[str, Any]] = []
+        self._engines: dict[str, EngineNote] = {}  # of this round, by client
         self._uploads = -1  # the last round with one
         self._has_released, self._is_closed = False, False
         self.run: Run | None = None
@@ -401,6 +409,7 @@ class Recorder:
         """Record a client's masked upload, of which the server learns nothing alone."""
         with self._lock:
             self._take(round, client, "masked", client, SERVER, tensors)
+            self._uploads = max(self._uploads, round)
 
     def release(self, client: str, tensors: Mapping[str, Any]) -> None:
         """Record the model of a client that is given away, after the last round."""
@@ -427,12 +436,43 @@ class Recorder:
         """Record a privacy mechanism as it was applied in a round."""
         with self._lock:
             self._refuse_closed("a mechanism")
-            entry = event.to_json()
-            for group in self._mechanisms:
-                if {**group, "rounds": None} == {**entry, "rounds": None}:
-                    group["rounds"].append(round)
-                    return
-            self._mechanisms.append({**entry, "rounds": [round]})
+            add_to_groups(self._mechanisms, round, event.to_json())
+
+    def engine(self, round: int, client: str, note: EngineNote) -> None:
+        """Record what a client's privacy engine did in training, beside its upload.
+
+        In each round what is least protected counts, and who notes nothing is not.
+        """
+        with self._lock:
+            self._begin_round(round, "note")
+            self._engines[client] = note
+
+    def _end_engines(self) -> None:
+        """Record a round's engines, as mechanisms and as they were noted."""
+        number, notes = self._rounds.number, self._engines
+        self._engines = {}
+        if not notes:
+            return
+        sent = {m.sender for m in self._rounds.messages if m.kind in UPLOAD_KINDS}
+        events = events_of(notes.get(client) for client in sorted(sent or notes))
+        if any(group["unit"] == "client" for group in self._mechanisms):
+            events = []  # epsilons of unlike units do not add up
+            self.omitted.warn(
+                "", "units",
+                "Another mechanism protects clients: what Opacus does for records is "
+                "noted, and not in the declared epsilon.",
+            )  # fmt: skip
+        for event in events:
+            add_to_groups(self._mechanisms, number, event.to_json())
+        noted = [NotedEngine(round=number, client=c, note=n) for c, n in notes.items()]
+        changed: dict[str, Any] = {"engines": (*self._bundle.engines, *noted)}
+        asked = [(n.epsilon, n.delta) for n in notes.values() if n.epsilon and n.delta]
+        if asked and not self._is_claimed:
+            most, delta = max(asked)
+            said = f"Opacus' accountant, when the app asked it in round {number}"
+            claim = DeclaredClaim(epsilon=most, delta=delta, source=said)
+            changed["claimed"] = claim
+        self._bundle = self._bundle.model_copy(update=changed)
 
     def close(self) -> Run | None:
         """Write what is left, and end the run if there is a ledger.
@@ -536,6 +576,7 @@ class Recorder:
         """Write a round's messages, and let bundle.json count them."""
         if not self.omitted.has_stopped:
             with self.omitted.stop_on_failure():
+                self._end_engines()
                 self._rounds.write()
                 self._note()
 

@@ -259,11 +259,14 @@ def _beneath(one: Findings) -> Iterator[str]:
 def _kept_or_not(one: Findings) -> str:
     audit = one.audit
     if one.promise == NO_PROMISE:
-        proved = audit.certificate["epsilon"]
-        rest = "nothing is proved" if proved is None else f"ε = {epsilon(proved)} is"
+        proved, declared = audit.certificate["epsilon"], audit.declared_epsilon
+        given = f"ε = {epsilon(proved)} is certified"
+        if proved is None:
+            stated = f"ε = {epsilon(declared)} is declared"
+            given = "nothing is proved" if declared is None else stated
         return (
-            "The method claims no ε (privacy budget of differential privacy), and "
-            f"{rest}{'' if proved is None else ' certified'} against this adversary."
+            "Nobody claims an ε (privacy budget of differential privacy), and "
+            f"{given} against this adversary."
         )
     if audit.assurance.sentence:
         return audit.assurance.sentence
@@ -283,6 +286,8 @@ def _facts(audits: Sequence[Audit]) -> Iterator[tuple[str, str]]:
         "Model": [config.model for config in configs],
         "Audited": [audited_on(audit) for audit in audits],
     }
+    if len(audits) == 1 and (utility := audits[0].utility) is not None:
+        facts["Utility"] = [f"{utility.metric} {wording.point(utility.local)}"]
     for name, values in facts.items():
         distinct = list(filter(None, dict.fromkeys(values)))
         if len(distinct) > _MOST_NAMED:

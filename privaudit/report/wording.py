@@ -327,6 +327,8 @@ def privacy_sort(audit: Audit) -> str:
         return "adds DP noise"
     if audit.run.privacy["claimed"]["epsilon"] == 0:
         return "trains nothing"
+    if not audit.run.config.applies_mechanisms:
+        return "no mechanism declared"
     return "no privacy mechanism"
 
 

@@ -570,6 +570,8 @@ def _arrived(run: Run) -> dict[int, list[int]]:
     """Return for each round with masks who is in its sum, by place among the asked."""
     arrived: dict[int, list[int]] = {}
     summed = {m.round for m in run.transcript if m.kind == "sum"}
+    if not summed and not run.config.applies_mechanisms:
+        return {}  # a recording of masked uploads alone: what came of them is broadcast
     for message in run.transcript:
         if message.kind in MASKED_KINDS:
             there = arrived.setdefault(message.round, [])

@@ -18,11 +18,17 @@ from privaudit.tuning.prompts.private_training import PrivateTrainer
 def claim_covers_certificate(evidence: Evidence) -> Found:
     """Is the claimed epsilon at least the certified one, in each view?"""
     claimed, certified = evidence.claim.epsilon, evidence.certified
+    table = ", ".join(f"{v} {epsilon(c.stated)}" for v, c in certified.items())
     if claimed is None:
+        yield (
+            "note",
+            f"Nobody claims an epsilon. {evidence.word.capitalize()} at delta "
+            f"{evidence.claim.delta:g}: {table}. To check one: --claim "
+            f"'epsilon=8 delta={evidence.claim.delta:g}'.",
+        )
         return
     beyond = [v for v, c in certified.items() if c.stated and c.stated > claimed]
     nothing = [v for v, c in certified.items() if c.stated is None]
-    table = ", ".join(f"{v} {epsilon(c.stated)}" for v, c in certified.items())
     summary = (
         f"Claimed is {claimed:g} at delta {evidence.claim.delta:g}; "
         f"{evidence.word}: {table}"

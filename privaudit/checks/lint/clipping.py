@@ -34,6 +34,7 @@ def clip_per_record(evidence: Evidence) -> Found:
             severity: Severity = "warning" if evidence.claim_holds else "error"
             yield severity, _sentence(evidence, loose[0], len(loose)), causes
     yield from _unclipped(evidence)
+    yield from _moving(evidence)
     for release in _contradicted(evidence):
         yield (
             "error",
@@ -53,6 +54,25 @@ def _unclipped(evidence: Evidence) -> Found:
             "bounds it, and no noise is enough.",
             evidence.setting("mode", "clip_norm"),
         )
+
+
+def _moving(evidence: Evidence) -> Found:
+    """Say where a clip norm moves, and no noise covers what it follows from."""
+    alone: dict[str, list[float]] = defaultdict(list)
+    for events in evidence.rounds:
+        names = [event.release for event in events]
+        for event in events:
+            if event.noise_multiplier > 0 and names.count(event.release) == 1:
+                alone[event.release].append(event.clip_norm)
+    for release, norms in alone.items():
+        if min(norms) < max(norms):
+            yield (
+                "warning",
+                f"The clip norm of the {release} release moves from {norms[0]:.3g} to "
+                f"{norms[-1]:.3g}, and no noise is declared of what it follows from. "
+                "Unless it was fixed beforehand, that is a release of its own.",
+                evidence.setting("clip_norm"),
+            )
 
 
 def _noised(evidence: Evidence) -> dict[Release, list[MechanismEvent]]:
@@ -158,7 +178,7 @@ class _Length:
 @rule
 def clipped_norms(evidence: Evidence) -> Found:
     """Is every recorded norm within the bound?"""
-    if not evidence.is_noised:
+    if not evidence.is_noised or evidence.engines:
         return
     grouped = defaultdict(list)
     for length in (*_noted(evidence), *_sent(evidence), *_noised_lengths(evidence)):

@@ -3,7 +3,7 @@
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -30,6 +30,8 @@ from privaudit.privacy.events import (
     RoundTrace,
     Unit,
 )
+from privaudit.recording.opacus import EngineNote
+from privaudit.recording.origins.recorded import RecordedRun
 from privaudit.recording.recorded_trainer import RecordedTrainer
 from privaudit.runs.run import Run
 
@@ -47,6 +49,7 @@ class Evidence:
         coin_seed: That tosses the membership coins again; None where none does.
         is_declared: Whether the mechanisms are somebody else's word: a recording's
             owner's, or another package's.
+        engines: What clients' privacy engines noted: round, client and note.
     """
 
     trainer: Trainer
@@ -65,6 +68,7 @@ class Evidence:
     is_open: bool = False
     coin_seed: int | None = None
     is_declared: bool = False
+    engines: Sequence[tuple[int, ClientId, EngineNote]] = ()
 
     @classmethod
     def of(cls, run: Run) -> "Evidence":
@@ -93,7 +97,16 @@ class Evidence:
             coin_seed=run.coin_seed,
             is_open=os.name == "posix" and bool(run.path.stat().st_mode & 0o077),
             is_declared=not run.config.applies_mechanisms,
+            engines=run.engines if isinstance(run, RecordedRun) else (),
         )
+
+    def claiming(self, claim: Claim) -> "Evidence":
+        """Return the same of another claim, with certificates for its delta."""
+        certified = {
+            view: one.at(claim.delta, self.rounds)
+            for view, one in self.certified.items()
+        }
+        return replace(self, claim=claim, certified=certified)
 
     def setting(self, *names: str) -> tuple[str, ...]:
         """Return those of the trainer's parameters that it has, as "name=value"."""

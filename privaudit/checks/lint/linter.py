@@ -16,11 +16,13 @@ from privaudit.checks.lint.clipping import (
     clipped_norms,
     sensitivity_covers_unit,
 )
+from privaudit.checks.lint.engines import privacy_engine
 from privaudit.checks.lint.evidence import Evidence, Finding, Rule, Severity
 from privaudit.checks.lint.noise import noise_as_claimed, noise_in_transcript
 from privaudit.checks.lint.sampling import clients_as_drawn, poisson_sampling
 from privaudit.checks.plugin_trial import SECONDS, try_mechanisms
 from privaudit.core.errors import without_exits
+from privaudit.privacy.events import Claim
 from privaudit.recording.recorded_trainer import RecordedTrainer
 from privaudit.runs.ledger import known_by
 from privaudit.runs.run import Run
@@ -35,6 +37,7 @@ RULES: tuple[Rule, ...] = (
     secure_sum,
     poisson_sampling,
     clients_as_drawn,
+    privacy_engine,
     releases_composed,
     duplicate_records,
     weights_by_size,
@@ -49,13 +52,16 @@ TRIED = "mechanisms-tried"
 
 
 @without_exits()
-def lint(run: Run | Evidence, *, trial: float = SECONDS) -> list[Finding]:
+def lint(
+    run: Run | Evidence, *, trial: float = SECONDS, claim: Claim | None = None
+) -> list[Finding]:
     """Check a finished run against its DP claim; return the findings of all rules.
 
     If the run claims no epsilon and has no noise, the only finding is a note that says so.
 
     Args:
         run: A finished run, or the evidence read from one.
+        claim: What is claimed, in place of the method's own claim.
         trial: Seconds in which the mechanisms of another package's trainer are tried
             out, with a record and without it; 0 leaves that out.
 
@@ -67,6 +73,8 @@ def lint(run: Run | Evidence, *, trial: float = SECONDS) -> list[Finding]:
     if isinstance(run, Run) and run.is_stored:
         check_log(run)
     evidence = run if isinstance(run, Evidence) else Evidence.of(run)
+    if claim is not None:
+        evidence = evidence.claiming(claim)
     if evidence.claim.epsilon is None and not evidence.is_noised:
         return [_nothing_claimed(evidence)]
     found = [finding for rule in RULES for finding in rule(evidence)]

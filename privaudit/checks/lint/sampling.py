@@ -70,6 +70,11 @@ class Counts:
         below = max(float(law.cdf(total)), self._all_as_close())
         return min(1.0, 2 * min(below, float(law.sf(total))))
 
+    def share(self) -> float:
+        """Return how rare the number of all is, two-sided."""
+        total, trials = int(self.counts.sum()), int(self.trials.sum())
+        return float(binomtest(total, trials, self.rate).pvalue)
+
     def could_tell(self) -> bool:
         """Say whether counts as equal as can be would have been found."""
         equal = np.rint(self.trials * self.rate).astype(np.int64)
@@ -96,7 +101,7 @@ def poisson_sampling(evidence: Evidence) -> Found:
         if event.sampling == "poisson" and event.noise_multiplier > 0
     }
     causes = evidence.setting("mode", "batch_size")
-    if not rates:
+    if not rates or evidence.engines:  # each engine's own lots are tested
         return
     if not any(notes.batches for _, _, notes in evidence.notes()):
         yield (
@@ -115,8 +120,7 @@ def poisson_sampling(evidence: Evidence) -> Found:
 def _tested(evidence: Evidence, rate: float, causes: tuple[str, ...]) -> Found:
     sizes, inclusions = sizes_of(evidence, rate), inclusions_of(evidence, rate).enough()
     total, trials = int(sizes.counts.sum()), int(sizes.trials.sum())
-    sizes = sizes.enough()
-    share = float(binomtest(total, trials, rate).pvalue)
+    share, sizes = sizes.share(), sizes.enough()
     p_values = holm([sizes.p_value(), inclusions.p_value(), share])
     for counts, p_value in zip((sizes, inclusions), p_values, strict=False):
         if p_value < COINS_LEVEL:

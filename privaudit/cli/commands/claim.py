@@ -177,14 +177,17 @@ def lint(
             "a record and without it; 0 leaves that out."
         ),
     ] = 30.0,
+    claim: options.OwnClaim = None,
     runs: options.RunsFolder = None,
 ) -> None:
     """Check runs against their DP claims; exit code 1 if one does not hold."""
     from privaudit.checks.lint import lint as lint_run
     from privaudit.runs.run import chosen_runs
 
-    selected_runs = chosen_runs(run, runs)
-    findings = {one.name: lint_run(one, trial=trial) for one in selected_runs}
+    selected_runs, own = chosen_runs(run, runs), options.own_claim(claim)
+    findings = {
+        one.name: lint_run(one, trial=trial, claim=own) for one in selected_runs
+    }
     if sarif is not None:
         from privaudit.core.storage import to_json
         from privaudit.report.ci_formats import lint_sarif

@@ -1,5 +1,6 @@
 """Commands ``train``, ``split`` and ``import``: runs made here, or recorded elsewhere."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from privaudit.runs.fields import PANELS, RunFields
 
 if TYPE_CHECKING:
     from privaudit.cli.progress import Display, Event, Result, RoundDone
+    from privaudit.federation.transcript import Kind
     from privaudit.runs.config import RunConfig
     from privaudit.runs.ledger import Ledger
     from privaudit.runs.run import Run
@@ -236,12 +238,19 @@ def import_recording(
     folder: Recorded,
     ledger: LedgerFile,
     stopped: Stopped = False,
+    claim: options.OwnClaim = None,
 ) -> None:
     """Join a recorded federation with its ledger, check both, and sign the run."""
+    from privaudit.core.formatting import epsilon
     from privaudit.recording.importing import finish_recording
 
-    run = finish_recording(folder, ledger, stopped=stopped)
-    config = run.config
+    own = options.own_claim(claim)
+    run = finish_recording(folder, ledger, stopped=stopped, claim=own)
+    config, kinds = run.config, Counter(message.kind for message in run.transcript)
+    stated = {
+        v: proved.get("declared") for v, proved in run.privacy["certified"].items()
+    }
+    declared = ", ".join(f"{v} {epsilon(e)}" for v, e in stated.items())
     contents = {
         "run": run.name,
         "path": str(run.path),
@@ -252,10 +261,26 @@ def import_recording(
     }
     text = (
         f"{run.name}: {config.rounds} rounds of {config.clients} clients, "
-        f"{contents['messages']} messages.\n"
+        f"{contents['messages']} messages ("
+        f"{', '.join(f'{count} of kind {kind}' for kind, count in kinds.items())}).\n"
+        f"{_what_can_be_audited(kinds)}\n"
+        f"Declared epsilon: {declared if any(stated.values()) else 'none'}.\n"
         f"Attack it with: privaudit attack {run.path} --owner FILE.py"
     )
     show(contents, text)
+
+
+def _what_can_be_audited(kinds: "Counter[Kind]") -> str:
+    """Say which adversaries a recording shows enough of."""
+    views = []
+    if kinds["update"] or kinds["individual-update"]:
+        views.append("the server (server-reconstruct)")
+    if kinds["broadcast"]:
+        views += ["a server that sees sums (server-aggregate)", "peers (curious-peer)"]
+    if kinds["release"]:
+        views.append("whoever gets the released model (prompt-release)")
+    masked = "Uploads are masked. " if kinds["masked"] else ""
+    return f"{masked}To be audited: {', '.join(views)}."
 
 
 _SHOWN = 20  # clients, line by line

@@ -12,7 +12,9 @@ from privaudit.auditing.attack_result import ClientScores
 from privaudit.auditing.stored_audit import StoredAudit
 from privaudit.core.errors import IncompatibleRunsError
 from privaudit.evaluation.metric import Metric, PairedNumbers, Side, metrics_of
+from privaudit.recording.origins.recorded import RecordedRun
 from privaudit.recording.origins.scores import ScoredRun
+from privaudit.runs.ledger import Ledger
 from privaudit.runs.run import Run
 from privaudit.runs.utility import measure_tests
 from privaudit.statistics.estimate import paired_difference
@@ -21,6 +23,13 @@ _SPLIT_FIELDS = (  # what a split and its coins follow from
     "seed", "dataset", "data", "clients", "partition", "alpha", "shards", "sizes",
     "shots", "test_share", "public_share", "model", "checkpoint", "without",
 )  # fmt: skip
+
+
+_ALIKE = {
+    False: "Train both with the same seed (--seed and some 18 random digits) and partition",
+    True: "Record both by one ledger of `privaudit split`",
+}
+"""How two runs get the same members, by whether others train them."""
 
 
 def check_pairable(first: Run, second: Run) -> None:
@@ -44,15 +53,27 @@ def check_pairable(first: Run, second: Run) -> None:
             return
         what = "split their records alike, but have other members"
     else:
-        shared = (truth.owner == other_truth.owner) & (truth.owner >= 0)
-        what = (
-            f"split their records differently: {int(shared.sum())} of "
-            f"{int((truth.owner >= 0).sum())} candidates belong to the same client"
-        )
+        what = _other_split(truth, other_truth)
     raise IncompatibleRunsError(
         f"{names} {what} ({_unlike(first, second)}), so that records cannot be paired. "
-        "Train both with the same seed (--seed and some 18 random digits) and partition; "
-        "or give several runs of each setting, which are paired by seed."
+        f"{_ALIKE[isinstance(first, RecordedRun)]}; or give several runs of each setting, "
+        "which are paired by seed."
+    )
+
+
+def _other_split(first: Ledger, second: Ledger) -> str:
+    """Say how two splits of the same records differ."""
+    if len(first.clients) != len(second.clients):
+        return f"have {len(first.clients)} and {len(second.clients)} clients"
+    if len(first.owner) != len(second.owner):
+        return f"split {len(first.owner)} and {len(second.owner)} records"
+    owned = first.owner >= 0
+    shared = int(((first.owner == second.owner) & owned).sum())
+    if shared == owned.sum() == (second.owner >= 0).sum():
+        return "give their clients the same records, and keep others for tests"
+    return (
+        f"split their records differently: {shared} of {int(owned.sum())} candidates "
+        "belong to the same client"
     )
 
 

@@ -1,19 +1,35 @@
 """On the client's side: who it is, which records are its members, what its mods did."""
 
+import inspect
+import math
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from flwr.app import Context, Message
-from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
-from flwr.clientapp.typing import ClientAppCallable, Mod
+from flwr.client import mod as older
+from flwr.clientapp import mod as newer
+from flwr.clientapp.typing import ClientAppCallable
 from jaxtyping import Int
 
 from privaudit.core.errors import ConfigError
 from privaudit.recording.flower.mechanisms import write_note
+from privaudit.recording.opacus import engines_in_use
 from privaudit.runs.ledger import Ledger
 
 PARTITION = "partition-id"
+LOCAL_DP = (newer.LocalDpMod, older.LocalDpMod)
+CLIPPING = tuple(
+    getattr(api, f"{how}clipping_mod")
+    for api in (newer, older)
+    for how in ("fixed", "adaptive")
+)
+MASKING = (older.secagg_mod, older.secaggplus_mod)
+SIZES = ("arrays_size_mod", "message_size_mod", "name_partition")
+KNOWN = (*SIZES, *(m.__name__ for m in (*LOCAL_DP, *CLIPPING, *MASKING)))
+"""Mods whose doing is known; the first look at sizes only."""
 
 
 def partition_of(context: Context) -> int:
@@ -59,43 +75,65 @@ def _read(ledger: Path) -> Ledger:
 def name_partition(
     message: Message, context: Context, call_next: ClientAppCallable
 ) -> Message:
-    """Write into each reply whose it is: node ids are random. A mod of a ClientApp.
+    """Note whose each reply is, and what was done to it. A mod of a ClientApp, the first.
 
-    Partition 3 is the ledger's client of that number, "client-3" without one.
-    RecordingGrid takes the note out of the reply before a strategy sees it.
+    Node ids are random: partition 3 is the ledger's client of that number, "client-3"
+    without one. Of the mods behind this one it notes clipping and noise, and of Opacus
+    in the client what was clipped, noised and sampled. RecordingGrid takes the note out
+    of the reply before a strategy sees it.
     """
+    engines = engines_in_use()
+    if engines is not None:
+        engines.take()  # what an earlier message left
     reply = call_next(message, context)
-    write_note(reply, partition=partition_of(context))
+    noted: dict[str, Any] = {"partition": partition_of(context)}
+    if message.metadata.message_type.startswith("train"):
+        noted |= _done_by(_mods_behind(call_next), message)
+        engine = None if engines is None else engines.take()
+        if engine is not None:
+            noted["engine"] = engine.to_json()
+    write_note(reply, **noted)
     return reply
 
 
-def noted(mod: Mod) -> Mod:
-    """Return one of Flower's DP mods, with a note of what it did in every reply.
+def _mods_behind(call_next: ClientAppCallable) -> list[Any]:
+    """Return the mods that a message passes on its way to the app, outermost first.
 
-    That is a LocalDpMod, fixedclipping_mod or adaptiveclipping_mod. Without the note, the
-    recording does not know that anything was clipped or noised.
+    Flower nests them in closures, and tells nobody.
     """
-    is_local = isinstance(mod, LocalDpMod)
-    if not is_local and mod not in (fixedclipping_mod, adaptiveclipping_mod):
-        raise ConfigError(
-            f"What {mod!r} does to an update is not known. LocalDpMod, "
-            "fixedclipping_mod and adaptiveclipping_mod are; of another mechanism, "
-            "record an event by RecordingGrid.mechanism."
-        )
-
-    def run(
-        message: Message, context: Context, call_next: ClientAppCallable
-    ) -> Message:
-        clip_norm = mod.clipping_norm if is_local else _asked_norm(message)
-        reply = mod(message, context, call_next)
-        std = local_noise(mod) if is_local else 0.0
-        write_note(reply, clip_norm=float(clip_norm), noise_std=float(std))
-        return reply
-
-    return run
+    mods: list[Any] = []
+    while inspect.isfunction(call_next):
+        names, cells = call_next.__code__.co_freevars, call_next.__closure__ or ()
+        held = dict(zip(names, cells, strict=True))
+        if not {"_mod", "_ffn"} <= held.keys():
+            break
+        mods.append(held["_mod"].cell_contents)
+        call_next = held["_ffn"].cell_contents
+    return mods
 
 
-def local_noise(mod: LocalDpMod) -> float:
+def _done_by(mods: Sequence[Any], message: Message) -> dict[str, Any]:
+    """Return what mods do to an update, the innermost first.
+
+    Clipping behind noise only cuts the noise: what bounds an update is the clip before
+    it. A mod outside of masks clips nothing.
+    """
+    clip_norm, noise_std = math.inf, 0.0
+    for mod in reversed(mods):
+        if isinstance(mod, LOCAL_DP):
+            clip_norm, noise_std = float(mod.clipping_norm), local_noise(mod)
+        elif mod in CLIPPING and not noise_std:
+            clip_norm = min(clip_norm, _asked_norm(message))
+        elif mod in MASKING:
+            break
+    names = [getattr(mod, "__name__", type(mod).__name__) for mod in mods]
+    noted: dict[str, Any] = {"mods": names} if names else {}
+    if clip_norm < math.inf:
+        noted |= {"clip_norm": clip_norm, "noise_std": float(noise_std)}
+    return noted
+
+
+def local_noise(mod: newer.LocalDpMod) -> float:
     """Return the standard deviation of the noise that the mod adds to each number.
 
     Source: as in flwr 1.41, `LocalDpMod.__call__`; the formula is that of Dwork and

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -13,20 +14,42 @@ from flwr.serverapp import Grid
 from privaudit.core.errors import ConfigError
 from privaudit.core.tensors import Tensors
 from privaudit.privacy.events import MechanismEvent
+from privaudit.recording.flower.client import KNOWN
 from privaudit.recording.flower.mechanisms import (
     UpdateNote,
     local_event,
     masked_of,
     round_of,
+    secure_sum_of,
     take_note,
     tensors_of,
+    unlike,
     weight_of,
 )
+from privaudit.recording.flower.strategy import WatchedStrategy, strategy_at_work
+from privaudit.recording.opacus import EngineNote
 from privaudit.recording.recorder import Recorder
 from privaudit.runs.ledger import Ledger
 from privaudit.runs.run import Run
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass
+class Seen:
+    """What a round's messages show.
+
+    Attributes:
+        asked: Nodes that were asked to train.
+        masked: Whether any update came masked.
+        rate: At which clients were drawn uniformly; 1 claims no amplification.
+        received: What each node was sent.
+    """
+
+    asked: set[int] = field(default_factory=set)
+    masked: bool = False
+    rate: float = 1.0
+    received: dict[int, Tensors] = field(default_factory=dict)
 
 
 class RecordingGrid(Grid):
@@ -39,9 +62,12 @@ class RecordingGrid(Grid):
 
     What a client sends that cannot be recorded is left out with a warning, and where the
     recorder itself fails it records nothing more: the federation goes on as without it.
+    It is stopped in its first round alone, where of nobody anything could be recorded.
 
-    Train and evaluate messages are broadcasts, what clients answer to training is an
-    update, as it was sent: a strategy's own clipping and noise come later. Flower's
+    The strategy that sends, and what mods note, are looked at: clipping, noise and
+    secure aggregation of Flower's are recorded as they are applied, and what else is
+    seen stands in the settings. Train and evaluate messages are broadcasts, what clients
+    answer to training is an update, as it was sent. Flower's
     round r is round r - 1 here, and what is sent for evaluation behind it belongs to
     round r, as the model of the next training does. Replies that fail or never come are
     no updates. What comes late, as with asynchronous strategies, belongs to the round in
@@ -58,7 +84,8 @@ class RecordingGrid(Grid):
         declared: What else :class:`~privaudit.recording.recorder.Recorder` takes.
 
     Raises:
-        ConfigError: The folder holds something, or an argument is out of range.
+        ConfigError: The folder holds something, an argument is out of range, or no
+            client of the first round names a partition of the ledger.
     """
 
     def __init__(
@@ -82,7 +109,9 @@ class RecordingGrid(Grid):
         self._notes: dict[int, UpdateNote] = {}
         self._events: list[MechanismEvent] = []
         self._read: dict[int, tuple[dict[str, ArrayRecord], Tensors]] = {}
-        self._declared_rate = self._sampling_rate = 1.0
+        self._watched: WatchedStrategy | None = None
+        self._declared = dict(declared.get("settings") or {})  # first the owner's
+        self.seen = Seen()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
@@ -113,28 +142,64 @@ class RecordingGrid(Grid):
     ) -> Iterable[Message]:
         """Send messages and return their replies, as the Grid does; record both."""
         sent = list(messages)
-        self._record(self._record_sent, sent)
+        self.guarded(self._record_sent, sent)
         replies = list(self._grid.send_and_receive(sent, timeout=timeout))
-        self._record(self._record_replies, replies)
+        self.guarded(self._record_replies, replies)
+        self._stop_in_vain()
         return replies
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Send messages, as the Grid does, and record them."""
         sent = list(messages)
-        self._record(self._record_sent, sent)
+        self.guarded(self._record_sent, sent)
         return self._grid.push_messages(sent)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Return the replies that are there, as the Grid does, and record them."""
         replies = list(self._grid.pull_messages(message_ids))
-        self._record(self._record_replies, replies)
+        self.guarded(self._record_replies, replies)
+        self._stop_in_vain()
         return replies
 
     def mechanism(self, event: MechanismEvent) -> None:
         """Record a privacy mechanism as it was applied in the current round."""
         self._events.append(event)
 
-    def _record(self, what: Callable[..., None], *arguments: Any) -> None:
+    def watch(self, strategy: Any) -> None:
+        """Record what a strategy clips and noises, where no start() of its own sends.
+
+        Of a strategy that is at work, or in a workflow, this is not needed.
+        """
+        self._leave()
+        self._watched = WatchedStrategy(strategy, self)
+        self._see(**self._watched.settings)
+
+    def _leave(self) -> None:
+        if self._watched is not None:
+            self._watched.leave()
+            self._watched = None
+
+    def _see(self, **settings: Any) -> None:
+        """Declare what is seen, once."""
+        new = {n: value for n, value in settings.items() if n not in self._declared}
+        if new:
+            self._declared |= new
+            self._recorder.declare(**new)
+
+    def _stop_in_vain(self) -> None:
+        """Stop in the first round where the ledger's clients could not be recorded."""
+        if self._ledger is None or self._round or self._trained < 0:
+            return
+        if len(self._names) >= len(self.seen.asked) and not any(self._names.values()):
+            raise ConfigError(
+                f"None of {len(self._names)} nodes names a partition of the ledger, so "
+                "that nothing of this training could be audited. Put name_partition "
+                "first among the ClientApp's mods: ClientApp(mods=[name_partition, ...]) "
+                "or @app.train(mods=[name_partition, ...]), and so for evaluate. Or "
+                "record without a ledger."
+            )
+
+    def guarded(self, what: Callable[..., None], *arguments: Any) -> None:
         """Record something, which raises nothing into the federation."""
         if not self._recorder.omitted.has_stopped:
             with self._recorder.omitted.stop_on_failure():
@@ -143,10 +208,6 @@ class RecordingGrid(Grid):
     def declare(self, **settings: Any) -> None:
         """Add settings to what the recording says of the federation."""
         self._recorder.declare(**settings)
-
-    def sampled(self, rate: float) -> None:
-        """Say that the clients of the next round are drawn uniformly, at a rate."""
-        self._declared_rate = rate
 
     @property
     def update_notes(self) -> Sequence[UpdateNote]:
@@ -160,13 +221,13 @@ class RecordingGrid(Grid):
 
         It is of the updates of ``nodes`` times their weights, and of these weights.
         """
-        self._trained = self._round
         names = sorted(self._names.get(node, "") for node in nodes)
         if "" in names:
             _log.warning("A sum is not recorded: nobody knows who all are in it.")
             return
         held = {**tensors, self._weight: weight} if self._weight else tensors
-        self._record(self._recorder.summed, self._round, names, held)
+        self._trained = self._round
+        self.guarded(self._recorder.summed, self._round, names, held)
 
     def close(self, arrays: ArrayRecord | None = None) -> Run | None:
         """Write what is left, and end the run if there is a ledger.
@@ -175,9 +236,10 @@ class RecordingGrid(Grid):
             arrays: The final model, where no evaluation sent it to the clients: it is
                 recorded as given to all of them.
         """
-        self._record(self._end_round)
+        self._leave()
+        self.guarded(self._end_round)
         if arrays is not None:
-            self._record(self._record_final, arrays)
+            self.guarded(self._record_final, arrays)
         return self._recorder.end()
 
     def _record_final(self, arrays: ArrayRecord) -> None:
@@ -197,20 +259,28 @@ class RecordingGrid(Grid):
         if kind is None:
             self.close()
         else:
+            self._leave()
             self._recorder.__exit__(kind, error, trace)
 
     def _record_sent(self, messages: Sequence[Message]) -> None:
         """Record what the server sends, as far as it is known to whom."""
+        if self._watched is None and (strategy := strategy_at_work()) is not None:
+            self.watch(strategy)
         for message in messages:
             kind = message.metadata.message_type.split(".")[0]
             if kind not in ("train", "evaluate"):
                 continue
             self._begin(message, kind)
+            node, sent = message.metadata.dst_node_id, self._tensors(message)
             if kind == "train":
-                self._sampling_rate = self._declared_rate
-            sent = self._tensors(message)
+                self.seen.asked.add(node)
+                self._see(**secure_sum_of(message.content))
             if sent:
-                self._unnamed.append((message.metadata.dst_node_id, sent))
+                self.seen.received[node] = sent
+                self._unnamed.append((node, sent))
+        if self._watched is not None and self._watched.draws_uniformly:
+            nodes = len(list(self._grid.get_node_ids())) or 1
+            self.seen.rate = min(1.0, len(self.seen.asked) / nodes)
         self._read = {}  # what is sent next may be the same records, changed
         self._record_broadcasts()
 
@@ -250,12 +320,37 @@ class RecordingGrid(Grid):
 
     def _end_round(self) -> None:
         """Record the round's mechanisms, and forget what belongs to it alone."""
-        noted = local_event(self.update_notes, self._sampling_rate)
+        noted = local_event(self.update_notes, self.seen.rate)
         if noted is not None and self._trained == self._round:
             self._events.append(noted)
         for event in self._events:
             self._recorder.mechanism(self._round, event)
+        self._say_what_is_missing()
         self._unnamed, self._notes, self._events = [], {}, []
+        self.seen = Seen()
+
+    def _say_what_is_missing(self) -> None:
+        """Say, once, what of a round's privacy nothing here could see."""
+        clips = any(note.clip_norm < float("inf") for note in self._notes.values())
+        awaited = self._watched is not None and self._watched.awaits_clipping
+        if self._notes and awaited and not clips:
+            self._recorder.omitted.warn(
+                "", "no clipping",
+                "The strategy asks clients to clip, and no mod behind name_partition "
+                "does: nothing bounds what its noise hides. Put name_partition first "
+                "among the mods, and fixedclipping_mod or adaptiveclipping_mod behind.",
+            )  # fmt: skip
+        names = {name for note in self._notes.values() for name in note.mods}
+        unknown = sorted(names - set(KNOWN))
+        if names:
+            self._see(mods=sorted(names))
+        if unknown:
+            self._recorder.omitted.warn(
+                "", "unknown mods",
+                "What the mods %s do to an update is not known. If that is clipping or "
+                "noise, record an event of it by RecordingGrid.mechanism.",
+                ", ".join(unknown),
+            )  # fmt: skip
 
     def _tensors(self, message: Message) -> Tensors:
         """Return a message's arrays; records that many messages share are read once."""
@@ -297,23 +392,36 @@ class RecordingGrid(Grid):
 
     def _record_update(self, name: str, noted: dict[str, Any], reply: Message) -> None:
         """Record what a client sent; what nobody may have sent counts as noted only."""
+        node = reply.metadata.src_node_id
         masked = masked_of(reply.content)
         if masked and name:
             self._recorder.masked(self._round, name, masked)
+            self.seen.masked = True
         sent = tensors_of(dict(reply.content.array_records))
-        if not sent:
+        if not (sent or masked):
             return
         weight = weight_of(reply.content, self._weight) if self._weight else None
         self._trained, note = self._round, UpdateNote()
-        if not name or self._recorder.update(self._round, name, sent, weight):
-            try:
-                note = UpdateNote.of(noted)
-            except ConfigError as error:
-                self._recorder.omitted.warn(
-                    name, "note", "%s The update counts as neither clipped nor noised.",
-                    error,
-                )  # fmt: skip
-        self._notes[reply.metadata.src_node_id] = note
+        was_taken = bool(masked) or not name
+        if was_taken or self._recorder.update(self._round, name, sent, weight):
+            note = self._note_of(name, noted)
+            self._see(**unlike(sent, self.seen.received.get(node, {})))
+        self._notes[node] = note
+
+    def _note_of(self, name: str, noted: dict[str, Any]) -> UpdateNote:
+        """Return what a client noted of its update, and record what its engine did."""
+        try:
+            note = UpdateNote.of(noted)
+            if note.engine and name:
+                engine = EngineNote.from_json(note.engine)
+                self._recorder.engine(self._round, name, engine)
+            return note
+        except ConfigError as error:
+            self._recorder.omitted.warn(
+                name, "note", "%s The update counts as neither clipped nor noised.",
+                error,
+            )  # fmt: skip
+            return UpdateNote()
 
     def _name(self, reply: Message, noted: dict[str, Any]) -> str:
         """Return whose a reply is, and take that from what its mods noted.

@@ -16,14 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.serverapp.strategy import (
-    DifferentialPrivacyClientSideAdaptiveClipping,
-    DifferentialPrivacyClientSideFixedClipping,
-    DifferentialPrivacyServerSideAdaptiveClipping,
-    DifferentialPrivacyServerSideFixedClipping,
-    FedAvg,
-    Strategy,
-)
+from flwr.server import strategy as older
+from flwr.serverapp import strategy as newer
 from torch import Tensor
 
 from privaudit.core.errors import ConfigError, shown
@@ -34,6 +28,7 @@ NOTE = "privaudit"
 """The ConfigRecord of a reply in which mods write what the recording needs."""
 SERVER_ROUND = "server-round"
 SECAGG, MASKED = "secaggplus_configs", "masked_params"  # as Flower's SecAgg+ names them
+MOST_MODS = 16  # of which a client's note is read
 
 
 def tensors_of(records: dict[str, ArrayRecord]) -> Tensors:
@@ -76,7 +71,7 @@ def round_of(message: Message) -> int | None:
     return int(group) if group.isdecimal() else None
 
 
-def write_note(reply: Message, **fields: int | float) -> None:
+def write_note(reply: Message, **fields: Any) -> None:
     """Add to what a client's mods note in its reply; a failed reply holds nothing."""
     if reply.has_content():
         noted = reply.content.config_records.get(NOTE, ConfigRecord())
@@ -100,15 +95,47 @@ def masked_of(content: RecordDict) -> dict[str, np.ndarray]:
     }
 
 
+_AGREED = ("clipping_range", "target_range", "max_weight", "threshold")
+
+
+def secure_sum_of(content: RecordDict) -> dict[str, Any]:
+    """Return, as a setting, what SecAgg+ sets up; empty of any other message.
+
+    It clips each number to its range, and rounds to so many steps, before it masks.
+    """
+    agreed = content.config_records.get(SECAGG, {})
+    if "clipping_range" not in agreed:
+        return {}
+    said = {name: agreed[name] for name in _AGREED if name in agreed}
+    return {"secure_sum": {"protocol": "SecAgg+", **said}}
+
+
+def unlike(sent: Tensors, received: Tensors) -> dict[str, Any]:
+    """Return, as settings, how an upload is coarser, or less, than what was received."""
+    both = sent.keys() & received.keys()
+    coarse = sorted(
+        {
+            str(sent[name].dtype)
+            for name in both
+            if sent[name].dtype.itemsize < received[name].dtype.itemsize
+        }
+    )
+    settings: dict[str, Any] = {"quantised": coarse} if coarse else {}
+    if both and both < received.keys():
+        settings["partial"] = f"{len(both)} of {len(received)} tensors"
+    return settings
+
+
 REPLACED = 2.0  # clip norms between two clients' updates
-CLIENT_SIDE = (
-    DifferentialPrivacyClientSideAdaptiveClipping,
-    DifferentialPrivacyClientSideFixedClipping,
+CLIENT_SIDE, SERVER_SIDE = (
+    tuple(
+        getattr(api, f"DifferentialPrivacy{side}Side{how}Clipping")
+        for api in (newer, older)
+        for how in ("Adaptive", "Fixed")
+    )
+    for side in ("Client", "Server")
 )
-SERVER_SIDE = (
-    DifferentialPrivacyServerSideAdaptiveClipping,
-    DifferentialPrivacyServerSideFixedClipping,
-)
+"""Flower's DP wrappers, of both of its APIs."""
 
 
 @dataclass(frozen=True)
@@ -118,17 +145,28 @@ class UpdateNote:
     Attributes:
         clip_norm: To which it was clipped; infinite if it was not.
         noise_std: Standard deviation of the noise on each number; 0 is none.
+        mods: What else its app applies to messages, by name.
+        engine: What a privacy engine did in training, as :class:`EngineNote` in JSON.
     """
 
     clip_norm: float = float("inf")
     noise_std: float = 0.0
+    mods: tuple[str, ...] = ()
+    engine: str = ""
 
     @classmethod
     def of(cls, noted: Mapping[str, Any]) -> "UpdateNote":
         """Return what a client noted: its word, so anything may stand there."""
-        numbers = all(type(value) in (int, float) for value in noted.values())
-        if numbers and noted.keys() <= {"clip_norm", "noise_std"}:
-            note = cls(**noted)
+        numbers = {k: v for k, v in noted.items() if k in ("clip_norm", "noise_std")}
+        mods, engine = noted.get("mods", []), noted.get("engine", "")
+        if (
+            noted.keys() <= {"clip_norm", "noise_std", "mods", "engine"}
+            and all(type(value) in (int, float) for value in numbers.values())
+            and isinstance(mods, list)
+            and isinstance(engine, str)
+        ):
+            named = tuple(str(name)[:80] for name in mods[:MOST_MODS])
+            note = cls(**numbers, mods=named, engine=engine)
             # Over a tiny clip norm finite noise is an infinite multiplier.
             if (
                 note.clip_norm > 0
@@ -181,11 +219,13 @@ class ServerNoise:
         strategy: One of ``CLIENT_SIDE`` or ``SERVER_SIDE``.
         clip_norm: Before the round: an adaptive one changes before noise is drawn.
         rate: At which clients are drawn uniformly.
+        masked: Whether it gets the mean of masked updates, and no update.
     """
 
-    strategy: Strategy
+    strategy: Any
     clip_norm: float
     rate: float
+    masked: bool = False
 
     def events(
         self, weights: Sequence[float], notes: Sequence[UpdateNote]
@@ -217,8 +257,8 @@ class ServerNoise:
         noise = self.strategy.noise_multiplier * spread / (clients * largest)
         bounded = is_mean and self._is_bounded(notes)
         moved = self._event(noise, REPLACED, self.clip_norm, len(weights), bounded)
-        counted = getattr(self.strategy, "clipped_count_stddev", 0.0)
-        if not counted:
+        counted = getattr(self.strategy, "clipped_count_stddev", None)
+        if counted is None:
             return [moved]
         return [moved, self._event(counted, 1.0, 1.0, len(weights), True)]
 
@@ -242,23 +282,28 @@ class ServerNoise:
 
     def _is_bounded(self, notes: Sequence[UpdateNote]) -> bool:
         """Say whether every update was clipped, and a plain weighted mean was taken."""
-        inner = self.strategy.strategy
-        if not takes_mean(inner):
+        if not takes_mean(self.strategy.strategy):
             return False
         limit = self.clip_norm * (1 + 1e-6)
-        by_clients = all(note.clip_norm <= limit for note in notes)
-        return isinstance(self.strategy, SERVER_SIDE) or by_clients
+        by_clients = bool(notes) and all(note.clip_norm <= limit for note in notes)
+        by_server = isinstance(self.strategy, SERVER_SIDE) and not self.masked
+        return by_server or by_clients
 
 
-def takes_mean(strategy: Strategy) -> bool:
+def takes_mean(strategy: Any) -> bool:
     """Say whether a strategy's next model is the weighted mean of updates."""
-    return (
-        isinstance(strategy, FedAvg)
-        and type(strategy).aggregate_train is FedAvg.aggregate_train
+    return acts_as_fed_avg(strategy, "aggregate_train", "aggregate_fit")
+
+
+def acts_as_fed_avg(strategy: Any, newer_name: str, older_name: str) -> bool:
+    """Say whether a strategy has FedAvg's own method, of either API."""
+    own = ((newer.FedAvg, newer_name), (older.FedAvg, older_name))
+    return any(
+        getattr(type(strategy), name, None) is getattr(made, name) for made, name in own
     )
 
 
-def weights_of(strategy: Strategy, replies: Sequence[Message]) -> list[float]:
+def weights_of(strategy: Any, replies: Sequence[Message]) -> list[float]:
     """Return the weight of each reply that did not fail, as a strategy takes it."""
     key = getattr(strategy, "weighted_by_key", "num-examples")
     sent = [reply.content for reply in replies if not reply.has_error()]

@@ -1,121 +1,143 @@
-"""Strategies and workflows of Flower, with a record of the mechanisms and sums they make."""
+"""Strategies of Flower as they are seen at work: what they clip, noise and sum."""
 
-from collections.abc import Iterable
-from typing import Any
+import sys
+from collections.abc import Callable
+from functools import wraps
+from inspect import signature
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
 from flwr.clientapp.mod import LocalDpMod
 from flwr.common import parameters_to_ndarrays
-from flwr.server.workflow import SecAggPlusWorkflow
-from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg, Strategy
+from flwr.server import LegacyContext
+from flwr.server.strategy import Strategy as OlderStrategy
+from flwr.serverapp.strategy import Strategy
 
 from privaudit.core.errors import ConfigError
 from privaudit.privacy.events import Claim
 from privaudit.recording.bundle import CLIPPED_BY
-from privaudit.recording.flower.grid import RecordingGrid
 from privaudit.recording.flower.mechanisms import (
     CLIENT_SIDE,
     SERVER_SIDE,
     ServerNoise,
+    acts_as_fed_avg,
     weights_of,
 )
 
+if TYPE_CHECKING:
+    from privaudit.recording.flower.grid import RecordingGrid
 
-class RecordedStrategy(Strategy):
-    """Another strategy, whose clipping and noise are recorded round by round.
 
-    Needed for the mechanisms of DifferentialPrivacyServerSide... and ...ClientSide...
-    strategies, and for what sampling clients adds to a certificate: that FedAvg draws
-    them uniformly. The federation goes as without it.
+def strategy_at_work() -> Any:
+    """Return the strategy on whose behalf this is called; None where none is.
 
-    Args:
-        strategy: Any. Its attributes are this one's, too.
-        grid: The :class:`~privaudit.recording.flower.RecordingGrid` that it starts
-            with.
+    A Grid is not told of it, but it is ``self`` in the start() that calls it, and in the
+    ``context`` of a workflow of the older API.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        own, context = map(frame.f_locals.get, ("self", "context"))
+        if isinstance(own, Strategy):
+            return own
+        if isinstance(context, LegacyContext):
+            return context.strategy
+        frame = frame.f_back
+    return None
 
-    Raises:
-        ConfigError: It has a ``start`` of its own, which would be passed over.
+
+class WatchedStrategy:
+    """A strategy whose clipping and noise are recorded as it aggregates.
+
+    Its aggregation is called, and returns, as before; :meth:`leave` takes the watch away.
     """
 
-    def __init__(self, strategy: Strategy, grid: RecordingGrid) -> None:
-        if type(strategy).start is not Strategy.start:
-            raise ConfigError(
-                f"{type(strategy).__name__} has a start() of its own. Call it with the "
-                "RecordingGrid, and record what it adds by RecordingGrid.mechanism."
-            )
+    def __init__(self, strategy: Any, grid: "RecordingGrid") -> None:
         self._strategy, self._grid = strategy, grid
-        self._clip_norm = self._rate = 1.0
-        if isinstance(strategy, SERVER_SIDE + CLIENT_SIDE):
-            grid.declare(
-                mode=type(strategy).__name__,
-                clip_norm=strategy.clipping_norm,
-                noise_multiplier=strategy.noise_multiplier,
-                sampled_clients=strategy.num_sampled_clients,
-                **{CLIPPED_BY: "server"} if isinstance(strategy, SERVER_SIDE) else {},
-            )
+        self._is_older = isinstance(strategy, OlderStrategy)
+        self._name = "aggregate_fit" if self._is_older else "aggregate_train"
+        aggregate = getattr(strategy, self._name)
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "_strategy":  # not there yet
-            raise AttributeError(name)
-        return getattr(self._strategy, name)
+        @wraps(aggregate)
+        def watched(*given: Any, **named: Any) -> Any:
+            bound = signature(aggregate).bind(*given, **named)
+            name = list(bound.arguments)[1]  # round, what came, and failures
+            received = bound.arguments[name] = list(bound.arguments[name])
+            notes: list[Callable[[], None]] = []
+            grid.guarded(lambda: notes.append(self._seen(received)))
+            made = aggregate(*bound.args, **bound.kwargs)
+            for note in notes:
+                grid.guarded(note)
+            return made
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Return the strategy's messages; note clip norm and share of the clients."""
-        self._clip_norm = getattr(self._strategy, "clipping_norm", 1.0)
-        messages = list(
-            self._strategy.configure_train(server_round, arrays, config, grid)
-        )
-        if messages and _draws_uniformly(self._strategy):
-            self._rate = min(1.0, len(messages) / len(list(grid.get_node_ids())))
-            self._grid.sampled(self._rate)
-        return messages
+        setattr(strategy, self._name, watched)
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Return the strategy's aggregate, and record the noise on it.
+    def leave(self) -> None:
+        """Let the strategy aggregate unwatched."""
+        vars(self._strategy).pop(self._name, None)
 
-        Where the strategy drops a round, its noise is counted all the same: that is
-        never too little.
-        """
-        received = list(replies)
+    @property
+    def adds_noise(self) -> bool:
+        """Whether it is one of Flower's DP wrappers."""
+        return isinstance(self._strategy, SERVER_SIDE + CLIENT_SIDE)
+
+    @property
+    def awaits_clipping(self) -> bool:
+        """Whether its clients are to clip."""
+        return isinstance(self._strategy, CLIENT_SIDE)
+
+    @property
+    def draws_uniformly(self) -> bool:
+        """Whether it, or what it wraps, samples clients as FedAvg does."""
         inner = getattr(self._strategy, "strategy", self._strategy)
-        weights = weights_of(inner, received)
-        result = self._strategy.aggregate_train(server_round, received)
-        if weights and isinstance(self._strategy, SERVER_SIDE + CLIENT_SIDE):
-            noise = ServerNoise(self._strategy, self._clip_norm, self._rate)
-            for event in noise.events(weights, self._grid.update_notes):
-                self._grid.mechanism(event)
-        return result
+        return acts_as_fed_avg(inner, "configure_train", "configure_fit")
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Return the strategy's messages."""
-        return self._strategy.configure_evaluate(server_round, arrays, config, grid)
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a reader of the report should know of it."""
+        made = self._strategy
+        if not self.adds_noise:
+            return {"strategy": type(made).__name__}
+        return {
+            "mode": type(made).__name__,
+            "clip_norm": made.clipping_norm,
+            "noise_multiplier": made.noise_multiplier,
+            "sampled_clients": made.num_sampled_clients,
+            **({} if self.awaits_clipping else {CLIPPED_BY: "server"}),
+        }
 
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
-        """Return the strategy's aggregate."""
-        return self._strategy.aggregate_evaluate(server_round, replies)
+    def _seen(self, received: list[Any]) -> Callable[[], None]:
+        """Return what is to be noted once the aggregate is there.
 
-    def summary(self) -> None:
-        """Log the strategy's summary."""
-        self._strategy.summary()
+        The clip norm is the one before, which an adaptive strategy changes. Where the
+        strategy drops a round, its noise is counted all the same: never too little.
+        """
+        inner = getattr(self._strategy, "strategy", self._strategy)
+        if self._is_older:
+            weights = [float(fit.num_examples) for _, fit in received]
+            self._unmasked(received, weights)
+        else:
+            weights = weights_of(inner, received)
+        clip_norm = getattr(self._strategy, "clipping_norm", 1.0)
+
+        def note() -> None:
+            if weights and self.adds_noise:
+                seen = self._grid.seen
+                noise = ServerNoise(self._strategy, clip_norm, seen.rate, seen.masked)
+                for event in noise.events(weights, self._grid.update_notes):
+                    self._grid.mechanism(event)
+
+        return note
+
+    def _unmasked(self, received: list[Any], weights: list[float]) -> None:
+        """Record the sum of masked updates, of which each client's result holds the mean."""
+        if self._grid.seen.masked and received:
+            total = sum(weights)
+            mean = parameters_to_ndarrays(received[0][1].parameters)
+            tensors = {str(number): array * total for number, array in enumerate(mean)}
+            self._grid.summed((proxy.node_id for proxy, _ in received), tensors, total)
 
 
-def _draws_uniformly(strategy: Strategy) -> bool:
-    """Say whether a strategy, or what it wraps, samples clients as FedAvg does."""
-    inner = getattr(strategy, "strategy", strategy)
-    drawn = getattr(type(inner), "configure_train", None)
-    return drawn is FedAvg.configure_train
-
-
-def claim_of(source: "LocalDpMod | Strategy", rounds: int | None = None) -> Claim:
+def claim_of(source: LocalDpMod | Strategy, rounds: int | None = None) -> Claim:
     """Return the epsilon that one of Flower's mechanisms claims, by its own formula.
 
     LocalDpMod's is of one round: of the training it claims the sum over its rounds, and
@@ -144,22 +166,3 @@ def claim_of(source: "LocalDpMod | Strategy", rounds: int | None = None) -> Clai
     if allowed is None:
         allowed = accountant.get_privacy_spent().epsilon
     return Claim(allowed, delta, f"Flower's {type(accountant).__name__}")
-
-
-class RecordedSecAggPlus(SecAggPlusWorkflow):
-    """SecAggPlusWorkflow as it is; what the server unmasks is recorded as a sum.
-
-    The masked vectors are recorded by the grid. The sum is of updates times their
-    weights, and of the weights, which clients send in the clear.
-    """
-
-    def unmask_stage(self, grid: Grid, context: Context, state: Any) -> bool:
-        """Unmask the sum, and record it where the grid records."""
-        is_done = super().unmask_stage(grid, context, state)
-        if is_done and isinstance(grid, RecordingGrid):
-            weights = {p.node_id: r.num_examples for p, r in state.legacy_results}
-            total = sum(weights.values())
-            mean = parameters_to_ndarrays(state.legacy_results[0][1].parameters)
-            tensors = {str(number): array * total for number, array in enumerate(mean)}
-            grid.summed(weights, tensors, float(total))
-        return is_done

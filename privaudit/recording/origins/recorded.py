@@ -23,6 +23,7 @@ from privaudit.models.interfaces import OwnersModel
 from privaudit.privacy.certificate import declared_only
 from privaudit.privacy.events import Claim
 from privaudit.recording.bundle import BUNDLE, ORIGIN, Bundle, RecordedConfig, bundle_of
+from privaudit.recording.opacus import EngineNote
 from privaudit.recording.owner import Owner, chosen_owner
 from privaudit.recording.recorded_trainer import (
     IndividualRecordedTrainer,
@@ -89,6 +90,11 @@ class RecordedRun(Run):
         """What whoever recorded the federation declares of it."""
         place = self.path / BUNDLE
         return bundle_of(parse_json(self.read(BUNDLE), place), place)
+
+    @cached_property
+    def engines(self) -> tuple[tuple[int, ClientId, EngineNote], ...]:
+        """What clients' privacy engines noted: round, client and note."""
+        return tuple((one.round, one.client, one.note) for one in self.bundle.engines)
 
     @cached_property
     def config(self) -> RecordedConfig:

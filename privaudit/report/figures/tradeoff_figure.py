@@ -141,6 +141,7 @@ def _overlap(a: BboxBase, b: BboxBase) -> float:
 
 _MARKERS = {
     "no privacy mechanism": "o",
+    "no mechanism declared": "s",
     "adds DP noise": "D",
     "trains nothing": "X",
 }

@@ -9,12 +9,16 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
+import torch
 
 from privaudit import load_run
-from privaudit.core.errors import PrivauditError
+from privaudit.cli.commands.train import import_recording
+from privaudit.cli.options import own_claim
+from privaudit.core.errors import ConfigError, PrivauditError
 from privaudit.datasets.split import PUBLIC, TEST
 from privaudit.recording.bundle import BUNDLE, bundle_schema
 from privaudit.recording.importing import finish_recording
+from privaudit.recording.recorder import Recorder
 from privaudit.runs.ledger import Ledger
 from privaudit.runs.run_header import save_header
 from tests.conftest import Cli
@@ -207,3 +211,33 @@ def test_an_origin_that_nobody_knows_is_refused(copy: Path) -> None:
     save_header(copy, {**header, "origin": "elsewhere"})
     with pytest.raises(PrivauditError, match="recorded, scores"):
         load_run(copy)
+
+
+def test_import_says_what_is_there_and_takes_a_claim(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = toss()
+    ledger.save(tmp_path / "ledger.npz")
+    with Recorder(tmp_path / "run") as recorder:
+        recorder.broadcast(0, list(ledger.clients), {"w": torch.zeros(2)})
+        for client in ledger.clients:
+            recorder.masked(0, client, {"0": torch.ones(3)})
+        recorder.broadcast(1, list(ledger.clients), {"w": torch.ones(2)})
+    claim = "epsilon=3 delta=1e-4"
+    import_recording(str(tmp_path / "run"), tmp_path / "ledger.npz", claim=claim)
+    said = capsys.readouterr().out
+    assert "3 of kind masked" in said
+    assert "Uploads are masked. To be audited: a server that sees sums" in said
+    assert "Declared epsilon: none." in said
+    run = load_run(tmp_path / "run")
+    assert run.privacy["claimed"]["epsilon"] == 3.0
+    assert run.privacy["claimed"]["delta"] == 1e-4
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "8", "delta=1e-5", "epsilon=-1", "epsilon=8 delta=2", "epsilon=8 more=1"],
+)
+def test_a_claim_that_claims_nothing_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"--claim|sets nothing"):
+        own_claim(text)

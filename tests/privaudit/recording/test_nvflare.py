@@ -25,7 +25,8 @@ from nvflare.app_common.abstract.model import make_model_learnable
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
 
-from privaudit.recording.nvflare import RecordingFilter
+from privaudit.recording.nvflare import ENGINE, EngineFilter, RecordingFilter
+from privaudit.recording.opacus import EngineNote
 from tests.privaudit.recording.small_federation import recorded_messages
 
 SITES = ("hospital-a", "hospital-b")
@@ -204,3 +205,26 @@ def test_another_kind_and_a_name_that_is_none_are_left_out(
     assert recorded(tmp_path / "run", "broadcast") == [(0, "hospital-a", 0.0)]
     assert f"hospital-b sends {DataKind.WEIGHT_DIFF}" in caplog.text
     assert "'../site' is no name of a client" in caplog.text
+
+
+def test_what_opacus_did_in_a_client_is_recorded_by_the_server(tmp_path: Path) -> None:
+    """EngineFilter notes it in the result; another's word is checked."""
+    note = EngineNote(1.0, 1.0, 0.1, 5, 50, 5)
+    recording = RecordingFilter(str(tmp_path / "run"))
+    for site, noted in zip(SITES, (note.to_json(), "{}"), strict=True):
+        send(recording, context(site), message(0, 0, DataKind.WEIGHTS))
+        result = message(1, 0, DataKind.WEIGHTS, **{ENGINE: noted})
+        recording.process(result, context(site))
+    recording.handle_event(EventType.END_RUN, context(SITES[0]))
+    bundle = read_bundle(tmp_path / "run")
+    assert [(one.client, one.note) for one in bundle.engines] == [(SITES[0], note)]
+    (event,) = bundle.mechanisms
+    assert event["noise_multiplier"] == 0.0  # the other has none that can be read
+
+
+def test_a_client_without_an_engine_notes_nothing() -> None:
+    pytest.importorskip("opacus")
+    noting = EngineFilter()
+    result = message(1, 0, DataKind.WEIGHTS)
+    ctx = context(SITES[0], at=ProcessType.CLIENT_JOB)
+    assert ENGINE not in noting.process(result, ctx)["DXO"]["meta"]

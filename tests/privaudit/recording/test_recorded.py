@@ -30,6 +30,7 @@ from privaudit.recording.recorder import Recorder
 from privaudit.report.export.export import export_public
 from privaudit.report.page import render_report
 from privaudit.report.tables.table import print_table
+from privaudit.report.wording import privacy_sort
 from privaudit.runs.ledger import Coin, Ledger
 from privaudit_labs.shift.distribution_shift import measure_shift, usual_foreign
 from tests.privaudit.recording.small_federation import (
@@ -325,6 +326,32 @@ def test_a_sum_that_was_learned_under_masks_is_all_that_a_server_sees(
         assert audit.auroc.value > 0.95
         with pytest.raises(Exception, match="masked"):
             Auditor(run).attack("update-watch")
+
+
+def test_masked_uploads_without_a_sum_leave_what_the_server_sends(
+    tmp_path: Path,
+) -> None:
+    """A round counts, nothing is called no mechanism, and peers can be audited."""
+    ledger, owner = toss(), Linear()
+    with Recorder(tmp_path / "run", ledger=ledger) as recorder:
+        server = start()
+        for name in NAMES:
+            recorder.broadcast(0, name, server)
+            recorder.masked(0, name, {"masked": torch.randint(0, 2**31, (9,))})
+        sent = [owner.local_update(server, ledger.members_of(n), 0) for n in range(3)]
+        for name in NAMES:
+            recorder.broadcast(
+                1, name, {k: sum(s[k] for s in sent) / 3 for k in server}
+            )
+    run = load_run(tmp_path / "run")
+    assert (run.config.rounds, run.config.is_masked) == (1, True)
+    assert run.privacy["claimed"]["source"] == "nobody's"
+    with use_owner(owner):
+        audit = Auditor(run).attack("curious-peer", shadows=0)
+        assert audit.auroc.value > 0.95
+        server = Auditor(run).attack("server-reconstruct", shadows=0)
+        assert server.scenario.threat == "server-aggregate"
+    assert privacy_sort(audit) == "no mechanism declared"
 
 
 def test_an_owners_words_are_words_on_page_and_terminal(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ Each is a loop of numbers, recorded as anybody would. What it declares and what 
 are set apart: a wrong one does something else than it says.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from privaudit import Recorder, Run
 from privaudit.datasets.split import PUBLIC, TEST
+from privaudit.privacy.accountant import gaussian_epsilon
 from privaudit.privacy.events import Claim, MechanismEvent
 from privaudit.runs.ledger import Coin, Ledger
 
@@ -250,6 +252,27 @@ def seeded(draw: Draw) -> np.ndarray:
     return draw.std * drawn
 
 
+def exempting(draw: Draw) -> np.ndarray:
+    """Draw nothing for one client."""
+    return none(draw) if draw.party == 0 else gaussian(draw)
+
+
+def missing_once(draw: Draw) -> np.ndarray:
+    """Draw nothing in one round."""
+    return none(draw) if draw.index == 1 else gaussian(draw)
+
+
+class ClippedAfter(Loop):
+    """Clips what a client sends behind its noise, and not before."""
+
+    def _move(
+        self, rng: np.random.Generator, index: int, client: int, parties: int
+    ) -> Model:
+        move = super()._move(rng, index, client, parties)
+        norm = math.sqrt(sum(float(m.square().sum()) for m in move.values()))
+        return {n: m * min(1.0, self.clip / norm) for n, m in move.items()}
+
+
 def times(factor: float) -> Callable[[Draw], np.ndarray]:
     return lambda draw: factor * gaussian(draw)
 
@@ -287,6 +310,9 @@ FAULTS: dict[str, dict[str, Loop]] = {
             noise=0.01, start=30.0, keep=torch.float16, clip=0.1
         ),
         "server noise of a small seed": Loop(draw=seeded),
+        "clipped after the noise": ClippedAfter(**MINE, clips=False),
+        "one client without noise": Loop(**MINE, draw=exempting),
+        "one round without clients' noise": Loop(**MINE, draw=missing_once),
         "clients' noises added up, of unequal weight": Loop(
             **MINE,
             weigh=lambda client: 100.0 if client == 0 else 1.0,
@@ -297,6 +323,8 @@ FAULTS: dict[str, dict[str, Loop]] = {
         "server noise of a half": Loop(draw=times(0.5)),
         "no server noise": Loop(draw=none),
         "server noise on one of two tensors": Loop(draw=first_only),
+        "one round without the server's noise": Loop(draw=missing_once),
+        "noise of a mean over twice as many": Loop(draw=times(0.5), seed=1),
     },
     "clients-as-drawn": {
         "round-robin, said to be drawn": Loop(
@@ -337,6 +365,9 @@ FAULTS: dict[str, dict[str, Loop]] = {
     "claim-covers-certificate": {
         "epsilon 0 claimed, nothing declared": Loop(
             claim=Claim(0.0, 1e-5, "a formula"), declares=()
+        ),
+        "epsilon of one round of four": Loop(
+            claim=Claim(gaussian_epsilon(1.0, 1e-5), 1e-5, "of one round")
         ),
     },
 }

@@ -244,6 +244,14 @@ def one_for_ever(at: Round, client: ClientId, name: str, shape: Any) -> Tensor:
     return secrets.stream(name, client=client).normal_tensor(tuple(shape))
 
 
+class OneExempt(NoisyMeans):
+    """One client of several adds no noise."""
+
+    def draw(self, at: Round, client: ClientId, name: str, shape: Any) -> Tensor:
+        drawn = super().draw(at, client, name, shape)
+        return 0 * drawn if client.endswith("0") else drawn
+
+
 class NoiseOnACopy(NoisyMeans):
     def noised(
         self, sums: Mapping[str, Tensor], cohort: Cohort, at: Round
@@ -323,6 +331,7 @@ WRONG: dict[str, NoisyMeans] = {
     "noise is not added": drawing(no_noise),
     "noise is added to a copy": NoiseOnACopy(),
     "half of the noise": HalfNoise(),
+    "one client without noise": OneExempt(),
     "noise of the seed, not the key": drawing(of_the_seed),
     "noise of torch's generator": drawing(of_torch),
     "noise of a fixed seed": drawing(of_a_constant),

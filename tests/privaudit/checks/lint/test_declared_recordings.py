@@ -1,8 +1,9 @@
 """Wrong recordings have an error that names the fault; honest ones have none.
 
-27 wrong ones (23 were asked for) and 28 honest ones; before, 4 of the 27 had one.
+33 wrong ones and 28 honest ones.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,9 @@ from privaudit.checks.lint import lint
 from privaudit.checks.lint.evidence import Evidence
 from privaudit.checks.lint.noise import FIRST, LEVEL, SEEDS, correlation_p, find_seed
 from privaudit.privacy.certificate import certify
+from privaudit.privacy.events import Claim
 from privaudit.runs.round_metrics import certify_again
-from tests.privaudit.checks.lint.declared_recordings import HONEST, WRONG, Loop
+from tests.privaudit.checks.lint.declared_recordings import COUNT, HONEST, WRONG, Loop
 
 
 def errors(run: Run) -> set[str]:
@@ -42,6 +44,32 @@ def test_an_honest_recording_is_not_refused_and_its_epsilon_is_declared(
     for view, stated in evidence.certified.items():
         assert stated.epsilon is None
         assert stated.declared == certify(evidence.rounds, view, 1e-5).epsilon
+
+
+def test_a_clip_norm_that_moves_without_noise_is_said(tmp_path: Path) -> None:
+    """As an adaptive one does; a count of its own covers it."""
+    evidence = Evidence.of(HONEST["server noise"].record(tmp_path / "run"))
+    moving = [
+        [replace(event, clip_norm=1.0 + index) for event in events]
+        for index, events in enumerate(evidence.rounds)
+    ]
+    said = [f.sentence for f in lint(replace(evidence, rounds=moving))]
+    assert any(
+        "clip norm of the global release moves from 1 to 4" in one for one in said
+    )
+    covered = [[*events, COUNT] for events in moving]
+    said = [f.sentence for f in lint(replace(evidence, rounds=covered))]
+    assert not any("clip norm of the global release moves" in one for one in said)
+
+
+def test_without_a_claim_lint_says_what_is_declared(tmp_path: Path) -> None:
+    run = HONEST["server noise, nobody claims an epsilon"].record(tmp_path / "run")
+    (note,) = [f for f in lint(run) if f.rule == "claim-covers-certificate"]
+    declared = run.privacy["certified"]["released"]["declared"]
+    assert note.severity == "note"
+    assert f"released {declared:.3g}" in note.sentence
+    claimed = lint(run, claim=Claim(declared / 2, 1e-5, "mine"))
+    assert "error" in [f.severity for f in claimed]
 
 
 def test_a_recordings_mechanisms_are_accounted_for_again(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_an_interrupted_run_is_refused(cut: Path) -> None:
 
 
 def test_rules_have_names_and_questions_of_their_own() -> None:
-    assert len({rule.name for rule in RULES}) == len(RULES) == 15
+    assert len({rule.name for rule in RULES}) == len(RULES) == 16
     assert all(rule.question.endswith("?") for rule in RULES)
 
 

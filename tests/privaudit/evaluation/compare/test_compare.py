@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from privaudit import Auditor, Run, load_run
 from privaudit.auditing.stored_audit import StoredAudit, read_audit, save_audit
@@ -15,9 +16,12 @@ from privaudit.core.errors import (
     TranscriptError,
     UnknownNameError,
 )
+from privaudit.datasets.split import PUBLIC, TEST
 from privaudit.evaluation.compare.compare import MetricChange, compare
-from privaudit.evaluation.compare.measured import measure_pair
+from privaudit.evaluation.compare.measured import check_pairable, measure_pair
 from privaudit.evaluation.metric import Side
+from privaudit.recording.recorder import Recorder
+from privaudit.runs.ledger import Coin, Ledger
 from privaudit.statistics.comparisons import (
     Difference,
     judge_changes,
@@ -335,3 +339,21 @@ def test_bad_input_to_the_command_is_one_line(
     err = refused(cli, "compare", *words)
     assert says in err
     assert err.count("\n") == 1
+
+
+def test_other_numbers_of_clients_are_said_as_such(tmp_path: Path) -> None:
+    """And not that so many of so many candidates belong to the same client."""
+    recorded = []
+    for clients in (2, 3):
+        owner = np.array([*np.arange(24) % clients, *[PUBLIC] * 10, TEST])
+        ledger = Ledger(
+            owner, (np.arange(35) % 4 < 2) & (owner >= 0), coin=Coin("system", None)
+        )
+        place = tmp_path / f"of-{clients}"
+        with Recorder(place, ledger=ledger, data_hash="a" * 64) as recorder:
+            for client in ledger.clients:
+                recorder.broadcast(0, client, {"w": torch.zeros(1)})
+                recorder.update(0, client, {"w": torch.ones(1)})
+        recorded.append(load_run(place))
+    with pytest.raises(ConfigError, match=r"have 2 and 3 clients .*Record both by one"):
+        check_pairable(*recorded)

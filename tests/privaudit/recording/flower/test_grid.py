@@ -12,6 +12,7 @@ from flwr.app import Array, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
+from privaudit.core.errors import ConfigError
 from privaudit.recording.flower import RecordingGrid
 from privaudit.recording.flower.mechanisms import UpdateNote
 from privaudit.runs.ledger import Ledger
@@ -183,7 +184,7 @@ def test_what_comes_late_belongs_to_the_round_in_which_it_arrives(
 def test_with_a_ledger_a_client_must_name_its_partition(
     recording: Recorded, ledger: Ledger, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Else it is left out, with the reason; without any there is no run."""
+    """Else it is left out, with the reason; without any there is nothing to train for."""
     silent = ClientApp()
     named = client_app()
 
@@ -194,7 +195,8 @@ def test_with_a_ledger_a_client_must_name_its_partition(
         return reply
 
     grid = recording(silent, ledger=ledger)
-    echo(grid, 1, grid.nodes)
+    with pytest.raises(ConfigError, match=f"None of {NODES} nodes names a partition"):
+        echo(grid, 1, grid.nodes)
     assert grid.close() is None
     assert caplog.text.count("name_partition first among") == NODES
     assert "no run yet: " in caplog.text

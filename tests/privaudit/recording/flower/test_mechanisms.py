@@ -2,13 +2,16 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import opacus
 import pytest
-from flwr.app import Message, MetricRecord, RecordDict
-from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
+import torch
+from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
+from flwr.serverapp import strategy
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideFixedClipping,
     DifferentialPrivacyServerSideAdaptiveClipping,
@@ -27,7 +30,7 @@ from privaudit.checks.lint.evidence import Evidence, Finding
 from privaudit.checks.lint.linter import lint
 from privaudit.core.errors import ConfigError
 from privaudit.privacy.events import Claim, MechanismEvent
-from privaudit.recording.flower import RecordedStrategy, claim_of, noted
+from privaudit.recording.flower import claim_of, name_partition
 from privaudit.recording.flower.mechanisms import ServerNoise, UpdateNote, weights_of
 from privaudit.runs.ledger import Ledger
 from privaudit.runs.run import Run
@@ -55,8 +58,7 @@ def recorded(
     **said: object,
 ) -> Run:
     grid = recording(client_app(*mods), ledger=ledger, **said)
-    wrapped = RecordedStrategy(strategy, grid)
-    wrapped.start(grid=grid, initial_arrays=arrays_of(*[0.0] * values), num_rounds=2)
+    strategy.start(grid=grid, initial_arrays=arrays_of(*[0.0] * values), num_rounds=2)
     return ended(grid)
 
 
@@ -73,9 +75,7 @@ def found(run: Run, rule: str) -> list[Finding]:
 
 def test_local_noise_is_each_uploads_own(recording: Recorded, ledger: Ledger) -> None:
     mod = LocalDpMod(CLIP, sensitivity=CLIP, epsilon=0.9, delta=1e-5)
-    run = recorded(
-        recording, fed_avg(), ledger, noted(mod), claim=claim_of(mod, rounds=2)
-    )
+    run = recorded(recording, fed_avg(), ledger, mod, claim=claim_of(mod, rounds=2))
     (event,) = events(run)
     std = CLIP * math.sqrt(2 * math.log(1.25 / 1e-5)) / 0.9
     assert event.noise_multiplier == pytest.approx(std / CLIP)
@@ -99,7 +99,7 @@ def test_enough_local_noise_covers_its_claim(
 ) -> None:
     mod = LocalDpMod(CLIP, sensitivity=2 * CLIP, epsilon=0.5, delta=1e-5)
     claim = Claim(1.0, 2e-5, "two rounds of 0.5, composed")
-    run = recorded(recording, fed_avg(), ledger, noted(mod), claim=claim)
+    run = recorded(recording, fed_avg(), ledger, mod, claim=claim)
     assert run.privacy["certified"]["server"]["declared"] < 1.0
     assert not found(run, "claim-covers-certificate")
     assert not [one for one in lint(run) if one.severity == "error"]
@@ -108,21 +108,74 @@ def test_enough_local_noise_covers_its_claim(
 def test_noise_far_too_small_is_found(recording: Recorded, ledger: Ledger) -> None:
     """As a DP filter's defaults that give epsilon 70,000 a round."""
     mod = LocalDpMod(1.0, sensitivity=0.0011, epsilon=1.0, delta=1e-5)
-    run = recorded(
-        recording, fed_avg(), ledger, noted(mod), claim=claim_of(mod, rounds=2)
-    )
+    run = recorded(recording, fed_avg(), ledger, mod, claim=claim_of(mod, rounds=2))
     (finding,) = found(run, "claim-covers-certificate")
     assert finding.severity == "error"
     assert run.privacy["certified"]["server"]["declared"] > 2 * 65_000
 
 
-def test_a_mod_that_is_not_noted_is_not_declared(
+def test_the_mods_behind_are_known_and_others_are_said(
+    recording: Recorded, ledger: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    def halving(message: Message, context: Context, call_next: Any) -> Message:
+        return call_next(message, context)
+
+    strategy = DifferentialPrivacyClientSideFixedClipping(fed_avg(), NOISE, CLIP, NODES)
+    run = recorded(recording, strategy, ledger, halving, fixedclipping_mod)
+    assert run.config.settings["mods"] == ["fixedclipping_mod", "halving"]
+    assert [event.bounded for event in events(run)] == [True]
+    assert caplog.text.count("the mods halving do to an update is not known") == 1
+
+
+@pytest.mark.filterwarnings("ignore:Secure RNG", "ignore:Full backward hook")
+def test_opacus_in_the_client_is_noted_by_name_partition(
+    recording: Recorded, ledger: Ledger
+) -> None:
+    """A new engine in each round, as in Flower's own example."""
+    app = ClientApp(mods=[name_partition])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        net = torch.nn.Linear(2, 1, bias=False)
+        received = message.content["arrays"]["w"].numpy()
+        net.weight.data = torch.tensor(received)[None]
+        data = torch.utils.data.TensorDataset(torch.ones(32, 2))
+        engine = opacus.PrivacyEngine(accountant="rdp")
+        model, optimizer, loader = engine.make_private(
+            module=net,
+            optimizer=torch.optim.SGD(net.parameters(), lr=0.1),
+            data_loader=torch.utils.data.DataLoader(data, batch_size=8),
+            noise_multiplier=1.0,
+            max_grad_norm=1.0,
+        )
+        for (some,) in loader:
+            optimizer.zero_grad()
+            model(some).square().mean().backward()
+            optimizer.step()
+        engine.get_epsilon(1e-5)
+        sent = arrays_of(*net.weight.detach()[0].tolist())
+        metrics = MetricRecord({"num-examples": 32})
+        content = RecordDict({"arrays": sent, "metrics": metrics})
+        return Message(content, reply_to=message)
+
+    grid = recording(app, ledger=ledger)
+    made = fed_avg(fraction_evaluate=0.0)
+    made.start(grid=grid, initial_arrays=arrays_of(0.0, 0.0), num_rounds=2)
+    run = ended(grid)
+    assert len(Evidence.of(run).engines) == 2 * NODES
+    (engine,) = found(run, "privacy-engine")[:1]
+    assert "counted 4 of the 8 steps that it took in 2 rounds" in engine.sentence
+    claimed = run.privacy["claimed"]["epsilon"]
+    assert 0 < claimed < run.privacy["certified"]["server"]["declared"]
+
+
+def test_clipping_behind_the_noise_bounds_no_more_than_the_clip_before(
     recording: Recorded, ledger: Ledger
 ) -> None:
     mod = LocalDpMod(CLIP, sensitivity=CLIP, epsilon=0.9, delta=1e-5)
-    run = recorded(recording, fed_avg(), ledger, mod)
-    assert not events(run)
-    assert "declared" not in run.privacy["certified"]["server"]
+    strategy = DifferentialPrivacyClientSideFixedClipping(fed_avg(), NOISE, 9.0, NODES)
+    run = recorded(recording, strategy, ledger, fixedclipping_mod, mod)
+    assert {event.clip_norm for event in events(run)} == {CLIP, 9.0}
 
 
 def test_server_noise_counts_over_what_the_heaviest_update_moves(
@@ -146,7 +199,7 @@ def test_clipping_that_clients_note_is_declared_and_checked_and_no_other_bounds(
 ) -> None:
     strategy = DifferentialPrivacyClientSideFixedClipping(fed_avg(), NOISE, CLIP, NODES)
     claim = Claim(epsilon, 1e-5, "a paper")
-    run = recorded(recording, strategy, ledger, *map(noted, mods), claim=claim)
+    run = recorded(recording, strategy, ledger, *mods, claim=claim)
     assert [event.bounded for event in events(run)] == [bool(mods)]
     if not mods:
         assert "error" in [one.severity for one in found(run, "clip-per-record")]
@@ -166,7 +219,7 @@ def test_the_noise_that_the_server_really_added_is_found_in_the_transcript(
         made = DifferentialPrivacyServerSideFixedClipping(fed_avg(), NOISE, CLIP, NODES)
     else:
         made = DifferentialPrivacyClientSideFixedClipping(fed_avg(), NOISE, CLIP, NODES)
-    mods = [noted(fixedclipping_mod)] if clipped_by == "client" else []
+    mods = [fixedclipping_mod] if clipped_by == "client" else []
     run = recorded(recording, made, ledger, *mods, values=400, claim=claim)
     evidence = Evidence.of(run)
     assert not [f for f in lint(evidence) if f.rule == "noise-as-claimed"]
@@ -199,8 +252,52 @@ def test_adaptive_noise_is_as_large_as_the_norm_after_the_update_of_the_norm(
         expected = z * (norm / before) / (NODES * SHARE)
         assert event.noise_multiplier == pytest.approx(expected)
         before = norm
-    (count,) = [event for event in events(run) if event.sensitivity == 1]
-    assert count.noise_multiplier == 2.0  # the count of clipped updates has its own
+    counts = {e.noise_multiplier for e in events(run) if e.sensitivity == 1}
+    assert counts == {2.0}  # the count of clipped updates has its own
+
+
+@pytest.mark.parametrize(
+    ("side", "how", "mods", "epsilon"),
+    [
+        ("Server", "Fixed", (), 20.7),
+        ("Client", "Fixed", (fixedclipping_mod,), 20.7),
+        ("Server", "Adaptive", (), None),
+        ("Client", "Adaptive", (adaptiveclipping_mod,), None),
+    ],
+)
+def test_no_wrapper_claims_and_lint_says_what_is_declared(
+    recording: Recorded,
+    ledger: Ledger,
+    side: str,
+    how: str,
+    mods: tuple[Any, ...],
+    epsilon: float | None,
+) -> None:
+    """As in the table of docs/flower.md; an adaptive norm follows drawn noise."""
+    kind = getattr(strategy, f"DifferentialPrivacy{side}Side{how}Clipping")
+    given = {"num_sampled_clients": NODES, "noise_multiplier": NOISE}
+    if how == "Fixed":
+        made = kind(fed_avg(), clipping_norm=CLIP, **given)
+    else:
+        norms = {"initial_clipping_norm": CLIP, "clipped_count_stddev": 2.0}
+        made = kind(fed_avg(), **given, **norms)
+    run = recorded(recording, made, ledger, *mods)
+    (note,) = found(run, "claim-covers-certificate")
+    declared = run.privacy["certified"]["released"]["declared"]
+    assert f"released {declared:.3g}" in note.sentence
+    assert epsilon is None or declared == pytest.approx(epsilon, abs=0.05)
+    assert not [one for one in lint(run) if one.severity == "error"]
+
+
+def test_a_count_without_noise_is_no_private_one(
+    recording: Recorded, ledger: Ledger
+) -> None:
+    made = strategy.DifferentialPrivacyServerSideAdaptiveClipping(
+        fed_avg(), NOISE, NODES, clipped_count_stddev=9.0
+    )
+    made.clipped_count_stddev = 0.0
+    run = recorded(recording, made, ledger)
+    assert "declared" not in run.privacy["certified"]["released"]
 
 
 def test_noise_on_anything_but_a_mean_is_not_bounded(
@@ -302,15 +399,7 @@ def test_a_note_that_is_none_is_refused(noted: dict[str, object]) -> None:
         UpdateNote.of(noted)
 
 
-def test_another_mod_cannot_be_noted(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"RecordingGrid\.mechanism"):
-        noted(lambda message, context, call_next: call_next(message, context))
-
-
-def test_a_strategy_with_a_start_of_its_own_is_refused(recording: Recorded) -> None:
-    class Own(FedMedian):
-        def start(self, *args: object, **fields: object) -> None:
-            raise NotImplementedError
-
-    with pytest.raises(ConfigError, match=r"start\(\) of its own"):
-        RecordedStrategy(Own(), recording())
+def test_a_strategy_is_left_as_it_was(recording: Recorded, ledger: Ledger) -> None:
+    strategy = fed_avg()
+    recorded(recording, strategy, ledger)
+    assert "aggregate_train" not in vars(strategy)

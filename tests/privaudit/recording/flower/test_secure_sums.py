@@ -12,9 +12,9 @@ from flwr.common import Context, RecordDict, ndarrays_to_parameters
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key
 from flwr.server import LegacyContext, ServerConfig
 from flwr.server.strategy import FedAvg
-from flwr.server.workflow import DefaultWorkflow
+from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
 
-from privaudit.recording.flower import RecordedSecAggPlus, name_partition
+from privaudit.recording.flower import name_partition
 from privaudit.recording.flower.mechanisms import MASKED, SECAGG
 from privaudit.runs.ledger import Ledger
 from tests.privaudit.recording.flower.conftest import Recorded
@@ -58,7 +58,7 @@ def test_masked_updates_and_their_sums_are_recorded_and_nothing_in_the_clear(
         strategy=strategy,
     )
     grid = recording(app, ledger=ledger)
-    DefaultWorkflow(fit_workflow=RecordedSecAggPlus(3, 2))(grid, context)
+    DefaultWorkflow(fit_workflow=SecAggPlusWorkflow(3, 2))(grid, context)
     run = ended(grid)
     kinds = [message.kind for message in run.transcript]
     assert kinds.count("masked") == ROUNDS * NODES
