@@ -218,7 +218,9 @@ def test_the_expectations_of_a_row_are_judged_together(tmp_path: Path) -> None:
     """Beyond chance by itself, and not among ten."""
     path = stored_row(folder_of(tmp_path))
     assert matrix_rows(path.parent)[0].answer == "disagrees"
-    more = '[[expects]]\nof = "p table 1"\nsays = "b is first (%s)"\nrows = ["b", "a"]\n'
+    more = (
+        '[[expects]]\nof = "p table 1"\nsays = "b is first (%s)"\nrows = ["b", "a"]\n'
+    )
     with path.open("a") as file:
         file.write("\n".join(more % number for number in range(9)))
     (row, _) = matrix_rows(path.parent)

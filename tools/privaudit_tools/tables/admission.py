@@ -133,7 +133,7 @@ class Admission:
             printed = (plan.printed(metric, r.label, c.name) for r, c in cells)
             theirs = [one.mean for one in printed if one]
             zero = _published(metric, plan) or (backbone and backbone.published)
-            asked = (_mean(theirs) - zero) / 2 if theirs and zero else 0.0
+            asked = max(_mean(theirs) - zero, 0.0) / 2 if theirs and zero else 0.0
             probe = backbone.probe if backbone and metric in ACCURACIES else None
             left = None if probe is None else probe - start
             return _Gain(_mean(ours) - start, asked, left)
