@@ -79,8 +79,8 @@ def test_columns_by_certified_epsilon_certify_all_rows_alike(
 
 
 EVERY = [*PLANS, *sorted((PLANS[0].parent / "clip").glob("*.toml"))]
-ELSEWHERE = "as on Oxford Pets "
-"""Begins what the paper shows on another data set than the one in brackets."""
+ELSEWHERE = "as on Oxford Pets"
+"""In what the paper shows on another data set than the one in brackets."""
 
 
 @pytest.mark.parametrize("path", EVERY, ids=lambda p: f"{p.parent.name}/{p.stem}")
@@ -89,7 +89,7 @@ def test_an_expectation_is_what_the_papers_own_numbers_show(path: Path) -> None:
     for one in plan.expects:
         for step in one.steps([column.name for column in plan.columns]):
             upper, lower = (plan.printed(one.metric, *spot) for spot in step)
-            if upper is None or lower is None or one.says.startswith(ELSEWHERE):
+            if upper is None or lower is None or ELSEWHERE in one.says:
                 continue
             gap = upper.mean - one.times * lower.mean
             holds = gap > 0 if one.within is None else abs(gap) <= one.within

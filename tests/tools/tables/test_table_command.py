@@ -68,7 +68,7 @@ def test_json_is_of_its_schema(tmp_path: Path, cli: Cli) -> None:
     (tmp_path / "plans" / PUBLISHED).write_text(published)
     (tmp_path / "plans" / "two.toml").write_text(f'reproduces = ["Ours table 1"]{TWO}')
     matrix = ("table", tmp_path / "plans", "--matrix")
-    unknown = "cannot be known here"
+    unknown = "not run"
     row = {"published": "Ours table 1", "plans": ["two.toml"], "answer": unknown}
     assert valid(cli, *matrix) == [{"rows": [row], "pages": []}]
     (tmp_path / MATRIX_PAGE).write_text(f"{BEGIN}\n{END}\n")

@@ -52,14 +52,15 @@ Matrix = Annotated[
     typer.Option(
         "--matrix",
         help="PLAN is a folder of plans and results: print which published tables "
-        "and figures were run, and whether their shape agrees.",
+        "and figures were run, and what that answers to their claims.",
     ),
 ]
 Into = Annotated[
     Path | None,
     options.folder_option(
-        "Folder of pages: --matrix writes itself into its published.md, and each "
-        "stored table into the page that names it, or into a new one."
+        "Folder of pages: --matrix writes itself into its published.md, each stored "
+        "table into the page that names it, or into a new one, and each paper's answers "
+        "into the page above that has a place for them."
     ),
 ]
 
@@ -168,6 +169,7 @@ def _write_matrix(folder: Path, pages: Path | None) -> None:
         MATRIX_PAGE,
         as_markdown,
         matrix_rows,
+        write_answers,
         write_between,
     )
 
@@ -192,6 +194,7 @@ def _write_matrix(folder: Path, pages: Path | None) -> None:
     where = Path(os.path.relpath(folder, pages)).as_posix()
     changed = write_between(pages / MATRIX_PAGE, as_markdown(rows, where))
     written = [pages / MATRIX_PAGE] * changed + write_stored(pages, folder)
+    written += write_answers(pages.parent, rows)
     contents["pages"] = [str(one) for one in written]
     said = f"{pages}: {len(rows)} rows, {len(written)} pages written."
     show(contents, lambda: _say(said))

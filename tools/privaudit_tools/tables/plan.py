@@ -116,6 +116,7 @@ class TablePlan(BaseModel):
         _refuse_copies("columns", columns)
         _refuse_copies("seeds", self.seeds)
         _refuse_copies("metrics", self.measured)
+        _refuse_copies("expectations", [f"{e.says!r} of {e.of}" for e in self.expects])
         for row in self.rows:
             _known(f"skip_columns of row {row.label!r}", row.skip_columns, columns)
         for column in self.columns:

@@ -22,11 +22,13 @@ from privaudit_tools.tables.table import CellSummary, reduced
 
 Place = tuple[str, str, str, str]  # row, column, metric, over
 Answer = Literal[
-    "yes", "no", "cannot be known here", "cannot be known here (another plan ran)"
-]
-UNKNOWN: Answer = "cannot be known here"
-ANOTHER: Answer = "cannot be known here (another plan ran)"
-CONFIDENCE = 0.95  # of several steps together
+    "agrees", "disagrees", "absent", "open",
+    "not admitted", "another plan ran", "nothing declared", "not run",
+]  # fmt: skip
+FOUR: tuple[Answer, ...] = ("agrees", "disagrees", "absent", "open")
+CONFIDENCE = 0.95  # of all that is compared in a row together
+SMALL = 1.0  # points; less is no effect, unless the paper's own is less than twice that
+MOST_SEEDS = 1000
 SEEDS = 3  # with two, equal differences by chance would be too frequent
 HALF_UNIT = 0.005  # of a number as printed
 
@@ -106,24 +108,29 @@ class StoredTable:
 
 @dataclass(frozen=True)
 class Judgement:
-    """Whether stored numbers are as an expectation says.
+    """What stored numbers answer to an expectation.
 
     Attributes:
-        answer: "yes": every step is significant; "no": one is significantly reversed;
-            otherwise, or of numbers of another plan, it is unknown.
-        held: Significant steps.
-        by_means: Steps that hold in the means, significant or not.
-        reversed: Steps that are significantly the other way round.
-        steps: All of them.
-        ran: Steps both of whose cells were run.
+        answer: One of the four; or that another plan ran.
+        contrast: Mean difference over all its steps and seeds; None without numbers.
+        half: Half of its interval, together with the row's other expectations.
+        small: Below which size an effect is called absent; 0 where that is no question.
+        needed: About how many seeds decide what is open; None where that is unknown.
+        steps: How many pairs of cells it compares.
+        ran: Pairs both of whose cells were run.
+        by_means: Pairs that hold in the means.
+        reversed: Pairs that are significantly the other way round.
     """
 
     answer: Answer
-    held: int
-    by_means: int
-    reversed: int
-    steps: int
+    contrast: float | None = None
+    half: float = math.inf
+    small: float = 0.0
+    needed: int | None = None
+    steps: int = 0
     ran: int = 0
+    by_means: int = 0
+    reversed: int = 0
 
 
 def read_stored(path: Path) -> StoredTable:
@@ -170,95 +177,144 @@ def _paper(cells: Mapping[Place, StoredCell]) -> dict[str, dict[str, Any]]:
 def judge(
     expected: Expectation,
     plan: TablePlan,
-    stored: StoredTable | None,
-    among: int | None = None,
+    stored: StoredTable,
+    among: int = 1,
+    steps_among: int | None = None,
 ) -> Judgement:
-    """Hold stored numbers to an expectation.
+    """Hold stored numbers to an expectation, by the mean difference of its pairs.
 
-    A step holds if the interval of its difference is above zero, or within the points
-    that the expectation allows; all of the expectation's steps together at 95 %
-    (Bonferroni). One is reversed if its interval is below, all steps of all
-    expectations together at 95 %. Seeds are paired. With fewer than three of both, or
-    where seeds do not differ though chance is in them, the interval is without end.
+    Seeds are paired; the interval is Student's, all expectations of a row together at
+    95 % (Bonferroni). "agrees": the interval is above zero, or within the points that
+    the expectation allows. "disagrees": it is below, or outside; or one of the pairs is
+    significantly reversed, all pairs of the row together. "absent": it lies within a
+    point, or within half of the paper's own contrast where that is less. With fewer than
+    three seeds of both, or where seeds do not differ though chance is in them, it is
+    without end; and what lacks a cell stays open.
 
     Args:
         expected: Of the plan.
         plan: As it is now.
-        stored: What ran; None where nothing did.
-        among: Steps of all expectations that are judged together; by default those of
-            this one.
+        stored: What ran.
+        among: Expectations that are judged together.
+        steps_among: Pairs of all of these; by default those of this one.
     """
-    if stored is None:
-        return Judgement(UNKNOWN, 0, 0, 0, 0)
     steps = expected.steps([column.name for column in plan.columns])
     asked = {spot for step in steps for spot in step}
     if has_changed(stored.plan, plan, asked, stored.spots):
-        return Judgement(ANOTHER, 0, 0, 0, len(steps))
-    gaps = [_difference(stored, expected, step) for step in steps]
-    held = _signs(expected, gaps, len(steps)).count(1)
-    reversed_ = _signs(expected, gaps, among or len(steps)).count(-1)
-    answer = UNKNOWN
+        return Judgement("another plan ran", steps=len(steps))
+    found = [_differences(stored, expected, step) for step in steps]
+    gaps = [gap for gap in found if gap]
+    if not gaps or not (by_seed := _mean_by_seed(gaps)):
+        return Judgement("open", steps=len(steps), ran=len(gaps))
+    is_exact = expected.metric == MEGABYTES
+    each = [_Contrast.of(gap, is_exact) for gap in gaps]
+    whole = _Contrast.of(by_seed, is_exact)
+    small = _small(expected, plan, steps)
+    level = 1 - (1 - CONFIDENCE) / max(among, 1)
+    step_level = 1 - (1 - CONFIDENCE) / max(steps_among or len(steps), 1)
+    reversed_ = sum(
+        _answer(expected, g, step_level, small) == "disagrees" for g in each
+    )
+    answer = _answer(expected, whole, level, small)
     if reversed_:
-        answer = "no"
-    elif steps and held == len(steps):
-        answer = "yes"
-    means = _signs(expected, gaps, None).count(1)
-    ran = sum(gap is not None for gap in gaps)
-    return Judgement(answer, held, means, reversed_, len(steps), ran)
+        answer = "disagrees"
+    elif len(gaps) < len(steps):
+        answer = "open"
+    return Judgement(
+        answer,
+        whole.value,
+        whole.half(level),
+        small,
+        whole.needed(level, expected.within, small) if answer == "open" else None,
+        len(steps),
+        len(gaps),
+        sum(_holds(expected, gap.value) for gap in each),
+        reversed_,
+    )
 
 
 @dataclass(frozen=True)
-class _Gap:
-    """A difference of two cells and its standard error."""
+class _Contrast:
+    """A mean over seeds, with the standard deviation that they show."""
 
     value: float
-    error: float
-    freedom: float = 1.0
+    spread: float
+    count: int
 
-    def half(self, level: float) -> float:
-        """Return half its interval; infinite where none is known."""
-        return float(stdtrit(self.freedom, (1 + level) / 2)) * self.error
+    @classmethod
+    def of(cls, gaps: Mapping[int, float], is_exact: bool) -> "_Contrast":
+        values = np.array(list(gaps.values()))
+        spread = float(values.std(ddof=1)) if len(values) >= SEEDS else math.inf
+        hidden = spread < HALF_UNIT and not is_exact
+        return cls(float(values.mean()), math.inf if hidden else spread, len(values))
+
+    def half(self, level: float, count: int | None = None) -> float:
+        """Return half its interval, with so many seeds; infinite where it is unknown."""
+        count = count or self.count
+        if math.isinf(self.spread):
+            return math.inf
+        quantile = float(stdtrit(count - 1.0, (1 + level) / 2))
+        return quantile * self.spread / math.sqrt(count)
+
+    def needed(self, level: float, within: float | None, small: float) -> int | None:
+        """Return about how many seeds would decide, were mean and spread to stay."""
+        size = abs(self.value)
+        apart = abs(size - within) if within is not None else max(size, small - size)
+        counts = range(self.count + 1, MOST_SEEDS + 1)
+        enough = (n for n in counts if self.half(level, n) < apart)
+        return next(enough, None)
 
 
-def _signs(
-    expected: Expectation, gaps: Sequence[_Gap | None], among: int | None
-) -> list[int]:
-    """Return each step's sign at a level for so many steps; None is of the means alone."""
-    if among is None:
-        return [_sign(expected, gap, 0.0) for gap in gaps]
-    level = 1 - (1 - CONFIDENCE) / max(among, 1)
-    return [_sign(expected, gap, gap.half(level) if gap else 0.0) for gap in gaps]
-
-
-def _sign(expected: Expectation, gap: _Gap | None, half: float) -> int:
-    """Return 1 for a step that holds, -1 for the reverse, 0 where neither is known."""
-    if gap is None:
-        return 0
+def _answer(
+    expected: Expectation, gap: _Contrast, level: float, small: float
+) -> Answer:
+    half = gap.half(level)
     low, high = gap.value - half, gap.value + half
     if expected.within is not None:
         allowed = expected.within
         if -allowed <= low and high <= allowed:
-            return 1
-        return -1 if low > allowed or high < -allowed else 0
-    return int(low > 0) - int(high < 0)
+            return "agrees"
+        return "disagrees" if low > allowed or high < -allowed else "open"
+    if -small < low and high < small:
+        return "absent"
+    return "agrees" if low > 0 else "disagrees" if high < 0 else "open"
 
 
-def _difference(
+def _holds(expected: Expectation, gap: float) -> bool:
+    return gap > 0 if expected.within is None else abs(gap) <= expected.within
+
+
+def _small(
+    expected: Expectation,
+    plan: TablePlan,
+    steps: Sequence[tuple[tuple[str, str], tuple[str, str]]],
+) -> float:
+    """Return below which size an effect is absent; of shares, bytes and likeness 0."""
+    if expected.metric == MEGABYTES or expected.within is not None:
+        return 0.0
+    if expected.times != 1:
+        return 0.0
+    printed = [[plan.printed(expected.metric, *spot) for spot in s] for s in steps]
+    gaps = [upper.mean - lower.mean for upper, lower in printed if upper and lower]
+    theirs = math.fsum(gaps) / len(gaps) if gaps else 0.0
+    return min(SMALL, theirs / 2) if theirs > 0 else SMALL
+
+
+def _differences(
     stored: StoredTable,
     expected: Expectation,
     step: tuple[tuple[str, str], tuple[str, str]],
-) -> _Gap | None:
-    """Return the upper cell less the lower; None where one of them is missing."""
+) -> dict[int, float]:
+    """Return the upper cell less the lower by seed; none where one of them is missing."""
     where = expected.metric, stored.plan.over
     upper, lower = (stored.cells.get((*place, *where)) for place in step)
     if upper is None or lower is None:
-        return None
-    times, is_exact = expected.times, expected.metric == MEGABYTES
-    shared = upper.by_seed.keys() & lower.by_seed.keys()
-    if len(shared) < SEEDS:
-        return _Gap(upper.mean - times * lower.mean, math.inf)
-    gaps = np.array([upper.by_seed[s] - times * lower.by_seed[s] for s in shared])
-    value, spread = float(gaps.mean()), float(gaps.std(ddof=1))
-    if spread < HALF_UNIT and not is_exact:
-        return _Gap(value, math.inf)
-    return _Gap(value, spread / math.sqrt(len(gaps)), len(gaps) - 1.0)
+        return {}
+    shared = sorted(upper.by_seed.keys() & lower.by_seed.keys())
+    return {s: upper.by_seed[s] - expected.times * lower.by_seed[s] for s in shared}
+
+
+def _mean_by_seed(gaps: Sequence[Mapping[int, float]]) -> dict[int, float]:
+    """Return each seed's mean over all pairs, of the seeds that all of them have."""
+    shared = set(gaps[0]).intersection(*gaps[1:])
+    return {s: math.fsum(gap[s] for gap in gaps) / len(gaps) for s in sorted(shared)}
