@@ -1,14 +1,12 @@
 """Quantile regression: is this confidence high for a record that looks like this one?"""
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from sklearn.linear_model import RidgeCV
-from sklearn.model_selection import KFold, cross_val_predict
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
 from privaudit.auditing.signals import (
@@ -108,8 +106,8 @@ class _Expected:
         held_out: Of the records that it was learned from, each by the folds without it.
     """
 
-    mean: RidgeCV
-    spread: RidgeCV
+    mean: Any
+    spread: Any
     low: float
     high: float
     held_out: np.ndarray
@@ -121,6 +119,9 @@ class _Expected:
         values: Float[np.ndarray, " records"],
         folds: int,
     ) -> "_Expected":
+        from sklearn.linear_model import RidgeCV
+        from sklearn.model_selection import KFold, cross_val_predict
+
         mean, spread = RidgeCV(PENALTIES), RidgeCV(PENALTIES)
         # Shuffled: data sets are often sorted by class, and a fold must not lack one.
         parts = KFold(folds, shuffle=True, random_state=0)

@@ -48,6 +48,11 @@ _AGAIN: Mapping[str | None, str] = {
 }
 
 
+_BEYOND_VERIFYING: Mapping[str, str] = {  # modules, and the packages that bring them
+    **{one: one for one in ("torch", "opacus", "transformers", "safetensors", "peft")},
+    **{"matplotlib": "matplotlib", "PIL": "pillow", "sklearn": "scikit-learn"},
+    **{"fsspec": "fsspec", "open_clip": "open-clip-torch"},
+}
 _LOST = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EBADF, errno.EDQUOT)
 
 
@@ -248,6 +253,18 @@ def _run_here() -> None:
             app(prog_name="privaudit")  # also as `python -m privaudit`
     except PrivauditError as error:
         typer.echo(f"privaudit: {one_line(str(error))}", err=True)
+        sys.exit(2)
+    except ModuleNotFoundError as error:
+        missing = str(error.name).partition(".")[0]
+        if missing not in _BEYOND_VERIFYING:
+            raise
+        typer.echo(
+            f"privaudit: this needs {missing}, which is not installed: what "
+            "requirements-verify.txt installs checks cards and audits, and no more. "
+            "Install the whole tool, or pip install "
+            f"{_BEYOND_VERIFYING[missing]}.",
+            err=True,
+        )
         sys.exit(2)
     except _InterruptedError as interruption:
         typer.echo(f"privaudit: {interruption}", err=True)
