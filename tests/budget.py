@@ -31,7 +31,7 @@ class Budget:
     tests: int
 
 
-BUDGET = Budget(lines=88_700, files=430, tests=69_900)
+BUDGET = Budget(lines=89_450, files=430, tests=70_450)
 """``docs/decisions/0017-budget.md``; today's, rounded up: the goals are 82,000 and 61,000."""
 
 

@@ -1,10 +1,7 @@
 """Devices and memory: what a user chose for a stretch of work, and what a step takes.
 
 What is drawn, sent, kept or stored lies on the CPU. A trainer computes inside of
-``torch.device(...)``, so that its new tensors are made where it computes. What a step
-takes is counted tensor by tensor, on any device, so that it does not depend on an
-allocator's habits: the tensors that are alive at once, at most, beside those that were
-there before.
+``torch.device(...)``, so that its new tensors are made where it computes.
 """
 
 import platform

@@ -54,7 +54,8 @@ class _Counter(TorchDispatchMode):
 class PeakMemory(TorchDispatchMode):
     """Counts the bytes of the tensors that are made while it is entered.
 
-    Workspace that an operation takes and returns is not seen.
+    Tensor by tensor, on any device: no allocator's habits count, nor workspace that an
+    operation takes and returns.
 
     Attributes:
         now: Bytes of the tensors that were made and are alive.

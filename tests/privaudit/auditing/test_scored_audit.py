@@ -46,6 +46,7 @@ from privaudit.report.report_data import Findings, class_sentence
 from privaudit.runs.run_header import save_header
 from privaudit.statistics.roc import pooled_auroc
 from privaudit.statistics.verdict import UNKNOWN_SAMPLING, Sampling
+from tests.altered_cards import statement_in
 
 ASKED = GateSettings(scenario=SCORES)
 COUNT = 120  # of members, and of others
@@ -328,7 +329,7 @@ def test_a_card_holds_verdicts_and_no_name_of_the_owner_s(
     runs: Path, tmp_path: Path
 ) -> None:
     shown = export_public("undeclared", tmp_path / "card").card.audits[SCORES]
-    card = (tmp_path / "card" / "card.json").read_text()
+    card = json.dumps(statement_in(tmp_path / "card"))
     assert (shown.verdict, shown.auroc) == ("sampling unknown", None)
     assert (shown.attacks, shown.settings) == (("scores",), None)
     assert "clinic" not in card
