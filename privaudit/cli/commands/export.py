@@ -179,25 +179,26 @@ def _present(
 ) -> None:
     """Print what was compared, and what differs; exit code 1 where something does."""
     from privaudit.cli.progress import Result
+    from privaudit.report.export import CardCheck
 
     text = "\n".join(lines)
-    result = Result(text, {**_compared(found), "matches": found.matches})
+    if isinstance(found, CardCheck):
+        where = {"card": str(found.card.place)}
+    else:
+        where = {"run": found.run.place}
+    result = Result(text, {**where, **_compared(found), "matches": found.matches})
     view.present([result], lambda: typer.echo(text))
     if not found.matches:
         raise typer.Exit(1)
 
 
 def _compared(found: "CardCheck | Recomputed | Verification") -> dict[str, Any]:
-    """Return the fields as JSON knows them: no infinite difference."""
+    """Return the fields as JSON knows them: no infinite difference, no run or card."""
     fields = dict(vars(found))
-    if "run" in fields:
-        fields["run"] = found.run.place  # type: ignore[union-attr]
     if check := fields.pop("check", None):
         fields["mismatches"] = (*check.mismatches, *fields["mismatches"])
         fields = {**vars(check), **fields}
-    card = fields.pop("card", None)
-    if "run" not in fields:
-        fields["card"] = str(card.place)
+    fields = {n: one for n, one in fields.items() if n not in ("run", "card")}
     for name in {"mismatches", "replayed"} & fields.keys():
         fields[name] = [{**vars(one)} for one in fields[name]]
     for one in (fields, *fields.get("replayed", ())):

@@ -79,6 +79,7 @@ def test_its_signature_is_of_the_envelope_s_standard(out: Path) -> None:
     assert signature["keyid"] == public_half(own_key())
 
 
+@pytest.mark.slow
 def test_no_change_by_somebody_without_the_key_is_accepted(
     out: Path, certified: Path
 ) -> None:
@@ -135,6 +136,7 @@ def generic(place: str) -> str:
     return "/".join(parts)
 
 
+@pytest.mark.slow
 def test_what_the_owner_changes_is_noticed_where_the_table_promises_it(
     out: Path, certified: Path
 ) -> None:
@@ -278,6 +280,7 @@ def test_an_officer_without_torch_or_the_run_checks_a_card(
     assert (done.returncode, "DOES NOT HOLD" in done.stdout) == (1, True)
 
 
+@pytest.mark.slow
 def test_the_code_s_digest_is_the_same_wherever_it_lies(tmp_path: Path) -> None:
     """A wheel has folders where a clone has links, and compiled files besides."""
     for folder in ("attacks", "scenarios", "trainers"):
