@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -17,6 +16,7 @@ from privaudit.auditing.extraction import (
     answer_table,
 )
 from privaudit.auditing.signals import FARTHEST, PUBLIC_MEDIAN, score_beside_public
+from privaudit.core.lazy_torch import torch
 from privaudit.core.tensors import stack
 from privaudit.federation.query import as_writer
 from privaudit.federation.trainer import Records

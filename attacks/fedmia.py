@@ -5,13 +5,13 @@ from dataclasses import replace
 from typing import ClassVar, Literal
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float
 from pydantic.dataclasses import dataclass
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
 from privaudit.auditing.signals import CLASS_MEDIANS, ask_signals, class_medians
 from privaudit.core.errors import AttackError
+from privaudit.core.lazy_torch import torch
 from privaudit.core.tensors import Tensors
 from privaudit.federation.threat_models import View
 from privaudit.federation.trainer import ClientId, Records

@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from pydantic.dataclasses import dataclass
-from torch import Tensor
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
 from privaudit.auditing.signals import PUBLIC_MEDIAN, score_beside_public
+from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.tensors import Tensors
 from privaudit.datasets.records import ANSWER, TokenSequences
 from privaudit.federation.query import as_writer

@@ -6,7 +6,6 @@ from math import log
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -19,6 +18,7 @@ from privaudit.auditing.record_gradients import (
     why_no_gradients,
 )
 from privaudit.auditing.signals import reference_records
+from privaudit.core.lazy_torch import torch
 from privaudit.federation.trainer import Records
 from privaudit.models.interfaces import OwnersModel
 

@@ -3,11 +3,9 @@
 from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
-import torch
 from jaxtyping import Float
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import Tensor
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
 from privaudit.auditing.signals import (
@@ -18,6 +16,7 @@ from privaudit.auditing.signals import (
     reads_features_alone,
     refuse_unmovable,
 )
+from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.tensors import Tensors, stack
 from privaudit.federation.query import ask
 from privaudit.federation.trainer import Records, Task, Trainer

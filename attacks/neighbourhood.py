@@ -5,11 +5,9 @@ from dataclasses import replace
 from typing import Annotated, ClassVar
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import Tensor
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
 from privaudit.auditing.signals import (
@@ -18,6 +16,7 @@ from privaudit.auditing.signals import (
     public_threshold,
     reference_records,
 )
+from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.tensors import Tensors
 from privaudit.datasets.records import ANSWER, TokenSequences
 from privaudit.federation.trainer import Records, Task

@@ -5,11 +5,9 @@ from dataclasses import dataclass as plain_dataclass
 from typing import Annotated, ClassVar
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import Tensor
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
 from privaudit.auditing.record_gradients import (
@@ -24,6 +22,7 @@ from privaudit.auditing.signals import (
     reference_records,
 )
 from privaudit.core.errors import AttackError
+from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.federation.trainer import LearnsPrompt, Records, Task, Trainer
 from privaudit.models.layer_factors import LayerFactors
 

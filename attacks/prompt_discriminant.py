@@ -4,15 +4,14 @@ from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import Tensor
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
 from privaudit.auditing.shadow_models import ShadowSplit, shadow_models
 from privaudit.core.errors import AttackError
+from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.tensors import Tensors
 from privaudit.federation.trainer import LearnsPrompt, Records, Task, Trainer
 

@@ -1,16 +1,13 @@
 """Quantile regression: is this confidence high for a record that looks like this one?"""
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Float
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from scipy.special import ndtri
-from sklearn.ensemble import HistGradientBoostingRegressor
-from sklearn.linear_model import RidgeCV
-from sklearn.model_selection import KFold, cross_val_predict
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
 from privaudit.auditing.signals import (
@@ -113,7 +110,9 @@ def _trees(
     inputs: Float[np.ndarray, "records inputs"],
     values: Float[np.ndarray, " records"],
     level: float,
-) -> HistGradientBoostingRegressor:
+) -> Any:
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
     model = HistGradientBoostingRegressor(
         loss="quantile", quantile=level, max_iter=50, max_leaf_nodes=8, random_state=0
     )
@@ -126,6 +125,8 @@ def _held_out_quantiles(
     folds: int,
 ) -> Float[np.ndarray, " records"]:
     """Return each record's quantile by trees of the other folds."""
+    from sklearn.model_selection import KFold
+
     found = np.empty_like(values)
     for rest, fold in KFold(folds, shuffle=True, random_state=0).split(inputs):
         parts = inputs[rest], values[rest], inputs[fold], values[fold]
@@ -159,8 +160,8 @@ class _Expected:
         held_out: Of the records that it was learned from, each by the folds without it.
     """
 
-    mean: RidgeCV
-    spread: RidgeCV
+    mean: Any
+    spread: Any
     low: float
     high: float
     held_out: np.ndarray
@@ -172,6 +173,9 @@ class _Expected:
         values: Float[np.ndarray, " records"],
         folds: int,
     ) -> "_Expected":
+        from sklearn.linear_model import RidgeCV
+        from sklearn.model_selection import KFold, cross_val_predict
+
         mean, spread = RidgeCV(PENALTIES), RidgeCV(PENALTIES)
         # Shuffled: data sets are often sorted by class, and a fold must not lack one.
         parts = KFold(folds, shuffle=True, random_state=0)

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -20,6 +19,7 @@ from privaudit.auditing.signals import (
     refuse_unmovable,
     slope_of,
 )
+from privaudit.core.lazy_torch import torch
 from privaudit.core.tensors import Tensors
 from privaudit.federation.trainer import Records
 

@@ -4,13 +4,9 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Annotated, ClassVar, Literal
 
-import torch
 from jaxtyping import Float, Int
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits
-from torch.optim.adamw import adamw
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
 from privaudit.auditing.shadow_models import (
@@ -21,6 +17,7 @@ from privaudit.auditing.shadow_models import (
     shadow_signals,
 )
 from privaudit.auditing.signals import SignalTable
+from privaudit.core.lazy_torch import Tensor, functional, torch
 from privaudit.core.seeds import Stream
 
 LOG_FLOOR = -30.0  # log-probabilities below this say nothing more
@@ -224,6 +221,8 @@ def _adamw(
     As ``torch.optim.AdamW``, by the function beneath it: to make one of the class takes
     torch two seconds of importing its compiler.
     """
+    from torch.optim.adamw import adamw
+
     firsts, squares = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
     steps = [torch.zeros(()) for _ in parameters]
 
@@ -265,7 +264,7 @@ class _Batch:
         return cls(packed, truth, _balanced(truth, there))
 
     def loss(self, model: _AttackModels) -> Tensor:
-        return binary_cross_entropy_with_logits(
+        return functional.binary_cross_entropy_with_logits(
             model.forward(self.packed), self.truth, weight=self.weight, reduction="sum"
         )
 

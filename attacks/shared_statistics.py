@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from pydantic.dataclasses import dataclass
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
 from privaudit.core.errors import ViewError
+from privaudit.core.lazy_torch import torch
 from privaudit.core.tensors import Tensors, stack
 from privaudit.federation.client_statistics import (
     EMBEDDING,

@@ -6,7 +6,6 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Float
 from pydantic.dataclasses import dataclass
-from torch import Tensor
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
 from privaudit.auditing.signals import (
@@ -22,6 +21,7 @@ from privaudit.auditing.signals import (
     score_beside_public,
 )
 from privaudit.auditing.token_tables import FiniteOrder, Order, Percent, table_of
+from privaudit.core.lazy_torch import Tensor
 from privaudit.datasets.records import Dialogue
 from privaudit.federation.trainer import Records
 from privaudit.models.token_table import Slice, TokenTable, WordSlice

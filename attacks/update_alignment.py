@@ -4,15 +4,14 @@ from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch.nn.functional import cosine_similarity
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
 from privaudit.auditing.record_gradients import single_moves
 from privaudit.auditing.signals import CLASS_MEDIANS, class_medians, reference_records
+from privaudit.core.lazy_torch import functional, torch
 from privaudit.core.tensors import Stacked, Tensors, equal
 from privaudit.federation.trainer import Records, Round
 from privaudit.federation.transcript import Message
@@ -107,4 +106,4 @@ def _cosines(upload: Stacked, alone: Stacked) -> Float[np.ndarray, " records"]:
         torch.cat([part[n].unsqueeze(1).flatten(1).double() for n in names], dim=1)
         for part in (upload, alone)
     )
-    return np.asarray(cosine_similarity(one, many, dim=1))
+    return np.asarray(functional.cosine_similarity(one, many, dim=1))

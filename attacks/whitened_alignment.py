@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -17,6 +16,7 @@ from privaudit.auditing.gradient_regression import (
 )
 from privaudit.auditing.record_gradients import chosen_moves, gram_blocks
 from privaudit.auditing.signals import reference_records
+from privaudit.core.lazy_torch import torch
 from privaudit.federation.trainer import Records
 
 NEGLIGIBLE = 1e-10  # of the largest eigenvalue: gradients have no such direction

@@ -195,7 +195,7 @@ def _of_run(run: Run, reference: Reference, folder: Path) -> Iterator[tuple[str,
     yield from _of_gate(run, next(iter(scenarios)), reference.against, folder)
     card = export_public(run, folder / f"card of {run.name}", budget=20.0).card
     entries = card.model_dump(mode="json")
-    del entries["privaudit"]  # its version
+    del entries["privaudit"], entries["made"]  # its version, the day
     del entries["computed"]  # by which builds of libraries: this machine's
     del entries["ledger"]  # of all cards with these coins: of the runs made before, too
     if not is_trained:

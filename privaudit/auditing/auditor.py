@@ -18,9 +18,7 @@ from math import ceil
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
-from torch import Tensor
 
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.attack_result import AttackResult
@@ -71,6 +69,7 @@ from privaudit.core.errors import (
     ViewError,
     without_exits,
 )
+from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.portable_bits import computed_with
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import equal, stack

@@ -7,13 +7,12 @@ trained on. :meth:`privaudit.auditing.auditor.Auditor.from_scores` does the rest
 from typing import Any, Literal, get_args
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from scipy.special import expit
-from torch import Tensor
 
 from privaudit.auditing.signals import SignalTable, class_signals
 from privaudit.core.errors import AttackError, ConfigError, UnknownNameError
+from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.tensors import are_parts, as_tensor
 from privaudit.datasets.records import ANSWER, INSTRUCTION, PADDING, TokenSequences
 from privaudit.models.token_table import TokenTable, token_signals

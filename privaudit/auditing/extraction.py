@@ -23,14 +23,12 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
-from torch.nn.functional import pad
 
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.core.devices import in_chunks
 from privaudit.core.errors import ConfigError
+from privaudit.core.lazy_torch import Tensor, functional, torch
 from privaudit.core.tensors import Tensors, stack
 from privaudit.datasets.records import ANSWER, PictureTokens, TokenSequences
 from privaudit.federation.query import as_writer
@@ -178,7 +176,9 @@ def _ask(
     longest = max(logs.shape[1] for logs, _ in parts)
 
     def joined(found: Sequence[Tensor], beyond: float | bool) -> Tensor:
-        wide = [pad(f, (0, longest - f.shape[1]), value=beyond) for f in found]
+        wide = [
+            functional.pad(f, (0, longest - f.shape[1]), value=beyond) for f in found
+        ]
         return torch.cat(wide)
 
     logs, likeliest = zip(*parts, strict=True)

@@ -22,14 +22,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import torch
 from jaxtyping import Float
-from torch import Tensor
 
+from privaudit.core.lazy_torch import Tensor, late, torch
 from privaudit.models.layer_factors import LayerFactors
 
 AT_ONCE = 1 << 26  # numbers of a product of factors that are in memory together
-NOISE_GRID = torch.logspace(-13, 4, 69, dtype=torch.float64)
+NOISE_GRID: Tensor = late(lambda: torch.logspace(-13, 4, 69, dtype=torch.float64))
 """Variances of a number's noise that are tried, over the mean of K's diagonal."""
 SMALLEST = 1e-10  # part of a move's energy that no arithmetic in float32 explains
 MEMBERS_VARY, OTHERS_VARY = 0.25, 1e-3
@@ -210,7 +209,7 @@ class StepFit:
     step: float
     noise: float
     explained: float
-    likelihood: float = -torch.inf
+    likelihood: float = -math.inf
     outside: float = 0.0
 
 

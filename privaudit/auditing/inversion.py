@@ -34,13 +34,11 @@ from functools import cached_property
 from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
-from torch.nn.functional import normalize, one_hot
 
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.core.errors import AttackError
+from privaudit.core.lazy_torch import Tensor, functional, torch
 from privaudit.core.seeds import Stream
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.datasets.records import ANSWER, PADDING
@@ -78,7 +76,7 @@ class ClassesAndFeatures:
     def learn(cls, public: Records, reads_features: bool) -> "ClassesAndFeatures":
         """Return the description that public records give."""
         features = public.features.double()
-        hot = one_hot(public.labels).double()
+        hot = functional.one_hot(public.labels).double()
         counts = hot.sum(dim=0).clamp(min=1)
         centres = (hot.T @ features) / counts[:, None]
         _, spread, axes = torch.linalg.svd(
@@ -90,7 +88,7 @@ class ClassesAndFeatures:
 
     def of(self, records: Records) -> Float[Tensor, "records numbers"]:
         """Return the class's indicators, and the feature's place within the class."""
-        hot = one_hot(records.labels, len(self.centres)).double()
+        hot = functional.one_hot(records.labels, len(self.centres)).double()
         inside = records.features.double() - self.centres[records.labels]
         coordinates = inside @ self.axes.T / self.spread
         return torch.cat(
@@ -312,7 +310,10 @@ def _match(
     goal, size = seen.delta, len(batch)
 
     def sent(dummies: Float[Tensor, "guesses records dim"]) -> Tensor:
-        shards = [Records(normalize(d, dim=1).float(), batch.labels) for d in dummies]
+        shards = [
+            Records(functional.normalize(d, dim=1).float(), batch.labels)
+            for d in dummies
+        ]
         return seen.replay(adversary, ["dummy"] * len(shards), shards)
 
     dummies = batch.features.double()
@@ -328,9 +329,14 @@ def _match(
         best = int(left.norm(dim=1).argmin())
         if left[best].norm() > stalled * missing.norm():
             break
-        dummies, missing = normalize(dummies + tried[best], dim=1), left[best]
+        dummies, missing = (
+            functional.normalize(dummies + tried[best], dim=1),
+            left[best],
+        )
     distance = float(missing.norm() / goal.norm().clamp(min=1e-30))
-    return MatchedBatch(normalize(dummies, dim=1).float(), batch.labels, distance)
+    return MatchedBatch(
+        functional.normalize(dummies, dim=1).float(), batch.labels, distance
+    )
 
 
 def _steps(
@@ -817,7 +823,7 @@ def _match_few(
         return None
     assert isinstance(description, ClassesAndFeatures)
     found, count = client.estimate.found, int(seen.records)
-    features = normalize(description.features(found), dim=1).float()
+    features = functional.normalize(description.features(found), dim=1).float()
     labels = _likely_labels(description.shares(found), count)
     guesses = [Records(features[chosen], chosen) for chosen in labels]
     if learned.sizes[client.client] == count:

@@ -26,7 +26,6 @@ from importlib.metadata import version
 from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float, Int, Shaped
 
 from privaudit.auditing.attack import Adversary, Attack, Scores, Target
@@ -35,6 +34,7 @@ from privaudit.auditing.named_attacks import package_of
 from privaudit.auditing.scenario import Scenario
 from privaudit.auditing.signal_cache import FOLDER, SignalStore
 from privaudit.core.errors import AttackError, ConfigError, shown
+from privaudit.core.lazy_torch import torch
 from privaudit.core.parameters import from_plain, to_plain
 from privaudit.core.portable_bits import computed_with
 from privaudit.core.registry import Registry

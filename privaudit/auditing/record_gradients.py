@@ -10,9 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 
-import torch
 from jaxtyping import Float
-from torch import Tensor
 
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.gradient_regression import (
@@ -21,6 +19,7 @@ from privaudit.auditing.gradient_regression import (
     likeliest,
 )
 from privaudit.core.errors import AttackError, ViewError
+from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.seeds import Stream
 from privaudit.core.tensors import Stacked, Tensors, stack
 from privaudit.federation.query import ask
@@ -36,7 +35,7 @@ from privaudit.federation.trainer import (
 )
 from privaudit.federation.uploads import RANGE, update_deltas
 from privaudit.models.interfaces import OwnersModel
-from privaudit.models.layer_factors import LayerFactors, watch_layers
+from privaudit.models.layer_factors import LayerFactors
 from privaudit.models.token_table import TOKENS, TokenTable
 
 AT_ONCE = 256  # records whose gradients are taken together
@@ -277,6 +276,8 @@ def layers_of(
 
     Records are asked about one by one where rows of several are not told apart.
     """
+    from privaudit.models.watched_layers import watch_layers
+
     weights = {name: tensor for name, tensor in model.items() if name in sent}
 
     def watched(at_once: int) -> dict[str, LayerFactors]:

@@ -12,9 +12,6 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, Literal
 
-import torch
-from torch import Tensor
-
 from privaudit.auditing.attack import (
     ATTACKS,
     Adversary,
@@ -24,6 +21,7 @@ from privaudit.auditing.attack import (
     Target,
 )
 from privaudit.core.errors import AttackError, ConfigError
+from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.registry import Registry
 from privaudit.core.tensors import Stacked
 from privaudit.federation.trainer import Records, Signal, Signals, Task, Trainer

@@ -12,7 +12,6 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float, Shaped
 
 from privaudit.auditing.attack_result import (
@@ -33,6 +32,7 @@ from privaudit.auditing.played_scenario import audit_parts
 from privaudit.auditing.scenario import OF_SCORES
 from privaudit.auditing.score_table import Names, ScoreTable
 from privaudit.core.errors import ConfigError, shown
+from privaudit.core.lazy_torch import torch
 from privaudit.recording.membership_split import drawn_by
 from privaudit.recording.origins.scores import SCORES, ScoredConfig, ScoredRun
 from privaudit.runs.ledger import Ledger

@@ -15,7 +15,6 @@ from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.shadow_models import shadow_signals
 from privaudit.core.errors import ConfigError, shown
 from privaudit.core.formatting import write_time
-from privaudit.core.operations import count_operations
 from privaudit.models.interfaces import TaskKind
 from privaudit.statistics.progress import Phase
 
@@ -116,6 +115,8 @@ def plan_shadows(
     The client with the median number of candidates stands for all, but where whole
     federations are trained, which have all of them.
     """
+    from privaudit.core.operations import count_operations
+
     adversary.tell(Phase("", "shadows", "the budget", 0, 1))
     chosen = list(targets if clients == "all" else targets[:clients])
     apart = not adversary.view.messages or all(

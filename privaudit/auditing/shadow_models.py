@@ -23,9 +23,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
-import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
 
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.linkage import link
@@ -39,6 +37,7 @@ from privaudit.auditing.signals import (
 )
 from privaudit.core.devices import memory_limit, use_records_at_once
 from privaudit.core.errors import AttackError
+from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.seeds import Stream
 from privaudit.core.tensors import Stacked, Tensors, stack, unstack
 from privaudit.federation.rounds import (

@@ -13,10 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from privaudit.core.errors import PrivauditError
+from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.signing import check_signature, sign
 from privaudit.core.storage import make_private_folder, read_tensors, write_tensors
 from privaudit.core.tensors import content_of, digest

@@ -25,14 +25,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
-from torch.nn.functional import logsigmoid, normalize
 
 from privaudit.auditing.attack import Adversary, Scores, Target
 from privaudit.auditing.signal_cache import content_hash, tensors_hash
 from privaudit.core.errors import AttackError
+from privaudit.core.lazy_torch import Tensor, functional, torch
 from privaudit.core.tensors import Tensors, stacks
 from privaudit.federation.query import MODELS_AT_ONCE, ask_each
 from privaudit.federation.rounds import Federation, give_away
@@ -334,7 +332,7 @@ def class_signals(
     labels: Int[Tensor, " records"], logs: Float[Tensor, "models records classes"]
 ) -> SignalTable:
     """Return the table of classifiers that gave these log-probabilities."""
-    return SignalTable(labels, logsigmoid(log_odds(logs, labels)), logs)
+    return SignalTable(labels, functional.logsigmoid(log_odds(logs, labels)), logs)
 
 
 def _without(logs: Tensor, index: Tensor) -> Tensor:
@@ -563,7 +561,7 @@ def directions(
     So that scores follow the record, and records differ by no luck of the draw.
     """
     width = adversary.task.public.features.shape[1]
-    return normalize(
+    return functional.normalize(
         adversary.seeds.stream(attack).normal_tensor((count, width)), dim=1
     )
 
@@ -573,5 +571,5 @@ def moved_records(records: Records, steps: Float[Tensor, "steps dim"]) -> Record
 
     Features are of length 1, and again after the step.
     """
-    moved = normalize(records.features[:, None] + steps, dim=2).flatten(0, 1)
+    moved = functional.normalize(records.features[:, None] + steps, dim=2).flatten(0, 1)
     return Records(moved, records.labels.repeat_interleave(len(steps)))

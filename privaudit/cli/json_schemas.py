@@ -17,7 +17,7 @@ from privaudit.checks.plugin_trial import Trial
 from privaudit.core.errors import UnknownNameError
 from privaudit.evaluation.card import Card
 from privaudit.evaluation.tradeoff.result import SearchCost, SweepCell, SweepPoint
-from privaudit.report.export.verify import Mismatch
+from privaudit.report.export.alone import Mismatch
 from privaudit.statistics.claim import ClaimKind
 from privaudit.statistics.dominance import Domination, Margins
 from privaudit.statistics.epsilon.bound import EpsilonBound
@@ -171,11 +171,16 @@ _SWEPT = json_result(
     cost=SearchCost | None,
     **_all(list[SweepPoint], "points report_points"),
 )
+_CHECKED = {
+    **_all(list[str], "checked recomputed trusted"),
+    "mismatches": list[Mismatch],
+}
+_CARD = json_result("CheckedCard", card=str, **_CHECKED, matches=bool)
 _VERIFIED = json_result(
     "VerifiedCard",
     run=str,
     **_all(int, "values on_trust"),
-    mismatches=list[Mismatch],
+    **_CHECKED,
     replayed=_list(
         json_object(
             "ReplayedAudit",
@@ -235,10 +240,11 @@ CONTENTS: Json = {
     | _GATED,
     "plan": json_object("Planned", **_all(str, "plan sha256"), scenarios=list[str]),
     "export": json_object("Exported", folder=str, budget=float, card=Card),
-    "verify": RoundDone | Phase | _VERIFIED | _RECOMPUTED,
+    "verify": RoundDone | Phase | _CARD | _VERIFIED | _RECOMPUTED,
     "key show": json_object(
         "Keys", **_all(str, "public_key private_key"), trusted=dict[str, str]
     ),
+    "key sign": json_object("Written", path=str),
     "key export": json_object("Written", path=str),
     "key trust": json_object("Trusted", **_all(str, "name path")),
     "list": _list(json_object("Listed", name=str, lines=list[str])),

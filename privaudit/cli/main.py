@@ -48,6 +48,9 @@ _AGAIN: Mapping[str | None, str] = {
 }
 
 
+_BEYOND_VERIFYING = (  # what requirements-verify.txt leaves out, as it is imported
+    "torch opacus transformers safetensors peft open_clip matplotlib PIL sklearn fsspec"
+)
 _LOST = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EBADF, errno.EDQUOT)
 
 
@@ -257,6 +260,17 @@ def _run_here() -> None:
             app(prog_name="privaudit")  # also as `python -m privaudit`
     except PrivauditError as error:
         typer.echo(f"privaudit: {one_line(str(error))}", err=True)
+        sys.exit(2)
+    except ModuleNotFoundError as error:
+        missing = str(error.name).partition(".")[0]
+        if missing not in _BEYOND_VERIFYING.split():
+            raise
+        typer.echo(
+            f"privaudit: this needs {missing}, which is not installed: what "
+            "requirements-verify.txt installs checks cards and audits, and no more. "
+            "Install the whole tool.",
+            err=True,
+        )
         sys.exit(2)
     except _InterruptedError as interruption:
         typer.echo(f"privaudit: {interruption}", err=True)

@@ -11,7 +11,14 @@ from privaudit.core.errors import ConfigError, PrivauditError
 from privaudit.core.portable_bits import Bits, chosen_bits, start_anew
 
 _COMPARED = ("table", "selftest")  # commands whose numbers people hold against others'
-_WITH_VALUES = ("--owner", "--device", "--memory", "--bits")  # options of verify
+_WITH_VALUES = [
+    "--owner",
+    "--device",
+    "--memory",
+    "--bits",
+    "--key",
+    "--subject",
+]  # of verify
 _MOST_THREADS = 1024
 
 

@@ -1,10 +1,7 @@
 """Devices and memory: what a user chose for a stretch of work, and what a step takes.
 
 What is drawn, sent, kept or stored lies on the CPU. A trainer computes inside of
-``torch.device(...)``, so that its new tensors are made where it computes. What a step
-takes is counted tensor by tensor, on any device, so that it does not depend on an
-allocator's habits: the tensors that are alive at once, at most, beside those that were
-there before.
+``torch.device(...)``, so that its new tensors are made where it computes.
 """
 
 import platform
@@ -13,18 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
-from weakref import finalize
-
-import torch
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from privaudit.core.errors import ConfigError, shown
+from privaudit.core.lazy_torch import Tensor, late, torch
 
-CPU = torch.device("cpu")
+CPU: torch.device = late(lambda: torch.device("cpu"))
 DEVICES = "auto, cpu, cuda, cuda:0 or another number, or mps"
-_chosen: ContextVar[torch.device] = ContextVar("device", default=CPU)
+_chosen: ContextVar[torch.device | None] = ContextVar("device", default=None)
 
 
 def find_device(name: str) -> torch.device:
@@ -80,7 +72,7 @@ def use_device(device: str | torch.device | None) -> Iterator[torch.device]:
 
 def chosen_device() -> torch.device:
     """Return the device that runs and audits compute on: the CPU if none is chosen."""
-    return _chosen.get()
+    return _chosen.get() or CPU
 
 
 def here() -> torch.device:
@@ -222,6 +214,8 @@ def in_chunks(
     On the CPU ``most`` rows at a time, at least 1. Where memory is limited, ``run``
     gets the first row alone, and is measured.
     """
+    from privaudit.core.operations import PeakMemory
+
     rows, limit = torch.arange(count), memory_limit()
     if count > 1 and limit is not None:
         with PeakMemory() as memory:
@@ -239,53 +233,3 @@ def free_memory(device: torch.device) -> int:
     free, _ = torch.cuda.mem_get_info(device)
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return int(free) + kept
-
-
-class PeakMemory(TorchDispatchMode):
-    """Counts the bytes of the tensors that are made while it is entered.
-
-    Workspace that an operation takes and returns is not seen.
-
-    Attributes:
-        now: Bytes of the tensors that were made and are alive.
-        peak: The most that they were at once.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.now = 0
-        self.peak = 0
-        self._sizes: dict[int, int] = {}  # of live storages that were made here
-
-    def __torch_dispatch__(
-        self,
-        operation: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        """Run an operation, and count what it made."""
-        result = operation(*args, **(kwargs or {}))
-        taken = {_storage(part) for part in _tensors((args, kwargs))}
-        for part in _tensors(result):
-            key = _storage(part)
-            if key not in taken and key not in self._sizes:
-                self._count(key, part.untyped_storage())
-        return result
-
-    def _count(self, key: int, storage: torch.UntypedStorage) -> None:
-        self._sizes[key] = storage.nbytes()
-        self.now += self._sizes[key]
-        self.peak = max(self.peak, self.now)
-        finalize(storage, self._forget, key)
-
-    def _forget(self, key: int) -> None:
-        self.now -= self._sizes.pop(key, 0)
-
-
-def _storage(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    return [part for part in tree_leaves(value) if isinstance(part, Tensor)]

@@ -283,15 +283,23 @@ def computed_with() -> dict[str, Any]:
 
 def _builds() -> dict[str, str]:
     import numpy as np
-    import torch
 
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
-    lapack = re.search(r"Math Kernel Library Version (\S+)", torch.__config__.show())
-    with_mkl = f" with MKL {lapack[1]}" if lapack else ""
     return {
-        "torch": f"{torch.__version__}{with_mkl}",
+        **_torch_build(),
         "numpy": f"{np.__version__} with {blas['name']} {blas['version']}",
     }
+
+
+def _torch_build() -> dict[str, str]:
+    """Return nothing where torch was not loaded, and so computed nothing."""
+    if "torch" not in sys.modules:
+        return {}
+    import torch
+
+    lapack = re.search(r"Math Kernel Library Version (\S+)", torch.__config__.show())
+    with_mkl = f" with MKL {lapack[1]}" if lapack else ""
+    return {"torch": f"{torch.__version__}{with_mkl}"}
 
 
 def processor_name() -> str:

@@ -14,16 +14,15 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
-import torch
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from jaxtyping import Bool, Float32, Float64, Int64, UInt64
-from torch import Tensor
 
 from privaudit.core.devices import here
 from privaudit.core.errors import ConfigError
+from privaudit.core.lazy_torch import Tensor, torch
 
 KEY = 32  # bytes of a key: 256 bits
 _WORD = 2**64

@@ -213,6 +213,13 @@ def read_public(text: str, place: str) -> str:
     return key
 
 
+def named_key(text: str) -> str:
+    """Return the public key that 64 hexadecimal digits, or a file with them, are."""
+    if not _DIGITS.fullmatch(text) and Path(text).is_file():
+        return read_public(read_bytes(Path(text)).decode(errors="replace"), text)
+    return read_public(text, "The key")
+
+
 def trust_key(key: str, name: str) -> Path:
     """Trust runs that somebody else signed, and return the list of such keys.
 
@@ -224,9 +231,7 @@ def trust_key(key: str, name: str) -> Path:
         ConfigError: That is no key, or no name.
         StorageError: The folder of keys cannot be written.
     """
-    if not _DIGITS.fullmatch(key) and Path(key).exists():
-        key = read_bytes(Path(key)).decode(errors="replace")
-    key = read_public(key, "The key to be trusted")
+    key = named_key(key)
     if not name.isprintable() or not name.strip():
         raise ConfigError(f"A key cannot be called {name!r}. Use one line of letters.")
     place = keys_folder() / TRUSTED

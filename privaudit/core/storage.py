@@ -24,10 +24,10 @@ from typing import IO, Any, cast
 from zipfile import BadZipFile, ZipFile
 
 import numpy as np
-import torch
 from jaxtyping import Shaped
 
 from privaudit.core.errors import StorageError, TranscriptError, shown
+from privaudit.core.lazy_torch import late, torch
 from privaudit.core.limits import (
     check_json,
     check_limit,
@@ -40,24 +40,26 @@ from privaudit.core.limits import read_bytes as read_bytes
 from privaudit.core.tensors import Tensors, content_of
 
 UNFINISHED = ".unfinished"
-SAFETENSORS_TYPES: Mapping[torch.dtype, str] = {  # widest first: see write_tensors
-    torch.uint64: "U64",
-    torch.int64: "I64",
-    torch.float64: "F64",
-    torch.complex64: "C64",
-    torch.float32: "F32",
-    torch.uint32: "U32",
-    torch.int32: "I32",
-    torch.bfloat16: "BF16",
-    torch.float16: "F16",
-    torch.uint16: "U16",
-    torch.int16: "I16",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
+SAFETENSORS_TYPES: Mapping[torch.dtype, str] = late(
+    lambda: {  # widest first: see write_tensors
+        torch.uint64: "U64",
+        torch.int64: "I64",
+        torch.float64: "F64",
+        torch.complex64: "C64",
+        torch.float32: "F32",
+        torch.uint32: "U32",
+        torch.int32: "I32",
+        torch.bfloat16: "BF16",
+        torch.float16: "F16",
+        torch.uint16: "U16",
+        torch.int16: "I16",
+        torch.float8_e4m3fn: "F8_E4M3",
+        torch.float8_e5m2: "F8_E5M2",
+        torch.int8: "I8",
+        torch.uint8: "U8",
+        torch.bool: "BOOL",
+    }
+)
 """What safetensors calls types of numbers."""
 
 

@@ -14,10 +14,9 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from privaudit.core.errors import ConfigError
+from privaudit.core.lazy_torch import Tensor, torch, when_imported
 from privaudit.core.portable_bits import bits_here
 
 REPLACED: dict[str, Callable[..., Any]] = {
@@ -76,7 +75,7 @@ else:
     Tensors = Mapping  # checks at run time would read what is lazy
 Stacked = Mapping[str, Tensor]  # the same, with a leading axis over clients or models
 
-replace_kernels()  # here, as whatever computes imports this module
+when_imported(replace_kernels)  # whatever computes imports this module
 
 
 def stack(parts: Sequence[Tensors]) -> dict[str, Tensor]:

@@ -20,12 +20,10 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int, Shaped, UInt8
-from torch import Tensor
-from torch.nn.functional import interpolate
 
 from privaudit.core.errors import TooFewRecordsError
+from privaudit.core.lazy_torch import Tensor, functional, torch
 from privaudit.core.seeds import Seeds, Stream
 from privaudit.datasets.records import Dialogue
 
@@ -138,7 +136,7 @@ class Canaries:
     ) -> UInt8[Tensor, "canaries channels height width"]:
         """Return drawn canaries as pictures of one size, grey where it has a channel."""
         drawn = self.drawings if channels == 3 else self.drawings[:, :1]
-        return interpolate(drawn, (height, width), mode="nearest")
+        return functional.interpolate(drawn, (height, width), mode="nearest")
 
     def shown(
         self, index: int, picture: Shaped[Tensor, "channels height width"]

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol, runtime_checkable
 
-import torch
 from jaxtyping import Float, Int, Shaped, UInt8
-from torch import Tensor
 
 from privaudit.core.errors import ConfigError, DatasetError
+from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.registry import Registry
 from privaudit.core.tensors import digest
 from privaudit.datasets.records import Dialogue, check_dialogues

@@ -8,13 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-import torch
 from jaxtyping import Bool, Float, Int, UInt8
-from torch import Tensor
-from torch.nn.functional import pad
 
 from privaudit.core.devices import CPU, moved
 from privaudit.core.errors import DatasetError
+from privaudit.core.lazy_torch import Tensor, functional, torch
 
 PADDING, PICTURE, INSTRUCTION, ANSWER = 0, 1, 2, 3
 """What one position of a sequence of tokens is."""
@@ -113,7 +111,9 @@ def pad_words(parts: Sequence[TokenSequences], rows: int) -> TokenSequences:
     """Stack parts of one length on a new leading axis, each padded to ``rows``."""
 
     def padded(tensors: list[Tensor]) -> Tensor:
-        return torch.stack([pad(t, (0, 0, 0, rows - len(t))) for t in tensors])
+        return torch.stack(
+            [functional.pad(t, (0, 0, 0, rows - len(t))) for t in tensors]
+        )
 
     return TokenSequences(
         padded([p.ids for p in parts]), padded([p.kinds for p in parts])

@@ -12,9 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
 from jaxtyping import Int
-from torch import Tensor
 
 from privaudit.core.errors import (
     ConfigError,
@@ -23,6 +21,7 @@ from privaudit.core.errors import (
     nearest,
     shown,
 )
+from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.limits import check_limit, read_bytes, reason_of
 from privaudit.datasets.dataset import (
     DATASETS,

@@ -13,11 +13,10 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float, Int, Shaped
-from torch import Tensor
 
 from privaudit.core.errors import ConfigError, DatasetError, TooFewRecordsError, shown
+from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.limits import most
 from privaudit.core.seeds import Seeds
 from privaudit.datasets.dataset import (

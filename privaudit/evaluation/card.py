@@ -1,12 +1,16 @@
-"""The audit card: what it can say, and nothing else.
+"""The audit card: what it can say, and nothing else, signed as an in-toto statement.
 
 Each field is a number in a range, a hash, a version, or a name that code has registered. What an
 audit found is one noised number and the verdict that it alone gives, on average and not in
 the tail, so that a reader makes interval and verdict again from the card.
+
+Source: in-toto Attestation Framework, Statement v1,
+https://github.com/in-toto/attestation; the schema is ``docs/card.schema.json``.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -20,24 +24,37 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass as validated
 
-from privaudit.core.errors import ConfigError, LimitError, MissingFileError
+from privaudit.core.dsse import Envelope
+from privaudit.core.errors import (
+    ConfigError,
+    LimitError,
+    MissingFileError,
+    TranscriptError,
+    TrustError,
+)
 from privaudit.core.limits import check_json
 from privaudit.core.parameters import readable
 from privaudit.core.portable_bits import Bits
 from privaudit.core.seeds import Randomness
+from privaudit.core.signing import Signer, trusted_keys
 from privaudit.core.storage import read_bytes
 from privaudit.privacy.accountant import Accountant
+from privaudit.privacy.certificate import CertifiedView
 from privaudit.privacy.events import Adjacency, MechanismEvent, Unit
 from privaudit.privacy.noised_auroc import DELTA, DIGITS, epsilon_of, interval
 from privaudit.runs.store import local_path
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.verdict import Sampling, VerdictKind, judge_leak
 
-FORMAT: Final = 2
+FORMAT: Final = 3
+PREDICATE: Final = "https://github.com/privaudit/privaudit/audit-card/v3"
+ALPHA = 0.05
 CARD = "card.json"
+TRANSCRIPT = "transcript"
 NOISED = "noised rank sum, coins fair"
 
 Sha = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Release = Literal["weights", "api", "internal"]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:@-]{0,79}$")]
 Version = Annotated[str, Field(pattern=r"^[0-9][0-9a-z.+]{0,29}$")]
 BUILD: Final = (
@@ -49,6 +66,7 @@ Settings = Annotated[
     str, Field(max_length=300, pattern=r"^[A-Za-z0-9_]+\([A-Za-z0-9_=., '+-]*\)$")
 ]
 Count = Annotated[int, Field(ge=0, le=10**9)]
+Rounds = Annotated[int, Field(ge=0, le=10**6)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Spread = Annotated[float, Field(ge=0, le=100)]
 Epsilon = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -80,7 +98,7 @@ class Training(_CardPart):
     dataset: Name | None = None
     model: Name | None = None
     model_hash: Annotated[str, Field(pattern=r"^[0-9a-f]{0,64}$")] = ""
-    rounds: Count
+    rounds: Rounds
     randomness: Randomness | None = None
 
 
@@ -122,16 +140,20 @@ class Certified(_CardPart):
 
 @validated(frozen=True, config=ConfigDict(extra="forbid"))
 class Mechanism(MechanismEvent):
-    """A mechanism, and in how many rounds it was applied."""
+    """A mechanism, and in which rounds it was applied.
 
-    rounds: int = Field(default=1, ge=1)
+    Attributes:
+        rounds: Stretches of rounds, each by its first and its last.
+    """
+
+    rounds: tuple[tuple[Rounds, Rounds], ...] = ()
 
 
 class Privacy(_CardPart):
     """What is claimed, certified by view, and which mechanisms that rests on."""
 
     claimed: Claimed
-    certified: dict[Name, Certified]
+    certified: dict[CertifiedView, Certified]
     mechanisms: tuple[Mechanism, ...]
 
 
@@ -219,6 +241,11 @@ class AuditShown(_CardPart):
         kind = verdict_kind(self.auroc)
         if self.verdict != kind:
             raise ValueError(f"its number says {kind!r}, and it says {self.verdict!r}")
+        confidence = 1 - ALPHA / self.corrected_for
+        if self.auroc and abs(self.auroc.confidence - confidence) > 1e-9:
+            raise ValueError(
+                f"among {self.corrected_for} audits an interval is at {confidence:.4f}"
+            )
         return self
 
 
@@ -250,12 +277,16 @@ class Card(_CardPart):
     """A card.
 
     Attributes:
+        made: The day, in UTC, by its owner's clock.
+        release: What others get: the weights, answers to questions, or nothing.
         computed: How "training" and each audit were computed, by scenario, where it is
-            stated; None on cards of earlier versions. No processor: its name is text.
+            stated. No processor: its name is text.
     """
 
-    format: Literal[2] = FORMAT
+    format: Literal[3] = FORMAT
     privaudit: Version
+    made: Annotated[str, Field(pattern=r"^20\d\d-[01]\d-[0-3]\d$")]
+    release: Release | None = None
     design: Design
     training: Training
     privacy: Privacy
@@ -263,27 +294,104 @@ class Card(_CardPart):
     audits: dict[Name, AuditShown]
     commitments: Commitments
     ledger: LedgerTotal
-    computed: dict[Name, Computed] | None = None
+    computed: dict[Name, Computed] = {}
 
-    def render(self) -> str:
-        """Return the text, the same for the same card everywhere."""
-        return f"{json.dumps(self.plain(), indent=1, sort_keys=True)}\n"
+    @model_validator(mode="after")
+    def _check(self) -> "Card":
+        held = sum(one.auroc is not None for one in self.audits.values())
+        if held > self.ledger.numbers:
+            raise ValueError(
+                f"{held} numbers are on it, and {self.ledger.numbers} noted"
+            )
+        return self
 
     def plain(self) -> dict[str, JsonValue]:
         """Return the card as JSON's types."""
-        plain = self.model_dump(mode="json")
-        if self.computed is None:
-            del plain["computed"]
-        return plain
+        return self.model_dump(mode="json")
 
 
-def read_card(path: str | Path) -> tuple[Card, bool]:
-    """Return the card of a file or of an export's folder; and whether it is unaltered.
+class Subject(_CardPart):
+    """What a card is about, by its SHA-256; the transcript by its commitment."""
+
+    name: Name
+    digest: Annotated[
+        dict[Literal["sha256", "hmac-sha256"], Sha], Field(min_length=1, max_length=1)
+    ]
+
+
+class Statement(_CardPart):
+    """An in-toto statement of a card."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    type: Literal["https://in-toto.io/Statement/v1"] = Field(alias="_type")
+    subject: Annotated[tuple[Subject, ...], Field(min_length=1, max_length=100)]
+    predicate_type: Literal["https://github.com/privaudit/privaudit/audit-card/v3"] = (
+        Field(alias="predicateType")
+    )
+    predicate: Card
+
+    @model_validator(mode="after")
+    def _check(self) -> "Statement":
+        head = {"hmac-sha256": self.predicate.commitments.transcript}
+        if Subject(name=TRANSCRIPT, digest=head) not in self.subject:
+            raise ValueError("the transcript that it commits to is no subject of it")
+        return self
+
+    def render(self) -> bytes:
+        """Return the text, the same for the same statement everywhere."""
+        plain = self.model_dump(mode="json", by_alias=True)
+        return json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()
+
+
+@dataclass(frozen=True)
+class SignedCard:
+    """A card whose signatures all fit.
+
+    Attributes:
+        place: Where it lies.
+    """
+
+    place: Path
+    envelope: Envelope
+    statement: Statement
+
+    @property
+    def card(self) -> Card:
+        """What it says."""
+        return self.statement.predicate
+
+    @property
+    def keys(self) -> list[str]:
+        """Who signed."""
+        return [one.keyid for one in self.envelope.signatures]
+
+    def signers(self, wanted: Sequence[str] = ()) -> list[Signer]:
+        """Return who signed, of keys that are wanted, or trusted where none is.
+
+        Raises:
+            TrustError: A wanted key did not sign, or no trusted one did.
+        """
+        trusted = trusted_keys()
+        lacking = [key for key in wanted if key not in self.keys]
+        known = [key for key in self.keys if key in (wanted or trusted)]
+        if lacking or not known:
+            raise TrustError(
+                f"{self.place} is signed by {', '.join(self.keys)}, and not by "
+                f"{lacking[0] if lacking else 'a key that you trust'}. If you know whose "
+                "key that is, name it with --key, or trust it with `privaudit key trust`; "
+                "else do not use this card."
+            )
+        return [Signer(key, trusted.get(key, "the key asked for")) for key in known]
+
+
+def read_card(path: str | Path) -> SignedCard:
+    """Return the card of a file or of an export's folder.
 
     Raises:
         MissingFileError: There is none on this machine.
-        ConfigError: It is no card, was altered so that it contradicts itself, or is of
-            another version.
+        TranscriptError: A signature does not fit.
+        ConfigError: It is no card, contradicts itself, or is of another version.
     """
     try:
         file = local_path(path)
@@ -300,26 +408,40 @@ def read_card(path: str | Path) -> tuple[Card, bool]:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise _no_card(file, repr(error)) from None
-    card = parse_card(content, file)
-    return card, card.render().encode() == text
+    return parse_card(content, file)
 
 
-def parse_card(content: object, file: Path) -> Card:
-    """Return the card that JSON is.
-
-    Raises:
-        ConfigError: As :func:`read_card`.
-    """
-    if isinstance(content, Mapping) and isinstance(content.get("card"), Mapping):
-        raise ConfigError(
-            f"{file} is a card of format {content['card'].get('format')!s:.20}, which "
-            "holds exact numbers by client that give away who is a member: publish it "
-            f"no longer. This version reads format {FORMAT}; export the run again."
-        )
+def parse_card(content: object, file: Path) -> SignedCard:
+    """Return the card that JSON is; its errors are those of :func:`read_card`."""
+    _refuse_earlier(content, file)
     try:
-        return Card.model_validate_json(json.dumps(content), strict=True)
+        envelope = Envelope.model_validate_json(json.dumps(content), strict=True)
+        check_json(envelope.content, str(file))
+        statement = Statement.model_validate_json(envelope.content, strict=True)
     except ValidationError as error:
         raise _no_card(file, readable(error, "card")) from None
+    if unfit := envelope.unfit():
+        raise TranscriptError(
+            f"{file} is not as {unfit[0]} signed it: it was altered, or put together by "
+            "someone without the key. Get it from its owner again."
+        )
+    if statement.render() != envelope.content:
+        raise _no_card(file, "its text is not as a card is written")
+    return SignedCard(file, envelope, statement)
+
+
+def _refuse_earlier(content: object, file: Path) -> None:
+    said = content if isinstance(content, Mapping) else {}
+    if isinstance(said.get("card"), Mapping):
+        why = "1, which gives away who is a member: publish it no longer"
+    elif said.get("format") == FORMAT - 1:
+        why = "2, which nobody signed"
+    else:
+        return
+    raise ConfigError(
+        f"{file} is a card of format {why}. This version reads format {FORMAT}; export "
+        "the run again."
+    )
 
 
 def _no_card(file: Path, why: str) -> ConfigError:

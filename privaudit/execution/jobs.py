@@ -7,8 +7,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
-import torch
-
 from privaudit.core.devices import as_chosen, chosen, chosen_device, use_device
 from privaudit.core.errors import (
     ConfigError,
@@ -17,6 +15,7 @@ from privaudit.core.errors import (
     shown,
     without_exits,
 )
+from privaudit.core.lazy_torch import torch
 from privaudit.models.remote_code import remote_code_is_trusted, trust_remote_code
 from privaudit.statistics.progress import Watcher
 

@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Float
 from scipy.linalg import qr
 from scipy.optimize import lsq_linear
-from torch import Tensor
 
+from privaudit.core.lazy_torch import Tensor
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.federation.trainer import Records, Task, Trainer
 from privaudit.federation.uploads import STATISTIC, role_of

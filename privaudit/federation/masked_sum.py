@@ -7,12 +7,11 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import pydantic.dataclasses
-import torch
 from jaxtyping import Shaped, UInt
 from pydantic import Field
-from torch import Tensor
 
 from privaudit.core.errors import ConfigError
+from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
 from privaudit.datasets.records import ClientId

@@ -4,9 +4,8 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, TypeVar
 
-import torch
-
 from privaudit.core.devices import CPU, here, moved
+from privaudit.core.lazy_torch import torch
 from privaudit.core.tensors import Stacked
 from privaudit.federation.trainer import Records, Signal, Signals, Task, Trainer
 

@@ -3,12 +3,11 @@
 from collections.abc import Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
-import torch
 from jaxtyping import Float, Int
-from torch import Tensor
 
 from privaudit.core.devices import in_chunks
 from privaudit.core.errors import ConfigError
+from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.tensors import Stacked, Tensors, stack, stacks
 from privaudit.datasets.records import ANSWER, PADDING, TokenSequences
 from privaudit.federation.trainer import Records, Task, Trainer

@@ -12,17 +12,14 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
-import torch
-from torch import Tensor
-
 from privaudit.core.devices import (
     CPU,
-    PeakMemory,
     memory_limit,
     moved,
     use_records_at_once,
 )
 from privaudit.core.errors import ConfigError, TrainingError
+from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.parameters import COHORT_SIZE
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import (
@@ -156,6 +153,8 @@ def memory_of_step(trainer: Trainer, task: Task, given: ClientInput, at: Round) 
     draw. A trainer that does not plan its steps by
     :func:`privaudit.federation.batches.epochs_of_batches` runs all of them.
     """
+    from privaudit.core.operations import PeakMemory
+
     shard = _longest_shard(task)
     cohort = Cohort.of(["measured"], [given.shard if shard is None else shard])
     at = replace(at, trace=None, steps=1)

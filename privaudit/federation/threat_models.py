@@ -28,9 +28,8 @@ from functools import cached_property
 from itertools import chain
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
-from torch import Tensor
-
 from privaudit.core.errors import UnknownNameError, ViewError
+from privaudit.core.lazy_torch import Tensor
 from privaudit.core.tensors import LazyTensors, Tensors, distinct
 from privaudit.federation.transcript import MASKED_KINDS, PUBLIC, SERVER, Kind, Message
 from privaudit.privacy.secure_aggregation.ideal_sum import exact_sum, secure_sum

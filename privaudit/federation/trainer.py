@@ -15,12 +15,11 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import pydantic.dataclasses
-import torch
 from jaxtyping import Bool, Float
-from torch import Tensor
 
 from privaudit.core.devices import moved
 from privaudit.core.errors import ConfigError
+from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.registry import Registry
 from privaudit.core.seeds import Seeds, Stream
 from privaudit.core.tensors import Stacked, Tensors, unstack

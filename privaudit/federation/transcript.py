@@ -28,10 +28,8 @@ from sys import intern
 from typing import Any, Literal, NamedTuple
 from weakref import WeakValueDictionary
 
-import torch
-from torch import Tensor
-
 from privaudit.core.errors import LimitError, MissingFileError, TranscriptError
+from privaudit.core.lazy_torch import Tensor, late, torch
 from privaudit.core.limits import (
     check_json,
     check_limit,
@@ -47,7 +45,7 @@ from privaudit.core.storage import (
 )
 from privaudit.core.tensors import LazyTensors, Tensors, digest
 
-_TYPES = {name: dtype for dtype, name in SAFETENSORS_TYPES.items()}
+_TYPES = late(lambda: {name: dtype for dtype, name in SAFETENSORS_TYPES.items()})
 _LENGTH = 8  # bytes that say how long the header is
 
 

@@ -13,11 +13,10 @@ import math
 from collections.abc import Mapping
 from typing import Literal
 
-import torch
 from jaxtyping import Float, Int, UInt8
-from torch import Tensor
 
 from privaudit.core.errors import TranscriptError
+from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.datasets.records import ClientId, Cohort
 from privaudit.federation.threat_models import View

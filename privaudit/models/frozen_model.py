@@ -6,12 +6,11 @@ from functools import partial
 from hashlib import sha256
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
 
 from privaudit.core.devices import CPU
 from privaudit.core.errors import ConfigError
+from privaudit.core.lazy_torch import Tensor, nn, torch
 from privaudit.datasets.dataset import Dataset
 from privaudit.datasets.records import Records
 from privaudit.models.clip.picture_preparation import Pictures

@@ -19,10 +19,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import safetensors
-import torch
-
 from privaudit.core.errors import ConfigError, MissingFileError
+from privaudit.core.lazy_torch import late, torch
 from privaudit.core.limits import check_json, check_limit, open_regular, reading_errors
 from privaudit.core.storage import read_bytes
 from privaudit.models.precisions import Bits, keep_differentiable, packing
@@ -31,7 +29,9 @@ from privaudit.models.remote_code import remote_code_is_refused, remote_code_is_
 _OPERATORS = ("nms", "qnms")
 _SIGNATURE = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 _MISSING = "operator torchvision::nms does not exist"
-_Library: Callable[..., Any] = torch.library.Library  # torch leaves it without types
+_Library: Callable[..., Any] = late(
+    lambda: torch.library.Library
+)  # torch leaves it without types
 # Declarations vanish with the object that made them.
 _declared: list[Any] = []
 
@@ -142,6 +142,8 @@ def _weights(source: str) -> list[Path]:
 
 
 def _count_tensors(path: Path) -> int:
+    import safetensors
+
     with safetensors.safe_open(path, "pt") as file:
         return len(file.keys())
 
@@ -191,7 +193,7 @@ def load_model(
     what: str,
     source: str,
     device: torch.device,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype,
     bits: Bits | None = None,
 ) -> Any:
     """Load a model as :func:`load_reader` does, in one precision and frozen.

@@ -5,11 +5,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
-import torch
 from jaxtyping import Float, Int
-from torch import Tensor
 
 from privaudit.core.errors import ConfigError
+from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.seeds import Stream
 from privaudit.datasets.records import TokenSequences
 

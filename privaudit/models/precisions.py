@@ -14,12 +14,9 @@ import time
 from functools import cache
 from typing import Any, Literal
 
-import torch
-from torch import nn
-from torch.nn.functional import linear
-
 from privaudit.core.errors import ConfigError
 from privaudit.core.formatting import install_line
+from privaudit.core.lazy_torch import functional, nn, torch
 from privaudit.models.interfaces import Precision
 
 FASTER_OF: tuple[Precision, ...] = ("float32", "bfloat16")
@@ -39,12 +36,12 @@ def _seconds(precision: Precision, device: torch.device) -> float:
     dtype: torch.dtype = getattr(torch, precision)
     rows = torch.ones(_ROWS, _WIDTH, dtype=dtype, device=device)
     weight = torch.ones(4 * _WIDTH, _WIDTH, dtype=dtype, device=device)
-    linear(rows, weight)  # the first sets up kernels
+    functional.linear(rows, weight)  # the first sets up kernels
     taken = []
     for _ in range(_TIMES):
         _wait(device)
         begun = time.perf_counter()
-        linear(rows, weight)
+        functional.linear(rows, weight)
         _wait(device)
         taken.append(time.perf_counter() - begun)
     return min(taken)

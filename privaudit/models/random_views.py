@@ -5,12 +5,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import torch
 from jaxtyping import Float
-from torch import Tensor
-from torch.nn.functional import interpolate
 
 from privaudit.core.errors import ConfigError
+from privaudit.core.lazy_torch import Tensor, functional, torch
 from privaudit.core.seeds import Seeds, Stream
 from privaudit.datasets.dataset import Dataset, FeatureBank, Images, Texts
 from privaudit.datasets.records import Records
@@ -53,7 +51,7 @@ class RandomView:
         top, left, height, width = crop_of(height, width, stream)
         part = picture[..., top : top + height, left : left + width]
         square = (self.size, self.size)
-        view = interpolate(part, size=square, mode="bicubic", antialias=True)
+        view = functional.interpolate(part, size=square, mode="bicubic", antialias=True)
         if stream.coin(0.5):
             view = view.flip(-1)
         return view[0].clamp(0, 1)

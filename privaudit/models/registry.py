@@ -1,14 +1,13 @@
 """Models by name, ``KIND`` or ``KIND:SOURCE``; each kind is a family in ``families/``."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-import torch
-
 from privaudit.core.devices import CPU, chosen_device
 from privaudit.core.errors import ConfigError, UnknownNameError
+from privaudit.core.lazy_torch import torch
 from privaudit.core.registry import Registry
 from privaudit.datasets.named_places import is_named, located
 from privaudit.models.frozen_model import FrozenModel
@@ -40,8 +39,8 @@ class ModelRequest:
     checkpoint: Path | None = None
     targets: TargetNames = "all-linear"
     template: str | None = None
-    device: torch.device = CPU
-    dtype: torch.dtype = torch.float32
+    device: torch.device = field(default_factory=lambda: CPU)
+    dtype: torch.dtype = field(default_factory=lambda: torch.float32)
     bits: Bits | None = None
 
     @property

@@ -28,12 +28,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
-from torch.nn.functional import pad
 
 from privaudit.core.errors import ConfigError
+from privaudit.core.lazy_torch import Tensor, functional, torch
 from privaudit.datasets.records import (
     ANSWER,
     INSTRUCTION,
@@ -423,7 +421,7 @@ def token_signals(
 
 
 def _next(values: Int[Tensor, "*n length"], last: int) -> Int[Tensor, "*n length"]:
-    return pad(values[..., 1:], (0, 1), value=last)
+    return functional.pad(values[..., 1:], (0, 1), value=last)
 
 
 def _is_any(
@@ -519,7 +517,7 @@ class TokenTable:
 
 
 def _padded(values: Tensor, length: int) -> Tensor:
-    return pad(values, (0, length - values.shape[-1]))
+    return functional.pad(values, (0, length - values.shape[-1]))
 
 
 def _of_order(alpha: float, found: Mapping[float, Tensor]) -> Tensor:

@@ -80,6 +80,9 @@ Sampling = Literal["poisson", "without-replacement"]
 COARSE_EPSILON = 50.0
 """From here on, losses are composed on a grid as coarse as epsilon allows."""
 
+AGREEMENT = 0.02
+"""Share of epsilon, or below 1 the epsilon, by which two tight accountants may differ."""
+
 HUGE_EPSILON = 1e5  # promises nothing, and would overflow
 
 
@@ -133,7 +136,7 @@ def epsilon_of(
 
 
 def tightest_epsilon(
-    phases: Sequence[SamplingPhase], delta: float
+    phases: Sequence[SamplingPhase], delta: float, *, without_opacus: bool = False
 ) -> tuple[float, Accountant]:
     """Return the lowest epsilon that is quickly proved, and the accountant that did.
 
@@ -142,7 +145,11 @@ def tightest_epsilon(
     memory do not grow with epsilon if the resolution does; or dp-accounting's Rényi
     accountant where samples are drawn without replacement. Never more than
     Rényi's bound, and than without sampling, which only helps.
+
+    ``without_opacus`` has dp-accounting in its place, a second opinion that lies within
+    :data:`AGREEMENT`.
     """
+    rdp: Accountant = "dpa-rdp" if without_opacus else "opacus-rdp"
     if all(phase.sampling_rate == 1 for phase in phases):
         return epsilon_of(phases, delta, "gaussian-exact"), "gaussian-exact"
     unsampled = gaussian_epsilon(_mu(phases), delta)
@@ -152,9 +159,9 @@ def tightest_epsilon(
             return drawn, "dpa-rdp"
         return unsampled, "gaussian-exact"
     if unsampled > COARSE_EPSILON:
-        rough = epsilon_of(phases, delta, "opacus-rdp")
+        rough = epsilon_of(phases, delta, rdp)
         proofs: list[tuple[float, Accountant]]
-        proofs = [(unsampled, "gaussian-exact"), (rough, "opacus-rdp")]
+        proofs = [(unsampled, "gaussian-exact"), (rough, rdp)]
         if min(rough, unsampled) > HUGE_EPSILON:
             return min(proofs)
         if min(rough, unsampled) > COARSE_EPSILON:
@@ -163,6 +170,11 @@ def tightest_epsilon(
             resolution = 0.2 * min(rough, unsampled) / math.sqrt(steps)
             composed = epsilon_of(phases, delta, "dpa-pld", resolution)
             return min([*proofs, (composed, "dpa-pld")])
+    if without_opacus:  # what it rounds grows with the steps
+        resolution = min(0.01, 0.2 / math.sqrt(sum(phase.steps for phase in phases)))
+        composed = epsilon_of(phases, delta, "dpa-pld", resolution)
+        by: Accountant = "dpa-pld" if composed < unsampled else "gaussian-exact"
+        return min(composed, unsampled), by
     tight = epsilon_of(phases, delta, "opacus-prv")
     if tight < 1:
         resolution = max(0.01 * (tight - 0.0095), 5e-5)

@@ -8,8 +8,9 @@ and a certificate bounds how often a record can be reconstructed.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, Literal, get_args
 
 from privaudit.core.errors import ConfigError
@@ -131,7 +132,11 @@ class Certificate:
 
 
 def certify(
-    events: Iterable[Sequence[MechanismEvent]], view: CertifiedView, delta: float
+    events: Iterable[Sequence[MechanismEvent]],
+    view: CertifiedView,
+    delta: float,
+    *,
+    without_opacus: bool = False,
 ) -> Certificate:
     """Return what is proved about a record, or a client, against ``view``.
 
@@ -167,6 +172,7 @@ def certify(
             in which it sent nothing: a round without an event counts as unprotected.
         view: Of the adversary: a row of the table.
         delta: In (0, 1).
+        without_opacus: As :func:`privaudit.privacy.accountant.tightest_epsilon`.
 
     Raises:
         ConfigError: Mechanisms protect unlike units.
@@ -179,7 +185,8 @@ def certify(
         nothing = "no mechanism counts"
         return Certificate(None, delta, view, nothing, "", unprotected, unit, adjacency)
     phases = _phases(rounds, view)
-    epsilon, accountant = _epsilon(phases, rounds, delta)
+    account = partial(tightest_epsilon, phases, without_opacus=without_opacus)
+    epsilon, accountant = _epsilon(account, rounds, delta)
     mechanism = _describe(phases) + _kind(rounds)
     why = _why(rounds, view)
     return Certificate(
@@ -188,19 +195,19 @@ def certify(
 
 
 def _epsilon(
-    phases: Sequence[SamplingPhase],
+    account: Callable[[float], tuple[float, str]],
     rounds: Sequence[Sequence[MechanismEvent]],
     delta: float,
 ) -> tuple[float, str]:
     """Return what is proved, with what the grids add, and by which accountant."""
     drawn = [e for events in rounds for e in events if e.kind == "discrete-gaussian"]
     if not drawn:
-        return tightest_epsilon(phases, delta)
+        return account(delta)
     by = ""
 
     def gaussian(delta: float) -> float:
         nonlocal by
-        epsilon, by = tightest_epsilon(phases, delta)
+        epsilon, by = account(delta)
         return epsilon
 
     epsilon = discrete_epsilon(

@@ -23,12 +23,11 @@ from functools import cache
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float, Float64, Int64, UInt64
-from torch import Tensor
 
 from privaudit.core.devices import here
 from privaudit.core.errors import ConfigError
+from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.parameters import above_zero
 from privaudit.core.seeds import Stream, last_below, without_late
 

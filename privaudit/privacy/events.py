@@ -12,12 +12,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import pydantic.dataclasses
-import torch
 from jaxtyping import Bool, Float, Int
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
-from torch import Tensor
 
 from privaudit.core.errors import ConfigError
+from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.parameters import above_zero, at_least_one, probability
 from privaudit.privacy.discrete_gaussian import Grid, Rounding
 

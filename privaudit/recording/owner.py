@@ -34,7 +34,6 @@ from typing import Any, Protocol, get_args, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Int, Shaped, UInt8
-from torch import Tensor
 
 from privaudit.core.errors import (
     ConfigError,
@@ -42,6 +41,7 @@ from privaudit.core.errors import (
     shown,
     without_exits,
 )
+from privaudit.core.lazy_torch import Tensor
 from privaudit.core.limits import most
 from privaudit.core.tensors import Tensors
 from privaudit.federation.threat_models import View

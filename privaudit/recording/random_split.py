@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Int, Shaped
 
 from privaudit.core.errors import ConfigError, UnknownNameError
+from privaudit.core.lazy_torch import torch
 from privaudit.core.limits import check_limit
 from privaudit.runs.ledger import Library
 from privaudit.statistics.verdict import Sampling

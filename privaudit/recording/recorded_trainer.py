@@ -11,9 +11,7 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from jaxtyping import Float, Shaped
-from torch import Tensor
 
 from privaudit.core.errors import (
     AttackError,
@@ -21,6 +19,7 @@ from privaudit.core.errors import (
     PluginError,
     without_exits,
 )
+from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import (
     Stacked,

@@ -14,11 +14,8 @@ from itertools import takewhile
 from math import exp, isfinite
 
 import numpy as np
-import torch
 from jaxtyping import Int, Shaped
 from markupsafe import Markup
-from PIL import Image
-from torch import Tensor
 
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.attack_result import ClientScores
@@ -29,6 +26,7 @@ from privaudit.auditing.parts.inversion import INVERSION
 from privaudit.auditing.scenario import GridCell
 from privaudit.auditing.token_tables import table_of
 from privaudit.core.errors import ConfigError
+from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.datasets.dataset import FeatureBank, Texts
 from privaudit.datasets.records import ANSWER
 from privaudit.federation.trainer import Records
@@ -273,6 +271,8 @@ def _as_address(pixels: Shaped[Tensor, "channels height width"]) -> str:
         pixels = (pixels.clamp(0, 1) * 255).round().byte()
     array = pixels.numpy()
     grey = len(array) == 1
+    from PIL import Image
+
     image = Image.fromarray(array[0] if grey else array.transpose(1, 2, 0))
     buffer = io.BytesIO()
     image.save(buffer, format="PNG")

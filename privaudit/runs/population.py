@@ -10,11 +10,10 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
 
 from privaudit.core.errors import ConfigError
+from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.datasets.canaries import Canaries
 from privaudit.datasets.dataset import Dataset, FeatureBank, PixelImages, Texts
 from privaudit.datasets.records import ANSWER, Dialogue

@@ -18,11 +18,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
 from pydantic import TypeAdapter
 
 from privaudit.core.devices import chosen_device, device_name
 from privaudit.core.errors import ConfigError, TranscriptError, shown
+from privaudit.core.lazy_torch import late, torch
 from privaudit.core.limits import check_json, read_lines
 from privaudit.core.portable_bits import computed_with, processor_name
 from privaudit.core.storage import file_hash, read_tensors, write_bytes, write_tensors
@@ -97,15 +97,22 @@ def _plugins(config: RunConfig) -> dict[str, dict[str, str]]:
     return {"plugins": named} if named else {}
 
 
+def software(libraries: Iterable[str]) -> dict[str, Any]:
+    """Return the part of it that needs no torch."""
+    return {
+        "libraries": _versions(libraries),
+        "python": platform.python_version(),
+        "computed": computed_with(),
+        "processor": processor_name(),
+    }
+
+
 def environment(libraries: Iterable[str]) -> dict[str, Any]:
     """Return what of this machine decides about a run's last bits."""
     device = chosen_device()
     return {
-        "libraries": _versions(libraries),
-        "python": platform.python_version(),
+        **software(libraries),
         "threads": torch.get_num_threads(),
-        "computed": computed_with(),
-        "processor": processor_name(),
         "device": {
             "kind": device.type,
             "name": device_name(device),
@@ -317,7 +324,9 @@ def _number_of(client: ClientId) -> int:
 
 
 ROUNDS, HASHES = "rounds", "hashes"  # of earlier files that still count
-_EMPTY: Tensors = {"": torch.zeros(0)}  # in place of a state that there was before
+_EMPTY: Tensors = late(
+    lambda: {"": torch.zeros(0)}
+)  # in place of a state that there was before
 _CHECKPOINT = re.compile(r"kept/after-(\d{4,18})\.safetensors")
 
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
 from privaudit.core.devices import chosen_device, use_device
 from privaudit.core.errors import ConfigError, without_exits
+from privaudit.core.lazy_torch import torch
 from privaudit.core.limits import check_json
 from privaudit.core.signing import own_key
 from privaudit.core.storage import (

@@ -41,7 +41,8 @@ from privaudit.auditing.signals import reference_records
 from privaudit.core.tensors import Tensors
 from privaudit.datasets.records import INSTRUCTION, PADDING, PICTURE, TokenSequences
 from privaudit.federation.trainer import Records
-from privaudit.models.layer_factors import LayerFactors, watch_layers
+from privaudit.models.layer_factors import LayerFactors
+from privaudit.models.watched_layers import watch_layers
 from privaudit_labs.words.row_span import RowSpan
 
 AT_ONCE, HOSTS = 256, 64  # texts in a pass; public texts that lend their lengths

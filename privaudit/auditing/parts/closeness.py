@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from jaxtyping import Float
-from torch import Tensor
 
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.played_scenario import AuditPart, PlayedScenario
+from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.tensors import Tensors, stack, unstack
 from privaudit.federation.query import as_writer, ask_each, favourite_tokens
 from privaudit.federation.trainer import LearnsPrompt, start_client

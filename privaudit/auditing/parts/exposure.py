@@ -14,14 +14,13 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
-from torch import Tensor
 
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.extraction import SamplingScheme, answer_table
 from privaudit.auditing.parts.extraction import share
 from privaudit.auditing.played_scenario import AuditPart, PlayedScenario
+from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.datasets.records import ANSWER, TokenSequences
 from privaudit.federation.trainer import ClientId, Records
 from privaudit.statistics.estimate import Estimate, mean_with_t

@@ -12,10 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
-from torch.nn.functional import normalize
 
 from privaudit.auditing.attack import Target
 from privaudit.auditing.inversion import (
@@ -25,6 +22,7 @@ from privaudit.auditing.inversion import (
     Words,
 )
 from privaudit.auditing.played_scenario import AuditPart, PlayedScenario
+from privaudit.core.lazy_torch import Tensor, functional, torch
 from privaudit.datasets.dataset import FeatureBank, Texts
 from privaudit.datasets.split import PUBLIC
 from privaudit.federation.trainer import ClientId, Records
@@ -152,9 +150,9 @@ def _labels(read: InvertedClient, records: Records) -> float:
 def _features(
     read: InvertedClient, members: Records, others: Records
 ) -> dict[Measured, Pair]:
-    found = normalize(read.features(), dim=1)
+    found = functional.normalize(read.features(), dim=1)
     candidates = torch.cat([members.features, others.features]).double()
-    nearest = (found @ normalize(candidates, dim=1).T).argmax(dim=1)
+    nearest = (found @ functional.normalize(candidates, dim=1).T).argmax(dim=1)
     hit = float((nearest < len(members)).double().mean())
     return {
         "nearest-cosine": _each(
@@ -165,8 +163,8 @@ def _features(
 
 
 def _closest(found: Float[Tensor, "found dim"], records: Records) -> float:
-    features = normalize(records.features.double(), dim=1)
-    return float((features @ normalize(found, dim=1).T).amax(dim=1).mean())
+    features = functional.normalize(records.features.double(), dim=1)
+    return float((features @ functional.normalize(found, dim=1).T).amax(dim=1).mean())
 
 
 def _tokens(
@@ -229,10 +227,10 @@ def _pairs(
     if isinstance(images, FeatureBank | Texts):
         return []
     features = run.population.records.features
-    found = normalize(read.features(), dim=1)
+    found = functional.normalize(read.features(), dim=1)
     nearest = []
     for of in (public, own):
-        alike = found @ normalize(features[of].double(), dim=1).T
+        alike = found @ functional.normalize(features[of].double(), dim=1).T
         nearest.append(of[alike.argmax(dim=1)])
     pairs = []
     for shown, true in torch.stack(nearest, dim=1).tolist():

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from jaxtyping import Float
 
 from privaudit.auditing.attack import Target
@@ -24,6 +23,7 @@ from privaudit.auditing.attack_result import ClientScores
 from privaudit.auditing.parts.exposure import SecretScores, secret_scores
 from privaudit.auditing.played_scenario import AuditPart, PlayedScenario
 from privaudit.core.errors import AttackError, TooFewRecordsError
+from privaudit.core.lazy_torch import torch
 from privaudit.datasets.canaries import Canaries, CanaryKind
 from privaudit.federation.trainer import AcceptsGradientCanaries, Trainer
 from privaudit.runs.run import Run

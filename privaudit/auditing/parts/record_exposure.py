@@ -19,13 +19,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float, Int
 from scipy.special import bdtrc, stdtr
 
 from privaudit.auditing.attack_result import AttackResult, ClientScores
 from privaudit.auditing.played_scenario import AuditPart, PlayedScenario
 from privaudit.auditing.shadow_models import shadow_signals
+from privaudit.core.lazy_torch import torch
 from privaudit.datasets.records import ANSWER, PADDING, Records
 from privaudit.statistics.comparisons import holm, p_above_chance
 from privaudit.statistics.estimate import (

@@ -66,9 +66,9 @@ from privaudit.core.errors import (
     shown,
 )
 from privaudit.core.limits import check_json
-from privaudit.core.signing import check_signature, sign
+from privaudit.core.signing import check_signature, sign, trusted_keys
 from privaudit.core.storage import DAMAGE, read_bytes, read_npz, to_json
-from privaudit.evaluation.card import Card, parse_card
+from privaudit.evaluation.card import SignedCard, parse_card
 from privaudit.evaluation.compare.measured import (
     OWN_COINS,
     Measured,
@@ -618,6 +618,7 @@ class PublicNumbers(Against):
     Attributes:
         dataset: Its name; None where nothing is said.
         contents: "attack_results" by attack, and "utility".
+        is_signed: Whether it is a card that a trusted key signed.
         of_card: The headline's settings, where it is a card: it says nothing of others.
     """
 
@@ -626,6 +627,7 @@ class PublicNumbers(Against):
     contents: Mapping[str, Any]
     guarantees: Mapping[str, Stated]
     of_card: str | None = None
+    is_signed: bool = False
 
     pairing = "no"
     gate = None
@@ -692,7 +694,7 @@ def parse_numbers(
     Raises:
         ConfigError: It is neither, or not of the scenario.
     """
-    if "audits" in contents:
+    if "payload" in contents or "audits" in contents:
         return _of_card(parse_card(contents, path), scenario, path)
     is_audit = contents.keys() & {"attack_results", "leaks"}  # the latter in format 1
     if is_audit and (fault := other_format(contents, path)):
@@ -713,8 +715,9 @@ def parse_numbers(
     return PublicNumbers(path.name, config.get("dataset"), contents, guarantees)
 
 
-def _of_card(card: Card, scenario: str, path: Path) -> PublicNumbers:
+def _of_card(signed: SignedCard, scenario: str, path: Path) -> PublicNumbers:
     """Return what a card says, its intervals as the noise widened them."""
+    card = signed.card
     audit = card.audits.get(scenario)
     if audit is None:
         raise ConfigError(
@@ -741,6 +744,7 @@ def _of_card(card: Card, scenario: str, path: Path) -> PublicNumbers:
         contents,
         guarantees,
         audit.settings or "",
+        not trusted_keys().keys().isdisjoint(signed.keys),
     )
 
 

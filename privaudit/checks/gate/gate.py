@@ -314,7 +314,7 @@ def gate(
             unpaired), or another run; by default that of the settings.
         configured: Metrics, margins and limits; by default :class:`GateSettings`.
         folder: Folder of all runs; by default ``./runs``.
-        accept_unsigned: Take a baseline that nobody signed, such as an audit card.
+        accept_unsigned: Take a baseline that nobody signed, such as an audit.json.
 
     Raises:
         MissingFileError: A run, audit or baseline is missing.
@@ -435,7 +435,8 @@ def _load_against(
     contents = read_contents(path)
     if "baseline" not in contents:
         check_audit_file(path)
-        return parse_numbers(contents, scenario, path), _lies_in_a_run(path)
+        numbers = parse_numbers(contents, scenario, path)
+        return numbers, numbers.is_signed or _lies_in_a_run(path)
     saved = parse_baseline(contents, path)
     if saved.scenario != scenario:
         raise IncompatibleRunsError(

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
@@ -15,7 +15,7 @@ from privaudit.core.formatting import outcome_in_words
 
 if TYPE_CHECKING:
     from privaudit.cli.progress import Display
-    from privaudit.report.export import Export, Recomputed, Verification
+    from privaudit.report.export import CardCheck, Export, Recomputed, Verification
 
 
 def export(
@@ -33,6 +33,14 @@ def export(
     budget: Annotated[
         float, typer.Option(help="Epsilon of all cards of the ledger together.")
     ] = 2.0,
+    release: Annotated[
+        Literal["weights", "api", "internal"] | None,
+        typer.Option(help="What others get: the model's weights, answers, or nothing."),
+    ] = None,
+    model: Annotated[
+        list[Path] | None,
+        typer.Option(help="A file that is released; the card names its digest."),
+    ] = None,
     runs: options.RunsFolder = None,
 ) -> None:
     """Export a card of a run that can be shared: noised AUROCs, verdicts, guarantees.
@@ -42,7 +50,13 @@ def export(
     from privaudit.report.export import export_public
 
     found = export_public(
-        run, public, scenarios=scenario or (), budget=budget, runs=runs
+        run,
+        public,
+        scenarios=scenario or (),
+        budget=budget,
+        runs=runs,
+        release=release,
+        models=model or (),
     )
     card = found.card.plain()
     contents = {"folder": str(found.folder), "budget": found.budget, "card": card}
@@ -82,6 +96,17 @@ def verify(
         str | None,
         typer.Argument(help="By default: the run with the card's transcript."),
     ] = None,
+    key: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Who must have signed the card: 64 hexadecimal digits or a file with "
+            "them; may be repeated. Then no run is needed."
+        ),
+    ] = None,
+    subject: Annotated[
+        list[Path] | None,
+        typer.Option(help="A file that the card must be about, such as the model."),
+    ] = None,
     again: Annotated[
         bool, typer.Option("--again", help="Run the attacks again, too.")
     ] = False,
@@ -95,16 +120,20 @@ def verify(
     ] = False,
     runs: options.RunsFolder = None,
 ) -> None:
-    """Verify an audit card against its run, or a run by computing it again.
+    """Verify an audit card by itself, against its run, or a run by computing it again.
 
     Exit code 0 if it matches, 1 if it does not, 2 if that cannot be found out: the card
     or the run is missing, or cannot be made again here.
     """
     from privaudit.cli.progress import choose_view
-    from privaudit.report.export import recompute_run, verify_card
+    from privaudit.core.signing import named_key
+    from privaudit.evaluation.card import read_card
+    from privaudit.report.export import check_card, recompute_run, verify_card
 
-    if recompute and (run is not None or again):
-        what = "--again" if again else f"a second argument, {run!r}"
+    others = {"--again": again, "--key": key, "--subject": subject}
+    if recompute and (run is not None or any(others.values())):
+        named = [name for name, given in others.items() if given]
+        what = named[0] if named else f"a second argument, {run!r}"
         raise ConfigError(
             f"--recompute was given with {what}: it takes one run, and makes all its "
             "audits again. Leave that out."
@@ -120,27 +149,60 @@ def verify(
             "verify was called without a card. Name one, or an export's folder, or add "
             "--recompute to verify a run."
         )
+    keys = [named_key(one) for one in key or ()]
+    if keys and run is None and not again:
+        checked = check_card(read_card(card), keys, subject or ())
+        _present(view, checked, _columns(checked))
+        return
     with view:
-        verified = verify_card(card, run, runs=runs, again=again, watcher=view)
+        verified = verify_card(
+            card,
+            run,
+            runs=runs,
+            again=again,
+            keys=keys,
+            files=subject or (),
+            watcher=view,
+        )
     _present(view, verified, _lines_of_card(verified))
 
 
+def _columns(found: "CardCheck") -> Iterator[str]:
+    """Yield what was checked, recomputed and taken on trust, below each other."""
+    for mismatch in found.mismatches:
+        yield f"  DOES NOT HOLD: {mismatch}"
+    for head in ("checked", "recomputed", "trusted"):
+        yield "taken on trust:" if head == "trusted" else f"{head}:"
+        yield from (f"  {line}" for line in getattr(found, head))
+
+
 def _present(
-    view: "Display", found: "Recomputed | Verification", lines: Iterator[str]
+    view: "Display",
+    found: "CardCheck | Recomputed | Verification",
+    lines: Iterator[str],
 ) -> None:
     """Print what was compared, and what differs; exit code 1 where something does."""
     from privaudit.cli.progress import Result
+    from privaudit.report.export import CardCheck
 
-    text, contents = "\n".join(lines), {"run": found.run.place, **_compared(found)}
-    result = Result(text, {**contents, "matches": found.matches})
+    text = "\n".join(lines)
+    if isinstance(found, CardCheck):
+        where = {"card": str(found.card.place)}
+    else:
+        where = {"run": found.run.place}
+    result = Result(text, {**where, **_compared(found), "matches": found.matches})
     view.present([result], lambda: typer.echo(text))
     if not found.matches:
         raise typer.Exit(1)
 
 
-def _compared(found: "Recomputed | Verification") -> dict[str, Any]:
-    """Return the fields but for the run, as JSON knows them: no infinite difference."""
-    fields = {name: value for name, value in vars(found).items() if name != "run"}
+def _compared(found: "CardCheck | Recomputed | Verification") -> dict[str, Any]:
+    """Return the fields as JSON knows them: no infinite difference, no run or card."""
+    fields = dict(vars(found))
+    if check := fields.pop("check", None):
+        fields["mismatches"] = (*check.mismatches, *fields["mismatches"])
+        fields = {**vars(check), **fields}
+    fields = {n: one for n, one in fields.items() if n not in ("run", "card")}
     for name in {"mismatches", "replayed"} & fields.keys():
         fields[name] = [{**vars(one)} for one in fields[name]]
     for one in (fields, *fields.get("replayed", ())):
@@ -168,7 +230,7 @@ def _lines_of_run(found: "Recomputed") -> Iterator[str]:
 
 
 def _lines_of_card(found: "Verification") -> Iterator[str]:
-    for mismatch in found.mismatches:
+    for mismatch in (*found.check.mismatches, *found.mismatches):
         yield f"  {mismatch}"
     for one in found.replayed:
         for why in one.why:
@@ -228,6 +290,19 @@ def export_key(
     show({"path": str(out)}, str(out))
 
 
+def sign_card(
+    card: Annotated[str, typer.Argument(help="An audit card, or an export's folder.")],
+) -> None:
+    """Countersign an audit card that others signed: that you checked it."""
+    from privaudit.evaluation.card import read_card
+    from privaudit.report.export.export import card_file
+    from privaudit.runs.own_files import write_output
+
+    signed = read_card(card)
+    write_output(signed.place, card_file(signed.envelope.countersigned()))
+    show({"path": str(signed.place)}, str(signed.place))
+
+
 def trust_other(
     key: Annotated[
         str, typer.Argument(help="64 hexadecimal digits, or a file with them.")
@@ -249,6 +324,7 @@ app = typer.Typer(
 for _name, _command in (
     ("show", show_key),
     ("export", export_key),
+    ("sign", sign_card),
     ("trust", trust_other),
 ):
     app.command(_name)(with_json(_command, f"key {_name}"))

@@ -7,21 +7,12 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import torch
-from torch import Tensor
-
 from privaudit.core.errors import StorageError, TranscriptError
+from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.limits import open_regular, reading_errors
-from privaudit.core.storage import make_private_folder, write_parts
+from privaudit.core.storage import SAFETENSORS_TYPES, make_private_folder, write_parts
 from privaudit.core.tensors import Tensors
 
-_TYPES = {  # as safetensors calls them
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-}
 _SPILLED = 2**25  # bytes that are worth a file
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -99,7 +90,7 @@ def _pieces(parts: Sequence[Tensors]) -> Iterator[bytes | memoryview]:
     for name in names:
         begin, end = end, end + math.prod(shapes[name]) * first[name].itemsize
         entries[name] = {
-            "dtype": _TYPES[first[name].dtype],
+            "dtype": SAFETENSORS_TYPES[first[name].dtype],
             "shape": shapes[name],
             "data_offsets": (begin, end),
         }

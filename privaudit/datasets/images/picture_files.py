@@ -10,16 +10,14 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 import numpy as np
-import torch
 from jaxtyping import Int, UInt8
-from PIL import Image
-from torch import Tensor
 
 from privaudit.core.errors import (
     DatasetError,
     LimitError,
     MissingFileError,
 )
+from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.limits import check_limit
 from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, VALIDATION
 from privaudit.datasets.files.archives import (
@@ -31,10 +29,6 @@ from privaudit.datasets.files.archives import (
     open_store,
 )
 
-BROKEN = (  # what Pillow raises on a broken picture
-    OSError, ValueError, SyntaxError, EOFError, TypeError, IndexError, struct.error,
-    Image.DecompressionBombError, Image.DecompressionBombWarning,
-)  # fmt: skip
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "WEBP", "TIFF")  # no others are decoded
 
 
@@ -58,6 +52,8 @@ class EncodedPictures(ABC):
 
     def __getitem__(self, index: int) -> UInt8[Tensor, "3 height width"]:
         """Return one picture in RGB, as it lies there: nothing is turned or scaled."""
+        from PIL import Image
+
         content, name = io.BytesIO(self.content(index)), self.name(index)
         try:
             with Image.open(content, formats=FORMATS) as image:
@@ -66,7 +62,10 @@ class EncodedPictures(ABC):
                 pixels = np.array(image.convert("RGB"))
         except LimitError:
             raise
-        except BROKEN as error:
+        except (  # what Pillow raises on a broken picture
+            OSError, ValueError, SyntaxError, EOFError, TypeError, IndexError,
+            struct.error, Image.DecompressionBombError, Image.DecompressionBombWarning,
+        ) as error:  # fmt: skip
             raise DatasetError(
                 f"{name} is not a picture, or a broken one ({error}). Fix it, or take "
                 "it out."

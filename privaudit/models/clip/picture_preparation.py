@@ -4,12 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from jaxtyping import Float, UInt8
-from torch import Tensor
-from torch.nn.functional import interpolate, pad
 
 from privaudit.core.errors import ConfigError
+from privaudit.core.lazy_torch import Tensor, functional, torch
 
 Pictures = Float[Tensor, "n channels h w"] | UInt8[Tensor, "n channels h w"]
 
@@ -59,7 +57,7 @@ class PicturePreparation:
             target = (down, right)
         if target == (height, width):
             return pictures
-        return interpolate(
+        return functional.interpolate(
             pictures, size=target, mode=self.interpolation, antialias=True
         )
 
@@ -67,7 +65,7 @@ class PicturePreparation:
         """Cut or pad both sides around the centre; negative padding cuts."""
         down, right = (self.size - side for side in pictures.shape[-2:])
         edges = (right // 2, right - right // 2, down // 2, down - down // 2)
-        return pad(pictures, edges, value=self.fill / 255)
+        return functional.pad(pictures, edges, value=self.fill / 255)
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,8 @@ import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, cast
 
-import torch
-from torch import nn
-
 from privaudit.core.errors import ConfigError
+from privaudit.core.lazy_torch import nn, torch
 from privaudit.models.hugging_face import import_peft, import_transformers
 from privaudit.models.interfaces import TunableLayer
 

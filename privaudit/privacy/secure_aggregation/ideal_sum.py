@@ -3,10 +3,8 @@
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-import torch
-from torch import Tensor
-
 from privaudit.core.errors import ConfigError
+from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.tensors import Tensors
 
 

@@ -25,7 +25,7 @@ from privaudit.runs.ledger import Ledger
 from privaudit.runs.own_files import HEADER
 from privaudit.runs.population import Population
 from privaudit.runs.run import RUN_ORIGINS, Run, load_run
-from privaudit.runs.run_files import environment
+from privaudit.runs.run_files import software
 from privaudit.runs.run_folder import (
     check_place,
     clear_run,
@@ -114,7 +114,8 @@ class ScoredRun(Run):
             "format": FORMAT,
             "origin": SCORES,
             "privaudit": version("privaudit"),
-            **environment(("numpy",)),
+            **software(("numpy",)),
+            "threads": 1,
             "config": config.model_dump(),
             "class_names": list(class_names),
             "model_hash": "",

@@ -11,16 +11,20 @@ there are a million memberships of 20 candidates and each guess is one hash.
 import hashlib
 import hmac
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import version
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import distributions, version
 from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+import privaudit
 from privaudit.auditing.attack import ATTACKS
 from privaudit.auditing.audit_log import (
     AuditPlan,
@@ -32,6 +36,7 @@ from privaudit.auditing.audit_log import (
 from privaudit.auditing.named_attacks import restore_attack
 from privaudit.auditing.scenario import SCENARIOS
 from privaudit.auditing.stored_audit import StoredAudit, read_audit, stored_scenarios
+from privaudit.core.dsse import Envelope
 from privaudit.core.errors import (
     ConfigError,
     PluginError,
@@ -43,11 +48,14 @@ from privaudit.core.parameters import above_zero
 from privaudit.core.registry import Registry
 from privaudit.core.seeds import KEY, Stream, derive
 from privaudit.core.signing import own_key
-from privaudit.core.storage import storage_errors
+from privaudit.core.storage import file_hash, storage_errors
 from privaudit.datasets.dataset import DATASETS
 from privaudit.evaluation.card import (
+    ALPHA,
     BUILD,
     CARD,
+    PREDICATE,
+    TRANSCRIPT,
     AuditShown,
     Card,
     Certified,
@@ -60,7 +68,10 @@ from privaudit.evaluation.card import (
     Mechanism,
     NoisedAuroc,
     Privacy,
+    Release,
     Sha,
+    Statement,
+    Subject,
     Training,
     UtilityShown,
     read_card,
@@ -73,6 +84,7 @@ from privaudit.recording.origins.scores import SCORES
 from privaudit.report.export.account import BUDGET, Account, NotedNumber, opened
 from privaudit.runs.own_files import check_folder, write_output
 from privaudit.runs.run import Run, load_run
+from privaudit.runs.run_files import OWN_MODEL, PERSONAL
 from privaudit.runs.run_key import RUN_KEY
 from privaudit.runs.store import local_path
 from privaudit.runs.utility import METRICS
@@ -150,7 +162,6 @@ def keep(run: Run, secret: RunSecret, released: Iterable[str]) -> None:
     run.add({FILE: json.dumps(content).encode()})
 
 
-ALPHA = 0.05
 _SD_DIGITS = 6
 _UTILITY_DIGITS = 3
 
@@ -183,11 +194,12 @@ def make_card(
     secret: RunSecret,
     spent: LedgerTotal,
     logged: int | None = None,
+    **said: Any,
 ) -> Card:
     """Return what may leave of a finished run: numbers of its audits, by scenario.
 
     Of the log of audits count as many lines as were there when the card was made, or
-    all.
+    all. Its day and what is released are ``said``.
 
     Raises:
         MissingFileError: An audit is gone.
@@ -195,7 +207,7 @@ def make_card(
     """
     run.transcript.check()
     try:
-        return _make(run, numbers, secret, spent, logged)
+        return _make(run, numbers, secret, spent, logged, said)
     except ValidationError as error:
         first = error.errors()[0]
         raise TranscriptError(
@@ -211,6 +223,7 @@ def _make(
     secret: RunSecret,
     spent: LedgerTotal,
     logged: int | None,
+    said: Mapping[str, Any],
 ) -> Card:
     log, plan = read_log(run)[:logged], plan_of(run)
     stored = {scenario: read_audit(run, scenario) for scenario in numbers}
@@ -228,6 +241,7 @@ def _make(
         commitments=_commitments(run, secret, plan),
         ledger=spent,
         computed=_computed(run, stored),
+        **said,
     )
 
 
@@ -422,7 +436,7 @@ def _privacy(run: Run) -> Privacy:
             for view, entry in record["certified"].items()
         }
         mechanisms = [
-            Mechanism(**{**entry, "rounds": len(entry["rounds"])})
+            Mechanism(**{**entry, "rounds": _stretches(entry["rounds"])})
             for entry in record["mechanisms"]
         ]
     except (KeyError, TypeError, ValueError) as error:
@@ -431,6 +445,22 @@ def _privacy(run: Run) -> Privacy:
             "was altered, or another version wrote it. Train again."
         ) from None
     return Privacy(claimed=claimed, certified=certified, mechanisms=tuple(mechanisms))
+
+
+def _stretches(rounds: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Return numbers in order as stretches.
+
+    Example:
+        >>> _stretches([0, 1, 2, 5])
+        ((0, 2), (5, 5))
+    """
+    found: list[tuple[int, int]] = []
+    for number in rounds:
+        if found and found[-1][1] == number - 1:
+            found[-1] = found[-1][0], number
+        else:
+            found.append((number, number))
+    return tuple(found)
 
 
 def utility_shown(run: Run, audits: Sequence[Mapping[str, Any]]) -> UtilityShown | None:
@@ -465,6 +495,62 @@ def commit_transcript(run: Run, secret: RunSecret) -> str:
     return secret.commit("transcript", run.header["progress"]["head"])
 
 
+def statement_of(run: Run, card: Card, models: Sequence[Path] = ()) -> Statement:
+    """Return a card's statement about models, transcript, and the code that made it.
+
+    The models are the run's own, and files that its owner releases. The transcript
+    goes by its commitment: its head itself would confirm a guessed seed.
+    """
+    digests = {
+        **{MODELS[name]: run.files[name] for name in MODELS if name in run.files},
+        **{f"model-{n}": file_hash(path) for n, path in enumerate(models, start=1)},
+        CODE: code_digest(),
+        "environment": _environment_digest(),
+    }
+    transcript = {"hmac-sha256": card.commitments.transcript}
+    return Statement(
+        type="https://in-toto.io/Statement/v1",
+        predicate_type=PREDICATE,
+        subject=(
+            Subject(name=TRANSCRIPT, digest=transcript),
+            *(Subject(name=n, digest={"sha256": one}) for n, one in digests.items()),
+        ),
+        predicate=card,
+    )
+
+
+MODELS = {PERSONAL: "personal-models", OWN_MODEL: "server-model"}
+CODE = "privaudit"
+
+
+@cache
+def code_digest() -> str:
+    """Return a SHA-256 of this package's files, the same in a wheel and in a clone."""
+    root, total = Path(str(privaudit.__file__)).parent, hashlib.sha256()
+    found = [
+        Path(folder, name)
+        for folder, _, names in os.walk(root, followlinks=True)
+        for name in names
+        if not folder.endswith("__pycache__")
+    ]
+    for path in sorted(found, key=lambda one: one.relative_to(root).as_posix()):
+        total.update(
+            f"{path.relative_to(root).as_posix()} {file_hash(path)}\n".encode()
+        )
+    return total.hexdigest()
+
+
+def _environment_digest() -> str:
+    """Return a SHA-256 of the installed packages, as lines of a lock file."""
+    found = {f"{one.name.lower()}=={one.version}" for one in distributions()}
+    return hashlib.sha256("\n".join(sorted(found)).encode()).hexdigest()
+
+
+def today() -> str:
+    """Return the day, in UTC."""
+    return datetime.now(UTC).strftime("%Y-%m-%d")
+
+
 @dataclass(frozen=True)
 class Export:
     """What was exported.
@@ -485,6 +571,8 @@ def export_public(
     scenarios: Sequence[str] = (),
     budget: float = BUDGET,
     runs: str | Path | None = None,
+    release: Release | None = None,
+    models: Sequence[Path] = (),
 ) -> Export:
     """Write what may leave of a run: one noised number an audit, and its verdict.
 
@@ -498,6 +586,8 @@ def export_public(
         scenarios: Whose audits the card holds; by default all that were made.
         budget: Epsilon at delta 1e-5 of all cards of the ledger together, above 0.
         runs: Where runs are kept.
+        release: What others get of the model.
+        models: Files that are released, whose digests the card names.
 
     Raises:
         ConfigError: The run is unfinished, something else lies in the folder, the
@@ -524,11 +614,12 @@ def export_public(
         spent = LedgerTotal(
             numbers=len(after.noted), epsilon=round(after.epsilon, DIGITS)
         )
-        card = make_card(loaded, numbers, secret, spent)
+        card = make_card(loaded, numbers, secret, spent, made=today(), release=release)
+        statement = statement_of(loaded, card, models)
         for key in after.noted.keys() - account.noted.keys():
             note(after.noted[key])
         keep(loaded, secret, [number.query.digest for number in asked])
-    _write(target, card)
+    _write(target, Envelope.of(statement.render()))
     return Export(target, card, budget)
 
 
@@ -541,6 +632,11 @@ def _check_whole(account: Account, secret: RunSecret, run: Run) -> None:
             "its ledger does not have: it lies beside the owner's key, and was removed, "
             "set back or left on another machine. Restore it from a copy."
         )
+
+
+def card_file(envelope: Envelope) -> bytes:
+    """Return the file of a signed card."""
+    return f"{envelope.model_dump_json(indent=1, by_alias=True)}\n".encode()
 
 
 def _check_free(target: Path, run: Run, secret: RunSecret) -> None:
@@ -558,16 +654,16 @@ def _check_free(target: Path, run: Run, secret: RunSecret) -> None:
 
 def _is_of(target: Path, run: Run, secret: RunSecret) -> bool:
     try:
-        card, _ = read_card(target)
+        card = read_card(target).card
     except PrivauditError:
         return False
     return card.commitments.transcript == commit_transcript(run, secret)
 
 
-def _write(target: Path, card: Card) -> None:
+def _write(target: Path, envelope: Envelope) -> None:
     """Write a card that others may read."""
     with storage_errors(target):
         target.mkdir(parents=True, exist_ok=True)
-    write_output(target / CARD, card.render().encode())
+    write_output(target / CARD, card_file(envelope))
     with storage_errors(target):
         (target / CARD).chmod(0o644)

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from privaudit.auditing.audit import Audit, corrected
 from privaudit.auditing.audit_log import plan_of, read_log, tally
@@ -36,6 +35,7 @@ from privaudit.auditing.stored_audit import (
 from privaudit.core.devices import chosen_device
 from privaudit.core.ending import cleaned_up_when_ended
 from privaudit.core.errors import ConfigError, PrivauditError, TranscriptError
+from privaudit.core.lazy_torch import torch
 from privaudit.core.portable_bits import bits_here, computed_with, in_words
 from privaudit.core.signing import passing_key
 from privaudit.core.storage import Array, to_json

@@ -22,10 +22,12 @@ from privaudit.auditing.audit import Audit
 from privaudit.auditing.auditor import attack_again
 from privaudit.auditing.stored_audit import StoredAudit, read_audit
 from privaudit.core.errors import ConfigError, MissingFileError, PrivauditError
-from privaudit.evaluation.card import Card, UtilityShown, read_card
+from privaudit.evaluation.card import Card, SignedCard, UtilityShown, read_card
 from privaudit.recording.origins.scores import SCORES
+from privaudit.report.export.alone import CardCheck, Mismatch, check_card
 from privaudit.report.export.export import (
     FILE,
+    MODELS,
     RunSecret,
     commit_transcript,
     make_card,
@@ -159,26 +161,11 @@ _CERTIFIED = ("privacy", "utility", "training")  # what ``again`` makes again, t
 
 
 @dataclass(frozen=True)
-class Mismatch:
-    """One entry in which a card and its run differ.
-
-    Attributes:
-        entry: In the card, keys and positions joined by slashes.
-        why: What stands in the one and in the other, or what is wrong with the run.
-    """
-
-    entry: str
-    why: str
-
-    def __str__(self) -> str:
-        return f"{self.entry}: {self.why}"
-
-
-@dataclass(frozen=True)
 class Verification:
     """What became of a card.
 
     Attributes:
+        check: What the card shows by itself.
         on_trust: How many of these stand in a signed file only: nothing gave them
             again.
         mismatches: All that does not match; empty if the card is true.
@@ -186,6 +173,7 @@ class Verification:
     """
 
     run: Run
+    check: CardCheck
     values: int
     on_trust: int
     mismatches: tuple[Mismatch, ...]
@@ -194,7 +182,8 @@ class Verification:
     @property
     def matches(self) -> bool:
         """Whether the card says what the run says."""
-        return not self.mismatches and all(one.matches for one in self.replayed)
+        played = all(one.matches for one in self.replayed)
+        return self.check.matches and not self.mismatches and played
 
 
 def verify_card(
@@ -203,6 +192,8 @@ def verify_card(
     *,
     runs: str | Path | None = None,
     again: bool = False,
+    keys: Sequence[str] = (),
+    files: Sequence[Path] = (),
     watcher: Watcher | None = None,
 ) -> Verification:
     """Make a card again from its run, and say what does not match.
@@ -213,18 +204,22 @@ def verify_card(
         runs: Where to look for it.
         again: Play each audit's attacks anew, with the same adversary's seed, and
             compare their scores within 1e-5.
+        keys: As :func:`check_card` takes them.
+        files: What subjects of the card must be.
         watcher: Called with a :class:`privaudit.cli.progress.Phase` of what is played next.
 
     Raises:
         ConfigError: That is no card, or ``again`` was asked of scores alone.
         MissingFileError: There is no card, or no run of it.
+        TrustError: It is signed by a key that is neither asked for nor trusted.
     """
-    content, as_written = read_card(card)
+    signed = read_card(card)
+    content, check = signed.card, check_card(signed, keys, files)
     if run is not None:
         candidates = [run if isinstance(run, Run) else load_run(run, folder=runs)]
     else:
         candidates = _runs_of(content, runs)
-    tried = [_compare(content, as_written, one) for one in candidates]
+    tried = [_compare(signed, check, one) for one in candidates]
     best = next((one for one in tried if one.matches), tried[0])
     if again and best.run.origin == SCORES:
         raise ConfigError(
@@ -275,11 +270,9 @@ def _is_of(card: Card, run: Run) -> bool:
     return card.commitments.transcript == commit_transcript(run, secret_of(run))
 
 
-def _compare(card: Card, as_written: bool, run: Run) -> Verification:
+def _compare(signed: SignedCard, check: CardCheck, run: Run) -> Verification:
     """Hold a card against one made again of as many audits as there were then."""
-    amiss = []
-    if not as_written:
-        amiss.append(Mismatch("card", "its text is not as it was written"))
+    amiss, card = [], signed.card
     try:
         secret = secret_of(run)
         if not _is_of(card, run):
@@ -287,19 +280,18 @@ def _compare(card: Card, as_written: bool, run: Run) -> Verification:
             amiss.append(Mismatch("commitments/transcript", why))
         amiss += _differences(leaves(card.plain()), leaves(_remade(card, run, secret)))
         amiss += _unnoted(card, run, secret)
+        amiss += _other_models(signed, run)
     except PrivauditError as error:
         amiss.append(Mismatch("run", str(error)))
     values = len(leaves(card.plain()))
-    return Verification(run, values, _on_trust(card, _MADE_AGAIN), tuple(amiss))
+    return Verification(run, check, values, _on_trust(card, _MADE_AGAIN), tuple(amiss))
 
 
 def _remade(card: Card, run: Run, secret: RunSecret) -> dict[str, Any]:
     numbers = {name: number_of(run, name, secret) for name in sorted(card.audits)}
     logged = max((one.audits for one in card.audits.values()), default=0)
-    made = make_card(run, numbers, secret, card.ledger, logged)
-    if card.computed is None:  # of an earlier version
-        made = made.model_copy(update={"computed": None})
-    return made.plain()
+    said = card.model_dump(include={"made", "release"})
+    return make_card(run, numbers, secret, card.ledger, logged, **said).plain()
 
 
 def _unnoted(card: Card, run: Run, secret: RunSecret) -> Iterator[Mismatch]:
@@ -308,10 +300,14 @@ def _unnoted(card: Card, run: Run, secret: RunSecret) -> Iterator[Mismatch]:
         number = number_of(run, name, secret)
         if number and number.query.digest not in secret.released:
             yield Mismatch(f"audits/{name}", "no export of the run noted this number")
-    held = sum(one.auroc is not None for one in card.audits.values())
-    if held > card.ledger.numbers:
-        why = f"the card holds {held} numbers, and counts {card.ledger.numbers}"
-        yield Mismatch("ledger/numbers", why)
+
+
+def _other_models(signed: SignedCard, run: Run) -> Iterator[Mismatch]:
+    """Yield models of the run that a card lacks, or says to be others."""
+    there = {one.name: one.digest.get("sha256") for one in signed.statement.subject}
+    for file, name in MODELS.items():
+        if there.get(name) != run.files.get(file):
+            yield Mismatch(f"subject/{name}", "the run's model is another")
 
 
 def _differences(card: Mapping[str, Any], run: Mapping[str, Any]) -> Iterator[Mismatch]:

@@ -49,6 +49,7 @@ from privaudit.report.export.verify import verify_card
 from privaudit.report.page import render_report
 from privaudit.statistics.roc import auroc
 from privaudit.statistics.verdict import judge_leak
+from tests.altered_cards import alter_card
 from tests.conftest import Cli, common_cache, refused
 
 
@@ -152,12 +153,12 @@ def test_a_card_that_names_fewer_audits_than_there_were_is_untrue(
 ) -> None:
     log(audited.run, scored(seed=1))
     card = export_public(audited.run, tmp_path / "public").folder / "card.json"
-    said, _ = read_card(card)
+    said = read_card(card).card
     (shown,) = said.audits.values()
     assert shown.audits == 2
     forged = shown.model_copy(update={"audits": 1})
     one = said.model_copy(update={"audits": {"server-reconstruct": forged}})
-    card.write_text(one.render())
+    alter_card(card, lambda said: said.update(one.plain()))
     found = verify_card(card, audited.run)
     assert any("corrected_for" in one.entry for one in found.mismatches)
 

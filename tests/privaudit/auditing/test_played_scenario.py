@@ -1,6 +1,5 @@
 """A scenario as it is played: signals that are kept, parts, groups of one coin, whole clients."""
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -48,6 +47,7 @@ from privaudit.report.export.verify import verify_card
 from privaudit.runs.config import make_config
 from privaudit.runs.ledger import Ledger
 from privaudit.statistics.roc import auroc
+from tests.altered_cards import statement_in
 from tests.conftest import Cli, common_cache
 
 
@@ -302,7 +302,7 @@ def test_a_page_a_card_and_the_terminal_speak_of_clients(
     assert said in page
     assert "Was this client in the federation at all?" in page
     folder = export_public(run, tmp_path / "public").folder
-    card = json.loads((folder / "card.json").read_text())
+    card = statement_in(folder)["predicate"]
     assert card["design"]["unit"] == "client"
     auroc = card["audits"]["client-membership"]["auroc"]
     assert auroc["candidates"] == members + others

@@ -47,6 +47,7 @@ from privaudit.runs.run_header import save_header
 from privaudit.statistics.evidence import Limits
 from privaudit.statistics.roc import pooled_auroc
 from privaudit.statistics.verdict import UNKNOWN_SAMPLING, Sampling
+from tests.altered_cards import statement_in
 from tests.conftest import Cli
 
 ASKED = GateSettings(scenario=SCORES)
@@ -331,7 +332,7 @@ def test_a_card_holds_verdicts_and_no_name_of_the_owner_s(
     runs: Path, tmp_path: Path
 ) -> None:
     shown = export_public("undeclared", tmp_path / "card").card.audits[SCORES]
-    card = (tmp_path / "card" / "card.json").read_text()
+    card = json.dumps(statement_in(tmp_path / "card"))
     assert (shown.verdict, shown.auroc) == ("sampling unknown", None)
     assert (shown.attacks, shown.settings) == (("scores",), None)
     assert "clinic" not in card

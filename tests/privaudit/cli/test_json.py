@@ -14,7 +14,9 @@ from privaudit import Run, train
 from privaudit.cli.commands.export import _compared
 from privaudit.cli.json_schemas import CONTENTS, schema_of
 from privaudit.core.errors import UnknownNameError
+from privaudit.evaluation.card import SignedCard
 from privaudit.recording.recorder import Recorder
+from privaudit.report.export import CardCheck
 from privaudit.report.export.verify import Replayed, Verification
 from tests.conftest import Cli
 from tests.privaudit.cli.test_command_line import COMMANDS
@@ -46,6 +48,9 @@ LINES = [  # every command at least once, with each kind of result that it has
     "plan plan.json --margin 0.1",
     "export one --public card",
     "verify card --again",
+    "key export own.pub",
+    "verify card --key own.pub",
+    "key sign card",
     "verify two --recompute",
     "key show",
     "key export key.pub",
@@ -134,6 +139,8 @@ def test_a_key_that_the_schema_lacks_is_noticed() -> None:
 
 
 def test_a_difference_without_bound_is_null() -> None:
-    found = Verification(Run.__new__(Run), 1, 0, (), (Replayed("a", 1, inf, ("b",)),))
+    check = CardCheck(SignedCard.__new__(SignedCard), (), (), (), ())
+    replayed = (Replayed("a", 1, inf, ("b",)),)
+    found = Verification(Run.__new__(Run), check, 1, 0, (), replayed)
     assert _compared(found)["replayed"][0]["largest"] is None
     assert found.replayed[0].largest == inf

@@ -5,7 +5,6 @@ import torch
 from torch import Tensor
 
 from privaudit.core.devices import (
-    PeakMemory,
     as_chosen,
     chosen,
     in_chunks,
@@ -16,6 +15,7 @@ from privaudit.core.devices import (
     use_memory,
 )
 from privaudit.core.errors import ConfigError
+from privaudit.core.operations import PeakMemory
 
 MB = 1_000_000
 

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from privaudit.core import step_graphs
-from privaudit.core.devices import PeakMemory, use_checkpointing
+from privaudit.core.devices import use_checkpointing
 from privaudit.core.errors import PrivauditWarning
+from privaudit.core.operations import PeakMemory
 from privaudit.core.step_graphs import StepGraph, one_step
 from privaudit.models.clip.shared_prefix import SharedPrefixText
 from privaudit.models.clip.text_tower import prompt_tokens, text_tower

@@ -5,7 +5,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from privaudit.models.layer_factors import LayerFactors, watch_layers
+from privaudit.models.layer_factors import LayerFactors
+from privaudit.models.watched_layers import watch_layers
 
 RECORDS, CLASSES = 6, 5
 Weights = dict[str, Tensor]

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from privaudit.core.devices import PeakMemory, use_checkpointing
+from privaudit.core.devices import use_checkpointing
+from privaudit.core.operations import PeakMemory
 from privaudit.models.hugging_face import import_transformers
 from privaudit.models.interfaces import Tuning
 from privaudit.models.language.stacked_language import StackedLanguageModel

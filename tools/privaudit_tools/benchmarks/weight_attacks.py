@@ -30,7 +30,8 @@ from privaudit.auditing.gradient_regression import GramBlock, likeliest, took_pa
 from privaudit.auditing.record_gradients import SIMPSON, Move, along_layers
 from privaudit.core.storage import write_json
 from privaudit.core.tensors import Tensors
-from privaudit.models.layer_factors import LayerFactors, watch_layers
+from privaudit.models.layer_factors import LayerFactors
+from privaudit.models.watched_layers import watch_layers
 from privaudit.privacy.accountant import gaussian_epsilon
 from privaudit.statistics.epsilon.one_run import OneRunGuesses
 from privaudit.statistics.estimate import Estimate

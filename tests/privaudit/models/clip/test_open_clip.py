@@ -14,8 +14,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 from privaudit import train
-from privaudit.core.devices import PeakMemory, use_checkpointing
+from privaudit.core.devices import use_checkpointing
 from privaudit.core.errors import ConfigError, MissingFileError
+from privaudit.core.operations import PeakMemory
 from privaudit.datasets.dataset import DATASETS
 from privaudit.models.clip.promptable_clip import PromptableCLIP
 from privaudit.models.clip.text_tower import any_text_tower

@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from privaudit import train
-from privaudit.core.devices import PeakMemory, use_checkpointing, use_device
+from privaudit.core.devices import use_checkpointing, use_device
 from privaudit.core.errors import ConfigError
+from privaudit.core.operations import PeakMemory
 from privaudit.datasets.dataset import DATASETS, FeatureBank, PixelImages
 from privaudit.models.feature_cache import cached_features, cached_tokens
 from privaudit.models.hugging_face import import_transformers

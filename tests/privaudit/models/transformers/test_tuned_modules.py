@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from privaudit.core.devices import PeakMemory, use_checkpointing
+from privaudit.core.devices import use_checkpointing
 from privaudit.core.errors import ConfigError
+from privaudit.core.operations import PeakMemory
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked
 from privaudit.datasets.records import INSTRUCTION, TokenSequences

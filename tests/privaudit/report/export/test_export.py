@@ -18,17 +18,20 @@ from privaudit.core.errors import (
 )
 from privaudit.core.signing import own_key
 from privaudit.core.storage import file_hash
-from privaudit.evaluation.card import Card, verdict_kind
+from privaudit.evaluation.card import read_card, verdict_kind
 from privaudit.report.export import export as export_module
 from privaudit.report.export import export_public
 from privaudit.report.export.verify import leaves
+from tests.altered_cards import statement_in
 from tests.privaudit.report.export.conftest import NAME, SEED, edit
 
 CANARY = "Patient 17 has a red hat, see /home/ward/17.png"
 
 
 def everything(folder: Path) -> str:
-    return "".join(path.read_text() for path in sorted(folder.rglob("*")))
+    """Return what files of a folder say, the card's payload as text."""
+    texts = [path.read_text() for path in sorted(folder.rglob("*"))]
+    return "".join([*texts, json.dumps(statement_in(folder))])
 
 
 def test_an_export_is_a_card_with_a_noised_number_for_each_audit(
@@ -152,9 +155,7 @@ def test_the_same_run_gives_the_same_bytes(run: Run, tmp_path: Path) -> None:
 
 def test_a_card_is_read_back_as_it_was(run: Run, tmp_path: Path) -> None:
     card = export_public(run, tmp_path / "out").card
-    assert Card.model_validate_json((tmp_path / "out" / "card.json").read_bytes()) == (
-        card
-    )
+    assert read_card(tmp_path / "out").card == card
 
 
 def test_a_folder_with_anything_else_in_it_is_left_alone(
