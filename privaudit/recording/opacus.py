@@ -18,9 +18,9 @@ from typing import Annotated, Any
 
 import pydantic.dataclasses
 from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
-from torch import Tensor, nn
 
 from privaudit.core.errors import ConfigError
+from privaudit.core.lazy_torch import Tensor, nn
 from privaudit.core.parameters import readable
 from privaudit.privacy.events import MechanismEvent
 

@@ -12,7 +12,7 @@ from privaudit.auditing.attack_result import ClientScores
 from privaudit.auditing.stored_audit import StoredAudit
 from privaudit.core.errors import IncompatibleRunsError
 from privaudit.evaluation.metric import Metric, PairedNumbers, Side, metrics_of
-from privaudit.recording.origins.recorded import RecordedRun
+from privaudit.recording.bundle import ORIGIN
 from privaudit.recording.origins.scores import ScoredRun
 from privaudit.runs.ledger import Ledger
 from privaudit.runs.run import Run
@@ -56,7 +56,7 @@ def check_pairable(first: Run, second: Run) -> None:
         what = _other_split(truth, other_truth)
     raise IncompatibleRunsError(
         f"{names} {what} ({_unlike(first, second)}), so that records cannot be paired. "
-        f"{_ALIKE[isinstance(first, RecordedRun)]}; or give several runs of each setting, "
+        f"{_ALIKE[first.origin == ORIGIN]}; or give several runs of each setting, "
         "which are paired by seed."
     )
 
