@@ -230,7 +230,7 @@ def _further(gains: Gains, margins: Margins, alpha: float, tests: int) -> int:
         found, out = stdtrit(seeds - 1, [1 - alpha / tests, 1 - alpha / 2]) + _POWER
         if (beyond > found * error).all(axis=1).any():
             return seeds - count
-        if _has_no_room(mean + out * error, margins):
+        if _has_no_room((mean + out * error).tolist(), margins):
             return seeds - count
     return 0
 

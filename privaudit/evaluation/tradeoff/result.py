@@ -432,7 +432,7 @@ ENOUGH = 5  # seeds to report on
 
 
 @dataclass(frozen=True)
-class Change:
+class CellChange:
     """By how much a cell's AUROC and utility differ from the first one's.
 
     All of a sweep's intervals hold together (Bonferroni); ``moved`` has each shared seed.
@@ -482,7 +482,7 @@ class Tradeoff:
         seeds = f": about {more} more seeds decide, if it is as it looks" * bool(more)
         return f"{level}; undecided against {undecided}{seeds}"
 
-    def changes(self) -> list["Change"]:
+    def changes(self) -> list["CellChange"]:
         """Return how other cells differ from the first, of those that share three seeds."""
         first, found = replicates_of(self.cells[0], self.points), []
         each = 1 - 0.05 / (2 * max(len(self.cells) - 1, 1))
@@ -492,7 +492,7 @@ class Tradeoff:
             if len(shared) >= FEWEST:
                 moved = np.array(shared)
                 leak, utility = (mean_with_t(one, each) for one in moved.T)
-                found.append(Change(cell, leak, utility, moved))
+                found.append(CellChange(cell, leak, utility, moved))
         return found
 
     @property

@@ -199,6 +199,6 @@ def test_records_that_recur_in_all_trainings_lengthen_the_interval_by_their_sums
         again, clusters=[records, (records[0] + 200, records[1] + 200)]
     )
     plain = pooled_auroc(again)
-    assert apart == plain
+    assert apart.high - apart.low == pytest.approx(plain.high - plain.low, rel=0.05)
     assert plain.high - plain.low < 0.75 * (once.high - once.low)
     assert alike.high - alike.low == pytest.approx(once.high - once.low, rel=0.05)

@@ -126,7 +126,7 @@ def test_a_tail_that_is_not_ruled_out_is_said_and_what_would_do() -> None:
         ours.sentence
     )
     assert ours.trainings == 3
-    assert "about 3 trainings like it, pooled (n = 1617 in all" in ours.sentence
+    assert "about 2 more trainings like it, pooled (n = 1617 in all" in ours.sentence
     wider = judge_leak(auroc, Limits(tail_margin=0.06), evidence=evidence)
     assert wider.kind == "no evidence"
 
