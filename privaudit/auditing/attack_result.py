@@ -127,6 +127,11 @@ class AttackResult:
     clients: Sequence[ClientScores] = field(repr=False)
     package: str = ""
 
+    @property
+    def tpr(self) -> Estimate:
+        """The true-positive rate at 1 % false positives."""
+        return self.tpr_at_fpr[0.01]
+
     def roc(self) -> RocCurve:
         """Return the ROC curve over all clients' candidates, ranked within clients."""
         return roc_curve(*ranked(self.clients))
@@ -169,7 +174,7 @@ def evaluate_scores(
     guesses = np.concatenate([c.guesses for c in clients])
     labels = np.concatenate([c.labels for c in clients])
     groups, clusters = [c.groups for c in clients], [c.clusters for c in clients]
-    is_assigned, (strata, clustered) = sampling in ASSIGNED, _strata(clients)
+    is_assigned, (strata, clustered) = sampling in ASSIGNED, in_strata(clients)
     pooled, evidence = leak_auroc(clients, is_tested=is_assigned), None
     if is_assigned:
         test = test or membership_test(strata)
@@ -215,7 +220,7 @@ def with_audits(
     ``pooled``: of how many trainings, where the result does not know yet.
     """
     found, pooled = result.verdict, pooled or result.verdict.pooled
-    evidence, strata = found.evidence, _strata(result.clients)
+    evidence, strata = found.evidence, in_strata(result.clients)
     share = audits * pooled.share
     if evidence is not None and share != found.share:
         evidence = weigh(evidence.test, *strata, found.limits, share)
@@ -223,7 +228,7 @@ def with_audits(
     return replace(result, verdict=verdict)
 
 
-def _strata(
+def in_strata(
     clients: Sequence[ClientScores],
 ) -> tuple[Strata, list[Int[np.ndarray, " _"]] | None]:
     """Return scores and truth, and clusters, of clients with members and others."""

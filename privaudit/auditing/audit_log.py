@@ -59,6 +59,7 @@ class PlannedThresholds(TypedDict, total=False):
     """Settings of the gate by their names there."""
 
     max_auroc: Threshold
+    max_tpr: Threshold
     min_utility: Threshold
     margin: Threshold
     utility_margin: Threshold

@@ -14,6 +14,7 @@ from typing import Literal
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.shadow_models import shadow_signals
 from privaudit.core.errors import ConfigError, shown
+from privaudit.core.formatting import write_time
 from privaudit.core.operations import count_operations
 from privaudit.models.interfaces import TaskKind
 from privaudit.statistics.progress import Phase
@@ -66,17 +67,6 @@ def _is(text: str, seconds: float) -> bool:
         return parse_budget(text) == seconds
     except ConfigError:  # too many digits in this unit
         return False
-
-
-def write_time(seconds: float) -> str:
-    """Return a time in two digits.
-
-    Example:
-        >>> write_time(0.034), write_time(120.0), write_time(5400.0)
-        ('0.034s', '2m', '1.5h')
-    """
-    unit = next((u for u in "hm" if seconds >= _SECONDS[u]), "s")
-    return f"{seconds / _SECONDS[unit]:.2g}{unit}"
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,10 @@ _TRAINED = json_result(
 _AUDITED = json_result(
     "Audited",
     **_all(str, "run path report scenario attack settings verdict sentence"),
-    **_all(str, "assurance unproved"),
+    **_all(str, "assurance unproved strength"),
+    parts=list[Literal["average", "tail"]],
+    tail_bound=float | None,
+    trainings=int | None,
     **_all(Estimate, "auroc success"),
     **_all(dict[str, Estimate], "tpr_at_fpr others"),
     **_all(Json | None, "budget certified"),

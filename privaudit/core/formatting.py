@@ -46,6 +46,28 @@ def percent(share: float) -> str:
     return f"{100 * share:g} %"
 
 
+def write_time(seconds: float) -> str:
+    """Return a time in two digits.
+
+    Example:
+        >>> write_time(0.034), write_time(120.0), write_time(5400.0)
+        ('0.034s', '2m', '1.5h')
+    """
+    sizes = {3600: "h", 60: "m", 1: "s"}
+    size = next((size for size in sizes if seconds >= size), 1)
+    return f"{seconds / size:.2g}{sizes[size]}"
+
+
+def outcome_in_words(code: str) -> str:
+    """Return the code of a verdict, or of a gate's outcome, as it is printed.
+
+    Example:
+        >>> outcome_in_words("underpowered"), outcome_in_words("pass")
+        ('undecided', 'pass')
+    """
+    return "undecided" if code == "underpowered" else code
+
+
 def rounds(indices: Sequence[int]) -> str:
     """Return rounds as ranges.
 

@@ -1,8 +1,8 @@
 """The audit card: what it can say, and nothing else.
 
 Each field is a number in a range, a hash, a version, or a name that code has registered. What an
-audit found is one noised number and the verdict that it alone gives, so that a reader
-makes interval and verdict again from the card.
+audit found is one noised number and the verdict that it alone gives, on average and not in
+the tail, so that a reader makes interval and verdict again from the card.
 """
 
 import json

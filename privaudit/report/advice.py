@@ -258,6 +258,14 @@ def _for_run(one: Findings) -> Iterator[Advice]:
         )
     if one.attack in weight_attacks() and one.leak.kind == "alarm":
         yield Advice("To try", _hides_in_weights(audit), urgency=Urgency.LEAK)
+    if one.strength.is_weak and audit.verdict.kind in ("no evidence", "underpowered"):
+        yield Advice(
+            "To try",
+            "Make a stronger attack before you rely on this one, which asks the target "
+            f"alone: {one.strength.stronger}.",
+            one.strength.command,
+            Urgency.UNDECIDED,
+        )
     if audit.verdict.trainings is not None:
         yield Advice(
             "Measured",

@@ -34,6 +34,7 @@ from privaudit.checks.gate.gate import GateResult
 from privaudit.checks.gate.guarantees import GuaranteeCheck
 from privaudit.checks.gate.settings import TABLE, SettingLine
 from privaudit.checks.gate.strength import Shortfall
+from privaudit.core.formatting import outcome_in_words
 from privaudit.core.storage import append_lines, read_bytes
 from privaudit.report.wording import interval, point
 from privaudit.runs.own_files import check_file, write_output
@@ -48,7 +49,7 @@ _SAID = {
     "regression": "Regression: found",
     "rose, size open": "Rose, size open: worse, and whether beyond the line is open",
     "fell, size open": "Fell, size open: worse, and whether beyond the line is open",
-    "underpowered": "Underpowered: not decided",
+    "underpowered": "Undecided",
 }
 
 
@@ -64,7 +65,8 @@ def coded(check: AnyCheck) -> str:
     if isinstance(check, GuaranteeCheck):
         said = "is weaker" if check.outcome == "regression" else "is no weaker"
         return f"{check.outcome.capitalize()}: {check.name} {said} than before."
-    return f"{str(check.outcome).capitalize()}: {check.title} ({check.setting})."
+    outcome = outcome_in_words(check.outcome).capitalize()
+    return f"{outcome}: {check.title} ({check.setting})."
 
 
 def line_of(check: AnyCheck) -> str:
@@ -87,7 +89,8 @@ def summary(result: GateResult) -> str:
     same = sum(check.outcome == result.outcome for check in result.checks)
     audits = result.tally.different
     among = f"; one of {audits} audits of the run" if audits > 1 else ""
-    said = f"{str(result.outcome).capitalize()}: {same} of {len(result.checks)} checks"
+    outcome = outcome_in_words(result.outcome).capitalize()
+    said = f"{outcome}: {same} of {len(result.checks)} checks"
     beside = "against a baseline" if result.baseline else "against limits"
     return f"{said} ({beside}, {result.settings.scenario}{among})."
 
@@ -108,6 +111,7 @@ def gate_badge(result: GateResult) -> dict[str, Any]:
     """
     message, assurance = str(result.outcome), result.assurance
     colour = _COLOURS.get(message, _OF_A_PASS[assurance.kind])
+    message = outcome_in_words(message)
     if message == "pass" and assurance.short:
         message = f"{message}, {assurance.short}"
     return {
@@ -127,8 +131,8 @@ _FORBIDDEN = re.compile(
 def gate_junit(result: GateResult) -> str:
     """Return a gate's result: a test for each check, failed unless it passed.
 
-    What is underpowered is a failure too, of that type, as its exit code is not 0. It
-    says codes and no numbers.
+    What is undecided is a failure too, of the type “underpowered”, as its exit code is
+    not 0. It says codes and no numbers.
     """
     failed = [check for check in result.checks if check.outcome != "pass"]
     counts = {
@@ -203,7 +207,7 @@ def gate_markdown(result: GateResult) -> str:
     rows = [_row(check, result.assurance.kind) for check in result.checks]
     checks = sorted(result.checks, key=lambda check: check.outcome == "pass")
     lines = [
-        f"### privaudit gate: {result.outcome}",
+        f"### privaudit gate: {outcome_in_words(result.outcome)}",
         "",
         f"**{escape(summary(result))}**",
         "",
@@ -229,7 +233,7 @@ def _row(check: AnyCheck, assurance: str) -> tuple[str, ...]:
     outcome = str(check.outcome)
     if outcome == "pass" and assurance != "proved":
         outcome = "unproved"  # no green where nothing is proved
-    mark = _MARKS.get(outcome, f"⚠️ {outcome}")
+    mark = _MARKS.get(outcome, f"⚠️ {outcome_in_words(outcome)}")
     return tuple(map(escape, (check.name, line_of(check), mark)))
 
 
@@ -265,7 +269,7 @@ Json = dict[str, Any]
 _GATE_RULES: Mapping[str, str] = {
     "leak-change": "Does the run leak more than its baseline, beyond the margin?",
     "utility-change": "Is the run's utility below its baseline's, beyond the margin?",
-    "leak-limit": "Is an attack's AUROC above the limit?",
+    "leak-limit": "Is an attack's AUROC, or TPR at 1 % FPR, above the limit?",
     "utility-limit": "Is the utility below the limit?",
     "guarantee": "Is a claimed or certified epsilon weaker than the baseline's?",
     "strength": "Was less checked, or asked, than there was to be?",
@@ -404,7 +408,8 @@ def gate_row(check: AnyCheck) -> GateRow:
     if isinstance(check, Shortfall):
         now, before = check.now, check.before
         change = f"{before} to {now}"
-        return GateRow(check.name, now, before, check.code, change, "", check.outcome)
+        outcome = outcome_in_words(check.outcome)
+        return GateRow(check.name, now, before, check.code, change, "", outcome)
     if isinstance(check, GuaranteeCheck):
         now, before = check.now.short, check.before.short
         change = f"{before} to {now}"
@@ -418,5 +423,5 @@ def gate_row(check: AnyCheck) -> GateRow:
         found=f"{point(estimate, signed=question.before is not None)} "
         f"{interval(estimate)}",
         counts=" + ".join(map(str, estimate.n)),
-        outcome=check.outcome,
+        outcome=outcome_in_words(check.outcome),
     )

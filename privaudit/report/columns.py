@@ -10,7 +10,14 @@ from typing import Any, Literal
 from markupsafe import Markup
 
 from privaudit.core.formatting import epsilon, p_value, percent
-from privaudit.report.report_data import Badge, Findings, ReportData, either_sign
+from privaudit.report.report_data import (
+    IN_TAIL,
+    WEAK,
+    Badge,
+    Findings,
+    ReportData,
+    either_sign,
+)
 from privaudit.report.wording import (
     TableCell,
     TableRows,
@@ -19,6 +26,7 @@ from privaudit.report.wording import (
     heading,
 )
 from privaudit.statistics.estimate import Estimate
+from privaudit.statistics.verdict import top_of
 
 TableKind = Literal["run", "runs", "results", "overview", "index"]
 """The terminal, of one run and of several; a page's results and its overview of several
@@ -220,7 +228,13 @@ def _tpr_column(rate: float, *, is_first: bool) -> Column:
 
 
 def _leak(one: Findings) -> ColumnCell:
-    return ColumnCell(TableCell(one.leak.text), badge=one.leak, sort=one.leak_rank)
+    verdict, note = one.audit.verdict, ""
+    if verdict.test and one.leak == IN_TAIL:
+        note = top_of(verdict.test)
+    elif verdict.further:
+        note = f"{verdict.further} more like it decide"
+    badge = one.leak
+    return ColumnCell(TableCell(badge.text), note, badge, sort=one.leak_rank)
 
 
 def _auroc(one: Findings) -> ColumnCell:
@@ -235,7 +249,8 @@ def _counts(one: Findings) -> str:
 
 
 def _verdict(one: Findings) -> str:
-    return decision(one.audit).replace(", ", "\n")
+    weak = ", weak attack" * (one.leak == WEAK)
+    return f"{decision(one.audit)}{weak}".replace(", ", "\n")
 
 
 def _claimed(one: Findings) -> str:

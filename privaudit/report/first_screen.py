@@ -14,8 +14,10 @@ from privaudit.report.advice import Advice
 from privaudit.report.report_data import (
     ANOTHER,
     GREEN_EPSILON,
+    IN_TAIL,
     NO_LEAK,
     NO_PROMISE,
+    WEAK,
     Badge,
     Findings,
     ReportData,
@@ -41,7 +43,7 @@ def counted(kinds: Mapping[str, int]) -> str:
         "leaks": "{} leak",
         "reversed": "{} separated with the sign turned",
         "no evidence": "no leak found in {}",
-        "underpowered": "{} underpowered",
+        "underpowered": "{} undecided",
         "sampling unknown": "{} without a verdict",
     }
     return ", ".join(
@@ -72,8 +74,9 @@ def card(one: Findings) -> dict[str, Any]:
         "picked": len(audit.results) > 2,
         "one_run": one_run_sentences(audit),
         "finding": wording.finding(audit),
-        "evidence": audit.headline.verdict.sentence,
+        "evidence": wording.verdict_sentence(audit),
         "attacked": wording.attacked(audit),
+        "strength": one.strength.sentence,
         "budget": audit.budget.sentence if audit.budget else "",
         "audits_made": wording.audits_made(audit) if audit.run.is_stored else "",
         "beyond": "" if wider.unresolved else beyond,
@@ -136,7 +139,8 @@ def first_screen(data: ReportData, advice: Sequence[Advice]) -> FirstScreen:
             _leak_answer(runs, worst),
             ScreenAnswer(
                 "How sure?",
-                named + (shown or worst.audit.verdict.sentence),
+                f"{named}{shown or wording.verdict_sentence(worst.audit)} "
+                f"{worst.strength.sentence}",
                 drawn=worst.named_auroc,
             ),
             _adversary_answer(runs),
@@ -151,12 +155,12 @@ def _lead(worst: Findings, shown: str, which: str) -> str:
     """Return the worst finding: the promise first, where it qualifies the rest."""
     short, audit = _unkept(worst), worst.audit
     promise = f"{wording.heading(short)}. " if short else ""
-    return f"{which}{promise}{shown or wording.odds(audit) or audit.verdict.sentence}"
+    return f"{which}{promise}{shown or wording.odds(audit) or wording.verdict_sentence(audit)}"
 
 
 def _unkept(one: Findings) -> str:
     """Return what stands against a promise; unproved only where no leak was found."""
-    assurance, nothing = one.audit.assurance, one.leak.text == NO_LEAK
+    assurance, nothing = one.audit.assurance, one.leak.text.startswith(NO_LEAK)
     return assurance.short if assurance.kind == "refuted" or nothing else ""
 
 
@@ -169,9 +173,11 @@ def _title(runs: Sequence[Findings]) -> str:
         "Leaks": f"{one.label} leaks",
         "Another attack shows a leak": f"{one.label} leaks by another attack",
         "Separates, sign turned": f"{one.label} separates members, sign turned",
-        "Undecided (underpowered)": f"Undecided whether {one.label} leaks",
+        "Undecided": f"Undecided whether {one.label} leaks",
         "No verdict": f"No verdict on {one.label}",
         NO_LEAK: f"No leak found in {one.label}",
+        WEAK.text: f"No leak found in {one.label} by a weak attack",
+        IN_TAIL.text: f"{one.label} leaks in the tail",
     }
     return ", ".join(filter(None, (titles[one.leak.text], _unkept(one))))
 
@@ -188,9 +194,11 @@ def _counted(runs: Sequence[Findings]) -> str:
         parts.append(f"{turned} {among} runs {separate} members, with the sign turned")
     if unknown := counts["No verdict"]:
         parts.append(f"no verdict on {unknown} {among} runs")
-    if undecided := counts["Undecided (underpowered)"]:
+    if undecided := counts["Undecided"]:
         none = "" if parts else "no leak shown; "
         parts.append(f"{none}{undecided} {among} runs undecided")
+    if weak := counts[WEAK.text]:
+        parts.append(f"no leak found in {weak} {among} runs by weak attacks")
     return wording.heading("; ".join(parts)) or f"{NO_LEAK} in {len(runs)} runs"
 
 
@@ -204,7 +212,7 @@ def _claims(runs: Sequence[Findings]) -> Iterator[str]:
         yield f"{_REFUTED} in {' and '.join(refuted)}"
     elif refuted:
         yield f"{_REFUTED} in {len(refuted)} of {len(runs)}"
-    if any(one.leak.text != NO_LEAK for one in runs):
+    if not all(one.leak.text.startswith(NO_LEAK) for one in runs):
         return
     for short in filter(None, found):
         if short != _REFUTED:

@@ -23,7 +23,8 @@ from privaudit.auditing.scenario import ALPHAS as ORDERS
 from privaudit.auditing.scenario import SHARES, SLICES, GridCell
 from privaudit.core.formatting import epsilon, p_value
 from privaudit.recording.origins.scores import ScoredRun
-from privaudit.report.wording import interval, point, writes
+from privaudit.report.attack_strength import HeadlineStrength, strength_of
+from privaudit.report.wording import TAIL, interval, point, writes
 from privaudit.statistics.comparisons import (
     holm,
     p_above_chance,
@@ -323,11 +324,13 @@ class Badge:
 
 
 NO_LEAK = "No leak found"
+WEAK = Badge(f"{NO_LEAK} by a weak attack", "open", "?")
+IN_TAIL = Badge(TAIL, "alarm", "▲")
 _LEAKS: dict[str, Badge] = {
     "leaks": Badge("Leaks", "alarm", "▲"),
     "reversed": Badge("Separates, sign turned", "open", "?"),
     "sampling unknown": Badge("No verdict", "open", "?"),
-    "underpowered": Badge("Undecided (underpowered)", "open", "?"),
+    "underpowered": Badge("Undecided", "open", "?"),
     "no evidence": Badge(NO_LEAK, "neutral", "○"),
 }
 ANOTHER = Badge("Another attack shows a leak", "alarm", "▲")
@@ -391,11 +394,20 @@ class Findings:
         return strongest_attack(self.audit)
 
     @cached_property
+    def strength(self) -> HeadlineStrength:
+        """How strong the attack was that the verdict stands on."""
+        return strength_of(self.audit)
+
+    @cached_property
     def leak(self) -> Badge:
         """What the attacks found, the others beside the one named beforehand."""
         kind, is_proved = self.audit.verdict.kind, self.audit.assurance.kind == "proved"
         if kind != "leaks" and self.other:
             return ANOTHER
+        if self.audit.verdict.parts == ("tail",):
+            return IN_TAIL
+        if kind == "no evidence" and self.strength.is_weak:
+            return WEAK
         if kind == "no evidence" and is_proved and not self.is_large:
             return Badge(NO_LEAK, "good", "○", self._certified)
         return _LEAKS[kind]

@@ -9,6 +9,7 @@ from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.audit_log import AuditTally
 from privaudit.auditing.named_attacks import shadows_of
+from privaudit.auditing.parts.pool import POOL
 from privaudit.core.formatting import epsilon, percent, small
 from privaudit.privacy.certificate import (
     REPEATABLE,
@@ -18,6 +19,7 @@ from privaudit.privacy.certificate import (
 from privaudit.recording.origins.scores import SCORES
 from privaudit.runs.utility import OWNERS
 from privaudit.statistics.estimate import Estimate
+from privaudit.statistics.verdict import top_of
 
 
 @dataclass(frozen=True)
@@ -80,26 +82,32 @@ ADVERSARIES: Mapping[str, str] = {
     "released": "an outsider with a client's released final model, and nothing else",
 }
 
+TAIL = "Leaks in the tail"
 HEADINGS: Mapping[str, str] = {
     "leaks": "Leaks",
     "reversed": "Separates, sign turned",
     "no evidence": "No leak found",
-    "underpowered": "Underpowered",
+    "underpowered": "Undecided",
     "sampling unknown": "No verdict",
 }
 
 
 def decision(audit: Audit) -> str:
-    """Return a run's verdict in words, followed by what is not proved.
+    """Return a run's verdict in words, with what would decide it, or what is not proved.
 
     "No leak found" is a result of one attack, and a refuted claim is bad news whatever
     the attack found: neither stands alone.
     """
-    kind, assurance = audit.headline.verdict.kind, audit.assurance
+    verdict, assurance = audit.verdict, audit.assurance
+    kind, said = verdict.kind, HEADINGS[verdict.kind]
+    if verdict.parts == ("tail",):
+        return TAIL
+    if more := verdict.further:
+        said += f", {more} more training{'s' * (more > 1)}"
     missing = assurance.kind == "refuted" or kind == "no evidence"
     if kind == "leaks" or not (missing and assurance.short):
-        return HEADINGS[kind]
-    return f"{HEADINGS[kind]}, {assurance.short}"
+        return said
+    return f"{said}, {assurance.short}"
 
 
 _FOUND: Mapping[str, str] = {
@@ -184,6 +192,20 @@ def repeatable(audit: Audit) -> str:
     )
 
 
+def training_seconds(audit: Audit) -> float:
+    """Return what training such a run took; 0 where nobody knows."""
+    return float(sum(line.get("seconds", 0.0) for line in audit.run.metrics))
+
+
+def verdict_sentence(audit: Audit) -> str:
+    """Return a verdict with what would decide it, and in what time, training and shadows."""
+    if pool := audit.part(POOL):
+        return audit.verdict.said(pool.seconds)
+    paid = audit.budget.each * audit.budget.shadows if audit.budget else 0.0
+    trained = training_seconds(audit)
+    return audit.verdict.said(trained and trained + paid)
+
+
 def finding(audit: Audit) -> str:
     """State the finding for a reader without statistics."""
     tied = ties(audit.headline, _unit(audit))
@@ -220,8 +242,10 @@ def odds(audit: Audit) -> str:
         return ""
     is_turned = result.verdict.kind == "reversed"
     turned = f"; with the sign turned: {100 * (1 - auroc.value):.1f}" * is_turned
+    test, is_tail = result.verdict.test, result.verdict.parts == ("tail",)
+    tail = f"{top_of(test)}. " if test and is_tail else ""
     return (
-        f"Given {unit.one_of_each}, the attack "
+        f"{tail}Given {unit.one_of_each}, the attack "
         f"“{result.attack}”, named beforehand, identifies {unit.the_member} in "
         f"{100 * auroc.value:.1f} of 100 cases ({percent(auroc.confidence)} interval "
         f"{100 * auroc.low:.1f} to {100 * auroc.high:.1f}, n = {auroc.n[0]} "

@@ -20,6 +20,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from scipy.special import bdtr, logit, ndtr, ndtri, stdtr, stdtrit
 
 from privaudit.core.errors import ConfigError, TooFewRecordsError
+from privaudit.core.formatting import outcome_in_words
 from privaudit.statistics.estimate import (
     Estimate,
     check_confidence,
@@ -347,9 +348,39 @@ def p_above_chance(auroc: Estimate) -> float:
 
 
 IntervalAt = Callable[[float], Estimate]  # the same difference at any confidence
+
+
+def independent_difference(
+    first: IntervalAt, second: IntervalAt, confidence: float = 0.95
+) -> Estimate:
+    """Return the difference of two independent estimates, first less second.
+
+    Square and add: the distance of each end from the difference is the root of the sum of
+    both squared distances. Of the same records it is rather too wide.
+
+    Source: Zou and Donner, "Construction of confidence limits about effect measures: a
+    general approach", Statistics in Medicine 27, 2008, equation 5.
+
+    Example:
+        >>> from functools import partial
+        >>> from privaudit.statistics.estimate import proportion
+        >>> a, b = partial(proportion, 70, 100), partial(proportion, 40, 100)
+        >>> print(independent_difference(a, b))
+        0.300 [0.157, 0.430], n = 100 + 100
+    """
+    a, b = first(confidence), second(confidence)
+    value = a.value - b.value
+    low = value - math.hypot(a.value - a.low, b.high - b.value)
+    high = value + math.hypot(a.high - a.value, b.value - b.low)
+    method = "difference of independent estimates, square and add"
+    unresolved = a.unresolved or b.unresolved
+    return Estimate(value, low, high, (*a.n, *b.n), method, confidence, unresolved)
+
+
 Kind = Literal[
-    "increase", "decrease", "no difference", "underpowered", "sampling unknown"
-]
+    "increase", "decrease", "no difference", "rose, size open", "fell, size open",
+    "underpowered", "sampling unknown",
+]  # fmt: skip
 
 _SMALLEST_P = 1e-12  # below it nobody asks
 
@@ -385,8 +416,9 @@ class Change:
 
     Attributes:
         kind: "increase", "decrease": beyond the margin, after Holm. "no difference":
-            none beyond the margin. "underpowered": neither can be said. "sampling
-            unknown": it is of a leak, and nobody declares a coin.
+            none beyond the margin. "rose, size open", "fell": more than none, after
+            Holm, and whether beyond the margin is open. "underpowered": none of these
+            can be said. "sampling unknown": it is of a leak, and nobody declares a coin.
         margin: From where on it matters.
         p_value: Of no difference at all, adjusted for the number of claims (Holm).
         p_within: Of a difference within the margin, likewise: what ``kind`` rests on.
@@ -484,7 +516,7 @@ def _judge(
     difference: Difference, p_values: tuple[float, float], alpha: float
 ) -> Change:
     estimate, margin = difference.interval_at(1 - alpha), difference.margin
-    kind = _kind(estimate, margin, p_values[1] <= alpha)
+    kind = _kind(estimate, margin, p_values[0] <= alpha, p_values[1] <= alpha)
     said = f"{difference.name} differs by {estimate}"
     if difference.sampling == "unknown":
         sentence = f"No verdict on leakage: {said}. {UNKNOWN_SAMPLING}"
@@ -500,14 +532,16 @@ def _judge(
             "it is as large as it looks" if estimate.excludes(0) else "nothing differs"
         )
         sentence = (
-            f"Underpowered: {said}, {_reach(estimate, margin)}; if "
+            f"{outcome_in_words(kind).capitalize()}: {said}, {_reach(estimate, margin)}; if "
             f"{seen}, n = about {enough} would decide in 80 of 100 "
             f"comparisons, in place of {sum(estimate.n)}."
         )
     return Change(kind, estimate, margin, *p_values, enough, sentence)
 
 
-def _kind(estimate: Estimate, margin: float, is_significant: bool) -> Kind:
+def _kind(
+    estimate: Estimate, margin: float, is_any: bool, is_significant: bool
+) -> Kind:
     if estimate.unresolved:
         return "underpowered"
     if is_significant and estimate.low > margin:
@@ -516,6 +550,8 @@ def _kind(estimate: Estimate, margin: float, is_significant: bool) -> Kind:
         return "decrease"
     if -margin < estimate.low and estimate.high < margin:
         return "no difference"
+    if is_any and estimate.excludes(0):
+        return "rose, size open" if estimate.value > 0 else "fell, size open"
     return "underpowered"
 
 

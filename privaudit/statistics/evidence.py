@@ -8,13 +8,14 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from privaudit.core.errors import ConfigError
+from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.membership_test import (
     ALPHA,
     MembershipTest,
     Strata,
     orders,
 )
-from privaudit.statistics.roc import effective_sizes
+from privaudit.statistics.roc import effective_sizes, rate_with_ends
 from privaudit.statistics.tail_bound import tail_bound, tail_plan
 
 
@@ -90,20 +91,59 @@ def weigh(
         limits: Where a tail is looked for.
         audits: The order statistic is the best for so many audits together.
     """
-    truth = np.concatenate([is_member for _, is_member in strata])
-    keys = orders([scores for scores, _ in strata])
-    counts = members, others = int(truth.sum()), int((~truth).sum())
-    sizes: tuple[float, float] = counts
-    if clusters is not None:
-        alike = np.concatenate(clusters)
-        both = alike[truth], alike[~truth]
-        each = [effective_sizes(k[truth], k[~truth], limits.fpr, both) for k in keys]
-        sizes = min(m for m, _ in each), min(n for _, n in each)
-    whole = max(1, int(sizes[0])), max(1, int(sizes[1]))
+    truth, keys = _joined(strata)
+    members, others = int(truth.sum()), int((~truth).sum())
+    sizes = [_sizes(key, truth, clusters, limits.fpr) for key in keys]
+    whole = max(1, int(min(m for m, _ in sizes))), max(1, int(min(n for _, n in sizes)))
     plan = tail_plan(*whole, limits.tail_margin, limits.fpr, ALPHA / audits)
     place = min(math.ceil(plan.order * others / whole[1]), others)
     called = max(_above(key, truth, place) for key in keys)
     return MembershipEvidence(test, plan.order, called * whole[0] / members, whole)
+
+
+def tail_rate(
+    strata: Strata,
+    clusters: Sequence[Int[np.ndarray, " _"]] | None = None,
+    fpr: float = LIMITS.fpr,
+    confidence: float = 0.95,
+) -> Estimate:
+    """Return the true-positive rate at ``fpr``, by the key that tells more.
+
+    Its upper end is the bound that verdicts rest on; of two keys each lower end has half
+    of the error. As exact, and at any number of records.
+    """
+    truth, keys = _joined(strata)
+    each = 1 - (1 - confidence) / len(keys)
+    found = [
+        rate_with_ends(
+            key[truth], key[~truth], fpr, each, _sizes(key, truth, clusters, fpr)
+        )
+        for key in keys
+    ]
+    evidence = weigh(None, strata, clusters, Limits(fpr=fpr))
+    high = evidence.bound(fpr, (1 - confidence) / 2)
+    counts = int(truth.sum()), int((~truth).sum())
+    ends = max(rate for rate, *_ in found), max(low for _, low, _ in found), high
+    return Estimate(*ends, counts, f"TPR at FPR {fpr:g}, exact", confidence)
+
+
+def _joined(
+    strata: Strata,
+) -> tuple[Bool[np.ndarray, " n"], list[Float[np.ndarray, " n"]]]:
+    """Return the truth, and keys, of all strata together."""
+    truth = np.concatenate([is_member for _, is_member in strata])
+    return truth, orders([scores for scores, _ in strata])
+
+
+def _sizes(
+    key: Float[np.ndarray, " n"],
+    truth: Bool[np.ndarray, " n"],
+    clusters: Sequence[Int[np.ndarray, " _"]] | None,
+    fpr: float,
+) -> tuple[float, float]:
+    alike = None if clusters is None else np.concatenate(clusters)
+    both = None if alike is None else (alike[truth], alike[~truth])
+    return effective_sizes(key[truth], key[~truth], fpr, both)
 
 
 def _above(

@@ -514,20 +514,17 @@ def tpr_at_fpr(
     """Return the true-positive rate at a false-positive rate of at most ``fpr``, in (0, 1).
 
     The threshold is the smallest score at which at most ``fpr`` of the non-members are
-    called members; ties count as calls. The interval adds the error of choosing it on
-    these non-members (where the true quantile may lie, by order statistics) to that of
-    counting members (Clopper-Pearson). At 100 to 1,000 of each it covers 95-99 %; at a
-    threshold taken as given Clopper-Pearson covers 52-92 %.
-
-    Source: combining two errors: Zou and Donner, "Construction of confidence limits
-    about effect measures: a general approach", Statistics in Medicine 27, 2008.
+    called members; ties count as calls. Half of the error goes to choosing it on these
+    non-members (where the true quantile may lie, by order statistics), half to counting
+    members (Clopper-Pearson): so the interval holds for every curve. At a threshold
+    taken as given Clopper-Pearson covers 52-92 %.
 
     With fewer non-members than ``10 / fpr`` the estimate is unresolved. Clusters make both
     errors those of the effective numbers of records.
 
     Example:
         >>> print(tpr_at_fpr(np.array([60.0, 95.0]), np.arange(100.0), fpr=0.1))
-        0.500 [0.000, 0.987], n = 2 + 100
+        0.500 [0.000, 0.994], n = 2 + 100
         >>> print(tpr_at_fpr(np.array([60.0, 95.0]), np.arange(100.0), fpr=0.01))
         unresolved (needs 1000 non-members, has 100)
     """
@@ -543,8 +540,8 @@ def tpr_at_fpr(
     if sizes[1] < needed:
         reason = needs(needed, "non-members", int(sizes[1]))
         return unresolved(reason, counts, method, confidence)
-    low, rate, high = _rate_and_bounds(members, others, fpr, confidence, sizes)
-    return Estimate(rate, low, high, counts, method, confidence)
+    ends = rate_with_ends(members, others, fpr, confidence, sizes)
+    return Estimate(*ends, counts, method, confidence)
 
 
 def effective_sizes(
@@ -562,29 +559,20 @@ def effective_sizes(
     return ours, theirs
 
 
-def _rate_and_bounds(
+def rate_with_ends(
     members: Members,
     others: Others,
     fpr: float,
     confidence: float,
     sizes: tuple[float, float],
 ) -> tuple[float, float, float]:
-    """Return low, rate and high, the two errors added like legs of a right angle.
-
-    That takes rates to change little by little with the threshold. Where non-members
-    tie there, the next threshold is far away, and both errors count in full.
-    """
-    thresholds = _thresholds(others, fpr, confidence, int(sizes[1]))
+    """Return the rate of :func:`tpr_at_fpr`, and its ends at any number of non-members."""
+    half = (1 + confidence) / 2
+    thresholds = _thresholds(others, fpr, half, max(1, int(sizes[1])))
     called = np.array([float((members > t).sum()) for t in thresholds])
-    rate, fewest, most = (float(count) / len(members) for count in called)
     shown = called * (sizes[0] / len(members))
-    floor, ceiling = clopper_pearson(shown, sizes[0], confidence)
-    between = others[(others >= thresholds[2]) & (others <= thresholds[1])]
-    if tied(between):
-        return float(floor[1]), rate, float(ceiling[2])
-    low = rate - float(np.hypot(rate - floor[0], rate - fewest))
-    high = rate + float(np.hypot(ceiling[0] - rate, most - rate))
-    return max(low, 0.0), rate, min(high, 1.0)
+    floor, ceiling = clopper_pearson(shown, sizes[0], half)
+    return float(called[0]) / len(members), float(floor[1]), float(ceiling[2])
 
 
 def _thresholds(

@@ -111,7 +111,7 @@ def _chance(
     """Return how often so few members are called, without a leak, that the margin is out."""
     chance = missed(order, others, fpr)
     level = (alpha - chance) / (1 - chance)
-    allowed = np.arange(members)
+    allowed = np.arange(min(members, math.ceil(members * margin) + 1))
     most = int((bdtr(allowed, members, margin) <= level).sum())
     return float(_called(order, members, others, most).sum())
 

@@ -19,7 +19,7 @@ from pydantic import Field
 from scipy.special import expit, logit, ndtr, ndtri, owens_t, stdtrit
 
 from privaudit.core.errors import ConfigError, UnknownNameError
-from privaudit.core.formatting import percent
+from privaudit.core.formatting import percent, write_time
 from privaudit.core.parameters import to_plain
 from privaudit.statistics.estimate import Estimate, normal_quantile
 from privaudit.statistics.evidence import LIMITS, Limits, MembershipEvidence
@@ -341,6 +341,11 @@ class Verdict:
             most *= 2
         return None
 
+    @property
+    def further(self) -> int | None:
+        """How many of those :attr:`trainings` are still to be made."""
+        return self.trainings and self.trainings - self.pooled.trainings
+
     def _chance(self, count: int) -> float:
         """Return how often so many trainings rule both limits out if nothing leaks."""
         seen_alone = self.pooled == ONE_TRAINING
@@ -358,11 +363,18 @@ class Verdict:
     @property
     def sentence(self) -> str:
         """The judgement with the number, its interval and n."""
+        return self.said()
+
+    def said(self, seconds: float = 0.0) -> str:
+        """Return the sentence, with what would decide at so many seconds a training.
+
+        0 where nobody knows what one takes.
+        """
         found = self.auroc
         if self.kind == "sampling unknown":
             return f"No verdict on membership: AUROC {found}. {UNKNOWN_SAMPLING}"
         if found.unresolved:
-            return f"Underpowered: AUROC {found}."
+            return f"Undecided: AUROC {found}."
         auroc, shown = _corrected(found, self.share), f"AUROC {found}"
         if self.share > 1:
             counted = f"{self.audits} audits of the run" * (self.audits > 1)
@@ -383,14 +395,14 @@ class Verdict:
         ):
             alone = _ALONE
         if self.kind == "no evidence":
-            return f"No evidence of a leak: {self._ruled_out(auroc, shown)}.{alone}"
-        return f"Underpowered: {self._open(auroc, shown)}{self._more}.{alone}"
+            of = " on average" * (self.evidence is None)
+            return f"No evidence of a leak{of}: {self._ruled_out(auroc, shown)}.{alone}"
+        return f"Undecided: {self._open(auroc, shown)}{self._more(seconds)}.{alone}"
 
     def _leaks(self, shown: str) -> str:
         if self.test is None:
             return f"Leaks: {shown}, lies above 0.5"
-        members, count = self.test.top
-        top = f"{members} of the {count} highest scores are members'"
+        top = top_of(self.test)
         chance = f"p = {self.test.either:.2g}"
         if self.parts == ("tail",):
             return f"Leaks in the tail: {top} ({chance}); {shown}"
@@ -431,16 +443,16 @@ class Verdict:
             f"ruled out ({most} would have to be)"
         )
 
-    @property
-    def _more(self) -> str:
-        """Say what would decide, in trainings and in records."""
+    def _more(self, seconds: float) -> str:
+        """Say what would decide if nothing leaks, in trainings, records and time."""
         if self.trainings is None:
             return ""
-        more = self.trainings - self.pooled.trainings
+        more = self.further or 0
         count = sum(self.auroc.n) * self.trainings // self.pooled.trainings
+        takes = f", {write_time(more * seconds)}" * bool(seconds)
         return (
             f"; about {more} more training{'s' * (more > 1)} like it, pooled (n = {count} "
-            "in all), decide in 80 of 100 cases if nothing leaks"
+            f"in all{takes}), decide in 80 of 100 cases if nothing leaks"
         )
 
     def __str__(self) -> str:
@@ -514,6 +526,12 @@ def _kind(
     if evidence is not None:
         is_small &= evidence.bound(limits.fpr, alpha) <= limits.tail_margin
     return "no evidence" if is_small else "underpowered"
+
+
+def top_of(test: MembershipTest) -> str:
+    """Say how many of how many highest scores are members'."""
+    members, count = test.top
+    return f"{members} of the {count} highest scores are members'"
 
 
 def as_tested(auroc: Estimate, test: MembershipTest) -> Estimate:

@@ -34,7 +34,7 @@ class Row:
 
 
 def rows_of(table: str) -> dict[str, Row]:
-    """Return the rows of a printed table by their runs; a name may take two lines."""
+    """Return the rows of a printed table by their runs; names and verdicts may take two lines."""
     rows: dict[str, Row] = {}
     name = ""
     for line in table.splitlines():
@@ -43,8 +43,12 @@ def rows_of(table: str) -> dict[str, Row]:
             name = first
             numbers = [float(number) for number in NUMBER.findall(line)]
             rows[name] = Row(numbers, NUMBER.sub("#", " | ".join(cells)))
-        elif name and first and not cells and name.endswith(","):
-            rows[f"{name} {first}"] = rows.pop(name)
+        elif name and first:
+            row, rest = rows.pop(name), [first, *cells]
+            if name.endswith(",") and line[1:2].strip():
+                name, rest = f"{name} {first}", cells
+            rows[name] = Row(row.numbers, " | ".join([row.words, *rest]))
+        else:
             name = ""
     return rows
 
@@ -116,10 +120,14 @@ def test_another_machines_last_digits_are_the_same_and_another_verdict_is_not() 
         assert found.numbers == pytest.approx(
             rows_of(row)["promptfl"].numbers, abs=DIFFERS
         )
-    changed = rows_of(row.replace("Leaks", "Underpowered"))["promptfl"]
+    changed = rows_of(row.replace("Leaks", "Undecided"))["promptfl"]
     assert changed.words != rows_of(row)["promptfl"].words
     two = " dp-fpl, ε 0.1,   0.682 [0.646, 0.718]   0.1, none\n noise_at server\n"
     assert list(rows_of(two)) == ["dp-fpl, ε 0.1, noise_at server"]
+    open_row = (
+        row.replace("Leaks", "Undecided") + 40 * " " + "2 more trainings\n\nn = 1"
+    )
+    assert rows_of(open_row)["promptfl"].words.endswith("none, none | 2 more trainings")
 
 
 def test_links_are_whole_addresses_and_lead_to_what_is_there() -> None:

@@ -108,7 +108,7 @@ def leak_of(
         client_scores(rng, f"client-{k}", candidates, shift, first + k * candidates)
         for k in range(clients)
     ]
-    return evaluate_scores(attack, f"{attack}(settings)", "fixed on shadows", joined)
+    return evaluate_scores(attack, f"{attack}(shadows=64)", "fixed on shadows", joined)
 
 
 def accuracy(value: float, half: float = 0.03, n: int = 540) -> Estimate:

@@ -9,14 +9,9 @@ encryption. Seeds are left out, but whoever has the data set and the settings ca
 seeds until a ledger fits, so the file is as sensitive as the ledger, and mode 0600.
 
 With public numbers no record can be compared with itself. Two intervals give the
-interval of a difference (the square-and-add rule): its distance from the difference is
-the root of the sum of both squared distances. It takes the two for independent. Two
-models of the same records rise and fall together, so for these it is too wide, not too
-narrow, and takes more records to decide.
-
-Source: Zou and Donner, "Construction of confidence limits about effect measures: a
-general approach", Statistics in Medicine 27, 2008, equation 5; for proportions it is
-Newcombe's of 1998.
+interval of a difference (:func:`privaudit.statistics.comparisons.independent_difference`),
+which takes the two for independent. Two models of the same records rise and fall
+together, so for these it is too wide, not too narrow, and takes more records to decide.
 """
 
 import base64
@@ -24,7 +19,6 @@ import hashlib
 import hmac
 import io
 import json
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -89,7 +83,7 @@ from privaudit.evaluation.metric import Metric, metrics_of
 from privaudit.runs.ledger import Ledger
 from privaudit.runs.own_files import write_output
 from privaudit.runs.run import Run
-from privaudit.statistics.comparisons import IntervalAt
+from privaudit.statistics.comparisons import IntervalAt, independent_difference
 from privaudit.statistics.estimate import Estimate, normal_quantile
 from privaudit.statistics.verdict import Sampling, VerdictKind
 
@@ -861,26 +855,6 @@ def _estimate(numbers: PublicNumbers, *keys: str) -> Estimate:
             "that metric out."
         )
     return estimate
-
-
-def independent_difference(
-    first: IntervalAt, second: IntervalAt, confidence: float = 0.95
-) -> Estimate:
-    """Return the difference of two independent estimates, first less second.
-
-    Example:
-        >>> from privaudit.statistics.estimate import proportion
-        >>> a, b = partial(proportion, 70, 100), partial(proportion, 40, 100)
-        >>> print(independent_difference(a, b))
-        0.300 [0.157, 0.430], n = 100 + 100
-    """
-    a, b = first(confidence), second(confidence)
-    value = a.value - b.value
-    low = value - math.hypot(a.value - a.low, b.high - b.value)
-    high = value + math.hypot(a.high - a.value, b.value - b.low)
-    method = "difference of independent estimates, square and add"
-    unresolved = a.unresolved or b.unresolved
-    return Estimate(value, low, high, (*a.n, *b.n), method, confidence, unresolved)
 
 
 def rescaled(estimate: Estimate, confidence: float) -> Estimate:

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 from privaudit.checks.gate.guarantees import GuaranteeCheck
 from privaudit.checks.gate.settings import GateSettings
 from privaudit.checks.gate.strength import Shortfall
+from privaudit.core.formatting import outcome_in_words
 from privaudit.evaluation.compare.measured import Measured
 from privaudit.evaluation.metric import Metric, Side
 from privaudit.statistics.comparisons import (
@@ -177,7 +178,7 @@ def _answer(question: GateQuestion, change: Change, alpha: float) -> GateCheck:
         outcome = "regression"
     elif change.excludes_increase:
         outcome = "pass"
-    elif _is_worse(question, change, alpha):
+    elif _is_worse(question, change):
         outcome = "rose, size open" if question.about == "leak" else "fell, size open"
     enough, by_chance = None, question.sampling != "unknown"
     open_by_records = by_chance and change.kind != "increase"
@@ -193,18 +194,17 @@ def _answer(question: GateQuestion, change: Change, alpha: float) -> GateCheck:
             f" If {guess}, n = about {enough} would decide in 80 of 100 comparisons, in "
             f"place of {sum(estimate.n)}."
         )
-    sentence = f"{outcome.capitalize()}: {said}{question.note}"
+    sentence = f"{outcome_in_words(outcome).capitalize()}: {said}{question.note}"
     if not by_chance:
         sentence = f"No verdict on membership: {said}{question.note} {UNKNOWN_SAMPLING}"
     p_value = change.p_within if change.estimate.value > 0 else 1.0
     return GateCheck(question, outcome, estimate, p_value, enough, sentence)
 
 
-def _is_worse(question: GateQuestion, change: Change, alpha: float) -> bool:
+def _is_worse(question: GateQuestion, change: Change) -> bool:
     """Say whether it is worse than before, after Holm, by whatever size."""
-    asked = question.before is not None and question.sampling == "coin"
-    rose = change.estimate.low > 0 and change.p_value <= alpha
-    return asked and rose and not question.stronger
+    rose = question.before is not None and change.kind == "rose, size open"
+    return rose and not question.stronger
 
 
 def _enough(question: GateQuestion, worse: Estimate) -> int:

@@ -22,6 +22,7 @@ from privaudit.auditing.scenario import find_plan
 from privaudit.auditing.stored_audit import (
     AUDIT,
     StoredAudit,
+    StoredVerdict,
     check_audit_file,
     read_audit,
 )
@@ -61,16 +62,19 @@ from privaudit.checks.gate.strength import (
     unsigned,
 )
 from privaudit.core.errors import ConfigError, IncompatibleRunsError
+from privaudit.core.formatting import p_value
+from privaudit.core.parameters import from_plain
 from privaudit.evaluation.compare.measured import score_tests
-from privaudit.evaluation.metric import metrics_of
+from privaudit.evaluation.metric import Metric, metrics_of
 from privaudit.evaluation.metrics.auroc import AUROC
+from privaudit.evaluation.metrics.tpr import TPR
 from privaudit.evaluation.metrics.utility import UTILITY
 from privaudit.models.interfaces import TaskKind
 from privaudit.runs.own_files import HEADER
 from privaudit.runs.run import Run, load_run
 from privaudit.runs.store import local_path
 from privaudit.statistics.estimate import Estimate
-from privaudit.statistics.verdict import UNKNOWN_SAMPLING
+from privaudit.statistics.verdict import UNKNOWN_SAMPLING, top_of
 
 
 @dataclass(frozen=True)
@@ -164,7 +168,7 @@ def _less_asked(
 
 def _asks_leaks(settings: GateSettings, against: Against | None) -> bool:
     changes = against is not None and metrics_of("leak", settings.metrics)
-    return bool(changes) or settings.max_auroc is not None
+    return bool(changes) or bool(_limits_on_leaks(settings))
 
 
 def _kind(run: Run, against: Against | None) -> TaskKind | None:
@@ -182,14 +186,14 @@ _SUMMARIES: Mapping[Outcome, str] = {
     "regression": "Regression: {bad} of {count} checks found one",
     "rose, size open": "Rose, size open: {bad} of {count} checks found a rise",
     "fell, size open": "Fell, size open: {bad} of {count} checks found a fall",
-    "underpowered": "Underpowered: {bad} of {count} checks are not decided",
+    "underpowered": "Undecided: {bad} of {count} checks are not decided",
 }
 _OF_ONE: Mapping[Outcome, str] = {
     "pass": "Pass: the one check rules out what it looks for",
     "regression": "Regression: the one check found one",
     "rose, size open": "Rose, size open: the one check found a rise",
     "fell, size open": "Fell, size open: the one check found a fall",
-    "underpowered": "Underpowered: the one check is not decided",
+    "underpowered": "Undecided: the one check is not decided",
 }
 
 
@@ -360,6 +364,7 @@ def gate(
         deviations=_deviations(planned, settings),
         notes=(
             *_decided_by(demands, against, settings),
+            *_in_tail(audit, settings),
             *_steadier(checks, audit, against, demands),
             *demands.notes,
         ),
@@ -468,14 +473,24 @@ def _changes_since(
 
 def _limits_of(audit: StoredAudit, settings: GateSettings) -> Iterator[GateQuestion]:
     """Yield a question for each limit, of every attack that was made."""
-    if settings.max_auroc is not None:
-        for name in audit.attacks:  # all that were made, on the server's model too
-            clients = audit.clients(name)
-            yield limited(AUROC, name, clients, settings.max_auroc, "max_auroc")
+    for name in audit.attacks:  # all that were made, on the server's model too
+        for setting, (metric, limit) in _limits_on_leaks(settings).items():
+            yield limited(metric, name, audit.clients(name), limit, setting)
     if settings.min_utility is not None:
         tests = score_tests(audit.run)
         least = settings.min_utility
         yield limited(UTILITY, tests.metric, tests, least, "min_utility")
+
+
+def _limits_on_leaks(
+    settings: GateSettings,
+) -> dict[str, tuple[Metric[Any], float]]:
+    """Return metrics of attacks that have a limit, by its setting."""
+    limits = {
+        "max_auroc": (AUROC, settings.max_auroc),
+        "max_tpr": (TPR, settings.max_tpr),
+    }
+    return {n: (m, value) for n, (m, value) in limits.items() if value is not None}
 
 
 def _decided_by(
@@ -485,7 +500,7 @@ def _decided_by(
     asked = [] if against is None else demands.comparable(settings)
     if not metrics_of("leak", settings.metrics):
         asked = []
-    if settings.max_auroc is not None:
+    if _limits_on_leaks(settings):
         asked = [*demands.made]
     by_strength: dict[str, list[str]] = {}
     for name in asked:
@@ -494,6 +509,17 @@ def _decided_by(
     each = [f"{', '.join(names)} ({how})" for how, names in by_strength.items()]
     if each:
         yield f"Attacks that decided: {'; '.join(each)}."
+
+
+def _in_tail(audit: StoredAudit, settings: GateSettings) -> Iterator[str]:
+    """Yield that the run's highest scores tell members, which no AUROC need show."""
+    name, said = next(iter(audit.contents["attack_results"].items()))
+    test = from_plain(StoredVerdict, said["verdict"]).test
+    if settings.max_tpr is None and test and "tail" in test.parts():
+        yield (
+            f"By {name} {top_of(test)} (p {p_value(test.tail)}): hold them to a limit, "
+            "too (max_tpr)."
+        )
 
 
 def _steadier(

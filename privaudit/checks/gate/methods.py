@@ -24,7 +24,6 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from privaudit.auditing.audit import Assurance
 from privaudit.auditing.scenario import find_scenario
-from privaudit.auditing.shadow_budget import write_time
 from privaudit.checks.gate.baseline import SIGNATURE, read_contents
 from privaudit.checks.gate.checks import GateCheck, GateQuestion
 from privaudit.checks.gate.gate import GateResult
@@ -36,6 +35,7 @@ from privaudit.core.errors import (
     TranscriptError,
     UnknownNameError,
 )
+from privaudit.core.formatting import write_time
 from privaudit.core.parameters import parse_spec
 from privaudit.core.signing import check_signature, sign
 from privaudit.core.storage import make_private_folder, to_json

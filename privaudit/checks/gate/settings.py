@@ -110,8 +110,8 @@ class GateSettings:
     )
     metrics: tuple[Metric, ...] = Field(
         default=("auroc", "utility"),
-        description="Comma-separated codes: of each attack, as auroc, success; of the "
-        "models utility. By default: auroc,utility.",
+        description="Comma-separated codes: of each attack, as auroc, tpr (at 1 % false "
+        "positives), success; of the models utility. By default: auroc,utility.",
     )
     attacks: tuple[str, ...] = Field(
         default=(),
@@ -142,6 +142,11 @@ class GateSettings:
         default=None,
         description="Limit on the AUROC of every attack that the audit made, in [0, 1], as "
         "a confidence limit. By default: none.",
+    )
+    max_tpr: Share | None = Field(
+        default=None,
+        description="Likewise on the share of members that an attack tells at 1 % false "
+        "positives. By default: none.",
     )
     min_utility: Share | None = Field(
         default=None,

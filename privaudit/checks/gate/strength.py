@@ -141,9 +141,8 @@ AS_STRICT: Mapping[str, Callable[[Any, Any], bool]] = {
     "margin": operator.le,
     "utility_margin": operator.le,
     "alpha": operator.eq,  # larger passes sooner, smaller finds regressions later
-    "max_auroc": lambda now, before: (
-        before is None or (now is not None and now <= before)
-    ),
+    "max_auroc": lambda now, before: _is_as_low(now, before),
+    "max_tpr": lambda now, before: _is_as_low(now, before),
     "min_utility": lambda now, before: (
         before is None or (now is not None and now >= before)
     ),
@@ -152,6 +151,10 @@ AS_STRICT: Mapping[str, Callable[[Any, Any], bool]] = {
     "baseline": lambda now, before: before in (None, now),
 }
 """Whether a setting of the gate, the first, asks for no less than another."""
+
+
+def _is_as_low(now: float | None, before: float | None) -> bool:
+    return before is None or (now is not None and now <= before)
 
 
 def weaker_settings(

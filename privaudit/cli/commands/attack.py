@@ -476,7 +476,8 @@ def _result(
     Their line names the scenario as well if it ``is_named``.
     """
     from privaudit.cli.progress import Result
-    from privaudit.report.wording import unpaid
+    from privaudit.report.attack_strength import strength_of
+    from privaudit.report.wording import unpaid, verdict_sentence
 
     headline, folder = audit.headline, audit.run.path / "audits" / audit.scenario.name
     contents = {
@@ -488,7 +489,11 @@ def _result(
         "settings": headline.settings,
         "budget": audit.budget and vars(audit.budget),
         "verdict": headline.verdict.kind,
-        "sentence": headline.verdict.sentence,
+        "sentence": verdict_sentence(audit),
+        "parts": list(headline.verdict.parts),
+        "tail_bound": headline.verdict.tail_bound,
+        "trainings": headline.verdict.trainings,
+        "strength": strength_of(audit).sentence,
         "auroc": headline.auroc.to_dict(),
         "tpr_at_fpr": {
             f"{fpr:g}": tpr.to_dict() for fpr, tpr in headline.tpr_at_fpr.items()
@@ -506,7 +511,7 @@ def _result(
         },
     }
     of = f"{audit.run.name}, {audit.scenario.name}" if is_named else audit.run.name
-    summary = f"{of}: {headline.verdict} {audit.assurance.sentence}"
+    summary = f"{of}: {verdict_sentence(audit)} {audit.assurance.sentence}"
     lines = [summary.rstrip(), *unpaid(audit), *_requested(audit, named)]
     return Result("\n".join(lines), contents)
 

@@ -11,6 +11,7 @@ import typer
 from privaudit.cli import options
 from privaudit.cli.printing import print_lines, print_rows, show
 from privaudit.core.errors import ConfigError
+from privaudit.core.formatting import outcome_in_words
 from privaudit.core.parameters import parse_pairs
 from privaudit.evaluation.tradeoff.plan import SweepPlan, make_plan, read_sweep_plan
 
@@ -102,7 +103,7 @@ def _print_comparison(found: "RunComparison") -> None:
             f"{point(entry.change.estimate, signed=True)} "
             f"{interval(entry.change.estimate)}",
             p_text(entry.change.p_value),
-            entry.change.kind,
+            outcome_in_words(entry.change.kind),
         )
         for entry in found.changes
     ]
@@ -116,13 +117,13 @@ def _print_comparison(found: "RunComparison") -> None:
 
 def sentences_of(found: "RunComparison") -> list[str]:
     """Return what may be said: of what decides always, of the rest where it changed."""
-    changed = ("increase", "decrease")
+    quiet = ("no difference", "underpowered", "sampling unknown")
     return [
         *(one.sentence for one in found.primary),
         *(
             f"Secondary: {one.sentence}"
             for one in found.secondary
-            if one.change.kind in changed
+            if one.change.kind not in quiet
         ),
     ]
 

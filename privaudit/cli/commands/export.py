@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from privaudit.cli import options
 from privaudit.cli.printing import show, with_json
 from privaudit.core.errors import ConfigError
+from privaudit.core.formatting import outcome_in_words
 
 if TYPE_CHECKING:
     from privaudit.cli.progress import Display
@@ -55,7 +56,10 @@ def _lines_of_export(found: "Export") -> Iterator[str]:
         auroc = audit.auroc
         said = f"AUROC {auroc.estimate}" if auroc else "no number without fair coins"
         spread = f", noise of sd {auroc.noise_sd:.3f}" if auroc else ""
-        yield f"  {name}, {audit.headline}: {audit.verdict}; {said}{spread}"
+        # Of a tail a card says nothing: that would take numbers of single records.
+        verdict = outcome_in_words(audit.verdict)
+        verdict += " on average" * (verdict == "no evidence")
+        yield f"  {name}, {audit.headline}: {verdict}; {said}{spread}"
     if not card.audits:
         yield "  no audit yet: `privaudit attack` makes one"
     count = card.ledger.numbers

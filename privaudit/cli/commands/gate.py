@@ -271,7 +271,8 @@ Scenarios = Annotated[
         help="A scenario to be audited; repeatable. By default: server-reconstruct.",
     ),
 ]
-_THRESHOLDS = {name: GATE_FIELDS[name] for name in ("max_auroc", "margin", "alpha")}
+_PLANNED = ("max_auroc", "max_tpr", "margin", "alpha")
+_THRESHOLDS = {name: GATE_FIELDS[name] for name in _PLANNED}
 
 
 def plan(

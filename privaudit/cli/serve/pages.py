@@ -31,6 +31,7 @@ from privaudit.core.errors import (
     one_line,
     shown,
 )
+from privaudit.core.formatting import outcome_in_words
 from privaudit.core.storage import DAMAGE
 from privaudit.evaluation.compare.compare import RunComparison, compare
 from privaudit.evaluation.tradeoff.result import SWEEP, read_sweep
@@ -380,7 +381,7 @@ def _changes(found: RunComparison) -> list[Row]:
             "interval": interval(one.change.estimate),
             "n": " + ".join(map(str, one.change.estimate.n)),
             "p": p_text(one.change.p_value),
-            "verdict": one.change.kind,
+            "verdict": outcome_in_words(one.change.kind),
             "primary": one.is_primary,
         }
         for one in found.changes

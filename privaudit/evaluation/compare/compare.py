@@ -27,6 +27,7 @@ from privaudit.evaluation.compare.measured import (
 )
 from privaudit.evaluation.metric import Side
 from privaudit.evaluation.metrics.auroc import AUROC
+from privaudit.evaluation.metrics.tpr import TPR
 from privaudit.evaluation.metrics.utility import UTILITY
 from privaudit.runs.run import Run, load_run
 from privaudit.statistics.comparisons import Change, Difference, judge_changes
@@ -170,7 +171,7 @@ def compare(
         against: A run with the same data set, split and membership; or as many, with
             the same seeds: then seeds are the replicates, with Student's t.
         scenario: Name of the scenario; both runs need an audit of it.
-        attacks: Names of attacks, all primary. By default the AUROC of the headline
+        attacks: Names of attacks, all primary but for the TPR. By default the AUROC of the headline
             attack and utility are primary, and all other shared metrics secondary.
             Holm's correction counts every metric of its kind, so name few.
         margin: Equivalence margin of AUROC and success rate, in (0, 1).
@@ -200,7 +201,7 @@ def compare(
     else:
         measured = measure_seeds(audits, names, utility)
     margins: dict[Side, float] = {"leak": margin, "utility": utility_margin}
-    settled = measured if attacks else _settled(measured)
+    settled = _settled(measured, attacks or ())
     rest = [metric for metric in measured if metric not in settled]
     by_chance = all(run.sampling != "unknown" for run in (*first_runs, *other_runs))
     sampling: Sampling = "coin" if by_chance else "unknown"
@@ -216,8 +217,14 @@ def compare(
     )
 
 
-def _settled(measured: Sequence[Measured]) -> list[Measured]:
-    """Return what was named before any score was seen: one AUROC, and utility."""
+def _settled(measured: Sequence[Measured], named: Sequence[str]) -> list[Measured]:
+    """Return what was named before any score was seen: one AUROC, and utility.
+
+    Of named attacks all but the tail's rate, which is not paired: it would hardly ever
+    rule a change out.
+    """
+    if named:
+        return [m for m in measured if m.metric is not TPR]
     auroc = next(m for m in measured if m.metric is AUROC)
     return [auroc, *(m for m in measured if m.metric is UTILITY)]
 

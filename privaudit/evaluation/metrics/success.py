@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Int
 
 from privaudit.auditing.attack_result import ClientScores
 from privaudit.evaluation.metric import METRICS, Metric, PairedNumbers
@@ -14,7 +15,7 @@ from privaudit.statistics.roc import sign_turned, success_rate
 def _interval(clients: Sequence[ClientScores], confidence: float) -> Estimate:
     truth = np.concatenate([client.is_member for client in clients])
     guesses = np.concatenate([client.guesses for client in clients])
-    return success_rate(truth, guesses, confidence)
+    return success_rate(truth, guesses, confidence, _alike(clients))
 
 
 def _paired(
@@ -24,17 +25,20 @@ def _paired(
         np.concatenate([client.guesses == client.is_member for client in clients])
         for clients in (first, second)
     )
-    clusters = [client.cluster for client in first if client.cluster is not None]
-    alike = np.concatenate(clusters) if clusters else None
 
     def interval_at(confidence: float) -> Estimate:
         return paired_accuracy_difference(
-            correct, other_correct, confidence, alike
+            correct, other_correct, confidence, _alike(first)
         ).estimate
 
     return PairedNumbers(
         float(correct.mean()), float(other_correct.mean()), interval_at
     )
+
+
+def _alike(clients: Sequence[ClientScores]) -> Int[np.ndarray, " all"] | None:
+    clusters = [one.cluster for one in clients if one.cluster is not None]
+    return np.concatenate(clusters) if clusters else None
 
 
 SUCCESS = METRICS.register("success")(

@@ -22,6 +22,7 @@ from privaudit.report.wording import (
     repeatable,
     strength,
     unpaid,
+    verdict_sentence,
 )
 
 _WIDE = 116  # columns from which everything fits side by side
@@ -63,10 +64,11 @@ def _texts(data: ReportData) -> list[_Texts]:
 def _remarks(one: Findings) -> list[str]:
     """Return what a run's row has no room for."""
     audit = one.audit
-    unusual = audit.verdict.kind in ("reversed", "sampling unknown")
+    unusual = audit.verdict.kind not in ("leaks", "no evidence")
     allowed = reconstruction_sentence(audit.certificate)
     remarks = [
-        audit.verdict.sentence if unusual else "",
+        verdict_sentence(audit) if unusual else "",
+        one.strength.sentence if one.strength.is_weak else "",
         audit.scenario.note,
         audits_made(audit) if audit.tally.different > 1 or audit.tally.planned else "",
         _counted(audit),

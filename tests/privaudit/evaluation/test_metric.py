@@ -113,7 +113,7 @@ def test_a_marker_holds_tests_to_it(folder: Path, accuracy: OfScores) -> None:
     expected = accuracy.at(audit.headline.clients)(0.95)
     assert check.estimate == expected
     with pytest.raises(
-        ConfigError, match=r"are accuracy and auroc and .*success and util"
+        ConfigError, match=r"are accuracy and auroc and .*success and tpr and util"
     ):
         _check(audit, MarkerLimit(metric="precision", below=0.99))
 
@@ -153,4 +153,4 @@ def test_a_metric_of_another_package_joins_no_primary_family() -> None:
         0.5, 0.5, lambda confidence: Estimate(0.0, 0.0, 0.0, (1, 1), "")
     )
     measured = [Measured(one, "it", none) for one in (AUROC, UTILITY, plugin)]
-    assert _settled(measured) == measured[:2]
+    assert _settled(measured, ()) == measured[:2]

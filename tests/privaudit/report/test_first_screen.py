@@ -6,12 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from privaudit import Auditor
 from privaudit.auditing.audit import Assurance, Audit, assure
 from privaudit.auditing.parts.one_run import ONE_RUN
+from privaudit.auditing.shadow_budget import ShadowBudget
 from privaudit.report.advice import advise
+from privaudit.report.attack_strength import strength_of
 from privaudit.report.ci_formats import gate_markdown
+from privaudit.report.columns import audit_row
 from privaudit.report.first_screen import FirstScreen, audited_on, card, first_screen
 from privaudit.report.index import IndexEntry, write_index
 from privaudit.report.page import render_report
@@ -56,7 +61,7 @@ def quiet(trainer: str = "dp-fpl", **settings: Any) -> Audit:
         (
             make_audit(shift=0.1, candidates=30),
             "Undecided whether promptfl leaks",
-            "Undecided (underpowered)",
+            "Undecided",
             "No promise made",
         ),
         (
@@ -117,7 +122,7 @@ def test_a_refuted_promise_is_in_title_and_lead_whatever_the_attack_found() -> N
     screen = screen_of([undecided, refuted])
     assert screen.title.endswith("; claim refuted in dp-fpl")
     assert screen.lead.startswith("Worst of 2: dp-fpl. Claim refuted. ")
-    assert screen.answers[0].badge == Badge("Undecided (underpowered)", "open", "?")
+    assert screen.answers[0].badge == Badge("Undecided", "open", "?")
     screen = screen_of([refuted, make_audit(shift=1.0)])
     assert screen.title == "1 of 2 runs leaks; claim refuted in dp-fpl"
     assert screen.answers[0].badge == Badge("Leaks", "alarm", "▲")
@@ -274,3 +279,55 @@ def test_a_gate_that_passes_has_no_green_mark_where_nothing_is_proved() -> None:
     assert "✅" not in text
     assert "Nothing proved." in text
     assert "❌ regression" in text
+
+
+def test_a_weak_attack_is_never_green_and_the_stronger_one_is_named() -> None:
+    members, others = np.random.default_rng(5).normal(size=(2, 1000))
+    audit = Auditor.from_scores(members, others, sampling="coin", attack="confidence")
+    screen = screen_of([audit])
+    assert screen.title.startswith("No leak found in scores by a weak attack")
+    assert screen.answers[0].badge == Badge(
+        "No leak found by a weak attack", "open", "?"
+    )
+    assert "confidence, no shadow models declared, on all clients, by" in (
+        screen.answers[1].text
+    )
+    stronger = "rmia with 8 shadow models (from_shadows), at the cost of 8 trainings"
+    assert f"Stronger on what is here: {stronger}." in screen.answers[1].text
+    assert screen.answers[4].text.startswith("To try: Make a stronger attack")
+    many = Auditor.from_scores(
+        members, others, sampling="coin", attack="RMIA, 64 shadow models"
+    )
+    shown = screen_of([many])
+    assert shown.answers[0].badge == Badge("No leak found", "neutral", "○")
+    assert "Stronger" not in shown.answers[1].text
+
+
+def test_a_strong_attack_s_next_rung_and_its_cost_are_said() -> None:
+    audit = quiet(epsilons=(8.0, 7.9))
+    made = replace(audit.headline, settings="Rmia(shadows=16)")
+    paid = ShadowBudget(120.0, 2.0, 5, 16)
+    strong = replace(audit, results={"rmia": made}, budget=paid)
+    found = strength_of(strong)
+    assert found.stronger == "rmia with 32 shadow models (about 1.1m)"
+    assert found.command.endswith("--scenario server-reconstruct --shadows 32")
+    assert not found.is_weak
+    assert screen_of([strong]).answers[0].badge == Badge("No leak found", "good", "○")
+    alone = replace(strong, results={"rmia": replace(made, settings="Loss()")})
+    assert strength_of(alone).is_weak
+    assert screen_of([alone]).answers[0].badge.kind == "open"  # type: ignore[union-attr]
+    weights = replace(made, attack="joint-regression", settings="JointRegression()")
+    assert strength_of(replace(strong, results={"w": weights})).stronger == ""
+
+
+def test_a_tail_is_what_the_first_screen_leads_with() -> None:
+    members, others = np.random.default_rng(5).normal(size=(2, 1000))
+    members[:30] += 8
+    audit = Auditor.from_scores(members, others, sampling="coin")
+    screen = screen_of([audit])
+    assert screen.title == "scores leaks in the tail"
+    assert screen.answers[0].badge == Badge("Leaks in the tail", "alarm", "▲")
+    assert re.match(r"3\d of the 3\d highest scores are members'\. Given", screen.lead)
+    row = audit_row(ReportData.of([audit]).runs[0], "")
+    (cell,) = (one for column, one in row["cells"] if column.heads["index"] == "Leak")
+    assert "highest scores are members'" in cell.note

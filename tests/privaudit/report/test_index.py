@@ -35,7 +35,7 @@ def test_leaks_come_first_then_what_is_open_each_by_auroc(
     html = written(audits, tmp_path)
     names = re.findall(r'<th scope="row" data-sort="([^"]*)"', html)
     assert names == ["dp-fpl", "promptfl", "coop", "zero-shot"]
-    summary = "Of 4 audits of 4 runs, 2 leak, no leak found in 1, 1 underpowered."
+    summary = "Of 4 audits of 4 runs, 2 leak, no leak found in 1, 1 undecided."
     assert summary in Page(html).words
 
 

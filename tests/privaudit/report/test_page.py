@@ -149,7 +149,7 @@ def test_the_verdict_of_each_run_comes_before_pictures_and_tables(
     audits: list[Audit], html: str
 ) -> None:
     text = Page(html).words
-    assert "Of 3 runs, 2 leak, 1 underpowered." in text
+    assert "Of 3 runs, 2 leak, 1 undecided." in text
     for audit in audits:
         assert audit.headline.verdict.sentence in text
         sentence = audit.headline.verdict.sentence.partition("AUROC ")[2]

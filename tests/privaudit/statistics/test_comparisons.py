@@ -315,7 +315,8 @@ def normal(value: float, error: float = 0.02, n: int = 100) -> IntervalAt:
         (-0.12, 0.02, "decrease", "Decrease: leak differs by -0.120"),
         (0.0, 0.02, "no difference", "No difference beyond 0.05: leak"),
         (0.02, 0.01, "no difference", "No difference beyond 0.05: leak"),
-        (0.08, 0.02, "underpowered", "whether by more than 0.05 is open"),
+        (0.08, 0.02, "rose, size open", "whether by more than 0.05 is open"),
+        (-0.08, 0.02, "fell, size open", "Fell, size open: leak differs by -0.080"),
         (0.03, 0.03, "underpowered", "rules out a decrease beyond 0.05"),
         (-0.03, 0.03, "underpowered", "rules out an increase beyond 0.05"),
         (0.0, 0.1, "underpowered", "includes both -0.05 and 0.05"),
@@ -353,7 +354,7 @@ def test_beyond_the_margin_alone_is_not_always_so_among_five() -> None:
     nothing = [Difference(f"other {k}", normal(0.0)) for k in range(4)]
     assert judge_changes([rise])[0].kind == "increase"
     found = judge_changes([rise, *nothing])[0]
-    assert found.kind == "underpowered"
+    assert found.kind == "rose, size open"
     assert found.p_within == pytest.approx(5 * 0.0278, abs=1e-3)
     assert "not after Holm" in found.sentence
 

@@ -121,12 +121,13 @@ def test_a_tail_that_is_not_ruled_out_is_said_and_what_would_do() -> None:
     auroc = Estimate(0.49, 0.441, 0.539, (283, 256), "AUROC")
     ours = judge_leak(auroc, evidence=evidence)
     assert ours.kind == "underpowered"
-    assert ours.sentence.startswith("Underpowered: no evidence on average (AUROC 0.490")
+    assert ours.sentence.startswith("Undecided: no evidence on average (AUROC 0.490")
     assert "that 5.1% of members are told at 1 % false alarms is not ruled out" in (
         ours.sentence
     )
     assert ours.trainings == 3
-    assert "about 2 more trainings like it, pooled (n = 1617 in all" in ours.sentence
+    assert "about 2 more trainings like it, pooled (n = 1617 in all)" in ours.sentence
+    assert "pooled (n = 1617 in all, 1m), decide in 80 of 100" in ours.said(30.0)
     wider = judge_leak(auroc, Limits(tail_margin=0.06), evidence=evidence)
     assert wider.kind == "no evidence"
 
@@ -145,7 +146,8 @@ def test_the_bound_follows_limits_and_audits() -> None:
 
 def test_an_interval_says_what_the_test_of_the_average_says() -> None:
     above, beside = _found(0.02, 0.02).test, _found(0.04, 0.03).test
-    assert above and beside
+    assert above
+    assert beside
     assert as_tested(_auroc(0.53, 0.499, 0.56), above).low == 0.5
     assert as_tested(_auroc(0.53, 0.501, 0.56), above).low == 0.501
     assert as_tested(_auroc(0.53, 0.501, 0.56), beside).low == 0.5

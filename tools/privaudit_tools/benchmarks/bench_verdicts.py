@@ -7,6 +7,7 @@ less than it is.
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ from scipy.special import ndtr
 
 from privaudit.auditing.pooled_audit import of_method
 from privaudit.statistics import membership_test
-from privaudit.statistics.evidence import weigh
+from privaudit.statistics.comparisons import independent_difference
+from privaudit.statistics.estimate import Estimate
+from privaudit.statistics.evidence import tail_rate, weigh
 from privaudit.statistics.membership_test import ALPHA, Strata
 from privaudit.statistics.roc import pooled_auroc
 from privaudit.statistics.tail_bound import tail_bound, tail_plan
@@ -94,6 +97,8 @@ DESIGNS: Mapping[str, Draw] = {
     "20 + 100": audits_of([(20, 100)]),
     "100 + 5": audits_of([(100, 5)]),
     "20 + 400": audits_of([(20, 400)]),
+    "5 + 100": audits_of([(5, 100)]),
+    "ten clients of 2 + 40": audits_of([(2, 40)] * 10),
     "ten clients of 28 + 26": audits_of([(28, 26)] * 10),
     "unequal clients of 4 to 120": audits_of([(2, 2), (5, 8), (20, 10), (60, 60)]),
     "60 clients of 2 + 2": audits_of([(2, 2)] * 60),
@@ -269,7 +274,7 @@ def test_intervals_of_pools(recurring: float, spread: float) -> None:
     truth = float(ndtr(each / np.sqrt(2)).mean())
     for _ in range(SEQUENCES):
         own, groups, clusters, values = rng.normal(size=540), [], [], []
-        vulnerable = rng.random(540)
+        vulnerable = rng.integers(0, 2, 540)
         for _ in range(4):
             is_member = rng.random(540) < 0.5
             by = shift + rng.normal() * spread * np.sqrt(4 * np.pi)
@@ -286,3 +291,66 @@ def test_intervals_of_pools(recurring: float, spread: float) -> None:
             missed[2 * place + 1] += one.high < truth
     rates = ", ".join(f"{rate:.1%}" for rate in missed / SEQUENCES)
     print(f"\nrecurring {recurring:g}, spread {spread:g}: these, method: {rates}")
+
+
+Curve = Callable[[np.random.Generator, int], np.ndarray]
+SHARE = 0.1  # of members that stand out
+
+
+def _steps_at(place: float) -> Curve:
+    return lambda rng, n: np.where(rng.random(n) < SHARE, place, 0.0)
+
+
+CURVES: Mapping[str, tuple[float, Curve]] = {
+    "chance": (0.01, lambda rng, n: rng.random(n)),
+    "step above": (SHARE, _steps_at(0.99 + 1e-9)),
+    "step below": (0.0, _steps_at(0.99 - 1e-9)),
+    "certain": (SHARE + 0.009, lambda rng, n: rng.random(n) + (rng.random(n) < SHARE)),
+}
+"""The rate that is true at 1 % of others, which are uniform, and how members are drawn."""
+
+
+def test_the_rate_of_the_tail() -> None:
+    """How often its ends miss, and how often a rise as large as the margin is called larger."""
+    most = ALPHA + 3 * np.sqrt(ALPHA * (1 - ALPHA) / NULLS)
+    print(
+        f"\n| {NULLS} audits | curve | low > truth | high < truth | at most {most:.1%} |"
+    )
+    print("|---" * 5 + "|")
+    sizes = [(100, 100), (1000, 1000), (1000, 50), (50, 1000), (400, 20)]
+    for number, (members, others) in enumerate(sizes):
+        for name, (truth, draw) in CURVES.items():
+            rng, low, high = np.random.default_rng([5, number]), 0, 0
+            for _ in range(NULLS):
+                found = tail_rate(_of(draw(rng, members), rng.random(others)))
+                low, high = low + (found.low > truth), high + (found.high < truth)
+            good = max(low, high) / NULLS <= most
+            shown = f"{low / NULLS:.1%} | {high / NULLS:.1%} | {good}"
+            print(f"| {members} + {others} | {name} | {shown} |", flush=True)
+
+
+def test_the_rise_of_a_tail() -> None:
+    """Two models of other records, one of which tells 5 % more members: the margin."""
+    rng, called, passed = np.random.default_rng(6), 0, 0
+    for _ in range(AUDITS):
+        first, second = (
+            partial(
+                _rate_at,
+                _of(rng.random(1000) + (rng.random(1000) < share), rng.random(1000)),
+            )
+            for share in (0.05, 0.0)
+        )
+        found = independent_difference(first, second)
+        called, passed = called + (found.low > 0.05), passed + (found.high < 0.05)
+    print(
+        f"\nof {AUDITS}: larger {called / AUDITS:.1%}, ruled out {passed / AUDITS:.1%}"
+    )
+
+
+def _rate_at(strata: Strata, confidence: float) -> Estimate:
+    return tail_rate(strata, confidence=confidence)
+
+
+def _of(members: np.ndarray, others: np.ndarray) -> Strata:
+    scores = np.concatenate([members, others])
+    return [(scores, np.arange(len(scores)) < len(members))]

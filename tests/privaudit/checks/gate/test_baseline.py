@@ -18,7 +18,6 @@ from privaudit import Auditor, Run, load_run, train
 from privaudit.auditing.stored_audit import save_audit
 from privaudit.checks.gate.baseline import (
     Baseline,
-    independent_difference,
     make_baseline,
     parse_numbers,
     rescaled,
@@ -36,6 +35,7 @@ from privaudit.core.errors import (
 )
 from privaudit.core.signing import sign
 from privaudit.report.export import export_public
+from privaudit.statistics.comparisons import independent_difference
 from privaudit.statistics.estimate import Estimate, proportion, two_proportions, wilson
 from privaudit.statistics.roc import auroc
 from tests.altered_runs import sign_again

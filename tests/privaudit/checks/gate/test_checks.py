@@ -14,6 +14,7 @@ from privaudit.checks.gate.checks import (
     judge,
     overall,
 )
+from privaudit.core.formatting import outcome_in_words
 from privaudit.evaluation.metric import Side
 from privaudit.statistics.estimate import (
     Estimate,
@@ -77,7 +78,7 @@ def test_worse_beyond_the_line_is_a_regression_and_ruled_out_is_a_pass(
 ) -> None:
     found = answer(question)
     assert found.outcome == outcome
-    assert found.sentence.startswith(outcome.capitalize())
+    assert found.sentence.startswith(outcome_in_words(outcome).capitalize())
     assert (found.enough is None) == (outcome in ("pass", "regression"))
 
 

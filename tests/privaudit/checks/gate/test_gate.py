@@ -12,7 +12,12 @@ import numpy as np
 import pytest
 
 from privaudit import Auditor, load_run
-from privaudit.auditing.stored_audit import LEFT_OUT, StoredAudit, read_audit
+from privaudit.auditing.stored_audit import (
+    LEFT_OUT,
+    StoredAudit,
+    read_audit,
+    save_audit,
+)
 from privaudit.checks.gate.baseline import Baseline, joined_audit, make_baseline
 from privaudit.checks.gate.checks import GateCheck, GateQuestion
 from privaudit.checks.gate.gate import gate, write_baseline
@@ -370,3 +375,43 @@ def test_bad_input_is_one_line_and_exit_code_2(
     err = refused(cli, "gate", *words)
     assert says in err
     assert err.count("\n") == 1
+
+
+def test_members_that_are_certain_are_held_to_a_limit_of_their_own(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    """3 % of members stand out: an AUROC of 0.52 passes, and their rate does not."""
+    members, others = rng.normal(size=(2, 1000))
+    members[:60] += 8
+    audit = Auditor.from_scores(members, others, sampling="coin")
+    save_audit(audit, tmp_path / "run")
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"max_auroc": 0.6}, "pass"),
+        ({"max_tpr": 0.15}, "pass"),
+        ({"max_tpr": 0.07}, "underpowered"),
+        ({"max_auroc": 0.6, "max_tpr": 0.03}, "regression"),
+    ]
+    for settings, outcome in cases:
+        found = gate(
+            tmp_path / "run", None, GateSettings(scenario="scores", **settings)
+        )
+        assert found.outcome == outcome
+        assert any("(max_tpr)" in one for one in found.notes) == (
+            len(settings) == 1
+        ) * ("max_auroc" in settings)
+    assert "scores TPR at 1 % FPR is 0.0" in found.checks[1].sentence
+
+
+def test_a_rise_of_the_tail_is_compared_where_it_is_asked_for(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    members, others = rng.normal(size=(2, 1000))
+    names, changed = np.arange(2000), members + 8 * (np.arange(1000) < 200)
+    for name, scores in (("before", members), ("now", changed)):
+        audit = Auditor.from_scores(scores, others, records=names, sampling="coin")
+        save_audit(audit, tmp_path / name)
+    asked = GateSettings(scenario="scores", metrics=("tpr",))
+    before, now = (load_run(tmp_path / name) for name in ("before", "now"))
+    assert gate(before, before, asked).outcome == "pass"
+    assert gate(now, before, asked).outcome == "regression"
+    assert gate(before, now, asked).outcome == "pass"

@@ -182,7 +182,7 @@ def test_the_sentence_names_the_command_that_makes_what_is_missing(runs: Path) -
         "models, 3 clients). Make the audit again: `privaudit attack plain --scenario "
         "server-reconstruct --shadows 8`."
     )
-    assert found.sentence.startswith("Underpowered: 3 of 8 checks are not decided")
+    assert found.sentence.startswith("Undecided: 3 of 8 checks are not decided")
 
 
 def test_an_attack_of_other_settings_is_not_compared(runs: Path) -> None:

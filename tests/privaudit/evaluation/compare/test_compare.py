@@ -53,7 +53,7 @@ def audits_of(*names: str) -> list[StoredAudit]:
 
 def test_a_run_is_compared_on_the_same_records(runs: Path) -> None:
     found = compare("promptfl-0", "zero-shot-0", attacks=["loss-threshold"])
-    auroc, success, *_, use = found.changes
+    auroc, success, use, _ = found.changes
     audits = audits_of("promptfl-0", "zero-shot-0")
     ours, theirs = (audit.clients("loss-threshold") for audit in audits)
     groups = [
@@ -91,12 +91,12 @@ def test_a_run_does_not_differ_from_itself(runs: Path) -> None:
 def test_utility_that_falls_is_a_regression(runs: Path) -> None:
     """A rate of 5 costs a third of the accuracy; the other way round it is a gain."""
     found = compare("promptfl-0", "zero-shot-0", attacks=["loss-threshold"])
-    use = found.changes[-1]
+    use = found.primary[-1]
     assert (use.name, use.change.kind) == ("accuracy on own classes", "decrease")
     assert use.regressed
     assert found.regressed
     assert not found.passes
-    gain = compare("zero-shot-0", "promptfl-0", attacks=["loss-threshold"]).changes[-1]
+    gain = compare("zero-shot-0", "promptfl-0", attacks=["loss-threshold"]).primary[-1]
     assert gain.change.kind == "increase"
     assert gain.passes
     assert not gain.regressed
@@ -120,7 +120,9 @@ def test_each_kind_is_corrected_for_its_own_number(runs: Path) -> None:
     """By hand: Holm's method over the two alone; all that is named is primary."""
     found = compare("promptfl-0", "zero-shot-0")
     named = compare("promptfl-0", "zero-shot-0", attacks=["loss-threshold"])
-    assert not named.secondary
+    assert [entry.name for entry in named.secondary] == [
+        "loss-threshold TPR at 1 % FPR"
+    ]
     first_run, second_run = audits_of("promptfl-0", "zero-shot-0")
     auroc, *_, use = measure_pair(
         first_run, second_run, ["loss-threshold"], utility=True

@@ -1,0 +1,31 @@
+"""True-positive rate of an attack at 1 % false positives: how many members are certain."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from privaudit.auditing.attack_result import ClientScores, in_strata
+from privaudit.evaluation.metric import METRICS, Metric, PairedNumbers
+from privaudit.statistics.comparisons import independent_difference
+from privaudit.statistics.estimate import Estimate
+from privaudit.statistics.evidence import tail_rate
+
+
+def _interval(clients: Sequence[ClientScores], confidence: float) -> Estimate:
+    return tail_rate(*in_strata(clients), confidence=confidence)
+
+
+def _paired(
+    first: Sequence[ClientScores], second: Sequence[ClientScores]
+) -> PairedNumbers:
+    """Return both and their difference, as if of other records: rather too wide."""
+    ours, theirs = (partial(_interval, clients) for clients in (first, second))
+    return PairedNumbers(
+        ours(0.95).value,
+        theirs(0.95).value,
+        partial(independent_difference, ours, theirs),
+    )
+
+
+TPR = METRICS.register("tpr")(
+    Metric("tpr", "TPR at 1 % FPR", "leak", "", _interval, _paired, field="tpr")
+)
