@@ -69,6 +69,7 @@ from privaudit.auditing.signals import measure_signals
 from privaudit.auditing.stored_audit import StoredAudit
 from privaudit.core.errors import (
     AttackError,
+    ConfigError,
     UnknownNameError,
     ViewError,
     without_exits,
@@ -181,7 +182,9 @@ class Auditor(AuditsScores):
     """
 
     def __init__(self, run: Run | str | Sequence[Run | str] | None = None) -> None:
-        several = run if isinstance(run, list | tuple) and run else [run]
+        several = run if isinstance(run, list | tuple) else [run]
+        if not several:
+            raise ConfigError("No run was given. Name one, or several of one method.")
         self.runs = [
             one if isinstance(one, Run) else load_run(one)  # type: ignore[arg-type]
             for one in several
