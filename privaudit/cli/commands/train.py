@@ -123,10 +123,9 @@ def _train_all(
     **where: Any,
 ) -> None:
     from privaudit.cli.progress import RoundDone
+    from privaudit.runs import training
     from privaudit.runs.ledger import known_by
     from privaudit.runs.run import mark_latest
-    from privaudit.runs.training import train as train_run
-    from privaudit.runs.training import train_another
 
     done: list[Run] = []
     for number, (text, method, settings) in product(range(trainings), specs):
@@ -139,9 +138,9 @@ def _train_all(
         with view:
             if number:
                 first, fresh = done[len(done) % len(specs)], where["fresh"]
-                run = train_another(first, number, fresh=fresh, watcher=watch)
+                run = training.train_another(first, number, fresh=fresh, watcher=watch)
             else:
-                run = train_run(
+                run = training.train(
                     method, settings=settings, watcher=watch, **where, **fields
                 )
         done.append(run)
