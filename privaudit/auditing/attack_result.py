@@ -11,16 +11,8 @@ from jaxtyping import Bool, Float, Int
 
 from privaudit.statistics.comparisons import Comparison
 from privaudit.statistics.estimate import Estimate, unresolved
-from privaudit.statistics.evidence import (
-    LIMITS,
-    Limits,
-    weigh,
-)
-from privaudit.statistics.membership_test import (
-    MembershipTest,
-    Strata,
-    membership_test,
-)
+from privaudit.statistics.evidence import LIMITS, Limits, weigh
+from privaudit.statistics.membership_test import MembershipTest, Strata, membership_test
 from privaudit.statistics.roc import (
     Clusters,
     RocCurve,

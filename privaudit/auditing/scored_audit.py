@@ -235,13 +235,9 @@ def audit_scores(
     run = ScoredRun.of(name, ledger, config, table.classes, table.names_hash)
     clients = [_of_client(table, ledger, n) for n in range(len(table.clients))]
     result = evaluate_scores(
-        said.attack,
-        said.settings,
-        HALF,
-        clients,
-        sampling=ledger.sampling,
-        limits=said.limits,
-    )
+        said.attack, said.settings, HALF, clients,
+        sampling=ledger.sampling, limits=said.limits,
+    )  # fmt: skip
     parts = {}
     if table.known is not None:
         parts = _beyond(table.known, ledger, result)

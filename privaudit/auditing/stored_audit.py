@@ -53,13 +53,7 @@ from privaudit.runs.run import AUDITS, Run
 from privaudit.runs.utility import METRICS, Utility
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.evidence import Limits, MembershipEvidence
-from privaudit.statistics.membership_test import MembershipTest
-from privaudit.statistics.verdict import (
-    ONE_TRAINING,
-    Pooled,
-    Sampling,
-    judge_leak,
-)
+from privaudit.statistics.verdict import ONE_TRAINING, Pooled, Sampling, judge_leak
 
 _COLUMNS = ("client", "records", "labels", "scores", "guesses", "is_member")
 AUDIT, SCORES = "audit.json", "scores.npz"
@@ -308,6 +302,7 @@ def _attack_result(stored: StoredAudit, attack: str) -> AttackResult:
     """
     said, sampling = stored.attack_result(attack), stored.run.sampling
     verdict = from_plain(StoredVerdict, said["verdict"])
+    known = verdict.evidence
     result = evaluate_scores(
         said["attack"],
         said["settings"],
@@ -316,7 +311,7 @@ def _attack_result(stored: StoredAudit, attack: str) -> AttackResult:
         str(said.get("package", "")),
         sampling,
         verdict.limits,
-        None if attack == stored.attacks[0] else verdict.test,
+        None if attack == stored.attacks[0] or not known else known.test,
     )
     there = Estimate.from_dict(said["auroc"])
     for name in ("value", "low", "high"):
@@ -348,11 +343,6 @@ class StoredVerdict:
     def limits(self) -> Limits:
         """What does not matter."""
         return Limits(self.margin, self.tail_margin, self.fpr)
-
-    @property
-    def test(self) -> MembershipTest | None:
-        """Of membership, where one was made."""
-        return self.evidence.test if self.evidence else None
 
 
 def _check_verdict(said: StoredVerdict, auroc: Estimate, sampling: Sampling) -> None:

@@ -59,12 +59,7 @@ def write_time(seconds: float) -> str:
 
 
 def outcome_in_words(code: str) -> str:
-    """Return the code of a verdict, or of a gate's outcome, as it is printed.
-
-    Example:
-        >>> outcome_in_words("underpowered"), outcome_in_words("pass")
-        ('undecided', 'pass')
-    """
+    """Return the code of a verdict, or of a gate's outcome, as it is printed."""
     return "undecided" if code == "underpowered" else code
 
 

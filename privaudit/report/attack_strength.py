@@ -1,8 +1,7 @@
 """How strong the attack was that a verdict stands on, and what is stronger on what is here.
 
-An attack that asks the target alone mistakes easy records for members, and leaves models
-undecided that leak to one with shadow models: where it finds nothing, and models can be
-trained, a page is not green.
+An attack that asks the target alone leaves models undecided that leak to one with shadow
+models: where it finds nothing, and models can be trained, a page is not green.
 """
 
 import re
@@ -54,7 +53,7 @@ def strength_of(audit: Audit) -> HeadlineStrength:
     by_weights = result.attack in weight_attacks()
     how = "weights alone" if by_weights else models
     who = wording.adversary(audit.scenario.threat).partition(",")[0]
-    made = f"{result.attack}, {how}, on {_whom(audit)}, by {who}"
+    made = f"{result.attack}, {how}, on {wording.attacked(audit)}, by {who}"
     wanted = next((rung for rung in LADDER if rung > count), 0)
     if not wanted or by_weights or not _takes_shadows(audit, count):
         return HeadlineStrength(made)
@@ -93,10 +92,3 @@ def _takes_shadows(audit: Audit, count: int) -> bool:
         attacks = find_plan(audit.scenario.name).attacks.values()
         return any(attack.trains_shadows for attack in attacks)
     return False
-
-
-def _whom(audit: Audit) -> str:
-    these, everyone = len(audit.headline.clients), audit.run.config.clients
-    if audit.scenario.unit == "client":
-        return "whole clients"
-    return f"{these} of {everyone} clients" if these < everyone else "all clients"

@@ -233,8 +233,7 @@ def _leak(one: Findings) -> ColumnCell:
         note = top_of(verdict.test)
     elif verdict.further:
         note = f"{verdict.further} more like it decide"
-    badge = one.leak
-    return ColumnCell(TableCell(badge.text), note, badge, sort=one.leak_rank)
+    return ColumnCell(TableCell(one.leak.text), note, one.leak, sort=one.leak_rank)
 
 
 def _auroc(one: Findings) -> ColumnCell:

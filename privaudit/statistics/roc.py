@@ -427,10 +427,7 @@ def auroc_interval(
     pairs = float(min(np.array([c.disjoint_pairs for c in clients]) / weights))
     exact, _ = extreme_interval(1.0, pairs, confidence)
     if all(map(_is_tied, clients)):
-        return (
-            exact / 2,
-            1 - exact / 2,
-        )  # a pair that does not tie counts 1/2 more at most
+        return exact / 2, 1 - exact / 2  # a pair that does not tie counts 1/2 more
     z = normal_quantile(confidence) * math.sqrt(design_effect)
     variance, anchored = _variances(clients, weights)
     tilted = _TiltedSamples.of(clients, weights)

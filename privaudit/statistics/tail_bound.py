@@ -58,13 +58,9 @@ def tail_plan(
         >>> plan.order, round(plan.chance, 2)
         (8, 0.32)
     """
-    orders = [
-        order
-        for order in range(
-            1, 15 + math.ceil(others * fpr + 6 * math.sqrt(others * fpr))
-        )
-        if order <= others and missed(order, others, fpr) < alpha
-    ]
+    most = 14 + math.ceil(others * fpr + 6 * math.sqrt(others * fpr))
+    tried = range(1, min(others, most) + 1)
+    orders = [one for one in tried if missed(one, others, fpr) < alpha]
     if not orders:  # fewer others than the rate has above a threshold
         return TailPlan(others, 0.0)
     chances = {

@@ -366,10 +366,7 @@ class Verdict:
         return self.said()
 
     def said(self, seconds: float = 0.0) -> str:
-        """Return the sentence, with what would decide at so many seconds a training.
-
-        0 where nobody knows what one takes.
-        """
+        """Return the sentence; a training takes so many seconds, 0 if nobody knows."""
         found = self.auroc
         if self.kind == "sampling unknown":
             return f"No verdict on membership: AUROC {found}. {UNKNOWN_SAMPLING}"

@@ -482,9 +482,7 @@ def _limits_of(audit: StoredAudit, settings: GateSettings) -> Iterator[GateQuest
         yield limited(UTILITY, tests.metric, tests, least, "min_utility")
 
 
-def _limits_on_leaks(
-    settings: GateSettings,
-) -> dict[str, tuple[Metric[Any], float]]:
+def _limits_on_leaks(settings: GateSettings) -> dict[str, tuple[Metric[Any], float]]:
     """Return metrics of attacks that have a limit, by its setting."""
     limits = {
         "max_auroc": (AUROC, settings.max_auroc),
@@ -514,7 +512,8 @@ def _decided_by(
 def _in_tail(audit: StoredAudit, settings: GateSettings) -> Iterator[str]:
     """Yield that the run's highest scores tell members, which no AUROC need show."""
     name, said = next(iter(audit.contents["attack_results"].items()))
-    test = from_plain(StoredVerdict, said["verdict"]).test
+    evidence = from_plain(StoredVerdict, said["verdict"]).evidence
+    test = evidence.test if evidence else None
     if settings.max_tpr is None and test and "tail" in test.parts():
         yield (
             f"By {name} {top_of(test)} (p {p_value(test.tail)}): hold them to a limit, "

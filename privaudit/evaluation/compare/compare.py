@@ -218,12 +218,8 @@ def compare(
 
 
 def _settled(measured: Sequence[Measured], named: Sequence[str]) -> list[Measured]:
-    """Return what was named before any score was seen: one AUROC, and utility.
-
-    Of named attacks all but the tail's rate, which is not paired: it would hardly ever
-    rule a change out.
-    """
-    if named:
+    """Return what was named before any score was seen: one AUROC, and utility."""
+    if named:  # the tail's rate is not paired: it would hardly ever rule a change out
         return [m for m in measured if m.metric is not TPR]
     auroc = next(m for m in measured if m.metric is AUROC)
     return [auroc, *(m for m in measured if m.metric is UTILITY)]

@@ -19,11 +19,8 @@ def _paired(
 ) -> PairedNumbers:
     """Return both and their difference, as if of other records: rather too wide."""
     ours, theirs = (partial(_interval, clients) for clients in (first, second))
-    return PairedNumbers(
-        ours(0.95).value,
-        theirs(0.95).value,
-        partial(independent_difference, ours, theirs),
-    )
+    values = ours(0.95).value, theirs(0.95).value
+    return PairedNumbers(*values, partial(independent_difference, ours, theirs))
 
 
 TPR = METRICS.register("tpr")(

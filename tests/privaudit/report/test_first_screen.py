@@ -289,9 +289,8 @@ def test_a_weak_attack_is_never_green_and_the_stronger_one_is_named() -> None:
     assert screen.answers[0].badge == Badge(
         "No leak found by a weak attack", "open", "?"
     )
-    assert "confidence, no shadow models declared, on all clients, by" in (
-        screen.answers[1].text
-    )
+    made = "confidence, no shadow models declared, on 1000 members and 1000 non-members"
+    assert f"Attack: {made} of all clients, by whoever" in screen.answers[1].text
     stronger = "rmia with 8 shadow models (from_shadows), at the cost of 8 trainings"
     assert f"Stronger on what is here: {stronger}." in screen.answers[1].text
     assert screen.answers[4].text.startswith("To try: Make a stronger attack")

@@ -53,8 +53,9 @@ def narrow_auroc(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(roc, "auroc_interval", narrowed(roc.auroc_interval, 0.5))
 
 
-def widen_auroc(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(roc, "auroc_interval", narrowed(roc.auroc_interval, 1.5))
+def ask_ten_times_as_much(patch: pytest.MonkeyPatch) -> None:
+    """Hold a leak to a tenth of the error that it may make."""
+    patch.setattr(verdicts, "ALPHA", 0.0025)
 
 
 def trust_delong_alone(patch: pytest.MonkeyPatch) -> None:
@@ -144,7 +145,7 @@ def say_nothing(patch: pytest.MonkeyPatch) -> None:
     [
         (narrow_auroc, "AUROC of 0.6, 100 + 100, DeLong"),
         (narrow_auroc, "AUROC of noise, 5 clients"),
-        (widen_auroc, "AUROC 0.6 is found"),
+        (ask_ten_times_as_much, "AUROC 0.6 is found"),
         (narrow_student, "paired difference of AUROCs"),
         (narrow_student, "equal attacks differ at 5 %"),
         (trust_delong_alone, "0/1 scores of one rate, 100 + 10"),

@@ -41,7 +41,9 @@ def test_further_trainings_are_made_until_six_looks_or_the_time_is_over(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert cli("train", *RUN.split(), "--name", "one")[0] == 0
-    code, out, err = cli("attack", "one", "--until-decided", "--at-most", "1s", *BOX)
+    code, out, err = cli(
+        "attack", "one", "--until-decided", "--at-most", "0.001s", *BOX
+    )
     assert code == 0, err
     assert "Look 1 of at most 6" in " ".join(out.split())
     assert not (runs_folder() / "one-2").exists()
