@@ -34,6 +34,7 @@ from privaudit.statistics.shadow_comparison import (
 )
 from privaudit.statistics.verdict import (
     ASSIGNED,
+    Pooled,
     Sampling,
     Verdict,
     as_tested,
@@ -200,13 +201,22 @@ def evaluate_scores(
     )
 
 
-def with_audits(result: AttackResult, sampling: Sampling, audits: int) -> AttackResult:
-    """Return a result with the verdict that so many audits of the run leave."""
-    found = result.verdict
+def with_audits(
+    result: AttackResult,
+    sampling: Sampling,
+    audits: int,
+    pooled: Pooled | None = None,
+) -> AttackResult:
+    """Return a result with the verdict that so many audits of the run leave.
+
+    ``pooled``: of how many trainings, where the result does not know yet.
+    """
+    found, pooled = result.verdict, pooled or result.verdict.pooled
     evidence, strata = found.evidence, in_strata(result.clients)
-    if evidence is not None and audits != found.audits:
-        evidence = weigh(evidence.test, *strata, found.limits, audits)
-    verdict = judge_leak(result.auroc, found.limits, sampling, audits, evidence)
+    share = audits * pooled.share
+    if evidence is not None and share != found.share:
+        evidence = weigh(evidence.test, *strata, found.limits, share)
+    verdict = judge_leak(result.auroc, found.limits, sampling, audits, evidence, pooled)
     return replace(result, verdict=verdict)
 
 
@@ -217,7 +227,10 @@ def in_strata(
     known = [c for c in clients if all(map(len, c.groups))]
     alike = [c.cluster for c in known if c.cluster is not None]
     strata = [(c.scores, c.is_member) for c in known]
-    return strata, alike if len(alike) == len(known) else None
+    is_known = len(alike) == len(known)
+    # Of trainings in which each record is once, the bound on the tail holds as it is.
+    repeats = any(len(np.unique(one)) < len(one) for one in alike)
+    return strata, alike if is_known and repeats else None
 
 
 def _unresolved_if_uneven(

@@ -17,6 +17,7 @@ from privaudit.auditing.attack_result import AttackResult, with_audits
 from privaudit.auditing.audit_log import AuditTally, tally_of
 from privaudit.auditing.parts.closeness import CLOSENESS
 from privaudit.auditing.parts.one_run import ONE_RUN
+from privaudit.auditing.parts.pool import POOL
 from privaudit.auditing.played_scenario import AuditPart, R, audit_parts, stored_parts
 from privaudit.auditing.scenario import SCENARIOS, Scenario, find_plan
 from privaudit.auditing.shadow_budget import ShadowBudget
@@ -271,9 +272,12 @@ def last_rounds(run: Run) -> float | None:
 
 
 def recount(audit: Audit) -> Audit:
-    """Return an audit with its verdict as the log of its run has it now."""
+    """Return an audit with its verdict as the log of its run has it now.
+
+    A pool's counts the audits that its runs had when it was made.
+    """
     headline, run = audit.headline, audit.run
-    if not run.is_stored:
+    if not run.is_stored or audit.part(POOL):
         return audit
     tally = tally_of(run, headline.attack, headline.auroc)
     first = next(iter(audit.results))

@@ -261,6 +261,7 @@ class LoggedAudit(BaseModel):
         deviations: By what this one is not as planned, in words.
         processor: On which it was computed; empty in lines of earlier versions. Not in
             audit.json, which has the same bytes on all of them.
+        pool: Of which trainings together a verdict was given; empty where on this alone.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -273,6 +274,7 @@ class LoggedAudit(BaseModel):
     planned: bool = False
     deviations: tuple[str, ...] = ()
     processor: str = ""
+    pool: str = ""
 
     @property
     def as_planned(self) -> bool:
@@ -283,7 +285,7 @@ class LoggedAudit(BaseModel):
     def outcome(self) -> tuple[object, ...]:
         """What tells it from audits that gave the same: those are one."""
         headline = self.attacks[0]
-        return headline.attack, headline.n, _compared(headline.auroc)
+        return headline.attack, headline.n, _compared(headline.auroc), self.pool
 
 
 @dataclass(frozen=True)
@@ -312,6 +314,7 @@ def log_audit(
     attacks: Sequence[LoggedAttack],
     asked: Asked | None = None,
     own: Sequence[str] = (),
+    pool: str = "",
 ) -> None:
     """Add an audit to the log of its run.
 
@@ -330,7 +333,7 @@ def log_audit(
         time=now, privaudit=version("privaudit"), scenario=scenario, seed=seed,
         attacks=tuple(attacks), planned=plan is not None,
         deviations=plan.deviations(scenario, asked or {}, own) if plan else (),
-        processor=processor_name(),
+        processor=processor_name(), pool=pool,
     )  # fmt: skip
     run.add({}, {LOG: line.model_dump_json().encode()})
 
@@ -386,17 +389,24 @@ def check_log(run: Run) -> None:
     plan_of(run)
 
 
-def tally_of(run: Run, attack: str, auroc: Estimate) -> AuditTally:
-    """Return how often a run was audited, the one with this headline attack among them."""
-    return tally(read_log(run), plan_of(run), attack, auroc)
+def tally_of(run: Run, attack: str, auroc: Estimate, pool: str = "") -> AuditTally:
+    """Return how often a run was audited, the one with this headline attack among them.
+
+    A run that was audited alone, and then in a pool, gave a choice between two verdicts.
+    """
+    return tally(read_log(run), plan_of(run), attack, auroc, pool)
 
 
 def tally(
-    log: Sequence[LoggedAudit], plan: AuditPlan | None, attack: str, auroc: Estimate
+    log: Sequence[LoggedAudit],
+    plan: AuditPlan | None,
+    attack: str,
+    auroc: Estimate,
+    pool: str = "",
 ) -> AuditTally:
     """Count a log's audits and the one at hand, which an earlier version may not have logged."""
     outcomes = [audit.outcome for audit in log]
-    own = attack, auroc.n, _compared(_number(auroc))
+    own = attack, auroc.n, _compared(_number(auroc)), pool
     if own not in outcomes:
         outcomes.append(own)
     made, different = len(outcomes), len(set(outcomes))

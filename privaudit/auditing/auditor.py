@@ -12,6 +12,7 @@ one process. Shadows of one client are not cut: they train stacked, and a stack 
 another size may round otherwise.
 """
 
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
@@ -44,6 +45,7 @@ from privaudit.auditing.played_scenario import (
     store_beside,
     target_clients,
 )
+from privaudit.auditing.pooled_audit import pool_audits, pool_name, refuse_pool
 from privaudit.auditing.scenario import (
     SCENARIOS,
     Answers,
@@ -65,6 +67,7 @@ from privaudit.auditing.signals import measure_signals
 from privaudit.auditing.stored_audit import StoredAudit
 from privaudit.core.errors import (
     AttackError,
+    ConfigError,
     UnknownNameError,
     ViewError,
     without_exits,
@@ -87,9 +90,11 @@ from privaudit.recording.recorded_trainer import (
 from privaudit.runs.own_files import refuse_link
 from privaudit.runs.run import Run, load_run, trained_clients
 from privaudit.runs.run_folder import refresh
+from privaudit.runs.training import train_another
 from privaudit.runs.utility import Utility, measure_clients
 from privaudit.statistics.evidence import LIMITS, Limits
 from privaudit.statistics.progress import Phase, Watcher, naming, watching
+from privaudit.statistics.verdict import LOOKS
 
 PlayedAs = tuple[Scenario, Adversary, list[Target]]
 
@@ -164,6 +169,9 @@ def _alike(some: Sequence[Target], others: Sequence[Target]) -> bool:
 class Auditor(AuditsScores):
     """Runs a scenario's attacks on a run, and evaluates their scores.
 
+    Several runs of one method, with fresh coins each, are one audit
+    (:mod:`privaudit.auditing.pooled_audit`).
+
     Example:
         >>> from privaudit import train
         >>> run = train("promptfl", rounds=2, seed=7)
@@ -172,12 +180,20 @@ class Auditor(AuditsScores):
         True
     """
 
-    def __init__(self, run: Run | str | None = None) -> None:
-        loaded = run if isinstance(run, Run) else load_run(run)
-        refuse_all_members(loaded.config, f"{loaded.name} is trained")
-        for name in ("audits", FOLDER):
-            refuse_link(loaded.path / name)
-        self.run = loaded.require_complete()
+    def __init__(self, run: Run | str | Sequence[Run | str] | None = None) -> None:
+        several = run if isinstance(run, list | tuple) else [run]
+        if not several:
+            raise ConfigError("No run was given. Name one, or several of one method.")
+        self.runs = [
+            one if isinstance(one, Run) else load_run(one)  # type: ignore[arg-type]
+            for one in several
+        ]
+        for loaded in self.runs:
+            refuse_all_members(loaded.config, f"{loaded.name} is trained")
+            for name in ("audits", FOLDER):
+                refuse_link(loaded.path / name)
+            loaded.require_complete()
+        self.run = self.runs[0]
 
     @without_exits()
     def attack(
@@ -192,8 +208,9 @@ class Auditor(AuditsScores):
         limits: Limits = LIMITS,
         watcher: Watcher | None = None,
         is_logged: bool = True,
+        pool: str = "",
     ) -> Audit:
-        """Run a scenario's attacks on the run, and return the audit.
+        """Run a scenario's attacks on the run, and return the audit; of several, one.
 
         Args:
             scenario: Its name, or one of your own.
@@ -213,6 +230,7 @@ class Auditor(AuditsScores):
             watcher: Called with a :class:`privaudit.cli.progress.Phase` of what is done next.
             is_logged: Whether the run's log of audits counts it. Only checks of an audit
                 that is in the log are not: what nobody logs, nobody may report.
+            pool: Under which name the log has it, where the verdict is on a pool.
 
         Raises:
             UnknownNameError: No scenario, or no attack, has that name.
@@ -233,6 +251,9 @@ class Auditor(AuditsScores):
             "budget": budget,
             "seed": seed,
         }
+        if len(self.runs) > 1:
+            asked |= {"limits": limits, "watcher": watcher, "is_logged": is_logged}
+            return self.pool(scenario, **asked)
         audit = self._play(scenario, limits=limits, watcher=watcher, **asked)
         if not is_logged:
             return audit
@@ -241,8 +262,40 @@ class Auditor(AuditsScores):
         own += ["attacks"] * (isinstance(attacks, Mapping) and bool(attacks))
         own += ["limits"] * (limits != LIMITS)
         found = logged(audit.results)
-        log_audit(self.run, audit.scenario.name, seed, found, asked, own)
-        return recount(audit)
+        log_audit(self.run, audit.scenario.name, seed, found, asked, own, pool)
+        return audit if pool else recount(audit)
+
+    def pool(self, scenario: str | Scenario, **asked: Any) -> Audit:
+        """Return one audit of all runs, as :meth:`attack` is asked for each."""
+        refuse_pool(self.runs)
+        name = pool_name(self.runs)
+        found = [_attack_timed(run, scenario, asked, name) for run in self.runs]
+        audits, seconds = zip(*found, strict=True)
+        return pool_audits(audits, asked.get("attacks", ()), max(seconds))
+
+    def looks(
+        self, scenario: str | Scenario = "server-reconstruct", **asked: Any
+    ) -> Iterator[Audit]:
+        """Yield the audit of one training, of two and so on, until it decides.
+
+        Further ones are trained as the first was, up to six. Whoever stops before that
+        errs no more often.
+        """
+        refuse_pool(self.runs)
+        runs, found = list(self.runs), list[tuple[Audit, float]]()
+        while len(found) < LOOKS:
+            if len(found) == len(runs):
+                runs.append(
+                    train_another(runs[0], len(runs), watcher=asked.get("watcher"))
+                )
+            name = pool_name(runs, is_sequential=True)
+            found.append(_attack_timed(runs[len(found)], scenario, asked, name))
+            audits, seconds = zip(*found, strict=True)
+            named = asked.get("attacks", ())
+            audit = pool_audits(audits, named, max(seconds), is_sequential=True)
+            yield audit
+            if audit.verdict.kind != "underpowered":
+                return
 
     def _play(
         self, scenario: str | Scenario, seed: int, limits: Limits, **asked: Any
@@ -389,6 +442,16 @@ class Auditor(AuditsScores):
         ]
         refuse_unsteady(run.trainer, population.task, targets[0])
         return adversary, link_targets(adversary, targets)
+
+
+def _attack_timed(
+    run: Run, scenario: str | Scenario, asked: Mapping[str, Any], pool: str
+) -> tuple[Audit, float]:
+    """Return the audit of one training of a pool, and what both took."""
+    began = time.monotonic()
+    audit = Auditor(run).attack(scenario, **asked, pool=pool)
+    trained = sum(line["seconds"] for line in run.metrics)
+    return audit, trained + time.monotonic() - began
 
 
 def refuse_unsteady(trainer: Trainer, task: Task, target: Target) -> None:

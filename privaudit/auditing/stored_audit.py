@@ -53,7 +53,7 @@ from privaudit.runs.run import AUDITS, Run
 from privaudit.runs.utility import METRICS, Utility
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.evidence import Limits, MembershipEvidence
-from privaudit.statistics.verdict import Sampling, judge_leak
+from privaudit.statistics.verdict import ONE_TRAINING, Pooled, Sampling, judge_leak
 
 _COLUMNS = ("client", "records", "labels", "scores", "guesses", "is_member")
 AUDIT, SCORES = "audit.json", "scores.npz"
@@ -321,10 +321,10 @@ def _attack_result(stored: StoredAudit, attack: str) -> AttackResult:
                 f"{attack} has the AUROC {there}, and its scores give {result.auroc}"
             )
     _check_verdict(verdict, there, sampling)
-    found = with_audits(result, sampling, verdict.audits).verdict.evidence
-    if not _alike(verdict.evidence, found):
+    judged = with_audits(result, sampling, verdict.audits, verdict.pooled)
+    if not _alike(verdict.evidence, judged.verdict.evidence):
         raise ValueError(f"the evidence of {attack} is not what its scores give")
-    return result
+    return result if verdict.pooled == ONE_TRAINING else judged  # which no log counts
 
 
 @dataclass(frozen=True)
@@ -337,6 +337,7 @@ class StoredVerdict:
     fpr: float
     audits: Annotated[int, Field(ge=1, le=MOST, strict=True)]
     evidence: MembershipEvidence | None
+    pooled: Pooled = ONE_TRAINING
 
     @property
     def limits(self) -> Limits:
@@ -346,7 +347,9 @@ class StoredVerdict:
 
 def _check_verdict(said: StoredVerdict, auroc: Estimate, sampling: Sampling) -> None:
     """Raise ValueError unless a verdict is what its own numbers give."""
-    given = judge_leak(auroc, said.limits, sampling, said.audits, said.evidence)
+    given = judge_leak(
+        auroc, said.limits, sampling, said.audits, said.evidence, said.pooled
+    )
     if given.kind != said.kind:
         raise ValueError(
             f"an AUROC of {auroc} has the verdict {shown(said.kind)}, and its "

@@ -48,7 +48,7 @@ def strength_of(audit: Audit) -> HeadlineStrength:
     """Return how strong the attack was that an audit's verdict stands on."""
     result, count = audit.headline, _shadows(audit)
     models = f"{count} shadow models a client" if count else "without shadow models"
-    if isinstance(audit.run, ScoredRun):
+    if isinstance(audit.run, ScoredRun) and not audit.run.is_pool:
         models = f"{count or 'no'} shadow models declared"
     by_weights = result.attack in weight_attacks()
     how = "weights alone" if by_weights else models
@@ -65,7 +65,8 @@ def _stronger(audit: Audit, wanted: int) -> tuple[str, str]:
     """Return what more shadow models would be, in words with their cost, and by command."""
     attack, run = f"{NAMED} with {wanted} shadow models", audit.run
     if isinstance(run, ScoredRun):
-        return f"{attack} (from_shadows), at the cost of {wanted} trainings", ""
+        by_hand = f"(from_shadows), at the cost of {wanted} trainings"
+        return f"{attack} {'on each training' if run.is_pool else by_hand}", ""
     if not run.trains_shadows:
         return f"{attack}, once --owner says how a client trains (local_update)", ""
     each = audit.budget.each if audit.budget else wording.training_seconds(audit)

@@ -231,8 +231,8 @@ def _leak(one: Findings) -> ColumnCell:
     verdict, note = one.audit.verdict, ""
     if verdict.test and one.leak == IN_TAIL:
         note = top_of(verdict.test)
-    elif verdict.trainings:
-        note = f"{verdict.trainings - 1} more like it decide"
+    elif verdict.further:
+        note = f"{verdict.further} more like it decide"
     return ColumnCell(TableCell(one.leak.text), note, one.leak, sort=one.leak_rank)
 
 

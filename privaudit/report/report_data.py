@@ -604,7 +604,7 @@ def run_labels(audits: Sequence[Audit]) -> list[str]:
     described = [_describe(audit) for audit in audits]
     labels = [
         audit.run.name
-        if isinstance(audit.run, ScoredRun)
+        if isinstance(audit.run, ScoredRun) and not audit.run.is_pool
         else ", ".join(
             [audit.run.config.trainer, *_apart(fields, audit, audits, described)]
         )

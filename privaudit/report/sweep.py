@@ -5,10 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Ellipse
+from scipy.special import fdtri
 
 from privaudit.core.formatting import as_csv, epsilon, markdown_table
 from privaudit.core.storage import storage_errors, to_json
@@ -51,6 +54,7 @@ _PANELS = (
 _GAIN = ("gain", "{} gain over zero-shot")
 _LINES = {"success": 0.5, "auroc": 0.5, "gain": 0.0}  # chance; no training
 _MARKERS = "osD^v"  # of modes
+_ELLIPSE = 5  # seeds, from which on the plane holds one
 
 
 def epsilon_curves(cells: Sequence[SweepCell], metric: str = "accuracy") -> Figure:
@@ -186,6 +190,49 @@ def tradeoff_plane(found: Tradeoff) -> Figure:
     return figure
 
 
+def changes_plane(found: Tradeoff) -> Figure:
+    """Draw how far every cell lies from the first one, paired by seed, with 95 % ellipses.
+
+    What seeds share is no error there. Of fewer than five seeds an ellipse would fill the
+    plane, and is left out.
+
+    Source: Hotelling, "The generalization of Student's ratio", Annals of Mathematical
+    Statistics 2, 1931.
+    """
+    first, metric = found.cells[0], found.points[0].metric
+    modes = list(dict.fromkeys(cell.mode for cell in found.cells))
+    with house_style():
+        figure = new_figure(7.6, 4.6)
+        axes = figure.subplots()
+        light_grid(axes)
+        axes.axhline(0, color=INK, linewidth=1, zorder=1)
+        axes.axvline(0, color=INK, linewidth=1, zorder=1)
+        for one in found.changes():
+            mode, at = modes.index(one.cell.mode), (one.leak.value, one.utility.value)
+            axes.plot(*at, _MARKERS[mode % len(_MARKERS)], color=colour(mode))
+            if len(one.moved) >= _ELLIPSE:
+                axes.add_patch(_ellipse(one.moved, colour(mode)))
+            name = shortened(one.cell.name)
+            axes.annotate(name, at, (4, 4), textcoords="offset points")
+            said = f"{one.cell.name}: AUROC {one.leak}, {metric} {one.utility}"
+            spot(axes, *at, said)
+        axes.set_xlabel(f"AUROC less that of {first.name}   (left: leaks less)")
+        axes.set_ylabel(f"{heading(metric)} less its   (up: better)")
+        axes.margins(x=0.15, y=0.15)
+    return figure
+
+
+def _ellipse(moved: Float[np.ndarray, "seeds 2"], paint: str) -> Ellipse:
+    """Return where the mean lies in 95 % of cases."""
+    count = len(moved)
+    values, axes = np.linalg.eigh(np.cov(moved.T) / count)
+    reach = 2 * (count - 1) / (count - 2) * float(fdtri(2, count - 2, 0.95))
+    width, height = 2 * np.sqrt(np.maximum(values, 0) * reach)
+    angle = float(np.degrees(np.arctan2(axes[1, 0], axes[0, 0])))
+    centre = tuple(moved.mean(axis=0))
+    return Ellipse(centre, width, height, angle=angle, color=paint, alpha=0.2)
+
+
 def cell_text(cell: SweepCell, metric: str) -> str:
     """Return what a cell's point says."""
     return f"{value_text(cell.name, 'AUROC', cell.auroc)} seeds; {metric} {cell.local}"
@@ -278,8 +325,8 @@ _MEASURES = ("auroc", "tpr", "success", "local", "neighbour", "gain", "change")
 def write_sweep(found: Tradeoff, path: Path) -> Path:
     """Write sweep.html, .md, .csv and .json with pictures, and return the page.
 
-    plane.svg and .png show leak against use; where budgets were swept, sweep.svg and
-    .png show both against epsilon.
+    plane.svg and .png show leak against use, change.svg and .png how both differ from the
+    first cell's; where budgets were swept, sweep.svg and .png show both against epsilon.
 
     Raises:
         StorageError: The folder cannot be written.
@@ -307,6 +354,10 @@ def render_sweep(found: Tradeoff) -> str:
 def _figures(found: Tradeoff) -> dict[str, tuple[Figure, str]]:
     """Return each figure with what it shows, by the name of its file."""
     figures = {"plane": (tradeoff_plane(found), plane_alt(found))}
+    if changes := found.changes():
+        named = (f"{c.cell.name}: AUROC {c.leak}, use {c.utility}" for c in changes)
+        alt = f"Differences from {found.cells[0].name}. {'. '.join(named)}."
+        figures["change"] = changes_plane(found), alt
     if any(cell.epsilon is not None for cell in found.cells):
         curves = epsilon_curves(found.cells, found.points[0].metric)
         figures["sweep"] = curves, "Utility and leakage against epsilon"

@@ -9,6 +9,7 @@ from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.audit_log import AuditTally
 from privaudit.auditing.named_attacks import shadows_of
+from privaudit.auditing.parts.pool import POOL
 from privaudit.core.formatting import epsilon, percent, small
 from privaudit.privacy.certificate import (
     REPEATABLE,
@@ -101,8 +102,7 @@ def decision(audit: Audit) -> str:
     kind, said = verdict.kind, HEADINGS[verdict.kind]
     if verdict.parts == ("tail",):
         return TAIL
-    if verdict.trainings:
-        more = verdict.trainings - 1
+    if more := verdict.further:
         said += f", {more} more training{'s' * (more > 1)}"
     missing = assurance.kind == "refuted" or kind == "no evidence"
     if kind == "leaks" or not (missing and assurance.short):
@@ -199,6 +199,8 @@ def training_seconds(audit: Audit) -> float:
 
 def verdict_sentence(audit: Audit) -> str:
     """Return a verdict with what would decide it, and in what time, training and shadows."""
+    if pool := audit.part(POOL):
+        return audit.verdict.said(pool.seconds)
     paid = audit.budget.each * audit.budget.shadows if audit.budget else 0.0
     trained = training_seconds(audit)
     return audit.verdict.said(trained and trained + paid)

@@ -399,6 +399,42 @@ def train(
     return run
 
 
+def train_another(
+    run: Run, number: int, *, fresh: bool = False, watcher: Watcher | None = None
+) -> Run:
+    """Train once more as a run was, with coins of its own, and return that run.
+
+    Args:
+        run: One that was trained here.
+        number: 1 for the first further one. With a seed it has one that is so much
+            larger, which moves partition, coins, start, batches and noise; without, coins
+            and noise have a key of their own again.
+        fresh: As for :func:`train`.
+        watcher: As there.
+
+    Raises:
+        ConfigError: The run was trained elsewhere.
+    """
+    config = run.config
+    if run.origin:
+        raise ConfigError(
+            f"{run.name} was trained elsewhere, and cannot be trained once more here. Train "
+            "there with coins of another `privaudit split`, and pool the runs (--pool)."
+        )
+    seed = None if config.seed is None else config.seed + number
+    is_usual = seed is not None and run.name == usual_name(config)
+    fields = {**config.model_dump(), "seed": seed}
+    return train(
+        folder=run.path.parent,
+        name=None if is_usual else f"{run.name}-{number + 1}",
+        resume=True,
+        fresh=fresh,
+        watcher=watcher,
+        plan=run.path / PLAN if PLAN in run.files else None,
+        **fields,
+    )
+
+
 def _train_alone(
     run: Run,
     config: RunConfig,

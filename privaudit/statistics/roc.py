@@ -396,6 +396,7 @@ def auroc_interval(
     confidence: float,
     *,
     is_tested: bool = False,
+    design_effect: float = 1.0,
 ) -> tuple[float, float]:
     """Return an interval that stays within [0, 1] and always has a width.
 
@@ -415,6 +416,7 @@ def auroc_interval(
             effect says.
         confidence: Of the interval.
         is_tested: Whether 1/2 is tested elsewhere, so that nothing is done for it here.
+        design_effect: By what the variance is larger than that of the clients.
 
     Source: tilting: Efron, "Nonparametric standard errors and confidence intervals",
     Canadian Journal of Statistics 9, 1981, section 11; the logit: Pepe, "The statistical
@@ -426,7 +428,8 @@ def auroc_interval(
     exact, _ = extreme_interval(1.0, pairs, confidence)
     if all(map(_is_tied, clients)):
         return exact / 2, 1 - exact / 2  # a pair that does not tie counts 1/2 more
-    z, (variance, anchored) = normal_quantile(confidence), _variances(clients, weights)
+    z = normal_quantile(confidence) * math.sqrt(design_effect)
+    variance, anchored = _variances(clients, weights)
     tilted = _TiltedSamples.of(clients, weights)
     low, high = tilted.ends(value, z, variance)
     if value in (0.0, 1.0):
@@ -957,6 +960,9 @@ def pooled_auroc(
         )
         if len(members) and len(others)
     ]
+    recurring = _recurring(clients)
+    if recurring > 0:  # each record once in a client: there all are independent
+        clients = [replace(client, clusters=None) for client in clients]
     if not clients:
         raise TooFewRecordsError(
             f"None of {len(groups)} clients has both members and non-members. "
@@ -967,7 +973,31 @@ def pooled_auroc(
     method = f"{_POOLED.format(n=len(clients))}{note}; "
     if population == "new":
         return _pool_new(clients, method, confidence)
-    return _pool_these(clients, method, confidence, is_tested)
+    return _pool_these(clients, method, confidence, is_tested, recurring)
+
+
+def _recurring(clients: Sequence[Placements]) -> float:
+    """Return by what records that recur, each once in a client, lengthen the variance.
+
+    That is the sum over records of what each adds in all clients, squared, beside that of
+    what it adds in each: at least 1, as what recurs may cancel by chance. 0 where
+    clusters lie within clients, whose own variances know them, or there are none.
+    """
+    alike = [np.concatenate(c.clusters) for c in clients if c.clusters is not None]
+    within = sum(len(np.unique(one)) for one in alike)
+    if not alike or len(alike) < len(clients) or within < sum(map(len, alike)):
+        return 0.0
+    names, record = np.unique(np.concatenate(alike), return_inverse=True)
+    if len(names) == within:
+        return 0.0
+    added = [
+        weight * (placed - one.value) / len(placed)
+        for weight, one in zip(_weights(clients), clients, strict=True)
+        for placed in (one.members, one.nonmembers)
+    ]
+    each = np.concatenate(added)
+    sums, alone = np.bincount(record, each), float(each @ each)
+    return max(1.0, float(sums @ sums) / alone) if alone else 1.0
 
 
 def _pool_these(
@@ -975,6 +1005,7 @@ def _pool_these(
     method: str,
     confidence: float,
     is_tested: bool = False,
+    recurring: float = 0.0,
 ) -> Estimate:
     """Return the stratified interval.
 
@@ -982,7 +1013,13 @@ def _pool_these(
     chance of Π θ^count <= (Σ weight θ)^min(count / weight) by the inequality of means.
     """
     value = _weighted_mean(clients)
-    low, high = auroc_interval(value, clients, confidence, is_tested=is_tested)
+    low, high = auroc_interval(
+        value,
+        clients,
+        confidence,
+        is_tested=is_tested,
+        design_effect=max(recurring, 1.0),
+    )
     n = (
         sum(len(client.members) for client in clients),
         sum(len(client.nonmembers) for client in clients),

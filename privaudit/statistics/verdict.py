@@ -12,9 +12,10 @@ below the receiver operating characteristic graph", Journal of Mathematical Psyc
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
+from pydantic import Field
 from scipy.special import expit, logit, ndtr, ndtri, owens_t, stdtrit
 
 from privaudit.core.errors import ConfigError, UnknownNameError
@@ -27,6 +28,12 @@ from privaudit.statistics.tail_bound import tail_plan
 
 _POWER = 0.8  # as usual
 _MOST_TRAININGS = 128
+LOOKS = 6
+"""At pooled trainings, one after another, that are planned where a verdict may end them."""
+_OF_A_LOOK = 4
+"""Each such look has this part of the error. A sixth is not needed: looks at the same
+trainings agree. Pocock's bounds for an average alone have a 3.5th; the tests of tails agree
+less. tools/privaudit_tools/benchmarks/bench_verdicts.py counts the errors."""
 _MOST = 10**9  # records of a class: beyond it the answer is "never"
 
 
@@ -248,6 +255,28 @@ VerdictKind = Literal[
 
 
 @dataclass(frozen=True)
+class Pooled:
+    """Whose scores a verdict is on: of trainings with fresh coins each, as one audit.
+
+    Attributes:
+        trainings: At least 1.
+        is_sequential: Whether a verdict may end the trainings: so that :data:`LOOKS` are
+            planned, and any wrong one is as likely as of a single look.
+    """
+
+    trainings: Annotated[int, Field(ge=1)] = 1
+    is_sequential: bool = False
+
+    @property
+    def share(self) -> int:
+        """What part of the error a look has: one in so many."""
+        return _OF_A_LOOK if self.is_sequential else 1
+
+
+ONE_TRAINING = Pooled()
+
+
+@dataclass(frozen=True)
 class Verdict:
     """A judgement on an attack, and the numbers that its sentence is made of.
 
@@ -258,7 +287,7 @@ class Verdict:
             none of these can be said. "sampling unknown": the number stands, and nothing
             is said of membership.
         auroc: As it was found, with the interval of a single audit.
-        limits: As in :func:`judge_leak`, and so ``audits`` and ``evidence``.
+        limits: As in :func:`judge_leak`, and so ``audits``, ``evidence`` and ``pooled``.
     """
 
     kind: VerdictKind
@@ -266,13 +295,19 @@ class Verdict:
     limits: Limits = LIMITS
     audits: int = 1
     evidence: MembershipEvidence | None = None
+    pooled: Pooled = ONE_TRAINING
+
+    @property
+    def share(self) -> int:
+        """What part of the error that one audit may make it may: one in so many."""
+        return self.audits * self.pooled.share
 
     @property
     def parts(self) -> tuple[str, ...]:
         """What leaks: "average", "tail", or both; of an AUROC alone the average."""
         if self.kind != "leaks":
             return ()
-        test, alpha = self.test, ALPHA / self.audits
+        test, alpha = self.test, ALPHA / self.share
         return ("average",) if test is None else test.parts(alpha)
 
     @property
@@ -285,34 +320,43 @@ class Verdict:
         """What share of members may be told at the limits' rate; None of an AUROC alone."""
         if self.evidence is None:
             return None
-        return self.evidence.bound(self.limits.fpr, ALPHA / self.audits)
+        return self.evidence.bound(self.limits.fpr, ALPHA / self.share)
 
     @property
     def trainings(self) -> int | None:
-        """How many trainings like this one, pooled, would decide where nothing leaks.
+        """How many trainings in all, pooled, would decide where nothing leaks.
 
         In 80 of 100 cases, at least: what the AUROC and the tail leave open is added up.
-        Widths are taken to fall with the root of n, in the present proportions. None
+        Widths are taken to fall with the root of n, in the present proportions. Whoever
+        saw the verdict on one training pools it at half of the error. None
         where nothing is open, no interval is, or that many would not do.
         """
         if self.kind != "underpowered" or self.auroc.unresolved:
             return None
-        most = 2
-        while most <= _MOST_TRAININGS:
+        least, most = self.pooled.trainings, 2 * self.pooled.trainings
+        while most <= max(_MOST_TRAININGS, 2 * least):
             if self._chance(most) >= _POWER:
-                return _smallest(lambda n: self._chance(n) >= _POWER, most // 2, most)
+                low = max(most // 2, least)
+                return _smallest(lambda n: self._chance(n) >= _POWER, low, most)
             most *= 2
         return None
 
-    def _chance(self, trainings: int) -> float:
+    @property
+    def further(self) -> int | None:
+        """How many of those :attr:`trainings` are still to be made."""
+        return self.trainings and self.trainings - self.pooled.trainings
+
+    def _chance(self, count: int) -> float:
         """Return how often so many trainings rule both limits out if nothing leaks."""
-        auroc, alpha = self.auroc, ALPHA / self.audits
+        seen_alone = self.pooled == ONE_TRAINING
+        auroc, alpha = self.auroc, ALPHA / (self.share + seen_alone)
+        trainings = count / self.pooled.trainings
         error = (auroc.high - auroc.low) / 2 / normal_quantile(auroc.confidence)
         apart = self.limits.margin * math.sqrt(trainings) / max(error, 1e-9)
         average = float(ndtr(apart + ndtri(alpha)))
         if self.evidence is None or average < _POWER:
             return average
-        members, others = (int(size) * trainings for size in self.evidence.sizes)
+        members, others = (int(size * trainings) for size in self.evidence.sizes)
         limits = self.limits.tail_margin, self.limits.fpr
         return average + tail_plan(members, others, *limits, alpha).chance - 1
 
@@ -328,10 +372,12 @@ class Verdict:
             return f"No verdict on membership: AUROC {found}. {UNKNOWN_SAMPLING}"
         if found.unresolved:
             return f"Undecided: AUROC {found}."
-        auroc, shown = _corrected(found, self.audits), f"AUROC {found}"
-        if self.audits > 1:
+        auroc, shown = _corrected(found, self.share), f"AUROC {found}"
+        if self.share > 1:
+            counted = f"{self.audits} audits of the run" * (self.audits > 1)
+            looks = f"{LOOKS} looks" * self.pooled.is_sequential
             shown += (
-                f", corrected for {self.audits} audits of the run "
+                f", corrected for {' and '.join(filter(None, [counted, looks]))} "
                 f"[{auroc.low:.3f}, {auroc.high:.3f}]"
             )
         if self.kind == "leaks":
@@ -339,7 +385,11 @@ class Verdict:
         if self.kind == "reversed":
             return f"Separates, with the sign turned: {shown}, {_TURNED}"
         alone = ""
-        if self.audits > 1 and _kind(found, self.limits, 1, self.evidence) == "leaks":
+        share = self.pooled.share
+        if (
+            self.audits > 1
+            and _kind(found, self.limits, share, self.evidence) == "leaks"
+        ):
             alone = _ALONE
         if self.kind == "no evidence":
             of = " on average" * (self.evidence is None)
@@ -394,7 +444,8 @@ class Verdict:
         """Say what would decide if nothing leaks, in trainings, records and time."""
         if self.trainings is None:
             return ""
-        more, count = self.trainings - 1, sum(self.auroc.n) * self.trainings
+        more = self.further or 0
+        count = sum(self.auroc.n) * self.trainings // self.pooled.trainings
         takes = f", {write_time(more * seconds)}" * bool(seconds)
         return (
             f"; about {more} more training{'s' * (more > 1)} like it, pooled (n = {count} "
@@ -411,6 +462,7 @@ class Verdict:
             **asdict(self.limits),
             "audits": self.audits,
             "evidence": to_plain(MembershipEvidence | None, self.evidence),
+            **({"pooled": vars(self.pooled)} if self.pooled != ONE_TRAINING else {}),
         }
 
 
@@ -420,6 +472,7 @@ def judge_leak(
     sampling: Sampling = "coin",
     audits: int = 1,
     evidence: MembershipEvidence | None = None,
+    pooled: Pooled = ONE_TRAINING,
 ) -> Verdict:
     """Return whether an attack tells members from non-members.
 
@@ -441,6 +494,7 @@ def judge_leak(
             a share of the error that one may make.
         evidence: What the scores say (:func:`privaudit.statistics.evidence.weigh`). Of an
             AUROC alone the interval decides, and nothing is said of the tail.
+        pooled: How many trainings the scores are of, and whether a verdict may end them.
 
     Example:
         >>> print(judge_leak(Estimate(0.531, 0.502, 0.560, (640, 640), "AUROC")))
@@ -450,8 +504,8 @@ def judge_leak(
         raise UnknownNameError("sampling", sampling, get_args(Sampling))
     kind: VerdictKind = "sampling unknown"
     if sampling != "unknown":
-        kind = _kind(auroc, limits, audits, evidence)
-    return Verdict(kind, auroc, limits, audits, evidence)
+        kind = _kind(auroc, limits, audits * pooled.share, evidence)
+    return Verdict(kind, auroc, limits, audits, evidence, pooled)
 
 
 def _kind(

@@ -3,6 +3,7 @@
 Runs are attacked one after another, or elsewhere as jobs; each has its page beside it.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -98,6 +99,74 @@ def attack_run(
     return audit
 
 
+def pool_all(
+    chosen: Sequence["Run"],
+    wanted: Mapping[str, Mapping[str, Any]],
+    executor: "Executor",
+    view: "Display",
+    at_most: float | None,
+) -> list["Audit"]:
+    """Return one audit of all trainings of each trainer and settings, by scenario."""
+    from privaudit.execution.jobs import Job, results_of
+    from privaudit.recording.owner import owners_place
+    from privaudit.runs.run import mark_latest
+
+    kinds: dict[str, list[Run]] = {}
+    for run in chosen:
+        kinds.setdefault(f"{run.config.trainer} {run.config.settings}", []).append(run)
+    owner = owners_place()
+    jobs = [
+        Job(
+            f"{name}, pool {number}, {runs[0].name}",
+            pool_trainings,
+            (runs, name, ask, owner, at_most),
+            runs[0].name,
+        )
+        for name, ask in wanted.items()
+        for number, runs in enumerate(kinds.values(), start=1)
+    ]
+    audits = results_of(executor, jobs, watcher=view)
+    mark_latest(chosen)  # and not what was trained last
+    return audits
+
+
+def pool_trainings(
+    runs: Sequence["Run"],
+    scenario: str,
+    asked: Mapping[str, Any],
+    owner: str | None,
+    at_most: float | None,
+    watcher: "Watcher | None" = None,
+) -> "Audit":
+    """Return one audit of trainings of a method, kept with its page beside them.
+
+    With a time further ones are trained until it decides; none is begun that would end
+    later.
+    """
+    from privaudit.auditing.auditor import Auditor
+    from privaudit.auditing.parts.pool import POOL
+    from privaudit.auditing.stored_audit import save_audit
+    from privaudit.recording.owner import chosen_owner, use_owner
+    from privaudit.report.page import write_report
+    from privaudit.runs.run import load_run
+
+    began = time.monotonic()
+    with use_owner(None if chosen_owner() else owner):
+        auditor = Auditor(list(runs))
+        if at_most is None:
+            audit = auditor.pool(scenario, watcher=watcher, **asked)
+        else:
+            for audit in auditor.looks(scenario, watcher=watcher, **asked):
+                part = audit.part(POOL)
+                if part and time.monotonic() - began + part.seconds > at_most:
+                    break
+    folder = runs[0].path.parent / f"{audit.run.name}-{scenario}"
+    save_audit(audit, folder)
+    audit = replace(audit, run=load_run(folder.resolve()))
+    write_report([audit], report_page(folder, audit.scenario.name))
+    return audit
+
+
 def recounted(audit: "Audit", show_records: bool) -> "Audit":
     """Return an audit with those counted that came later, and so does its page.
 
@@ -137,6 +206,29 @@ Budget = Annotated[
         "default: 2m, and none for generative models."
     ),
 ]
+Pool = Annotated[
+    bool,
+    typer.Option(
+        "--pool",
+        help="Make one audit of the trainings of each trainer with its settings (`train "
+        "--trainings`): its verdict is on all of them.",
+    ),
+]
+UntilDecided = Annotated[
+    bool,
+    typer.Option(
+        "--until-decided",
+        help="Train and attack further ones like the runs until the verdict on them "
+        "together decides: looks at up to six, which count as one.",
+    ),
+]
+AtMost = Annotated[
+    str,
+    typer.Option(
+        help="With --until-decided: begin no training of a trainer that would end later, as "
+        "90s, 10m or 1h."
+    ),
+]
 Planned = Annotated[
     bool,
     typer.Option(
@@ -169,6 +261,9 @@ def attack(
     budget: Budget = None,
     seed: options.AuditSeed = 0,
     planned: Planned = False,
+    pool: Pool = False,
+    until_decided: UntilDecided = False,
+    at_most: AtMost = "10m",
     margin: options.Margin = 0.05,
     tail_margin: options.TailMargin = 0.05,
     fpr: options.Fpr = 0.01,
@@ -179,6 +274,7 @@ def attack(
 ) -> None:
     """Run the attacks of scenarios on runs, and report what leaks."""
     from privaudit.auditing.named_attacks import check_arguments, named_attacks
+    from privaudit.auditing.shadow_budget import parse_budget
     from privaudit.cli.progress import choose_view
     from privaudit.execution.executors import find_executor
     from privaudit.runs.run import chosen_runs
@@ -211,8 +307,14 @@ def attack(
     for name, ask in wanted.items():
         check_arguments(name, **ask)
     with view:
-        audits = attack_all(chosen, wanted, executor, view, show_records, limits)
-    parts = [audits[n : n + len(chosen)] for n in range(0, len(audits), len(chosen))]
+        if pool or until_decided:
+            lasts = parse_budget(at_most) if until_decided else None
+            wanted = {name: {**ask, "limits": limits} for name, ask in wanted.items()}
+            audits = pool_all(chosen, wanted, executor, view, lasts)
+        else:
+            audits = attack_all(chosen, wanted, executor, view, show_records, limits)
+    count = len(audits) // len(wanted)
+    parts = [audits[n : n + count] for n in range(0, len(audits), count)]
     _present_all(view, parts, show_records, named)
 
 

@@ -179,6 +179,8 @@ _OF_TRAINING = (
     "vary",
     "seeds",
     "report_seeds",
+    "stop_after",
+    "until_decided",
     "settings",
     "fields",
 )

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +28,15 @@ PlanFile = Annotated[
         "--plan", help="A file of `privaudit plan`: put into the run before training."
     ),
 ]
+Trainings = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        max=100,
+        help="Train so often, with coins of its own each: with --seed S also S + 1, and so "
+        "on. `attack --pool` makes one audit of them.",
+    ),
+]
 Spec = tuple[str, str, dict[str, Any]]  # as typed, the name, its parameters
 
 
@@ -40,6 +50,7 @@ def train(
     resume_near: options.ResumeNear = False,
     fresh: options.Fresh = False,
     plan: PlanFile = None,
+    trainings: Trainings = 1,
     quiet: options.Quiet = False,
     **fields: Any,
 ) -> None:
@@ -62,7 +73,7 @@ def train(
         read_plan(plan)  # before anything is trained
     where = {"folder": runs, "name": name, "fresh": fresh, "plan": plan}
     where["resume"] = "near" if resume_near else resume
-    _train_all(specs, fields, view, **where)
+    _train_all(specs, fields, view, trainings, **where)
 
 
 options.take_fields(
@@ -122,15 +133,19 @@ def _sampled(config: "RunConfig") -> str:
 
 
 def _train_all(
-    specs: Sequence[Spec], fields: Mapping[str, Any], view: "Display", **where: Any
+    specs: Sequence[Spec],
+    fields: Mapping[str, Any],
+    view: "Display",
+    trainings: int,
+    **where: Any,
 ) -> None:
     from privaudit.cli.progress import RoundDone
+    from privaudit.runs import training
     from privaudit.runs.ledger import known_by
     from privaudit.runs.run import mark_latest
-    from privaudit.runs.training import train as train_run
 
-    done = []
-    for text, method, settings in specs:
+    done: list[Run] = []
+    for number, (text, method, settings) in product(range(trainings), specs):
         rounds: list[RoundDone] = []
 
         def watch(event: "Event", seen: list[RoundDone] = rounds) -> None:
@@ -138,7 +153,13 @@ def _train_all(
             view(event)
 
         with view:
-            run = train_run(method, settings=settings, watcher=watch, **where, **fields)
+            if number:
+                first, fresh = done[len(done) % len(specs)], where["fresh"]
+                run = training.train_another(first, number, fresh=fresh, watcher=watch)
+            else:
+                run = training.train(
+                    method, settings=settings, watcher=watch, **where, **fields
+                )
         done.append(run)
         last = rounds[-1] if rounds else None
         view.present([_result(run, last)], partial(_say, text, run))

@@ -5,7 +5,7 @@ The command line makes options of the plan's fields, so torch is imported where 
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -125,6 +125,22 @@ class SweepPlan(BaseModel):
         "that is not, in (0, 1). By default: 0.05.",
     )
     against_first: bool = Field(False, description="Compare every row with the first.")
+    stop_after: PositiveInt | None = Field(
+        None,
+        description="A row of its own: the first one, stopped after so many rounds. By "
+        "default: none.",
+    )
+    until_decided: bool = Field(
+        False,
+        description="Look after half of the seeds, too, and train no others where nothing "
+        "is undecided: each look has half of alpha. Takes 6 seeds.",
+    )
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """After how many seeds to look."""
+        count = len(self.seeds)
+        return (count // 2, count) if self.until_decided else (count,)
 
 
 @dataclass(frozen=True)
@@ -188,6 +204,8 @@ def cells_of(plan: SweepPlan) -> list[Cell]:
     Raises:
         ConfigError: Nothing to sweep, a copy, or an impossible value.
     """
+    from privaudit.statistics.dominance import FEWEST
+
     _refuse_copies(plan)
     refuse_swept("field", plan.fields, ("trainer", "settings", "seed"))
     refuse_swept("parameter", plan.settings, ("mode", "epsilon"))
@@ -195,6 +213,15 @@ def cells_of(plan: SweepPlan) -> list[Cell]:
     cells = [cell for trainer in plan.trainers for cell in _of_trainer(plan, trainer)]
     if not cells or not plan.seeds:
         raise ConfigError("There is nothing to sweep: name trainers and seeds.")
+    if plan.until_decided and plan.looks[0] < FEWEST:
+        raise ConfigError(
+            f"{len(plan.seeds)} seeds are to be looked at twice, and a look takes {FEWEST}. "
+            f"Name {2 * FEWEST} or more, or leave until_decided out."
+        )
+    if plan.stop_after is not None:
+        label = f"{cells[0].label}, stopped after {plan.stop_after} rounds"
+        fields = {**cells[0].fields, "rounds": plan.stop_after}
+        cells.insert(1, replace(cells[0], label=label, fields=fields))
     _check_configs(cells, [*plan.seeds, *plan.report_seeds])
     return cells
 

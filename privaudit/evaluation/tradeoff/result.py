@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, cast
 
 import numpy as np
+from jaxtyping import Float
 from pydantic import ConfigDict, Field
 
 from privaudit.auditing.audit import Audit
@@ -25,7 +26,13 @@ from privaudit.evaluation.tradeoff.plan import SweepPlan
 from privaudit.privacy.certificate import CertifiedView, certify, guarantee_of
 from privaudit.privacy.events import MechanismEvent
 from privaudit.runs.run import Run
-from privaudit.statistics.dominance import Domination, Front, Margins, find_front
+from privaudit.statistics.dominance import (
+    FEWEST,
+    Domination,
+    Front,
+    Margins,
+    find_front,
+)
 from privaudit.statistics.estimate import Estimate, mean_with_t, paired_difference
 from privaudit.statistics.roc import Groups, tpr_over_seeds
 
@@ -425,6 +432,19 @@ ENOUGH = 5  # seeds to report on
 
 
 @dataclass(frozen=True)
+class CellChange:
+    """By how much a cell's AUROC and utility differ from the first one's.
+
+    All of a sweep's intervals hold together (Bonferroni); ``moved`` has each shared seed.
+    """
+
+    cell: SweepCell
+    leak: Estimate
+    utility: Estimate
+    moved: Float[np.ndarray, "seeds 2"]
+
+
+@dataclass(frozen=True)
 class Tradeoff:
     """A finished sweep.
 
@@ -456,12 +476,52 @@ class Tradeoff:
             return f"dominated by {self.cells[dominations[0].better].name}"
         level = f"not dominated by any, at level {100 * self.front.alpha:g} %"
         undecided = self.front.undecided[position]
-        return f"{level}; undecided against {undecided}" if undecided else level
+        if not undecided:
+            return level
+        more = self.front.further[position]
+        seeds = f": about {more} more seeds decide, if it is as it looks" * bool(more)
+        return f"{level}; undecided against {undecided}{seeds}"
+
+    def changes(self) -> list["CellChange"]:
+        """Return how other cells differ from the first, of those that share three seeds."""
+        first, found = replicates_of(self.cells[0], self.points), []
+        each = 1 - 0.05 / (2 * max(len(self.cells) - 1, 1))
+        for cell in self.cells[1:]:
+            own = replicates_of(cell, self.points)
+            shared = [np.subtract(own[s], first[s]) for s in own if s in first]
+            if len(shared) >= FEWEST:
+                moved = np.array(shared)
+                leak, utility = (mean_with_t(one, each) for one in moved.T)
+                found.append(CellChange(cell, leak, utility, moved))
+        return found
+
+    @property
+    def bargain(self) -> str:
+        """Say what to take for most privacy where little utility may be lost."""
+        first, most = self.cells[0], self.front.margins.utility
+        found, metric = self.changes(), self.points[0].metric
+        good = [c for c in found if c.utility.low > -most and c.leak.high < 0]
+        if not found:
+            return ""
+        if not good:
+            return (
+                f"No setting is shown to leak less than {first.name} and to lose at most "
+                f"{most:g} of {metric}."
+            )
+        best = min(good, key=lambda change: change.leak.value)
+        fall = best.leak
+        return (
+            f"To lose at most {most:g} of {metric} beside {first.name}, take "
+            f"{best.cell.name}: AUROC falls by {-fall.value:.3f} [{-fall.high:.3f}, "
+            f"{-fall.low:.3f}], {metric} changes by {best.utility} seeds (95 %, for all "
+            f"{len(found)} settings together)."
+        )
 
     def remarks(self) -> list[str]:
         """Say how cells were compared, and what the search cost."""
         count, front = len(self.cells), self.front
         said = [
+            self.bargain,
             "A cell is dominated if another leaks less, or is more use, by more than "
             f"the margin (AUROC {front.margins.leak:g}, utility {front.margins.utility:g}) "
             "and is not worse by more than the margin in the other: paired by seed, "
@@ -553,7 +613,9 @@ def judge_sweep(
     cells = aggregate(points, against_first=plan.against_first)
     margins = Margins(plan.margin, plan.utility_margin)
     front = find_front(
-        [replicates_of(cell, points) for cell in cells], margins, plan.alpha
+        [replicates_of(cell, points) for cell in cells],
+        margins,
+        plan.alpha / len(plan.looks),
     )
     return Tradeoff(tuple(points), tuple(cells), front)
 

@@ -5,6 +5,7 @@ trained and attacked with each seed. Finished runs are kept, so a sweep goes on 
 stopped. Of federations that others trained nothing is trained.
 """
 
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -57,6 +58,8 @@ def sweep(
     utility_margin: float = 0.05,
     alpha: float = 0.05,
     against_first: bool = False,
+    stop_after: int | None = None,
+    until_decided: bool = False,
     folder: Path | None = None,
     watcher: Watcher | None = None,
     executor: Executor = HERE,
@@ -87,6 +90,8 @@ def sweep(
         utility_margin: Margin of utility, in (0, 1).
         alpha: Family-wise error rate of the dominance tests, in (0, 1).
         against_first: Whether the table compares every row with its first.
+        stop_after: Rounds after which the first row is stopped, for a row of its own.
+        until_decided: Whether half of the seeds are enough where nothing is undecided.
         folder: Folder of all runs; by default ``./runs``.
         watcher: Called with a :class:`privaudit.cli.progress.Phase` before each run, a
             :class:`privaudit.cli.progress.CellDone` after it, and the run's own events
@@ -125,8 +130,13 @@ def run_sweep(
     scenario, cells = _checked_scenario(plan), cells_of(plan)
     _check_attacked(plan, scenario, cells)
     work = _Work(plan, runs_folder(folder), watcher, executor)
-    points = work.run([(cell, seed) for cell in cells for seed in plan.seeds])
-    tradeoff = judge_sweep(points, plan)
+    points: list[SweepPoint] = []
+    for begin, end in itertools.pairwise((0, *plan.looks)):
+        seeds = plan.seeds[begin:end]
+        points += work.run([(cell, seed) for cell in cells for seed in seeds])
+        tradeoff = judge_sweep(points, plan)
+        if not any(tradeoff.front.undecided):
+            break
     fresh = work.report(cells, tradeoff)
     return replace(
         tradeoff,

@@ -1,4 +1,4 @@
-"""Scored runs, in place of a run where scores alone were given: nothing was trained.
+"""Scored runs, in place of a run where scores alone were given, or those of several runs.
 
 Its folder holds run.json (``"origin": "scores"``), the ledger and one audit, and no
 transcript, no model and no records. So nothing is certified, nothing measures utility,
@@ -103,11 +103,13 @@ class ScoredRun(Run):
         config: ScoredConfig,
         class_names: Sequence[str],
         names_hash: str,
+        privacy: Mapping[str, Any] | None = None,
     ) -> "ScoredRun":
         """Return a run in memory, which reports call ``name``.
 
         ``names_hash`` says which records they are, by their names; empty where they have
-        none: then no other scores are known to be of the same records.
+        none: then no other scores are known to be of the same records. ``privacy`` is
+        claimed and certified of each training that scores are pooled of.
         """
         head = secrets.token_hex(32)
         header = {
@@ -121,6 +123,7 @@ class ScoredRun(Run):
             "model_hash": "",
             "data_hash": names_hash or head,  # other scores never share a head
             "ledger_hash": ledger.hash,
+            **({} if privacy is None else {"privacy": dict(privacy)}),
             "progress": {
                 "rounds": 0,
                 "length": 0,
@@ -156,6 +159,11 @@ class ScoredRun(Run):
     def is_stored(self) -> bool:
         """Whether it lies in a folder."""
         return self.unwritten is None
+
+    @property
+    def is_pool(self) -> bool:
+        """Whether its scores are of several trainings, and what is proved of each stands by."""
+        return "privacy" in self.header
 
     @cached_property
     def header(self) -> dict[str, Any]:
@@ -203,8 +211,8 @@ class ScoredRun(Run):
 
     @cached_property
     def privacy(self) -> dict[str, Any]:
-        """That nothing is claimed, and nothing proved."""
-        return dict(_NOTHING_PROVED)
+        """That nothing is claimed, and nothing proved; of a pool, as of each training."""
+        return dict(self.header.get("privacy", _NOTHING_PROVED))
 
     @cached_property
     def metrics(self) -> list[dict[str, Any]]:

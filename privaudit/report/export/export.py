@@ -80,7 +80,7 @@ from privaudit.evaluation.card import (
 from privaudit.federation.trainer import TRAINERS
 from privaudit.models import registry
 from privaudit.privacy.noised_auroc import DIGITS, RankQuery, interval
-from privaudit.recording.origins.scores import SCORES
+from privaudit.recording.origins.scores import SCORES, ScoredRun
 from privaudit.report.export.account import BUDGET, Account, NotedNumber, opened
 from privaudit.runs.own_files import check_folder, write_output
 from privaudit.runs.run import Run, load_run
@@ -176,9 +176,15 @@ def number_of(run: Run, scenario: str, secret: RunSecret) -> NotedNumber | None:
     """Return what the headline of an audit found, noised; None without fair coins.
 
     Raises:
+        ConfigError: The run is a pool of several: noise hides one coin of a record.
         MissingFileError: The run was not audited so.
         TranscriptError: The audit is damaged.
     """
+    if isinstance(run, ScoredRun) and run.is_pool:
+        raise ConfigError(
+            f"{run.name} pools several trainings, in each of which a record had a coin, and "
+            "a card's noise hides one coin. Audit and export each training by itself."
+        )
     if run.sampling != "coin":
         return None
     stored = read_audit(run, scenario)

@@ -369,3 +369,41 @@ def test_without_budgets_there_are_no_curves(
     write_sweep(judge_sweep([p for p in plane_points if p.epsilon is None]), tmp_path)
     assert (tmp_path / "plane.png").exists()
     assert not (tmp_path / "sweep.png").exists()
+
+
+def test_what_to_take_for_little_utility_is_said_with_its_interval(
+    tmp_path: Path,
+) -> None:
+    luck = np.random.default_rng(2).normal(0, 0.01, (3, 6, 2))
+    means = [("promptfl", 0.62, 0.88), ("dp-fpl", 0.52, 0.87), ("zero-shot", 0.5, 0.7)]
+    points = [
+        replace(
+            found(mode, None, seed),
+            auroc=exactly(leak + luck[place, seed, 0]),
+            local=exactly(use + luck[place, seed, 1]),
+        )
+        for place, (mode, leak, use) in enumerate(means)
+        for seed in range(6)
+    ]
+    made = judge_sweep(points)
+    assert "take dp-fpl, no ε: AUROC falls by 0.1" in made.bargain
+    assert "for all 2 settings together" in made.bargain
+    assert made.remarks()[0] == made.bargain
+    (dp, zero) = made.changes()
+    assert dp.leak.high < -0.05
+    assert zero.utility.high < -0.05
+    write_sweep(made, tmp_path)
+    assert (tmp_path / "change.png").exists()
+    assert "95&nbsp;% ellipses" in (tmp_path / "sweep.html").read_text()
+    same = judge_sweep([p for p in points if p.mode != "dp-fpl"])
+    assert same.bargain.startswith("No setting is shown to leak less than promptfl")
+
+
+def test_an_undecided_cell_says_how_many_more_seeds_decide() -> None:
+    luck = np.random.default_rng(2).normal(0, 0.02, (2, 3))
+    points = [
+        replace(found(mode, None, seed), auroc=exactly(leak + luck[place, seed]))
+        for place, (mode, leak) in enumerate([("promptfl", 0.62), ("dp-fpl", 0.51)])
+        for seed in range(3)
+    ]
+    assert "more seeds decide, if it is as it looks" in judge_sweep(points).standing(0)

@@ -183,3 +183,22 @@ def test_a_cluster_that_is_most_of_a_class_is_hardly_more_than_one_record(
         alike = cluster, 1000 + np.arange(100)
         over += auroc(members, others, clusters=alike).low > 0.7
     assert over <= 200 * 0.025 + 3 * np.sqrt(200 * 0.025)
+
+
+def test_records_that_recur_in_all_trainings_lengthen_the_interval_by_their_sums() -> (
+    None
+):
+    """The same scores twice are one training: the interval is that of one, not of two."""
+    rng = np.random.default_rng(4)
+    members, others = rng.normal(0.3, 1, 60), rng.normal(0, 1, 50)
+    records = np.arange(60), 60 + np.arange(50)
+    once = pooled_auroc([(members, others)])
+    again = [(members, others)] * 2
+    alike = pooled_auroc(again, clusters=[records] * 2)
+    apart = pooled_auroc(
+        again, clusters=[records, (records[0] + 200, records[1] + 200)]
+    )
+    plain = pooled_auroc(again)
+    assert apart.high - apart.low == pytest.approx(plain.high - plain.low, rel=0.05)
+    assert plain.high - plain.low < 0.75 * (once.high - once.low)
+    assert alike.high - alike.low == pytest.approx(once.high - once.low, rel=0.05)

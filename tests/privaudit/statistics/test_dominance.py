@@ -152,3 +152,31 @@ def test_what_cannot_be_compared_is_refused() -> None:
         Margins(leak=0.0)
     with pytest.raises(ConfigError, match="finite"):
         find_front([{0: (math.nan, 0.5)}, {0: (0.5, 0.5)}])
+
+
+def test_further_seeds_decide_what_three_leave_open() -> None:
+    """PromptFL and DP-FPL as they differ: .621 and .516, at equal utility."""
+    leaky = {1: (0.60, 0.80), 2: (0.64, 0.82), 3: (0.622, 0.79)}
+    tight = {1: (0.52, 0.80), 2: (0.50, 0.79), 3: (0.528, 0.80)}
+    front = find_front([leaky, tight])
+    assert front.undecided[0] == 1
+    assert 1 <= front.further[0] <= 20
+    more = 3 + front.further[0]
+    rng, decided = np.random.default_rng(3), 0
+    spread = np.array([list(leaky.values()), list(tight.values())])
+    error = (spread[0] - spread[1]).std(axis=0, ddof=1)
+    mean = (spread[0] - spread[1]).mean(axis=0)
+    for _ in range(200):
+        moved = mean + error * rng.normal(size=(more, 2))
+        first = {n: (0.5 + leak, 0.8 + use) for n, (leak, use) in enumerate(moved)}
+        second = dict.fromkeys(first, (0.5, 0.8))
+        decided += not find_front([first, second]).undecided[0]
+    assert decided / 200 > 0.8 - 4 * math.sqrt(0.16 / 200)
+
+
+def test_nothing_is_said_of_further_seeds_where_two_or_none_are_open() -> None:
+    two = {1: (0.6, 0.8), 2: (0.62, 0.8)}
+    assert find_front([two, two]).further == (0, 0)
+    leaky = {n: (0.8 + 0.001 * n, 0.8) for n in range(5)}
+    tight = {n: (0.5, 0.8 + 0.001 * n) for n in range(5)}
+    assert find_front([leaky, tight]).further == (0, 0)

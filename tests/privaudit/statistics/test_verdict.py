@@ -14,7 +14,7 @@ from privaudit.statistics.membership_test import (
     membership_test,
 )
 from privaudit.statistics.roc import pooled_auroc
-from privaudit.statistics.verdict import Verdict, as_tested, judge_leak
+from privaudit.statistics.verdict import Pooled, Verdict, as_tested, judge_leak
 
 
 def _auroc(value: float, low: float, high: float) -> Estimate:
@@ -258,3 +258,27 @@ def test_a_leak_that_many_audits_hide_is_said_to_be_one_alone(
     )
     assert tail.kind == "underpowered"
     assert "it would say “leaks”" in tail.sentence
+
+
+def test_trainings_that_decide_are_counted_from_those_that_are_pooled() -> None:
+    evidence = MembershipEvidence(None, 8, 6, (283, 256))
+    auroc = _auroc(0.51, 0.46, 0.56)
+    alone = judge_leak(auroc, evidence=evidence)
+    pooled = judge_leak(auroc, evidence=evidence, pooled=Pooled(2))
+    assert alone.trainings is not None
+    assert pooled.trainings is not None
+    assert pooled.trainings > alone.trainings  # as many records are of two trainings
+    assert f"about {pooled.trainings - 2} more training" in pooled.sentence
+
+
+def test_a_look_has_a_quarter_of_the_error() -> None:
+    found = MembershipEvidence(
+        MembershipTest(0.02, 0.01, 0.5, (3, 5)), 8, 3, (400, 400)
+    )
+    auroc = _auroc(0.54, 0.501, 0.58)
+    assert judge_leak(auroc, evidence=found).kind == "leaks"
+    look = judge_leak(auroc, evidence=found, pooled=Pooled(1, True))
+    assert look.kind == "underpowered"
+    assert look.share == 4
+    assert look.to_dict()["pooled"] == {"trainings": 1, "is_sequential": True}
+    assert "pooled" not in judge_leak(auroc, evidence=found).to_dict()

@@ -11,7 +11,9 @@ from functools import partial
 
 import numpy as np
 import pytest
+from scipy.special import ndtr
 
+from privaudit.auditing.pooled_audit import of_method
 from privaudit.statistics import membership_test
 from privaudit.statistics.comparisons import independent_difference
 from privaudit.statistics.estimate import Estimate
@@ -19,7 +21,13 @@ from privaudit.statistics.evidence import tail_rate, weigh
 from privaudit.statistics.membership_test import ALPHA, Strata
 from privaudit.statistics.roc import pooled_auroc
 from privaudit.statistics.tail_bound import tail_bound, tail_plan
-from privaudit.statistics.verdict import Verdict, as_tested, judge_leak
+from privaudit.statistics.verdict import (
+    LOOKS,
+    Pooled,
+    Verdict,
+    as_tested,
+    judge_leak,
+)
 
 Draw = Callable[[np.random.Generator], Strata]
 KINDS = ("leaks", "no evidence", "underpowered", "reversed")
@@ -184,6 +192,105 @@ def test_the_tail_s_bound() -> None:
             ]
         )
         print(f"| {size} | {fpr:g} | {np.mean(bounds[called] < share):.2%} | |")
+
+
+TRAINING = [(28, 26)] * 2  # small: a look is one in 160 of its permutations or of 480
+SEQUENCES, DRAWS_OF_A_LOOK = 1000, 479
+OF_A_LOOK = Pooled(1, True).share
+
+
+def judged_so_far(strata: Strata, trainings: int) -> Verdict:
+    """Return the verdict at a look."""
+    test = membership_test.membership_test(strata)
+    auroc = as_tested(pooled_auroc([(s[t], s[~t]) for s, t in strata]), test)
+    evidence = weigh(test, strata, audits=OF_A_LOOK)
+    return judge_leak(auroc, evidence=evidence, pooled=Pooled(trainings, True))
+
+
+def sequence(draw: Draw, rng: np.random.Generator) -> list[Verdict]:
+    """Return the verdicts of trainings until one decides, at most six."""
+    strata: list[tuple[np.ndarray, np.ndarray]] = []
+    found: list[Verdict] = []
+    while len(found) < LOOKS and (not found or found[-1].kind == "underpowered"):
+        strata += draw(rng)
+        found.append(judged_so_far(strata, len(found) + 1))
+    return found
+
+
+def test_nulls_of_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 100 sequences of noise, how many "leak" at any of six looks, whatever came before."""
+    monkeypatch.setattr(membership_test, "DRAWS", DRAWS_OF_A_LOOK)
+    most = ALPHA + 3 * np.sqrt(ALPHA * (1 - ALPHA) / SEQUENCES)
+    print(
+        f"\n| {SEQUENCES} sequences | at any look | at the last | at most {most:.1%} |"
+    )
+    print("|---|---|---|---|")
+    designs = {
+        "two clients of 28 + 26": audits_of(TRAINING),
+        "one of 40 + 4": audits_of([(40, 4)]),
+        "0/1 scores, 30 + 30": of_values(30, 30, _ones),
+    }
+    for number, (name, draw) in enumerate(designs.items()):
+        rng, any_look, last = np.random.default_rng([4, number]), 0, 0
+        for _ in range(SEQUENCES):
+            strata: list[tuple[np.ndarray, np.ndarray]] = []
+            leaks = []
+            for _ in range(LOOKS):
+                strata += draw(rng)
+                test = membership_test.membership_test(strata)
+                leaks.append(test.either <= ALPHA / OF_A_LOOK)
+            any_look, last = any_look + any(leaks), last + leaks[-1]
+        rates = any_look / SEQUENCES, last / SEQUENCES
+        print(f"| {name} | {rates[0]:.1%} | {rates[1]:.1%} | {rates[0] <= most} |")
+
+
+def test_looks_until_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verdicts and trainings per sequence of trainings of 280 + 260."""
+    monkeypatch.setattr(membership_test, "DRAWS", DRAWS_OF_A_LOOK)
+    print("\n| leak | " + " / ".join(KINDS) + " | trainings |")
+    print("|---|---|---|")
+    for number, (name, leak) in enumerate(LEAKS.items()):
+        rng, draw = np.random.default_rng([5, number]), audits_of(TEN, *leak)
+        found = [sequence(draw, rng) for _ in range(AUDITS // 3)]
+        counts = Counter(str(one[-1].kind) for one in found)
+        rates = " / ".join(f"{counts[k] / len(found):.0%}" for k in KINDS)
+        print(f"| {name} | {rates} | {np.mean([len(one) for one in found]):.1f} |")
+
+
+@pytest.mark.parametrize("recurring", [0.0, 0.8])
+@pytest.mark.parametrize("spread", [0.0, 0.04])
+def test_intervals_of_pools(recurring: float, spread: float) -> None:
+    """Misses of four trainings' intervals: of these records' and of the method's AUROC.
+
+    Records are hard or easy in all trainings alike (``recurring``); the shift of
+    trainings varies.
+    """
+    missed = np.zeros(4)
+    shift, rng = (
+        0.25,
+        np.random.default_rng([6, int(10 * recurring), int(100 * spread)]),
+    )
+    each = shift * (1 + recurring * np.array([-1, 1]))
+    truth = float(ndtr(each / np.sqrt(2)).mean())
+    for _ in range(SEQUENCES):
+        own, groups, clusters, values = rng.normal(size=540), [], [], []
+        vulnerable = rng.integers(0, 2, 540)
+        for _ in range(4):
+            is_member = rng.random(540) < 0.5
+            by = shift + rng.normal() * spread * np.sqrt(4 * np.pi)
+            each = by * (1 + recurring * (2 * vulnerable - 1))
+            noise = recurring * own + np.sqrt(1 - recurring**2) * rng.normal(size=540)
+            scores, records = noise + each * is_member, np.arange(540)
+            groups.append((scores[is_member], scores[~is_member]))
+            clusters.append((records[is_member], records[~is_member]))
+            values.append(pooled_auroc(groups[-1:]).value)
+        these = pooled_auroc(groups, clusters=clusters)
+        method = of_method(these, values)
+        for place, one in enumerate((these, method)):
+            missed[2 * place] += one.low > truth
+            missed[2 * place + 1] += one.high < truth
+    rates = ", ".join(f"{rate:.1%}" for rate in missed / SEQUENCES)
+    print(f"\nrecurring {recurring:g}, spread {spread:g}: these, method: {rates}")
 
 
 Curve = Callable[[np.random.Generator, int], np.ndarray]

@@ -124,6 +124,7 @@ def test_what_nothing_dominates_is_trained_anew_on_other_seeds() -> None:
         ({"modes": ["sound", "sound"]}, "The modes hold sound more than once"),
         ({"trainers": ["dp-fpl"] * 2}, "The trainers hold dp-fpl more than once"),
         ({"seeds": []}, "nothing to sweep"),
+        ({"seeds": [1, 2, 3], "until_decided": True}, "Name 6 or more"),
         ({"modes": ["sound", "loud"]}, "cannot take mode = 'loud'"),
         ({"epsilons": [8.0, 0.0]}, "cannot take epsilon = 0.0"),
         ({"fields": {"seed": 3}}, "The field seed = 3 was given for all runs"),
@@ -287,3 +288,21 @@ def test_a_file_that_is_not_there_is_missing(tmp_path: Path) -> None:
 def test_what_no_sweep_could_do_is_refused(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         cells_of(plan(**changes))
+
+
+def test_half_of_the_seeds_are_enough_where_nothing_is_undecided() -> None:
+    plan = make_plan({"trainers": ["zero-shot"], "seeds": range(8)})
+    assert plan.looks == (8,)
+    assert plan.model_copy(update={"until_decided": True}).looks == (4, 8)
+    found = small_sweep(
+        trainers=["zero-shot"], seeds=range(6), until_decided=True, shadows=0
+    )
+    assert found.cells[0].seeds == (0, 1, 2)  # one cell has no rival
+    assert found.front.alpha == 0.025
+
+
+def test_early_stopping_is_a_row_of_its_own() -> None:
+    plan = make_plan({"trainers": ["promptfl", "zero-shot"], "stop_after": 2})
+    labels = [cell.label for cell in cells_of(plan)]
+    assert labels == ["promptfl", "promptfl, stopped after 2 rounds", "zero-shot"]
+    assert [cell.config(1).rounds for cell in cells_of(plan)][:2] == [10, 2]
