@@ -311,6 +311,7 @@ class _TiltedSamples:
 
 
 _MOST_TILT, _HALVINGS, _ROUNDING = 30.0, 32, 1e-12
+_LONGEST = 3.0  # standard error of a logit: beyond it the tangent says nothing
 
 
 def _centred(
@@ -444,7 +445,8 @@ def auroc_interval(
         low = min(low, float(expit(logit(value) - (outer if value < 0.5 else inner))))
     nearer = value - (value - 0.5) / (2 * pairs + 1)
     least = 16 * float(weights**2 @ [_exchangeable(one) for one in clients])
-    error = max(anchored / (nearer * (1 - nearer)) ** 2, least)
+    steep = anchored / (nearer * (1 - nearer)) ** 2
+    error = max(min(steep, _LONGEST**2), least)
     if not is_tested and abs(logit(value)) <= z * math.sqrt(error):
         low, high = min(low, 0.5), max(high, 0.5)
     return low, high
