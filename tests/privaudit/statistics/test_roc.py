@@ -83,7 +83,8 @@ def test_auroc_equals_the_golden_delong(case: int, scores: int) -> None:
     if interval is not None:  # absent where the classes are perfectly separated
         low, high = interval
         # Towards 1/2 the end is that of tilted samples, away from it the logit's or wider.
-        towards, away = (1e-3, 1e-10) if ours.value > 0.5 else (1e-10, 1e-3)
+        tilted, exact = 0.02 * (high - low), 1e-10
+        towards, away = (tilted, exact) if ours.value > 0.5 else (exact, tilted)
         assert ours.low <= low + towards
         assert ours.high >= high - away
         assert ours.high - ours.low <= 1.1 * (high - low)
