@@ -7,8 +7,9 @@ matrices, and the keys of runs without a seed (:mod:`tests.perturbed`). A compar
 margin is how far its numbers are from its bound on average, on whichever side, in
 standard deviations over the perturbations. After the first only the tests run again
 that compare numbers or failed, and after a few those whose margin could be small. Exits
-with 1 if a test failed or a margin is below what is asked for. Twenty perturbations take hours: those that a
-folder keeps are not run again, so a command that was stopped goes on with ``--kept``.
+with 1 if a test failed or a margin is below what is asked for. Twenty perturbations
+take hours: those that a folder keeps are not run again, so a command that was stopped
+goes on with ``--kept``.
 """
 
 import argparse
