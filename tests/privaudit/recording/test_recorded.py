@@ -349,8 +349,8 @@ def test_masked_uploads_without_a_sum_leave_what_the_server_sends(
     with use_owner(owner):
         audit = Auditor(run).attack("curious-peer", shadows=0)
         assert audit.auroc.value > 0.95
-        server = Auditor(run).attack("server-reconstruct", shadows=0)
-        assert server.scenario.threat == "server-aggregate"
+        summed = Auditor(run).attack("server-reconstruct", shadows=0)
+        assert summed.scenario.threat == "server-aggregate"
     assert privacy_sort(audit) == "no mechanism declared"
 
 
