@@ -349,8 +349,8 @@ def test_masked_uploads_without_a_sum_leave_what_the_server_sends(
     with use_owner(owner):
         audit = Auditor(run).attack("curious-peer", shadows=0)
         assert audit.auroc.value > 0.95
-        of_sums = Auditor(run).attack("server-reconstruct", shadows=0)
-        assert of_sums.scenario.threat == "server-aggregate"
+        summed = Auditor(run).attack("server-reconstruct", shadows=0)
+        assert summed.scenario.threat == "server-aggregate"
     assert privacy_sort(audit) == "no mechanism declared"
 
 
@@ -487,10 +487,10 @@ def test_a_damaged_upload_leaves_its_client_out(tmp_path: Path, damage: str) -> 
             audit = Auditor(run).attack(scenario, shadows=0)
             assert [c.client for c in audit.headline.clients] == list(NAMES[1:])
             assert audit.auroc.value > 0.95
-            assert f"Left out: {NAMES[0]}." in audit.scenario.notes["clients"]
+            assert f"Left out: {NAMES[0]}." in audit.scenario.note
         alone = Auditor(run).attack("prompt-release", shadows=0)
     assert len(alone.headline.clients) == len(NAMES)
-    assert not alone.scenario.notes
+    assert not alone.scenario.note
 
 
 class Asked(Linear):
