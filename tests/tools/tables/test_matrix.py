@@ -72,7 +72,7 @@ def test_what_is_bold_on_a_papers_page_names_an_answer_that_it_has(
         named = NAMED.findall(own)
         assert len(named) == own.count("**") // 2 >= 3, name
         for answer, *place in named:
-            assert by_place[tuple(place)] == answer, place  # type: ignore[index]
+            assert by_place[tuple(place)] == answer, place
 
 
 def test_every_claim_that_stands_is_tried_on_the_published_backbone(
