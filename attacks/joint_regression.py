@@ -32,17 +32,18 @@ class JointRegression:
 
     What a client sends, less what it received, is a sum of its members' gradients along
     the way. So the move is solved for all candidates at once, with gradients averaged
-    over the straight path by Simpson's rule, or taken in its middle where each is a step
-    of the trainer; see :mod:`privaudit.auditing.gradient_regression`. It reads single
-    uploads, sums of uploads, and differences of broadcasts. No shadow model is trained.
-    In recorded federations public records stand for members that are no candidates.
+    over the straight path by Simpson's rule, or Radau's where each is a step of the
+    trainer; see :mod:`privaudit.auditing.gradient_regression`. It reads single uploads,
+    sums of uploads, and differences of broadcasts. No shadow model is trained. In recorded
+    federations public records stand for members that are no candidates.
 
     Source: derived from the gradient of a sum; the likelihood ratio of one record among
     others as noise is Michel, Basu, Kaufmann, "Sequential membership inference attacks",
     2026.
 
     Attributes:
-        rounds: From so many, spread evenly, moves are taken; 0 takes all.
+        rounds: From so many, spread evenly, moves are taken; from half as many of models
+            that are no owner's, whose gradients cost a step each. 0 takes all.
         reference: So many public records at most.
         labels: Whether the server knows candidates' labels. Where not, each is tried
             with every class, and the mean of its likelihoods taken: nearly the best
@@ -72,7 +73,7 @@ class JointRegression:
                     f"tried with {_classes(adversary)} labels each; memory holds "
                     f"{MOST_COLUMNS} together."
                 )
-        return why_no_gradients(adversary, targets, self.rounds)
+        return why_no_gradients(adversary, targets, self._rounds(adversary))
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
         """Score each target's candidates: log-likelihood ratios, in nats.
@@ -84,10 +85,14 @@ class JointRegression:
         groups = _of_one_move(adversary, targets)
         return [s for group in groups for s in self._scores(adversary, group)]
 
+    def _rounds(self, adversary: Adversary) -> int:
+        of_layers = isinstance(adversary.task.backbone, OwnersModel)
+        return self.rounds if of_layers else (self.rounds + 1) // 2
+
     def _scores(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
         """Score targets whose moves are one: of one client, or of all in a sum."""
         candidates = Records.joined([target.candidates for target in targets])
-        moves = chosen_moves(adversary, targets[0].client, self.rounds)
+        moves = chosen_moves(adversary, targets[0].client, self._rounds(adversary))
         public = None
         if isinstance(adversary.task.backbone, OwnersModel):
             public = reference_records(adversary, "regression", self.reference)

@@ -43,8 +43,9 @@ PLAIN = {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0, "learning_rat
 """A step along the gradient itself, so large that few of its digits are rounded away."""
 SIMPSON = ((0.0, 1 / 6), (0.5, 4 / 6), (1.0, 1 / 6))
 """Where on the straight path from broadcast to upload, and with which weight."""
-MIDDLE = 0.5
-"""The one point of a path at which whole steps are taken: three tell no more of prompts."""
+RADAU = ((0.0, 1 / 4), (2 / 3, 3 / 4))
+"""Likewise, for whole steps, which cost more: two points, of which one is the beginning,
+where records that are soon learned by heart still have gradients."""
 MOST_NUMBERS = 1 << 14
 """Of a record's gradient of one tensor; larger ones are hashed into so many sums."""
 KEPT_NUMBERS = 1 << 26
@@ -218,11 +219,15 @@ def gram_blocks(
         )
         if found:
             return found
-    steps = single_moves(adversary, move.point(MIDDLE), records, move.at, hashed=True)
+    rows: dict[str, Tensor] = {}
+    for share, weight in RADAU:
+        step = single_moves(adversary, move.point(share), records, move.at, hashed=True)
+        for name, row in step.items():
+            rows[name] = rows.get(name, 0.0) - weight * row.double()
     return [
-        GramBlock.of_rows(-steps[name], _hashed(adversary, name, delta.unsqueeze(0)))
+        GramBlock.of_rows(rows[name], _hashed(adversary, name, delta.unsqueeze(0)))
         for name, delta in move.deltas.items()
-        if name in steps
+        if name in rows
     ]
 
 
