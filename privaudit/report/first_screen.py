@@ -222,7 +222,10 @@ def _claims(runs: Sequence[Findings]) -> Iterator[str]:
 def _leak_answer(runs: Sequence[Findings], worst: Findings) -> ScreenAnswer:
     said, others = summary(runs) or wording.found(worst.audit), worst.others
     if len(runs) == 1 and others and worst.audit.verdict.kind != "leaks":
-        said = f"{said} But the {others}".replace("the the", "the")
+        but = (
+            "another attack shows a leak." if worst.leak == ANOTHER else f"the {others}"
+        )
+        said = f"{said} But {but}".replace("the the", "the")
     badge = max(runs, key=lambda one: one.leak_rank).leak
     return ScreenAnswer("Does it leak?", said, badge)
 

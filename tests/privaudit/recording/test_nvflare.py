@@ -223,7 +223,6 @@ def test_what_opacus_did_in_a_client_is_recorded_by_the_server(tmp_path: Path) -
 
 
 def test_a_client_without_an_engine_notes_nothing() -> None:
-    pytest.importorskip("opacus")
     noting = EngineFilter()
     result = message(1, 0, DataKind.WEIGHTS)
     ctx = context(SITES[0], at=ProcessType.CLIENT_JOB)
