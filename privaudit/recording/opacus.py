@@ -17,7 +17,7 @@ from functools import lru_cache, wraps
 from typing import Annotated, Any
 
 import pydantic.dataclasses
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.lazy_torch import Tensor, nn
@@ -37,7 +37,8 @@ class EngineNote:
     """What privacy engines did in one client's round.
 
     Attributes:
-        noise_multiplier: Of the gradients' noise, the least of all steps.
+        noise_multiplier: Of the gradients' noise, the least of all steps; 0 where it
+            is so small that nothing counts it.
         clip_norm: Of each record's gradient, the largest of all steps.
         sampling_rate: That the accountant counts on, the largest of all steps.
         steps: Of the optimizer.
@@ -57,9 +58,11 @@ class EngineNote:
         delta: For which it was asked.
     """
 
-    noise_multiplier: Finite
+    noise_multiplier: Annotated[
+        Finite, Field(le=1e9), AfterValidator(lambda one: one if one > 1e-9 else 0.0)
+    ]
     clip_norm: Annotated[float, Field(gt=0)]
-    sampling_rate: Annotated[float, Field(gt=0, le=1)]
+    sampling_rate: Annotated[float, Field(ge=1e-9, le=1)]
     steps: Positive
     records: Positive
     accounted: Count

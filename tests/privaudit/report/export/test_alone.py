@@ -171,6 +171,8 @@ def test_what_the_owner_changes_is_noticed_where_the_table_promises_it(
         lambda card: card["privacy"]["mechanisms"][0].update(rounds=[[0, 0]]),
         lambda card: card["privacy"]["mechanisms"][0].update(rounds=[[0, 5]]),
         lambda card: card["privacy"]["mechanisms"][0].update(noise_at="none"),
+        lambda card: card["privacy"]["mechanisms"][0].update(steps=10**400),
+        lambda card: card["privacy"]["mechanisms"][0].update(noise_multiplier=1e-320),
         lambda card: card["privacy"].update(mechanisms=[]),
         lambda card: card["training"].update(rounds=3),
     ],
