@@ -368,11 +368,7 @@ class Statement(_CardPart):
 
 @dataclass(frozen=True)
 class SignedCard:
-    """A card whose signatures all fit.
-
-    Attributes:
-        place: Where it lies.
-    """
+    """A card whose signatures all fit."""
 
     place: Path
     envelope: Envelope

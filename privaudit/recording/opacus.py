@@ -128,9 +128,6 @@ def events_of(notes: Iterable[EngineNote | None]) -> list[MechanismEvent]:
     """Return the mechanisms of a round, as of a client that is least protected in all.
 
     Each upload has its own noise only. Who noted nothing has none.
-
-    Args:
-        notes: Of each client that sent something.
     """
     given = list(notes)
     made = [note for note in given if note is not None]
@@ -301,9 +298,6 @@ def engines_in_use(*, loading: bool = False) -> EngineWatch | None:
     """Return what watches the engines of this process; None while Opacus is not loaded.
 
     Engines that made something private before the first call are not watched.
-
-    Args:
-        loading: Whether Opacus is loaded for it.
     """
     return _watch() if loading or "opacus" in sys.modules else None
 
