@@ -14,8 +14,10 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from privaudit.core.errors import ConfigError
 from privaudit.core.signing import own_key, public_half
 
+MOST_SIGNATURES = 20
 STATEMENT: Literal["application/vnd.in-toto+json"] = "application/vnd.in-toto+json"
 
 
@@ -52,7 +54,7 @@ class Envelope(BaseModel):
         STATEMENT, alias="payloadType"
     )
     signatures: Annotated[
-        tuple[EnvelopeSignature, ...], Field(min_length=1, max_length=20)
+        tuple[EnvelopeSignature, ...], Field(min_length=1, max_length=MOST_SIGNATURES)
     ]
 
     @classmethod
@@ -62,10 +64,20 @@ class Envelope(BaseModel):
         return cls(payload=payload, signatures=(_signed(content),))
 
     def countersigned(self) -> "Envelope":
-        """Return it with one's own signature, too."""
+        """Return it with one's own signature, too; as it is, if it has that.
+
+        Raises:
+            ConfigError: As many have signed as may.
+        """
         own = _signed(self.content)
-        others = tuple(one for one in self.signatures if one.keyid != own.keyid)
-        return self.model_copy(update={"signatures": (*others, own)})
+        if own in self.signatures:
+            return self
+        if len(self.signatures) >= MOST_SIGNATURES:
+            raise ConfigError(
+                f"{MOST_SIGNATURES} keys have signed this, and no more may. Sign a copy "
+                "that not all of them signed."
+            )
+        return self.model_copy(update={"signatures": (*self.signatures, own)})
 
     @property
     def content(self) -> bytes:

@@ -9,7 +9,7 @@ annotations can name; then modules of privaudit have the real ones in their plac
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import import_module, util
+from importlib import import_module
 from importlib.machinery import ModuleSpec
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -79,34 +79,35 @@ def _no_grad() -> Iterator[None]:
 
 
 class _Finder:
-    """Finds torch as all others do, and puts it in place once it is imported."""
+    """Finds torch as all others do, and puts it in place once it is imported.
 
-    def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
+    It stays until then: some only ask whether torch is there, and an import may fail.
+    """
+
+    def find_spec(
+        self, name: str, path: Any = None, target: Any = None
+    ) -> ModuleSpec | None:
         if name != "torch":
             return None
-        sys.meta_path.remove(self)
-        spec = None
-        try:
-            spec = util.find_spec(name)
-        finally:
-            if spec is None:
-                sys.meta_path.insert(0, self)
+        others = (one for one in sys.meta_path if one is not self)
+        found = (one.find_spec(name, path, target) for one in others)
+        spec = next(filter(None, found), None)
         if spec is not None and spec.loader is not None:
             run = spec.loader.exec_module
-            vars(spec.loader)["exec_module"] = lambda module: _put(run(module))
+            vars(spec.loader)["exec_module"] = lambda module: self._put(run(module))
         return spec
 
-
-def _put(_: None) -> None:
-    """Put what is real in the place of what stood in, and call who waits."""
-    for module in [
-        m for name, m in sys.modules.items() if name.startswith("privaudit")
-    ]:
-        for name, value in list(vars(module).items()):
-            if id(value) in _stand_ins:
-                setattr(module, name, _stand_ins[id(value)][1]())
-    while _waiting:
-        _waiting.pop(0)()
+    def _put(self, _: None) -> None:
+        """Put what is real in the place of what stood in, and call who waits."""
+        sys.meta_path.remove(self)
+        for module in [
+            m for name, m in sys.modules.items() if name.startswith("privaudit")
+        ]:
+            for name, value in list(vars(module).items()):
+                if id(value) in _stand_ins:
+                    setattr(module, name, _stand_ins[id(value)][1]())
+        while _waiting:
+            _waiting.pop(0)()
 
 
 if TYPE_CHECKING or "torch" in sys.modules:

@@ -67,6 +67,7 @@ Settings = Annotated[
 ]
 Count = Annotated[int, Field(ge=0, le=10**9)]
 Rounds = Annotated[int, Field(ge=0, le=10**6)]
+MOST_EVENTS: Final = 2 * 10**6  # that a reader accounts for again
 Share = Annotated[float, Field(ge=0, le=1)]
 Spread = Annotated[float, Field(ge=0, le=100)]
 Epsilon = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -137,6 +138,16 @@ class Certified(_CardPart):
     accountant: Accountant | Literal["", "by definition"]
     declared: Epsilon | None = None
 
+    @model_validator(mode="after")
+    def _check(self) -> "Certified":
+        if (self.epsilon is None) == bool(self.accountant):
+            raise ValueError(
+                "an epsilon is certified by an accountant, and else by none"
+            )
+        if self.epsilon is not None and self.declared is not None:
+            raise ValueError("it is certified or declared, and says both")
+        return self
+
 
 @validated(frozen=True, config=ConfigDict(extra="forbid"))
 class Mechanism(MechanismEvent):
@@ -155,6 +166,17 @@ class Privacy(_CardPart):
     claimed: Claimed
     certified: dict[CertifiedView, Certified]
     mechanisms: tuple[Mechanism, ...]
+
+    @model_validator(mode="after")
+    def _check(self) -> "Privacy":
+        stretches = [one for event in self.mechanisms for one in event.rounds]
+        if any(first > last for first, last in stretches):
+            raise ValueError("a stretch of rounds ends before it begins")
+        if sum(last - first + 1 for first, last in stretches) > MOST_EVENTS:
+            raise ValueError(
+                f"more than {MOST_EVENTS:,} events, a mechanism in a round"
+            )
+        return self
 
 
 class UtilityShown(_CardPart):
@@ -346,11 +368,7 @@ class Statement(_CardPart):
 
 @dataclass(frozen=True)
 class SignedCard:
-    """A card whose signatures all fit.
-
-    Attributes:
-        place: Where it lies.
-    """
+    """A card whose signatures all fit."""
 
     place: Path
     envelope: Envelope

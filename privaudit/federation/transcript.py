@@ -348,11 +348,7 @@ def shard_name(round: int) -> str:
 
 
 class RoundTensors:
-    """The tensors of one round: each is digested and stored once.
-
-    Attributes:
-        by_digest: Every tensor that is stored, by its SHA-256.
-    """
+    """The tensors of one round: each is digested and stored once."""
 
     def __init__(self) -> None:
         self.by_digest: dict[str, Tensor] = {}

@@ -73,11 +73,7 @@ class FrozenModel(ABC):
 
 
 class TunableClassifier(FrozenModel):
-    """A frozen transformer that is tuned to tell classes apart.
-
-    Attributes:
-        dim: Size of a record's feature.
-    """
+    """A frozen transformer that is tuned to tell classes apart."""
 
     dim: int
 

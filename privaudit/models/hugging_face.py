@@ -171,12 +171,6 @@ def import_peft() -> Any:
 def load_reader(kind: str, what: str, source: str, **options: Any) -> Any:
     """Load a tokenizer, a processor or a configuration.
 
-    Args:
-        kind: Its class in transformers.
-        what: The term for it in errors.
-        source: A folder, or a name on the hub.
-        **options: As the class takes them.
-
     Raises:
         MissingFileError: It is not there.
         ConfigError: It cannot be used.

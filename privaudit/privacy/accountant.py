@@ -246,7 +246,11 @@ def _search(cost: Callable[[float], float], epsilon: float, guess: float) -> flo
     most = 0.999 * epsilon
     while not 0.99 * epsilon <= (spent := cost(point)) <= most:
         if spent > most:
-            _refuse_a_floor(low, point, spent, epsilon)
+            if low and point > 1.5 * low[0] and spent > 0.98 * low[1]:
+                raise ConfigError(
+                    f"An epsilon of {epsilon:g} was requested, but this accountant proves "
+                    f"none below {spent:.3g}. Ask for more, or use another accountant."
+                )
             low = (point, spent)
         else:
             high = (point, spent)
@@ -257,17 +261,6 @@ def _search(cost: Callable[[float], float], epsilon: float, guess: float) -> flo
         else:
             point *= min(max(spent / target, 0.5), 2.0)
     return point
-
-
-def _refuse_a_floor(
-    low: tuple[float, float] | None, point: float, spent: float, epsilon: float
-) -> None:
-    """Raise ConfigError if much more noise than at ``low`` costs as much."""
-    if low and point > 1.5 * low[0] and spent > 0.98 * low[1]:
-        raise ConfigError(
-            f"An epsilon of {epsilon:g} was requested, but this accountant proves none "
-            f"below {spent:.3g}. Ask for more, or use another accountant."
-        )
 
 
 def _between(

@@ -17,7 +17,7 @@ from functools import lru_cache, wraps
 from typing import Annotated, Any
 
 import pydantic.dataclasses
-from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.lazy_torch import Tensor, nn
@@ -26,7 +26,10 @@ from privaudit.privacy.events import MechanismEvent
 
 _log = logging.getLogger("privaudit.recording")
 _FIRST = 16
+_MOST = 1000  # names of tensors, of which those that follow are not noted
 Finite = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0, le=10**15)]
+Positive = Annotated[int, Field(ge=1, le=10**9)]
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config={"extra": "forbid"})
@@ -34,7 +37,8 @@ class EngineNote:
     """What privacy engines did in one client's round.
 
     Attributes:
-        noise_multiplier: Of the gradients' noise, the least of all steps.
+        noise_multiplier: Of the gradients' noise, the least of all steps; 0 where it
+            is so small that nothing counts it.
         clip_norm: Of each record's gradient, the largest of all steps.
         sampling_rate: That the accountant counts on, the largest of all steps.
         steps: Of the optimizer.
@@ -54,20 +58,27 @@ class EngineNote:
         delta: For which it was asked.
     """
 
-    noise_multiplier: Finite
+    noise_multiplier: Annotated[
+        Finite, Field(le=1e9), AfterValidator(lambda one: one if one > 1e-9 else 0.0)
+    ]
     clip_norm: Annotated[float, Field(gt=0)]
-    sampling_rate: Annotated[float, Field(gt=0, le=1)]
-    steps: PositiveInt
-    records: PositiveInt
-    accounted: NonNegativeInt
+    sampling_rate: Annotated[float, Field(ge=1e-9, le=1)]
+    steps: Positive
+    records: Positive
+    accounted: Count
     poisson: bool = True
     secure: bool = False
     count_noise: Finite = 0.0
-    lots: tuple[tuple[NonNegativeInt, PositiveInt], ...] = ()
-    values: NonNegativeInt = 0
+    lots: Annotated[tuple[tuple[Count, Positive], ...], Field(max_length=100_000)] = ()
+    values: Count = 0
     square: Finite = 0.0
-    first: tuple[Annotated[float, Field(allow_inf_nan=False)], ...] = ()
-    unprotected: tuple[str, ...] = ()
+    first: Annotated[
+        tuple[Annotated[float, Field(allow_inf_nan=False)], ...],
+        Field(max_length=_FIRST),
+    ] = ()
+    unprotected: Annotated[
+        tuple[Annotated[str, Field(max_length=300)], ...], Field(max_length=_MOST)
+    ] = ()
     epsilon: Finite | None = None
     delta: Annotated[float, Field(gt=0, lt=1)] | None = None
 
@@ -117,9 +128,6 @@ def events_of(notes: Iterable[EngineNote | None]) -> list[MechanismEvent]:
     """Return the mechanisms of a round, as of a client that is least protected in all.
 
     Each upload has its own noise only. Who noted nothing has none.
-
-    Args:
-        notes: Of each client that sent something.
     """
     given = list(notes)
     made = [note for note in given if note is not None]
@@ -228,11 +236,11 @@ class EngineWatch:
         count = one.optimizer.step_hook
 
         def forward(*_: Any) -> None:
-            with self._guarded():
+            with self.guarded():
                 one.before = one.before or one.unprotected()
 
         def step(optimizer: Any) -> None:
-            with self._guarded():
+            with self.guarded():
                 self._steps.append(one.step())
                 self._stepped[one] = None
             count(optimizer)
@@ -242,7 +250,7 @@ class EngineWatch:
         self._listen(engine.accountant)
 
     @contextmanager
-    def _guarded(self) -> Iterator[None]:
+    def guarded(self) -> Iterator[None]:
         """Raise nothing into a training: a round that is not seen whole is not noted."""
         try:
             yield
@@ -272,16 +280,17 @@ class EngineWatch:
         failed, self._has_failed = self._has_failed, False
         if failed or not steps:
             return None
-        with self._guarded():
+        with self.guarded():
             history = next(reversed(stepped)).engine.accountant.history
             moved = set[str]().union(*(one.moved() for one in stepped))
             return replace(
                 together(steps),
                 accounted=sum(count for _, _, count in history),
-                unprotected=tuple(sorted(moved)),
+                unprotected=tuple(name[:300] for name in sorted(moved)[:_MOST]),
                 epsilon=asked[0],
                 delta=asked[1],
             )
+        self._has_failed = False  # it is of this round, not of the next one
         return None
 
 
@@ -289,9 +298,6 @@ def engines_in_use(*, loading: bool = False) -> EngineWatch | None:
     """Return what watches the engines of this process; None while Opacus is not loaded.
 
     Engines that made something private before the first call are not watched.
-
-    Args:
-        loading: Whether Opacus is loaded for it.
     """
     return _watch() if loading or "opacus" in sys.modules else None
 
@@ -306,7 +312,8 @@ def _watch() -> EngineWatch:
     @wraps(make_private)
     def watched(engine: Any, *, module: Any, **options: Any) -> Any:
         made = make_private(engine, module=module, **options)
-        watch.made_private(engine, module, made)
+        with watch.guarded():
+            watch.made_private(engine, module, made)
         return made
 
     PrivacyEngine.make_private = watched

@@ -61,9 +61,23 @@ class Sight:
 
 
 def look_at(folder: Path) -> list[Sight]:
-    """Return what the Python files of a folder hold, by file and line."""
-    files = sorted(folder.rglob("*.py"))[:_MOST]
-    return [sight for file in files for sight in _in_file(file, folder)]
+    """Return what the Python files of a folder hold, by file and line.
+
+    Hidden folders and installed packages, such as those of ``.venv``, are no part of it.
+    """
+    files = sorted(
+        file
+        for file in folder.rglob("*.py")
+        if not any(
+            part.startswith(".") or part == "site-packages"
+            for part in file.relative_to(folder).parts
+        )
+    )
+    sights = [sight for file in files[:_MOST] for sight in _in_file(file, folder)]
+    if len(files) > _MOST:
+        why = f"{len(files)} files, of which the first {_MOST} were read"
+        sights.append(Sight(".", "not read", why))
+    return sights
 
 
 def _in_file(file: Path, folder: Path) -> Iterator[Sight]:

@@ -170,10 +170,6 @@ class _Length:
     what: str
     where: str
 
-    @property
-    def is_beyond(self) -> bool:
-        return self.norm > self.bound * (1 + ROUNDING)
-
 
 @rule
 def clipped_norms(evidence: Evidence) -> Found:
@@ -184,7 +180,7 @@ def clipped_norms(evidence: Evidence) -> Found:
     for length in (*_noted(evidence), *_sent(evidence), *_noised_lengths(evidence)):
         grouped[length.what].append(length)
     for what, lengths in grouped.items():
-        beyond = [length for length in lengths if length.is_beyond]
+        beyond = [one for one in lengths if one.norm > one.bound * (1 + ROUNDING)]
         if beyond:
             worst = max(beyond, key=lambda length: length.norm - length.bound)
             yield (

@@ -375,11 +375,7 @@ FEWEST = 8  # numbers whose shape says something
 
 @dataclass(frozen=True)
 class NoisedUpload:
-    """An upload that is said to hold noise.
-
-    Attributes:
-        std: Of the noise on each number, as declared.
-    """
+    """An upload that is said to hold noise."""
 
     upload: Upload
     std: float

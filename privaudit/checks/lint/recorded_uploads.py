@@ -26,11 +26,7 @@ COMPARED = 4096  # numbers of a tensor that are compared with others': all may b
 
 @dataclass(frozen=True)
 class Numbers:
-    """What is kept of a tensor.
-
-    Attributes:
-        first: Some of them, in a row.
-    """
+    """What is kept of a tensor."""
 
     square: float
     values: int

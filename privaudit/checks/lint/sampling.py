@@ -30,11 +30,7 @@ FEWEST = 10
 
 @dataclass(frozen=True)
 class Counts:
-    """How often something happened, each a binomial count if sampling is Poisson.
-
-    Attributes:
-        rate: The chance of each, in (0, 1).
-    """
+    """How often something happened, each a binomial count if sampling is Poisson."""
 
     what: str
     counts: Int[np.ndarray, " n"]

@@ -92,12 +92,6 @@ class ClassPrompts:
     """The frozen text tower bound to class names: contexts in, text features out.
 
     Made by :meth:`PromptableCLIP.prompts`.
-
-    Attributes:
-        class_names: In the order of the features.
-        context_tokens: Vectors in a context.
-        width: Size of a context vector.
-        dim: Size of a text feature.
     """
 
     def __init__(

@@ -27,10 +27,6 @@ class WordTokenizer:
     not in the vocabulary is spelled. The end token has the highest number, because
     CLIP reads its text features there.
 
-    Args:
-        vocabulary: As :func:`vocabulary_of` lists it.
-        context_length: Length of a row, unless a call asks for another.
-
     Example:
         >>> tokenizer = WordTokenizer(vocabulary_of(["a photo of"]), 8)
         >>> [tokenizer.vocabulary[n] for n in tokenizer.encode("a photo of it")]

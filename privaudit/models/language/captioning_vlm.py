@@ -40,13 +40,7 @@ class PictureTower:
 
 @dataclass(frozen=True)
 class VectorProjector:
-    """Makes an embedding that an image tower made elsewhere into such tokens.
-
-    Attributes:
-        project: From embeddings to tokens.
-        bank_width: Numbers in an embedding.
-        parts: Picture tokens made of each embedding.
-    """
+    """Makes an embedding that an image tower made elsewhere into such tokens."""
 
     project: Callable[[Tensor], Tensor]
     bank_width: int
@@ -55,9 +49,6 @@ class VectorProjector:
 
 class CaptioningVLM(WritingModel, PictureModel):
     """Pictures in front of a frozen language model.
-
-    Attributes:
-        words: Writes dialogues as rows of tokens.
 
     Raises:
         ConfigError: Words have places for another number of parts.

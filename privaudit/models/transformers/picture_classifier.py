@@ -120,10 +120,6 @@ class ContextPrompts:
 
     Texts are tokenised when the first context is read: who tunes the image tower never
     asks for it.
-
-    Attributes:
-        context_tokens: Learned vectors in front of a class name.
-        width: Size of one such vector.
     """
 
     def __init__(

@@ -182,11 +182,7 @@ def _by_picture(features: Any, pictures: int) -> Float[Tensor, "n parts width"]:
 
 @dataclass(frozen=True)
 class LaidOutTokens(DialogueTokens):
-    """Writes dialogues about pictures of any sizes, with the layout's number at places.
-
-    Attributes:
-        layouts: Of each record's picture.
-    """
+    """Writes dialogues about pictures of any sizes, with the layout's number at places."""
 
     layouts: tuple[PictureLayout, ...] = ()
 

@@ -208,12 +208,7 @@ class Density:
 
 @dataclass(frozen=True)
 class MaskingGraph:
-    """A Harary graph: clients around a ring, each beside as many on either side.
-
-    Attributes:
-        order: The clients, as they stand around the ring.
-        density: How many are neighbours.
-    """
+    """A Harary graph: clients around a ring, each beside as many on either side."""
 
     order: tuple[Party, ...]
     density: Density

@@ -161,7 +161,7 @@ def _certified(
         return "mismatches", Mismatch(entry, "no mechanism gives its epsilon")
     try:
         given = certify(_events(card), view, stated.delta, without_opacus=True)
-    except (PrivauditError, IndexError) as error:
+    except (PrivauditError, IndexError, OverflowError) as error:
         return "mismatches", Mismatch(entry, f"the mechanisms give none: {error}")
     same = (given.unit, given.adjacency) == (stated.unit, stated.adjacency)
     off = abs((given.epsilon or 0) - value) / max(1, value)

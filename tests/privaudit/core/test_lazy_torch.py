@@ -108,6 +108,37 @@ assert lazy_torch.nn is torch.nn and lazy_torch.functional is torch.nn.functiona
     assert done.returncode == 0, done.stderr
 
 
+def test_who_only_asks_for_torch_or_fails_to_import_it_changes_nothing(
+    tmp_path: Path,
+) -> None:
+    """transformers looks for torch before it imports it; here the first import fails."""
+    (tmp_path / "torch" / "nn").mkdir(parents=True)
+    (tmp_path / "torch" / "nn" / "__init__.py").touch()
+    (tmp_path / "torch" / "nn" / "functional.py").touch()
+    (tmp_path / "torch" / "__init__.py").write_text(
+        "import builtins\nclass Tensor: pass\nbuiltins.fails"
+    )
+    script = """
+import builtins, sys
+from importlib.util import find_spec
+from privaudit.core import lazy_torch
+
+stood_in, calls = lazy_torch.torch, []
+lazy_torch.when_imported(lambda: calls.append(1))
+assert find_spec("torch") and "torch" not in sys.modules
+try:
+    import torch
+except AttributeError:
+    assert lazy_torch.torch is stood_in and not calls
+builtins.fails = False
+import torch
+assert lazy_torch.torch is torch and calls == [1]
+assert not any(isinstance(one, lazy_torch._Finder) for one in sys.meta_path)
+"""
+    done = python(script, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_stand_in_imports_torch_when_it_is_used(tmp_path: Path) -> None:
     script = """
 from privaudit.core.lazy_torch import torch, late

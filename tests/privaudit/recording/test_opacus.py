@@ -22,7 +22,12 @@ from privaudit.core.errors import ConfigError
 from privaudit.datasets.split import PUBLIC, TEST
 from privaudit.privacy.certificate import certify
 from privaudit.privacy.events import Claim
-from privaudit.recording.opacus import EngineNote, engines_in_use, events_of
+from privaudit.recording.opacus import (
+    EngineNote,
+    EngineWatch,
+    engines_in_use,
+    events_of,
+)
 from privaudit.recording.recorder import Recorder
 from privaudit.runs.ledger import Coin, Ledger
 
@@ -258,9 +263,27 @@ def test_of_clients_that_are_unlike_the_least_protected_counts() -> None:
 
 @pytest.mark.parametrize(
     "changed",
-    [{"steps": 0}, {"noise_multiplier": -1.0}, {"sampling_rate": 2.0}, {"lots": "no"}, {"more": 1}],
+    [{"steps": 0}, {"noise_multiplier": -1.0}, {"sampling_rate": 2.0}, {"lots": "no"}, {"more": 1},
+     {"steps": 10**12}, {"sampling_rate": 1e-300},
+     {"first": [0.0] * 17}, {"unprotected": ["a" * 301]},
+     {"unprotected": ["a"] * 1001}, {"lots": [[1, 1]] * 100_001}],
 )  # fmt: skip
 def test_a_note_is_anothers_word_and_checked(changed: dict[str, Any]) -> None:
     assert EngineNote.from_json(NOTE.to_json()) == NOTE
     with pytest.raises(ConfigError, match="A note of Opacus cannot be read"):
         EngineNote.from_json(json.dumps(asdict(NOTE) | changed))
+
+
+def test_noise_that_is_next_to_none_is_none_and_overflows_nothing() -> None:
+    note = EngineNote.from_json(json.dumps(asdict(NOTE) | {"noise_multiplier": 1e-320}))
+    assert [event.noise_multiplier for event in events_of([note])] == [0.0]
+
+
+def test_what_cannot_be_watched_trains_as_before_and_is_not_noted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    watch = EngineWatch()
+    with watch.guarded():
+        watch.made_private(None, nn.Linear(1, 1), (None, None))
+    assert watch.take() is None
+    assert "What Opacus does is not noted" in caplog.text

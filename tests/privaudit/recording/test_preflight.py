@@ -64,6 +64,22 @@ def test_a_file_that_is_no_python_is_said(app: Path) -> None:
     assert ("odd.py", "not read") in [(one.where, one.name) for one in look_at(app)]
 
 
+def test_installed_packages_are_not_read_in_place_of_the_app(app: Path) -> None:
+    for folder in (".venv/lib", "venv/lib/site-packages", "tasks"):
+        (app / folder).mkdir(parents=True)
+        for number in range(600 if folder != "tasks" else 10):
+            (app / folder / f"a{number}.py").write_text("PrivacyEngine()")
+    found = {one.where for one in look_at(app)}
+    assert {"tasks/a9.py:1", "client.py:5"} <= found
+    assert not [where for where in found if "venv" in where]
+
+
+def test_where_an_app_is_too_large_it_is_said(app: Path) -> None:
+    for number in range(500):
+        (app / f"z{number}.py").touch()
+    assert look_at(app)[-1].meaning == "502 files, of which the first 500 were read"
+
+
 def test_a_folder_without_an_app_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is no Flower app"):
         list(app_findings(tmp_path))

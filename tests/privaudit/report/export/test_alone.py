@@ -169,9 +169,10 @@ def test_what_the_owner_changes_is_noticed_where_the_table_promises_it(
         ),
         lambda card: card["privacy"]["mechanisms"][0].update(noise_multiplier=0.1),
         lambda card: card["privacy"]["mechanisms"][0].update(rounds=[[0, 0]]),
-        lambda card: card["privacy"]["mechanisms"][0].update(rounds=[[1, 0]]),
         lambda card: card["privacy"]["mechanisms"][0].update(rounds=[[0, 5]]),
         lambda card: card["privacy"]["mechanisms"][0].update(noise_at="none"),
+        lambda card: card["privacy"]["mechanisms"][0].update(steps=10**400),
+        lambda card: card["privacy"]["mechanisms"][0].update(noise_multiplier=1e-320),
         lambda card: card["privacy"].update(mechanisms=[]),
         lambda card: card["training"].update(rounds=3),
     ],
@@ -184,6 +185,37 @@ def test_an_epsilon_that_the_mechanisms_do_not_give_is_noticed(
     assert sum("certified epsilon" in line for line in found.recomputed) == 4
     alter_card(certified, change)
     assert not check_card(read_card(certified)).matches
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (
+            lambda card: card["privacy"]["certified"]["server"].update(declared=8.0),
+            "certified or declared",
+        ),
+        (
+            lambda card: card["privacy"]["certified"]["server"].update(accountant=""),
+            "certified by an accountant",
+        ),
+        (
+            lambda card: card["privacy"]["mechanisms"][0].update(
+                rounds=3 * [[0, 10**6]]
+            ),
+            "more than 2,000,000 events",
+        ),
+        (
+            lambda card: card["privacy"]["mechanisms"][0].update(rounds=[[1, 0]]),
+            "ends before it begins",
+        ),
+    ],
+)
+def test_what_is_certified_has_one_epsilon_and_its_accountant(
+    certified: Path, change: Callable[[Any], Any], why: str
+) -> None:
+    alter_card(certified, change)
+    with pytest.raises(ConfigError, match=why):
+        read_card(certified)
 
 
 def test_a_number_counts_in_the_ledger_and_among_its_audits(out: Path) -> None:
@@ -233,6 +265,21 @@ def test_a_countersignature_is_another_signature_of_the_same(
     assert [one.keyid for one in signed.envelope.signatures] == [owner, auditor]
     assert statement_in(out) == before
     assert len(signed.signers([owner, auditor])) == 2
+
+
+def test_who_signed_first_stays_first_and_no_more_sign_than_a_card_may_hold(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    envelope, secrets = read_card(out).envelope, [f"{n:064x}" for n in range(1, 21)]
+    owner = envelope.signatures[0]
+    for secret in secrets[:-1]:
+        monkeypatch.setenv(SECRET, secret)
+        envelope = envelope.countersigned()
+    assert envelope.countersigned() is envelope
+    assert envelope.signatures[0] == owner
+    monkeypatch.setenv(SECRET, secrets[-1])
+    with pytest.raises(ConfigError, match="20 keys have signed this"):
+        envelope.countersigned()
 
 
 def test_a_file_must_be_a_subject_if_it_is_named(run: Run, out: Path) -> None:
