@@ -12,7 +12,12 @@ from jaxtyping import Bool, Float, Int
 from privaudit.statistics.comparisons import Comparison
 from privaudit.statistics.estimate import Estimate, unresolved
 from privaudit.statistics.evidence import LIMITS, Limits, weigh
-from privaudit.statistics.membership_test import MembershipTest, Strata, membership_test
+from privaudit.statistics.membership_test import (
+    ALPHA,
+    MembershipTest,
+    Strata,
+    membership_test,
+)
 from privaudit.statistics.roc import (
     Clusters,
     RocCurve,
@@ -215,7 +220,7 @@ def with_audits(
     evidence, strata = found.evidence, in_strata(result.clients)
     share = audits * pooled.share
     if evidence is not None and share != found.share:
-        evidence = weigh(evidence.test, *strata, found.limits, share)
+        evidence = weigh(evidence.test, *strata, found.limits, ALPHA / share)
     verdict = judge_leak(result.auroc, found.limits, sampling, audits, evidence, pooled)
     return replace(result, verdict=verdict)
 
