@@ -214,7 +214,11 @@ def with_audits(
 ) -> AttackResult:
     """Return a result with the verdict that so many audits of the run leave.
 
+    Each of m different audits is held to an m-th of the error that one may make, so
+    that the chance of any false "leaks" stays what it is for one, whichever is shown.
     ``pooled``: of how many trainings, where the result does not know yet.
+
+    Source: Bonferroni's inequality; the audits may depend on one another as they like.
     """
     found, pooled = result.verdict, pooled or result.verdict.pooled
     evidence, strata = found.evidence, in_strata(result.clients)

@@ -281,7 +281,7 @@ class Auditor(AuditsScores):
         Further ones are trained as the first was, up to six. Whoever stops before that
         errs no more often.
         """
-        refuse_pool(self.runs, LOOKS)
+        refuse_pool(self.runs, is_sequential=True)
         runs, found = list(self.runs), list[tuple[Audit, float]]()
         name = pool_name(runs, is_sequential=True)
         while len(found) < LOOKS:
@@ -526,6 +526,7 @@ def asked_again(stored: StoredAudit) -> dict[str, Any]:
         "shadows": None if budget else shadows,
         "budget": budget_text(float(budget["seconds"])) if budget else None,
         "seed": stored.contents.get("seed", 0),
+        "limits": stored.verdict().limits,
     }
 
 

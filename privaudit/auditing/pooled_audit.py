@@ -32,7 +32,7 @@ from privaudit.runs.ledger import Coin, Ledger
 from privaudit.runs.run import Run
 from privaudit.runs.utility import Utility
 from privaudit.statistics.estimate import Estimate, mean_with_t, needs, unresolved
-from privaudit.statistics.verdict import ASSIGNED, Pooled, Sampling
+from privaudit.statistics.verdict import ASSIGNED, LOOKS, Pooled, Sampling
 
 _FEWEST = 3  # trainings, from which on they are replicates of a method
 _MOST = 100  # trainings
@@ -51,18 +51,19 @@ def pool_name(runs: Sequence[Run], *, is_sequential: bool = False) -> str:
     return f"{what} {hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-def refuse_pool(runs: Sequence[Run], most: int = _MOST) -> None:
+def refuse_pool(runs: Sequence[Run], *, is_sequential: bool = False) -> None:
     """Refuse runs that are no trainings of one method, each with coins of its own.
 
     Raises:
-        ConfigError: There are too many, or scores alone.
+        ConfigError: There are too few, where no looks are planned, too many, or scores.
         IncompatibleRunsError: Settings or data differ, coins are shared, or none or no
             random split chose the members.
     """
-    if len(runs) > most:
+    least, most = (1, LOOKS) if is_sequential else (2, _MOST)
+    if not least <= len(runs) <= most:
         raise ConfigError(
-            f"{len(runs)} trainings were to be pooled, and at most {most} are supported. "
-            "Leave some out, whatever they say."
+            f"A pool of {len(runs)} trainings was asked for, and it takes {least} to {most} "
+            "of one method (`privaudit train --trainings 4`). Choose them whatever they say."
         )
     for run in runs:
         if isinstance(run, ScoredRun):
@@ -128,16 +129,10 @@ def pool_audits(
         looks: What logs call the planned looks that this is one of; empty if of none.
 
     Raises:
-        ConfigError: There are fewer than two, and a verdict does not end them.
-        IncompatibleRunsError: As :func:`refuse_pool`, or attacks differ.
+        IncompatibleRunsError: Attacks differ; and as :func:`refuse_pool`.
     """
     runs, first = [audit.run for audit in audits], audits[0]
-    if len(runs) < 2 and not looks:
-        raise ConfigError(
-            f"A pool of {len(runs)} trainings was asked for. Name two or more, of one "
-            "method (`privaudit train --trainings 4`)."
-        )
-    refuse_pool(runs)
+    refuse_pool(runs, is_sequential=bool(looks))
     headline, asked = first.headline.attack, {one.partition(":")[0] for one in named}
     name = looks or pool_name(runs)
     each = [audit.results[headline].auroc for audit in audits]

@@ -87,6 +87,7 @@ def card(one: Findings) -> dict[str, Any]:
     }
 
 
+_KINDS = ("good", "neutral", "open", "alarm")  # of badges, the best first
 _MOST_NAMED = 2  # runs by name; of more, their number
 _REFUTED = "claim refuted"
 
@@ -223,7 +224,7 @@ def _leak_answer(runs: Sequence[Findings], worst: Findings) -> ScreenAnswer:
     said, others = summary(runs) or wording.found(worst.audit), worst.others
     if len(runs) == 1 and others and worst.audit.verdict.kind != "leaks":
         said = f"{said} But the {others}".replace("the the", "the")
-    badge = max(runs, key=lambda one: one.leak_rank).leak
+    badge = max(runs, key=lambda one: (one.leak_rank, _KINDS.index(one.leak.kind))).leak
     return ScreenAnswer("Does it leak?", said, badge)
 
 

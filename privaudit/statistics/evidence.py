@@ -92,7 +92,7 @@ def weigh(
     whole = max(1, int(min(m for m, _ in sizes))), max(1, int(min(n for _, n in sizes)))
     plan = tail_plan(*whole, limits.tail_margin, limits.fpr, alpha)
     place = min(math.ceil(plan.order * others / whole[1]), others)
-    called = max(_above(key, truth, place) for key in keys)
+    called = max(int((key[truth] > np.sort(key[~truth])[-place]).sum()) for key in keys)
     return MembershipEvidence(test, plan.order, called * whole[0] / members, whole)
 
 
@@ -139,10 +139,3 @@ def _sizes(
     alike = None if clusters is None else np.concatenate(clusters)
     both = None if alike is None else (alike[truth], alike[~truth])
     return effective_sizes(key[truth], key[~truth], fpr, both)
-
-
-def _above(
-    key: Float[np.ndarray, " n"], truth: Bool[np.ndarray, " n"], place: int
-) -> int:
-    threshold = np.sort(key[~truth])[-place]
-    return int((key[truth] > threshold).sum())

@@ -557,7 +557,7 @@ def _corrected(auroc: Estimate, audits: int) -> Estimate:
 
 
 def at_confidence(auroc: Estimate, confidence: float) -> Estimate:
-    """Return an AUROC of resolved interval with that at another confidence.
+    """Return an AUROC, or another share, of resolved interval at another confidence.
 
     The interval is taken to be symmetrical on the logit scale, as that of
     :func:`privaudit.statistics.roc.pooled_auroc` is; at 0 and 1 it is the exact one.

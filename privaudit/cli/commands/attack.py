@@ -149,8 +149,11 @@ def pool_trainings(
     from privaudit.recording.owner import chosen_owner, use_owner
     from privaudit.report.page import write_report
     from privaudit.runs.run import load_run
+    from privaudit.runs.run_folder import refresh
 
     began = time.monotonic()
+    for run in runs:
+        refresh(run.path)  # as in attack_run
     with use_owner(None if chosen_owner() else owner):
         auditor = Auditor(list(runs))
         if at_most is None:
