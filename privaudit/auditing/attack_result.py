@@ -12,7 +12,12 @@ from jaxtyping import Bool, Float, Int
 from privaudit.statistics.comparisons import Comparison
 from privaudit.statistics.estimate import Estimate, unresolved
 from privaudit.statistics.evidence import LIMITS, Limits, weigh
-from privaudit.statistics.membership_test import MembershipTest, Strata, membership_test
+from privaudit.statistics.membership_test import (
+    ALPHA,
+    MembershipTest,
+    Strata,
+    membership_test,
+)
 from privaudit.statistics.roc import (
     Clusters,
     RocCurve,
@@ -209,13 +214,17 @@ def with_audits(
 ) -> AttackResult:
     """Return a result with the verdict that so many audits of the run leave.
 
+    Each of m different audits is held to an m-th of the error that one may make, so
+    that the chance of any false "leaks" stays what it is for one, whichever is shown.
     ``pooled``: of how many trainings, where the result does not know yet.
+
+    Source: Bonferroni's inequality; the audits may depend on one another as they like.
     """
     found, pooled = result.verdict, pooled or result.verdict.pooled
     evidence, strata = found.evidence, in_strata(result.clients)
     share = audits * pooled.share
     if evidence is not None and share != found.share:
-        evidence = weigh(evidence.test, *strata, found.limits, share)
+        evidence = weigh(evidence.test, *strata, found.limits, ALPHA / share)
     verdict = judge_leak(result.auroc, found.limits, sampling, audits, evidence, pooled)
     return replace(result, verdict=verdict)
 

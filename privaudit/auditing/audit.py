@@ -281,18 +281,5 @@ def recount(audit: Audit) -> Audit:
         return audit
     tally = tally_of(run, headline.attack, headline.auroc)
     first = next(iter(audit.results))
-    results = {**audit.results, first: corrected(headline, tally, run.sampling)}
-    return replace(audit, results=results, tally=tally)
-
-
-def corrected(
-    result: AttackResult, tally: AuditTally, sampling: Sampling
-) -> AttackResult:
-    """Return a headline with the verdict that so many audits leave.
-
-    Each of m different audits is held to an m-th of the error that one may make, so
-    that the chance of any false "leaks" stays what it is for one, whichever is shown.
-
-    Source: Bonferroni's inequality; the audits may depend on one another as they like.
-    """
-    return with_audits(result, sampling, tally.different)
+    held = with_audits(headline, run.sampling, tally.different)
+    return replace(audit, results={**audit.results, first: held}, tally=tally)

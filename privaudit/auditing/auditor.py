@@ -281,18 +281,18 @@ class Auditor(AuditsScores):
         Further ones are trained as the first was, up to six. Whoever stops before that
         errs no more often.
         """
-        refuse_pool(self.runs)
+        refuse_pool(self.runs, is_sequential=True)
         runs, found = list(self.runs), list[tuple[Audit, float]]()
+        name = pool_name(runs, is_sequential=True)
         while len(found) < LOOKS:
             if len(found) == len(runs):
                 runs.append(
                     train_another(runs[0], len(runs), watcher=asked.get("watcher"))
                 )
-            name = pool_name(runs, is_sequential=True)
             found.append(_attack_timed(runs[len(found)], scenario, asked, name))
             audits, seconds = zip(*found, strict=True)
             named = asked.get("attacks", ())
-            audit = pool_audits(audits, named, max(seconds), is_sequential=True)
+            audit = pool_audits(audits, named, max(seconds), looks=name)
             yield audit
             if audit.verdict.kind != "underpowered":
                 return
@@ -450,8 +450,7 @@ def _attack_timed(
     """Return the audit of one training of a pool, and what both took."""
     began = time.monotonic()
     audit = Auditor(run).attack(scenario, **asked, pool=pool)
-    trained = sum(line["seconds"] for line in run.metrics)
-    return audit, trained + time.monotonic() - began
+    return audit, run.training_seconds + time.monotonic() - began
 
 
 def refuse_unsteady(trainer: Trainer, task: Task, target: Target) -> None:
@@ -527,6 +526,7 @@ def asked_again(stored: StoredAudit) -> dict[str, Any]:
         "shadows": None if budget else shadows,
         "budget": budget_text(float(budget["seconds"])) if budget else None,
         "seed": stored.contents.get("seed", 0),
+        "limits": stored.verdict().limits,
     }
 
 

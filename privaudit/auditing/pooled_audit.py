@@ -32,34 +32,38 @@ from privaudit.runs.ledger import Coin, Ledger
 from privaudit.runs.run import Run
 from privaudit.runs.utility import Utility
 from privaudit.statistics.estimate import Estimate, mean_with_t, needs, unresolved
-from privaudit.statistics.verdict import ASSIGNED, Pooled, Sampling
+from privaudit.statistics.verdict import ASSIGNED, LOOKS, Pooled, Sampling
 
 _FEWEST = 3  # trainings, from which on they are replicates of a method
 _MOST = 100  # trainings
 _ALIKE = 6.0  # standard errors of a correlation between coins, which chance never gives
+_FEW = 20  # coins, of which all may agree by chance
 _LONGEST = 56  # characters of a client's name beside the number of its training
 
 
 def pool_name(runs: Sequence[Run], *, is_sequential: bool = False) -> str:
-    """Return what the logs of its runs call a pool: each other pool is another audit."""
-    if is_sequential:
-        return f"until decided, from {runs[0].name}"
+    """Return what the logs of its runs call a pool: each other pool is another audit.
+
+    Of looks ``runs`` are those that were named, as further ones follow from the first.
+    """
     text = "\n".join(sorted(run.header["ledger_hash"] for run in runs))
-    return f"pool {hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    what = "until decided, from" if is_sequential else "pool"
+    return f"{what} {hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-def refuse_pool(runs: Sequence[Run]) -> None:
+def refuse_pool(runs: Sequence[Run], *, is_sequential: bool = False) -> None:
     """Refuse runs that are no trainings of one method, each with coins of its own.
 
     Raises:
-        ConfigError: There are too many, or scores alone.
+        ConfigError: There are too few, where no looks are planned, too many, or scores.
         IncompatibleRunsError: Settings or data differ, coins are shared, or none or no
             random split chose the members.
     """
-    if len(runs) > _MOST:
+    least, most = (1, LOOKS) if is_sequential else (2, _MOST)
+    if not least <= len(runs) <= most:
         raise ConfigError(
-            f"{len(runs)} trainings were to be pooled, and at most {_MOST} are supported. "
-            "Leave some out, whatever they say."
+            f"A pool of {len(runs)} trainings was asked for, and it takes {least} to {most} "
+            "of one method (`privaudit train --trainings 4`). Choose them whatever they say."
         )
     for run in runs:
         if isinstance(run, ScoredRun):
@@ -98,7 +102,7 @@ def _refuse_shared_coins(one: Run, other: Run) -> None:
     both = np.flatnonzero((one.truth.owner >= 0) & (other.truth.owner >= 0))
     rows = both[one.truth.units(both).first]
     ours, theirs = one.truth.is_member[rows], other.truth.is_member[rows]
-    if not why and 0 < ours.mean() < 1 and 0 < theirs.mean() < 1:
+    if not why and len(rows) > _FEW and len({*ours}) == len({*theirs}) == 2:
         alike = abs(float(np.corrcoef(ours, theirs)[0, 1]))
         if alike > 1 - 1e-9 or alike * len(rows) ** 0.5 > _ALIKE:
             why = f"of {len(rows)} records have a correlation of {alike:.2f}"
@@ -114,7 +118,7 @@ def pool_audits(
     named: Iterable[str] = (),
     seconds: float = 0.0,
     *,
-    is_sequential: bool = False,
+    looks: str = "",
 ) -> Audit:
     """Return one audit of trainings that were attacked alike, in memory.
 
@@ -122,21 +126,15 @@ def pool_audits(
         audits: Of one scenario, logged under :func:`pool_name`.
         named: Attacks that are pooled beside the headline, as they were asked for.
         seconds: What a training and its attack took; 0 where nobody knows.
-        is_sequential: Whether this is one of the looks that were planned.
+        looks: What logs call the planned looks that this is one of; empty if of none.
 
     Raises:
-        ConfigError: There are fewer than two, and a verdict does not end them.
-        IncompatibleRunsError: As :func:`refuse_pool`, or attacks differ.
+        IncompatibleRunsError: Attacks differ; and as :func:`refuse_pool`.
     """
     runs, first = [audit.run for audit in audits], audits[0]
-    if len(runs) < 2 and not is_sequential:
-        raise ConfigError(
-            f"A pool of {len(runs)} trainings was asked for. Name two or more, of one "
-            "method (`privaudit train --trainings 4`)."
-        )
-    refuse_pool(runs)
+    refuse_pool(runs, is_sequential=bool(looks))
     headline, asked = first.headline.attack, {one.partition(":")[0] for one in named}
-    name = pool_name(runs, is_sequential=is_sequential)
+    name = looks or pool_name(runs)
     each = [audit.results[headline].auroc for audit in audits]
     counts = [
         tally_of(run, headline, auroc, name).different
@@ -147,7 +145,7 @@ def pool_audits(
         if label == headline or label.partition(":")[0] in asked:
             tries = max(counts) if label == headline else 1
             result = _pooled(audits, label, run.sampling)
-            pooled = Pooled(len(audits), is_sequential)
+            pooled = Pooled(len(audits), bool(looks))
             results[label] = with_audits(result, run.sampling, tries, pooled)
     part = Pool(
         tuple(run.name for run in runs),
@@ -155,7 +153,7 @@ def pool_audits(
         tuple(each),
         of_method(results[headline].auroc, [auroc.value for auroc in each]),
         seconds,
-        is_sequential,
+        bool(looks),
     )
     return Audit(
         run=run,

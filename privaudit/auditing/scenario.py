@@ -141,10 +141,6 @@ class Scenario:
             )
         )
 
-    def before_training(self, trainer: Trainer, kind: TaskKind) -> "Scenario":
-        """Return the scenario with those attacks that a run to come can be asked."""
-        return self.for_task(kind).that_apply(trainer, None)
-
     def that_see(
         self, adversary: Adversary, targets: Sequence[Target], asked: Collection[str]
     ) -> "Scenario":

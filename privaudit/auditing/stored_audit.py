@@ -89,6 +89,11 @@ class StoredAudit:
         self._check_attack(attack)
         return _entries(self.contents)[attack]
 
+    def verdict(self, attack: str = "") -> "StoredVerdict":
+        """Return the verdict on an attack, by default on the headline."""
+        result = self.attack_result(attack or self.attacks[0])
+        return from_plain(StoredVerdict, result["verdict"])
+
     def clients(self, attack: str) -> list[ClientScores]:
         """Return each attacked client's scores beside the truth."""
         self._check_attack(attack)
@@ -301,7 +306,7 @@ def _attack_result(stored: StoredAudit, attack: str) -> AttackResult:
     Permutations are drawn anew for the headline alone.
     """
     said, sampling = stored.attack_result(attack), stored.run.sampling
-    verdict = from_plain(StoredVerdict, said["verdict"])
+    verdict = stored.verdict(attack)
     known = verdict.evidence
     result = evaluate_scores(
         said["attack"],

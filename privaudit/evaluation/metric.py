@@ -14,7 +14,7 @@ from privaudit.auditing.attack_result import AttackResult
 from privaudit.core.errors import PluginError, shown
 from privaudit.core.registry import Registry
 from privaudit.statistics.comparisons import IntervalAt
-from privaudit.statistics.estimate import Estimate, mean_with_t
+from privaudit.statistics.estimate import Estimate
 
 Side = Literal["leak", "utility"]
 Measurable = TypeVar(
@@ -89,10 +89,6 @@ class Metric(Generic[Measurable]):
         if self.key:
             return float(entry[self.key]["value"])
         return self.interval(scores(), 0.95).value
-
-    def over_seeds(self, values: Sequence[float]) -> Estimate:
-        """Return the mean over runs that differ in their seed, with Student's t."""
-        return mean_with_t(values)
 
 
 METRICS: Registry[Metric[Any]] = Registry(

@@ -92,4 +92,5 @@ def readable_attacks(config: RunConfig, scenario: Scenario) -> Mapping[str, Atta
         ConfigError: All its candidates are members, so there is nothing to attack.
     """
     refuse_all_members(config)
-    return scenario.before_training(config.build_trainer(), config.task).attacks
+    apt = scenario.for_task(config.task).that_apply(config.build_trainer(), None)
+    return apt.attacks

@@ -69,7 +69,7 @@ def _stronger(audit: Audit, wanted: int) -> tuple[str, str]:
         return f"{attack} {'on each training' if run.is_pool else by_hand}", ""
     if not run.trains_shadows:
         return f"{attack}, once --owner says how a client trains (local_update)", ""
-    each = audit.budget.each if audit.budget else wording.training_seconds(audit)
+    each = audit.budget.each if audit.budget else audit.run.training_seconds
     cost = f" (about {write_time(wanted * each)})" * bool(each)
     command = ["privaudit", "attack", run.name, "--scenario", audit.scenario.name]
     return f"{attack}{cost}", shlex.join([*command, "--shadows", str(wanted)])

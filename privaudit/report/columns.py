@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from privaudit.core.formatting import epsilon, p_value, percent
 from privaudit.report.report_data import (
+    ANOTHER,
     IN_TAIL,
     WEAK,
     Badge,
@@ -231,7 +232,7 @@ def _leak(one: Findings) -> ColumnCell:
     verdict, note = one.audit.verdict, ""
     if verdict.test and one.leak == IN_TAIL:
         note = top_of(verdict.test)
-    elif verdict.further:
+    elif verdict.further and one.leak != ANOTHER:
         note = f"{verdict.further} more like it decide"
     return ColumnCell(TableCell(one.leak.text), note, one.leak, sort=one.leak_rank)
 

@@ -87,6 +87,7 @@ def card(one: Findings) -> dict[str, Any]:
     }
 
 
+_KINDS = ("good", "neutral", "open", "alarm")  # of badges, the best first
 _MOST_NAMED = 2  # runs by name; of more, their number
 _REFUTED = "claim refuted"
 
@@ -226,7 +227,7 @@ def _leak_answer(runs: Sequence[Findings], worst: Findings) -> ScreenAnswer:
             "another attack shows a leak." if worst.leak == ANOTHER else f"the {others}"
         )
         said = f"{said} But {but}".replace("the the", "the")
-    badge = max(runs, key=lambda one: one.leak_rank).leak
+    badge = max(runs, key=lambda one: (one.leak_rank, _KINDS.index(one.leak.kind))).leak
     return ScreenAnswer("Does it leak?", said, badge)
 
 

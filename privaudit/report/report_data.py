@@ -32,7 +32,7 @@ from privaudit.statistics.comparisons import (
 )
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.roc import pooled_auroc, sign_turned
-from privaudit.statistics.verdict import UNKNOWN_SAMPLING, Sampling
+from privaudit.statistics.verdict import UNKNOWN_SAMPLING, Sampling, top_of
 
 ALPHA = 0.05
 
@@ -82,7 +82,7 @@ class StrongestOther:
         """What differs from chance: the AUROC, or the highest scores alone."""
         test = self.result.verdict.test
         if not self.turned and test and test.parts() == ("tail",):
-            return f"{test.top[0]} of the {test.top[1]} highest are members',"
+            return f"{top_of(test)},"
         return "below 0.5" if self.turned else "above 0.5"
 
 

@@ -192,17 +192,12 @@ def repeatable(audit: Audit) -> str:
     )
 
 
-def training_seconds(audit: Audit) -> float:
-    """Return what training such a run took; 0 where nobody knows."""
-    return float(sum(line.get("seconds", 0.0) for line in audit.run.metrics))
-
-
 def verdict_sentence(audit: Audit) -> str:
     """Return a verdict with what would decide it, and in what time, training and shadows."""
     if pool := audit.part(POOL):
         return audit.verdict.said(pool.seconds)
     paid = audit.budget.each * audit.budget.shadows if audit.budget else 0.0
-    trained = training_seconds(audit)
+    trained = audit.run.training_seconds
     return audit.verdict.said(trained and trained + paid)
 
 

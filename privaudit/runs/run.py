@@ -224,6 +224,11 @@ class Run(FoundAgain):
         progress = self.header["progress"]
         return read_metrics(self.path, progress["rounds"], progress["metrics_hash"])
 
+    @property
+    def training_seconds(self) -> float:
+        """What training took; 0 where nobody knows."""
+        return float(sum(line.get("seconds", 0.0) for line in self.metrics))
+
     @cached_property
     def participants(self) -> list[tuple[ClientId, ...]]:
         """Who took part in each round, as it was: nobody is drawn again.

@@ -154,7 +154,9 @@ def find_front(
             leak, utility = (mean_with_t(gain, 1 - alpha) for gain in gains)
             p_value = float(p_values[best])
             dominations.append(Domination(worse, better, way, p_value, leak, utility))
-        elif not _is_ruled_out(gains, margins, alpha):
+        elif len(gains[0]) < FEWEST or not _has_no_room(
+            [mean_with_t(gain, 1 - alpha).high for gain in gains], margins
+        ):
             undecided[worse] += 1
             further[worse].append(_further(gains, margins, alpha, len(adjusted)))
     more = tuple(0 if min(one[1:], default=0) == 0 else max(one) for one in further)
@@ -203,14 +205,8 @@ def _p_above(gains: Float[np.ndarray, " seeds"], least: float) -> float:
     return float(stdtr(count - 1, -beyond / error))
 
 
-def _is_ruled_out(gains: Gains, margins: Margins, alpha: float) -> bool:
-    """Say whether intervals leave no room for a domination of this pair."""
-    if len(gains[0]) < FEWEST:
-        return False
-    return _has_no_room([mean_with_t(gain, 1 - alpha).high for gain in gains], margins)
-
-
 def _has_no_room(high: Sequence[float], margins: Margins) -> bool:
+    """Say whether upper ends leave no room for a domination of a pair."""
     edges = margins.leak, margins.utility
     gains_little = all(top < edge for top, edge in zip(high, edges, strict=True))
     loses_much = any(top < -edge for top, edge in zip(high, edges, strict=True))
@@ -222,7 +218,7 @@ def _further(gains: Gains, margins: Margins, alpha: float, tests: int) -> int:
     count = len(gains[0])
     if count < FEWEST:
         return 0
-    mean, spread = (np.array([f(one) for one in gains]) for f in (np.mean, _deviation))
+    mean, spread = np.mean(gains, axis=1), np.std(gains, axis=1, ddof=1)
     # Beyond the least that each way asks of both: by leak, and by utility.
     beyond = mean - [[margins.leak, -margins.utility], [-margins.leak, margins.utility]]
     for seeds in range(count + 1, _MOST):
@@ -233,7 +229,3 @@ def _further(gains: Gains, margins: Margins, alpha: float, tests: int) -> int:
         if _has_no_room((mean + out * error).tolist(), margins):
             return seeds - count
     return 0
-
-
-def _deviation(gain: Float[np.ndarray, " seeds"]) -> float:
-    return float(gain.std(ddof=1))

@@ -9,12 +9,7 @@ from jaxtyping import Bool, Float, Int
 
 from privaudit.core.errors import ConfigError
 from privaudit.statistics.estimate import Estimate
-from privaudit.statistics.membership_test import (
-    ALPHA,
-    MembershipTest,
-    Strata,
-    orders,
-)
+from privaudit.statistics.membership_test import ALPHA, MembershipTest, Strata, orders
 from privaudit.statistics.roc import effective_sizes, rate_with_ends
 from privaudit.statistics.tail_bound import tail_bound, tail_plan
 
@@ -79,7 +74,7 @@ def weigh(
     strata: Strata,
     clusters: Sequence[Int[np.ndarray, " _"]] | None = None,
     limits: Limits = LIMITS,
-    audits: int = 1,
+    alpha: float = ALPHA,
 ) -> MembershipEvidence:
     """Return a test beside how many members are in the tail: of two keys that with more.
 
@@ -89,15 +84,15 @@ def weigh(
         clusters: Each stratum's numbers that resembling records share: the bound counts
             effective numbers.
         limits: Where a tail is looked for.
-        audits: The order statistic is the best for so many audits together.
+        alpha: One-sided, of the bound: the order statistic is the best for it.
     """
     truth, keys = _joined(strata)
     members, others = int(truth.sum()), int((~truth).sum())
     sizes = [_sizes(key, truth, clusters, limits.fpr) for key in keys]
     whole = max(1, int(min(m for m, _ in sizes))), max(1, int(min(n for _, n in sizes)))
-    plan = tail_plan(*whole, limits.tail_margin, limits.fpr, ALPHA / audits)
+    plan = tail_plan(*whole, limits.tail_margin, limits.fpr, alpha)
     place = min(math.ceil(plan.order * others / whole[1]), others)
-    called = max(_above(key, truth, place) for key in keys)
+    called = max(int((key[truth] > np.sort(key[~truth])[-place]).sum()) for key in keys)
     return MembershipEvidence(test, plan.order, called * whole[0] / members, whole)
 
 
@@ -120,8 +115,8 @@ def tail_rate(
         )
         for key in keys
     ]
-    evidence = weigh(None, strata, clusters, Limits(fpr=fpr))
-    high = evidence.bound(fpr, (1 - confidence) / 2)
+    alpha = (1 - confidence) / 2
+    high = weigh(None, strata, clusters, Limits(fpr=fpr), alpha).bound(fpr, alpha)
     counts = int(truth.sum()), int((~truth).sum())
     ends = max(rate for rate, *_ in found), max(low for _, low, _ in found), high
     return Estimate(*ends, counts, f"TPR at FPR {fpr:g}, exact", confidence)
@@ -144,10 +139,3 @@ def _sizes(
     alike = None if clusters is None else np.concatenate(clusters)
     both = None if alike is None else (alike[truth], alike[~truth])
     return effective_sizes(key[truth], key[~truth], fpr, both)
-
-
-def _above(
-    key: Float[np.ndarray, " n"], truth: Bool[np.ndarray, " n"], place: int
-) -> int:
-    threshold = np.sort(key[~truth])[-place]
-    return int((key[truth] > threshold).sum())

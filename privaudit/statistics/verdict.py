@@ -34,6 +34,7 @@ _OF_A_LOOK = 4
 """Each such look has this part of the error. A sixth is not needed: looks at the same
 trainings agree. Pocock's bounds for an average alone have a 3.5th; the tests of tails agree
 less. tools/privaudit_tools/benchmarks/bench_verdicts.py counts the errors."""
+_ABOVE = math.nextafter(0.5, 1)
 _MOST = 10**9  # records of a class: beyond it the answer is "never"
 
 
@@ -373,6 +374,8 @@ class Verdict:
         if found.unresolved:
             return f"Undecided: AUROC {found}."
         auroc, shown = _corrected(found, self.share), f"AUROC {found}"
+        if self.test:
+            auroc = as_tested(auroc, self.test)
         if self.share > 1:
             counted = f"{self.audits} audits of the run" * (self.audits > 1)
             looks = f"{LOOKS} looks" * self.pooled.is_sequential
@@ -542,7 +545,7 @@ def as_tested(auroc: Estimate, test: MembershipTest) -> Estimate:
     if auroc.unresolved:
         return auroc
     is_above = test.average <= (1 - auroc.confidence) / 2
-    low = max(auroc.low, 0.5) if is_above else min(auroc.low, 0.5)
+    low = max(auroc.low, _ABOVE) if is_above else min(auroc.low, 0.5)
     return replace(auroc, low=min(low, auroc.value))
 
 
@@ -554,7 +557,7 @@ def _corrected(auroc: Estimate, audits: int) -> Estimate:
 
 
 def at_confidence(auroc: Estimate, confidence: float) -> Estimate:
-    """Return an AUROC of resolved interval with that at another confidence.
+    """Return an AUROC, or another share, of resolved interval at another confidence.
 
     The interval is taken to be symmetrical on the logit scale, as that of
     :func:`privaudit.statistics.roc.pooled_auroc` is; at 0 and 1 it is the exact one.

@@ -30,7 +30,6 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from jaxtyping import Int, Shaped, UInt8
-from scipy.special import expit, logit
 
 from privaudit.auditing.audit_log import differences, read_log
 from privaudit.auditing.scenario import OF_SCORES, find_plan
@@ -66,6 +65,7 @@ from privaudit.core.errors import (
     shown,
 )
 from privaudit.core.limits import check_json
+from privaudit.core.parameters import from_plain
 from privaudit.core.signing import check_signature, sign, trusted_keys
 from privaudit.core.storage import DAMAGE, read_bytes, read_npz, to_json
 from privaudit.evaluation.card import SignedCard, parse_card
@@ -84,8 +84,8 @@ from privaudit.runs.ledger import Ledger
 from privaudit.runs.own_files import write_output
 from privaudit.runs.run import Run
 from privaudit.statistics.comparisons import IntervalAt, independent_difference
-from privaudit.statistics.estimate import Estimate, normal_quantile
-from privaudit.statistics.verdict import Sampling, VerdictKind
+from privaudit.statistics.estimate import Estimate
+from privaudit.statistics.verdict import Sampling, VerdictKind, at_confidence
 
 Pairing = Literal["record", "seed", "no", "no baseline"]
 
@@ -531,7 +531,7 @@ def parse_baseline(contents: Mapping[str, Any], path: Path) -> Baseline:
     try:
         packed = base64.b64decode(plain["arrays"], validate=True)
         made = {
-            "attacks": {n: _strength(**one) for n, one in plain["attacks"].items()},
+            "attacks": from_plain(dict[str, AttackStrength], plain["attacks"]),
             "gate": make_settings(plain["gate"], str(path)),
             "guarantees": {n: Stated(**one) for n, one in plain["guarantees"].items()},
             "arrays": dict(read_npz(packed, "The baseline")),
@@ -547,12 +547,6 @@ def parse_baseline(contents: Mapping[str, Any], path: Path) -> Baseline:
             "again with `privaudit gate RUN --write-baseline FILE`."
         ) from None
     return baseline
-
-
-def _strength(
-    settings: str, package: str, clients: list[str], n: list[int]
-) -> AttackStrength:
-    return AttackStrength(settings, package, tuple(clients), tuple(n))
 
 
 def _check(baseline: Baseline) -> None:
@@ -830,7 +824,9 @@ def _question(
         limit=margin,
         now=now(0.95).value,
         before=before.value,
-        interval_at=partial(independent_difference, now, partial(rescaled, before)),
+        interval_at=partial(
+            independent_difference, now, partial(at_confidence, before)
+        ),
         note=f"{TURNED_SIDES[turned]}{NOTE}",
     )
 
@@ -859,26 +855,3 @@ def _estimate(numbers: PublicNumbers, *keys: str) -> Estimate:
             "that metric out."
         )
     return estimate
-
-
-def rescaled(estimate: Estimate, confidence: float) -> Estimate:
-    """Return an estimate's interval at another confidence.
-
-    On the logit scale, on which most of our intervals are made, the distance to each
-    end grows like the normal quantile; where an end is 0 or 1, on the plain scale.
-
-    Example:
-        >>> print(rescaled(Estimate(0.5, 0.4, 0.6, (200,), "made up"), 0.99))
-        0.500 [0.370, 0.630], n = 200
-    """
-    times = normal_quantile(confidence) / normal_quantile(estimate.confidence)
-    value, ends = estimate.value, (estimate.low, estimate.high)
-    if 0 < estimate.low <= estimate.high < 1:
-        centre = float(logit(value))
-        low, high = (
-            float(expit(centre + times * (float(logit(e)) - centre))) for e in ends
-        )
-    else:
-        low, high = (value + times * (end - value) for end in ends)
-    ends = min(low, value), max(high, value)
-    return replace(estimate, low=ends[0], high=ends[1], confidence=confidence)

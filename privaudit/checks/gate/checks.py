@@ -174,11 +174,12 @@ def overall(checks: Iterable[AnyCheck]) -> Outcome:
 
 def _answer(question: GateQuestion, change: Change, alpha: float) -> GateCheck:
     outcome: Outcome = "underpowered"
-    if change.kind == "increase" and not question.stronger:  # of what is worse
+    is_change, is_known = question.before is not None, not question.stronger
+    if change.kind == "increase" and is_known:  # of what is worse
         outcome = "regression"
     elif change.excludes_increase:
         outcome = "pass"
-    elif _is_worse(question, change):
+    elif change.kind == "rose, size open" and is_change and is_known:
         outcome = "rose, size open" if question.about == "leak" else "fell, size open"
     enough, by_chance = None, question.sampling != "unknown"
     open_by_records = by_chance and change.kind != "increase"
@@ -199,12 +200,6 @@ def _answer(question: GateQuestion, change: Change, alpha: float) -> GateCheck:
         sentence = f"No verdict on membership: {said}{question.note} {UNKNOWN_SAMPLING}"
     p_value = change.p_within if change.estimate.value > 0 else 1.0
     return GateCheck(question, outcome, estimate, p_value, enough, sentence)
-
-
-def _is_worse(question: GateQuestion, change: Change) -> bool:
-    """Say whether it is worse than before, after Holm, by whatever size."""
-    rose = question.before is not None and change.kind == "rose, size open"
-    return rose and not question.stronger
 
 
 def _enough(question: GateQuestion, worse: Estimate) -> int:

@@ -22,7 +22,6 @@ from privaudit.auditing.scenario import find_plan
 from privaudit.auditing.stored_audit import (
     AUDIT,
     StoredAudit,
-    StoredVerdict,
     check_audit_file,
     read_audit,
 )
@@ -62,8 +61,7 @@ from privaudit.checks.gate.strength import (
     unsigned,
 )
 from privaudit.core.errors import ConfigError, IncompatibleRunsError
-from privaudit.core.formatting import p_value
-from privaudit.core.parameters import from_plain
+from privaudit.core.formatting import outcome_in_words, p_value
 from privaudit.evaluation.compare.measured import score_tests
 from privaudit.evaluation.metric import Metric, metrics_of
 from privaudit.evaluation.metrics.auroc import AUROC
@@ -135,7 +133,8 @@ def hold(
             short.append(unheld(config.settings.baseline or ""))
         if not vouched:
             short.append(unsigned(against.label))
-    if _asks_leaks(config.settings, against):
+    changes = against is not None and metrics_of("leak", config.settings.metrics)
+    if changes or _limits_on_leaks(config.settings):
         short += short_of_baseline(run.name, scenario, made, named)
         short += short_of_settings(
             run.name, made, config.settings, _kind(run, against),
@@ -166,11 +165,6 @@ def _less_asked(
     return short, notes
 
 
-def _asks_leaks(settings: GateSettings, against: Against | None) -> bool:
-    changes = against is not None and metrics_of("leak", settings.metrics)
-    return bool(changes) or bool(_limits_on_leaks(settings))
-
-
 def _kind(run: Run, against: Against | None) -> TaskKind | None:
     """Return what models do of which an adversary could train shadows."""
     if against is not None or not run.trains_shadows:
@@ -181,20 +175,14 @@ def _kind(run: Run, against: Against | None) -> TaskKind | None:
 EXIT_CODES: Mapping[Outcome, int] = {"pass": 0, "regression": 1}
 UNDECIDED = 3  # the exit code of any other outcome
 
-_SUMMARIES: Mapping[Outcome, str] = {
-    "pass": "Pass: {count} of {count} checks rule out what they look for",
-    "regression": "Regression: {bad} of {count} checks found one",
-    "rose, size open": "Rose, size open: {bad} of {count} checks found a rise",
-    "fell, size open": "Fell, size open: {bad} of {count} checks found a fall",
-    "underpowered": "Undecided: {bad} of {count} checks are not decided",
+_SAID: Mapping[Outcome, tuple[str, str]] = {
+    "pass": ("rules out what it looks for", "rule out what they look for"),
+    "regression": ("found one", "found one"),
+    "rose, size open": ("found a rise", "found a rise"),
+    "fell, size open": ("found a fall", "found a fall"),
+    "underpowered": ("is not decided", "are not decided"),
 }
-_OF_ONE: Mapping[Outcome, str] = {
-    "pass": "Pass: the one check rules out what it looks for",
-    "regression": "Regression: the one check found one",
-    "rose, size open": "Rose, size open: the one check found a rise",
-    "fell, size open": "Fell, size open: the one check found a fall",
-    "underpowered": "Undecided: the one check is not decided",
-}
+"""What one check, or several, did."""
 
 
 @dataclass(frozen=True)
@@ -247,16 +235,21 @@ class GateResult:
     @property
     def sentence(self) -> str:
         """What is said in one line."""
-        bad = sum(check.outcome == self.outcome for check in self.checks)
-        summaries = _OF_ONE if len(self.checks) == 1 else _SUMMARIES
-        said = summaries[self.outcome].format(bad=bad, count=len(self.checks))
+        alike = sum(check.outcome == self.outcome for check in self.checks)
+        of_one, of_several = _SAID[self.outcome]
+        said = f"{alike} of {len(self.checks)} checks {of_several}"
+        if len(self.checks) == 1:
+            said = f"the one check {of_one}"
+        outcome = outcome_in_words(self.outcome).capitalize()
         beside = f" against {self.baseline}" if self.baseline else ""
         count = self.tally.different
         among = f"; one of {count} audits of the run" if count > 1 else ""
         if self.tally.planned:
             odd = [*self.tally.deviations, *self.deviations]
             among += f"; not as planned: {'; '.join(odd)}" if odd else "; as planned"
-        return f"{said} ({self.run}{beside}, {self.settings.scenario}{among})."
+        return (
+            f"{outcome}: {said} ({self.run}{beside}, {self.settings.scenario}{among})."
+        )
 
     @property
     def plain(self) -> str:
@@ -351,7 +344,12 @@ def gate(
         *guarantees,
         *demands.short,
     ]
-    _require_some(checks, settings)
+    if not checks:
+        raise ConfigError(
+            "The gate has nothing to ask: there is no baseline and no limit, or the "
+            f"metrics {list(settings.metrics)} are none. Give --baseline FILE, --max-auroc, "
+            "--max-tpr or --min-utility, or set them in [tool.privaudit.gate]."
+        )
     return GateResult(
         run=loaded.name,
         baseline=None if against is None else against.label,
@@ -512,12 +510,11 @@ def _decided_by(
 
 def _in_tail(audit: StoredAudit, settings: GateSettings) -> Iterator[str]:
     """Yield that the run's highest scores tell members, which no AUROC need show."""
-    name, said = next(iter(audit.contents["attack_results"].items()))
-    evidence = from_plain(StoredVerdict, said["verdict"]).evidence
+    evidence = audit.verdict().evidence
     test = evidence.test if evidence else None
     if settings.max_tpr is None and test and "tail" in test.parts():
         yield (
-            f"By {name} {top_of(test)} (p {p_value(test.tail)}): hold them to a limit, "
+            f"By {audit.attacks[0]} {top_of(test)} (p {p_value(test.tail)}): hold them to a limit, "
             "too (max_tpr)."
         )
 
@@ -581,12 +578,3 @@ def _assurance(audit: StoredAudit) -> Assurance:
         return found
     sentence = f"{found.sentence} {UNKNOWN_SAMPLING}".strip()
     return replace(found, sentence=sentence, sampling=audit.run.sampling)
-
-
-def _require_some(checks: Sequence[AnyCheck], settings: GateSettings) -> None:
-    if not checks:
-        raise ConfigError(
-            "The gate has nothing to ask: there is no baseline and no limit, or the "
-            f"metrics {list(settings.metrics)} are none. Give --baseline FILE, "
-            "--max-auroc or --min-utility, or set them in [tool.privaudit.gate]."
-        )

@@ -149,8 +149,11 @@ def pool_trainings(
     from privaudit.recording.owner import chosen_owner, use_owner
     from privaudit.report.page import write_report
     from privaudit.runs.run import load_run
+    from privaudit.runs.run_folder import refresh
 
     began = time.monotonic()
+    for run in runs:
+        refresh(run.path)  # as in attack_run
     with use_owner(None if chosen_owner() else owner):
         auditor = Auditor(list(runs))
         if at_most is None:
@@ -222,6 +225,7 @@ UntilDecided = Annotated[
         "together decides: looks at up to six, which count as one.",
     ),
 ]
+_AT_MOST = "10m"
 AtMost = Annotated[
     str,
     typer.Option(
@@ -263,7 +267,7 @@ def attack(
     planned: Planned = False,
     pool: Pool = False,
     until_decided: UntilDecided = False,
-    at_most: AtMost = "10m",
+    at_most: AtMost = _AT_MOST,
     margin: options.Margin = 0.05,
     tail_margin: options.TailMargin = 0.05,
     fpr: options.Fpr = 0.01,
@@ -291,6 +295,16 @@ def attack(
         "seed": seed,
         "attacks": named,
     }
+    if show_records and (pool or until_decided):
+        raise ConfigError(
+            "--show-records was given, and a pool's page shows none, as a record is in "
+            "several trainings. Leave it out, or attack the trainings one by one."
+        )
+    if at_most != _AT_MOST and not until_decided:
+        raise ConfigError(
+            f"--at-most {at_most} was given without --until-decided, which alone trains "
+            "further. Add that, or leave it out."
+        )
     chosen = chosen_runs(run, runs)
     wanted = dict.fromkeys(scenario or ["server-reconstruct"], asked)
     if planned:

@@ -253,7 +253,7 @@ def _cell(
         certified=max(proved) if len(proved) == len(points) else None,
         tpr=tpr_over_seeds(scores) if len(scores) == len(points) else None,
         others={
-            m.code: m.over_seeds([p.others[m.code].value for p in points])
+            m.code: mean_with_t([p.others[m.code].value for p in points])
             for m in other_metrics()
             if all(m.code in p.others for p in points)
         },

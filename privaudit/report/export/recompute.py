@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from privaudit.auditing.audit import Audit, corrected
+from privaudit.auditing.attack_result import with_audits
+from privaudit.auditing.audit import Audit
 from privaudit.auditing.audit_log import plan_of, read_log, tally
 from privaudit.auditing.auditor import asked_again, attack_again
 from privaudit.auditing.stored_audit import (
@@ -378,7 +379,9 @@ def _recounted(run: Run, stored: StoredAudit, audit: Audit) -> Audit:
         tally(log[:count], plan, headline.attack, headline.auroc)
         for count in range(1, len(log) + 1)
     ]
-    counted = [corrected(headline, one, run.sampling) for one in tallies] or [headline]
+    counted = [
+        with_audits(headline, run.sampling, one.different) for one in tallies
+    ] or [headline]
     said = stored.contents["attack_results"].get(first, {}).get("verdict")
     same = [one for one in counted if one.verdict.to_dict() == said]
     return replace(audit, results={**audit.results, first: [*same, counted[-1]][0]})

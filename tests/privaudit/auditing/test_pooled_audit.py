@@ -91,9 +91,39 @@ def test_a_pool_of_runs_that_were_audited_alone_has_half_of_the_error(
 def test_looks_have_a_quarter_of_the_error_and_begin_with_one(tmp_path: Path) -> None:
     run = train("zero-shot", folder=tmp_path, seed=7, **SMALL)
     name = pool_name([run], is_sequential=True)
-    pooled = pool_audits([made(run, is_pooled=name)], is_sequential=True)
+    pooled = pool_audits([made(run, is_pooled=name)], looks=name)
     assert pooled.verdict.share == 4
     assert "6 looks" in pooled.verdict.sentence
+
+
+def test_looks_at_other_trainings_are_another_audit(trainings: Trainings) -> None:
+    """Or else whoever sees that one training leaves it open could pick the next."""
+    first, second, third = trainings
+    names = [
+        pool_name(runs, is_sequential=True)
+        for runs in ([first], [first, second], [first, third])
+    ]
+    assert len(set(names)) == 3
+    with pytest.raises(
+        ConfigError, match="7 trainings was asked for, and it takes 1 to 6"
+    ):
+        next(Auditor([first] * 7).looks("black-box"))
+
+
+def test_few_coins_may_agree_by_chance(
+    trainings: Trainings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for run in trainings[:2]:
+        own = run.truth
+        few = np.flatnonzero(own.owner >= 0)[:12]
+        owner = np.full_like(own.owner, -1)
+        owner[few] = 0
+        is_member = np.zeros_like(own.is_member)
+        is_member[few[::2]] = True
+        monkeypatch.setitem(
+            vars(run), "truth", replace(own, owner=owner, is_member=is_member)
+        )
+    refuse_pool(trainings[:2])
 
 
 def test_what_would_decide_counts_further_trainings(trainings: Trainings) -> None:
@@ -122,11 +152,11 @@ def test_runs_that_share_coins_or_settings_that_differ_are_refused(
 def test_one_training_is_no_pool_and_scores_belong_to_none(
     trainings: Trainings, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match="two or more"):
-        pool_audits([made(trainings[0], is_pooled="alone")])
+    with pytest.raises(ConfigError, match="2 to 100"):
+        Auditor(trainings[0]).pool("black-box")  # before anything is attacked
     save_audit(Auditor.from_scores([1.0, 2.0], [0.0, 3.0]), tmp_path / "scores")
     with pytest.raises(ConfigError, match="one table"):
-        refuse_pool([load_run(tmp_path / "scores")])
+        refuse_pool([load_run(tmp_path / "scores"), trainings[0]])
 
 
 def test_an_auditor_of_several_runs_pools_them(trainings: Trainings) -> None:

@@ -487,10 +487,10 @@ def test_a_damaged_upload_leaves_its_client_out(tmp_path: Path, damage: str) -> 
             audit = Auditor(run).attack(scenario, shadows=0)
             assert [c.client for c in audit.headline.clients] == list(NAMES[1:])
             assert audit.auroc.value > 0.95
-            assert f"Left out: {NAMES[0]}." in audit.scenario.note
+            assert f"Left out: {NAMES[0]}." in " ".join(audit.scenario.notes.values())
         alone = Auditor(run).attack("prompt-release", shadows=0)
     assert len(alone.headline.clients) == len(NAMES)
-    assert not alone.scenario.note
+    assert not alone.scenario.notes
 
 
 class Asked(Linear):

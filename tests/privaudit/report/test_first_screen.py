@@ -289,6 +289,8 @@ def test_a_weak_attack_is_never_green_and_the_stronger_one_is_named() -> None:
     assert screen.answers[0].badge == Badge(
         "No leak found by a weak attack", "open", "?"
     )
+    both = screen_of([quiet(epsilons=(8.0, 7.9)), audit])
+    assert both.answers[0].badge == screen.answers[0].badge
     made = "confidence, no shadow models declared, on 1000 members and 1000 non-members"
     assert f"Attack: {made} of all clients, by whoever" in screen.answers[1].text
     stronger = "rmia with 8 shadow models (from_shadows), at the cost of 8 trainings"

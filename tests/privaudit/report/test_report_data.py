@@ -91,7 +91,7 @@ def test_another_attack_whose_tail_alone_leaks_is_named() -> None:
     first, second = audit.results
     others = replace(audit, results={first: audit.headline, second: tail})
     assert re.search(
-        r"; \d+ of the \d+ highest are members', at p", Findings(others).others
+        r"; \d+ of the \d+ highest scores are members', at p", Findings(others).others
     )
 
 

@@ -35,6 +35,16 @@ def test_its_upper_end_is_the_bound_of_verdicts(rng: np.random.Generator) -> Non
     assert wide.high > bound > narrow.high
 
 
+def test_an_upper_end_holds_at_the_confidence_of_many_checks(
+    rng: np.random.Generator,
+) -> None:
+    """An order that is best at 95 % has no end at 99 %: each confidence has its own."""
+    strata = _strata(rng, 1000, 1000)
+    ends = [tail_rate(strata, confidence=c).high for c in (0.95, 0.99, 0.999)]
+    assert ends == sorted(ends)
+    assert ends[-1] < 0.05
+
+
 def test_clusters_widen_it(rng: np.random.Generator) -> None:
     strata = _strata(rng, 1000, 1000, certain=200)
     alike = [np.repeat(np.arange(200), 10)]

@@ -9,6 +9,7 @@ from privaudit.core.errors import ConfigError, UnknownNameError
 from privaudit.statistics.estimate import Estimate, unresolved
 from privaudit.statistics.evidence import Limits, MembershipEvidence, weigh
 from privaudit.statistics.membership_test import (
+    ALPHA,
     MembershipTest,
     Strata,
     membership_test,
@@ -31,7 +32,7 @@ def _found(
 
 def _audit(strata: Strata, audits: int = 1) -> Verdict:
     test = membership_test(strata)
-    evidence = weigh(test, strata, audits=audits)
+    evidence = weigh(test, strata, alpha=ALPHA / audits)
     auroc = pooled_auroc([(s[t], s[~t]) for s, t in strata])
     return judge_leak(as_tested(auroc, test), audits=audits, evidence=evidence)
 
@@ -114,6 +115,14 @@ def test_the_test_of_membership_and_both_bounds_decide(
     assert words in ours.sentence
 
 
+def test_a_corrected_interval_agrees_with_the_test_that_decides() -> None:
+    """Of an average at p = 0.012 two audits leave a leak, whatever the interval says."""
+    estimate = as_tested(_auroc(0.53, 0.501, 0.56), _found(0.012, 0.012).test)  # type: ignore[arg-type]
+    ours = judge_leak(estimate, audits=2, evidence=_found(0.012, 0.012))
+    assert ours.kind == "leaks"
+    assert "2 audits of the run [0.500, 0.564], lies above 0.5" in ours.sentence
+
+
 def test_a_tail_that_is_not_ruled_out_is_said_and_what_would_do() -> None:
     """283 + 256 rule 5 % out in one of three cases: twice as many would, and thrice do both."""
     test = MembershipTest(0.4, 0.5, 0.3, (3, 4))
@@ -148,7 +157,7 @@ def test_an_interval_says_what_the_test_of_the_average_says() -> None:
     above, beside = _found(0.02, 0.02).test, _found(0.04, 0.03).test
     assert above
     assert beside
-    assert as_tested(_auroc(0.53, 0.499, 0.56), above).low == 0.5
+    assert as_tested(_auroc(0.53, 0.499, 0.56), above).excludes(0.5)
     assert as_tested(_auroc(0.53, 0.501, 0.56), above).low == 0.501
     assert as_tested(_auroc(0.53, 0.501, 0.56), beside).low == 0.5
     assert as_tested(_auroc(0.53, 0.499, 0.56), beside).low == 0.499

@@ -203,7 +203,7 @@ def judged_so_far(strata: Strata, trainings: int) -> Verdict:
     """Return the verdict at a look."""
     test = membership_test.membership_test(strata)
     auroc = as_tested(pooled_auroc([(s[t], s[~t]) for s, t in strata]), test)
-    evidence = weigh(test, strata, audits=OF_A_LOOK)
+    evidence = weigh(test, strata, alpha=ALPHA / OF_A_LOOK)
     return judge_leak(auroc, evidence=evidence, pooled=Pooled(trainings, True))
 
 

@@ -20,7 +20,6 @@ from privaudit.checks.gate.baseline import (
     Baseline,
     make_baseline,
     parse_numbers,
-    rescaled,
     save_baseline,
 )
 from privaudit.checks.gate.gate import gate, write_baseline
@@ -38,6 +37,7 @@ from privaudit.report.export import export_public
 from privaudit.statistics.comparisons import independent_difference
 from privaudit.statistics.estimate import Estimate, proportion, two_proportions, wilson
 from privaudit.statistics.roc import auroc
+from privaudit.statistics.verdict import at_confidence
 from tests.altered_runs import sign_again
 from tests.conftest import common_cache
 
@@ -253,16 +253,22 @@ def test_an_auroc_is_rescaled_to_what_it_would_have_been(confidence: float) -> N
     """Its end away from 1/2 is exact on the logit scale, the other to the third digit."""
     rng = np.random.default_rng(0)
     members, others = rng.normal(0.7, 1, 80), rng.normal(0, 1, 90)
-    found = rescaled(auroc(members, others), confidence)
+    found = at_confidence(auroc(members, others), confidence)
     expected = auroc(members, others, confidence)
     assert found.high == pytest.approx(expected.high)
     assert found.low == pytest.approx(expected.low, abs=5e-4)
 
 
-def test_at_an_end_the_plain_scale_is_taken() -> None:
-    found = rescaled(Estimate(1.0, 0.9, 1.0, (20,), "made up"), 0.99)
+def test_at_an_end_the_exact_interval_is_taken() -> None:
+    found = at_confidence(proportion(20, 20), 0.99)
     assert (found.value, found.high) == (1.0, 1.0)
-    assert found.low == pytest.approx(1 - 0.1 * 2.5758 / 1.96, abs=1e-4)
+    assert found.low == pytest.approx(proportion(20, 20, 0.99).low)
+
+
+def test_an_end_at_which_an_interval_stops_stays() -> None:
+    found = at_confidence(Estimate(0.01, 0.0, 0.03, (300,), "TPR"), 0.8)
+    assert found.low == 0
+    assert found.value < found.high < 0.03
 
 
 def test_intervals_are_nested() -> None:

@@ -53,3 +53,8 @@ def test_further_trainings_are_made_until_six_looks_or_the_time_is_over(
     assert "Look 2 of at most" in " ".join(out.split())
     assert (runs_folder() / "one-2" / "run.json").exists()
     assert not (runs_folder() / "one-3").exists()
+
+
+def test_options_that_a_pool_would_drop_are_refused(cli: Cli) -> None:
+    assert "without --until-decided" in cli.refused("attack", "--at-most", "1h")
+    assert "one by one" in cli.refused("attack", "--pool", "--show-records")

@@ -29,6 +29,7 @@ from privaudit.core.portable_bits import settings
 from privaudit.core.signing import own_key, public_half
 from privaudit.core.storage import file_hash
 from privaudit.report.export import recompute, recompute_run
+from privaudit.statistics.evidence import Limits
 from tests.altered_runs import alter_messages, sign_again
 from tests.conftest import Cli, common_cache
 from tests.places import ROOT
@@ -39,13 +40,14 @@ AUDIT = "audits/server-reconstruct"
 
 @pytest.fixture(scope="session")
 def noised(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run whose coins and noise are of its key alone, audited twice."""
+    """A run whose coins and noise are of its key alone, audited twice, by limits of its own."""
     folder = tmp_path_factory.mktemp("noised")
     with common_cache(tmp_path_factory):
         run = train("dp-promptfl", folder=folder, name="noised", epsilon=8, **TINY)
         named = ["rmia:shadows=5"]
         save_audit(Auditor(run).attack(clients=1, shadows=0, attacks=named))
-        save_audit(Auditor(run).attack("black-box", shadows=0, seed=4))
+        limits = Limits(margin=0.1)
+        save_audit(Auditor(run).attack("black-box", shadows=0, seed=4, limits=limits))
     return run.path
 
 
