@@ -31,7 +31,7 @@ class Budget:
     tests: int
 
 
-BUDGET = Budget(lines=89_800, files=430, tests=70_550)
+BUDGET = Budget(lines=92_700, files=430, tests=72_300)
 """``docs/decisions/0017-budget.md``; today's, rounded up: the goals are 82,000 and 61,000."""
 
 
