@@ -324,7 +324,7 @@ def privacy_sort(audit: Audit) -> str:
         return "adds DP noise"
     if audit.run.privacy["claimed"]["epsilon"] == 0:
         return "trains nothing"
-    if not audit.run.config.applies_mechanisms:
+    if audit.run.origin:
         return "no mechanism declared"
     return "no privacy mechanism"
 
