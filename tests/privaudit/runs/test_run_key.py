@@ -206,9 +206,8 @@ def test_noise_of_a_named_seed_repeats_and_is_marked(tmp_path: Path) -> None:
     assert {c["randomness"] for c in certified.values()} == {"seed"}
     assert is_repeatable(certified["released"])
     assert not is_repeatable(certified["server"])  # proves nothing in any case
-    export_public(first, tmp_path / "out")
-    card = json.loads((tmp_path / "out" / "card.json").read_text())
-    assert card["privacy"]["certified"]["released"]["randomness"] == "seed"
+    card = export_public(first, tmp_path / "out").card
+    assert card.privacy.certified["released"].randomness == "seed"
 
 
 def test_equal_keys_give_equal_transcripts_and_coins_and_the_partition_stays(
