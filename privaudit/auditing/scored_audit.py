@@ -354,7 +354,7 @@ class AuditsScores:
             >>> from privaudit import Auditor
             >>> audit = Auditor.from_scores([0.9, 0.8, 0.4], [0.7, 0.3, 0.1])
             >>> print(audit)
-            AUROC 0.889 [0.211, 0.995], n = 3 + 3
+            AUROC 0.889 [0.346, 0.995], n = 3 + 3
             >>> audit.verdict.kind
             'sampling unknown'
         """
@@ -395,7 +395,7 @@ class AuditsScores:
         Example:
             >>> from privaudit import Auditor
             >>> print(Auditor.from_signal(abs, [3, -4, 5], [1, -2, 4]))
-            AUROC 0.833 [0.217, 0.987], n = 3 + 3
+            AUROC 0.833 [0.317, 0.987], n = 3 + 3
         """
         if not callable(score):
             raise ConfigError(

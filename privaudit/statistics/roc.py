@@ -742,7 +742,7 @@ def tpr_over_seeds(groups: Sequence[Groups], fpr: float = 0.01) -> Estimate:
     Example:
         >>> seeds = [(np.array([60.0, 95.0]), np.arange(50.0) * 2 + k) for k in (0, 1)]
         >>> print(tpr_over_seeds(seeds, fpr=0.1))
-        0.500 [0.000, 0.932], n = 4 + 100
+        0.500 [0.000, 0.953], n = 4 + 100
     """
     if not groups:
         raise ConfigError("There are no seeds to pool. Add runs.")
@@ -915,7 +915,7 @@ def auroc(
 
     Example:
         >>> print(auroc(np.array([3.0, 2.0, 0.0]), np.array([1.0, 0.0])))
-        0.750 [0.150, 0.979], n = 3 + 2
+        0.750 [0.225, 0.979], n = 3 + 2
     """
     placements = delong_components(member_scores, nonmember_scores, clusters=clusters)
     low, high = auroc_interval(placements.value, [placements], confidence)

@@ -91,7 +91,7 @@ def tail_bound(
 
     Example:
         >>> round(tail_bound(18, 19, (1000, 1000), 0.01, 0.025), 3)
-        0.03
+        0.029
     """
     members, others = sizes
     chance = missed(order, others, fpr)
