@@ -33,7 +33,7 @@ from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
-from scipy.special import bdtr, bdtrc, betaincinv, expit, logit, stdtrit
+from scipy.special import bdtr, bdtrc, expit, logit, stdtrit
 
 from privaudit.core.errors import ConfigError, TooFewRecordsError
 from privaudit.statistics.estimate import (
@@ -474,8 +474,8 @@ def _by_counts(value: float, disjoint_pairs: int | float, confidence: float) -> 
     "Probability inequalities for sums of bounded random variables", JASA 58, 1963,
     section 5.
     """
-    right, wrong = value * disjoint_pairs, (1 - value) * disjoint_pairs
-    return float(betaincinv(right, wrong + 1, (1 - confidence) / 2))
+    won = np.array([value * disjoint_pairs])
+    return float(clopper_pearson(won, disjoint_pairs, confidence)[0][0])
 
 
 def _share_below(
