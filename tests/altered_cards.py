@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from privaudit.core.dsse import Envelope
-from privaudit.report.export.export import card_file
+from privaudit.report.export.export import write_card
 
 
 def statement_in(card: Path) -> Any:
@@ -24,7 +24,7 @@ def file_of(card: Path) -> Path:
 def sign_statement(card: Path, statement: Any) -> None:
     """Write a statement, signed with the key of this process."""
     text = json.dumps(statement, sort_keys=True, separators=(",", ":"))
-    file_of(card).write_bytes(card_file(Envelope.of(text.encode())))
+    write_card(file_of(card), Envelope.of(text.encode()))
 
 
 def alter_card(card: Path, change: Callable[[Any], Any]) -> Path:

@@ -70,12 +70,26 @@ def rounds(indices: Sequence[int]) -> str:
         >>> rounds([0, 1, 2, 5])
         '0 to 2, 5'
     """
-    starts = [i for i in indices if i - 1 not in indices]
-    ends = [i for i in indices if i + 1 not in indices]
     return ", ".join(
         str(first) if first == last else f"{first} to {last}"
-        for first, last in zip(starts, ends, strict=True)
+        for first, last in stretches(indices)
     )
+
+
+def stretches(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Return numbers in order as stretches, each by its first and its last.
+
+    Example:
+        >>> stretches([0, 1, 2, 5])
+        [(0, 2), (5, 5)]
+    """
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        if found and found[-1][1] == number - 1:
+            found[-1] = found[-1][0], number
+        else:
+            found.append((number, number))
+    return found
 
 
 def span(few: int, many: int) -> str:

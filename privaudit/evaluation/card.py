@@ -32,6 +32,7 @@ from privaudit.core.errors import (
     TranscriptError,
     TrustError,
 )
+from privaudit.core.formatting import outcome_in_words
 from privaudit.core.limits import check_json
 from privaudit.core.parameters import readable
 from privaudit.core.portable_bits import Bits
@@ -257,6 +258,12 @@ class AuditShown(_CardPart):
     auroc: NoisedAuroc | None
     verdict: VerdictKind
     scores: Sha
+
+    @property
+    def in_words(self) -> str:
+        """The verdict, on average: a tail would take numbers of single records."""
+        words = outcome_in_words(self.verdict)
+        return words + " on average" * (words == "no evidence")
 
     @model_validator(mode="after")
     def _check(self) -> "AuditShown":

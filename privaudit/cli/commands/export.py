@@ -11,7 +11,6 @@ from typer.core import TyperGroup
 from privaudit.cli import options
 from privaudit.cli.printing import show, with_json
 from privaudit.core.errors import ConfigError
-from privaudit.core.formatting import outcome_in_words
 
 if TYPE_CHECKING:
     from privaudit.cli.progress import Display
@@ -70,10 +69,7 @@ def _lines_of_export(found: "Export") -> Iterator[str]:
         auroc = audit.auroc
         said = f"AUROC {auroc.estimate}" if auroc else "no number without fair coins"
         spread = f", noise of sd {auroc.noise_sd:.3f}" if auroc else ""
-        # Of a tail a card says nothing: that would take numbers of single records.
-        verdict = outcome_in_words(audit.verdict)
-        verdict += " on average" * (verdict == "no evidence")
-        yield f"  {name}, {audit.headline}: {verdict}; {said}{spread}"
+        yield f"  {name}, {audit.headline}: {audit.in_words}; {said}{spread}"
     if not card.audits:
         yield "  no audit yet: `privaudit attack` makes one"
     count = card.ledger.numbers
@@ -295,11 +291,10 @@ def sign_card(
 ) -> None:
     """Countersign an audit card that others signed: that you checked it."""
     from privaudit.evaluation.card import read_card
-    from privaudit.report.export.export import card_file
-    from privaudit.runs.own_files import write_output
+    from privaudit.report.export.export import write_card
 
     signed = read_card(card)
-    write_output(signed.place, card_file(signed.envelope.countersigned()))
+    write_card(signed.place, signed.envelope.countersigned())
     show({"path": str(signed.place)}, str(signed.place))
 
 

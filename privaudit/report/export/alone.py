@@ -137,10 +137,10 @@ def _tokens(place: Path) -> Iterator[tuple[str, str | Mismatch]]:
 def _verdicts(card: Card) -> Iterator[str]:
     for name, one in card.audits.items():
         if one.auroc is None:
-            yield f"{name}: {one.verdict}, as there is no number"
+            yield f"{name}: {one.in_words}, as there is no number"
             continue
         yield (
-            f"{name}: {one.verdict}, from AUROC {one.auroc.value:.4f} and an interval "
+            f"{name}: {one.in_words}, from AUROC {one.auroc.value:.4f} and an interval "
             f"[{one.auroc.low:.4f}, {one.auroc.high:.4f}] that holds among "
             f"{one.corrected_for} audits"
         )

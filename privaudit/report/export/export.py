@@ -44,6 +44,7 @@ from privaudit.core.errors import (
     TranscriptError,
     UnknownNameError,
 )
+from privaudit.core.formatting import stretches
 from privaudit.core.parameters import above_zero
 from privaudit.core.registry import Registry
 from privaudit.core.seeds import KEY, Stream, derive
@@ -442,7 +443,7 @@ def _privacy(run: Run) -> Privacy:
             for view, entry in record["certified"].items()
         }
         mechanisms = [
-            Mechanism(**{**entry, "rounds": _stretches(entry["rounds"])})
+            Mechanism(**{**entry, "rounds": tuple(stretches(entry["rounds"]))})
             for entry in record["mechanisms"]
         ]
     except (KeyError, TypeError, ValueError) as error:
@@ -451,22 +452,6 @@ def _privacy(run: Run) -> Privacy:
             "was altered, or another version wrote it. Train again."
         ) from None
     return Privacy(claimed=claimed, certified=certified, mechanisms=tuple(mechanisms))
-
-
-def _stretches(rounds: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Return numbers in order as stretches.
-
-    Example:
-        >>> _stretches([0, 1, 2, 5])
-        ((0, 2), (5, 5))
-    """
-    found: list[tuple[int, int]] = []
-    for number in rounds:
-        if found and found[-1][1] == number - 1:
-            found[-1] = found[-1][0], number
-        else:
-            found.append((number, number))
-    return tuple(found)
 
 
 def utility_shown(run: Run, audits: Sequence[Mapping[str, Any]]) -> UtilityShown | None:
@@ -625,7 +610,9 @@ def export_public(
         for key in after.noted.keys() - account.noted.keys():
             note(after.noted[key])
         keep(loaded, secret, [number.query.digest for number in asked])
-    _write(target, Envelope.of(statement.render()))
+    with storage_errors(target):
+        target.mkdir(parents=True, exist_ok=True)
+    write_card(target / CARD, Envelope.of(statement.render()))
     return Export(target, card, budget)
 
 
@@ -640,9 +627,12 @@ def _check_whole(account: Account, secret: RunSecret, run: Run) -> None:
         )
 
 
-def card_file(envelope: Envelope) -> bytes:
-    """Return the file of a signed card."""
-    return f"{envelope.model_dump_json(indent=1, by_alias=True)}\n".encode()
+def write_card(file: Path, envelope: Envelope) -> None:
+    """Write a signed card that others may read."""
+    text = f"{envelope.model_dump_json(indent=1, by_alias=True)}\n"
+    write_output(file, text.encode())
+    with storage_errors(file):
+        file.chmod(0o644)
 
 
 def _check_free(target: Path, run: Run, secret: RunSecret) -> None:
@@ -664,12 +654,3 @@ def _is_of(target: Path, run: Run, secret: RunSecret) -> bool:
     except PrivauditError:
         return False
     return card.commitments.transcript == commit_transcript(run, secret)
-
-
-def _write(target: Path, envelope: Envelope) -> None:
-    """Write a card that others may read."""
-    with storage_errors(target):
-        target.mkdir(parents=True, exist_ok=True)
-    write_output(target / CARD, card_file(envelope))
-    with storage_errors(target):
-        (target / CARD).chmod(0o644)

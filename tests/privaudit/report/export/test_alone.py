@@ -265,6 +265,7 @@ def test_a_countersignature_is_another_signature_of_the_same(
     assert [one.keyid for one in signed.envelope.signatures] == [owner, auditor]
     assert statement_in(out) == before
     assert len(signed.signers([owner, auditor])) == 2
+    assert (out / CARD).stat().st_mode & 0o777 == 0o644  # others read it
 
 
 def test_who_signed_first_stays_first_and_no_more_sign_than_a_card_may_hold(
