@@ -444,7 +444,7 @@ class AuditsScores:
             groups: Which records share a coin, in that order.
             known: As in :meth:`from_scores`, in that order.
             sampling: As in :meth:`from_scores`: how members were chosen.
-            limits: As there.
+            limits: What of a leak does not matter to the verdict.
 
         Raises:
             ConfigError: As there, or the truth is not of the records' number.

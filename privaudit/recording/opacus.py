@@ -41,7 +41,7 @@ class EngineNote:
             is so small that nothing counts it.
         clip_norm: Of each record's gradient, the largest of all steps.
         sampling_rate: That the accountant counts on, the largest of all steps.
-        steps: Of the optimizer.
+        steps: That the optimizer took, of any lot size.
         records: In the data set that is drawn from.
         accounted: Steps that the accountant counts by then, of all rounds.
         poisson: Whether the engine's own loader draws each record by a coin.

@@ -409,8 +409,8 @@ def train_another(
         number: 1 for the first further one. With a seed it has one that is so much
             larger, which moves partition, coins, start, batches and noise; without, coins
             and noise have a key of their own again.
-        fresh: As for :func:`train`.
-        watcher: As there.
+        fresh: Whether a run of that name is trained anew.
+        watcher: Called with what is done next.
 
     Raises:
         ConfigError: The run was trained elsewhere.

@@ -32,7 +32,7 @@ class Backbone(TablePart):
     Attributes:
         name: As "ran on" has it.
         table: A stored table with a row that is not trained, for plans without one.
-        row: That row's label.
+        row: The label of that untrained row.
         published: Zero-shot accuracy of the paper's, where its table has none.
         probe: Accuracy of a linear probe on its features, in per cent.
         source: Of the last two.
@@ -69,7 +69,7 @@ class Admission:
 
     Attributes:
         folder: With plans, and results/ in it.
-        known: Backbones by name.
+        known: Backbones by the name that "ran on" has.
     """
 
     folder: Path

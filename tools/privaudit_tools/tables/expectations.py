@@ -36,7 +36,7 @@ class Declaration(TablePart):
     """When claims were declared, and a digest that a later change would break.
 
     Attributes:
-        on: The day.
+        on: The day on which all claims were written down.
         digest: Of the claims; withdrawing one leaves it as it is.
     """
 
