@@ -58,7 +58,7 @@ quick: $(READY)
 	$(BIN)/ruff check --quiet .
 	$(PYTEST) -m "not slow" $(QUICK) $(TESTS)
 
-# Ten small runs with audit, gate and card, held to what is stored of them.
+# Eleven small runs with audit, gate and card, held to what is stored of them.
 reference: $(READY)
 	$(BIN)/python -m tests.reference_runs
 

@@ -1,4 +1,4 @@
-"""``python -m tests.reference_runs [NAME ...]``: ten small runs, held to what is stored.
+"""``python -m tests.reference_runs [NAME ...]``: eleven small runs, held to what is stored.
 
 Each is trained or taken, audited, judged by the gate and exported as a card, in portable
 bits and with fixed seeds and keys, so that every number has the same bytes on all x86-64
@@ -39,6 +39,7 @@ from privaudit.auditing.stored_audit import read_audit, restore_audit, save_audi
 from privaudit.checks.gate.settings import GateSettings
 from privaudit.cli.main import app
 from privaudit.datasets.scenes import records as scenes
+from privaudit.recording.origins.scores import ScoredRun
 from privaudit.report.export import export_public
 from privaudit.statistics.claim import ClaimVerdict
 from privaudit.statistics.epsilon.bound import EpsilonBound
@@ -77,13 +78,20 @@ def _record(folder: Path, name: str) -> Run:
     return load_run(name, folder=folder)
 
 
-def _score(folder: Path, name: str) -> Run:
+def _scored(count: int, above: float) -> Make:
+    """Return what makes a run of scores, of which members' lie so far above others'."""
+    return lambda folder, name: _score(folder, name, count, above)
+
+
+def _score(folder: Path, name: str, count: int, above: float) -> Run:
     """Return a run of scores that chance and membership decide, from hashes alone."""
     lines = ["client,record,score,member"]
-    for number in range(240):
+    for number in range(count):
         drawn = hashlib.sha256(f"record {number}".encode()).digest()
         member, noise = drawn[0] % 2, int.from_bytes(drawn[1:5]) / 2**32
-        lines.append(f"site-{number % 3},{number},{noise + 0.25 * member:.6f},{member}")
+        lines.append(
+            f"site-{number % 3},{number},{noise + above * member:.6f},{member}"
+        )
     path = folder / f"{name}.csv"
     path.write_text("\n".join(lines))
     asked = [
@@ -154,7 +162,8 @@ REFERENCES: Mapping[str, Reference] = {
         {**_BOTH, "server-aggregate": 0, "update-watch": 0},
         owner=linear_owner,
     ),
-    "scores": Reference(_score),
+    "scores": Reference(_scored(240, 0.25)),
+    "chance": Reference(_scored(1600, 0.0)),
 }
 
 
@@ -232,7 +241,7 @@ def _of_gate(
 ) -> Iterator[tuple[str, Any]]:
     settings = GateSettings(
         scenario=scenario,
-        metrics=("auroc",) if run.name == "scores" else ("auroc", "utility"),
+        metrics=("auroc",) if isinstance(run, ScoredRun) else ("auroc", "utility"),
         shadows=0,
     )
     limited = replace(settings, max_auroc=0.7)
