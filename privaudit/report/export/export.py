@@ -610,8 +610,6 @@ def export_public(
         for key in after.noted.keys() - account.noted.keys():
             note(after.noted[key])
         keep(loaded, secret, [number.query.digest for number in asked])
-    with storage_errors(target):
-        target.mkdir(parents=True, exist_ok=True)
     write_card(target / CARD, Envelope.of(statement.render()))
     return Export(target, card, budget)
 
@@ -628,8 +626,10 @@ def _check_whole(account: Account, secret: RunSecret, run: Run) -> None:
 
 
 def write_card(file: Path, envelope: Envelope) -> None:
-    """Write a signed card that others may read."""
+    """Write a signed card that others may read, and the folder that it lies in."""
     text = f"{envelope.model_dump_json(indent=1, by_alias=True)}\n"
+    with storage_errors(file.parent):
+        file.parent.mkdir(parents=True, exist_ok=True)
     write_output(file, text.encode())
     with storage_errors(file):
         file.chmod(0o644)

@@ -323,7 +323,7 @@ def test_a_kill_between_account_and_card_spends_once(
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
-    for step in ("keep", "_write"):
+    for step in ("keep", "write_card"):
         with monkeypatch.context() as patch:
             patch.setattr(export_module, step, killed)
             with pytest.raises(KeyboardInterrupt):
