@@ -57,8 +57,6 @@ class ClientInput:
 
     Attributes:
         stream: The name of its random streams.
-        shard: The records it trains on.
-        received: What the server sent it.
         kept: Its private state of the round before.
     """
 

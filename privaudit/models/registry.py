@@ -31,7 +31,6 @@ class ModelRequest:
             of names.
         template: A chat template (Jinja) in place of the model's own, where the family
             takes one.
-        device: Where the model runs.
         dtype: Of its weights, where the family loads them in one.
         bits: Into which weights of linear layers are packed, if any.
     """

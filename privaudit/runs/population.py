@@ -238,9 +238,6 @@ class Population:
     Attributes:
         dataset: The data set with all its records.
         records: The same records, encoded by the frozen model.
-        split: Who owns which record.
-        task: What every party knows.
-        model_hash: Of the frozen model's weights.
         tested: So many test records are used at most, drawn once for all runs; None
             uses all.
         canaries: Candidates that are made easy to notice, if there are any.

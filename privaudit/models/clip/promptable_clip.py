@@ -165,7 +165,6 @@ class PromptableCLIP(FeatureModel):
     """An open_clip model with frozen weights.
 
     Args:
-        name: As ``--model`` takes it.
         clip: The model; it is put in evaluation mode and its weights are frozen.
         tokenizer: The one it was trained with.
         preprocess_batch: From pictures (grey or RGB, bytes or floats from 0 to 1) to

@@ -155,7 +155,6 @@ class StackedLanguageModel(TunedModules):
     Args:
         model: A causal model of transformers that takes ``inputs_embeds``.
         tokenizer: Says which token ends an answer, and writes answers out.
-        targets: As :class:`TunedModules` takes them.
         part: Name of the language model inside ``model``, if it has other parts.
 
     Attributes:

@@ -167,7 +167,6 @@ class TinyLlava:
         encode: From prepared pictures to picture tokens, without gradient.
         language: transformers' ``LlamaForCausalLM``, frozen, in evaluation mode.
         tokenizer: Words to numbers and back; padding is number 0.
-        model_hash: SHA-256 of the weights' file.
         prepare: From pictures to what ``encode`` takes.
     """
 

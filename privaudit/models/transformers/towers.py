@@ -127,7 +127,6 @@ class TextEncoderTower(RowTower):
         pooling: "first" token, or "mean".
         separator: The token that ends the first of two texts, where the model tells
             the two apart; None where it does not.
-        targets: As :class:`TunedModules` takes them.
     """
 
     def __init__(
@@ -278,9 +277,7 @@ class VisionTower(RowTower):
         tuned_part: The name of the part whose layers these are; "" is the whole.
 
     Args:
-        model: As :class:`TunedModules` takes it.
         classes: How many a linear head tells apart, or the texts of the classes.
-        targets: As :class:`TunedModules` takes them.
     """
 
     windows: ClassVar[bool] = False

@@ -208,9 +208,7 @@ class StackedVLM(StackedLanguageModel):
 
     Args:
         model: Of transformers, its forward with ``mm_encoder_outputs``.
-        tokenizer: As :class:`StackedLanguageModel` takes it.
         targets: Layers of its language model that may be changed.
-        reader: What made the pictures' tokens.
     """
 
     is_causal = False  # attention may go in both directions

@@ -64,7 +64,7 @@ def test_an_unknown_name_comes_with_the_known(name: str, says: str) -> None:
 def test_what_another_package_loads_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MODELS, "_plugins", lambda name="": [])
     monkeypatch.delitem(MODELS._entries, "surrogate", raising=False)
-    with pytest.raises(ConfigError, match="pip install ./tools"):
+    with pytest.raises(ConfigError, match=r"pip install \./tools"):
         find_family("surrogate:mine")
 
 
