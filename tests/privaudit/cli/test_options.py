@@ -186,7 +186,7 @@ def test_every_path_of_a_command_is_an_output_a_place_of_runs_or_only_read() -> 
     assert sorted(" ".join(words) for words in FILES) == [
         "claim --out", "figure --out", "gate --badge", "gate --junit", "gate --markdown",
         "gate --sarif", "gate --write-baseline", "key export", "lint --sarif", "plan",
-        "split --out", "table-figure --out",
+        "split --out",
     ]  # fmt: skip
     assert sorted(" ".join(words) for words in FOLDERS) == [
         "active --output", "export --public", "pretrain projector --out",

@@ -8,8 +8,11 @@ import torch
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from privaudit.core.errors import ConfigError
+from privaudit.core.tensors import Stacked, Tensors
+from privaudit.federation.trainer import Records, Task
 from privaudit.report.figures.figure_style import (
     FAINT,
     colour,
@@ -21,7 +24,13 @@ from privaudit.report.figures.figure_style import (
 )
 from privaudit.runs.run import Run
 from privaudit.statistics.estimate import Estimate, mean_with_t
-from privaudit.tuning.prompts.experts import PromptExperts
+from privaudit.tuning.prompts.experts import (
+    PromptExperts,
+    attention,
+    expert_features,
+    gate_part,
+    pool,
+)
 
 _DASHES = (0, (4, 3))
 
@@ -54,7 +63,7 @@ def _client_means(run: Run) -> list[Float[np.ndarray, " experts"]]:
         for client, model in run.personal_models.items():
             if "experts" in model:
                 tests = population.tests.pick(population.own_records(client))
-                weights = trainer.mixture_weights(population.task, model, tests)
+                weights = expert_weights(trainer, population.task, model, tests)
                 others = weights[:, 1:].sort(dim=1, descending=True).values
                 ranked = torch.cat([weights[:, :1], others], dim=1)
                 means.append(ranked.mean(dim=0).double().numpy())
@@ -64,6 +73,44 @@ def _client_means(run: Run) -> list[Float[np.ndarray, " experts"]]:
             "of pfedmoap with at least two rounds and experts above 0."
         )
     return means
+
+
+@torch.no_grad()
+def expert_weights(
+    trainer: PromptExperts, task: Task, model: Tensors, records: Records
+) -> Float[Tensor, "records experts"]:
+    """Return each expert's weight in a personal model's mixture, the local first.
+
+    The mean over heads and classes, picture by picture.
+    """
+    models = {name: tensor.unsqueeze(0) for name, tensor in model.items()}
+    local = task.prompts(models["context"]).unsqueeze(2)
+    experts = torch.cat([local, expert_features(task, models["experts"])], dim=2)
+    gate, images = gate_part(models), records.features.unsqueeze(0)
+    size = trainer.gate_size(task)
+    if trainer.gate == "linear":
+        return linear_weights(gate, images, experts.shape[2], size)[0]
+    weights = [
+        attention(
+            gate,
+            pool(chunk, size),
+            pool(experts, size),
+            heads=trainer.heads,
+            scale=trainer.gate_scale,
+        ).mean(dim=(1, 3))
+        for chunk in images.split(64, dim=1)
+    ]
+    return torch.cat(weights, dim=1)[0]
+
+
+def linear_weights(
+    gate: Stacked, images: Float[Tensor, "k b d"], experts: int, size: int
+) -> Float[Tensor, "k b e"]:
+    """Return the weight that a linear gate gives each expert; 0 to those left out."""
+    shares = pool(images, size) @ gate["share_weight"].mT
+    scores = (shares + gate["share_bias"].unsqueeze(1))[..., :experts]
+    weights = scores.softmax(dim=-1)
+    return torch.nn.functional.pad(weights, (0, experts - weights.shape[-1]))
 
 
 def mixture_figure(runs: Sequence[Run]) -> Figure:
