@@ -10,7 +10,6 @@ from safetensors.torch import load
 from torch import Tensor, nn
 
 from privaudit.core.errors import ConfigError, MissingFileError
-from privaudit.core.storage import read_bytes
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 
@@ -26,13 +25,6 @@ def check_hash(path: Path, found: str, wanted: str, remedy: str) -> None:
             f"{path} should have the SHA-256 {wanted[:12]}…, and has {found[:12]}…. "
             f"{remedy}"
         )
-
-
-def read_weights(path: Path, wanted: str, remedy: str) -> bytes:
-    """Return the content of a file of tensors, within bounds, if it has this hash."""
-    content = read_bytes(path, "tensors")
-    check_hash(path, hashlib.sha256(content).hexdigest(), wanted, remedy)
-    return content
 
 
 def load_embedded(

@@ -16,7 +16,7 @@ from torch import Tensor
 from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.core.limits import check_json
 from privaudit.core.storage import read_bytes, write_bytes, write_json
-from privaudit.models.weight_files import ModelT, with_stored_weights
+from privaudit.models.weight_files import ModelT, check_hash, with_stored_weights
 
 DescriptionT = TypeVar("DescriptionT")
 
@@ -63,6 +63,13 @@ class DescriptionFile(Generic[DescriptionT]):
                 f"{path} describes no {self.what} ({where}: {first['msg']}). Restore "
                 f"it, or {self.again} again."
             ) from None
+
+
+def read_weights(path: Path, wanted: str, remedy: str) -> bytes:
+    """Return the content of a file of tensors, within bounds, if it has this hash."""
+    content = read_bytes(path, "tensors")
+    check_hash(path, hashlib.sha256(content).hexdigest(), wanted, remedy)
+    return content
 
 
 def write_description(

@@ -31,10 +31,10 @@ from privaudit.datasets.split import PUBLIC, TEST, UNUSED
 from privaudit.evaluation.tradeoff.result import Tradeoff
 from privaudit.report.ci_formats import STEP_SUMMARY, write_summary
 from privaudit.report.export import export_public
-from privaudit.report.figures.figure_style import write_figure
 from privaudit.report.page import write_report
 from privaudit.runs.own_files import write_output
 from privaudit.runs.run import latest_runs
+from privaudit_tools.tables.mixture_figure import write_figure
 from tests.conftest import Cli
 from tests.places import ROOT
 

@@ -249,7 +249,7 @@ def figure(
 
 
 def _draw_table(stored: Sequence[str], path: Path) -> None:
-    from privaudit.report.figures.figure_style import write_figure
+    from privaudit_tools.tables.mixture_figure import write_figure
     from privaudit_tools.tables.stored import read_stored
     from privaudit_tools.tables.utility_figure import utility_figure
 

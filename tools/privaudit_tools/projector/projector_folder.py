@@ -17,8 +17,8 @@ from privaudit.models.language.dialogue_tokens import DialogueTokens, chat_templ
 from privaudit.models.language.stacked_language import StackedLanguageModel
 from privaudit.models.registry import ModelRequest
 from privaudit.models.transformers.text_writer import load_language
-from privaudit.models.weight_files import check_hash, read_weights
-from privaudit_tools.weight_files import DescriptionFile
+from privaudit.models.weight_files import check_hash
+from privaudit_tools.weight_files import DescriptionFile, read_weights
 
 WEIGHTS, DESCRIPTION, LANGUAGE = "projector.safetensors", "projector.json", "language"
 _REMEDY = "Restore the whole folder as it was written."
