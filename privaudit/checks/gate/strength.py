@@ -288,9 +288,6 @@ def short_of_settings(
             them; None where none could.
         by_default: Whether settings that are not set ask for something: where a
             baseline says how strong attacks are to be, they do not.
-
-    Raises:
-        UnknownNameError: There is no attack of such a name.
     """
     names = list(settings.attacks)
     if not names and by_default:

@@ -245,9 +245,6 @@ class PromptableCLIP(FeatureModel):
 
         RN50 has 49 tokens at 224 pixels and ViT-B-16 has 196; see
         :func:`image_tokens` for each kind of tower.
-
-        Raises:
-            ConfigError: The image tower is of a kind that has no tokens.
         """
         parts = pictures.split(batch)
         tokens = [image_tokens(self.clip, part.to(self.device)) for part in parts]

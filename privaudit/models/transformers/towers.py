@@ -449,11 +449,7 @@ class SwinTower(VisionTower):
 
 
 def classifying_tower(model: Any, classes: int, targets: TargetNames) -> VisionTower:
-    """Return an image tower under a head, as it is built.
-
-    Raises:
-        ConfigError: It is built in a way that is unknown here.
-    """
+    """Return an image tower under a head, as it is built."""
     if model.config.model_type == "siglip_vision_model" and model.use_head:
         return SiglipTower(model, classes, targets)
     if model.config.model_type == "swin":
