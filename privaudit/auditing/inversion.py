@@ -763,7 +763,6 @@ class Inverts(Protocol):
         self, adversary: Adversary, targets: Sequence[Target]
     ) -> list[InvertedClient]:
         """Return what is read of each target's records."""
-        ...
 
 
 def invert(

@@ -24,7 +24,6 @@ class Tokenizer(Protocol):
 
     def __call__(self, texts: list[str], context_length: int) -> Tensor:
         """Return int64 ids [texts, context_length]: start, text, end, padding."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -137,11 +137,9 @@ class TextTokenizer(Protocol):
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return a text's tokens, with or without those that begin a text."""
-        ...
 
     def decode(self, token_ids: Any, *, skip_special_tokens: bool = False) -> Any:
         """Return the text of some tokens."""
-        ...
 
 
 class StackedLanguageModel(TunedModules):
