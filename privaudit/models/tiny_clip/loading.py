@@ -109,10 +109,6 @@ def _resize(
     )
 
 
-# Chosen on drawn validation pictures; tiny-clip.json holds both templates' accuracy.
-DEFAULT_TEMPLATE = "a photo of the digit {}."
-
-
 class TinyClip(NamedTuple):
     """The model, and what makes its text tower's tokens."""
 
