@@ -350,11 +350,7 @@ def _usual(made: Made, settings: GateSettings, kind: TaskKind | None) -> str:
 
 
 def _check_name(name: str, made: Made, scenario: str, run: str) -> None:
-    """Refuse the name of an attack that nobody could make.
-
-    Raises:
-        UnknownNameError: There is none of such a name.
-    """
+    """Refuse the name of an attack that nobody could make."""
     if name in find_plan(scenario).attacks or scenario == OF_SCORES.name:
         return
     try:
