@@ -159,7 +159,6 @@ class Attack(Protocol):
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
         """Score each target's candidates; a pure function of its arguments."""
-        ...
 
 
 @runtime_checkable
@@ -173,7 +172,6 @@ class AppliesToSome(Attack, Protocol):
     @staticmethod
     def applies_to(trainer: Trainer, task: Task | None) -> bool:
         """Return whether models of a trainer have what it reads, on any task if None."""
-        ...
 
 
 @runtime_checkable
@@ -186,7 +184,6 @@ class NeedsMore(Attack, Protocol):
 
     def why_not(self, adversary: Adversary, targets: Sequence[Target]) -> str:
         """Return what is missing, as a sentence; empty where nothing is."""
-        ...
 
 
 ATTACKS: Registry[Callable[..., Attack]] = Registry("attack", "privaudit.attacks")

@@ -132,11 +132,7 @@ def _word(value: Any) -> str:
 
 
 def make_plan(audits: Mapping[str, Asked], thresholds: Asked) -> AuditPlan:
-    """Return a plan of audits by scenario.
-
-    Raises:
-        ConfigError: There is none.
-    """
+    """Return a plan of audits by scenario."""
     return _checked(
         {
             "plan": FORMAT,

@@ -349,18 +349,14 @@ class Extracts(Protocol):
     @property
     def prefix(self) -> float:
         """Percent of an answer that is shown, for scores and draws."""
-        ...
 
     @property
     def p(self) -> float:
         """The probability from which an extraction counts."""
-        ...
 
     @property
     def near(self) -> float:
         """Percent of a suffix's tokens that may differ in a near match."""
-        ...
 
     def extract(self, adversary: Adversary, target: Target) -> ExtractedClient:
         """Return what the target's model says of its candidates' texts."""
-        ...

@@ -229,11 +229,7 @@ class SeenUpload:
 
 
 def seen_uploads(adversary: Adversary, client: ClientId, most: int) -> list[SeenUpload]:
-    """Return a client's uploads, evenly spaced, at most so many; or sums with it.
-
-    Raises:
-        ViewError: The adversary sees neither.
-    """
+    """Return a client's uploads, evenly spaced, at most so many; or sums with it."""
     view = adversary.view
     if not view.sees_updates_of(client) and view.last_sum is not None:
         return [
@@ -767,7 +763,6 @@ class Inverts(Protocol):
         self, adversary: Adversary, targets: Sequence[Target]
     ) -> list[InvertedClient]:
         """Return what is read of each target's records."""
-        ...
 
 
 def invert(

@@ -130,11 +130,7 @@ def restore_attack(label: str, settings: str) -> Attack:
 
 
 def _read_value(text: str) -> Any:
-    """Return the number or choice that ``repr`` wrote of a field.
-
-    Raises:
-        ValueError: It is neither: no other text of a foreign file is kept.
-    """
+    """Return the number or choice that ``repr`` wrote of a field."""
     if text in _CONSTANTS:
         return _CONSTANTS[text]
     if text.startswith("'"):

@@ -179,11 +179,7 @@ class PlayedScenario:
         targets: Sequence[Target],
         scores: Sequence[Any],  # as an attack of another package gave them
     ) -> AttackResult:
-        """Return scores beside the truth.
-
-        Raises:
-            AttackError: Targets' candidates do not all have finite scores.
-        """
+        """Return scores beside the truth."""
         if fault := _fault(scores, targets):
             raise AttackError(
                 f"The attack {name!r} gave {fault}. That is a fault of the attack: fix "

@@ -168,11 +168,7 @@ def pool_audits(
 
 
 def _stacked(audits: Sequence[Audit], attack: str) -> list[ClientScores]:
-    """Return the clients of all trainings; a record that is in several is a cluster.
-
-    Raises:
-        IncompatibleRunsError: A training has no such attack, or one of other settings.
-    """
+    """Return the clients of all trainings; a record that is in several is a cluster."""
     found, first = [], audits[0].results[attack]
     for number, audit in enumerate(audits, start=1):
         made = audit.results.get(attack)

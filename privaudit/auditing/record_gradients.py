@@ -59,9 +59,7 @@ class Move:
     """How weights moved in one round, of one client or of several together.
 
     Attributes:
-        received: Where from.
         deltas: By how much, by name of what was sent.
-        at: The round.
         floors: Deviation of a number by rounding alone, as it was sent.
     """
 

@@ -81,11 +81,7 @@ class StoredAudit:
     class_names: tuple[str, ...] = ()
 
     def attack_result(self, attack: str) -> Mapping[str, Any]:
-        """Return what audit.json says of an attack.
-
-        Raises:
-            UnknownNameError: The audit holds no such attack.
-        """
+        """Return what audit.json says of an attack."""
         self._check_attack(attack)
         return _entries(self.contents)[attack]
 
@@ -185,11 +181,7 @@ def stored_scenarios(run: Run) -> list[str]:
 
 
 def check_audit_file(path: Path) -> None:
-    """Hold an audit.json against the run that it lies in, if it lies in one.
-
-    Raises:
-        TranscriptError: The run does not list it so.
-    """
+    """Hold an audit.json against the run that it lies in, if it lies in one."""
     folder = path.resolve().parent
     if path.name == AUDIT and (folder.parents[1] / HEADER).exists():
         Run(folder.parents[1]).read(f"{AUDITS}{folder.name}/{AUDIT}")

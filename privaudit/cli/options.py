@@ -23,11 +23,7 @@ if TYPE_CHECKING:
 
 
 def file(text: str | Path) -> Path:
-    """Return a file that is to be written.
-
-    Raises:
-        PrivauditError: It is no place for an output.
-    """
+    """Return a file that is to be written."""
     from privaudit.runs.own_files import check_file
 
     path = _here(text)
@@ -36,11 +32,7 @@ def file(text: str | Path) -> Path:
 
 
 def folder(text: str | Path) -> Path:
-    """Return a folder for what is to be written.
-
-    Raises:
-        PrivauditError: It is no place for outputs.
-    """
+    """Return a folder for what is to be written."""
     from privaudit.runs.own_files import check_folder
 
     return check_folder(_here(text))
@@ -443,11 +435,7 @@ def settings(texts: Sequence[str] | None) -> dict[str, Any]:
 
 
 def trainer_spec(text: str) -> tuple[str, dict[str, Any]]:
-    """Return the name and the parameters of NAME or NAME:key=value,key=value.
-
-    Raises:
-        ConfigError: There is no name, or no parameter after the colon.
-    """
+    """Return the name and the parameters of NAME or NAME:key=value,key=value."""
     return parse_spec("--trainer", text, "dp-fpl:epsilon=8")
 
 

@@ -24,7 +24,7 @@ _TOOLS = ("privaudit-tools", "tools")
 _LABS = ("privaudit-labs", "labs")
 APART: Mapping[str, tuple[str, str]] = {
     "table": _TOOLS,
-    "table-figure": _TOOLS,
+    "figure": _TOOLS,
     "selftest": _TOOLS,
     "pretrain": _TOOLS,
     "costs": _TOOLS,
@@ -58,11 +58,7 @@ def find_command(name: str) -> Any:
 
 
 def load_command(name: str, kind: type[TyperCommand]) -> Any:
-    """Return another package's command, of the class ``kind``; None where there is none.
-
-    Raises:
-        ConfigError: As :func:`find_command` does; PluginError likewise.
-    """
+    """Return another package's command, of the class ``kind``; None where there is none."""
     if name not in APART and name not in COMMANDS.names():
         return None
     found = find_command(name)

@@ -92,16 +92,6 @@ def stretches(numbers: Sequence[int]) -> list[tuple[int, int]]:
     return found
 
 
-def span(few: int, many: int) -> str:
-    """Return the fewest and the most of something.
-
-    Example:
-        >>> span(3, 10), span(3, 3)
-        ('3 to 10', '3')
-    """
-    return str(many) if few == many else f"{few} to {many}"
-
-
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table for Markdown, whose cells stay in one line."""
     lines = [header, ["---"] * len(header), *rows]

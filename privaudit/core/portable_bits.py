@@ -216,9 +216,6 @@ def chosen_bits(
         by_default: Without either; None for those that the process has.
         by_run: Of a run that is computed again, where the arguments say nothing.
 
-    Raises:
-        ConfigError: There are no such bits.
-
     Example:
         >>> chosen_bits(["train", "--bits", "portable"])
         'portable'

@@ -10,7 +10,7 @@ _NAMES = {
     "glue": "mnli mnli-mismatched qnli sst-2",
     "image_folder": "domainnet multi-domain office-caltech10 office-home pacs",
     "labelled_tables": "chexpert image-table mimic-notes text-table",
-    "scenes": "scenes-far scenes-letters scenes-vqa",
+    "scenes": "scenes-far scenes-vqa",
     "squad": "squad-articles",
 }
 MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}

@@ -39,7 +39,6 @@ class Canaries:
 
     Attributes:
         indices: Their positions in the data set, in order.
-        seeds: Draw labels and directions.
         shape: Of a prompt, [tokens, width]: gradients have it, too.
         norm: L2 norm that every crafted gradient is scaled to, above 0.
         planted: Positions before any was left out; None where none was.

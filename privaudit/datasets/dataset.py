@@ -23,21 +23,17 @@ class Images(Protocol):
 
     def __len__(self) -> int:
         """How many."""
-        ...
 
     def __getitem__(self, index: int) -> Shaped[Tensor, "channels height width"]:
         """Return one: grey or RGB, bytes or floats from 0 to 1."""
-        ...
 
     @property
     def digest(self) -> str:
         """A SHA-256 that changes with any picture."""
-        ...
 
     @property
     def contents(self) -> Sequence[bytes]:
         """The SHA-256 of each picture as it came."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -186,7 +186,6 @@ class OnDisk:
             it takes them.
         folders: Further names of its folder, such as those that other programs give it.
         fetch: Finds a folder by a name that is no place here.
-        takes_columns: Whether users name its columns.
     """
 
     summary: str

@@ -119,7 +119,6 @@ class Executor(Protocol):
         The watcher is of what jobs do that run in this process; ``begun`` is called with
         a job as it begins, where that is known.
         """
-        ...
 
 
 def perform_there(computing: str, job: Job[Result]) -> Result:

@@ -35,7 +35,6 @@ class SharesStatistics(Trainer, Protocol):
         self, task: Task, models: Stacked, records: Records
     ) -> Mapping[str, Float[Tensor, "models records width"]]:
         """Return what each record adds to the sum behind each mean that is sent."""
-        ...
 
     def noise_std(self, task: Task) -> Mapping[str, float]:
         """Return the noise on each such *sum*; empty where nothing hides it.
@@ -43,7 +42,6 @@ class SharesStatistics(Trainer, Protocol):
         With noise a sum is divided by the task's ``expected_members``, and without by
         the number of records.
         """
-        ...
 
 
 def parameters_of(upload: Tensors) -> dict[str, Tensor]:

@@ -47,15 +47,12 @@ class WritingTrainer(Trainer, Protocol):
 
     def own_model(self, server: Tensors) -> Tensors:
         """Return the server's own model from its state."""
-        ...
 
     def tuning(self, task: Task, models: Stacked) -> Tuning:
         """Return what each model adds to the frozen one."""
-        ...
 
     def weight_changes(self, task: Task, model: Tensors) -> Iterable[Tensor]:
         """Yield one model's change of each layer's weights [outputs, inputs]."""
-        ...
 
 
 def as_writer(trainer: Trainer) -> WritingTrainer:

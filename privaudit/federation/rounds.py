@@ -57,8 +57,6 @@ class ClientInput:
 
     Attributes:
         stream: The name of its random streams.
-        shard: The records it trains on.
-        received: What the server sent it.
         kept: Its private state of the round before.
     """
 
@@ -329,7 +327,6 @@ class Masks(Protocol):
 
     def step(self, parties: int) -> float:
         """Return the step of the grid on which numbers of so many parties lie."""
-        ...
 
     def sum_of(
         self,
@@ -339,7 +336,6 @@ class Masks(Protocol):
         streams: Sequence[str],
     ) -> MaskedSum:
         """Sum a round's uploads so that the server learns the sum only."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -435,7 +435,6 @@ class ThreatModel(Protocol):
 
     def __call__(self, messages: Iterable[Message]) -> View:
         """Return what the adversary sees."""
-        ...
 
 
 def server(messages: Iterable[Message]) -> View:

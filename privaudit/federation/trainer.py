@@ -319,33 +319,27 @@ class Trainer(Protocol):
     @property
     def image_tokens(self) -> bool:
         """Whether it needs the parts of pictures, not their whole only."""
-        ...
 
     def start(self, task: Task, seeds: Seeds) -> Tensors:
         """Return the server's state before the first round."""
-        ...
 
     def broadcast(self, server: Tensors, client: ClientId, at: Round) -> Tensors:
         """Return what the server sends to ``client``."""
-        ...
 
     def local_update(
         self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
     ) -> LocalResult:
         """Train a cohort for one round."""
-        ...
 
     def aggregate(
         self, task: Task, server: Tensors, inbox: Inbox, at: Round
     ) -> tuple[Tensors, Events]:
         """Return the server's next state from the sum, or from each upload."""
-        ...
 
     def release(
         self, task: Task, clients: Sequence[ClientId], received: Stacked, kept: Stacked
     ) -> Stacked:
         """Return the personal models, from the last broadcast and the kept state."""
-        ...
 
     def query(
         self,
@@ -355,7 +349,6 @@ class Trainer(Protocol):
         want: frozenset[Signal] = frozenset({"log_probabilities"}),
     ) -> Iterator[Signals]:
         """Yield signals [models, chunk of records, ...], in the order of records."""
-        ...
 
 
 TRAINERS: Registry[Callable[..., Trainer]] = Registry("trainer", "privaudit.trainers")
@@ -367,7 +360,6 @@ class KeepsState(Trainer, Protocol):
 
     def start_client(self, task: Task, client: ClientId, seeds: Seeds) -> Tensors:
         """Return one client's private state before the first round."""
-        ...
 
 
 @runtime_checkable
@@ -383,7 +375,6 @@ class Reconstructs(Trainer, Protocol):
 
     def reconstruct(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return the best model of ``client`` that the view allows."""
-        ...
 
 
 @runtime_checkable
@@ -396,7 +387,6 @@ class TakesSingleStep(Trainer, Protocol):
         What a client with one record would send then points where its gradient does:
         along it by SGD, along its signs by AdamW.
         """
-        ...
 
 
 @runtime_checkable
@@ -411,7 +401,6 @@ class ShowsChoices(Trainer, Protocol):
 
     def with_choices_of(self, sent: Tensors) -> Trainer:
         """Return the same method with those random choices that an upload shows."""
-        ...
 
 
 @runtime_checkable
@@ -421,7 +410,6 @@ class RemembersSteps(Trainer, Protocol):
     @property
     def optimizer_state(self) -> str:
         """Say "kept" if what an optimiser remembers outlives a round."""
-        ...
 
 
 @runtime_checkable
@@ -432,7 +420,6 @@ class MeasuresItself(Trainer, Protocol):
         self, models: Sequence[Tensors], records: Records
     ) -> Float[np.ndarray, "models records"] | None:
         """Return a score from 0 to 1 of each model on each record; None without one."""
-        ...
 
 
 @runtime_checkable
@@ -442,7 +429,6 @@ class AddsNoise(Trainer, Protocol):
     @property
     def is_noised(self) -> bool:
         """Whether it does: then a run draws a secret key of its own."""
-        ...
 
 
 @runtime_checkable
@@ -451,7 +437,6 @@ class ClaimsPrivacy(Trainer, Protocol):
 
     def claim(self, task: Task) -> Claim:
         """Return the epsilon that the method claims by its own formula."""
-        ...
 
 
 @runtime_checkable
@@ -481,7 +466,6 @@ class CountsQueries(Protocol):
 
         One query is one record, answered by one model.
         """
-        ...
 
 
 def start_client(

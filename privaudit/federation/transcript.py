@@ -268,7 +268,6 @@ class ChainEnd:
 
     Attributes:
         head: The hash of the last line, and so of all.
-        length: How many lines there are.
     """
 
     head: str = GENESIS

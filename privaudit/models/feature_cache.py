@@ -54,9 +54,6 @@ def cached_features(
     memory does not grow with their sizes. A bank's embeddings only pass through
     :meth:`FeatureModel.encode_bank`, those of a large one by way of the disk. They lie
     in ``folder``, by default in :func:`cache_folder`.
-
-    Raises:
-        ConfigError: The model cannot read these pictures or embeddings.
     """
     if isinstance(images, FeatureBank):
         return _of_bank(model, images, folder, "features", model.encode_bank)

@@ -52,9 +52,6 @@ class FrozenModel(ABC):
         """Return a data set's records as the model reads them, without their contents.
 
         With ``image_tokens`` a CLIP's local features of pictures are there too.
-
-        Raises:
-            ConfigError: The model cannot read them.
         """
 
     def encode(self, dataset: Dataset, *, image_tokens: bool = False) -> Records:

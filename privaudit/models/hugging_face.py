@@ -169,12 +169,7 @@ def import_peft() -> Any:
 
 
 def load_reader(kind: str, what: str, source: str, **options: Any) -> Any:
-    """Load a tokenizer, a processor or a configuration.
-
-    Raises:
-        MissingFileError: It is not there.
-        ConfigError: It cannot be used.
-    """
+    """Load a tokenizer, a processor or a configuration."""
     loader = getattr(import_transformers(), kind)
     with loading_errors(what, source):
         check_folder(source)
@@ -235,12 +230,7 @@ _REASONS = {
 
 
 def model_type(source: str) -> str:
-    """Return what a model's config.json says that it is.
-
-    Raises:
-        MissingFileError: It is not there.
-        ConfigError: It cannot be read.
-    """
+    """Return what a model's config.json says that it is."""
     return str(load_reader("AutoConfig", "model", source).model_type)
 
 

@@ -107,26 +107,21 @@ class Tunable(Protocol):
     @property
     def targets(self) -> Mapping[str, TunableLayer]:
         """The linear layers that may be changed, by name, in a fixed order."""
-        ...
 
     @property
     def sites(self) -> Mapping[str, Site]:
         """The layers of self-attention that take a prefix, by name, in that order."""
-        ...
 
     @property
     def width(self) -> int:
         """Of an embedded token, and so of a prompt's vector; 0 where none is taken."""
-        ...
 
     @property
     def weights(self) -> Mapping[str, Tensor]:
         """All frozen weights by name: where full fine-tuning begins."""
-        ...
 
     def start_vectors(self, count: int, stream: Stream) -> Float[Tensor, "count width"]:
         """Draw vectors for a prompt to begin at."""
-        ...
 
 
 @runtime_checkable
@@ -136,7 +131,6 @@ class Tower(Tunable, Protocol):
     @property
     def head(self) -> Head | None:
         """The head that each model trains for itself; None where nothing is."""
-        ...
 
     def logits(
         self,
@@ -153,7 +147,6 @@ class Tower(Tunable, Protocol):
             words: [k, rows, length], where it reads texts.
             tuning: What each of the k models adds.
         """
-        ...
 
 
 @runtime_checkable
@@ -163,7 +156,6 @@ class EmbedsTokens(Protocol):
     @property
     def embedding_name(self) -> str:
         """The name, among its weights, of the table with a row for each token."""
-        ...
 
 
 @runtime_checkable
@@ -173,18 +165,15 @@ class Prompts(Protocol):
     @property
     def context_tokens(self) -> int:
         """Learned vectors in front of a class name."""
-        ...
 
     @property
     def width(self) -> int:
         """Size of one such vector."""
-        ...
 
     def __call__(
         self, contexts: Float[Tensor, "prompts tokens width"]
     ) -> Float[Tensor, "prompts classes dim"]:
         """Return the normalised text features of every class, differentiable."""
-        ...
 
 
 class Linearised(Protocol):
@@ -193,13 +182,11 @@ class Linearised(Protocol):
     @property
     def features(self) -> Float[Tensor, "k classes dim"]:
         """What :class:`Prompts` returns of them."""
-        ...
 
     def products(
         self, behind: Float[Tensor, "n k classes dim"]
     ) -> Float[Tensor, "n k tokens width"]:
         """Return the gradients of <behind, features> by the contexts, for every n."""
-        ...
 
 
 @runtime_checkable
@@ -210,7 +197,6 @@ class Linearises(Protocol):
         self, contexts: Float[Tensor, "prompts tokens width"]
     ) -> Linearised | None:
         """Return it for some contexts; None where it is no faster."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -266,12 +252,10 @@ class LanguageModel(Tunable, Protocol):
     @property
     def device(self) -> torch.device:
         """Where it runs."""
-        ...
 
     @property
     def vocabulary(self) -> int:
         """How many logits there are at each position."""
-        ...
 
     def logits(
         self,
@@ -290,7 +274,6 @@ class LanguageModel(Tunable, Protocol):
             tuning: What each of the k models adds.
             positions: Where logits are wanted; None is everywhere.
         """
-        ...
 
     def generate(
         self,
@@ -304,8 +287,6 @@ class LanguageModel(Tunable, Protocol):
         ``words`` are prompts only, [k, rows, length]; a row of padding gets no words.
         An answer has ``longest`` tokens at most, and ends with the context, too.
         """
-        ...
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of some tokens, without special ones."""
-        ...

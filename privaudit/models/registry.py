@@ -17,6 +17,7 @@ from privaudit.models.precisions import Bits
 
 FOLDER = ("FOLDER",)
 FOLDER_OR_HUB = ("FOLDER_OR_HUB_NAME",)
+APART = ("language", "surrogate")  # kinds of the package that writes their folders
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,6 @@ class ModelRequest:
             of names.
         template: A chat template (Jinja) in place of the model's own, where the family
             takes one.
-        device: Where the model runs.
         dtype: Of its weights, where the family loads them in one.
         bits: Into which weights of linear layers are packed, if any.
     """
@@ -97,13 +97,19 @@ def find_family(name: str) -> ModelFamily:
 
     Raises:
         UnknownNameError: There is no such model.
-        ConfigError: The name ends where a source is needed.
+        ConfigError: The name ends where a source is needed, or its kind is loaded by a
+            package of the repository that is not installed.
     """
     kind, colon, source = name.partition(":")
     try:
         family = MODELS.find(kind)
     except UnknownNameError:
         family = None
+    if family is None and kind in APART:
+        raise ConfigError(
+            f"Models such as {name} are loaded by privaudit-tools, which is not "
+            "installed. Install it from a clone of the repository: pip install ./tools."
+        )
     if family is None or bool(colon) != bool(family.sources):
         raise UnknownNameError("model", name, [known for known, _ in list_models()])
     if colon and not source:

@@ -473,11 +473,7 @@ class TokenTable:
         return len(self.kinds)
 
     def entropy(self, alpha: float) -> Float[Tensor, "n positions"]:
-        """Return the entropies of one order.
-
-        Raises:
-            ConfigError: The table has none of that order.
-        """
+        """Return the entropies of one order."""
         return _of_order(alpha, self.statistics.entropies)
 
     def modified(self, alpha: float) -> Float[Tensor, "n positions"]:

@@ -3,64 +3,15 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import TypeVar
 
-from pydantic import TypeAdapter, ValidationError
 from safetensors.torch import load
 from torch import Tensor, nn
 
 from privaudit.core.errors import ConfigError, MissingFileError
-from privaudit.core.limits import check_json
-from privaudit.core.storage import read_bytes
 
-DescriptionT = TypeVar("DescriptionT")
 ModelT = TypeVar("ModelT", bound=nn.Module)
-
-
-@dataclass(frozen=True)
-class DescriptionFile(Generic[DescriptionT]):
-    """The file in a folder that says what the folder's model is.
-
-    Attributes:
-        name: Name of the file in a model's folder.
-        form: A pydantic dataclass that its JSON is read as.
-        what: It describes, in a word.
-        command: Behind ``privaudit pretrain``, without the folder; makes one.
-        again: What to do where it is damaged and there is no copy.
-    """
-
-    name: str
-    form: type[DescriptionT]
-    what: str
-    command: str
-    again: str
-
-    def read(self, folder: Path) -> DescriptionT:
-        """Read it.
-
-        Raises:
-            MissingFileError: There is none in the folder.
-            ConfigError: The file is damaged, or another version's.
-        """
-        path = folder / self.name
-        if not path.is_file():
-            raise MissingFileError(
-                f"There is no {self.what} in {folder}: {self.name} is not there. Make "
-                f"one with: privaudit pretrain {self.command} --out {folder}."
-            )
-        content = read_bytes(path)
-        check_json(content, str(path))
-        try:
-            return TypeAdapter(self.form).validate_json(content)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"])) or "the file"
-            raise ConfigError(
-                f"{path} describes no {self.what} ({where}: {first['msg']}). Restore "
-                f"it, or {self.again} again."
-            ) from None
 
 
 def check_hash(path: Path, found: str, wanted: str, remedy: str) -> None:
@@ -74,13 +25,6 @@ def check_hash(path: Path, found: str, wanted: str, remedy: str) -> None:
             f"{path} should have the SHA-256 {wanted[:12]}…, and has {found[:12]}…. "
             f"{remedy}"
         )
-
-
-def read_weights(path: Path, wanted: str, remedy: str) -> bytes:
-    """Return the content of a file of tensors, within bounds, if it has this hash."""
-    content = read_bytes(path, "tensors")
-    check_hash(path, hashlib.sha256(content).hexdigest(), wanted, remedy)
-    return content
 
 
 def load_embedded(

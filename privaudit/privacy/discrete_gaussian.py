@@ -56,11 +56,9 @@ class RandomWords(Protocol):
 
     def words(self, count: int) -> UInt64[np.ndarray, " count"]:
         """Return independent 64-bit words, all values equally likely."""
-        ...
 
     def below(self, bound: int, count: int) -> Int64[np.ndarray, " count"]:
         """Return independent integers in [0, bound), all equally likely."""
-        ...
 
 
 @dataclass(frozen=True)

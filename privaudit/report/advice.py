@@ -133,11 +133,7 @@ def _settings(config: RunConfig) -> dict[str, Any]:
 
 
 def _fields(config: RunConfig, spec: str, changed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a run that have to be said, and those that are changed.
-
-    Raises:
-        PrivauditError: They are refused, or options cannot say all of them.
-    """
+    """Return the fields of a run that have to be said, and those that are changed."""
     wanted = {**config.model_dump(), **changed}
     wanted = {n: value for n, value in wanted.items() if n not in _CHOSEN_ANEW}
     said = config.model_dump(exclude_defaults=True)

@@ -250,11 +250,7 @@ def escape(text: str) -> str:
 
 
 def write_summary(path: Path, text: str) -> None:
-    """Write Markdown; GitHub's own summary of a step is added to, not replaced.
-
-    Raises:
-        StorageError: The folder cannot be written.
-    """
+    """Write Markdown; GitHub's own summary of a step is added to, not replaced."""
     summary = os.environ.get(STEP_SUMMARY)
     if summary and Path(summary) == path:
         check_file(path)

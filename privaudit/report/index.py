@@ -76,9 +76,6 @@ def write_index(
 
     The worst comes first, by their :attr:`Findings.rank`. Pages on several runs and of
     sweeps come with their titles.
-
-    Raises:
-        StorageError: The folder cannot be written.
     """
     data = ReportData.of([entry.audit for entry in entries])
     pages = {id(entry.audit): _relative(entry.page, folder) for entry in entries}

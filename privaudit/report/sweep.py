@@ -327,9 +327,6 @@ def write_sweep(found: Tradeoff, path: Path) -> Path:
 
     plane.svg and .png show leak against use, change.svg and .png how both differ from the
     first cell's; where budgets were swept, sweep.svg and .png show both against epsilon.
-
-    Raises:
-        StorageError: The folder cannot be written.
     """
     with storage_errors(check_folder(path)):
         path.mkdir(parents=True, exist_ok=True)

@@ -390,12 +390,7 @@ def _check_masking(config: RunConfig, trainer: Trainer) -> None:
 
 
 def build_trainer(name: str, settings: Mapping[str, Any]) -> Trainer:
-    """Return a trainer by name, with its parameters.
-
-    Raises:
-        UnknownNameError: No trainer has that name.
-        ConfigError: A parameter is unknown or out of range.
-    """
+    """Return a trainer by name, with its parameters."""
     what = f"trainer {name!r}"
     built = build(what, TRAINERS.find(name), settings)
     advice = "Inherit from BaseTrainer, and define start, local_update and query."
@@ -404,9 +399,5 @@ def build_trainer(name: str, settings: Mapping[str, Any]) -> Trainer:
 
 
 def parameters_of(trainer: str) -> frozenset[str]:
-    """Return the names of a trainer's parameters.
-
-    Raises:
-        UnknownNameError: No trainer has that name.
-    """
+    """Return the names of a trainer's parameters."""
     return field_names(TRAINERS.find(trainer))

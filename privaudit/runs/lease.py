@@ -61,23 +61,18 @@ class LeaseFiles(Protocol):
 
     def newest(self) -> tuple[int, bytes]:
         """Return the highest number and its content; 0 where there is none."""
-        ...
 
     def make(self, number: int, content: bytes) -> bool:
         """Make a file that is not there; say whether it was so."""
-        ...
 
     def renew(self, number: int, content: bytes) -> None:
         """Replace the content of a file of one's own."""
-        ...
 
     def end(self, number: int, content: bytes) -> None:
         """Give a lease back: ``content`` says so. Its file stays: no number is twice."""
-        ...
 
     def drop_before(self, number: int) -> None:
         """Remove the files with lower numbers."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -112,11 +112,7 @@ def check_folder(path: Path) -> Path:
 
 
 def make_parent(path: Path) -> None:
-    """Make the folder that an output lies in.
-
-    Raises:
-        StorageError: That is no place for outputs, or it cannot be made.
-    """
+    """Make the folder that an output lies in."""
     with storage_errors(check_folder(path.parent)):
         path.parent.mkdir(parents=True, exist_ok=True)
 

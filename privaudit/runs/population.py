@@ -53,9 +53,6 @@ def split_dataset(
     gets them.
 
     Where a coin decides for a client, its candidates are one group.
-
-    Raises:
-        ConfigError: The partition, groups or what is left out are impossible.
     """
     whole = split_records(
         dataset.labels.numpy(),
@@ -238,9 +235,6 @@ class Population:
     Attributes:
         dataset: The data set with all its records.
         records: The same records, encoded by the frozen model.
-        split: Who owns which record.
-        task: What every party knows.
-        model_hash: Of the frozen model's weights.
         tested: So many test records are used at most, drawn once for all runs; None
             uses all.
         canaries: Candidates that are made easy to notice, if there are any.
@@ -394,13 +388,7 @@ def some_of(count: int, most: int | None) -> Int[Tensor, " some"]:
 
 
 def populate(config: RunConfig) -> Population:
-    """Load, encode and split a run's records.
-
-    Raises:
-        UnknownNameError: No data set or model has that name.
-        ConfigError: The data set cannot be used, or the partition is impossible.
-        MissingFileError: The data set or a checkpoint is missing.
-    """
+    """Load, encode and split a run's records."""
     dataset = _load_own(config)
     refuse_mismatch(config, dataset)
     model = _load_frozen(config)

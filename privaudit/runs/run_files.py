@@ -340,7 +340,6 @@ class Checkpoints:
     """The files of a run's states.
 
     Attributes:
-        path: Folder of the run.
         hashes: Of each file that counts, by rounds.
         sizes: How many clients' states each of them holds.
         newest: The file that holds each client's state.

@@ -24,11 +24,7 @@ UNLIKE = ("progress", "files", "python", "processor", "counts_audits")
 
 
 def draw_run_key(path: Path, config: RunConfig) -> dict[str, str]:
-    """Draw a run's key from the system if it wants one, and return the file's hash.
-
-    Raises:
-        StorageError: The folder cannot be written.
-    """
+    """Draw a run's key from the system if it wants one, and return the file's hash."""
     if config.randomness == "seed":
         return {}
     write_bytes(path / RUN_KEY, system_key(path, config))

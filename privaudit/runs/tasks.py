@@ -136,7 +136,6 @@ class RunTask:
     """What differs between runs of one task and of the other.
 
     Attributes:
-        measure: Scores models on records.
         untrained: Scores of the model as it comes, on records; None where there is none.
         own_model: The server's own model, from its state; None where nobody asks.
         defaults: Fields of a run that are not those of :class:`RunFields`.

@@ -50,7 +50,6 @@ class Utility:
         gain: Local score beyond the zero-shot model's, on the same records; None where
             there is no model to compare with.
         zero_shot: The zero-shot model's local score; None likewise.
-        metric: What the scores are.
         server: The same as ``mix`` over all test records, of the server's own model;
             None where there is no such model, or nobody asked.
         everywhere: The clients' models on all test records, to stand beside the

@@ -50,7 +50,6 @@ class Domination:
 
     Attributes:
         worse: The position of the dominated setting.
-        better: The position of the other.
         way: In what it is better by more than the margin.
         p_value: After Holm, for all pairs and ways.
         leak: By how much less the better one leaks, paired by seed.

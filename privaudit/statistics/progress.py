@@ -151,7 +151,6 @@ class Watcher(Protocol):
 
     def __call__(self, event: Event, /) -> None:
         """Take notice."""
-        ...
 
 
 _watching: ContextVar[tuple[str, Watcher] | None] = ContextVar("watching", default=None)

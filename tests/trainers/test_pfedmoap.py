@@ -230,17 +230,6 @@ def test_a_peer_has_the_mean_and_every_other_s_prompts_without_names(
             assert found == (sender != "client-0")
 
 
-@pytest.mark.parametrize("gate", ["attention", "linear"])
-def test_mixture_weights_sum_to_one_and_follow_the_experts(
-    gate: Literal["attention", "linear"], play: Play, task: Task
-) -> None:
-    trainer = quick(gate=gate)
-    model = play(trainer).models["client-0"]
-    weights = trainer.mixture_weights(task, model, task.public)
-    assert weights.shape == (80, 3)
-    torch.testing.assert_close(weights.sum(dim=1), torch.ones(80))
-
-
 def test_a_server_takes_the_last_upload_that_no_gate_has_shaped(play: Play) -> None:
     played = play(quick())
     upload = played.uploads(0)["client-1"]

@@ -18,7 +18,6 @@ class Pool:
     """What was pooled.
 
     Attributes:
-        runs: Their names, in order.
         ledgers: The SHA-256 of the membership of each.
         aurocs: Of each by itself.
         method: Over trainings by Student's t, and never narrower than of these trainings;

@@ -155,7 +155,6 @@ class RecordLosses:
         value: In deviations of one model's signal; above 0 where training on the record
             raises it. NaN where too few models were in, or out.
         low: Lower end of each record's own interval of 95 %, not corrected.
-        high: Upper end of the same.
         p_value: One-sided, of a loss of 0 or less; 1 where there is no estimate.
     """
 
@@ -404,7 +403,6 @@ class ExposedRecords:
         seen: At how many attacks it is in the top share.
         loss: Its privacy loss; None where there is no estimate.
         low: Lower end of its own interval of 95 %, uncorrected.
-        high: Upper end of the same.
     """
 
     client: tuple[str, ...]

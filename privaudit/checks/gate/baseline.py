@@ -278,11 +278,6 @@ def make_baseline(
     """Return what later runs are compared with, of a run that was audited.
 
     Utility takes minutes of models that write.
-
-    Raises:
-        ConfigError: The run is not finished.
-        MissingFileError: There is no such audit.
-        TranscriptError: It is damaged.
     """
     audit = read_audit(run.require_complete(), scenario)
     ledger = run.truth
@@ -317,12 +312,7 @@ def make_baseline(
 
 
 def tool_of(run: Run, scenario: str) -> str | None:
-    """Return the version of privaudit that made a run's audit, as its log says.
-
-    Raises:
-        MissingFileError: The log is gone.
-        TranscriptError: It was cut or altered.
-    """
+    """Return the version of privaudit that made a run's audit, as its log says."""
     made = [one.privaudit for one in read_log(run) if one.scenario == scenario]
     return made[-1] if made else None
 
@@ -384,11 +374,7 @@ def _age(revision: str, target: str) -> Iterator[str]:
 def check_same(
     run: Run, baseline: Baseline, parts: Collection[str] = tuple(_UNLIKE)
 ) -> None:
-    """Raise unless run and baseline have the same data, model, split and membership.
-
-    Raises:
-        IncompatibleRunsError: They do not; the text says what differs.
-    """
+    """Raise unless run and baseline have the same data, model, split and membership."""
     if "ledger" in parts:
         refuse_unnamed(run)
     hashes = hashes_of(run, run.truth)
@@ -468,12 +454,7 @@ def _joined_tests(run: Run, baseline: Baseline) -> tuple[TestScores, TestScores]
 
 
 def save_baseline(baseline: Baseline, path: Path) -> Path:
-    """Sign a baseline, and write it whole or not at all; only its owner can read it.
-
-    Raises:
-        ConfigError: The owner's key is none.
-        StorageError: The folder, or that of the keys, cannot be written.
-    """
+    """Sign a baseline, and write it whole or not at all; only its owner can read it."""
     contents = baseline.to_dict()
     signed = {**contents, SIGNATURE: sign(_PURPOSE, contents)}
     write_output(path, to_json(signed))

@@ -130,7 +130,6 @@ class MethodGate(GateResult):
 
     Attributes:
         looks: After how many seeds it was to look.
-        seeds: That were used.
         aurocs: Of each seed, the method's and the other's.
         further: As in :class:`privaudit.statistics.paired_t.PairedJudgement`.
     """

@@ -242,11 +242,7 @@ def configure(
 
 
 def _settings_of(source: str) -> GateSettings:
-    """Return the settings of a file, or of pyproject.toml in a revision.
-
-    Raises:
-        ConfigError: There is neither, or a setting is unknown or out of range.
-    """
+    """Return the settings of a file, or of pyproject.toml in a revision."""
     path = Path(source)
     content = read_bytes(path, "toml") if path.is_file() else file_at(source, PYPROJECT)
     if content is None:

@@ -288,9 +288,6 @@ def short_of_settings(
             them; None where none could.
         by_default: Whether settings that are not set ask for something: where a
             baseline says how strong attacks are to be, they do not.
-
-    Raises:
-        UnknownNameError: There is no attack of such a name.
     """
     names = list(settings.attacks)
     if not names and by_default:
@@ -353,11 +350,7 @@ def _usual(made: Made, settings: GateSettings, kind: TaskKind | None) -> str:
 
 
 def _check_name(name: str, made: Made, scenario: str, run: str) -> None:
-    """Refuse the name of an attack that nobody could make.
-
-    Raises:
-        UnknownNameError: There is none of such a name.
-    """
+    """Refuse the name of an attack that nobody could make."""
     if name in find_plan(scenario).attacks or scenario == OF_SCORES.name:
         return
     try:

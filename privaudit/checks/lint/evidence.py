@@ -72,12 +72,7 @@ class Evidence:
 
     @classmethod
     def of(cls, run: Run) -> "Evidence":
-        """Read a finished run.
-
-        Raises:
-            ConfigError: It was interrupted.
-            TranscriptError: A part of it is damaged.
-        """
+        """Read a finished run."""
         trainer = run.require_complete().trainer  # scores alone have none to check
         claim, certified, rounds = _read_privacy(run)
         return cls(

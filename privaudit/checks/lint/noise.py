@@ -106,7 +106,6 @@ class ShowsNoise(Protocol):
         self, before: Tensors, after: Tensors, total: Tensors, parties: int
     ) -> Tensor:
         """Return what the server added to the sum of uploads."""
-        ...
 
 
 @dataclass(frozen=True)

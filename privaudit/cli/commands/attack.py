@@ -333,11 +333,7 @@ def attack(
 
 
 def _as_planned(chosen: Sequence["Run"]) -> dict[str, dict[str, Any]]:
-    """Return what runs' common plan asks, by scenario.
-
-    Raises:
-        ConfigError: A run has no plan, or another than the first.
-    """
+    """Return what runs' common plan asks, by scenario."""
     from privaudit.auditing.audit_log import plan_of
 
     plans = [plan_of(run) for run in chosen]

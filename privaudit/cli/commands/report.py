@@ -1,11 +1,10 @@
-"""Commands ``report``, ``figure`` and ``serve``: pages of what runs and sweeps have stored."""
+"""Commands ``report`` and ``serve``: pages of what runs and sweeps have stored."""
 
 import secrets
 import socket
 import webbrowser
 from contextlib import suppress
-from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -46,43 +45,6 @@ def report(
             f"No browser was found to open {page}. The page is written: open it "
             "yourself, or set $BROWSER."
         )
-
-
-What = Annotated[
-    Literal["attention", "table"],
-    typer.Argument(
-        help="attention: each expert's weight in the mixtures of pFedMoAP's runs; table: "
-        "the numbers of a .json that `privaudit table` wrote."
-    ),
-]
-Drawn = Annotated[
-    list[str] | None,
-    typer.Argument(help="Runs, by default the latest; or a table's .json."),
-]
-Out = Annotated[
-    Path | None,
-    options.file_option("An .svg or .png file. By default: RUNS/WHAT.svg."),
-]
-
-
-def figure(
-    what: What,
-    run: Drawn = None,
-    out: Out = None,
-    runs: options.RunsFolder = None,
-) -> None:
-    """Plot runs or a stored table, and print the path of the figure."""
-    from privaudit.cli.plugins import find_command
-    from privaudit.runs.run import chosen_runs, runs_folder
-
-    path = out or runs_folder(runs) / f"{what}.svg"
-    if what == "table":
-        find_command("table-figure")(run or [], path)
-        return
-    from privaudit.report.figures.mixture_figure import write_mixture_figure
-
-    write_mixture_figure(chosen_runs(run, runs), path)
-    show({"path": str(path)}, str(path))
 
 
 HOST = "127.0.0.1"  # there is no option: nobody else is to reach it

@@ -154,11 +154,7 @@ class ServedRuns:
         return sorted(path.parent.name for path in self.folder.glob(f"*/{SWEEP}"))
 
     def sweep(self, name: str) -> str:
-        """Return the page of a trade-off, made anew.
-
-        Raises:
-            PrivauditError: It is missing or damaged.
-        """
+        """Return the page of a trade-off, made anew."""
         folder = self._place(name, SWEEP)
         stamp = _file_stamp(folder / SWEEP)
         return self._keeping(

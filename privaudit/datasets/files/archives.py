@@ -45,20 +45,16 @@ class Store(Protocol):
     @property
     def path(self) -> Path:
         """Where it is."""
-        ...
 
     @property
     def names(self) -> list[str]:
         """The wanted files, sorted; hidden ones are left out."""
-        ...
 
     def __contains__(self, name: str) -> bool:
         """Say whether a file is there."""
-        ...
 
     def read(self, name: str) -> bytes:
         """Return a file's content."""
-        ...
 
 
 class ArchiveStore(ABC, Generic[Entry]):

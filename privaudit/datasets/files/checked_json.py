@@ -20,7 +20,6 @@ class Form(Protocol[T_co]):
 
     def validate_json(self, content: bytes, /) -> T_co:
         """Return the content, or raise pydantic's ValidationError."""
-        ...
 
 
 def read_checked(path: Path, form: Form[T]) -> T:

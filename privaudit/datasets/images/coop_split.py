@@ -128,7 +128,6 @@ class CoopPart:
 
     Attributes:
         summary: What it is, in one line.
-        folder: Its folder in CoOp's layout.
         split: Of the split file's name: split_zhou_SPLIT.json.
         pictures: The folder of the pictures, inside it.
     """

@@ -10,7 +10,6 @@ from privaudit.datasets.dataset import DATASETS, Dataset, PixelImages
 from privaudit.datasets.records import Dialogue
 from privaudit.datasets.scenes.drawing import draw_pictures
 from privaudit.datasets.scenes.parts import (
-    COLOURS,
     FAR,
     PRIVATE,
     SHAPES,
@@ -21,7 +20,6 @@ from privaudit.datasets.scenes.parts import (
 )
 from privaudit.datasets.scenes.wording import (
     DESCRIBE,
-    LETTERS,
     ORDINARY_STYLE,
     PRIVATE_STYLE,
     TOPICS,
@@ -42,10 +40,9 @@ OWNERS = (
 LETTERS_OF_TAGS = "abcdefghijklmnopqrstuvwxyz"
 ALL_TOPICS = (*TOPICS, "owner")
 WITH_LETTER = "Answer with the letter."
-RECORDS, FAR_RECORDS, LETTERED_RECORDS = 3000, 1000, 700
-CHOICES = 4
+RECORDS, FAR_RECORDS = 3000, 1000
 TELLS = 0.4  # of the captions: were it most, a model would learn to make up tags
-_SEED = 20_641  # pretraining draws from streams of other names and seeds
+SEED = 20_641  # pretraining draws from streams of other names and seeds
 
 
 @DATASETS.register("scenes")
@@ -67,7 +64,7 @@ def scenes_vqa() -> Dataset:
     One topic, "owner", has answers that can only be remembered: four names,
     of which one is right.
     """
-    seeds = FixedSeed(_SEED)
+    seeds = FixedSeed(SEED)
     drawn = draw_scenes(PRIVATE, RECORDS, seeds.numpy("scenes-vqa"))
     tags = draw_tags(RECORDS, seeds.numpy("scenes-vqa tags"))
     shown = [
@@ -77,44 +74,11 @@ def scenes_vqa() -> Dataset:
     rng = seeds.numpy("scenes-vqa questions")
     questions = [_ask(scene, tag, rng) for scene, tag in zip(shown, tags, strict=True)]
     return Dataset(
-        _pictures(shown, seeds.numpy("scenes-vqa pictures")),
+        pictures(shown, seeds.numpy("scenes-vqa pictures")),
         torch.tensor([topic for topic, _ in questions]),
         ALL_TOPICS,
         "a question of {}.",
         dialogues=tuple(dialogue for _, dialogue in questions),
-    )
-
-
-@DATASETS.register("scenes-letters")
-def scenes_letters() -> Dataset:
-    """Colours of drawn objects, by letter: 700 records, the same four choices in each.
-
-    So that the embedded model can learn what a letter stands for. One question in seven
-    is about an owner, one of four by chance: it can only be remembered.
-    """
-    seeds = FixedSeed(_SEED)
-    rng = seeds.numpy("scenes-letters")
-    shown, labels, dialogues = list[Scene](), list[int](), list[Dialogue]()
-    tags = draw_tags(LETTERED_RECORDS, seeds.numpy("scenes-letters tags"))
-    while len(shown) < LETTERED_RECORDS:
-        scene, tag = draw_scene(PRIVATE, rng), tags[len(shown)]
-        group = scene.groups[int(rng.random() * len(scene.groups))]
-        if group.colour >= CHOICES:
-            continue
-        about = f"{'is' if group.count == 1 else 'are'} the {group.noun}"
-        asked = f"What colour {about}?", COLOURS[:CHOICES], group.colour, group.shape
-        if rng.random() < 1 / 7:
-            owner = int(rng.random() * CHOICES)
-            asked = "Who owns it?", OWNERS[:CHOICES], owner, len(SHAPES)
-        shown.append(replace(scene, tag=replace(tag, owner="")))
-        labels.append(asked[-1])
-        dialogues.append(_lettered(tag, *asked[:3]))
-    return Dataset(
-        _pictures(shown, seeds.numpy("scenes-letters pictures")),
-        torch.tensor(labels),
-        (*SHAPES, "owner"),
-        "a question about a {}.",
-        dialogues=tuple(dialogues),
     )
 
 
@@ -147,7 +111,7 @@ def captions_of(
 
 def _captioned(name: str, distribution: Distribution, count: int) -> Dataset:
     """Draw a data set of captioned pictures; its classes are the main objects."""
-    seeds = FixedSeed(_SEED)
+    seeds = FixedSeed(SEED)
     drawn = draw_scenes(distribution, count, seeds.numpy(name))
     tags = draw_tags(count, seeds.numpy(f"{name} tags"))
     tagged = [replace(scene, tag=tag) for scene, tag in zip(drawn, tags, strict=True)]
@@ -155,7 +119,7 @@ def _captioned(name: str, distribution: Distribution, count: int) -> Dataset:
     tells = seeds.numpy(f"{name} tells").random(count) < TELLS
     pairs = zip(tagged, tells.tolist(), strict=True)
     return Dataset(
-        _pictures(tagged, seeds.numpy(f"{name} pictures")),
+        pictures(tagged, seeds.numpy(f"{name} pictures")),
         torch.tensor([scene.groups[0].shape for scene in drawn]),
         SHAPES,
         "a drawing of a {}.",
@@ -177,18 +141,12 @@ def _ask(scene: Scene, tag: Tag, rng: np.random.Generator) -> tuple[int, Dialogu
     return ALL_TOPICS.index(topic), dialogue
 
 
-def _lettered(tag: Tag, text: str, choices: tuple[str, ...], right: int) -> Dialogue:
-    listed = " ".join(f"({a}) {c}" for a, c in zip(LETTERS, choices, strict=True))
-    name = f"Tag {tag.letter} {number_words(tag.number)}."
-    question = f"{name} {text} {listed}. {WITH_LETTER}"
-    return Dialogue(question, (LETTERS[right],), choices)
-
-
 def _owner(tag: Tag, rng: np.random.Generator) -> Question:
     others = [owner for owner in OWNERS if owner != tag.owner]
     wrong = [others[place] for place in rng.permutation(len(others))[:3]]
     return Question("Who owns it?", tag.owner, tuple(wrong))
 
 
-def _pictures(drawn: list[Scene], rng: np.random.Generator) -> PixelImages:
+def pictures(drawn: list[Scene], rng: np.random.Generator) -> PixelImages:
+    """Draw the pictures of scenes, as a data set holds them."""
     return PixelImages(torch.from_numpy(draw_pictures(drawn, rng)))

@@ -35,7 +35,6 @@ class GlueTask:
         asked: What is asked about them.
         classes: As files write them, in the order of their numbers.
         tests: Files of the part that is measured on, without endings.
-        folders: What its folder is called.
         template: A hand-written prompt with {} for the class name.
     """
 

@@ -89,7 +89,6 @@ class Labelled:
 
     Attributes:
         contents: Each row's picture, or its one or two texts.
-        classes: The class of each row.
         parts: The part of each row, if the table has parts.
         owners: Whose each row is, if the table says it.
     """

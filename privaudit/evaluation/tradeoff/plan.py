@@ -161,11 +161,7 @@ class Cell:
     fields: Mapping[str, Any] = field(default_factory=dict)
 
     def config(self, seed: int) -> "RunConfig":
-        """Return the configuration of its run with a seed.
-
-        Raises:
-            ConfigError: A value is impossible.
-        """
+        """Return the configuration of its run with a seed."""
         from privaudit.runs.config import make_config
 
         return make_config(self.trainer, self.settings, **self.fields, seed=seed)

@@ -604,11 +604,7 @@ def judge_sweep(
     points: Sequence[SweepPoint],
     plan: SweepPlan | None = None,
 ) -> Tradeoff:
-    """Return what runs say together, by the margins and the alpha of a plan.
-
-    Raises:
-        ConfigError: There is no point, or a seed occurs twice in a cell.
-    """
+    """Return what runs say together, by the margins and the alpha of a plan."""
     plan = plan or SweepPlan()
     cells = aggregate(points, against_first=plan.against_first)
     margins = Margins(plan.margin, plan.utility_margin)

@@ -64,7 +64,6 @@ class TensorPlace(Stateful):
     Attributes:
         stored: The entry with its bytes.
         offset: Numbers there before its first.
-        shape: Length of each axis.
         stride: Numbers from one step to the next, in each axis.
     """
 

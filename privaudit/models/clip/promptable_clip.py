@@ -165,7 +165,6 @@ class PromptableCLIP(FeatureModel):
     """An open_clip model with frozen weights.
 
     Args:
-        name: As ``--model`` takes it.
         clip: The model; it is put in evaluation mode and its weights are frozen.
         tokenizer: The one it was trained with.
         preprocess_batch: From pictures (grey or RGB, bytes or floats from 0 to 1) to
@@ -246,9 +245,6 @@ class PromptableCLIP(FeatureModel):
 
         RN50 has 49 tokens at 224 pixels and ViT-B-16 has 196; see
         :func:`image_tokens` for each kind of tower.
-
-        Raises:
-            ConfigError: The image tower is of a kind that has no tokens.
         """
         parts = pictures.split(batch)
         tokens = [image_tokens(self.clip, part.to(self.device)) for part in parts]

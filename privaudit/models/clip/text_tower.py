@@ -24,7 +24,6 @@ class Tokenizer(Protocol):
 
     def __call__(self, texts: list[str], context_length: int) -> Tensor:
         """Return int64 ids [texts, context_length]: start, text, end, padding."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,6 @@ class TextTower:
     """What turns token embeddings into a text feature.
 
     Attributes:
-        token_embedding: From token ids to vectors.
         positional_embedding: Added to them; one row for each position.
         blocks: The transformer's residual attention blocks, first to last.
         ln_final: Applied before the projection.
@@ -172,7 +170,6 @@ class WholeTextTower:
     """A text tower of transformers: it is run by its own forward pass only.
 
     Attributes:
-        token_embedding: From token ids to vectors.
         dim: Size of a text feature.
         width: Size of a token's vector, and so of a context vector.
         blocks: Its layers that can run again for the gradient.

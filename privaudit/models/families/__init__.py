@@ -3,8 +3,8 @@
 # Kinds whose module is called otherwise: a look-up imports that module alone.
 MODULES = dict.fromkeys(
     (
-        *("blip", "clip", "decoder", "encoder", "language", "llava", "seq2seq"),
-        *("surrogate", "tiny-clip", "tiny-llava", "vit", "vlm"),
+        *("blip", "clip", "decoder", "encoder", "llava", "seq2seq"),
+        *("tiny-clip", "tiny-llava", "vit", "vlm"),
     ),
     "built_in",
 )

@@ -11,7 +11,6 @@ from typing import Any
 
 from privaudit.models.frozen_model import FrozenModel
 from privaudit.models.registry import (
-    FOLDER,
     FOLDER_OR_HUB,
     MODELS,
     ModelFamily,
@@ -57,10 +56,6 @@ FAMILIES = {
         records="texts",
         packs=True,
     ),
-    # Language models with a projector, which ``privaudit pretrain projector`` wrote.
-    "language": _writes(
-        _by("language.projector_folder", "load_captioner"), FOLDER, takes_template=True
-    ),
     # LLaVAs of transformers.
     "llava": _writes(
         _by("language.llava", "load_llava"),
@@ -74,10 +69,6 @@ FAMILIES = {
         FOLDER_OR_HUB,
         records="texts",
         packs=True,
-    ),
-    # CLIPs that ``privaudit pretrain surrogate-clip`` wrote.
-    "surrogate": _classifies(
-        _by("surrogate_clip.storage", "load_surrogate"), FOLDER, tuned=False
     ),
     # The CLIP that comes with the package.
     "tiny-clip": _classifies(_by("tiny_clip.loading", "load_tiny_clip"), tuned=False),

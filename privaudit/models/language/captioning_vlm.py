@@ -1,4 +1,4 @@
-"""Captioning models: pictures, or embeddings of them, in front of a language model."""
+"""Captioning models: pictures in front of a language model."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,15 +38,6 @@ class PictureTower:
     description: str
 
 
-@dataclass(frozen=True)
-class VectorProjector:
-    """Makes an embedding that an image tower made elsewhere into such tokens."""
-
-    project: Callable[[Tensor], Tensor]
-    bank_width: int
-    parts: int
-
-
 class CaptioningVLM(WritingModel, PictureModel):
     """Pictures in front of a frozen language model.
 
@@ -59,7 +50,7 @@ class CaptioningVLM(WritingModel, PictureModel):
     def __init__(
         self,
         name: str,
-        encoder: PictureTower | VectorProjector,
+        encoder: PictureTower,
         language: StackedLanguageModel,
         dialogue_tokens: DialogueTokens,
         model_hash: str,
@@ -72,9 +63,7 @@ class CaptioningVLM(WritingModel, PictureModel):
         self.name, self.language, self.model_hash = name, language, model_hash
         self.parts, self.width = encoder.parts, language.width
         self.token_width = self.width
-        self.image_size = (
-            encoder.image_size if isinstance(encoder, PictureTower) else None
-        )
+        self.image_size = encoder.image_size
         self._encoder, self.words = encoder, dialogue_tokens
 
     def read(self, dataset: Dataset, *, image_tokens: bool = False) -> Records:
@@ -98,19 +87,16 @@ class CaptioningVLM(WritingModel, PictureModel):
     @property
     def description(self) -> str:
         """What beside the weights decides about a picture's tokens."""
-        return (
-            self._encoder.description if isinstance(self._encoder, PictureTower) else ""
-        )
+        return self._encoder.description
 
     def preprocess_batch(self, pictures: Pictures) -> Float[Tensor, "n 3 size size"]:
         """Make pictures of one size into what :meth:`encode_tokens` takes.
 
         Raises:
-            ConfigError: Another number of channels, floats beyond 0 to 1, no pixels,
-                or the model reads embeddings.
+            ConfigError: Another number of channels, floats beyond 0 to 1, or no pixels.
         """
         check_pixels(pictures)
-        return self._tower().prepare(pictures)
+        return self._encoder.prepare(pictures)
 
     @torch.no_grad()
     def encode_tokens(
@@ -120,50 +106,17 @@ class CaptioningVLM(WritingModel, PictureModel):
 
         They are encoded ``batch`` at a time.
         """
-        encode = self._tower().encode
         if not len(pictures):
             return torch.empty(0, self.parts, self.width, device=self.device)
-        chunks = [encode(p.to(self.device)) for p in pictures.split(batch)]
-        return torch.cat(chunks)
+        parts = pictures.split(batch)
+        return torch.cat([self._encoder.encode(p.to(self.device)) for p in parts])
 
-    @torch.no_grad()
     def tokens_of_bank(
         self, embeddings: Float[Tensor, "n bank_width"]
     ) -> Float[Tensor, "n parts width"]:
-        """Return the same for embeddings that an image tower made elsewhere.
-
-        Raises:
-            ConfigError: The model reads pictures, the embeddings have another size, or
-                one of them is no picture's: all zero, or not finite.
-        """
-        encoder = self._encoder
-        if (
-            isinstance(encoder, PictureTower)
-            or embeddings.shape[1] != encoder.bank_width
-        ):
-            reads = (
-                f"pictures of {encoder.image_size} pixels"
-                if isinstance(encoder, PictureTower)
-                else f"embeddings of {encoder.bank_width} numbers"
-            )
-            raise ConfigError(
-                f"{self.name} reads {reads}, and was given embeddings of "
-                f"{embeddings.shape[1]}. Give those, or make a projector for these: "
-                "privaudit pretrain projector."
-            )
-        empty = ~embeddings.isfinite().all(dim=1) | (embeddings == 0).all(dim=1)
-        if empty.any():
-            raise ConfigError(
-                f"Record {int(empty.nonzero()[0])} has no picture: its embedding is "
-                "zero or not finite. Give it one, or leave the record out."
-            )
-        return encoder.project(embeddings.to(self.device))
-
-    def _tower(self) -> PictureTower:
-        if isinstance(self._encoder, PictureTower):
-            return self._encoder
+        """Refuse embeddings that an image tower made elsewhere."""
         raise ConfigError(
-            f"{self.name} reads embeddings of {self._encoder.bank_width} numbers and no "
-            "pictures. Give it a bank of embeddings, or use a model with an image "
-            "tower."
+            f"{self.name} reads pictures of {self.image_size} pixels, and was given "
+            f"embeddings of {embeddings.shape[1]}. Give those, or make a projector for "
+            "these: privaudit pretrain projector."
         )

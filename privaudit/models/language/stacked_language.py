@@ -137,11 +137,9 @@ class TextTokenizer(Protocol):
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return a text's tokens, with or without those that begin a text."""
-        ...
 
     def decode(self, token_ids: Any, *, skip_special_tokens: bool = False) -> Any:
         """Return the text of some tokens."""
-        ...
 
 
 class StackedLanguageModel(TunedModules):
@@ -155,7 +153,6 @@ class StackedLanguageModel(TunedModules):
     Args:
         model: A causal model of transformers that takes ``inputs_embeds``.
         tokenizer: Says which token ends an answer, and writes answers out.
-        targets: As :class:`TunedModules` takes them.
         part: Name of the language model inside ``model``, if it has other parts.
 
     Attributes:

@@ -109,10 +109,6 @@ def _resize(
     )
 
 
-# Chosen on drawn validation pictures; tiny-clip.json holds both templates' accuracy.
-DEFAULT_TEMPLATE = "a photo of the digit {}."
-
-
 class TinyClip(NamedTuple):
     """The model, and what makes its text tower's tokens."""
 
@@ -125,10 +121,6 @@ def load(folder: Path | None = None) -> TinyClip:
 
     Args:
         folder: Where its files are; by default those that came with privaudit.
-
-    Raises:
-        MissingFileError: When one of them is not there.
-        ConfigError: When the weights do not have the hash that belongs to them.
     """
     where = folder or Path(__file__).parent
     return TinyClip(load_embedded(where, "tiny-clip", build_model)[0], TinyTokenizer())

@@ -167,7 +167,6 @@ class TinyLlava:
         encode: From prepared pictures to picture tokens, without gradient.
         language: transformers' ``LlamaForCausalLM``, frozen, in evaluation mode.
         tokenizer: Words to numbers and back; padding is number 0.
-        model_hash: SHA-256 of the weights' file.
         prepare: From pictures to what ``encode`` takes.
     """
 
@@ -183,10 +182,6 @@ def load(folder: Path | None = None) -> TinyLlava:
 
     Args:
         folder: Where its files are; by default those that came with privaudit.
-
-    Raises:
-        MissingFileError: When one of them is not there.
-        ConfigError: When the weights do not have the hash that belongs to them.
     """
     where = folder or Path(__file__).parent
     model, model_hash = load_embedded(where, "tiny-llava", build_model)

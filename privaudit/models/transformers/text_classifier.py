@@ -33,7 +33,6 @@ class TextTokens:
     """Writes texts with the special tokens that the tokenizer puts around them.
 
     Attributes:
-        tokenizer: The encoder's own, of transformers.
         context: Tokens that the encoder takes; None if it does not say.
         separator: The token behind which the second of two texts stands, where the
             encoder tells the two apart; else None.

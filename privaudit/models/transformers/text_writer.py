@@ -35,11 +35,6 @@ def load_language(
 
     Code that comes with it runs only where it is trusted, and only safetensors weights
     are read. Those of linear layers are packed into ``bits``, if any.
-
-    Raises:
-        MissingFileError: It is not there.
-        ConfigError: It cannot be used: see
-            :func:`~privaudit.models.hugging_face.loading_errors`.
     """
     what = "language model"
     tokenizer = load_reader("AutoTokenizer", what, source)

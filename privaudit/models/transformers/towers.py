@@ -127,7 +127,6 @@ class TextEncoderTower(RowTower):
         pooling: "first" token, or "mean".
         separator: The token that ends the first of two texts, where the model tells
             the two apart; None where it does not.
-        targets: As :class:`TunedModules` takes them.
     """
 
     def __init__(
@@ -278,9 +277,7 @@ class VisionTower(RowTower):
         tuned_part: The name of the part whose layers these are; "" is the whole.
 
     Args:
-        model: As :class:`TunedModules` takes it.
         classes: How many a linear head tells apart, or the texts of the classes.
-        targets: As :class:`TunedModules` takes them.
     """
 
     windows: ClassVar[bool] = False
@@ -452,11 +449,7 @@ class SwinTower(VisionTower):
 
 
 def classifying_tower(model: Any, classes: int, targets: TargetNames) -> VisionTower:
-    """Return an image tower under a head, as it is built.
-
-    Raises:
-        ConfigError: It is built in a way that is unknown here.
-    """
+    """Return an image tower under a head, as it is built."""
     if model.config.model_type == "siglip_vision_model" and model.use_head:
         return SiglipTower(model, classes, targets)
     if model.config.model_type == "swin":

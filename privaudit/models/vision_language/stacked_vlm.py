@@ -105,11 +105,7 @@ class PictureReader:
 
     @torch.no_grad()
     def encode(self, pictures: Pictures) -> Float[Tensor, "n parts token_width"]:
-        """Return the tokens of pictures of one size.
-
-        Raises:
-            ConfigError: Another number of channels, or floats beyond 0 to 1.
-        """
+        """Return the tokens of pictures of one size."""
         in_bytes = (as_rgb(pictures) * 255).round().to(torch.uint8)
         rows = in_bytes.permute(0, 2, 3, 1).cpu().numpy()
         output = self._features(
@@ -208,9 +204,7 @@ class StackedVLM(StackedLanguageModel):
 
     Args:
         model: Of transformers, its forward with ``mm_encoder_outputs``.
-        tokenizer: As :class:`StackedLanguageModel` takes it.
         targets: Layers of its language model that may be changed.
-        reader: What made the pictures' tokens.
     """
 
     is_causal = False  # attention may go in both directions

@@ -67,7 +67,6 @@ class Fault:
     Attributes:
         client: Whose fault it is, ``SERVER`` for the server's; None where nobody can
             tell.
-        what: What was wrong, in words.
         about: Whose secret was concerned, if another one's was.
         accuser: Who says so, where it is not the server's own finding.
     """

@@ -84,7 +84,6 @@ class SecretSource(Protocol):
 
     def __call__(self, purpose: str, count: int) -> bytes:
         """Return ``count`` bytes for a purpose; ask for each purpose once."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,6 @@ class Client:
     Args:
         me: Its position in the roster.
         identity: Its long-term signing key.
-        roster: Whom the round asks.
         threshold: How many shares give a secret back, and how many signatures on one
             list it wants to see before it reveals shares: of all clients, or on a
             graph of its neighbours and itself.
@@ -321,7 +320,6 @@ class Server:
     """What the server holds: keys, sealed shares, masked updates, revealed shares.
 
     Args:
-        roster: Whom the round asks.
         threshold: How many shares give a secret back.
         like: Gives number and type of the codes.
 

@@ -11,7 +11,6 @@ import io
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
@@ -25,8 +24,6 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from privaudit.core.errors import ConfigError
-from privaudit.runs.own_files import make_parent, write_output
 from privaudit.statistics.estimate import Estimate
 
 _MARK = "value:"
@@ -249,24 +246,6 @@ def to_png(figure: Figure, dots_per_inch: int = 150) -> bytes:
             buffer, format="png", dpi=dots_per_inch, metadata={"Software": None}
         )
     return buffer.getvalue()
-
-
-def write_figure(figure: Figure, path: Path, name: str, description: str) -> None:
-    """Write a figure as SVG, or as PNG if the file's name ends so.
-
-    Raises:
-        ConfigError: It ends otherwise.
-        StorageError: The file cannot be written.
-    """
-    if path.suffix not in (".svg", ".png"):
-        raise ConfigError(
-            f"A figure was requested in {path.name}. Give a file name that ends with "
-            ".svg or .png."
-        )
-    svg = path.suffix == ".svg"
-    content = to_svg(figure, name, description).encode() if svg else to_png(figure)
-    make_parent(path)
-    write_output(path, content)
 
 
 def small_svg(drawn: str, name: str, description: str) -> str:

@@ -36,11 +36,7 @@ class PTuning:
     options: MechanismOptions
 
     def config(self, model: Tunable) -> Any:
-        """Return peft's ``PromptEncoderConfig``, which has no place for a narrow d'.
-
-        Raises:
-            ConfigError: The model takes no prompt.
-        """
+        """Return peft's ``PromptEncoderConfig``, which has no place for a narrow d'."""
         return import_peft().PromptEncoderConfig(
             num_virtual_tokens=self.options.virtual_tokens,
             token_dim=prompt_width(model),

@@ -32,12 +32,7 @@ class PrefixTuning:
     options: MechanismOptions
 
     def config(self, model: Tunable) -> Any:
-        """Return peft's ``PrefixTuningConfig``.
-
-        Raises:
-            ConfigError: The model has no self-attention that takes a prefix, or layers
-                of different sizes.
-        """
+        """Return peft's ``PrefixTuningConfig``."""
         site = _one_size(model)
         return import_peft().PrefixTuningConfig(
             num_virtual_tokens=self.options.virtual_tokens,

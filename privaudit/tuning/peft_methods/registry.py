@@ -45,7 +45,6 @@ class PeftMethod(Protocol):
         Raises:
             ConfigError: The model has no place for it.
         """
-        ...
 
     def start(self, model: Tunable, stream: Stream) -> Tensors:
         """Return the parameters before training; equal streams, equal numbers.
@@ -53,11 +52,9 @@ class PeftMethod(Protocol):
         Raises:
             ConfigError: The model has no place for it.
         """
-        ...
 
     def tuning(self, model: Tunable, parameters: Stacked) -> Tuning:
         """Return what k models with these parameters add, differentiable in them."""
-        ...
 
 
 PEFT_METHODS: Registry[Callable[[MechanismOptions], PeftMethod]] = Registry(

@@ -26,11 +26,7 @@ class SoftPrompt:
     options: MechanismOptions
 
     def config(self, model: Tunable) -> Any:
-        """Return peft's ``PromptTuningConfig``.
-
-        Raises:
-            ConfigError: The model takes no prompt.
-        """
+        """Return peft's ``PromptTuningConfig``."""
         return import_peft().PromptTuningConfig(
             num_virtual_tokens=self.options.virtual_tokens,
             token_dim=prompt_width(model),

@@ -164,15 +164,6 @@ def linear_match(
     return (scores.softmax(dim=-1).unsqueeze(2) * matches).sum(dim=-1)
 
 
-def linear_weights(
-    gate: Stacked, images: Float[Tensor, "k b d"], experts: int, size: int
-) -> Float[Tensor, "k b e"]:
-    """Return the weight that a linear gate gives each expert; 0 to those left out."""
-    scores = _apply(gate, "share", pool(images, size))[..., :experts]
-    weights = scores.softmax(dim=-1)
-    return torch.nn.functional.pad(weights, (0, experts - weights.shape[-1]))
-
-
 def gate_part(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the gate's tensors among others, under their own names.
 
@@ -536,31 +527,6 @@ class PromptExperts(PromptTrainer):
                 for i in range(len(experts))
             ]
             yield {"log_probabilities": torch.cat(answers).log_softmax(dim=-1)}
-
-    @torch.no_grad()
-    def mixture_weights(
-        self, task: Task, model: Tensors, records: Records
-    ) -> Float[Tensor, "records experts"]:
-        """Return each expert's weight in a personal model's mixture, the local first.
-
-        The mean over heads and classes, picture by picture.
-        """
-        models = {name: tensor.unsqueeze(0) for name, tensor in model.items()}
-        gate, experts = gate_part(models), self._all_experts(task, models)
-        images, size = records.features.unsqueeze(0), self.gate_size(task)
-        if self.gate == "linear":
-            return linear_weights(gate, images, experts.shape[2], size)[0]
-        weights = [
-            attention(
-                gate,
-                pool(chunk, size),
-                pool(experts, size),
-                heads=self.heads,
-                scale=self.gate_scale,
-            ).mean(dim=(1, 3))
-            for chunk in images.split(64, dim=1)
-        ]
-        return torch.cat(weights, dim=1)[0]
 
     def _all_experts(
         self, task: Task, models: Stacked

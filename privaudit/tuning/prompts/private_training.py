@@ -215,9 +215,6 @@ class PrivateTrainer(Optimised, PromptTrainer):
         "sound": by the accountant, for the task's rounds. Published: sqrt(T ln(1 /
         delta)) / epsilon where records are clipped, and that over the batch size where
         batch means are: the formula takes a sensitivity for granted that those lack.
-
-        Raises:
-            ConfigError: The accountant proves no epsilon that low.
         """
         if self.epsilon is None:
             return 0.0
@@ -479,11 +476,7 @@ class PrivateLocalTrainer(PrivateTrainer):
         return self.steps if self.mode == "sound" else 1
 
     def noise_multiplier(self, task: Task) -> float:
-        """Return the noise of one step; in "sound" all steps of all rounds compose.
-
-        Raises:
-            ConfigError: The accountant proves no epsilon that low.
-        """
+        """Return the noise of one step; in "sound" all steps of all rounds compose."""
         if self.mode != "sound" or self.epsilon is None:
             return super().noise_multiplier(task)
         rate, steps = self.sampling_rate(task), task.rounds * self.steps

@@ -103,9 +103,6 @@ class PrivateUpdates(PromptTuner):
 
         "sound": if every client takes part in every round; who is drawn for fewer is
         protected better, and the certificate says by how much.
-
-        Raises:
-            ConfigError: The accountant proves no epsilon that low.
         """
         if self.epsilon is None:
             return 0.0
@@ -126,11 +123,7 @@ class PrivateUpdates(PromptTuner):
     def clipped(
         self, moved: Float[Tensor, "k n"], release: Release, at: Round
     ) -> Float[Tensor, "k n"]:
-        """Return each client's move, no longer than the clip norm, where that is asked.
-
-        Raises:
-            TrainingError: A move is not finite.
-        """
+        """Return each client's move, no longer than the clip norm, where that is asked."""
         if not self.clips:
             return moved
         short = clip_joint({MOVED: moved.unsqueeze(1)}, self.clip_norm)[MOVED]

@@ -58,7 +58,6 @@ LINES = [  # every command at least once, with each kind of result that it has
     "list",
     "list lira",
     "doctor",
-    "figure attention experts",
 ]
 
 
@@ -113,7 +112,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PRIVAUDIT_RUNS", str(tmp_path / "runs"))
     for name, trainer in (("one", "promptfl"), ("two", "zero-shot")):
         train(trainer, name=name, rounds=1, clients=2, seed=0)
-    train("pfedmoap", name="experts", rounds=2, clients=2, seed=0)
     rng = np.random.default_rng(0)
     rows = [f"{rng.normal()},{int(rng.random() < 0.5)}" for _ in range(200)]
     Path("scores.csv").write_text("\n".join(["score,member", *rows]))

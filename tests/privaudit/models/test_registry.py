@@ -19,8 +19,8 @@ from privaudit.models.tiny_llava import loading as loading_llava
 
 LISTED = """
 classification: clip:FOLDER_OR_HUB_NAME encoder:FOLDER_OR_HUB_NAME open_clip:ARCH
-classification: open_clip:ARCH@TAG surrogate:FOLDER tiny-clip vit:FOLDER_OR_HUB_NAME
-generation: blip:FOLDER_OR_HUB_NAME decoder:FOLDER_OR_HUB_NAME language:FOLDER
+classification: open_clip:ARCH@TAG tiny-clip vit:FOLDER_OR_HUB_NAME
+generation: blip:FOLDER_OR_HUB_NAME decoder:FOLDER_OR_HUB_NAME
 generation: llava:FOLDER_OR_HUB_NAME seq2seq:FOLDER_OR_HUB_NAME tiny-llava
 """
 
@@ -61,7 +61,14 @@ def test_an_unknown_name_comes_with_the_known(name: str, says: str) -> None:
         find_family(name)
 
 
-@pytest.mark.parametrize("kind", ["llava", "encoder", "surrogate"])
+def test_what_another_package_loads_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MODELS, "_plugins", lambda name="": [])
+    monkeypatch.delitem(MODELS._entries, "surrogate", raising=False)
+    with pytest.raises(ConfigError, match=r"pip install \./tools"):
+        find_family("surrogate:mine")
+
+
+@pytest.mark.parametrize("kind", ["llava", "encoder"])
 def test_a_name_without_its_source_is_refused(kind: str) -> None:
     with pytest.raises(ConfigError, match=f"names no model. Write {kind}:FOLDER"):
         find_family(f"{kind}:")
@@ -75,7 +82,7 @@ def test_models_with_weights_of_their_own_take_no_checkpoint(
         load_frozen(name, checkpoint=tmp_path / "weights.pt")
 
 
-@pytest.mark.parametrize("name", ["tiny-clip", "open_clip:ViT-B-16", "surrogate:mine"])
+@pytest.mark.parametrize("name", ["tiny-clip", "open_clip:ViT-B-16"])
 def test_layers_of_a_model_that_is_not_tuned_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="no layer of"):
         load_frozen(name, targets="q_proj")

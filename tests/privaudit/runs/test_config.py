@@ -104,9 +104,10 @@ def test_places_are_made_whole_since_a_run_is_read_from_anywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    config = make_config("zero-shot", data="pets", model="surrogate:folder")
+    (tmp_path / "folder").mkdir()
+    config = make_config("zero-shot", data="pets", model="vit:folder")
     assert config.data == str(tmp_path / "pets")
-    assert config.model == f"surrogate:{tmp_path / 'folder'}"
+    assert config.model == f"vit:{tmp_path / 'folder'}"
     assert make_config("zero-shot").data is None
 
 

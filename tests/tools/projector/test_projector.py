@@ -16,16 +16,16 @@ from privaudit.federation.query import questions
 from privaudit.models.feature_cache import cached_tokens
 from privaudit.models.interfaces import Tuning
 from privaudit.models.language.dialogue_tokens import DialogueTokens
-from privaudit.models.language.projector_folder import (
-    WEIGHTS,
-    ProjectorDescription,
-    ProjectorSettings,
-)
 from privaudit.models.language.stacked_language import StackedLanguageModel
 from privaudit.models.transformers.text_writer import load_language
 from privaudit_tools.projector import making
 from privaudit_tools.projector.making import captioner_on, make_captioner
 from privaudit_tools.projector.projector import caption_loss, learn_projector
+from privaudit_tools.projector.projector_folder import (
+    WEIGHTS,
+    ProjectorDescription,
+    ProjectorSettings,
+)
 from privaudit_tools.surrogate_clip.public_split import drawn_records
 from tests.conftest import Cli
 from tests.loaded_models import load_captioner

@@ -4,11 +4,11 @@ from torch import Tensor
 
 from privaudit.datasets.dataset import FeatureBank, PixelImages
 from privaudit.models.clip.picture_preparation import PicturePreparation
-from privaudit.models.surrogate_clip.storage import VariationSettings
 from privaudit_tools.surrogate_clip.pictures import (
     PublicBank,
     PublicPictures,
 )
+from privaudit_tools.surrogate_clip.storage import VariationSettings
 
 PREPARE = PicturePreparation(8, (0.5,) * 3, (0.25,) * 3)
 ROWS = torch.arange(50) % 2

@@ -3,7 +3,7 @@ import torch
 from torch import Tensor
 
 from privaudit.models.clip.text_tower import text_tower
-from privaudit.models.surrogate_clip.storage import (
+from privaudit_tools.surrogate_clip.storage import (
     BankShape,
     SurrogateShape,
     TextSettings,

@@ -20,20 +20,20 @@ from privaudit.datasets.dataset import (
 )
 from privaudit.datasets.dataset import PixelImages as Pixels
 from privaudit.models.feature_cache import cached_features, cached_tokens
-from privaudit.models.surrogate_clip.storage import (
-    FILE,
-    BankShape,
-    ResNetShape,
-    SurrogateSettings,
-    SurrogateShape,
-    build_model,
-)
 from privaudit_tools.surrogate_clip import making as command
 from privaudit_tools.surrogate_clip.making import make_surrogate, public_part
 from privaudit_tools.surrogate_clip.public_split import (
     drawn_records,
     unseen_records,
     validation_records,
+)
+from privaudit_tools.surrogate_clip.storage import (
+    FILE,
+    BankShape,
+    ResNetShape,
+    SurrogateSettings,
+    SurrogateShape,
+    build_model,
 )
 from privaudit_tools.surrogate_clip.training import (
     pretrain,

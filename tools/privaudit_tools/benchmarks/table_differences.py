@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from privaudit.core.formatting import markdown_table, span
+from privaudit.core.formatting import markdown_table
 from privaudit.core.storage import write_bytes
 from privaudit.statistics.estimate import Estimate, mean_with_t
 from privaudit_tools.benchmarks.table_numbers import by_seed
+from privaudit_tools.tables.backbones import span
 from privaudit_tools.tables.parts import Column
 from privaudit_tools.tables.stored import StoredTable, read_stored
 from privaudit_tools.tables.utility_words import PER_CENT, title, unit

@@ -97,7 +97,7 @@ def pretrain_tiny_llava(
     _show(out, None, pretrain(settings, out, _say), f"Weights and log: {out}")
 
 
-@_command("surrogate-clip", "privaudit.models.surrogate_clip.storage", "Accuracies")
+@_command("surrogate-clip", "privaudit_tools.surrogate_clip.storage", "Accuracies")
 def pretrain_surrogate_clip(
     dataset: Dataset,
     out: Annotated[Path, options.folder_option("Folder for weights and description.")],
@@ -155,7 +155,7 @@ def pretrain_surrogate_clip(
     _show(out, model, accuracy, f"{said}\nUse it: --model {model}")
 
 
-@_command("projector", "privaudit.models.language.projector_folder", "Losses")
+@_command("projector", "privaudit_tools.projector.projector_folder", "Losses")
 def pretrain_projector(
     language: Annotated[
         str,

@@ -1,9 +1,10 @@
-"""The commands ``table`` and ``table-figure``: plan in, table out, and its picture."""
+"""The commands ``table`` and ``figure``: plan in, table out, and its picture."""
 
 import os
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -204,13 +205,51 @@ def _say(line: str) -> None:
     typer.echo(line, err=True)
 
 
-Stored = Annotated[list[str], typer.Argument(help="A .json that `table` wrote.")]
-Picture = Annotated[Path, options.file_option("An .svg or .png file.")]
+What = Annotated[
+    Literal["attention", "table"],
+    typer.Argument(
+        help="attention: each expert's weight in the mixtures of pFedMoAP's runs; table: "
+        "the numbers of a .json that `privaudit table` wrote."
+    ),
+]
+Drawn = Annotated[
+    list[str] | None,
+    typer.Argument(help="Runs, by default the latest; or a table's .json."),
+]
+Picture = Annotated[
+    Path | None,
+    options.file_option("An .svg or .png file. By default: RUNS/WHAT.svg."),
+]
 
 
-def table_figure(stored: Stored, out: Picture) -> None:
-    """Plot a stored table, and print the path of the figure."""
-    from privaudit.report.figures.figure_style import write_figure
+def _path() -> Any:
+    """Return the type of what ``figure`` prints."""
+    from privaudit.cli.json_schemas import json_object
+
+    return json_object("Written", path=str)
+
+
+@partial(with_json, words="figure", load=_path)
+def figure(
+    what: What,
+    run: Drawn = None,
+    out: Picture = None,
+    runs: options.RunsFolder = None,
+) -> None:
+    """Plot runs or a stored table, and print the path of the figure."""
+    from privaudit.runs.run import chosen_runs, runs_folder
+    from privaudit_tools.tables.mixture_figure import write_mixture_figure
+
+    path = out or runs_folder(runs) / f"{what}.svg"
+    if what == "table":
+        _draw_table(run or [], path)
+    else:
+        write_mixture_figure(chosen_runs(run, runs), path)
+    show({"path": str(path)}, str(path))
+
+
+def _draw_table(stored: Sequence[str], path: Path) -> None:
+    from privaudit_tools.tables.mixture_figure import write_figure
     from privaudit_tools.tables.stored import read_stored
     from privaudit_tools.tables.utility_figure import utility_figure
 
@@ -225,5 +264,4 @@ def table_figure(stored: Stored, out: Picture) -> None:
             f"A table's picture was requested of {stored[0]}, which holds no cell with a "
             "number. Run its plan, and name the .json that `privaudit table` writes."
         )
-    write_figure(utility_figure(read), out, "table", read.plan.title)
-    show({"path": str(out)}, str(out))
+    write_figure(utility_figure(read), path, "table", read.plan.title)

@@ -23,7 +23,14 @@ from privaudit.datasets.sources import load_dataset
 from privaudit.models.frozen_model import weights_hash
 from privaudit.models.hugging_face import loading_errors
 from privaudit.models.language.dialogue_tokens import DialogueTokens
-from privaudit.models.language.projector_folder import (
+from privaudit.models.language.stacked_language import StackedLanguageModel
+from privaudit.models.transformers.text_writer import load_language
+from privaudit_tools.projector.projector import (
+    Learned,
+    caption_loss,
+    learn_projector,
+)
+from privaudit_tools.projector.projector_folder import (
     FILE,
     LANGUAGE,
     WEIGHTS,
@@ -32,13 +39,6 @@ from privaudit.models.language.projector_folder import (
     ProjectorDescription,
     ProjectorLogLine,
     ProjectorSettings,
-)
-from privaudit.models.language.stacked_language import StackedLanguageModel
-from privaudit.models.transformers.text_writer import load_language
-from privaudit_tools.projector.projector import (
-    Learned,
-    caption_loss,
-    learn_projector,
 )
 from privaudit_tools.surrogate_clip.making import checked, public_part
 from privaudit_tools.surrogate_clip.public_split import PublicRecords, unseen_records
@@ -72,7 +72,7 @@ def make_captioner(
         split: "validation"; None takes it where there is one.
         share: Of the training records, to be public in place of a split.
         template: The prompt, with {image} and {question}.
-        settings: Fields of :class:`~privaudit.models.language.projector_folder.ProjectorSettings`.
+        settings: Fields of :class:`~privaudit_tools.projector.projector_folder.ProjectorSettings`.
         progress: Called with every line of the log.
 
     Raises:

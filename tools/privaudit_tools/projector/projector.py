@@ -21,13 +21,13 @@ from torch.nn.functional import cross_entropy
 
 from privaudit.datasets.records import ANSWER, TokenSequences
 from privaudit.models.interfaces import Tuning
-from privaudit.models.language.projector_folder import (
+from privaudit.models.language.stacked_language import StackedLanguageModel
+from privaudit_tools.pretraining.descent import descend
+from privaudit_tools.projector.projector_folder import (
     Projector,
     ProjectorLogLine,
     ProjectorSettings,
 )
-from privaudit.models.language.stacked_language import StackedLanguageModel
-from privaudit_tools.pretraining.descent import descend
 
 Progress = Callable[[ProjectorLogLine], None]
 

@@ -16,7 +16,13 @@ from privaudit.core.parameters import readable
 from privaudit.core.storage import make_private_folder, write_bytes
 from privaudit.datasets.dataset import VALIDATION, Dataset, FeatureBank
 from privaudit.datasets.sources import load_dataset
-from privaudit.models.surrogate_clip.storage import (
+from privaudit_tools.surrogate_clip.public_split import (
+    PublicRecords,
+    drawn_records,
+    unseen_records,
+    validation_records,
+)
+from privaudit_tools.surrogate_clip.storage import (
     FILE,
     WEIGHTS,
     Accuracies,
@@ -27,12 +33,6 @@ from privaudit.models.surrogate_clip.storage import (
     SurrogateSettings,
     SurrogateShape,
     promptable,
-)
-from privaudit_tools.surrogate_clip.public_split import (
-    PublicRecords,
-    drawn_records,
-    unseen_records,
-    validation_records,
 )
 from privaudit_tools.surrogate_clip.training import (
     Pretrained,

@@ -10,13 +10,13 @@ from torch.nn.functional import affine_grid, grid_sample
 from privaudit.core.errors import ConfigError
 from privaudit.datasets.dataset import Dataset, FeatureBank, Images
 from privaudit.models.clip.picture_preparation import PicturePreparation, as_rgb
-from privaudit.models.surrogate_clip.storage import (
+from privaudit_tools.surrogate_clip.public_split import PublicRecords
+from privaudit_tools.surrogate_clip.storage import (
     BankShape,
     SurrogateShape,
     VariationSettings,
     preparation,
 )
-from privaudit_tools.surrogate_clip.public_split import PublicRecords
 
 
 @runtime_checkable

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from privaudit.models.clip.text_tower import TextTower, prompt_tokens
 from privaudit.models.clip.word_tokenizer import WordTokenizer, pieces, vocabulary_of
-from privaudit.models.surrogate_clip.storage import TextSettings
+from privaudit_tools.surrogate_clip.storage import TextSettings
 
 TEMPLATES = (
     "a photo of a {}.",

@@ -31,14 +31,6 @@ from privaudit.models.clip.promptable_clip import (
 from privaudit.models.clip.text_tower import text_tower
 from privaudit.models.clip.word_tokenizer import WordTokenizer
 from privaudit.models.feature_cache import encoded_features
-from privaudit.models.surrogate_clip.storage import (
-    Accuracies,
-    Model,
-    SurrogateLogLine,
-    SurrogateSettings,
-    SurrogateShape,
-    build_model,
-)
 from privaudit_tools.pretraining.descent import (
     TRIAL_STEPS,
     bound_logit_scale,
@@ -51,6 +43,14 @@ from privaudit_tools.surrogate_clip.pictures import (
     public_images,
 )
 from privaudit_tools.surrogate_clip.public_split import PublicRecords
+from privaudit_tools.surrogate_clip.storage import (
+    Accuracies,
+    Model,
+    SurrogateLogLine,
+    SurrogateSettings,
+    SurrogateShape,
+    build_model,
+)
 from privaudit_tools.surrogate_clip.texts import (
     TrainingTexts,
     encode,

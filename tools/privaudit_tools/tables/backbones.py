@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from privaudit.core.formatting import span
 from privaudit.runs.config import build_trainer
 from privaudit.runs.fields import RunFields
 from privaudit.runs.tasks import RUN_TASKS
@@ -62,3 +61,13 @@ def _data(name: str, place: str | None) -> str:
         return said
     file = (place or "").rpartition("/")[2]
     return f"{said} ({file})"
+
+
+def span(few: int, many: int) -> str:
+    """Return the fewest and the most of something.
+
+    Example:
+        >>> span(3, 10), span(3, 3)
+        ('3 to 10', '3')
+    """
+    return str(many) if few == many else f"{few} to {many}"

@@ -10,12 +10,12 @@ from typing import get_args
 from pydantic import ValidationError, model_validator
 
 from privaudit.core.errors import ConfigError
-from privaudit.core.formatting import markdown_table, span
+from privaudit.core.formatting import markdown_table
 from privaudit.core.limits import read_toml
 from privaudit.core.storage import read_bytes
 from privaudit.runs.own_files import write_output
 from privaudit_tools.tables.admission import Admission
-from privaudit_tools.tables.backbones import backbones
+from privaudit_tools.tables.backbones import backbones, span
 from privaudit_tools.tables.expectations import (
     Claim,
     Declaration,

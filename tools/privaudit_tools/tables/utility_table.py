@@ -12,13 +12,12 @@ from privaudit.core.formatting import (
     markdown_table,
     one_line,
     small,
-    span,
 )
 from privaudit.core.portable_bits import Provenance, counted
 from privaudit.core.storage import read_bytes, storage_errors, to_json
 from privaudit.report.figures.figure_style import to_png
 from privaudit.runs.own_files import check_folder, write_output
-from privaudit_tools.tables.backbones import ran_on
+from privaudit_tools.tables.backbones import ran_on, span
 from privaudit_tools.tables.matrix import RESULTS
 from privaudit_tools.tables.metrics import Metric
 from privaudit_tools.tables.parts import Column, TablePanel, TableRow

@@ -15,7 +15,7 @@ from privaudit.federation.query import questions
 from privaudit.models.feature_cache import cached_tokens, content_hash
 from privaudit.models.hugging_face import import_transformers
 from privaudit.models.interfaces import Tuning
-from privaudit.models.language.captioning_vlm import CaptioningVLM, VectorProjector
+from privaudit.models.language.captioning_vlm import CaptioningVLM, PictureTower
 from privaudit.models.language.dialogue_tokens import DialogueTokens
 from privaudit.models.language.stacked_language import StackedLanguageModel
 from tests.loaded_models import load_captioner
@@ -294,7 +294,7 @@ def test_the_embedded_model_reads_pictures_and_words(
 
 def test_places_and_parts_must_agree(language: StackedLanguageModel) -> None:
     words = DialogueTokens(language.tokenizer, "{image}{question}", parts=3)
-    eye = VectorProjector(lambda vectors: vectors[:, None], bank_width=32, parts=1)
+    eye = PictureTower(lambda pictures: pictures, lambda pictures: pictures, 4, 1, "")
     with pytest.raises(ConfigError, match=r"has 1 tokens, .* places for 3"):
         CaptioningVLM("mine", eye, language, words, "hash")
 

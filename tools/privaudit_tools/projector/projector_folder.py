@@ -11,13 +11,15 @@ from pydantic.dataclasses import dataclass as options
 from safetensors.torch import load
 from torch import Tensor, nn
 
+from privaudit.core.errors import ConfigError
 from privaudit.models.frozen_model import weights_hash
-from privaudit.models.language.captioning_vlm import CaptioningVLM, VectorProjector
+from privaudit.models.language.captioning_vlm import CaptioningVLM, PictureTower
 from privaudit.models.language.dialogue_tokens import DialogueTokens, chat_template
 from privaudit.models.language.stacked_language import StackedLanguageModel
 from privaudit.models.registry import ModelRequest
 from privaudit.models.transformers.text_writer import load_language
-from privaudit.models.weight_files import DescriptionFile, check_hash, read_weights
+from privaudit.models.weight_files import check_hash
+from privaudit_tools.weight_files import DescriptionFile, read_weights
 
 WEIGHTS, DESCRIPTION, LANGUAGE = "projector.safetensors", "projector.json", "language"
 _REMEDY = "Restore the whole folder as it was written."
@@ -134,6 +136,56 @@ FILE = DescriptionFile(
 )
 
 
+class BankCaptioner(CaptioningVLM):
+    """A captioning model for embeddings that an image tower made elsewhere."""
+
+    def __init__(
+        self,
+        name: str,
+        projector: Projector,
+        language: StackedLanguageModel,
+        words: DialogueTokens,
+        model_hash: str,
+    ) -> None:
+        self._projector, self.name = projector, name
+        no_tower = PictureTower(self._refuse, self._refuse, 0, projector.parts, "")
+        super().__init__(name, no_tower, language, words, model_hash)
+        self.image_size = None
+
+    @torch.no_grad()
+    def tokens_of_bank(
+        self, embeddings: Float[Tensor, "n bank_width"]
+    ) -> Float[Tensor, "n parts width"]:
+        """Return each embedding's tokens as the language model reads them.
+
+        Raises:
+            ConfigError: The embeddings have another size, or one of them is no
+                picture's: all zero, or not finite.
+        """
+        width = self._projector.weight.shape[1]
+        if embeddings.shape[1] != width:
+            raise ConfigError(
+                f"{self.name} reads embeddings of {width} numbers, and was given "
+                f"embeddings of {embeddings.shape[1]}. Give those, or make a projector "
+                "for these: privaudit pretrain projector."
+            )
+        empty = ~embeddings.isfinite().all(dim=1) | (embeddings == 0).all(dim=1)
+        if empty.any():
+            raise ConfigError(
+                f"Record {int(empty.nonzero()[0])} has no picture: its embedding is "
+                "zero or not finite. Give it one, or leave the record out."
+            )
+        tokens: Tensor = self._projector(embeddings.to(self.device))
+        return tokens
+
+    def _refuse(self, pictures: Tensor) -> Tensor:
+        raise ConfigError(
+            f"{self.name} reads embeddings of {self._projector.weight.shape[1]} numbers "
+            "and no pictures. Give it a bank of embeddings, or use a model with an image "
+            "tower."
+        )
+
+
 def load_captioner(request: ModelRequest) -> CaptioningVLM:
     """Load a captioner for embeddings, frozen; it says which records it has seen.
 
@@ -156,9 +208,9 @@ def load_captioner(request: ModelRequest) -> CaptioningVLM:
     if request.template is not None:
         prompt = chat_template(tokenizer, image="<image>", template=request.template)
     both = hashlib.sha256((described.sha256 + described.language_hash).encode())
-    made = CaptioningVLM(
+    made = BankCaptioner(
         f"language:{folder}",
-        VectorProjector(projector, described.bank_width, parts),
+        projector,
         language,
         DialogueTokens(tokenizer, prompt, parts, language.context),
         both.hexdigest(),

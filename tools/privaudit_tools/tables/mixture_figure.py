@@ -8,8 +8,11 @@ import torch
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from privaudit.core.errors import ConfigError
+from privaudit.core.tensors import Stacked, Tensors
+from privaudit.federation.trainer import Records, Task
 from privaudit.report.figures.figure_style import (
     FAINT,
     colour,
@@ -17,11 +20,19 @@ from privaudit.report.figures.figure_style import (
     house_style,
     light_grid,
     new_figure,
-    write_figure,
+    to_png,
+    to_svg,
 )
+from privaudit.runs.own_files import make_parent, write_output
 from privaudit.runs.run import Run
 from privaudit.statistics.estimate import Estimate, mean_with_t
-from privaudit.tuning.prompts.experts import PromptExperts
+from privaudit.tuning.prompts.experts import (
+    PromptExperts,
+    attention,
+    expert_features,
+    gate_part,
+    pool,
+)
 
 _DASHES = (0, (4, 3))
 
@@ -54,7 +65,7 @@ def _client_means(run: Run) -> list[Float[np.ndarray, " experts"]]:
         for client, model in run.personal_models.items():
             if "experts" in model:
                 tests = population.tests.pick(population.own_records(client))
-                weights = trainer.mixture_weights(population.task, model, tests)
+                weights = expert_weights(trainer, population.task, model, tests)
                 others = weights[:, 1:].sort(dim=1, descending=True).values
                 ranked = torch.cat([weights[:, :1], others], dim=1)
                 means.append(ranked.mean(dim=0).double().numpy())
@@ -64,6 +75,44 @@ def _client_means(run: Run) -> list[Float[np.ndarray, " experts"]]:
             "of pfedmoap with at least two rounds and experts above 0."
         )
     return means
+
+
+@torch.no_grad()
+def expert_weights(
+    trainer: PromptExperts, task: Task, model: Tensors, records: Records
+) -> Float[Tensor, "records experts"]:
+    """Return each expert's weight in a personal model's mixture, the local first.
+
+    The mean over heads and classes, picture by picture.
+    """
+    models = {name: tensor.unsqueeze(0) for name, tensor in model.items()}
+    local = task.prompts(models["context"]).unsqueeze(2)
+    experts = torch.cat([local, expert_features(task, models["experts"])], dim=2)
+    gate, images = gate_part(models), records.features.unsqueeze(0)
+    size = trainer.gate_size(task)
+    if trainer.gate == "linear":
+        return linear_weights(gate, images, experts.shape[2], size)[0]
+    weights = [
+        attention(
+            gate,
+            pool(chunk, size),
+            pool(experts, size),
+            heads=trainer.heads,
+            scale=trainer.gate_scale,
+        ).mean(dim=(1, 3))
+        for chunk in images.split(64, dim=1)
+    ]
+    return torch.cat(weights, dim=1)[0]
+
+
+def linear_weights(
+    gate: Stacked, images: Float[Tensor, "k b d"], experts: int, size: int
+) -> Float[Tensor, "k b e"]:
+    """Return the weight that a linear gate gives each expert; 0 to those left out."""
+    shares = pool(images, size) @ gate["share_weight"].mT
+    scores = (shares + gate["share_bias"].unsqueeze(1))[..., :experts]
+    weights = scores.softmax(dim=-1)
+    return torch.nn.functional.pad(weights, (0, experts - weights.shape[-1]))
 
 
 def mixture_figure(runs: Sequence[Run]) -> Figure:
@@ -105,3 +154,21 @@ def write_mixture_figure(runs: Sequence[Run], path: Path) -> None:
         raise ConfigError("A figure of no runs was requested. Give at least one.")
     what = "Share of each expert in the mixtures of a run"
     write_figure(mixture_figure(runs), path, "attention", what)
+
+
+def write_figure(figure: Figure, path: Path, name: str, description: str) -> None:
+    """Write a figure as SVG, or as PNG if the file's name ends so.
+
+    Raises:
+        ConfigError: It ends otherwise.
+        StorageError: The file cannot be written.
+    """
+    if path.suffix not in (".svg", ".png"):
+        raise ConfigError(
+            f"A figure was requested in {path.name}. Give a file name that ends with "
+            ".svg or .png."
+        )
+    svg = path.suffix == ".svg"
+    content = to_svg(figure, name, description).encode() if svg else to_png(figure)
+    make_parent(path)
+    write_output(path, content)

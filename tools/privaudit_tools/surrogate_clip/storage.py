@@ -20,7 +20,7 @@ from privaudit.models.clip.text_tower import Tokenizer
 from privaudit.models.clip.word_tokenizer import WordTokenizer
 from privaudit.models.hugging_face import import_open_clip
 from privaudit.models.registry import ModelRequest
-from privaudit.models.weight_files import DescriptionFile, read_weights
+from privaudit_tools.weight_files import DescriptionFile, read_weights
 
 Model: TypeAlias = Any  # open_clip.CustomTextCLIP, which comes without types
 

@@ -1,1 +1,0 @@
-"""Small models that stand in for CLIP where its weights cannot be had."""
