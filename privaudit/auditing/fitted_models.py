@@ -6,6 +6,7 @@ log-likelihood of the labelled tokens.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -113,9 +114,7 @@ def _joined(first: Any, second: Any) -> Any:
         if isinstance(first, Tensor):
             return torch.cat([first, as_tensor(second).to(first)])
         if hasattr(first, "iloc"):
-            import pandas
-
-            return pandas.concat([first, second])
+            return import_module("pandas").concat([first, second])
         if hasattr(first, "shape"):
             return np.concatenate([first, as_array(second)])
     except (RuntimeError, ValueError, TypeError) as error:
@@ -145,7 +144,8 @@ def signal_of(
     """
     is_module = isinstance(model, torch.nn.Module)
     ask = _asked_module if is_module else _asked_estimator
-    parts, scale = [], "log-odds"
+    parts: list[Float[Tensor, " batch"]] = []
+    scale: SignalScale = "log-odds"
     for positions in _batches(len(records)):
         batch = records.at(positions)
         logits, labels = ask(model, batch)

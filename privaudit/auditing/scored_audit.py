@@ -467,8 +467,8 @@ class AuditsScores:
         attack, settings = "confidence", ""
         if fit is not None:
             others, is_in = refitted(fit, records, shadows, seed)
+            scores = shadow_scores(scores, others, is_in, "rmia", scale)
             attack, settings = "rmia", f"shadows={shadows}, scale={scale}"
-            scores = shadow_scores(scores, others, is_in, attack, scale)
         labels = as_array(records.labels)
         columns = (clients, labels if labels.ndim == 1 else None, None, groups)
         is_member = np.arange(len(records)) < len(inside)

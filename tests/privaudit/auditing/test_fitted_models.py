@@ -30,8 +30,13 @@ IS_IN = DRAWN.random(400) < 0.5
 MEMBERS, OTHERS = (X[IS_IN], Y[IS_IN]), (X[~IS_IN], Y[~IS_IN])
 
 
+def logistic(x: Any, y: Any) -> LogisticRegression:
+    return LogisticRegression().fit(x, y)
+
+
 def test_a_model_that_memorises_is_found_out() -> None:
-    model = DecisionTreeClassifier(random_state=0).fit(*MEMBERS)
+    model: Any = DecisionTreeClassifier(random_state=0)
+    model.fit(*MEMBERS)
     audit = Auditor.from_model(model, MEMBERS, OTHERS, sampling="coin")
     assert audit.auroc.value > 0.8  # a third of wrong labels is right by chance
     assert audit.verdict.kind == "leaks"
@@ -40,9 +45,8 @@ def test_a_model_that_memorises_is_found_out() -> None:
 
 def test_one_that_saw_nobody_gives_nothing_away() -> None:
     foreign = DRAWN.normal(size=(400, 8))
-    fit = lambda x, y: LogisticRegression().fit(x, y)  # noqa: E731
-    model = fit(foreign, DRAWN.integers(3, size=400))
-    audit = Auditor.from_model(model, MEMBERS, OTHERS, fit, sampling="coin")
+    model = logistic(foreign, DRAWN.integers(3, size=400))
+    audit = Auditor.from_model(model, MEMBERS, OTHERS, logistic, sampling="coin")
     assert audit.auroc.low < 0.5 < audit.auroc.high
 
 
@@ -68,11 +72,9 @@ def test_shadow_models_find_what_confidence_does_not() -> None:
 
 
 def test_equal_seeds_give_equal_audits() -> None:
-    def fit(x: Any, y: Any) -> LogisticRegression:
-        return LogisticRegression().fit(x, y)
-
+    model = logistic(*MEMBERS)
     audits = [
-        Auditor.from_model(fit(*MEMBERS), MEMBERS, OTHERS, fit, shadows=5, seed=seed)
+        Auditor.from_model(model, MEMBERS, OTHERS, logistic, shadows=5, seed=seed)
         for seed in (1, 1, 2)
     ]
     scores = [np.concatenate([c.scores for c in a.headline.clients]) for a in audits]
@@ -123,9 +125,15 @@ SMALL: dict[str, Any] = {
 
 def test_transformers_classifiers_take_their_inputs_by_name() -> None:
     torch.manual_seed(0)
-    model = BertForSequenceClassification(BertConfig(**SMALL, num_labels=3)).eval()
+    config = BertConfig(**SMALL, **{"num_labels": 3})
+    model: Any = BertForSequenceClassification(config)
+    model.eval()
     tokens = torch.randint(50, (300, 6))
-    batch = {"input_ids": tokens, "attention_mask": tokens > 5, "labels": Y[:300]}
+    batch: dict[str, Any] = {
+        "input_ids": tokens,
+        "attention_mask": tokens > 5,
+        "labels": Y[:300],
+    }
     half = {name: values[:150] for name, values in batch.items()}
     rest = {name: values[150:] for name, values in batch.items()}
     audit = Auditor.from_model(model, half, rest)
@@ -141,7 +149,7 @@ def test_transformers_classifiers_take_their_inputs_by_name() -> None:
 
 def test_a_language_model_that_memorised_texts_is_found_out() -> None:
     torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(**SMALL))
+    model: Any = LlamaForCausalLM(LlamaConfig(**SMALL))
     texts = torch.randint(50, (60, 8))
     members, others = texts[:30], texts[30:]
     optimiser = torch.optim.AdamW(model.parameters(), lr=0.02)
