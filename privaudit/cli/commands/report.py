@@ -5,7 +5,7 @@ import socket
 import webbrowser
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -49,10 +49,11 @@ def report(
 
 
 What = Annotated[
-    Literal["attention", "table"],
+    str,
     typer.Argument(
-        help="attention: each expert's weight in the mixtures of pFedMoAP's runs; table: "
-        "the numbers of a .json that `privaudit table` wrote."
+        help="Of audits: roc, tradeoff, clients, classes, attacks, rounds, exposure, properties, "
+        "epsilon, server, closeness. attention: each expert's weight in the mixtures of "
+        "pFedMoAP's runs; table: the numbers of a .json that `privaudit table` wrote."
     ),
 ]
 Drawn = Annotated[
@@ -61,7 +62,7 @@ Drawn = Annotated[
 ]
 Out = Annotated[
     Path | None,
-    options.file_option("An .svg or .png file. By default: RUNS/WHAT.svg."),
+    options.file_option("An .svg, .pdf or .png file. By default: RUNS/WHAT.svg."),
 ]
 
 
@@ -69,9 +70,10 @@ def figure(
     what: What,
     run: Drawn = None,
     out: Out = None,
+    scenario: ScenarioName = None,
     runs: options.RunsFolder = None,
 ) -> None:
-    """Plot runs or a stored table, and print the path of the figure."""
+    """Plot audits, runs or a stored table, and print the path of the figure."""
     from privaudit.cli.plugins import find_command
     from privaudit.runs.run import chosen_runs, runs_folder
 
@@ -79,9 +81,15 @@ def figure(
     if what == "table":
         find_command("table-figure")(run or [], path)
         return
-    from privaudit.report.figures.mixture_figure import write_mixture_figure
+    if what == "attention":
+        from privaudit.report.figures.mixture_figure import write_mixture_figure
 
-    write_mixture_figure(chosen_runs(run, runs), path)
+        write_mixture_figure(chosen_runs(run, runs), path)
+    else:
+        from privaudit.report.index import stored_audits
+        from privaudit.report.page import write_audit_figure
+
+        write_audit_figure(what, stored_audits(run or [], scenario, runs), path)
     show({"path": str(path)}, str(path))
 
 

@@ -9,7 +9,7 @@ an element with a title, which any browser shows and a screen reader reads.
 
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -251,20 +251,32 @@ def to_png(figure: Figure, dots_per_inch: int = 150) -> bytes:
     return buffer.getvalue()
 
 
+def to_pdf(figure: Figure) -> bytes:
+    """Return a PDF without a date or a version, its texts as texts."""
+    buffer, nothing = io.BytesIO(), ("Creator", "Producer", "CreationDate")
+    with house_style(), matplotlib.rc_context({"pdf.fonttype": 42}):
+        figure.savefig(buffer, format="pdf", metadata=dict.fromkeys(nothing))
+    return buffer.getvalue()
+
+
 def write_figure(figure: Figure, path: Path, name: str, description: str) -> None:
-    """Write a figure as SVG, or as PNG if the file's name ends so.
+    """Write a figure as its file's name ends: SVG, PDF or PNG.
 
     Raises:
         ConfigError: It ends otherwise.
         StorageError: The file cannot be written.
     """
-    if path.suffix not in (".svg", ".png"):
+    writers: dict[str, Callable[[Figure], bytes]] = {
+        ".svg": lambda drawn: to_svg(drawn, name, description).encode(),
+        ".pdf": to_pdf,
+        ".png": to_png,
+    }
+    if path.suffix not in writers:
         raise ConfigError(
             f"A figure was requested in {path.name}. Give a file name that ends with "
-            ".svg or .png."
+            ".svg, .pdf or .png."
         )
-    svg = path.suffix == ".svg"
-    content = to_svg(figure, name, description).encode() if svg else to_png(figure)
+    content = writers[path.suffix](figure)
     make_parent(path)
     write_output(path, content)
 

@@ -125,7 +125,8 @@ SMALL: dict[str, Any] = {
 
 def test_transformers_classifiers_take_their_inputs_by_name() -> None:
     torch.manual_seed(0)
-    config = BertConfig(**SMALL, **{"num_labels": 3})
+    labelled: Any = {**SMALL, "num_labels": 3}
+    config = BertConfig(**labelled)
     model: Any = BertForSequenceClassification(config)
     model.eval()
     tokens = torch.randint(50, (300, 6))

@@ -59,6 +59,7 @@ LINES = [  # every command at least once, with each kind of result that it has
     "list lira",
     "doctor",
     "figure attention experts",
+    "figure roc one --out roc.pdf",
 ]
 
 
