@@ -22,7 +22,7 @@ QUICK := tests/test_layout.py tests/test_imports.py tests/test_exports.py tests/
 ELSEWHERE := TEST_THREADS=1 ATEN_CPU_CAPABILITY=default,TEST_THREADS=2,TEST_LAST_BITS=1 \
   ATEN_CPU_CAPABILITY=avx2,TEST_THREADS=4,TEST_PRECISION=medium
 
-.PHONY: demo test quick reference test-tools test-labs test-elsewhere test-anywhere margins test-references test-browser test-flower test-nvflare test-ray test-quantised test-twins gpu weights check corpus bench docs clean
+.PHONY: demo test quick reference test-tools test-labs test-elsewhere test-anywhere margins test-references test-browser test-flower test-nvflare test-ray test-quantised test-twins gpu weights notebooks check corpus bench docs clean
 
 # Each target sets up what it needs; constraints.txt pins the tested versions.
 $(READY): pyproject.toml tools/pyproject.toml constraints.txt .ci/mend_torchvision.py
@@ -198,6 +198,10 @@ $(WEIGHTS)/.ready: $(READY)
 	  --dest $(WEIGHTS) vaderSentiment==0.5
 	$(BIN)/python -m tests.pretrained $(WEIGHTS)/vaderSentiment-0.5.zip
 	touch $@
+
+# The code of docs/notebooks/, cell by cell.
+notebooks: $(READY)
+	$(PORTABLE) $(BIN)/python .ci/notebooks.py
 
 check: $(READY)
 	$(BIN)/ruff format --check .

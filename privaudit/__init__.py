@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from privaudit.recording.membership_split import split_membership
     from privaudit.recording.owner import use_owner
     from privaudit.recording.recorder import Recorder
+    from privaudit.report.page import figure
     from privaudit.report.sweep import write_sweep as write_tradeoff
     from privaudit.runs.ledger import Ledger
     from privaudit.runs.run import Run, load_run
@@ -53,6 +54,7 @@ __all__ = [
     "Run",
     "claim",
     "compare",
+    "figure",
     "finish_recording",
     "gate",
     "judge_claim",
@@ -87,6 +89,7 @@ _HOMES = {
     "Run": "privaudit.runs.run:Run",
     "claim": "privaudit.checks.dp_claim_audit:audit_claim",
     "compare": "privaudit.evaluation.compare.compare:compare",
+    "figure": "privaudit.report.page:figure",
     "finish_recording": "privaudit.recording.importing:finish_recording",
     "gate": "privaudit.checks.gate.gate:gate",
     "judge_claim": "privaudit.statistics.claim:judge_claim",

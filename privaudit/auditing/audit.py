@@ -5,9 +5,12 @@ good news only where a proof covers what no attack has tried: that is the assura
 verdict holds for all audits of a run together, not for the best of them.
 """
 
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from html import escape
+from importlib import import_module
 from typing import Any, Literal
 
 import numpy as np
@@ -34,6 +37,7 @@ from privaudit.statistics.verdict import Sampling, Verdict
 
 FORMAT = 3
 """Of audit.json: codes and numbers alone. Verdicts of earlier ones knew an average alone."""
+_FRAMES = {"pandas": "DataFrame", "polars": "DataFrame", "pyarrow": "table"}
 _ROUNDING = 1e-9  # relative: an accountant's last digits
 
 
@@ -144,6 +148,75 @@ class Audit:
 
     def __repr__(self) -> str:
         return f"<Audit of {self.run.name}, {self.scenario.name}: {self}>"
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks: the verdict, and each attack's numbers."""
+        rows = [
+            f"<tr><td>{escape(name)}</td><td>{escape(str(one.auroc))}</td>"
+            f"<td>{escape(str(one.tpr))}</td></tr>"
+            for name, one in self.results.items()
+        ]
+        return (
+            f"<p><b>{escape(self.run.name)}, {escape(self.scenario.name)}</b>: "
+            f"{escape(self.verdict.sentence)}</p><table><tr><th>attack</th>"
+            f"<th>AUROC [95 %]</th><th>TPR at 1 % FPR</th></tr>{''.join(rows)}</table>"
+        )
+
+    def metrics(self) -> dict[str, float]:
+        """Return numbers for an experiment tracker, those that there are.
+
+        ``mlflow.log_metrics(audit.metrics())``, ``wandb.log(audit.metrics())``, and
+        ``for name, value in audit.metrics().items(): writer.add_scalar(name, value)``
+        take them as they are.
+        """
+        estimates = {"auroc": self.auroc, "tpr_at_fpr_0.01": self.headline.tpr}
+        if self.utility is not None:
+            estimates["utility"] = self.utility.local
+        found: dict[str, float | None] = {
+            "epsilon_claimed": self.claimed_epsilon,
+            "epsilon_certified": self.certified_epsilon,
+        }
+        for name, one in estimates.items():
+            found |= {name: one.value, f"{name}_low": one.low, f"{name}_high": one.high}
+        known = {n: v for n, v in found.items() if v is not None}
+        return {n: float(v) for n, v in known.items() if math.isfinite(v)}
+
+    def to_frame(self) -> Any:
+        """Return every score beside the truth, as a frame of pandas, polars or pyarrow.
+
+        Of the first of them that is installed. A row for each attack and candidate;
+        record is its position in the data set.
+
+        Raises:
+            ConfigError: None is installed.
+        """
+        columns = self._columns()
+        for package, kind in _FRAMES.items():
+            with suppress(ModuleNotFoundError):
+                return getattr(import_module(package), kind)(columns)
+        raise ConfigError(
+            f"A data frame was requested, and none of {', '.join(_FRAMES)} is installed. "
+            "Install one, or read scores.npz."
+        )
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        """Return the columns of :meth:`to_frame`."""
+        parts = [
+            (name, c) for name, found in self.results.items() for c in found.clients
+        ]
+        counts = [len(client.scores) for _, client in parts]
+        known = {
+            "record": [client.records for _, client in parts],
+            "label": [client.labels for _, client in parts],
+            "score": [client.scores for _, client in parts],
+            "guess": [client.guesses for _, client in parts],
+            "member": [client.is_member for _, client in parts],
+        }
+        return {
+            "attack": np.repeat([name for name, _ in parts], counts),
+            "client": np.repeat([client.client for _, client in parts], counts),
+            **{name: np.concatenate(values) for name, values in known.items()},
+        }
 
     def part(self, part: AuditPart[R]) -> R:
         """Return what a part found; where it does not apply, its nothing."""

@@ -28,6 +28,7 @@ from privaudit.auditing.external_models import (
     as_truths,
     shadow_scores,
 )
+from privaudit.auditing.fitted_models import Fit, LabelledRecords, refitted, signal_of
 from privaudit.auditing.played_scenario import audit_parts
 from privaudit.auditing.scenario import OF_SCORES
 from privaudit.auditing.score_table import Names, ScoreTable
@@ -408,6 +409,72 @@ class AuditsScores:
             [_scored(score, record) for record in nonmembers],
             **said,
         )
+
+    @staticmethod
+    def from_model(
+        model: Any,
+        members: Any,
+        nonmembers: Any,
+        fit: Fit | None = None,
+        *,
+        shadows: int = 16,
+        seed: int = 0,
+        names: tuple[str, str] = ("", ""),
+        sampling: str = "unknown",
+        clients: Names | None = None,
+        groups: Names | None = None,
+        limits: Limits = LIMITS,
+    ) -> Audit:
+        """Return the audit of a fitted model: torch's, scikit-learn's, or transformers'.
+
+        By RMIA if ``fit`` says how to train shadow models; else by the model's
+        confidence, which is a weak attack, and the page says so.
+
+        Args:
+            model: As :func:`privaudit.auditing.fitted_models.signal_of` takes it, in
+                evaluation mode.
+            members: Records that it was fitted on: (inputs, labels), or a mapping with
+                "labels" of what the model takes by name.
+            nonmembers: Records that it was not, in the same form.
+            fit: From inputs and labels to a model fitted as the target was. It never
+                sees which records are members.
+            shadows: How many models it fits, each on a random half of all records.
+            seed: Of these halves.
+            names: What was attacked and what the records are, for the page: the model
+                and the data set.
+            sampling: As in :meth:`from_scores`: how members were chosen.
+            clients: Whose each record is, the members' first.
+            groups: Which records share a coin, in that order.
+            limits: What of a leak does not matter to the verdict.
+
+        Raises:
+            ConfigError: The model is in training mode or of another form, it returns no
+                logits, or the records are not as it takes them.
+
+        Example:
+            >>> from sklearn.tree import DecisionTreeClassifier
+            >>> from privaudit import Auditor
+            >>> x, y = [[0.0], [1.0], [2.0], [3.0]], [0, 1, 1, 0]
+            >>> model = DecisionTreeClassifier().fit(x, y)
+            >>> print(Auditor.from_model(model, (x, y), ([[0.4], [2.6]], [1, 0])))
+            AUROC 0.750 [0.473, 0.976], n = 4 + 2
+        """
+        if isinstance(model, torch.nn.Module):
+            refuse_training(model, ())
+        inside, outside = LabelledRecords.of(members), LabelledRecords.of(nonmembers)
+        records = inside.and_then(outside)
+        scores, scale = signal_of(model, records)
+        attack, settings = "confidence", ""
+        if fit is not None:
+            others, is_in = refitted(fit, records, shadows, seed)
+            scores = shadow_scores(scores, others, is_in, "rmia", scale)
+            attack, settings = "rmia", f"shadows={shadows}, scale={scale}"
+        labels = as_array(records.labels)
+        columns = (clients, labels if labels.ndim == 1 else None, None, groups)
+        is_member = np.arange(len(records)) < len(inside)
+        table = ScoreTable.of(scores, is_member, *columns)
+        said = Declared(attack, sampling, settings, *names, limits=limits)
+        return audit_scores(table, said)
 
     @staticmethod
     def from_shadows(

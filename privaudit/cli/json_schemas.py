@@ -249,6 +249,7 @@ CONTENTS: Json = {
     "key trust": json_object("Trusted", **_all(str, "name path")),
     "list": _list(json_object("Listed", name=str, lines=list[str])),
     "doctor": _list(json_object("Found", **_all(str, "name found"))),
+    "figure": json_object("Written", path=str),
 }
 """By the words of a command."""
 

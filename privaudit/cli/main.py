@@ -23,7 +23,7 @@ from privaudit.cli.commands.compare import compare, tradeoff
 from privaudit.cli.commands.export import app as key_app
 from privaudit.cli.commands.export import export, verify
 from privaudit.cli.commands.gate import gate, plan
-from privaudit.cli.commands.report import report, serve
+from privaudit.cli.commands.report import figure, report, serve
 from privaudit.cli.commands.train import import_recording, split, train
 from privaudit.cli.completion import run_to_its_end
 from privaudit.cli.options import with_computing, with_owner, with_trust
@@ -195,7 +195,7 @@ _PANELS: Mapping[str, Sequence[Callable[..., None] | typer.Typer]] = {
     "Audit": (attack, scores, claim, lint),
     "Decide": (report, compare, tradeoff, gate, plan, serve),
     "Share": (export, verify, key_app),
-    "More": (list_names, doctor),
+    "More": (list_names, doctor, figure),
 }
 
 

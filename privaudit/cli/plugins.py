@@ -24,7 +24,7 @@ _TOOLS = ("privaudit-tools", "tools")
 _LABS = ("privaudit-labs", "labs")
 APART: Mapping[str, tuple[str, str]] = {
     "table": _TOOLS,
-    "figure": _TOOLS,
+    "table-figure": _TOOLS,
     "selftest": _TOOLS,
     "pretrain": _TOOLS,
     "costs": _TOOLS,

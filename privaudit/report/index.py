@@ -200,6 +200,25 @@ def rewrite_reports(
     return page
 
 
+def stored_audits(
+    names: Sequence[str], scenario: str | None = None, folder: Path | None = None
+) -> list[Audit]:
+    """Return audits of runs, as :func:`rewrite_reports` finds them.
+
+    Raises:
+        UnknownNameError: No scenario has that name.
+        MissingFileError: There is no such run, or none of them was audited.
+        TranscriptError: A run or an audit is damaged.
+    """
+    if scenario is not None:
+        find_plan(scenario)
+    subjects = _subjects(names, folder)
+    _, audits, damaged = _restored(subjects, scenario)
+    if damaged or not audits:
+        raise damaged[0] if damaged else _nothing(subjects, scenario)
+    return audits
+
+
 def _subjects(names: Sequence[str], folder: Path | None) -> _Subjects:
     subjects = _Subjects()
     for run in latest_runs(folder) if not names else []:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.parts.closeness import CLOSENESS
 from privaudit.auditing.scenario import SHARES, SLICES
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import ConfigError, UnknownNameError
 from privaudit.core.storage import write_bytes
 from privaudit.recording.origins.scores import ScoredRun
 from privaudit.report import wording
@@ -24,9 +24,13 @@ from privaudit.report.figures.curve_figures import (
     rounds_alt,
     rounds_plot,
 )
-from privaudit.report.figures.figure_style import both_widths, to_svg
+from privaudit.report.figures.figure_style import both_widths, to_svg, write_figure
 from privaudit.report.figures.row_figures import epsilon_alt, epsilon_plot
-from privaudit.report.figures.tradeoff_figure import tradeoff_svg
+from privaudit.report.figures.tradeoff_figure import (
+    tradeoff_alt,
+    tradeoff_plot,
+    tradeoff_svg,
+)
 from privaudit.report.first_screen import card, first_screen
 from privaudit.report.page_template import render
 from privaudit.report.report_data import (
@@ -223,6 +227,53 @@ _FIGURES: Mapping[str, tuple[_Plot, Callable[[ReportData], str]]] = {
     "epsilon": (epsilon_plot, epsilon_alt),
 }
 _OF_WRITERS = ("server", "closeness")
+FIGURES = ("tradeoff", *_FIGURES)
+"""Names of pictures that :func:`figure` draws."""
+
+
+def figure(name: str, audits: Sequence[Audit]) -> Figure:
+    """Return one picture of the report, a figure of matplotlib whose axes can be changed.
+
+    Args:
+        name: "roc", "clients", "classes", "attacks", "rounds" and others; see
+            ``privaudit figure --help``.
+        audits: Of one scenario.
+
+    Raises:
+        UnknownNameError: There is no such picture.
+        ConfigError: There is nothing to draw of these audits.
+    """
+    return _drawn(name, audits)[0]
+
+
+def write_audit_figure(name: str, audits: Sequence[Audit], path: Path) -> None:
+    """Write a picture of the report as SVG, PDF or PNG, by the file's ending.
+
+    Raises:
+        UnknownNameError: There is no such picture.
+        ConfigError: There is nothing to draw of these audits, or another ending.
+        StorageError: The file cannot be written.
+    """
+    drawn, description = _drawn(name, audits)
+    write_figure(drawn, path, name, description)
+
+
+def _drawn(name: str, audits: Sequence[Audit]) -> tuple[Figure, str]:
+    """Return a picture, and what it shows in words."""
+    if name not in FIGURES:
+        raise UnknownNameError("figure", name, FIGURES)
+    plot, alt = {"tradeoff": (tradeoff_plot, tradeoff_alt), **_FIGURES}[name]
+    data = ReportData.of(audits)
+    if name == "tradeoff" or name in _OF_WRITERS:
+        data = data.useful if name == "tradeoff" else data.writers
+    drawn = plot(data) if data.runs else None
+    if drawn is None:
+        raise ConfigError(
+            f"The figure {name} was requested, and there is nothing to draw of these "
+            "audits. Audit with what it shows, or draw another: roc and clients are of "
+            "every audit."
+        )
+    return drawn, alt(data)
 
 
 def _figures(data: ReportData) -> dict[str, Markup]:

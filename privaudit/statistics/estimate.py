@@ -6,6 +6,7 @@ Every number that privaudit reports is an :class:`Estimate`.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -170,6 +171,31 @@ class Estimate:
             )
         counts = " + ".join(str(count) for count in self.n)
         return f"{number} [{self.low:.3f}, {self.high:.3f}], n = {counts}"
+
+    def __float__(self) -> float:
+        """Return the value; NaN where there is none."""
+        return float(self.value)
+
+    def __format__(self, spec: str) -> str:
+        """Write value and ends by a format such as ``.2f``; without one as a text.
+
+        Example:
+            >>> f"{Estimate(0.6123, 0.55, 0.67, (100, 90), 'DeLong'):.2f}"
+            '0.61 [0.55, 0.67]'
+        """
+        if not spec or self.unresolved:
+            return format(str(self), "" if self.unresolved else spec)
+        return f"{self.value:{spec}} [{self.low:{spec}}, {self.high:{spec}}]"
+
+    def __lt__(self, other: "Estimate | float") -> bool:
+        """Compare values, so that estimates sort; intervals say what is proved."""
+        return float(self) < float(other)
+
+    def __gt__(self, other: "Estimate | float") -> bool:
+        return float(self) > float(other)
+
+    def _repr_html_(self) -> str:
+        return escape(str(self))
 
     def excludes(self, value: int | float) -> bool:
         """Return whether ``value`` lies outside the interval; never if unresolved."""

@@ -4,6 +4,7 @@ import secrets
 import socket
 import webbrowser
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -45,6 +46,46 @@ def report(
             f"No browser was found to open {page}. The page is written: open it "
             "yourself, or set $BROWSER."
         )
+
+
+What = Annotated[
+    str,
+    typer.Argument(
+        help="Of audits: roc, tradeoff, clients, classes, attacks, rounds, exposure, "
+        "properties, epsilon, server, closeness. With `pip install ./tools` of a clone, "
+        "attention: each expert's weight in the mixtures of pFedMoAP's runs; table: the "
+        "numbers of a .json that `privaudit table` wrote."
+    ),
+]
+Drawn = Annotated[
+    list[str] | None,
+    typer.Argument(help="Runs, by default the latest; or a table's .json."),
+]
+Out = Annotated[
+    Path | None,
+    options.file_option("An .svg, .pdf or .png file. By default: RUNS/WHAT.svg."),
+]
+
+
+def figure(
+    what: What,
+    run: Drawn = None,
+    out: Out = None,
+    scenario: ScenarioName = None,
+    runs: options.RunsFolder = None,
+) -> None:
+    """Plot audits, runs or a stored table, and print the path of the figure."""
+    from privaudit.cli.plugins import find_command
+    from privaudit.report.index import stored_audits
+    from privaudit.report.page import write_audit_figure
+    from privaudit.runs.run import runs_folder
+
+    path = out or runs_folder(runs) / f"{what}.svg"
+    if what in ("attention", "table"):
+        find_command("table-figure")(what, run or [], path, runs)
+    else:
+        write_audit_figure(what, stored_audits(run or [], scenario, runs), path)
+    show({"path": str(path)}, str(path))
 
 
 HOST = "127.0.0.1"  # there is no option: nobody else is to reach it

@@ -9,8 +9,9 @@ an element with a title, which any browser shows and a screen reader reads.
 
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
@@ -24,6 +25,8 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from privaudit.core.errors import ConfigError
+from privaudit.runs.own_files import make_parent, write_output
 from privaudit.statistics.estimate import Estimate
 
 _MARK = "value:"
@@ -246,6 +249,36 @@ def to_png(figure: Figure, dots_per_inch: int = 150) -> bytes:
             buffer, format="png", dpi=dots_per_inch, metadata={"Software": None}
         )
     return buffer.getvalue()
+
+
+def to_pdf(figure: Figure) -> bytes:
+    """Return a PDF without a date or a version, its texts as texts."""
+    buffer, nothing = io.BytesIO(), ("Creator", "Producer", "CreationDate")
+    with house_style(), matplotlib.rc_context({"pdf.fonttype": 42}):
+        figure.savefig(buffer, format="pdf", metadata=dict.fromkeys(nothing))
+    return buffer.getvalue()
+
+
+def write_figure(figure: Figure, path: Path, name: str, description: str) -> None:
+    """Write a figure as its file's name ends: SVG, PDF or PNG.
+
+    Raises:
+        ConfigError: It ends otherwise.
+        StorageError: The file cannot be written.
+    """
+    writers: dict[str, Callable[[Figure], bytes]] = {
+        ".svg": lambda drawn: to_svg(drawn, name, description).encode(),
+        ".pdf": to_pdf,
+        ".png": to_png,
+    }
+    if path.suffix not in writers:
+        raise ConfigError(
+            f"A figure was requested in {path.name}. Give a file name that ends with "
+            ".svg, .pdf or .png."
+        )
+    content = writers[path.suffix](figure)
+    make_parent(path)
+    write_output(path, content)
 
 
 def small_svg(drawn: str, name: str, description: str) -> str:

@@ -157,9 +157,14 @@ def tradeoff_svg(data: ReportData, name: str) -> str:
         data: At least one run, under one scenario; all with their utility.
         name: Distinguishes ids from those of the page's other figures.
     """
-    what = f"Utility against leakage of each run. {'. '.join(_run_texts(data))}."
+    what = tradeoff_alt(data)
     narrow = narrow_svg(tradeoff_plot(data, narrow=True), name, what)
     return to_svg(tradeoff_plot(data), name, what) + narrow
+
+
+def tradeoff_alt(data: ReportData) -> str:
+    """Say what :func:`tradeoff_plot` shows, for those who do not see it."""
+    return f"Utility against leakage of each run. {'. '.join(_run_texts(data))}."
 
 
 def tradeoff_plot(data: ReportData, *, narrow: bool = False) -> Figure:

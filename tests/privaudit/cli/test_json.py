@@ -58,6 +58,7 @@ LINES = [  # every command at least once, with each kind of result that it has
     "list",
     "list lira",
     "doctor",
+    "figure roc one --out roc.pdf",
 ]
 
 

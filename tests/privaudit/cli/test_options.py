@@ -31,10 +31,10 @@ from privaudit.datasets.split import PUBLIC, TEST, UNUSED
 from privaudit.evaluation.tradeoff.result import Tradeoff
 from privaudit.report.ci_formats import STEP_SUMMARY, write_summary
 from privaudit.report.export import export_public
+from privaudit.report.figures.figure_style import write_figure
 from privaudit.report.page import write_report
 from privaudit.runs.own_files import write_output
 from privaudit.runs.run import latest_runs
-from privaudit_tools.tables.mixture_figure import write_figure
 from tests.conftest import Cli
 from tests.places import ROOT
 
@@ -186,7 +186,7 @@ def test_every_path_of_a_command_is_an_output_a_place_of_runs_or_only_read() -> 
     assert sorted(" ".join(words) for words in FILES) == [
         "claim --out", "figure --out", "gate --badge", "gate --junit", "gate --markdown",
         "gate --sarif", "gate --write-baseline", "key export", "lint --sarif", "plan",
-        "split --out",
+        "split --out", "table-figure --out",
     ]  # fmt: skip
     assert sorted(" ".join(words) for words in FOLDERS) == [
         "active --output", "export --public", "pretrain projector --out",

@@ -1,6 +1,7 @@
 import base64
 import hashlib
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from html import unescape
@@ -8,17 +9,23 @@ from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
 
+import numpy as np
 import pytest
 from markupsafe import Markup
 from rich.console import Console
 
 from privaudit.auditing.audit import Audit
-from privaudit.core.errors import ConfigError, StorageError
+from privaudit.core.errors import ConfigError, PrivauditError, StorageError
 from privaudit.report import page as page_module
 from privaudit.report import wording
 from privaudit.report.columns import columns
 from privaudit.report.exposed_records import SHOWN
-from privaudit.report.page import render_report, write_report
+from privaudit.report.page import (
+    figure,
+    render_report,
+    write_audit_figure,
+    write_report,
+)
 from privaudit.report.report_data import Findings, ReportData
 from privaudit.report.tables.parts import (
     one_run_sentences,
@@ -460,3 +467,61 @@ def test_captions_are_shown_on_request_alone(
     assert text.count("a caption") == 2
     assert "It contains images and captions of training records" in text
     assert text.index("The most and the least exposed records") < text.index("Glossary")
+
+
+def test_scores_are_a_frame_metrics_and_a_table_of_a_notebook() -> None:
+    audit = make_audit("<b>")
+    frame = audit.to_frame()
+    rows = sum(len(c.scores) for r in audit.results.values() for c in r.clients)
+    assert len(frame) == rows
+    first = audit.headline.clients[0]
+    shown = np.asarray(frame["score"])[: len(first.scores)]
+    np.testing.assert_allclose(shown, first.scores)
+    metrics = audit.metrics()
+    assert metrics["auroc"] == audit.auroc.value
+    assert metrics["auroc_low"] == audit.auroc.low
+    assert all(type(number) is float for number in metrics.values())
+    assert "<b>&lt;b&gt;" in audit._repr_html_()
+    Page(audit._repr_html_())
+
+
+def test_without_any_library_of_frames_the_file_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("pandas", "polars", "pyarrow"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ConfigError, match=r"read scores\.npz"):
+        make_audit("a").to_frame()
+
+
+@pytest.mark.parametrize(
+    ("ending", "begins"), [("svg", b"<svg"), ("pdf", b"%PDF"), ("png", b"\x89PNG")]
+)
+@pytest.mark.parametrize("name", ["roc", "clients", "tradeoff"])
+def test_a_picture_of_the_page_is_written_by_itself(
+    name: str, ending: str, begins: bytes, tmp_path: Path
+) -> None:
+    audits = [make_audit("a"), make_audit("b")]
+    paths = [tmp_path / f"{number}.{ending}" for number in (1, 2)]
+    for path in paths:
+        write_audit_figure(name, audits, path)
+    first, second = (path.read_bytes() for path in paths)
+    assert first.startswith(begins)
+    assert first == second
+    assert figure(name, audits).axes
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "said"),
+    [
+        ("nothing", "a.svg", "figure"),
+        ("rounds", "a.svg", "nothing to draw"),
+        ("roc", "a.gif", r"\.svg, \.pdf or \.png"),
+    ],
+)
+def test_pictures_that_cannot_be_drawn_are_refused(
+    name: str, path: str, said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(PrivauditError, match=said):
+        write_audit_figure(name, [make_audit("a")], tmp_path / path)
+    assert not [*tmp_path.iterdir()]

@@ -133,3 +133,16 @@ def test_pairing_takes_out_what_the_seeds_share(rng: np.random.Generator) -> Non
 def test_unpaired_lengths_are_refused() -> None:
     with pytest.raises(ConfigError, match="there are 2 and 1"):
         paired_difference([0.1, 0.2], [0.1])
+
+
+def test_estimates_are_numbers_where_numbers_are_wanted() -> None:
+    low = Estimate(0.55, 0.5, 0.6, (10, 10), "by hand")
+    high = Estimate(0.7, 0.6, 0.8, (10, 10), "by hand")
+    assert float(low) == 0.55
+    assert sorted([high, low]) == [low, high]
+    assert max(low, high) > 0.6
+    assert low < 0.6 < high
+    assert f"{high:.1f}" == "0.7 [0.6, 0.8]"
+    assert f"{high}" == str(high)
+    assert f"{unresolved('needs 2', (1,), 'none', 0.95):.2f}" == "unresolved (needs 2)"
+    assert low._repr_html_() == str(low)

@@ -77,7 +77,7 @@ def test_runs_without_experts_and_odd_names_are_refused(
     with pytest.raises(ConfigError, match="mixes experts"):
         mixture_weights(plain)
     with pytest.raises(ConfigError, match="ends with"):
-        write_mixture_figure([run], tmp_path / "weights.pdf")
+        write_mixture_figure([run], tmp_path / "weights.gif")
 
 
 @pytest.mark.parametrize("gate", ["attention", "linear"])

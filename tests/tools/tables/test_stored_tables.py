@@ -135,8 +135,8 @@ def test_no_table_and_a_picture_of_another_kind_are_refused(
     assert (code, "of 0 files" in err) == (2, True)
     write_utility_table(table_of(), tmp_path, "made")
     stored = tmp_path / "made.json"
-    code, _, err = cli("figure", "table", stored, "--out", tmp_path / "a.pdf")
-    assert (code, "ends with .svg or .png" in err) == (2, True)
+    code, _, err = cli("figure", "table", stored, "--out", tmp_path / "a.gif")
+    assert (code, "ends with .svg, .pdf or .png" in err) == (2, True)
     content = json.loads(stored.read_text())
     stored.write_text(json.dumps(content | {"cells": []}))
     code, _, err = cli("figure", "table", stored, "--out", tmp_path / "a.svg")

@@ -218,19 +218,19 @@ Drawn = Annotated[
 ]
 Picture = Annotated[
     Path | None,
-    options.file_option("An .svg or .png file. By default: RUNS/WHAT.svg."),
+    options.file_option("An .svg, .pdf or .png file. By default: RUNS/WHAT.svg."),
 ]
 
 
 def _path() -> Any:
-    """Return the type of what ``figure`` prints."""
+    """Return the type of what ``table-figure`` prints."""
     from privaudit.cli.json_schemas import json_object
 
     return json_object("Written", path=str)
 
 
-@partial(with_json, words="figure", load=_path)
-def figure(
+@partial(with_json, words="table-figure", load=_path)
+def table_figure(
     what: What,
     run: Drawn = None,
     out: Picture = None,
@@ -249,7 +249,7 @@ def figure(
 
 
 def _draw_table(stored: Sequence[str], path: Path) -> None:
-    from privaudit_tools.tables.mixture_figure import write_figure
+    from privaudit.report.figures.figure_style import write_figure
     from privaudit_tools.tables.stored import read_stored
     from privaudit_tools.tables.utility_figure import utility_figure
 

@@ -20,10 +20,8 @@ from privaudit.report.figures.figure_style import (
     house_style,
     light_grid,
     new_figure,
-    to_png,
-    to_svg,
+    write_figure,
 )
-from privaudit.runs.own_files import make_parent, write_output
 from privaudit.runs.run import Run
 from privaudit.statistics.estimate import Estimate, mean_with_t
 from privaudit.tuning.prompts.experts import (
@@ -154,21 +152,3 @@ def write_mixture_figure(runs: Sequence[Run], path: Path) -> None:
         raise ConfigError("A figure of no runs was requested. Give at least one.")
     what = "Share of each expert in the mixtures of a run"
     write_figure(mixture_figure(runs), path, "attention", what)
-
-
-def write_figure(figure: Figure, path: Path, name: str, description: str) -> None:
-    """Write a figure as SVG, or as PNG if the file's name ends so.
-
-    Raises:
-        ConfigError: It ends otherwise.
-        StorageError: The file cannot be written.
-    """
-    if path.suffix not in (".svg", ".png"):
-        raise ConfigError(
-            f"A figure was requested in {path.name}. Give a file name that ends with "
-            ".svg or .png."
-        )
-    svg = path.suffix == ".svg"
-    content = to_svg(figure, name, description).encode() if svg else to_png(figure)
-    make_parent(path)
-    write_output(path, content)

@@ -1,0 +1,240 @@
+"""Fitted models of other libraries, asked about records: one signal each, high for members.
+
+A classifier's signal is the log-odds of the label, a language model's the mean
+log-likelihood of the labelled tokens.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int, Shaped
+
+from privaudit.auditing.external_models import (
+    SignalScale,
+    as_array,
+    signals_of_logits,
+    tokens_of_logits,
+)
+from privaudit.auditing.signals import mean_log_likelihood
+from privaudit.core.errors import ConfigError
+from privaudit.core.lazy_torch import Tensor, torch
+from privaudit.core.tensors import as_tensor
+
+ASKED_AT_ONCE = 128  # records
+_LEAST = 1e-7  # probability: trees say 0, whose logarithm is no score
+
+Fit = Callable[[Any, Any], Any]
+
+
+@dataclass(frozen=True)
+class LabelledRecords:
+    """Records as a model takes them, with their labels.
+
+    Attributes:
+        inputs: By name, each [records, ...]; "" where the model takes one argument.
+        labels: [records] classes, or [records, positions] tokens, -100 where none is
+            scored.
+    """
+
+    inputs: Mapping[str, Any]
+    labels: Any
+
+    @classmethod
+    def of(cls, given: Any) -> "LabelledRecords":
+        """Return records from a pair (inputs, labels), or a mapping that has "labels".
+
+        Raises:
+            ConfigError: They are neither, or of different numbers.
+        """
+        if isinstance(given, Mapping) and "labels" in given:
+            inputs = {name: given[name] for name in given if name != "labels"}
+            found = cls(inputs, given["labels"])
+        elif isinstance(given, Sequence) and len(given) == 2:
+            inputs, labels = given
+            is_named = isinstance(inputs, Mapping)
+            found = cls(dict(inputs) if is_named else {"": inputs}, labels)
+        else:
+            raise ConfigError(
+                f"Records were given as a {type(given).__name__}. Give (inputs, labels), "
+                'or a mapping with "labels", as a data loader has them.'
+            )
+        sizes = {len(one) for one in (*found.inputs.values(), found.labels)}
+        if len(sizes) != 1 or 0 in sizes:
+            raise ConfigError(
+                f"Inputs and labels are of {sorted(sizes)} records. Give as many of "
+                "each, and one at least."
+            )
+        return found
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def at(self, positions: Int[np.ndarray, " some"]) -> "LabelledRecords":
+        """Return some of the records."""
+        chosen = {name: _rows(one, positions) for name, one in self.inputs.items()}
+        return LabelledRecords(chosen, _rows(self.labels, positions))
+
+    def and_then(self, others: "LabelledRecords") -> "LabelledRecords":
+        """Return these records, and behind them others of the same form.
+
+        Raises:
+            ConfigError: Their inputs have other names or shapes.
+        """
+        if self.inputs.keys() != others.inputs.keys():
+            raise ConfigError(
+                f"Members have the inputs {sorted(self.inputs)}, and non-members "
+                f"{sorted(others.inputs)}. Give the same of both."
+            )
+        joined = {
+            name: _joined(one, others.inputs[name]) for name, one in self.inputs.items()
+        }
+        return LabelledRecords(joined, _joined(self.labels, others.labels))
+
+    @property
+    def alone(self) -> Any:
+        """The inputs as a ``fit`` takes them: one, or the mapping."""
+        return self.inputs[""] if [*self.inputs] == [""] else dict(self.inputs)
+
+
+def _rows(values: Any, positions: Int[np.ndarray, " some"]) -> Any:
+    if isinstance(values, Tensor):
+        return values[torch.as_tensor(positions, device=values.device)]
+    if hasattr(values, "iloc"):  # a data frame keeps its columns' names
+        return values.iloc[positions]
+    if hasattr(values, "shape"):
+        return values[positions]
+    return [values[position] for position in positions.tolist()]
+
+
+def _joined(first: Any, second: Any) -> Any:
+    try:
+        if isinstance(first, Tensor):
+            return torch.cat([first, as_tensor(second).to(first)])
+        if hasattr(first, "iloc"):
+            return import_module("pandas").concat([first, second])
+        if hasattr(first, "shape"):
+            return np.concatenate([first, as_array(second)])
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise ConfigError(
+            f"Members and non-members cannot be put together: {error}. Give both in the "
+            "same form, texts padded to one length."
+        ) from None
+    return [*first, *second]
+
+
+def signal_of(
+    model: Any, records: LabelledRecords
+) -> tuple[Float[np.ndarray, " records"], SignalScale]:
+    """Return what a fitted model says of records, and on which scale.
+
+    Args:
+        model: A torch module that returns logits, or an object with ``logits`` as
+            transformers' models do: of classes, [records, classes]; of one class,
+            [records] or [records, 1]; or of tokens, [records, positions, vocabulary].
+            Or an estimator of scikit-learn's form, with ``decision_function`` or
+            ``predict_proba``; a pipeline is one.
+        records: With labels as the model's loss takes them.
+
+    Raises:
+        ConfigError: It is no such model, returns something else, or has not seen a
+            class.
+    """
+    is_module = isinstance(model, torch.nn.Module)
+    ask = _asked_module if is_module else _asked_estimator
+    parts: list[Float[Tensor, " batch"]] = []
+    scale: SignalScale = "log-odds"
+    for positions in _batches(len(records)):
+        batch = records.at(positions)
+        logits, labels = ask(model, batch)
+        if logits.ndim == 3:
+            tokens = tokens_of_logits(logits, labels)
+            parts.append(mean_log_likelihood(tokens, "description"))
+            scale = "log-likelihood"
+        else:
+            parts.append(signals_of_logits(logits, labels).confidence[0])
+    return torch.cat(parts).numpy(), scale
+
+
+def _batches(count: int) -> Iterable[Int[np.ndarray, " batch"]]:
+    return np.split(np.arange(count), range(ASKED_AT_ONCE, count, ASKED_AT_ONCE))
+
+
+@torch.no_grad()
+def _asked_module(
+    module: torch.nn.Module, batch: LabelledRecords
+) -> tuple[Float[Tensor, "..."], Any]:
+    """Return a module's logits, and labels, on the CPU."""
+    weights = next(module.parameters(), torch.zeros(()))
+    named = {name: _as_weights(one, weights) for name, one in batch.inputs.items()}
+    alone = named.pop("", None)
+    answer = module(**named) if alone is None else module(alone, **named)
+    logits = getattr(answer, "logits", answer)
+    if not isinstance(logits, Tensor):
+        raise ConfigError(
+            f"The model returned a {type(logits).__name__}. Give one that returns "
+            "logits, or an object with logits: wrap it in a module that does."
+        )
+    return _with_two_classes(logits.float().cpu()), as_tensor(batch.labels).cpu()
+
+
+def _as_weights(values: Any, weights: Tensor) -> Tensor:
+    tensor = as_tensor(values).to(weights.device)
+    return tensor.to(weights.dtype) if tensor.is_floating_point() else tensor
+
+
+def _asked_estimator(
+    estimator: Any, batch: LabelledRecords
+) -> tuple[Float[Tensor, "..."], Int[np.ndarray, " records"]]:
+    """Return an estimator's logits, and the labels as positions among its classes."""
+    inputs, classes = batch.alone, getattr(estimator, "classes_", None)
+    decide = getattr(estimator, "decision_function", None)
+    if classes is None or not (decide or hasattr(estimator, "predict_proba")):
+        raise ConfigError(
+            f"A {type(estimator).__name__} was given as a model. Give a torch module "
+            "that returns logits, or a fitted classifier with classes_ and "
+            "decision_function or predict_proba; score others by from_signal."
+        )
+    labels = np.asarray(as_array(batch.labels))
+    where = np.searchsorted(classes, labels).clip(max=len(classes) - 1)
+    if (unseen := np.asarray(classes)[where] != labels).any():
+        raise ConfigError(
+            f"{int(unseen.sum())} records have a label that the model was not fitted on "
+            f"({labels[unseen][0]!r}). It has the classes {list(classes)[:10]}."
+        )
+    if decide:
+        return _with_two_classes(torch.as_tensor(np.asarray(decide(inputs)))), where
+    shares = np.clip(np.asarray(estimator.predict_proba(inputs)), _LEAST, None)
+    return torch.as_tensor(np.log(shares)), where
+
+
+def _with_two_classes(logits: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """Return logits of classes: one logit is that of the second of two."""
+    if logits.ndim == 2 and logits.shape[1] == 1:
+        logits = logits[:, 0]
+    return (
+        torch.stack([torch.zeros_like(logits), logits], -1)
+        if logits.ndim == 1
+        else logits
+    )
+
+
+def refitted(
+    fit: Fit, records: LabelledRecords, shadows: int, seed: int
+) -> tuple[Float[np.ndarray, "models records"], Shaped[np.ndarray, "models records"]]:
+    """Return what models that ``fit`` makes of random halves say, and which had which.
+
+    Args:
+        fit: From inputs and labels to a fitted model, as the target was fitted.
+        records: Of whom each model gets a random half.
+        shadows: How many models.
+        seed: Of the halves: a fair coin for each model and record.
+    """
+    halves = np.random.default_rng(seed).random((shadows, len(records))) < 0.5
+    signals = []
+    for half in halves:
+        chosen = records.at(np.flatnonzero(half))
+        signals.append(signal_of(fit(chosen.alone, chosen.labels), records)[0])
+    return np.stack(signals), halves
