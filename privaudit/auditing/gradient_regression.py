@@ -258,17 +258,22 @@ def likeliest_step(
     For each noise of the grid the best step s is the root of a quadratic. Beside what is
     seen there may be ``others``, numbers of noise alone, of an energy that is ``left``.
     """
-    best, count = (-torch.inf, 0.0, 0.0), len(seen) + others
-    for noise in grid.tolist():
-        spread = variances + noise
-        rest = left / noise if others else 0.0
-        squares = float((seen**2 / spread).sum()) + rest
-        cross = float((seen * middle / spread).sum())
-        inverse = (cross + (cross**2 + 4 * squares * count) ** 0.5) / (2 * squares)
-        misfit = float(((inverse * seen - middle) ** 2 / spread).sum())
+    count, best = len(seen) + others, (-torch.inf, 0.0, 0.0)
+    spread, noises = variances + grid[:, None], grid.tolist()
+    rests = [left / noise if others else 0.0 for noise in noises]
+    sums = (seen**2 / spread).sum(dim=1).tolist(), (seen * middle / spread).sum(dim=1)
+    inverses = []
+    for own, cross, rest in zip(sums[0], sums[1].tolist(), rests, strict=True):
+        squares = own + rest
+        root = (cross**2 + 4 * squares * count) ** 0.5
+        inverses.append((cross + root) / (2 * squares))
+    steps = torch.tensor(inverses, dtype=spread.dtype)[:, None]
+    misfits = ((steps * seen - middle) ** 2 / spread).sum(dim=1)
+    fits = (spread.log().sum(dim=1) + misfits).tolist()
+    for inverse, fit, rest, noise in zip(inverses, fits, rests, noises, strict=True):
         likelihood = (
             count * math.log(inverse)
-            - 0.5 * (float(spread.log().sum()) + misfit + inverse**2 * rest)
+            - 0.5 * (fit + inverse**2 * rest)
             - 0.5 * others * math.log(noise)
         )
         best = max(best, (likelihood, 1 / inverse, noise))
