@@ -258,24 +258,19 @@ def likeliest_step(
     For each noise of the grid the best step s is the root of a quadratic. Beside what is
     seen there may be ``others``, numbers of noise alone, of an energy that is ``left``.
     """
-    count, best = len(seen) + others, (-torch.inf, 0.0, 0.0)
-    spread, noises = variances + grid[:, None], grid.tolist()
+    count, spread, noises = len(seen) + others, variances + grid[:, None], grid.tolist()
     rests = [left / noise if others else 0.0 for noise in noises]
-    sums = (seen**2 / spread).sum(dim=1).tolist(), (seen * middle / spread).sum(dim=1)
+    sums = [(x / spread).sum(dim=1).tolist() for x in (seen**2, seen * middle)]
     inverses = []
-    for own, cross, rest in zip(sums[0], sums[1].tolist(), rests, strict=True):
-        squares = own + rest
-        root = (cross**2 + 4 * squares * count) ** 0.5
-        inverses.append((cross + root) / (2 * squares))
+    for own, cross, rest in zip(*sums, rests, strict=True):
+        root = (cross**2 + 4 * (own + rest) * count) ** 0.5
+        inverses.append((cross + root) / (2 * (own + rest)))
     steps = torch.tensor(inverses, dtype=spread.dtype)[:, None]
     misfits = ((steps * seen - middle) ** 2 / spread).sum(dim=1)
-    fits = (spread.log().sum(dim=1) + misfits).tolist()
+    best, fits = (-torch.inf, 0.0, 0.0), (spread.log().sum(dim=1) + misfits).tolist()
     for inverse, fit, rest, noise in zip(inverses, fits, rests, noises, strict=True):
-        likelihood = (
-            count * math.log(inverse)
-            - 0.5 * (fit + inverse**2 * rest)
-            - 0.5 * others * math.log(noise)
-        )
+        likelihood = count * math.log(inverse) - 0.5 * (fit + inverse**2 * rest)
+        likelihood -= 0.5 * others * math.log(noise)
         best = max(best, (likelihood, 1 / inverse, noise))
     return best
 

@@ -84,7 +84,7 @@ class Stream:
     def words(self, count: int) -> UInt64[np.ndarray, " count"]:
         """Return the next 64-bit words, all values equally likely."""
         drawn = np.empty(count, dtype="<u8")
-        into = drawn.view(np.uint8)
+        into = drawn.view(np.uint8).data
         for first in range(0, len(into), len(_ZEROS)):  # in the processor's cache
             part = into[first : first + len(_ZEROS)]
             self._encryptor.update_into(_ZEROS[: len(part)], part)

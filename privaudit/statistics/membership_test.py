@@ -153,6 +153,12 @@ class _Tail:
     def gains(self, labels: Labels) -> Float[np.ndarray, "draws ends"]:
         """Return Berk and Jones' statistic of each top: 0 with fewer members than expected."""
         found = np.cumsum(labels[:, self.records], axis=1)[:, self.ends - 1]
+        if len(found) <= self.ends[-1]:
+            return self._gains(found)
+        of_counts = self._gains(np.arange(self.ends[-1] + 1)[:, None])
+        return of_counts[found, np.arange(len(self.ends))]
+
+    def _gains(self, found: Int[np.ndarray, "#n #ends"]) -> Float[np.ndarray, "n ends"]:
         share, few = found / self.ends, 1e-12
         others, rest = np.maximum(1 - share, few), np.maximum(1 - self.expected, few)
         information = share * np.log(np.maximum(share, few) / self.expected)
