@@ -151,6 +151,46 @@ def embedded_models_once() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def gradients_of_runs_once() -> Iterator[None]:
+    """Let audits keep candidates' gradients along a move: tests audit the same few runs.
+
+    They are most of an audit's time. What the attack's own tests and those of devices ask
+    for, of toy models and trainers that are wrapped, is computed anew each time.
+    """
+    from privaudit.attacks import joint_regression
+    from privaudit.auditing import record_gradients
+    from privaudit.core.tensors import digest
+    from privaudit.models.interfaces import Classifier
+
+    compute, kept = record_gradients.gram_blocks, dict[Any, Any]()
+
+    def once(adversary: Any, move: Any, records: Any, public: Any = None) -> Any:
+        trainer, task = adversary.trainer, adversary.task
+        places = type(trainer).__module__, type(getattr(task.backbone, "prompts", None))
+        is_ours = places[0].startswith("privaudit.trainers.")
+        is_ours &= isinstance(task.backbone, Classifier)
+        if not is_ours or not places[1].__module__.startswith("privaudit."):
+            return compute(adversary, move, records, public)
+        read = {**vars(records), **vars(task.backbone), **move.received}
+        read["public"] = task.public.features
+        tensors = {**read, **{f"moved {n}": t for n, t in move.deltas.items()}}
+        key = (
+            f"{trainer!r} {task.candidates} {task.rounds} {task.logit_scale} {move.at}",
+            *(f"{n} {digest(t)}" for n, t in tensors.items() if torch.is_tensor(t)),
+        )
+        if key not in kept:
+            if len(kept) == 100:  # of a megabyte each
+                kept.clear()
+            kept[key] = compute(adversary, move, records, public)
+        return kept[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record_gradients, "gram_blocks", once)
+        patch.setattr(joint_regression, "gram_blocks", once)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def no_power_cut() -> Iterator[None]:
     """Wait for no disk: what tests write goes with them. There are thousands of files."""
     with pytest.MonkeyPatch.context() as patch:

@@ -22,6 +22,7 @@ INSTALLED = (".venv", ".git", "build", ".twins")
 PASSING = re.compile(r"__pycache__|\.egg-info\b")
 """What stands in a clone and is nobody's work: make and Python put it there."""
 
+_BELOW = f"{ROOT}/"
 _watched: list[list[str]] = []
 
 
@@ -58,7 +59,9 @@ def _hear(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _below_the_clone(path: object) -> str | None:
-    if not isinstance(path, str) or not Path(path).absolute().is_relative_to(ROOT):
+    if not isinstance(path, str):
+        return None
+    if not f"{os.path.abspath(path)}/".startswith(_BELOW):  # noqa: PTH100  # often asked
         return None
     whole = Path(path).resolve()  # trainers/ is linked into privaudit/
     return str(whole.relative_to(ROOT)) if whole.is_relative_to(ROOT) else None

@@ -258,19 +258,19 @@ def likeliest_step(
     For each noise of the grid the best step s is the root of a quadratic. Beside what is
     seen there may be ``others``, numbers of noise alone, of an energy that is ``left``.
     """
-    best, count = (-torch.inf, 0.0, 0.0), len(seen) + others
-    for noise in grid.tolist():
-        spread = variances + noise
-        rest = left / noise if others else 0.0
-        squares = float((seen**2 / spread).sum()) + rest
-        cross = float((seen * middle / spread).sum())
-        inverse = (cross + (cross**2 + 4 * squares * count) ** 0.5) / (2 * squares)
-        misfit = float(((inverse * seen - middle) ** 2 / spread).sum())
-        likelihood = (
-            count * math.log(inverse)
-            - 0.5 * (float(spread.log().sum()) + misfit + inverse**2 * rest)
-            - 0.5 * others * math.log(noise)
-        )
+    count, spread, noises = len(seen) + others, variances + grid[:, None], grid.tolist()
+    rests = [left / noise if others else 0.0 for noise in noises]
+    sums = [(x / spread).sum(dim=1).tolist() for x in (seen**2, seen * middle)]
+    inverses = []
+    for own, cross, rest in zip(*sums, rests, strict=True):
+        root = (cross**2 + 4 * (own + rest) * count) ** 0.5
+        inverses.append((cross + root) / (2 * (own + rest)))
+    steps = torch.tensor(inverses, dtype=spread.dtype)[:, None]
+    misfits = ((steps * seen - middle) ** 2 / spread).sum(dim=1)
+    best, fits = (-torch.inf, 0.0, 0.0), (spread.log().sum(dim=1) + misfits).tolist()
+    for inverse, fit, rest, noise in zip(inverses, fits, rests, noises, strict=True):
+        likelihood = count * math.log(inverse) - 0.5 * (fit + inverse**2 * rest)
+        likelihood -= 0.5 * others * math.log(noise)
         best = max(best, (likelihood, 1 / inverse, noise))
     return best
 

@@ -48,10 +48,12 @@ def epochs_of_batches(
     """
     sizes = [int(size) for size in cohort.sizes]
     passes = [epochs] * len(cohort) if isinstance(epochs, int) else list(epochs)
-    plans = [
-        _plan_epochs(size, often, batch_size, at.stream("batches", client))[: at.steps]
-        for client, size, often in zip(cohort.clients, sizes, passes, strict=True)
-    ]
+    asked = [*zip(cohort.clients, sizes, passes, strict=True)]
+    drawn = {
+        one: _plan_epochs(*one[1:], batch_size, at.stream("batches", one[0]))
+        for one in set(asked)  # federations side by side have clients of one name
+    }
+    plans = [drawn[one][: at.steps] for one in asked]
     steps = max(len(plan) for plan in plans)
     width = max(1, *(plan.shape[1] for plan in plans))
     # On the CPU, where tokens are picked: no step waits for a device to say which.
@@ -65,8 +67,8 @@ def epochs_of_batches(
         return Batches(chosen, mask)
     views = torch.zeros_like(chosen)
     for row, (client, plan) in enumerate(zip(cohort.clients, plans, strict=True)):
-        drawn = _drawn_views(cohort.views, at.stream("views", client), plan.numel())
-        views[: len(plan), row, : plan.shape[1]] = drawn.view(plan.shape)
+        some = _drawn_views(cohort.views, at.stream("views", client), plan.numel())
+        views[: len(plan), row, : plan.shape[1]] = some.view(plan.shape)
     return Batches(chosen, mask, views)
 
 

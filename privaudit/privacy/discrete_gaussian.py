@@ -29,7 +29,7 @@ from privaudit.core.devices import here
 from privaudit.core.errors import ConfigError
 from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.parameters import above_zero
-from privaudit.core.seeds import Stream, last_below, without_late
+from privaudit.core.seeds import Stream, last_below, remainders, without_late
 
 FINE = 2**29
 """Least standard deviation in steps where nobody adds up what several parties noised.
@@ -46,6 +46,7 @@ EXACT = 2**23
 
 LARGEST = 2**30  # of a standard deviation: its square, doubled, fits into 64 bits
 AT_ONCE = 2**18  # candidates: bounds memory
+ALONE = 2**14  # from here on, one stream after the other is faster
 
 Rounding = Literal["nearest", "toward-zero"]
 
@@ -168,7 +169,7 @@ def discrete_gaussians(
             f"Discrete Gaussian noise of {scale} steps was requested. It must have 1 "
             f"to {LARGEST}."
         )
-    at_once = max(1, AT_ONCE // (2 * count + 1))
+    at_once = max(1, AT_ONCE // (2 * count + 1)) if count < ALONE else 1
     parts = [
         _side_by_side(count, scale, streams[first : first + at_once])
         for first in range(0, len(streams), at_once)
@@ -183,9 +184,10 @@ def _side_by_side(
     missing = np.full(len(streams), count)
     while missing.any():
         tries = np.minimum(missing + missing // 2 + 16, AT_ONCE) * (missing > 0)
-        together = _Together(streams, np.repeat(np.arange(len(streams)), tries))
-        places, drawn = _kept(int(tries.sum()), scale, together)
-        counts = np.bincount(together.owner[places], minlength=len(streams))
+        owner = np.repeat(np.arange(len(streams)), tries)
+        together = _Together(streams, owner) if len(streams) > 1 else streams[0]
+        places, drawn = _kept(len(owner), scale, together)
+        counts = np.bincount(owner[places], minlength=len(streams))
         parts = np.split(drawn, counts.cumsum()[:-1])
         for chunks, part, lacking in zip(found, parts, missing, strict=True):
             chunks.append(part[:lacking])
@@ -219,7 +221,7 @@ class _Together:
             asked = [s for s, n in zip(self.streams, self._counts, strict=True) if n]
             pairs = zip(parts, asked, strict=True)
             words = np.concatenate([without_late(w, bound, s) for w, s in pairs])
-        return (words % np.uint64(bound)).view(np.int64)
+        return remainders(words, bound)
 
     @property
     def _counts(self) -> list[int]:
@@ -242,16 +244,19 @@ def _kept(
     """Return which of so many candidates are kept, and those."""
     whole = _half_normal(stream.words(tries), stream)
     drawn = stream.below(2 * scale, tries)
-    negative, rest = drawn >= scale, drawn % scale
+    negative = drawn >= scale
+    rest = drawn - scale * negative
     kept = np.flatnonzero((whole > 0) | (rest > 0) | ~negative)
-    kept = kept[_happens(rest[kept] ** 2, 2 * scale**2, _of(stream, kept))]
-    each = np.repeat(kept, whole[kept])  # exp(-k j / scale) is k times exp(-j / scale)
-    failed = each[~_happens(rest[each], scale, _of(stream, each))]
-    fails = np.zeros(tries, dtype=bool)
-    fails[failed] = True
-    kept = kept[~fails[kept]]
-    size = whole[kept] * scale + rest[kept]
-    return kept, np.where(negative[kept], -size, size)
+    happens = _happens(rest[kept] ** 2, 2 * scale**2, _of(stream, kept))
+    kept = kept[np.flatnonzero(happens)]
+    each = kept[np.flatnonzero(whole[kept])]
+    each = np.repeat(each, whole[each])  # exp(-k j / scale) is k times exp(-j / scale)
+    happens = _happens(rest[each], scale, _of(stream, each))
+    passed = np.zeros(tries, dtype=bool)
+    passed[kept] = True
+    passed[each[np.flatnonzero(~happens)]] = False
+    kept, size = np.flatnonzero(passed), whole * scale + rest
+    return kept, np.where(negative, -size, size)[kept]
 
 
 def _happens(
@@ -269,10 +274,10 @@ def _happens(
     running, length = np.arange(len(numerators)), 1
     while len(running):
         drawn = _of(stream, running).below(denominator, len(running))
-        running = running[drawn < numerators[running]]
+        running = running[np.flatnonzero(drawn < numerators[running])]
         if length > 1:
             drawn = _of(stream, running).below(length, len(running))
-            running = running[drawn == 0]
+            running = running[np.flatnonzero(drawn == 0)]
         result[running] ^= True
         length += 1
     return result
@@ -286,9 +291,11 @@ def _half_normal(
     A word is the first 64 bits of a uniform number. It tells k unless they are those of
     a bound between two k (a chance of 2^-60): then more bits are drawn.
     """
-    bounds = np.array(_bounds(64), dtype=np.uint64)
-    values = np.searchsorted(bounds, words, side="left")
-    for place in np.flatnonzero(words == bounds[np.minimum(values, len(bounds) - 1)]):
+    values, unsure = np.zeros(len(words), np.int8), np.zeros(len(words), bool)
+    for bound in map(np.uint64, _bounds(64)):  # a dozen: faster than a search
+        values += words > bound
+        unsure |= words == bound
+    for place in np.flatnonzero(unsure):
         more = _of(stream, np.array([place]))
         values[place] = _with_more_bits(int(words[place]), more)
     return values.astype(np.int64)

@@ -18,8 +18,9 @@ after Marcus, Peritz and Gabriel, Biometrika 63, 1976.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
@@ -34,6 +35,7 @@ DRAWS, FEWER_DRAWS, LARGE = 9_999, 999, 20_000
 _WEIGHTS = 0.6, 0.4  # of the average and of the tail
 _TOP = 0.1  # share of the records that a tail may be
 _CELLS = 2_000_000  # labels in memory at a time
+_KEPT = 1_000  # records of which all labels are kept: 10 MB
 _DIGITS = 9  # of a gain: equal ones must count as equal, whatever rounding made them
 
 # Without names for lengths: each stratum has its own.
@@ -86,11 +88,9 @@ def membership_test(strata: Strata, seed: int = 0) -> MembershipTest:
     rate = np.repeat([t.mean() for t in truth], [len(t) for t in truth])
     tails = [_Tail.of(key, rate) for key in orders([s for s, _ in strata])]
     average, tail = [ranks[label].sum(keepdims=True)], [_gains(tails, label[None])]
-    rng = np.random.default_rng(seed)
     draws = DRAWS if len(label) <= LARGE else FEWER_DRAWS
-    step = max(1, _CELLS // len(label))
-    for start in range(0, draws, step):
-        drawn = _drawn(truth, min(step, draws - start), rng)
+    kept = tuple(t.tobytes() for t in truth) if len(label) <= _KEPT else ()
+    for drawn in _kept_draws(kept, draws, seed) if kept else _draws(truth, draws, seed):
         average.append(drawn @ ranks)
         tail.append(_gains(tails, drawn))
     p_average, p_tail = (_p_values(np.concatenate(one)) for one in (average, tail))
@@ -153,6 +153,12 @@ class _Tail:
     def gains(self, labels: Labels) -> Float[np.ndarray, "draws ends"]:
         """Return Berk and Jones' statistic of each top: 0 with fewer members than expected."""
         found = np.cumsum(labels[:, self.records], axis=1)[:, self.ends - 1]
+        if len(found) <= self.ends[-1]:
+            return self._gains(found)
+        of_counts = self._gains(np.arange(self.ends[-1] + 1)[:, None])
+        return of_counts[found, np.arange(len(self.ends))]
+
+    def _gains(self, found: Int[np.ndarray, "#n #ends"]) -> Float[np.ndarray, "n ends"]:
         share, few = found / self.ends, 1e-12
         others, rest = np.maximum(1 - share, few), np.maximum(1 - self.expected, few)
         information = share * np.log(np.maximum(share, few) / self.expected)
@@ -168,6 +174,21 @@ class _Tail:
 def _gains(tails: Sequence[_Tail], labels: Labels) -> Float[np.ndarray, " draws"]:
     largest = np.max([tail.gains(labels).max(axis=1) for tail in tails], axis=0)
     return np.round(largest, _DIGITS)
+
+
+def _draws(
+    truth: Sequence[Bool[np.ndarray, " _"]], draws: int, seed: int
+) -> Iterator[Labels]:
+    """Yield so many permutations, as many at a time as memory holds."""
+    rng, step = np.random.default_rng(seed), max(1, _CELLS // sum(map(len, truth)))
+    for start in range(0, draws, step):
+        yield _drawn(truth, min(step, draws - start), rng)
+
+
+@lru_cache(maxsize=4)
+def _kept_draws(truth: tuple[bytes, ...], draws: int, seed: int) -> Sequence[Labels]:
+    """Return the same, kept: all attacks of an audit permute the same members."""
+    return [*_draws([np.frombuffer(one, bool) for one in truth], draws, seed)]
 
 
 def _drawn(

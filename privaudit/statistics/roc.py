@@ -266,14 +266,19 @@ class _TiltedSamples:
         )
         return cls(*joined, starts, sizes, weights, special)
 
+    @cached_property
+    def _number(self) -> Int[np.ndarray, " values"]:
+        """Which client's each value is, counted from 0."""
+        length = np.diff(np.append(self.starts, self.masses.shape[1]))
+        return np.repeat(np.arange(len(length)), length)
+
     def at(
         self, tilts: Float[np.ndarray, " tilts"]
     ) -> tuple[Float[np.ndarray, " tilts"], Float[np.ndarray, " tilts"]]:
         """Return the AUROCs of tilted samples, and DeLong's variances of those."""
         tilted = self.masses * np.exp(tilts[:, None, None] * self.influences)
-        length = np.diff(np.append(self.starts, tilted.shape[2]))
-        number = np.repeat(np.arange(len(length)), length)
-        tilted /= self._sums(tilted)[:, :, number]
+        number = self._number
+        tilted /= self._sums(tilted).take(number, axis=2)
         u, v = tilted[:, 0], tilted[:, 1]
         # Each client's weights sum to 1, so all before it sum to its number.
         above = np.cumsum(v, axis=1) - v / 2 - number

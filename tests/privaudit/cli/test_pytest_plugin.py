@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from privaudit import Auditor, Run, train
+from privaudit.auditing.attack import ATTACKS
+from privaudit.auditing.scenario import SCENARIOS
 from privaudit.auditing.stored_audit import save_audit
 from privaudit.checks.gate import checks
 from privaudit.checks.gate.gate import write_baseline
 from privaudit.evaluation.compare.measured import score_tests
+from privaudit.evaluation.metric import METRICS
 from privaudit.recording.owner import use_owner
 from privaudit.runs.ledger import Coin
 from tests.conftest import common_cache
@@ -31,7 +34,10 @@ LOADED = (
 )
 
 # pytester forgets modules that only its tests import, and registries do not.
-PRELOADED = (checks, checks, score_tests, save_audit, write_baseline)
+PRELOADED = (checks, score_tests, save_audit, write_baseline)
+for registry in (ATTACKS, METRICS, SCENARIOS):
+    for name in registry.names():
+        registry.find(name)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from scipy import stats
 
 from privaudit.core.errors import ConfigError
-from privaudit.core.seeds import Seeds, Stream, derive, name_of
+from privaudit.core.seeds import Seeds, Stream, derive, name_of, remainders
 
 MANY = 200_000
 SURE = 1e-6  # p-value below which a fixed stream is taken for wrong
@@ -59,6 +59,17 @@ def test_a_stream_goes_on_and_does_not_start_again() -> None:
     pieces, whole = stream(), stream()
     some = pieces.take(3) + pieces.take(70) + pieces.take(0) + pieces.take(7)
     assert some == whole.take(80)
+    words = [pieces.words(n) for n in (3, 0, 9000)]  # 9000 are drawn in parts
+    assert np.concatenate(words).tobytes() == whole.take(8 * 9003)
+
+
+@pytest.mark.parametrize("bound", [1, 3, 2**32 - 1, 2**32, 2**62 + 1, 2**63 - 1, 2**63])
+def test_remainders_are_those_of_whole_numbers(bound: int) -> None:
+    most = 2**64 // bound * bound
+    edges = [n for n in (0, bound, most, 2**64) for n in (n - 1, n, n + 1)]
+    words = [n for n in edges if 0 <= n < 2**64] + stream().words(1000).tolist()
+    found = remainders(np.array(words, np.uint64), bound)
+    assert found.tolist() == [n % bound for n in words]
 
 
 def test_no_two_names_are_written_alike() -> None:

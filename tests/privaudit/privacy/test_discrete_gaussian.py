@@ -181,8 +181,9 @@ def test_streams_side_by_side_draw_what_each_draws_alone(
     """Again and again, and however many are drawn from at once."""
     names, alone = ("a", "b", "c", "d", "e"), [stream(n) for n in "abcde"]
     together = [stream(name) for name in names]
-    for at_once in (2**18, 64):
+    for at_once, many in ((2**18, 2**14), (64, 2**14), (2**18, 1)):
         monkeypatch.setattr(module, "AT_ONCE", at_once)
+        monkeypatch.setattr(module, "ALONE", many)
         found = discrete_gaussians(count, scale, together)
         want = [discrete_gaussian(count, scale, one) for one in alone]
         np.testing.assert_array_equal(found, np.stack(want))
