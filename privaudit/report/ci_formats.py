@@ -265,7 +265,7 @@ Json = dict[str, Any]
 _GATE_RULES: Mapping[str, str] = {
     "leak-change": "Does the run leak more than its baseline, beyond the margin?",
     "utility-change": "Is the run's utility below its baseline's, beyond the margin?",
-    "leak-limit": "Is an attack's AUROC, or TPR at 1 % FPR, above the limit?",
+    "leak-limit": "Is an attack's AUROC, or the share told at 1 % false alarms, above the limit?",
     "utility-limit": "Is the utility below the limit?",
     "guarantee": "Is a claimed or certified epsilon weaker than the baseline's?",
     "strength": "Was less checked, or asked, than there was to be?",

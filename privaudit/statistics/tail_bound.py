@@ -16,13 +16,14 @@ Statistics 27, 1956.
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 from jaxtyping import Float
 from scipy.special import bdtr, bdtrc, betaincinv, betaln
 
 _CHANCE = 0.8  # that a plan succeeds, as usual
+_ALIKE = 1e-6  # chances that rounding alone may order, as where all are nearly 1
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def tail_plan(
 ) -> TailPlan:
     """Return the order that rules out a rate above ``margin`` most often.
 
-    Where none can, that whose bound is least in 80 % of audits without a leak.
+    Where several do, or none can, that whose bound is least in 80 % of audits without a leak.
 
     Args:
         members: At least 1.
@@ -66,10 +67,10 @@ def tail_plan(
     chances = {
         order: _chance(order, members, others, margin, fpr, alpha) for order in orders
     }
-    best = max(orders, key=lambda order: chances[order])
-    if not chances[best]:
-        best = min(orders, key=lambda one: _usual(one, members, others, fpr, alpha))
-    return TailPlan(best, chances[best])
+    most_often = max(chances.values())
+    usual = partial(_usual, sizes=(members, others), fpr=fpr, alpha=alpha)
+    best = min((o for o in orders if chances[o] >= most_often - _ALIKE), key=usual)
+    return TailPlan(best, min(chances[best], 1.0))
 
 
 def missed(order: int, others: int, fpr: float) -> float:
@@ -112,11 +113,12 @@ def _chance(
     return float(_called(order, members, others, most).sum())
 
 
-def _usual(order: int, members: int, others: int, fpr: float, alpha: float) -> float:
+def _usual(order: int, sizes: tuple[int, int], fpr: float, alpha: float) -> float:
     """Return a bound that 80 % of audits without a leak have, or a smaller one."""
-    law = _called(order, members, others, members + 1)
+    likely = 20 + math.ceil(4 * sizes[0] * order / sizes[1])  # 80 % are far below
+    law = _called(order, *sizes, min(sizes[0], likely) + 1)
     called = int((np.cumsum(law) < _CHANCE).sum())
-    return tail_bound(called, order, (members, others), fpr, alpha)
+    return tail_bound(called, order, sizes, fpr, alpha)
 
 
 def _called(

@@ -163,11 +163,23 @@ def pool_trainings(
                 part = audit.part(POOL)
                 if part and time.monotonic() - began + part.seconds > at_most:
                     break
-    folder = runs[0].path.parent / f"{audit.run.name}-{scenario}"
+    folder = _pool_folder(runs, scenario, is_sequential=at_most is not None)
     save_audit(audit, folder)
     audit = replace(audit, run=load_run(folder.resolve()))
     write_report([audit], report_page(folder, audit.scenario.name))
     return audit
+
+
+def _pool_folder(runs: Sequence["Run"], scenario: str, *, is_sequential: bool) -> Path:
+    """Return where a pool is kept: it is named by its runs, so that it replaces no other."""
+    from privaudit.auditing.pooled_audit import pool_name
+
+    first, *others = [run.name for run in runs]
+    what = "until-decided" if is_sequential else "pool"
+    more = [name.removeprefix(f"{first}-") for name in others]
+    if sum(map(len, more)) > _LONGEST:
+        more = pool_name(runs).split()[-1:]
+    return runs[0].path.parent / "-".join([first, what, *more, scenario])
 
 
 def recounted(audit: "Audit", show_records: bool) -> "Audit":
@@ -226,6 +238,7 @@ UntilDecided = Annotated[
     ),
 ]
 _AT_MOST = "10m"
+_LONGEST = 80  # letters of the names of a pool's other runs; of more a hash
 AtMost = Annotated[
     str,
     typer.Option(

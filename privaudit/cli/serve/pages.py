@@ -35,6 +35,7 @@ from privaudit.core.formatting import outcome_in_words
 from privaudit.core.storage import DAMAGE
 from privaudit.evaluation.compare.compare import RunComparison, compare
 from privaudit.evaluation.tradeoff.result import SWEEP, read_sweep
+from privaudit.recording.origins.scores import ScoredRun
 from privaudit.report.columns import audit_row, columns
 from privaudit.report.figures.curve_figures import training_alt, training_plot
 from privaudit.report.figures.figure_style import to_svg
@@ -298,7 +299,7 @@ def run_page(served: ServedRuns, name: str) -> str:
     """Return how a run's training went, or goes, round by round."""
     run = served.load(name)
     state = served.status()["runs"][name]
-    lines = run.metrics
+    lines, is_trained = run.metrics, not isinstance(run, ScoredRun)
     stamp = dumps(lines, sort_keys=True)
     figure = served.drawn(name, stamp, lambda: _training_svg(lines))
     return page_of(
@@ -307,10 +308,10 @@ def run_page(served: ServedRuns, name: str) -> str:
         run=name,
         trainer=run.config.trainer,
         data=run.config.dataset,
-        state=in_words(state),
+        state=in_words(state) if is_trained else "scores, and no rounds",
         live=state["state"] == "running",
         done=len(lines),
-        total=max(run.config.rounds, 1),
+        total=max(run.config.rounds, 1) if is_trained else 0,
         figure=Markup(figure),
         lines=list(reversed(lines))[:_LAST],
         last=_LAST,

@@ -84,10 +84,14 @@ def refuse_unnamed(run: Run) -> None:
         IncompatibleRunsError: They are of scores without names.
     """
     if isinstance(run, ScoredRun) and not run.has_names:
+        how = "Give each a name (the column record), the same in both."
+        if run.is_pool:
+            how = (
+                "Compare methods over seeds (`privaudit gate --method A --against B`)."
+            )
         raise IncompatibleRunsError(
             f"The records of {run.name} have no names, so that no score can be compared "
-            "with another of the same record. Give each a name (the column record), the "
-            "same in both."
+            f"with another of the same record. {how}"
         )
 
 

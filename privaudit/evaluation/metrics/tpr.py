@@ -1,4 +1,8 @@
-"""True-positive rate of an attack at 1 % false positives: how many members are certain."""
+"""Share of members that are told at 1 % false alarms: the verdict's tail, at any n.
+
+Pages' true-positive rate is another number: by ranks within clients, and only where there
+are enough non-members.
+"""
 
 from collections.abc import Sequence
 from functools import partial
@@ -24,5 +28,7 @@ def _paired(
 
 
 TPR = METRICS.register("tpr")(
-    Metric("tpr", "TPR at 1 % FPR", "leak", "", _interval, _paired, field="tpr")
-)
+    Metric(
+        "tpr", "share told at 1 % false alarms", "leak", "", _interval, _paired, field="tpr"
+    )
+)  # fmt: skip

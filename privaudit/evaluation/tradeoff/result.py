@@ -435,7 +435,8 @@ ENOUGH = 5  # seeds to report on
 class CellChange:
     """By how much a cell's AUROC and utility differ from the first one's.
 
-    All of a sweep's intervals hold together (Bonferroni); ``moved`` has each shared seed.
+    All of a sweep's intervals hold together (Bonferroni), at a look's part of the error;
+    ``moved`` has each shared seed.
     """
 
     cell: SweepCell
@@ -485,7 +486,7 @@ class Tradeoff:
     def changes(self) -> list["CellChange"]:
         """Return how other cells differ from the first, of those that share three seeds."""
         first, found = replicates_of(self.cells[0], self.points), []
-        each = 1 - 0.05 / (2 * max(len(self.cells) - 1, 1))
+        each = 1 - self.front.alpha / (2 * max(len(self.cells) - 1, 1))
         for cell in self.cells[1:]:
             own = replicates_of(cell, self.points)
             shared = [np.subtract(own[s], first[s]) for s in own if s in first]
@@ -513,8 +514,8 @@ class Tradeoff:
         return (
             f"To lose at most {most:g} of {metric} beside {first.name}, take "
             f"{best.cell.name}: AUROC falls by {-fall.value:.3f} [{-fall.high:.3f}, "
-            f"{-fall.low:.3f}], {metric} changes by {best.utility} seeds (95 %, for all "
-            f"{len(found)} settings together)."
+            f"{-fall.low:.3f}], {metric} changes by {best.utility} seeds "
+            f"({100 * (1 - self.front.alpha):g} %, for all {len(found)} settings together)."
         )
 
     def remarks(self) -> list[str]:

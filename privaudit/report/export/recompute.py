@@ -43,6 +43,7 @@ from privaudit.core.storage import Array, to_json
 from privaudit.core.tensors import Tensors, digest, signature
 from privaudit.execution.jobs import use_threads
 from privaudit.federation.transcript import MASKED_KINDS, Message
+from privaudit.recording.origins.scores import ScoredRun
 from privaudit.report.export.verify import alike, leaves
 from privaudit.runs.run import AUDITS, Run, load_run
 from privaudit.runs.run_files import environment
@@ -148,10 +149,15 @@ def _removed_afterwards() -> Iterator[str]:
 def _checked(run: Run) -> list[StoredAudit]:
     """Return a run's audits, if all of it can be made again and is as it was signed."""
     if run.origin:
+        how = "Use `privaudit verify CARD --again`, which attacks it again."
+        if isinstance(run, ScoredRun):
+            how = "Audit its scores again (`privaudit scores FILE`)."
+            if run.is_pool:
+                named = ", ".join(read_audit(run, run.origin).contents["pool"]["runs"])
+                how = f"Recompute the trainings ({named}), and attack them as then."
         raise ConfigError(
             f"{run.name} was to be recomputed, and its models were trained elsewhere: "
-            "what was recorded of them cannot be trained again. Use `privaudit verify "
-            "CARD --again`, which attacks it again."
+            f"what is here of them cannot be trained again. {how}"
         )
     run.require_complete()
     made_on = run.header.get("device", {}).get("kind", "cpu")

@@ -317,7 +317,7 @@ def test_two_audits_are_compared_by_their_records(runs: Path) -> None:
     assert [change.name for change in found.changes] == [
         "scores AUROC",
         "scores success rate",
-        "scores TPR at 1 % FPR",
+        "scores share told at 1 % false alarms",
     ]
     assert found.regressed
     with pytest.raises(IncompatibleRunsError, match="the column record"):

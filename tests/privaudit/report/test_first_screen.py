@@ -8,8 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
 
-from privaudit import Auditor
+from privaudit import Auditor, signals_of_logits
 from privaudit.auditing.audit import Assurance, Audit, assure
 from privaudit.auditing.parts.one_run import ONE_RUN
 from privaudit.auditing.shadow_budget import ShadowBudget
@@ -279,6 +282,33 @@ def test_a_gate_that_passes_has_no_green_mark_where_nothing_is_proved() -> None:
     assert "✅" not in text
     assert "Nothing proved." in text
     assert "❌ regression" in text
+
+
+def test_what_a_network_s_confidence_misses_eight_shadow_models_find() -> None:
+    """Digits, n = 910 + 887: 0.509 [0.482, 0.536], no leak found; 0.581 [0.554, 0.607]."""
+    torch.manual_seed(0)
+    x, labels = map(torch.as_tensor, load_digits(return_X_y=True))
+    x, coins = x.float() / 16, torch.rand(9, len(x)) < 0.5
+
+    def logits(chosen: torch.Tensor) -> torch.Tensor:
+        model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+        optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
+        for _ in range(100):
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(model(x[chosen]), labels[chosen]).backward()
+            optimiser.step()
+        return model(x).detach()
+
+    said = signals_of_logits(torch.stack([*map(logits, coins)]), labels).confidence
+    (own, *_), is_in, truth = said, coins[1:], coins[0]
+    weak = Auditor.from_scores(own[truth], own[~truth], sampling="coin")
+    strong = Auditor.from_shadows(own, said[1:], is_in, truth, "rmia", sampling="coin")
+    assert strong.verdict.kind == "leaks"
+    assert strong.auroc.value > weak.auroc.value
+    leak, sure, *_ = screen_of([weak]).answers
+    assert leak.badge is not None
+    assert leak.badge.kind != "good"  # whatever its coins give
+    assert "Stronger on what is here: rmia with 8" in sure.text
 
 
 def test_a_weak_attack_is_never_green_and_the_stronger_one_is_named() -> None:

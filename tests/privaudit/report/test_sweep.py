@@ -9,6 +9,7 @@ import pytest
 from matplotlib.container import ErrorbarContainer
 
 from privaudit.core.errors import ConfigError
+from privaudit.evaluation.tradeoff.plan import SweepPlan
 from privaudit.evaluation.tradeoff.result import (
     SearchCost,
     SweepPoint,
@@ -389,6 +390,9 @@ def test_what_to_take_for_little_utility_is_said_with_its_interval(
     assert "take dp-fpl, no ε: AUROC falls by 0.1" in made.bargain
     assert "for all 2 settings together" in made.bargain
     assert made.remarks()[0] == made.bargain
+    looks = judge_sweep(points, SweepPlan(seeds=tuple(range(6)), until_decided=True))
+    assert "(97.5 %, for all 2" in looks.bargain  # a look has half of the error
+    assert looks.changes()[0].leak.high > made.changes()[0].leak.high
     (dp, zero) = made.changes()
     assert dp.leak.high < -0.05
     assert zero.utility.high < -0.05

@@ -10,7 +10,6 @@ from privaudit.statistics.membership_test import (
     ALPHA,
     DRAWS,
     FEWER_DRAWS,
-    LARGE,
     Strata,
     membership_test,
     orders,
@@ -142,11 +141,17 @@ def test_either_key_finds_what_it_alone_can(
 def test_the_same_scores_have_the_same_p_values_and_many_take_fewer_draws(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """But for those that no draw reaches: else 26 audits of a run would hide any leak."""
     (stratum,) = split(rng, 40, 40)
     found = membership_test([stratum])
-    monkeypatch.setattr("privaudit.statistics.membership_test._KEPT", 0)
-    assert membership_test([stratum]) == found  # drawn anew
-    large = np.arange(LARGE + 2)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(f"{membership_test.__module__}._KEPT", 0)
+        assert membership_test([stratum]) == found  # drawn anew
+    monkeypatch.setattr(f"{membership_test.__module__}.LARGE", 100)
+    large = np.arange(102)
+    monkeypatch.setattr(f"{membership_test.__module__}._KEPT", 100)
+    told = membership_test([(large * 1.0, large > 50)])
+    assert told.either == told.average == pytest.approx(1 / (DRAWS + 1))
     found = membership_test([(large * 1.0, large % 2 == 0)])
     assert (found.average * (FEWER_DRAWS + 1)) % 1 == pytest.approx(0, abs=1e-9)
     with pytest.raises(ConfigError, match="a stratum"):

@@ -69,6 +69,7 @@ def _options() -> Any:
         ("others", 16),
         ("longest", 12),
         ("rounds", 1),
+        ("rank", FedPT().rank),
     ):
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--pooling", choices=("first", "mean"), default="mean")
@@ -88,7 +89,7 @@ def _trainer(options: Any) -> Any:
         for name in ("optimizer", "learning_rate", "epochs", "batch_size")
     }
     if options.method == "lora":
-        return FedPT(**settings, peft_method="lora")
+        return FedPT(**settings, peft_method="lora", rank=options.rank)
     return FullFedAvg(**settings)
 
 

@@ -399,7 +399,7 @@ def test_members_that_are_certain_are_held_to_a_limit_of_their_own(
         assert any("(max_tpr)" in one for one in found.notes) == (
             len(settings) == 1
         ) * ("max_auroc" in settings)
-    assert "scores TPR at 1 % FPR is 0.0" in found.checks[1].sentence
+    assert "scores share told at 1 % false alarms is 0.0" in found.checks[1].sentence
 
 
 def test_a_rise_of_the_tail_is_compared_where_it_is_asked_for(

@@ -2,6 +2,7 @@
 
 import pytest
 
+from privaudit.cli.serve.pages import ServedRuns, run_page
 from privaudit.report import page as report_module
 from privaudit.runs.run import load_run, runs_folder
 from tests.conftest import Cli
@@ -16,7 +17,9 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report_module, "_figures", lambda data: nothing)
 
 
-def test_trainings_are_pooled_and_the_pool_is_an_audit_of_its_own(cli: Cli) -> None:
+def test_trainings_are_pooled_and_the_pool_is_an_audit_of_its_own(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code, _, err = cli("train", *RUN.split(), "--name", "one", "--trainings", "3")
     assert code == 0, err
     names = ["one", "one-2", "one-3"]
@@ -29,10 +32,20 @@ def test_trainings_are_pooled_and_the_pool_is_an_audit_of_its_own(cli: Cli) -> N
     assert "3 trainings with coins of their own are one audit" in " ".join(out.split())
     for name in names:
         assert not list((runs_folder() / name / "audits").glob("*/audit.json"))
-    code, out, err = cli("gate", "one-pool-black-box", "--scenario", "scores",
-                         "--max-auroc", "0.9")  # fmt: skip
+    pool, scores = "one-pool-2-3-black-box", ("--scenario", "scores")
+    code, out, err = cli("gate", pool, *scores, "--max-auroc", "0.9")
     assert code in (0, 1, 3), err
-    assert cli("report", "one-pool-black-box", "--scenario", "scores")[0] == 0
+    assert cli("report", pool, *scores)[0] == 0
+    monkeypatch.setattr("privaudit.cli.commands.attack._LONGEST", 0)
+    assert cli("attack", "one", "one-3", "--pool", *BOX)[0] == 0
+    (smaller,) = {one.name for one in runs_folder().glob("*-pool-*")} - {pool}
+    assert load_run(pool).config.clients == 6  # and another pool stands beside it
+    said = cli.refused("verify", pool, "--recompute")
+    assert "Recompute the trainings (one, one-2, one-3)" in said
+    assert "methods over seeds" in cli.refused("compare", pool, smaller, *scores)
+    served = ServedRuns(runs_folder())
+    assert "scores, and no rounds" in run_page(served, pool)
+    assert "3 trainings with coins of their own" in served.report([(pool, "scores")])
     said = cli.refused("attack", "one", "one-2", "one", "--pool", *BOX)
     assert "follow from the seed 0 in both" in said
 

@@ -125,7 +125,7 @@ def test_each_kind_is_corrected_for_its_own_number(runs: Path) -> None:
     found = compare("promptfl-0", "zero-shot-0")
     named = compare("promptfl-0", "zero-shot-0", attacks=["loss-threshold"])
     assert [entry.name for entry in named.secondary] == [
-        "loss-threshold TPR at 1 % FPR"
+        "loss-threshold share told at 1 % false alarms"
     ]
     first_run, second_run = audits_of("promptfl-0", "zero-shot-0")
     auroc, *_, use = measure_pair(
