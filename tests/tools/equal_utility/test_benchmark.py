@@ -1,5 +1,4 @@
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from privaudit_tools.equal_utility.outcomes import Look, RunRecord
 from privaudit_tools.equal_utility.page import as_page
 from privaudit_tools.equal_utility.plan import BenchmarkPlan
 from tests.conftest import Cli
+from tests.privaudit.cli.test_json import valid
 
 TUNING, EVALUATION = [1, 2], [3, 4, 5, 6]
 PLAN = BenchmarkPlan.model_validate(
@@ -168,10 +168,9 @@ def test_the_page_says_what_follows_and_what_does_not(result: BenchmarkResult) -
     text = as_page(result, "privaudit benchmark small.json --page p.md", "small.svg")
     assert "| good | epochs 1 |" in text
     assert (
-        "- good (epochs 1) leaks less than early stopping at equal utility: 0.08"
-        in text
+        "- good (epochs 1) leaks less than early stopping at equal utility: 0.0" in text
     )
-    assert "beyond (as given) leaks at least less" not in text
+    assert "- beyond (as given) leaks at least" in text
     assert "Not told from early stopping, which is no proof of equality: same." in text
     assert "its end is a bound for: beyond." in text
     assert "so not ranked: useless." in text
@@ -232,6 +231,9 @@ def test_another_plan_is_refused_where_one_was_sealed(
 ) -> None:
     stored = tmp_path / "small.json"
     make(stored)
+    seal_path(stored).with_name("other.seal.json").write_text("{}")
+    with pytest.raises(ConfigError, match="is not what `privaudit benchmark` writes"):
+        make(stored.with_name("other.json"))
     other = PLAN.model_copy(update={"evaluation_seeds": (7, 8, 9)})
     with pytest.raises(ConfigError, match=r"was sealed on .* for another plan"):
         make(stored, other)
@@ -242,10 +244,8 @@ def test_a_page_is_made_of_a_result_alone(
 ) -> None:
     stored, page = tmp_path / "small.json", tmp_path / "page.md"
     stored.write_text(result.model_dump_json())
-    code, out, _ = cli("benchmark", stored, "--page", page, "--json")
-    assert code == 0
-    rows: list[Mapping[str, Any]] = json.loads(out)["rows"]
-    assert rows[0]["method"] == "good"
+    (found,) = valid(cli, "benchmark", stored, "--page", page)
+    assert found["rows"][0]["method"] == "good"
     assert "](small.svg)" in page.read_text()
     assert (tmp_path / "small.svg").exists()
     code, _, said = cli("benchmark", stored, "--quick")

@@ -109,9 +109,10 @@ def _print_cost(plan: "BenchmarkPlan", path: Path) -> None:
     first = {entry.row: entry for entry in reversed(tuning)}
     later = [entry.run for entry in first.values()] * len(plan.evaluation_seeds)
     looks = 1 + len(plan.looks)
-    cost = forecast([*(entry.run for entry in tuning), *later], plan.shadows, looks)
+    runs = [*(entry.run for entry in tuning), *later]
+    cost = forecast(runs, plan.shadows, looks=looks)
     contents = {"plan": str(path), "runs": cost.runs, "seconds": cost.seconds}
-    show(contents, f"{path}: {cost}.")
+    show(contents, f"{path}: {cost.runs} runs, {cost}.")
 
 
 def _report(result: "BenchmarkResult", stored: Path, page: Path | None) -> None:

@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from privaudit.core.formatting import write_time
 from privaudit.evaluation.sweep_runs import SweepRun
@@ -13,6 +14,8 @@ from privaudit.runs.run import Run
 from privaudit.runs.training import train
 
 _TIMED = 2  # rounds, of which the later is timed: the first encodes and compiles
+# Not of a round's time: how many there are, and numbers that a round multiplies by.
+_FREE = {"seed", "rounds", "epsilon", "delta", "clip_norm", "mu", "momentum"}
 
 
 @dataclass(frozen=True)
@@ -35,21 +38,24 @@ class Cost:
 
     def __str__(self) -> str:
         both = write_time(self.seconds)
-        return (
-            f"{self.runs} runs, at most {both} on one core "
-            f"({write_time(self.training)} of training)"
-        )
+        return f"at most {both} on one core, {write_time(self.training)} to train"
 
 
-def forecast(runs: Sequence[SweepRun], shadows: int, looks: int = 1) -> Cost:
-    """Return what runs will cost, from one timed round of each setting of a seed.
+def forecast(
+    runs: Sequence[SweepRun],
+    shadows: int = 0,
+    attacked: int | Literal["all"] = "all",
+    looks: int = 1,
+) -> Cost:
+    """Return what runs will cost, from one timed round of each kind of them.
 
-    What is finished already counts as if it were not.
+    Runs that are finished already count as if they were not.
 
     Args:
         runs: Of a sweep.
-        shadows: Models for each client of a run; those of clients without a state
+        shadows: Models for each attacked client; those of clients without a state
             replay one round, and others all.
+        attacked: Clients of a run that get them.
         looks: How often a run is attacked.
 
     Raises:
@@ -63,17 +69,24 @@ def forecast(runs: Sequence[SweepRun], shadows: int, looks: int = 1) -> Cost:
             if key not in timed:
                 timed[key] = _timed(run, folder)
             seconds, replayed = timed[key]
-            rounds = make_config(run.trainer, run.settings, **run.fields).rounds
-            training += rounds * seconds
-            attacks += looks * shadows * (rounds if replayed else 1) * seconds
+            config = make_config(run.trainer, run.settings, **run.fields)
+            clients = config.clients if attacked == "all" else attacked
+            share = min(clients / config.clients, 1.0)
+            training += config.rounds * seconds
+            times = looks * shadows * share * (config.rounds if replayed else 1)
+            attacks += times * seconds
     return Cost(len(runs), training, attacks)
 
 
 def _key(run: SweepRun) -> str:
-    """Return what a round's time depends on: all but seed and number of rounds."""
-    left_out = ("seed", "rounds")
-    fields = {name: v for name, v in run.fields.items() if name not in left_out}
-    return repr((run.trainer, sorted(run.settings.items()), sorted(fields.items())))
+    """Return what a round's time depends on."""
+    settings = {n: v for n, v in run.settings.items() if not _is_free(n)}
+    fields = {n: v for n, v in run.fields.items() if not _is_free(n)}
+    return repr((run.trainer, sorted(settings.items()), sorted(fields.items())))
+
+
+def _is_free(name: str) -> bool:
+    return name in _FREE or name.startswith("learning_rate")
 
 
 def _timed(run: SweepRun, folder: str) -> tuple[float, bool]:

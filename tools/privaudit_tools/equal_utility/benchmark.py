@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -34,6 +35,7 @@ from privaudit_tools.equal_utility.outcomes import (
 from privaudit_tools.equal_utility.plan import BenchmarkPlan
 
 Say = Callable[[str], None]
+Model = TypeVar("Model", bound=BaseModel)
 SEAL = ".seal.json"
 
 
@@ -89,9 +91,12 @@ def read_result(path: Path) -> BenchmarkResult:
         MissingFileError: There is none.
         ConfigError: It is not what `privaudit benchmark` writes.
     """
-    content = read_json(path)
+    return _read(BenchmarkResult, path)
+
+
+def _read(kind: type[Model], path: Path) -> Model:
     try:
-        return BenchmarkResult.model_validate(content)
+        return kind.model_validate(read_json(path))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
@@ -197,7 +202,7 @@ def _sealed(stored: Path, plan: BenchmarkPlan) -> Seal:
     """Return the seal that is there, or a new one, which is written."""
     path = seal_path(stored)
     if path.exists():
-        seal = Seal.model_validate(read_json(path))
+        seal = _read(Seal, path)
         if seal.digest != plan.digest:
             raise ConfigError(
                 f"{path} was sealed on {seal.on} for another plan, with the evaluation "
@@ -268,7 +273,8 @@ def _said(record: RunRecord) -> str:
     last = record.at(0)
     attack = max(last.leaks, key=lambda name: last.leaks[name], default="no attack")
     leak = f", {attack} {last.leaks[attack]:.3f}" if last.leaks else ""
-    return f"local {last.utility['local']:.3f}{leak} ({record.seconds:.0f} s)"
+    numbers = ", ".join(f"{n} {value:.3f}" for n, value in last.utility.items())
+    return f"{numbers}{leak} ({record.seconds:.0f} s)"
 
 
 def _tpr(

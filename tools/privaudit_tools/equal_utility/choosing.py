@@ -51,7 +51,7 @@ class Choice(BaseModel):
         found = self.of(runs, seeds)
         return Measured(
             {run.seed: run.at(self.rounds).utility[utility] for run in found},
-            {run.seed: run.at(self.after).leaks[self.attack] for run in found},
+            {run.seed: _leak(run, self.after, self.attack) for run in found},
         )
 
 
@@ -141,9 +141,7 @@ def _strongest(
         for attack in look.leaks
     ]
     leaks = {
-        (after, attack): _mean(
-            [run.at(after).leaks.get(attack, CHANCE) for run in mine]
-        )
+        (after, attack): _mean([_leak(run, after, attack) for run in mine])
         for after, attack in candidates
     }
     utility = _mean([run.at(stop).utility[plan.utility] for run in mine])
@@ -157,6 +155,11 @@ def _strongest(
         utility=utility,
         leak=leaks[after, attack],
     )
+
+
+def _leak(run: RunRecord, after: int, attack: str) -> float:
+    """Return an attack's AUROC; by chance where it found no number in this run."""
+    return run.at(after).leaks.get(attack, CHANCE)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -164,7 +164,8 @@ def _attacked(
 ) -> Mapping[str, Mapping[str, Any]]:
     """Return each attack's AUROC and scores, which the run keeps.
 
-    Attacks that found no number, as where nothing was sent, are left out.
+    Attacks that found no number are left out. A run's log counts the last look alone:
+    the others are of no whole run.
     """
     scenario = find_scenario(question.scenario, question.shadows)
     asked = {

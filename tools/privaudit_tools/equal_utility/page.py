@@ -127,9 +127,11 @@ def conclusions(result: BenchmarkResult, judged: Judged) -> list[str]:
     for row in judged.rows:
         if row.p is None or row.p >= ALPHA or row.standing is None:
             continue
-        distance = row.standing.distance
+        distance, is_above = row.standing.distance, row.standing.where == "above"
+        if is_above and distance.value < 0:
+            continue  # at its utility early stopping may leak as much
         how = "less" if distance.value > 0 else "more"
-        bound = " at least" if row.standing.where == "above" else ""
+        bound = " at least" if is_above else ""
         said.append(
             f"{row.method.label} ({row.choice.setting}) leaks{bound} {how} than {curve} "
             f"at equal utility: {_number(distance)}, n = {len(row.standing.by_seed)}."

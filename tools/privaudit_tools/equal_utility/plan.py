@@ -149,9 +149,11 @@ class BenchmarkPlan(BaseModel):
         labels = [self.reference.label, *(method.label for method in self.methods)]
         _refuse_twice("labels", labels)
         _refuse_twice("seeds", [*self.tuning_seeds, *self.evaluation_seeds])
-        if not any(method.trainer == UNTRAINED for method in self.methods):
+        untrained = [one for one in self.methods if one.trainer == UNTRAINED]
+        if len(untrained) != 1 or untrained[0].knob:
             raise ValueError(
-                f"no row is untrained: the curve begins with trainer = {UNTRAINED!r}"
+                f"the curve begins with one row of trainer = {UNTRAINED!r} without a "
+                f"knob, and there are {len(untrained)} of that trainer"
             )
         if self.quick:
             for label in self.quick.methods:
