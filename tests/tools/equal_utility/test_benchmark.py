@@ -168,13 +168,21 @@ def test_the_page_says_what_follows_and_what_does_not(result: BenchmarkResult) -
     text = as_page(result, "privaudit benchmark small.json --page p.md", "small.svg")
     assert "| good | epochs 1 |" in text
     assert (
-        "- good (epochs 1) leaks less than early stopping at equal utility: 0.0" in text
+        "- good (epochs 1) leaks less than early stopping at equal utility, by 0.0"
+        in text
     )
-    assert "- beyond (as given) leaks at least" in text
+    assert "early stopping at equal utility, by at least 0.0" in text
     assert "Not told from early stopping, which is no proof of equality: same." in text
     assert "its end is a bound for: beyond." in text
     assert "so not ranked: useless." in text
     assert "0.200 [-0.048, 0.448]" in text
+    assert "which is no result" not in text
+    assert result.seal.choices is not None
+    weak = [c.model_copy(update={"attack": "weak"}) for c in result.seal.choices.rows]
+    choices = result.seal.choices.model_copy(update={"rows": tuple(weak)})
+    seal = result.seal.model_copy(update={"choices": choices})
+    text = as_page(result.model_copy(update={"seal": seal}), "", "")
+    assert "which is no result, sees more: beyond (strong 0.65" in text
     assert len(plane(result.judged).axes[0].containers) == 4
 
 

@@ -42,9 +42,11 @@ def test_a_stop_of_the_curve_is_on_it_in_every_seed() -> None:
 def test_beyond_its_ends_the_curve_stays_as_it_is() -> None:
     untrained, stops = of(0.8, 0.5), [of(0.9, 0.7)]
     above = standing(of(0.95, 0.72), untrained, stops)
-    assert (above.where, above.distance.value) == ("above", pytest.approx(-0.02))
+    assert above.where == "above"
+    assert above.distance.value == pytest.approx(-0.02)
     below = standing(of(0.7, 0.45), untrained, stops)
-    assert (below.where, below.distance.value) == ("below", pytest.approx(0.05))
+    assert below.where == "below"
+    assert below.distance.value == pytest.approx(0.05)
     assert below.p_useful == 1.0
 
 

@@ -7,6 +7,7 @@ from privaudit.statistics.estimate import Estimate
 from privaudit_tools.equal_utility.benchmark import BenchmarkResult
 from privaudit_tools.equal_utility.judging import ALPHA, Judged, Row
 
+_MORE = 0.02  # of AUROC
 _VIEWS = ("server", "server-aggregate", "peer", "released")
 _HEADS = (
     "method", "setting", "own classes", "others'", "attack", "AUROC", "TPR at 1 %",
@@ -40,12 +41,14 @@ def as_page(result: BenchmarkResult, command: str, figure: str) -> str:
 
 def _introduction(result: BenchmarkResult) -> str:
     plan, seal = result.plan, result.seal
-    tried = len(plan.tuning_seeds)
+    task = ", ".join(f"{name} {value}" for name, value in plan.fields.items())
+    tuned = len(plan.tuning_seeds)
+    seeds = "One tuning seed" if tuned == 1 else f"{tuned} tuning seeds"
     return (
-        f"{plan.title}: what each method leaks below {plan.reference.label} at equal "
-        "utility, in AUROC, paired by seed. Leaks are of the strongest attack of "
+        f"What each method leaks below {plan.reference.label} at equal utility, in AUROC, "
+        f"paired by seed ({task}). Leaks are of the strongest attack of "
         f"`{plan.scenario}` with {plan.shadows} shadow models a client. "
-        f"{tried} tuning seeds chose each setting and its attack; "
+        f"{seeds} chose each setting and its attack; "
         f"{len(plan.evaluation_seeds)} others, sealed on {seal.on[:10]} "
         f"(`{seal.digest[:12]}`), judge them. Rows of one group Holm does not tell apart; "
         "beside a distance stands its 95 % interval over seeds."
@@ -131,10 +134,10 @@ def conclusions(result: BenchmarkResult, judged: Judged) -> list[str]:
         if is_above and distance.value < 0:
             continue  # at its utility early stopping may leak as much
         how = "less" if distance.value > 0 else "more"
-        bound = " at least" if is_above else ""
+        bound = "at least " if is_above else ""
         said.append(
-            f"{row.method.label} ({row.choice.setting}) leaks{bound} {how} than {curve} "
-            f"at equal utility: {_number(distance)}, n = {len(row.standing.by_seed)}."
+            f"{row.method.label} ({row.choice.setting}) leaks {how} than {curve} at equal "
+            f"utility, by {bound}{_number(distance)}, n = {len(row.standing.by_seed)}."
         )
     return said or [f"No row is told from {curve} by these seeds."]
 
@@ -150,13 +153,30 @@ def limits(result: BenchmarkResult, judged: Judged) -> list[str]:
         (open_rows, f"Not told from {curve}, which is no proof of equality: {{}}."),
         (above, "Nothing is extrapolated beyond the curve; its end is a bound for: {}."),
         (useless, "Not shown to be worth more than no training, so not ranked: {}."),
+        (_missed(judged), "The best attack afterwards, which is no result, sees more: {}."),
         (", ".join(failed), "Some runs failed: {}."),
     ]  # fmt: skip
     return [
         *(text.format(names) for names, text in lines if names),
-        "Other data, models, budgets and attacks may order methods otherwise: a small "
-        "leak is one that these attacks do not find, and only a certified ε bounds all.",
+        "Other data, models and attacks may order methods otherwise; only a certified ε "
+        "bounds all attacks.",
     ]
+
+
+def _missed(judged: Judged) -> str:
+    """Return rows of which another attack saw clearly more on evaluation seeds."""
+    found = []
+    for row in judged.rows:
+        seen = {
+            (look, attack): _mean([run.looks[look].leaks[attack] for run in row.runs])
+            for look in range(len(row.runs[0].looks))
+            for attack in row.runs[0].looks[look].leaks
+            if all(attack in run.looks[look].leaks for run in row.runs)
+        }
+        best = max(seen, key=lambda one: seen[one])
+        if row.standing is not None and seen[best] > row.leak.value + _MORE:
+            found.append(f"{row.method.label} ({best[1]} {seen[best]:.3f})")
+    return ", ".join(found)
 
 
 def _named(rows: Iterator[Row]) -> str:
