@@ -42,6 +42,7 @@ def as_page(result: BenchmarkResult, command: str, figure: str) -> str:
 def _introduction(result: BenchmarkResult) -> str:
     plan, seal = result.plan, result.seal
     task = ", ".join(f"{name} {value}" for name, value in plan.fields.items())
+    task = task or "as by default"
     tuned = len(plan.tuning_seeds)
     seeds = "One tuning seed" if tuned == 1 else f"{tuned} tuning seeds"
     return (
