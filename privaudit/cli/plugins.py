@@ -23,6 +23,7 @@ COMMANDS: Registry[Any] = Registry(
 _TOOLS = ("privaudit-tools", "tools")
 _LABS = ("privaudit-labs", "labs")
 APART: Mapping[str, tuple[str, str]] = {
+    "benchmark": _TOOLS,
     "table": _TOOLS,
     "table-figure": _TOOLS,
     "selftest": _TOOLS,

@@ -122,7 +122,8 @@ def test_the_list_of_data_sets_has_four_lines_for_each_that_one_brings(
 
 
 INPUTS = {  # only read
-    "train plan", "tradeoff plan", "table plan", "scores file", "import ledger",
+    "train plan", "tradeoff plan", "benchmark plan", "table plan", "scores file",
+    "import ledger",
 }  # fmt: skip
 WRITES = {"write_bytes", "write_parts", "write_json", "write_tensors", "append_lines"}
 OWN_FILES = {  # modules above the runs that write what no user named
@@ -184,14 +185,15 @@ def test_every_path_of_a_command_is_an_output_a_place_of_runs_or_only_read() -> 
     parsers = {about.parser for *_, about in FOUND}
     assert parsers == {None, options._folder, options.file, options.folder}
     assert sorted(" ".join(words) for words in FILES) == [
-        "claim --out", "figure --out", "gate --badge", "gate --junit", "gate --markdown",
-        "gate --sarif", "gate --write-baseline", "key export", "lint --sarif", "plan",
-        "split --out", "table-figure --out",
+        "benchmark --page", "claim --out", "figure --out", "gate --badge", "gate --junit",
+        "gate --markdown", "gate --sarif", "gate --write-baseline", "key export",
+        "lint --sarif", "plan", "split --out", "table-figure --out",
     ]  # fmt: skip
     assert sorted(" ".join(words) for words in FOLDERS) == [
-        "active --output", "export --public", "pretrain projector --out",
-        "pretrain surrogate-clip --out", "pretrain tiny-clip --out",
-        "pretrain tiny-llava --out", "table --into", "table --out", "tradeoff --out",
+        "active --output", "benchmark --out", "export --public",
+        "pretrain projector --out", "pretrain surrogate-clip --out",
+        "pretrain tiny-clip --out", "pretrain tiny-llava --out", "table --into",
+        "table --out", "tradeoff --out",
     ]  # fmt: skip
 
 

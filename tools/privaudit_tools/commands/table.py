@@ -22,7 +22,9 @@ TableFolder = Annotated[
 Check = Annotated[
     bool,
     typer.Option(
-        "--check", help="Only validate the plan, read its data and count its runs."
+        "--check",
+        help="Only validate the plan, read its data, time a round of each kind of run, "
+        "and print what all will cost.",
     ),
 ]
 Fields = Annotated[
@@ -75,7 +77,7 @@ def _printed() -> Any:
     row = json_object("Row", published=str, plans=list[str], answer=Answer)
     return (
         json_object("Table", path=str, runs=int, failed=int, cells=list[PrintedCell])
-        | json_object("Checked", plan=str, runs=int)
+        | json_object("Checked", plan=str, runs=int, seconds=float)
         | json_object("Matrix", rows=list[row], pages=list[str])  # type: ignore[valid-type]
     )
 
@@ -110,6 +112,8 @@ def table(
         )
     from privaudit.execution.executors import find_executor
     from privaudit.runs.run import runs_folder
+    from privaudit_tools.costs.forecast import forecast
+    from privaudit_tools.tables.by_need import pieces_by_need
     from privaudit_tools.tables.overrides import overridden
     from privaudit_tools.tables.pieces import Piece
     from privaudit_tools.tables.plan import read_plan
@@ -132,18 +136,21 @@ def table(
     if check:
         planned = piece.of(wanted, schedule(wanted, piece.holds))
         require_data(planned)
-        count = len(planned.runs)
-        said = "1 run, which is" if count == 1 else f"{count} runs, all of them"
-        show({"plan": str(plan), "runs": count}, f"{plan}: {said} valid.")
+        cost = forecast(planned.runs, wanted.shadows, wanted.attacked)
+        said = "1 run, which is" if cost.runs == 1 else f"{cost.runs} runs, all of them"
+        contents = {"plan": str(plan), "runs": cost.runs, "seconds": cost.seconds}
+        show(contents, f"{plan}: {said} valid. Cost: {cost}.")
         return
     options.check_kept(runs)
     folder = out or runs_folder(runs) / "tables"
-    made = make_table(
-        wanted, folder=runs, executor=executor, progress=_say,
-        piece=None if piece == Piece() else piece,
-        stored=folder / f"{plan.stem}.json",
-    )  # fmt: skip
-    text = write_utility_table(made, folder, plan.stem)
+    stored = folder / f"{plan.stem}.json"
+    pieces = pieces_by_need(wanted, stored) if piece == Piece() else iter([piece])
+    for now in pieces:
+        made = make_table(
+            wanted, folder=runs, executor=executor, progress=_say,
+            piece=None if now == Piece() else now, stored=stored,
+        )  # fmt: skip
+        text = write_utility_table(made, folder, plan.stem)
     contents = {
         "path": str(folder / f"{plan.stem}.json"),
         "runs": len(made.schedule.runs),

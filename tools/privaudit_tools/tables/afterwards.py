@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.auditor import Auditor
@@ -33,6 +33,7 @@ from privaudit_tools.tables.parts import Elsewhere
 
 FORMAT = 2  # raised when the same question has another answer
 Found = Mapping[Metric, float]
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -168,15 +169,32 @@ def _measure_elsewhere(run: Run, place: Elsewhere) -> Found:
 def _remembered(
     run: Run, name: str, asked: Mapping[str, Any], measure: Callable[[], Found]
 ) -> Found:
-    """Return what was found when the same was asked of the same run, or ask."""
-    place = f"{AUDITS}table/{name}.json"
+    """Return the finite numbers of what was found, or is found now."""
+    return remembered(
+        run,
+        f"{AUDITS}table/{name}.json",
+        asked,
+        lambda: {n: v for n, v in measure().items() if math.isfinite(v)},
+    )
+
+
+def remembered(
+    run: Run, place: str, asked: Mapping[str, Any], measure: Callable[[], Answer]
+) -> Answer:
+    """Return what was found when the same was asked of the same run, or ask.
+
+    Args:
+        run: A finished run, which keeps the answer.
+        place: Of the answer in the run, below its audits.
+        asked: Whatever the answer depends on besides the run, as JSON knows it.
+        measure: Returns the answer, as JSON knows it.
+    """
     key = _key(run, asked)
     if (stored := _kept(run, place)).get("key") != key:
-        measured = measure()
-        numbers = {n: v for n, v in measured.items() if math.isfinite(v)}
-        stored = {"key": key, "asked": asked, "found": numbers}
+        stored = {"key": key, "asked": asked, "found": measure()}
         run.add({place: to_json(stored)})
-    return dict(stored["found"])
+    found: Answer = stored["found"]
+    return found
 
 
 def _kept(run: Run, place: str) -> dict[str, Any]:

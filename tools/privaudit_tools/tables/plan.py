@@ -47,6 +47,7 @@ from privaudit_tools.tables.parts import (
 )
 
 Over = Literal["last10", "last"]
+FEWEST = 3  # seeds that decide anything: with two, chance is too often the same
 ONLY_COLUMN = "accuracy"  # the name of the one of a plan that has none
 
 
@@ -61,6 +62,9 @@ class TablePlan(BaseModel):
             published.toml calls them: "DP-FPL table 2".
         expects: What these say of their numbers, to which stored results are held.
         seeds: Replicates.
+        looks: After how many of the seeds the expectations are judged: where none is
+            open, no more are trained. The last is the number of seeds; without looks
+            all are trained. Each look has its part of the error.
         metrics: A table each. "local": on a client's own classes; "neighbour": on the
             others'; "mix": on tests with the client's own mixture of classes; "all":
             on all tests; others are in :mod:`privaudit_tools.tables.metrics`.
@@ -92,6 +96,7 @@ class TablePlan(BaseModel):
     reproduces: tuple[Text, ...] = ()
     expects: tuple[Expectation, ...] = ()
     seeds: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)]
+    looks: tuple[PositiveInt, ...] = ()
     metrics: Metrics = ("local",)
     panels: tuple[TablePanel, ...] = ()
     over: Over = "last10"
@@ -138,11 +143,25 @@ class TablePlan(BaseModel):
                     f"{where} is about columns that are none: "
                     f"{', '.join(expected.columns)}"
                 )
+        self._check_looks()
         if not self.cells:
             raise ValueError(
                 "no row has a column: skip_columns and only_for leave none"
             )
         return self
+
+    def _check_looks(self) -> None:
+        """Refuse looks that do not rise to the number of seeds, or decide nothing."""
+        looks = list(self.looks)
+        if looks and (looks != sorted(set(looks)) or looks[-1] != len(self.seeds)):
+            raise ValueError(
+                f"the looks {looks} do not rise to the number of seeds, {len(self.seeds)}"
+            )
+        if looks and (looks[0] < FEWEST or not self.expects):
+            raise ValueError(
+                f"a look takes {FEWEST} seeds and expectations, and there are "
+                f"{looks[0]} and {len(self.expects)}"
+            )
 
     def _check_metrics(self) -> None:
         """Refuse metrics that no run could have, or that say too little."""

@@ -16,7 +16,7 @@ from privaudit_tools.tables.metrics import MEGABYTES, Metric
 from privaudit_tools.tables.paper import PaperNumber
 from privaudit_tools.tables.parts import Column, TableRow
 from privaudit_tools.tables.pieces import read_records
-from privaudit_tools.tables.plan import Over, TablePlan
+from privaudit_tools.tables.plan import FEWEST, Over, TablePlan
 from privaudit_tools.tables.same_cells import has_changed
 from privaudit_tools.tables.table import CellSummary, reduced
 
@@ -29,7 +29,6 @@ FOUR: tuple[Answer, ...] = ("agrees", "disagrees", "absent", "open")
 CONFIDENCE = 0.95  # of all that is compared in a row together
 SMALL = 1.0  # points; less is no effect, unless the paper's own is less than twice that
 MOST_SEEDS = 1000
-SEEDS = 3  # with two, equal differences by chance would be too frequent
 HALF_UNIT = 0.005  # of a number as printed
 
 
@@ -184,12 +183,13 @@ def judge(
     """Hold stored numbers to an expectation, by the mean difference of its pairs.
 
     Seeds are paired; the interval is Student's, all expectations of a row together at
-    95 % (Bonferroni). "agrees": the interval is above zero, or within the points that
-    the expectation allows. "disagrees": it is below, or outside; or one of the pairs is
-    significantly reversed, all pairs of the row together. "absent": it lies within a
-    point, or within half of the paper's own contrast where that is less. With fewer than
-    three seeds of both, or where seeds do not differ though chance is in them, it is
-    without end; and what lacks a cell stays open.
+    95 % (Bonferroni), and all looks of a plan that has some. "agrees": the interval is
+    above zero, or within the points that the expectation allows. "disagrees": it is
+    below, or outside; or one of the pairs is significantly reversed, all pairs of the
+    row together. "absent": it lies within a point, or within half of the paper's own
+    contrast where that is less. With fewer than three seeds of both, or where seeds do
+    not differ though chance is in them, it is without end; and what lacks a cell stays
+    open.
 
     Args:
         expected: Of the plan.
@@ -210,8 +210,9 @@ def judge(
     each = [_Contrast.of(gap, is_exact) for gap in gaps]
     whole = _Contrast.of(by_seed, is_exact)
     small = _small(expected, plan, steps)
-    level = 1 - (1 - CONFIDENCE) / max(among, 1)
-    step_level = 1 - (1 - CONFIDENCE) / max(steps_among or len(steps), 1)
+    looks = max(len(plan.looks), len(stored.plan.looks), 1)
+    level = 1 - (1 - CONFIDENCE) / (looks * max(among, 1))
+    step_level = 1 - (1 - CONFIDENCE) / (looks * max(steps_among or len(steps), 1))
     reversed_ = sum(
         _answer(expected, g, step_level, small) == "disagrees" for g in each
     )
@@ -244,7 +245,7 @@ class _Contrast:
     @classmethod
     def of(cls, gaps: Mapping[int, float], is_exact: bool) -> "_Contrast":
         values = np.array(list(gaps.values()))
-        spread = float(values.std(ddof=1)) if len(values) >= SEEDS else math.inf
+        spread = float(values.std(ddof=1)) if len(values) >= FEWEST else math.inf
         hidden = spread < HALF_UNIT and not is_exact
         return cls(float(values.mean()), math.inf if hidden else spread, len(values))
 

@@ -1,0 +1,52 @@
+from typing import Any
+
+import pytest
+
+from privaudit.evaluation.sweep_runs import SweepRun
+from privaudit_tools.costs import forecast as module
+from privaudit_tools.costs.forecast import forecast
+
+
+def run(trainer: str = "promptfl", seed: int = 1, **settings: Any) -> SweepRun:
+    fields = {"clients": 2, "shots": 4, "rounds": 10, "seed": seed}
+    return SweepRun(f"{trainer} {seed}", trainer, settings, fields, "", "")
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Let a round of all clients take two seconds; collect what is timed."""
+    names: list[str] = []
+
+    def fake(one: SweepRun, _: str) -> tuple[float, bool]:
+        names.append(one.label)
+        return 2.0, one.trainer == "dp-fpl"
+
+    monkeypatch.setattr(module, "_timed", fake)
+    return names
+
+
+def test_a_cost_is_rounds_times_a_timed_round(timed: list[str]) -> None:
+    """Ten rounds of two seconds; five shadows of all clients replay one round each."""
+    cost = forecast([run(seed=1), run(seed=2)], shadows=5)
+    assert (cost.runs, cost.training, cost.attacks) == (2, 40.0, 20.0)
+    assert str(cost) == "at most 1m on one core, 40s to train"
+    assert timed == ["promptfl 1"]
+
+
+def test_shadows_of_clients_with_a_state_replay_all_rounds(timed: list[str]) -> None:
+    assert forecast([run("dp-fpl")], shadows=5).attacks == 100.0
+    assert forecast([run("dp-fpl")], shadows=5, attacked=1).attacks == 50.0
+    assert forecast([run("dp-fpl")], shadows=5, attacked=9).attacks == 100.0
+    assert forecast([run("dp-fpl")], shadows=5, looks=2).attacks == 200.0
+
+
+def test_what_costs_the_same_is_timed_once(timed: list[str]) -> None:
+    rates = [run(learning_rate=rate) for rate in (0.1, 0.2)]
+    forecast([*rates, run(epochs=5), run("dp-fpl", epsilon=1.0), run("dp-fpl")])
+    assert len(timed) == 3
+
+
+def test_a_round_is_really_timed() -> None:
+    cost = forecast([run(epochs=1)])
+    assert 0 < cost.training < 600
+    assert cost.attacks == 0.0

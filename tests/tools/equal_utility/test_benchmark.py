@@ -1,0 +1,264 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from privaudit.core.errors import ConfigError
+from privaudit.execution.executors import HERE
+from privaudit.statistics.estimate import mean_with_t
+from privaudit_tools.equal_utility import benchmark as module
+from privaudit_tools.equal_utility.benchmark import (
+    BenchmarkResult,
+    Seal,
+    read_result,
+    run_benchmark,
+    seal_path,
+)
+from privaudit_tools.equal_utility.choosing import choose
+from privaudit_tools.equal_utility.figure import plane
+from privaudit_tools.equal_utility.judging import judge
+from privaudit_tools.equal_utility.outcomes import Look, RunRecord
+from privaudit_tools.equal_utility.page import as_page
+from privaudit_tools.equal_utility.plan import BenchmarkPlan
+from tests.conftest import Cli
+from tests.privaudit.cli.test_json import valid
+
+TUNING, EVALUATION = [1, 2], [3, 4, 5, 6]
+PLAN = BenchmarkPlan.model_validate(
+    {
+        "title": "Small",
+        "tuning_seeds": TUNING,
+        "evaluation_seeds": EVALUATION,
+        "reference": {"label": "early stopping", "trainer": "promptfl", "stops": [1, 4]},
+        "methods": [
+            {"label": "none", "trainer": "zero-shot", "control": True},
+            {
+                "label": "good", "trainer": "prompt-fedper",
+                "knob": "epochs", "values": [1, 2],
+            },
+            {"label": "same", "trainer": "promptfl"},
+            {"label": "useless", "trainer": "coop"},
+            {"label": "beyond", "trainer": "pfedmoap"},
+        ],
+    }
+)  # fmt: skip
+# Utility and the leak of "strong" by row and setting; of the curve also after round 1.
+MEANS = {
+    ("none", "as given"): (0.80, 0.5),
+    ("good", "epochs 1"): (0.85, 0.50),
+    ("good", "epochs 2"): (0.88, 0.68),
+    ("same", "as given"): (0.85, 0.60),
+    ("useless", "as given"): (0.75, 0.5),
+    ("beyond", "as given"): (0.95, 0.65),
+}
+
+
+def look(rounds: int, utility: float, leak: float) -> Look:
+    leaks = {"weak": 0.5, "strong": leak}
+    return Look(rounds=rounds, utility={"local": utility, "all": utility}, leaks=leaks)
+
+
+def made_up(row: str, setting: str, seed: int) -> RunRecord:
+    """Return a run with little noise, other in each row and seed."""
+    noise = 0.001 * ((7 * seed + len(row)) % 5 - 2)
+    if row == "early stopping":
+        looks = [look(1, 0.84, 0.58), look(4, 0.90, 0.70 + noise)]
+    else:
+        utility, leak = MEANS[row, setting]
+        looks = [look(1, 0.8, 0.52), look(10, utility + noise, leak - noise)]
+    return RunRecord(
+        row=row, setting=setting, seed=seed, run=f"{row}-{seed}", looks=looks,
+        certified={"server": 8.0, "released": None}, megabytes=0.5, seconds=2.0,
+    )  # fmt: skip
+
+
+def all_runs(seeds: list[int]) -> list[RunRecord]:
+    rows = [("early stopping", ""), *MEANS]
+    return [made_up(row, setting, seed) for seed in seeds for row, setting in rows]
+
+
+@pytest.fixture
+def result() -> BenchmarkResult:
+    choices = choose(PLAN, all_runs(TUNING))
+    seal = Seal(on="2026-11-26T00:00:00+00:00", digest=PLAN.digest, choices=choices,
+                evaluation_seeds=PLAN.evaluation_seeds)  # fmt: skip
+    runs = all_runs(TUNING + EVALUATION)
+    tpr = {"good": mean_with_t([0.1, 0.2, 0.3]).to_dict()}
+    return BenchmarkResult.model_validate(
+        {"plan": PLAN, "seal": seal, "runs": runs, "tpr": tpr}
+    )
+
+
+def test_tuning_seeds_choose_the_setting_and_the_strongest_attack() -> None:
+    choices = choose(PLAN, all_runs(TUNING))
+    by_row = {choice.row: choice for choice in choices.rows}
+    assert by_row["good"].setting == "epochs 1"
+    assert (by_row["good"].attack, by_row["good"].after) == ("strong", 1)  # 0.52 > 0.50
+    assert (by_row["same"].attack, by_row["same"].after) == ("strong", 0)
+    assert [(c.rounds, c.after) for c in choices.stops] == [(1, 1), (4, 4)]
+
+
+def test_evaluation_seeds_choose_nothing() -> None:
+    worse = [
+        run.model_copy(update={"looks": [look(1, 0.1, 0.9), look(10, 0.1, 0.9)]})
+        for run in all_runs(EVALUATION)
+    ]
+    assert choose(PLAN, all_runs(TUNING) + worse) == choose(PLAN, all_runs(TUNING))
+
+
+def test_a_curve_without_a_run_is_refused() -> None:
+    runs = [run for run in all_runs(TUNING) if run.row != "early stopping"]
+    with pytest.raises(ConfigError, match="The curve cannot be drawn"):
+        choose(PLAN, runs)
+
+
+def test_rows_stand_where_they_were_put(result: BenchmarkResult) -> None:
+    """At 0.85 the curve is a sixth of the way from 0.58 to 0.70: 0.60."""
+    judged = result.judged
+    rows = {row.method.label: row for row in judged.rows}
+    assert [row.method.label for row in judged.rows][-2:] == ["useless", "none"]
+    good, same, beyond = (rows[name].standing for name in ("good", "same", "beyond"))
+    assert good is not None
+    assert same is not None
+    assert beyond is not None
+    assert good.distance.value == pytest.approx(0.08, abs=0.003)
+    assert same.distance.value == pytest.approx(0.0, abs=0.003)
+    assert beyond.where == "above"
+    assert beyond.distance.value == pytest.approx(0.05, abs=0.003)
+    p = rows["good"].p
+    assert p is not None
+    assert p < 0.01
+    assert rows["useless"].p is None
+    assert judged.groups == (("good",), ("beyond",), ("same",))
+
+
+def test_what_is_all_the_same_is_one_group() -> None:
+    runs = [
+        run.model_copy(update={"row": row, "setting": "as given"})
+        for row in ("same", "beyond")
+        for run in all_runs(TUNING + EVALUATION)
+        if run.row == "same"
+    ]
+    others = [
+        r for r in all_runs(TUNING + EVALUATION) if r.row not in ("same", "beyond")
+    ]
+    runs = [*others, *runs]
+    tuned = [run for run in runs if run.seed in TUNING]
+    groups = judge(PLAN, choose(PLAN, tuned), runs).groups
+    assert ("same", "beyond") in groups
+
+
+def test_fewer_seeds_than_three_are_refused_and_a_failed_row_is_left_out(
+    result: BenchmarkResult,
+) -> None:
+    runs = all_runs([*TUNING, 3, 4])
+    assert result.seal.choices is not None
+    with pytest.raises(ConfigError, match="The curve takes 3 evaluation seeds"):
+        judge(PLAN, result.seal.choices, runs)
+    failed = [
+        run.model_copy(update={"error": "boom"}) if run.row == "same" else run
+        for run in result.runs
+    ]
+    found = judge(PLAN, result.seal.choices, failed)
+    assert "same" not in {row.method.label for row in found.rows}
+
+
+def test_the_page_says_what_follows_and_what_does_not(result: BenchmarkResult) -> None:
+    text = as_page(result, "privaudit benchmark small.json --page p.md", "small.svg")
+    assert "| good | epochs 1 |" in text
+    assert (
+        "- good (epochs 1) leaks less than early stopping at equal utility, by 0.0"
+        in text
+    )
+    assert "early stopping at equal utility, by at least 0.0" in text
+    assert "Not told from early stopping, which is no proof of equality: same." in text
+    assert "its end is a bound for: beyond." in text
+    assert "so not ranked: useless." in text
+    assert "0.200 [-0.048, 0.448]" in text
+    assert "which is no result" not in text
+    assert result.seal.choices is not None
+    weak = [c.model_copy(update={"attack": "weak"}) for c in result.seal.choices.rows]
+    choices = result.seal.choices.model_copy(update={"rows": tuple(weak)})
+    seal = result.seal.model_copy(update={"choices": choices})
+    text = as_page(result.model_copy(update={"seal": seal}), "", "")
+    assert "which is no result, sees more: " in text
+    assert "beyond (strong 0.6" in text
+    assert len(plane(result.judged).axes[0].containers) == 4
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int]]:
+    """Make runs up, and collect which."""
+    made: list[tuple[str, str, int]] = []
+
+    def perform(_: Any, entries: Any) -> list[RunRecord]:
+        asked = [(e.row, e.setting, e.run.fields["seed"]) for e in entries]
+        made.extend(asked)
+        return [made_up(*one) for one in asked]
+
+    monkeypatch.setattr(module._Work, "perform", perform)
+    monkeypatch.setattr(module, "_tpr", lambda *_: {})
+    return made
+
+
+Made = list[tuple[str, str, int]]
+
+
+def make(stored: Path, plan: BenchmarkPlan = PLAN) -> BenchmarkResult:
+    return run_benchmark(
+        plan, stored, folder=stored.parent, executor=HERE, progress=print
+    )
+
+
+def test_the_chosen_settings_alone_meet_evaluation_seeds(
+    tmp_path: Path, work: Made
+) -> None:
+    stored = tmp_path / "small.json"
+    found = make(stored)
+    assert {one for one in work if one[0] == "good" and one[2] in EVALUATION} == {
+        ("good", "epochs 1", seed) for seed in EVALUATION
+    }
+    assert read_result(stored) == found
+
+
+def test_what_was_chosen_before_a_kill_stands(tmp_path: Path, work: Made) -> None:
+    stored = tmp_path / "small.json"
+    make(stored)
+    path = seal_path(stored)
+    seal = json.loads(path.read_text())
+    seal["choices"]["rows"][1]["setting"] = "epochs 2"
+    path.write_text(json.dumps(seal))
+    work.clear()
+    make(stored)
+    assert ("good", "epochs 2", 3) in work
+    assert ("good", "epochs 1", 3) not in work
+
+
+def test_another_plan_is_refused_where_one_was_sealed(
+    tmp_path: Path, work: Made
+) -> None:
+    stored = tmp_path / "small.json"
+    make(stored)
+    seal_path(stored).with_name("other.seal.json").write_text("{}")
+    with pytest.raises(ConfigError, match="is not what `privaudit benchmark` writes"):
+        make(stored.with_name("other.json"))
+    other = PLAN.model_copy(update={"evaluation_seeds": (7, 8, 9)})
+    with pytest.raises(ConfigError, match=r"was sealed on .* for another plan"):
+        make(stored, other)
+
+
+def test_a_page_is_made_of_a_result_alone(
+    tmp_path: Path, cli: Cli, result: BenchmarkResult
+) -> None:
+    stored, page = tmp_path / "small.json", tmp_path / "page.md"
+    stored.write_text(result.model_dump_json())
+    (found,) = valid(cli, "benchmark", stored, "--page", page)
+    assert found["rows"][0]["method"] == "good"
+    assert "](small.svg)" in page.read_text()
+    assert (tmp_path / "small.svg").exists()
+    code, _, said = cli("benchmark", stored, "--quick")
+    assert (code, "say nothing to it" in said) == (2, True)
+    stored.write_text("{}")
+    code, _, said = cli("benchmark", stored)
+    assert (code, "is not what `privaudit benchmark` writes" in said) == (2, True)

@@ -1,0 +1,106 @@
+"""What a sweep will cost, before it runs: rounds x clients x a timed step."""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from privaudit.core.formatting import write_time
+from privaudit.evaluation.sweep_runs import SweepRun
+from privaudit.execution.jobs import use_threads
+from privaudit.federation.trainer import remembers_steps, start_client
+from privaudit.runs.config import make_config
+from privaudit.runs.run import Run
+from privaudit.runs.training import train
+
+_TIMED = 2  # rounds, of which the later is timed: the first encodes and compiles
+# Not of a round's time: how many there are, and numbers that a round multiplies by.
+_FREE = {"seed", "rounds", "epsilon", "delta", "clip_norm", "mu", "momentum"}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of one core or device, counted as at most.
+
+    Attributes:
+        training: Rounds times clients times a client's timed round.
+        attacks: The same of shadow models, as if none were stacked.
+    """
+
+    runs: int
+    training: float
+    attacks: float
+
+    @property
+    def seconds(self) -> float:
+        """Of training and attacks together."""
+        return self.training + self.attacks
+
+    def __str__(self) -> str:
+        both = write_time(self.seconds)
+        return f"at most {both} on one core, {write_time(self.training)} to train"
+
+
+def forecast(
+    runs: Sequence[SweepRun],
+    shadows: int = 0,
+    attacked: int | Literal["all"] = "all",
+    looks: int = 1,
+) -> Cost:
+    """Return what runs will cost, from one timed round of each kind of them.
+
+    Runs that are finished already count as if they were not.
+
+    Args:
+        runs: Of a sweep.
+        shadows: Models for each attacked client; those of clients without a state
+            replay one round, and others all.
+        attacked: Clients of a run that get them.
+        looks: How often a run is attacked.
+
+    Raises:
+        PrivauditError: A run cannot be trained.
+    """
+    timed: dict[str, tuple[float, bool]] = {}
+    training = attacks = 0.0
+    with tempfile.TemporaryDirectory() as folder, use_threads(1):
+        for run in runs:
+            key = _key(run)
+            if key not in timed:
+                timed[key] = _timed(run, folder)
+            seconds, replayed = timed[key]
+            config = make_config(run.trainer, run.settings, **run.fields)
+            clients = config.clients if attacked == "all" else attacked
+            share = min(clients / config.clients, 1.0)
+            training += config.rounds * seconds
+            times = looks * shadows * share * (config.rounds if replayed else 1)
+            attacks += times * seconds
+    return Cost(len(runs), training, attacks)
+
+
+def _key(run: SweepRun) -> str:
+    """Return what a round's time depends on."""
+    settings = {n: v for n, v in run.settings.items() if not _is_free(n)}
+    fields = {n: v for n, v in run.fields.items() if not _is_free(n)}
+    return repr((run.trainer, sorted(settings.items()), sorted(fields.items())))
+
+
+def _is_free(name: str) -> bool:
+    return name in _FREE or name.startswith("learning_rate")
+
+
+def _timed(run: SweepRun, folder: str) -> tuple[float, bool]:
+    """Return a round's seconds for all clients, and whether shadows replay them all."""
+    fields = {**run.fields, "rounds": _TIMED}
+    done = train(
+        run.trainer, folder=folder, settings=run.settings, resume=True, **fields
+    )
+    seconds = float(done.metrics[-1].get("seconds", 0.0))
+    return seconds, _keeps_state(done)
+
+
+def _keeps_state(run: Run) -> bool:
+    task, seeds = run.population.task, run.config.seeds
+    if remembers_steps(run.trainer):
+        return True
+    return bool(start_client(run.trainer, task, task.clients[0], seeds))

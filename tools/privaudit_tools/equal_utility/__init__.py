@@ -1,0 +1,1 @@
+"""Methods by what they leak at equal utility, held against stopping early."""

@@ -1,0 +1,297 @@
+"""The benchmark: settings chosen on tuning seeds, judged on seeds fixed beforehand.
+
+What is evaluated is sealed: a file beside the result holds the plan's digest with the
+date of its first run, and then what the tuning seeds chose, before an evaluation seed is
+trained. A benchmark that was killed goes on where it stopped, with the choices that stand.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from privaudit.core.errors import ConfigError
+from privaudit.core.storage import read_json, write_json
+from privaudit.evaluation.sweep_runs import SweepRun, perform_runs
+from privaudit.evaluation.tradeoff.plan import Cell
+from privaudit.execution.jobs import Executor, use_threads
+from privaudit.runs.run import load_run, runs_folder
+from privaudit.runs.training import usual_name
+from privaudit.statistics.estimate import Estimate
+from privaudit.statistics.roc import tpr_over_seeds
+from privaudit_tools.equal_utility.choosing import Choice, Choices, choose
+from privaudit_tools.equal_utility.judging import Judged, judge
+from privaudit_tools.equal_utility.outcomes import (
+    Question,
+    RunRecord,
+    perform,
+    scores_of,
+)
+from privaudit_tools.equal_utility.plan import BenchmarkPlan
+
+Say = Callable[[str], None]
+Model = TypeVar("Model", bound=BaseModel)
+SEAL = ".seal.json"
+
+
+class Seal(BaseModel):
+    """What was fixed before evaluation seeds were trained.
+
+    Attributes:
+        on: When the first run began.
+        digest: Of the plan, its evaluation seeds among it.
+        chosen_on: When the tuning seeds' choices were written; empty before.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    on: str
+    digest: str
+    evaluation_seeds: tuple[int, ...]
+    chosen_on: str = ""
+    choices: Choices | None = None
+
+
+class BenchmarkResult(BaseModel):
+    """What a benchmark's JSON holds: from it alone its page is made."""
+
+    model_config = ConfigDict(frozen=True)
+
+    plan: BenchmarkPlan
+    seal: Seal
+    runs: list[RunRecord]
+    tpr: dict[str, Estimate]
+
+    @property
+    def judged(self) -> Judged:
+        """Where each row stands, from its runs on evaluation seeds."""
+        assert self.seal.choices is not None  # it was evaluated
+        return judge(self.plan, self.seal.choices, self.runs)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A run to make, and what it is of."""
+
+    row: str
+    setting: str
+    run: SweepRun
+    question: Question
+
+
+def read_result(path: Path) -> BenchmarkResult:
+    """Return what a benchmark's JSON holds.
+
+    Raises:
+        MissingFileError: There is none.
+        ConfigError: It is not what `privaudit benchmark` writes.
+    """
+    return _read(BenchmarkResult, path)
+
+
+def _read(kind: type[Model], path: Path) -> Model:
+    try:
+        return kind.model_validate(read_json(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ConfigError(
+            f"{path} is not what `privaudit benchmark` writes ({where}: {first['msg']}). "
+            "Move it away, or run the plan again."
+        ) from None
+
+
+def entries_of(plan: BenchmarkPlan, seeds: Iterable[int]) -> list[Entry]:
+    """Return every setting's run with each seed, seed by seed; all of them valid.
+
+    Raises:
+        ConfigError: A run cannot be configured.
+    """
+    return [
+        entry
+        for seed in seeds
+        for entry in (
+            _entry(plan, plan.reference.label, "", _reference(plan), seed),
+            *(
+                _entry(plan, method.label, name, cell, seed)
+                for method in plan.methods
+                for name, cell in method.cells(plan.fields)
+            ),
+        )
+    ]
+
+
+def _reference(plan: BenchmarkPlan) -> Cell:
+    return plan.reference.cell(plan.fields)
+
+
+def _entry(plan: BenchmarkPlan, row: str, setting: str, cell: Cell, seed: int) -> Entry:
+    config = cell.config(seed)
+    run = SweepRun(
+        f"{cell.label}, seed {seed}",
+        cell.trainer,
+        cell.settings,
+        {**cell.fields, "seed": seed},
+        config.short_hash,
+        usual_name(config),
+    )
+    is_curve = row == plan.reference.label
+    stops = (*plan.looks, *(plan.reference.stops if is_curve else ()))
+    return Entry(row, setting, run, Question(plan.scenario, plan.shadows, stops))
+
+
+def run_benchmark(
+    plan: BenchmarkPlan,
+    stored: Path,
+    *,
+    folder: Path | None,
+    executor: Executor,
+    progress: Say,
+) -> BenchmarkResult:
+    """Tune, seal, evaluate, and write down what came of it.
+
+    Args:
+        plan: The task, its curve and its methods.
+        stored: The JSON to write; the seal lies beside it.
+        folder: Where runs are kept.
+        executor: Where they are trained, each on one thread.
+        progress: Called with a line after each run.
+
+    Raises:
+        ConfigError: Another plan was sealed there, a run cannot be configured, or a run
+            failed that the curve needs.
+    """
+    tuning = entries_of(plan, plan.tuning_seeds)
+    evaluated = entries_of(plan, plan.evaluation_seeds)
+    seal = _sealed(stored, plan)
+    work = _Work(plan, runs_folder(folder), executor, progress)
+    runs = work.perform(tuning)
+    if seal.choices is None:
+        seal = _with_choices(stored, seal, choose(plan, runs))
+    chosen = {(c.row, c.setting) for c in _all(seal)}
+    runs += work.perform([e for e in evaluated if (e.row, e.setting) in chosen])
+    rates = _tpr(plan, seal, runs, work.folder)
+    result = BenchmarkResult.model_validate(
+        {
+            "plan": plan,
+            "seal": seal,
+            "runs": runs,
+            "tpr": {row: rate.to_dict() for row, rate in rates.items()},
+        }
+    )
+    write_json(stored, result.model_dump(mode="json"))
+    return result
+
+
+def _all(seal: Seal) -> Sequence[Choice]:
+    assert seal.choices is not None
+    return [*seal.choices.stops, *seal.choices.rows]
+
+
+def seal_path(stored: Path) -> Path:
+    """Return where a result's seal lies."""
+    return stored.with_name(stored.stem + SEAL)
+
+
+def _sealed(stored: Path, plan: BenchmarkPlan) -> Seal:
+    """Return the seal that is there, or a new one, which is written."""
+    path = seal_path(stored)
+    if path.exists():
+        seal = _read(Seal, path)
+        if seal.digest != plan.digest:
+            raise ConfigError(
+                f"{path} was sealed on {seal.on} for another plan, with the evaluation "
+                f"seeds {list(seal.evaluation_seeds)}. Restore that plan, or name another "
+                "--out and seeds that nobody has looked at."
+            )
+        return seal
+    seal = Seal(on=_now(), digest=plan.digest, evaluation_seeds=plan.evaluation_seeds)
+    write_json(path, seal.model_dump(mode="json"))
+    return seal
+
+
+def _with_choices(stored: Path, seal: Seal, choices: Choices) -> Seal:
+    seal = seal.model_copy(update={"chosen_on": _now(), "choices": choices})
+    write_json(seal_path(stored), seal.model_dump(mode="json"))
+    return seal
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True)
+class _Work:
+    """How a benchmark's runs are made."""
+
+    plan: BenchmarkPlan
+    folder: Path
+    executor: Executor
+    progress: Say
+
+    def perform(self, entries: Sequence[Entry]) -> list[RunRecord]:
+        """Return each entry's record, in their order."""
+        by_label = {entry.run.label: entry for entry in entries}
+        found: dict[str, RunRecord] = {}
+        finished = perform_runs(
+            perform,
+            [(e.run, (e.row, e.setting, e.question)) for e in entries],
+            self.folder,
+            self.executor,
+            "benchmark",
+            self.plan.model_dump(mode="json"),
+            failure=lambda record: record.error,
+        )
+        with use_threads(1), closing(finished):
+            for one in finished:
+                entry = by_label[one.job.name]
+                found[one.job.name] = (
+                    one.value if one.error is None else _failed(entry, one.error)
+                )
+                self._tell(len(found), len(entries), found[one.job.name])
+        return [found[entry.run.label] for entry in entries]
+
+    def _tell(self, done: int, total: int, record: RunRecord) -> None:
+        where = ", ".join(filter(None, [record.row, record.setting]))
+        self.progress(f"{done}/{total} {where}, seed {record.seed}: {_said(record)}")
+
+
+def _failed(entry: Entry, error: BaseException) -> RunRecord:
+    said = f"{type(error).__name__}: {error}"
+    seed = entry.run.fields["seed"]
+    return RunRecord(row=entry.row, setting=entry.setting, seed=seed, error=said)
+
+
+def _said(record: RunRecord) -> str:
+    if record.error:
+        return f"failed: {record.error}"
+    last = record.at(0)
+    attack = max(last.leaks, key=lambda name: last.leaks[name], default="no attack")
+    leak = f", {attack} {last.leaks[attack]:.3f}" if last.leaks else ""
+    numbers = ", ".join(f"{n} {value:.3f}" for n, value in last.utility.items())
+    return f"{numbers}{leak} ({record.seconds:.0f} s)"
+
+
+def _tpr(
+    plan: BenchmarkPlan, seal: Seal, runs: Sequence[RunRecord], folder: Path
+) -> Mapping[str, Estimate]:
+    """Return each row's true-positive rate at 1 %, of all evaluation seeds together."""
+    assert seal.choices is not None
+    question = Question(plan.scenario, plan.shadows, plan.looks)
+    found = {}
+    for choice in seal.choices.rows:
+        groups = [
+            scores_of(load_run(folder / one.run), question, choice.after, choice.attack)
+            for one in choice.of(runs, plan.evaluation_seeds)
+        ]
+        if groups:
+            pairs = [
+                (np.array(members), np.array(others)) for members, others in groups
+            ]
+            found[choice.row] = tpr_over_seeds(pairs)
+    return found
