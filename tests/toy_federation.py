@@ -1,7 +1,7 @@
 """Toy federations trained in memory, for tests of what they leave behind."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, get_args
 
 import numpy as np
@@ -10,27 +10,19 @@ from hypothesis import HealthCheck, settings
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from privaudit.auditing.attack import Adversary, Scores, Target
+from privaudit.auditing.attack import Scores
+from privaudit.checks.contracts import Play as Play
+from privaudit.checks.contracts import Played as PlayedRounds
+from privaudit.checks.contracts import play_rounds
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
-from privaudit.federation.rounds import Federation, RoundRecord, give_away, run_round
-from privaudit.federation.threat_models import find_threat
-from privaudit.federation.trainer import (
-    TRAINERS,
-    Cohort,
-    LocalResult,
-    Reconstruction,
-    Records,
-    Round,
-    Task,
-)
+from privaudit.federation.trainer import Cohort, LocalResult, Records, Round, Task
 from privaudit.federation.transcript import SERVER, Message
 from privaudit.privacy.certificate import CertifiedView, certify
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.roc import pooled_auroc
 
 Shards = dict[str, Records]
-Play = Callable[..., "Played"]
 VIEWS: tuple[CertifiedView, ...] = get_args(CertifiedView)
 CLIENTS = ("client-0", "client-1", "client-2")
 AT = Round(0, Seeds(0), CLIENTS)
@@ -42,104 +34,25 @@ FEW = settings(  # examples, in tests whose fixtures no example changes
 )
 
 
-@dataclass
-class Played:
-    """A federation, and what its rounds left behind.
-
-    Attributes:
-        federation: What every party holds now.
-        rounds: The rounds so far.
-    """
-
-    trainer: Any
-    task: Task
-    federation: Federation
-    rounds: list[RoundRecord] = field(default_factory=list)
-
-    def step(self, **options: Any) -> RoundRecord:
-        """Run the next round."""
-        index, federations = len(self.rounds), [self.federation]
-        self.rounds += run_round(self.trainer, self.task, federations, index, **options)
-        return self.rounds[-1]
-
-    @property
-    def server(self) -> Tensors:
-        """The server's state."""
-        return self.federation.server
-
-    @property
-    def kept(self) -> dict[str, Tensors]:
-        """Each client's private state; of who never took part, its start."""
-        clients = list(self.federation.shards)
-        return self.federation.private_states(self.trainer, self.task, clients)
+class Played(PlayedRounds):
+    """A toy federation, and what its rounds left behind."""
 
     @property
     def models(self) -> Mapping[str, Tensors]:
         """The personal models, were they released now."""
-        return self._release()[0]
-
-    @property
-    def messages(self) -> list[Message]:
-        """All that was sent, the release at the end included."""
-        return [*(m for r in self.rounds for m in r.messages), *self._release()[1]]
-
-    def _release(self) -> Any:
-        return give_away(self.trainer, self.task, self.federation, len(self.rounds))
+        return self.released()[0]
 
     def uploads(self, index: int = 0) -> dict[str, Tensors]:
         """Return what each participant of a round sent to the server."""
         sent = self.rounds[index].messages
         return {m.sender: m.tensors for m in sent if m.receiver == SERVER}
 
-    def rebuild(self, threat: str, client: str = "client-0") -> Reconstruction:
-        """Return a client's model as a threat model's adversary rebuilds it."""
-        view = find_threat(threat)(self.messages)
-        found: Reconstruction = self.trainer.reconstruct(self.task, view, client)
-        return found
-
-    def watched(
-        self,
-        threat: str = "server",
-        candidates: Mapping[str, Records] | None = None,
-        seed: int = 1,
-    ) -> tuple[Adversary, list[Target]]:
-        """Return an adversary that looks on, and what it asks about each client.
-
-        Args:
-            threat: What it sees.
-            candidates: By client; its own records where none are given.
-            seed: Of the adversary's.
-        """
-        look = find_threat(threat)
-        view = look(self.messages)
-        adversary = Adversary(self.trainer, self.task, look, view, Seeds(seed))
-        asked = self.federation.shards if candidates is None else candidates
-        return adversary, [
-            Target(client, adversary.reconstruct(client), records)
-            for client, records in asked.items()
-        ]
-
     def proved(self, view: CertifiedView, times: int = 1) -> float | None:
         """Return the epsilon of the rounds, each run so many times."""
         return certify([r.events for r in self.rounds] * times, view, 1e-5).epsilon
 
 
-def play_toy(
-    trainer: Any,
-    rounds: int | None = None,
-    *,
-    task: Task,
-    shards: Mapping[str, Records],
-    seed: int = 0,
-    secrets: Seeds | None = None,
-    **options: Any,
-) -> Played:
-    """Train a federation for the task's rounds, or for as many as given."""
-    federation = Federation.begin(trainer, task, shards, Seeds(seed), secrets=secrets)
-    played = Played(trainer, task, federation)
-    for _ in range(task.rounds if rounds is None else rounds):
-        played.step(**options)
-    return played
+play_toy: Play = partial(play_rounds, kind=Played)
 
 
 def trained_alone(
@@ -169,14 +82,6 @@ def assert_close_messages(
         torch.testing.assert_close(
             dict(one.tensors), dict(other.tensors), rtol=rtol, atol=atol
         )
-
-
-def few_epochs(name: str) -> dict[str, object]:
-    """Return settings with which a trainer passes over its records five times at most.
-
-    What holds for five passes in each round holds for the papers' fifty.
-    """
-    return {"epochs": 5} if getattr(TRAINERS.find(name)(), "epochs", 0) > 5 else {}
 
 
 def emptied(shards: Mapping[str, Records]) -> Shards:

@@ -180,7 +180,7 @@ class PlayedScenario:
         scores: Sequence[Any],  # as an attack of another package gave them
     ) -> AttackResult:
         """Return scores beside the truth."""
-        if fault := _fault(scores, targets):
+        if fault := fault_of_scores(scores, targets):
             raise AttackError(
                 f"The attack {name!r} gave {fault}. That is a fault of the attack: fix "
                 "it, and audit again."
@@ -236,7 +236,7 @@ class PlayedScenario:
         )
 
 
-def _fault(scores: object, targets: Sequence[Target]) -> str:
+def fault_of_scores(scores: object, targets: Sequence[Target]) -> str:
     """Return what is wrong with what an attack gave; empty if nothing is."""
     if not isinstance(scores, list | tuple) or len(scores) != len(targets):
         count = len(scores) if isinstance(scores, list | tuple) else "no"

@@ -248,6 +248,7 @@ CONTENTS: Json = {
     "key export": json_object("Written", path=str),
     "key trust": json_object("Trusted", **_all(str, "name path")),
     "list": _list(json_object("Listed", name=str, lines=list[str])),
+    "new": json_object("Begun", files=list[str]),
     "doctor": _list(json_object("Found", **_all(str, "name found"))),
     "figure": json_object("Written", path=str),
 }

@@ -23,6 +23,7 @@ from privaudit.cli.commands.compare import compare, tradeoff
 from privaudit.cli.commands.export import app as key_app
 from privaudit.cli.commands.export import export, verify
 from privaudit.cli.commands.gate import gate, plan
+from privaudit.cli.commands.new import new
 from privaudit.cli.commands.report import figure, report, serve
 from privaudit.cli.commands.train import import_recording, split, train
 from privaudit.cli.completion import run_to_its_end
@@ -195,7 +196,7 @@ _PANELS: Mapping[str, Sequence[Callable[..., None] | typer.Typer]] = {
     "Audit": (attack, scores, claim, lint),
     "Decide": (report, compare, tradeoff, gate, plan, serve),
     "Share": (export, verify, key_app),
-    "More": (list_names, doctor, figure),
+    "More": (list_names, new, doctor, figure),
 }
 
 
@@ -275,6 +276,15 @@ def _run_here() -> None:
     except _InterruptedError as interruption:
         typer.echo(f"privaudit: {interruption}", err=True)
         sys.exit(130)
+    except Exception as error:
+        from privaudit.core.registry import fault_of_plugin
+
+        fault = fault_of_plugin(error)
+        if not fault:
+            raise
+        advice = "`pytest --privaudit-contract PACKAGE` says what a plugin has to give."
+        typer.echo(f"privaudit: {one_line(fault)} {advice}", err=True)
+        sys.exit(2)
 
 
 _show_others = warnings.showwarning

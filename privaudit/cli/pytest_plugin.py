@@ -11,7 +11,7 @@ import dataclasses
 import difflib
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -82,11 +82,63 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the ini options, each with ``privaudit_`` in front."""
     for name, (default, text) in _INI.items():
         parser.addini(f"privaudit_{name}", text, default=default)
+    parser.getgroup("privaudit").addoption(
+        "--privaudit-contract",
+        metavar="PACKAGE",
+        action="append",
+        default=[],
+        help="Ask the contracts of what an installed package adds to privaudit.",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Make the marker known."""
     config.addinivalue_line("markers", _HELP)
+
+
+class ContractItem(pytest.Item):
+    """One contract of a package's trainer, attack, scenario or data set."""
+
+    holds: Callable[[], None]
+
+    def runtest(self) -> None:
+        """Ask the contract."""
+        self.holds()
+
+    def repr_failure(
+        self, excinfo: pytest.ExceptionInfo[Any], style: Any = None
+    ) -> str:
+        """Return what is wrong in a sentence, in place of a traceback."""
+        from privaudit.core.errors import PrivauditError
+        from privaudit.core.registry import fault_of_plugin, raised
+
+        error, last = excinfo.value, excinfo.traceback[-1]
+        if isinstance(error, PrivauditError):
+            return str(error)
+        at = last.frame.code.raw, last.lineno + 1
+        return fault_of_plugin(error) or (
+            f"{raised(error, *at)} The package gave something of another type or shape."
+        )
+
+
+def pytest_collection_modifyitems(
+    session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Add the contracts of the packages that are asked for."""
+    packages = config.getoption("privaudit_contract")
+    if not packages:
+        return
+    from privaudit.checks.contracts import contracts_of
+    from privaudit.core.errors import PrivauditError
+
+    try:
+        asked = [one for package in packages for one in contracts_of(package)]
+    except PrivauditError as error:
+        raise pytest.UsageError(str(error)) from None
+    for name, holds in asked:
+        item = ContractItem.from_parent(session, name=name)
+        item.holds = holds
+        items.append(item)
 
 
 @pytest.fixture

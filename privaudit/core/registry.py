@@ -19,7 +19,8 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec, spec_from_loader
 from pathlib import Path
 from pkgutil import iter_modules
-from types import ModuleType
+from traceback import walk_tb
+from types import CodeType, ModuleType
 from typing import Generic, TypeVar, cast
 
 from privaudit.core.errors import (
@@ -65,11 +66,7 @@ class Registry(Generic[T]):
         Raises:
             ConfigError: Another entry already has that name, or it is none.
         """
-        if not _NAME.fullmatch(name) or len(name) > _LONGEST:
-            raise ConfigError(
-                f"A {self.kind} was to be called {name!r}. Names are at most {_LONGEST} "
-                "small letters and digits, with - or _ between words."
-            )
+        self.check_name(name)
 
         def enter(entry: E) -> E:
             other: object = self._entries.setdefault(name, cast(T, entry))
@@ -81,6 +78,18 @@ class Registry(Generic[T]):
             return entry
 
         return enter
+
+    def check_name(self, name: str) -> None:
+        """Refuse what can be no entry's name.
+
+        Raises:
+            ConfigError: It has other letters, or too many.
+        """
+        if not _NAME.fullmatch(name) or len(name) > _LONGEST:
+            raise ConfigError(
+                f"A {self.kind} was to be called {name!r}. Names are at most {_LONGEST} "
+                "small letters and digits, with - or _ between words."
+            )
 
     def find(self, name: str) -> T:
         """Return the entry called ``name``.
@@ -131,6 +140,16 @@ class Registry(Generic[T]):
     def package_of(self, name: str) -> str:
         """Return whose plugin an entry is, as "others 1.2"; empty for a built-in one."""
         return ", ".join(map(_package, self._plugins(name)))
+
+    def names_of(self, package: str) -> list[str]:
+        """Return the names that a distribution, or a module of that name, adds."""
+        whose, module = _plain(package), package.replace("-", "_")
+        return [
+            plugin.name
+            for plugin in self._plugins()
+            if (plugin.dist and _plain(plugin.dist.name) == whose)
+            or plugin.module.partition(".")[0] == module
+        ]
 
     def is_own(self, made: object) -> bool:
         """Say whether the code of an object's class stands in the registry's folder.
@@ -248,6 +267,34 @@ def first_line(entry: object) -> str:
 def _entry_points(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
     """Return the entry points of a group; looked for once on each ``sys.path``."""
     return tuple(entry_points(group=group))
+
+
+def fault_of_plugin(error: BaseException) -> str:
+    """Return in a sentence what code of another package raised; empty if none did."""
+    own = {"privaudit", "privaudit_tools", "privaudit_labs"}
+    packages = {
+        one.module.partition(".")[0]
+        for group in entry_points().groups
+        if group.startswith("privaudit.")
+        for one in _entry_points(group, tuple(sys.path))
+    } - own
+    for frame, line in reversed([*walk_tb(error.__traceback__)]):
+        if str(frame.f_globals.get("__name__")).partition(".")[0] in packages:
+            return raised(error, frame.f_code, line)
+    return ""
+
+
+def raised(error: BaseException, code: CodeType, line: int) -> str:
+    """Return in a sentence what was raised, and where."""
+    said = " ".join(str(error).split())
+    return (
+        f"{Path(code.co_filename).name} raised {type(error).__name__} in line {line} "
+        f"({code.co_name}): {said[:500] or 'it says no more'}."
+    )
+
+
+def _plain(package: str) -> str:
+    return re.sub(r"[-_.]+", "-", package).lower()
 
 
 def _fault(error: Exception) -> str:

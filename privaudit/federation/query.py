@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Float, Int
 
 from privaudit.core.devices import in_chunks
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import ConfigError, PluginError
 from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.tensors import Stacked, Tensors, stack, stacks
 from privaudit.datasets.records import ANSWER, PADDING, TokenSequences
@@ -27,7 +27,17 @@ def ask(
     chunks = [
         signals["log_probabilities"] for signals in trainer.query(task, models, records)
     ]
-    return torch.cat(chunks, dim=1)
+    wanted = len([*models.values(), *chunks][0])
+    shapes = [tuple(chunk.shape) for chunk in chunks]
+    if all(len(one) == 3 and one[0] == wanted for one in shapes) and (
+        sum(one[1] for one in shapes) == len(records)
+    ):
+        return torch.cat(chunks, dim=1)
+    raise PluginError(
+        f"{type(trainer).__name__}.query gave log_probabilities of the shapes {shapes} "
+        f"for {wanted} models and {len(records)} records. Give [models, records, "
+        "classes], of all records in order, in one part or several."
+    )
 
 
 def ask_each(

@@ -12,13 +12,15 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+
 from privaudit.core.devices import (
     CPU,
     memory_limit,
     moved,
     use_records_at_once,
 )
-from privaudit.core.errors import ConfigError, TrainingError
+from privaudit.core.errors import ConfigError, PluginError, TrainingError
 from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.parameters import COHORT_SIZE
 from privaudit.core.seeds import Seeds
@@ -241,8 +243,26 @@ def update_clients(
     own_state = without_slots(kept)
     at = replace(at, slots=slots)
     result = trainer.local_update(task, cohort, received, own_state, at)
+    _refuse_misshapen(trainer, result, len(cohort))
     remembered = {OPTIMIZER + name: t for name, t in moved(slots, CPU).items()}
     return replace(result, kept={**result.kept, **remembered})
+
+
+def _refuse_misshapen(trainer: Trainer, result: Any, clients: int) -> None:
+    """Refuse what another package's trainer gave that is not stacked over clients."""
+    fault = f"a {type(result).__name__}, and not LocalResult"
+    if isinstance(result, LocalResult):
+        stacked = {"loss": result.loss, **result.sent, **result.kept}
+        shapes = {name: tuple(np.shape(one)) for name, one in stacked.items()}
+        wrong = [name for name in shapes if shapes[name][:1] != (clients,)]
+        if not wrong and shapes["loss"] == (clients,):
+            return
+        name = (wrong or ["loss"])[0]
+        fault = f"{name} of shape {shapes[name]} for {clients} clients"
+    raise PluginError(
+        f"{type(trainer).__name__}.local_update gave {fault}. Stack loss [clients], and "
+        "what is sent and kept [clients, ...], as LocalResult says."
+    )
 
 
 def train_simulated_clients(

@@ -54,7 +54,7 @@ class RecordingCallback(Base):  # type: ignore[misc]
                 "epoch."
             )
         self.recorder: Recorder | None = None
-        self._begin = partial(Recorder, folder, **recording)
+        self._begin = partial(Recorder, folder, library="transformers", **recording)
         self._client, self._at, self._engines = client, at, engines_in_use()
         self._round, self._step = 0, -1
 

@@ -100,13 +100,15 @@ def finish_recording(
         if claim is not None:
             declared = {"claimed": DeclaredClaim(**asdict(claim))}
             bundle = bundle.model_copy(update=declared)
-            write_json(path / BUNDLE, bundle.model_dump(mode="json"))
         lines = _metrics(path, bundle, transcript)
         config = _config(bundle, truth, transcript, lines)
+        private = _privacy(bundle, lines, transcript)
+        if claim is not None:  # nothing is refused any more
+            write_json(path / BUNDLE, bundle.model_dump(mode="json"))
         content = "".join(f"{json.dumps(line)}\n" for line in lines).encode()
         write_bytes(path / "metrics.jsonl", content)
         write_bytes(path / "ledger.npz", truth.to_bytes())
-        write_json(path / "privacy.json", _privacy(bundle, lines, transcript))
+        write_json(path / "privacy.json", private)
         files = {name: file_hash(path / name) for name in (BUNDLE, "privacy.json")}
         save_header(
             path,

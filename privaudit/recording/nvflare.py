@@ -5,12 +5,15 @@ a client to record that one. Filters receive events too: so it sees what is sent
 clients, as it is after other filters, and the model that follows the last round.
 """
 
+import math
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
 from nvflare.apis.dxo_filter import DXOFilter
@@ -24,6 +27,7 @@ from nvflare.app_common.app_event_type import AppEventType
 from torch import Tensor
 
 from privaudit.core.errors import ConfigError
+from privaudit.privacy.events import MechanismEvent, noise_of_pure
 from privaudit.recording.opacus import EngineNote, engines_in_use
 from privaudit.recording.recorder import Recorder
 from privaudit.runs.ledger import check_client_name
@@ -31,6 +35,12 @@ from privaudit.runs.run import Run
 
 WEIGHT = str(MetaKey.NUM_STEPS_CURRENT_ROUND)
 ENGINE = "privaudit_engine"  # the property of a result that holds an EngineNote
+BUDGET = "svt_privacy_budget"  # the property in which SVTPrivacy's accountant writes
+KNOWN_FILTERS = (
+    *("SVTPrivacy", "PercentilePrivacy", "ExcludeVars", "ConvertWeights"),
+    *("EngineFilter", "RecordingFilter"),
+)
+"""Names in a result's history of filters whose doing is known."""
 _OF_CLIENTS = (ProcessType.CLIENT_JOB, ProcessType.CLIENT_PARENT)
 
 
@@ -52,6 +62,46 @@ class EngineFilter(DXOFilter):  # type: ignore[misc]
         return dxo
 
 
+def filtered(dxo: DXO) -> MechanismEvent | None:
+    """Return what NVFlare's DP filters did to a result; None where none changed it.
+
+    PercentilePrivacy adds no noise. SVTPrivacy is pure DP, and counts as a Gaussian that
+    tells no less. Its accountant counts as many answers above the threshold as numbers
+    are sent, but a pass accepts all that lie above: at most all there are, each of which
+    costs as much. Numbers without an axis pass it as they are.
+
+    Source: nvflare 2.9, svt_privacy.py; Lyu, Su and Li, "Understanding the sparse vector
+    technique for differential privacy", VLDB 2017, algorithm 7.
+    """
+    history = dxo.get_filter_history() or []
+    if not {"SVTPrivacy", "PercentilePrivacy"} & {*history}:
+        return None
+    noise, bounded = 0.0, True
+    if isinstance(budget := dxo.get_meta_prop(BUDGET), Mapping):
+        numbers = sum(math.prod(np.shape(one)) for one in dxo.data.values())
+        parts = (
+            budget[f"epsilon_{name}"] for name in ("threshold", "query", "release")
+        )
+        threshold, query, release = map(float, parts)
+        accepted = max(1.0, numbers / max(1, int(budget["n_upload"])))
+        noise = noise_of_pure(threshold + query * accepted + release)
+        bounded = not budget["has_scalar_passthrough"]
+    return MechanismEvent(
+        release="upload",
+        noise_multiplier=noise,
+        sensitivity=1.0,
+        clip_norm=1.0,
+        sampling_rate=1.0,
+        sampling="without-replacement",
+        noise_at="client",
+        parties=1,
+        per_record=False,
+        unit="client",
+        adjacency="replace-one",
+        bounded=bounded,
+    )
+
+
 class RecordingFilter(DXOFilter):  # type: ignore[misc]
     """Records weights, or differences of weights, and passes them on unchanged.
 
@@ -59,6 +109,8 @@ class RecordingFilter(DXOFilter):  # type: ignore[misc]
     1 where a client does not say it. A result that arrives after the next round began
     is not recorded: no aggregator takes it. With a warning left out are a result of
     another kind than the first, and a site whose name no client of a run can bear.
+    Which filters changed a result before, NVFlare writes into it: what SVTPrivacy and
+    PercentilePrivacy did is recorded as a mechanism, and others are named.
 
     Attributes:
         run: What was recorded, once the job has ended and if there is a ledger.
@@ -82,7 +134,7 @@ class RecordingFilter(DXOFilter):  # type: ignore[misc]
         dataset: str = "",
         tasks: tuple[str, ...] | list[str] = (AppConstants.TASK_TRAIN,),
     ) -> None:
-        super().__init__([DataKind.WEIGHTS, DataKind.WEIGHT_DIFF], None)
+        super().__init__(None, None)
         # NVFlare writes a job's arguments down by these names.
         self.folder, self.ledger, self.tasks = folder, ledger, list(tasks)
         self.trainer, self.model, self.dataset = trainer, model, dataset
@@ -94,6 +146,10 @@ class RecordingFilter(DXOFilter):  # type: ignore[misc]
         self._round = 0
         self._sent: dict[str, dict[str, Tensor]] = {}  # in this round, by client
         self._final: dict[str, Tensor] = {}
+        self._filtered: dict[
+            str, MechanismEvent | None
+        ] = {}  # in this round, by client
+        self._filters: tuple[str, ...] = ()
 
     def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> None:
         """Record what a client sends."""
@@ -108,9 +164,9 @@ class RecordingFilter(DXOFilter):  # type: ignore[misc]
                 recorder = self._begun("models" if is_whole else "differences")
                 with recorder.omitted.stop_on_failure():
                     recorder.update(*told)
-                    self._record_engine(
-                        recorder, told, dxo.get_meta_prop(ENGINE), fl_ctx
-                    )
+                    noted = dxo.get_meta_prop(ENGINE)
+                    self._record_engine(recorder, told, noted, fl_ctx)
+                    self._note_filters(recorder, told[1], dxo, fl_ctx)
 
     def _checked(
         self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext
@@ -118,10 +174,14 @@ class RecordingFilter(DXOFilter):  # type: ignore[misc]
         """Return round, client, tensors and weight; None, with a warning, of others."""
         client, round = self._client(fl_ctx), self._number(shareable)
         weight = dxo.get_meta_prop(WEIGHT, 1.0)
-        self._kind = self._kind or dxo.data_kind
+        is_model = dxo.data_kind in (DataKind.WEIGHTS, DataKind.WEIGHT_DIFF)
+        self._kind = self._kind or (dxo.data_kind if is_model else "")
         if client and round != self._round:
             when = "late" if round < self._round else "in a round that nobody began"
             self.log_warning(fl_ctx, f"{client} is {when}: not recorded")
+        elif client and not is_model:
+            sent = f"{client} sends {dxo.data_kind}, and no weights"
+            self.log_warning(fl_ctx, f"{sent}: not recorded")
         elif client and dxo.data_kind != self._kind:
             sent = f"{client} sends {dxo.data_kind}, where others sent {self._kind}"
             self.log_warning(fl_ctx, f"{sent}: not recorded")
@@ -139,6 +199,41 @@ class RecordingFilter(DXOFilter):  # type: ignore[misc]
             recorder.engine(told[0], told[1], EngineNote.from_json(str(noted)))
         except ConfigError as error:
             self.log_warning(fl_ctx, f"{told[1]}: {error}")
+
+    def _note_filters(
+        self, recorder: Recorder, client: str, dxo: DXO, fl_ctx: FLContext
+    ) -> None:
+        """Note what filters before this one did to a result, and say what is not known."""
+        try:
+            self._filtered[client] = filtered(dxo)
+        except (LookupError, TypeError, ValueError, OverflowError) as error:
+            self._filtered[client] = None
+            self.log_warning(fl_ctx, f"{client}: its budget cannot be read: {error!r}")
+        named = map(str, dxo.get_filter_history() or ())
+        seen = tuple(dict.fromkeys((*self._filters, *named)))
+        if unknown := sorted({*seen} - {*self._filters} - {*KNOWN_FILTERS}):
+            self.log_warning(
+                fl_ctx,
+                f"What the filters {', '.join(unknown)} do to a result is not known: no "
+                "clipping and no noise of theirs is counted.",
+            )
+        if seen != self._filters:
+            self._filters = seen
+            recorder.declare(filters=list(seen))
+
+    def _end_round(self) -> None:
+        """Record what filters did in a round: what is least protected counts."""
+        events, self._filtered = list(self._filtered.values()), {}
+        made = [event for event in events if event is not None]
+        if made and self._recorder is not None:
+            least = min(event.noise_multiplier for event in made)
+            event = replace(
+                made[0],
+                noise_multiplier=least * (len(made) == len(events)),
+                parties=len(events),
+                bounded=all(event.bounded for event in made),
+            )
+            self._recorder.mechanism(self._round, event)
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Record what is sent to a client; at the end of a whole job end the run."""
@@ -161,6 +256,7 @@ class RecordingFilter(DXOFilter):  # type: ignore[misc]
             return
         round, dxo = self._number(task), from_shareable(task)
         if round > self._round:
+            self._end_round()
             self._round, self._sent = round, {}
         client = self._client(fl_ctx)
         if not client:
@@ -180,6 +276,7 @@ class RecordingFilter(DXOFilter):  # type: ignore[misc]
                 trainer=self.trainer,
                 model=self.model,
                 dataset=self.dataset,
+                library="nvflare",
             )
             for client, tensors in self._sent.items():
                 self._recorder.broadcast(self._round, client, tensors)
@@ -201,6 +298,7 @@ class RecordingFilter(DXOFilter):  # type: ignore[misc]
         """End the run, but of a job that was aborted keep the rounds only."""
         if self._recorder is None:
             return
+        self._end_round()
         signal = fl_ctx.get_run_abort_signal()
         if signal is not None and signal.triggered:
             self.log_warning(

@@ -29,7 +29,7 @@ KNOWN: Mapping[str, str] = {
     "adaptiveclipping_mod": f"clients' clipping is recorded, {_BEHIND}",
     "SecAggPlusWorkflow": "masked uploads and their sums are recorded, and no update",
     "PrivacyEngine": f"Opacus' steps in the client are recorded, {_BEHIND}",
-    "SVTPrivacy": "NVFlare's filter makes no event: record one of it",
+    "SVTPrivacy": "its noise is recorded, by a RecordingFilter behind it",
     "PercentilePrivacy": "NVFlare's filter adds no noise, and bounds no epsilon",
     "start_simulation": "gives no Grid: take run_simulation, or flwr run",
     "start_server": "gives no Grid: take a ServerApp",

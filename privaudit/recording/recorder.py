@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -235,6 +235,13 @@ def checked_weight(weight: Any) -> float:
     return value
 
 
+def _version_of(library: str) -> str:
+    """Return a library's version; a nightly build's package may bear another name."""
+    with suppress(PackageNotFoundError):
+        return version(library)
+    return "unknown"
+
+
 class Recorder:
     """Writes a federation down as a run folder that can be audited.
 
@@ -276,6 +283,7 @@ class Recorder:
         model_hash: SHA-256 of the frozen weights, if there are any.
         data_hash: SHA-256 of the records.
         publish: Whether the last broadcast model is given away, if no other is recorded.
+        library: Which trains, by its package's name: the report's advice is for it.
 
     Raises:
         ConfigError: The folder holds something, or an argument is out of range.
@@ -298,6 +306,7 @@ class Recorder:
         model_hash: str = "",
         data_hash: str = "",
         publish: bool = True,
+        library: str = "torch",
     ) -> None:
         self.folder, self.publish = Path(folder), publish
         if isinstance(ledger, str | Path):
@@ -320,7 +329,7 @@ class Recorder:
                 settings=dict(settings or {}),
                 model_hash=model_hash,
                 data_hash=data_hash,
-                libraries={"torch": version("torch")},
+                libraries={name: _version_of(name) for name in ("torch", library)},
                 length=0,
                 claimed=DeclaredClaim(**asdict(claim or Claim(source="nobody's"))),
                 randomness=randomness,

@@ -28,6 +28,7 @@ from privaudit.evaluation.tradeoff.result import (
 )
 from privaudit.federation.trainer import TRAINERS
 from privaudit.recording.bundle import DeclaredConfig
+from privaudit.recording.origins.recorded import RecordedRun
 from privaudit.report import wording
 from privaudit.report.report_data import (
     DECLARED,
@@ -184,6 +185,17 @@ _MASK = (
 )
 
 
+_NOISE_BY: Mapping[str, str] = {
+    "flwr": "in Flower by Opacus in the client, or LocalDpMod, behind name_partition",
+    "nvflare": "in NVFlare by Opacus in the client, with EngineFilter, or SVTPrivacy",
+    "transformers": "by Opacus in a loop of your own: Hugging Face's Trainer has none",
+}
+_MASKS_BY: Mapping[str, str] = {
+    "flwr": " In Flower: SecAggPlusWorkflow, and secaggplus_mod in the client.",
+    "nvflare": " In NVFlare: HEModelEncryptor among the client's filters.",
+}
+
+
 class Urgency(IntEnum):
     """What advice is sorted by: what it answers, the worst first."""
 
@@ -287,11 +299,14 @@ def _for_run(one: Findings) -> Iterator[Advice]:
 def _elsewhere(one: Findings) -> Iterator[Advice]:
     """Yield what may lower a leak of what is trained elsewhere, by nobody's command here."""
     audit = one.audit
+    bundle = audit.run.bundle if isinstance(audit.run, RecordedRun) else None
+    library = next((n for n in _NOISE_BY if bundle and n in bundle.libraries), "")
     if one.promise not in (KEPT, DECLARED):
         yield Advice(
             "To try",
-            "Clip what each record, or client, adds, and add noise to it (DP-SGD, as by "
-            "Opacus; in Flower LocalDpMod): the one remedy whose ε bounds every attack.",
+            "Clip what each record, or client, adds, and add noise to it (DP-SGD, "
+            f"{_NOISE_BY.get(library, 'as by Opacus')}): the one remedy whose ε bounds "
+            "every attack.",
             urgency=Urgency.LEAK,
         )
     yield Advice(
@@ -301,7 +316,8 @@ def _elsewhere(one: Findings) -> Iterator[Advice]:
         urgency=Urgency.LEAK,
     )
     if audit.scenario.threat == "server" and not audit.run.config.is_masked:
-        yield Advice("To try", _MASK, urgency=Urgency.LEAK)
+        how = _MASKS_BY.get(library, "")
+        yield Advice("To try", f"{_MASK}{how}", urgency=Urgency.LEAK)
 
 
 def _is_trained(audit: Audit) -> bool:

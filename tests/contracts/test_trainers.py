@@ -1,22 +1,22 @@
 """What holds for every trainer; a new file in trainers/ is tested here by itself."""
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 import torch
 
-from privaudit.core.errors import ViewError
-from privaudit.core.seeds import Seeds
-from privaudit.core.tensors import Tensors, digest, stack
+from privaudit.checks.contracts import (
+    OF_TRAINERS,
+    TrainerCase,
+    described,
+    few_epochs,
+)
+from privaudit.core.tensors import digest, stack
 from privaudit.federation.on_device import on_device
-from privaudit.federation.query import ask
-from privaudit.federation.trainer import TRAINERS, Task, Trainer, claim_of, start_client
-from privaudit.federation.transcript import Message
+from privaudit.federation.trainer import TRAINERS, Task, Trainer
 from tests.simulated_device import another_device, assert_agree, task_on
-from tests.toy_federation import Play, Played, Shards, assert_close_messages, few_epochs
+from tests.toy_federation import Play, Played, Shards
 from tests.toy_language import toy_shards, toy_writing_task
 
 VARIANTS: list[tuple[str, dict[str, object]]] = [
@@ -95,89 +95,28 @@ def shards(task: Task, shards: Shards) -> Shards:
     return toy_shards(task) if task.kind == "generation" else shards
 
 
-@dataclass(frozen=True)
-class Watched:
-    """A variant's training, as it was watched round by round.
-
-    Attributes:
-        played: The federation at the end.
-        after_one: All messages, were the first round the last.
-        kept: Digests of all that a client kept after a round.
-        altered: Inputs that a round changed, by name.
-    """
-
-    played: Played
-    after_one: list[dict[str, Any]]
-    kept: set[str]
-    altered: set[str]
-
-
-DONE: dict[str, Watched] = {}
+CASES: dict[str, TrainerCase] = {}  # trained once for all contracts
 
 
 @pytest.fixture
-def watched(trainer: Trainer, play: Play) -> Watched:
-    """Train each variant once for all tests that only look at it."""
-    if repr(trainer) not in DONE:
-        DONE[repr(trainer)] = watch(play(trainer, rounds=0))
-    return DONE[repr(trainer)]
+def case(trainer: Trainer, task: Task, play: Play) -> TrainerCase:
+    made = TrainerCase(trainer, task, play)
+    return CASES.setdefault(repr(trainer), made)
 
 
-@pytest.fixture
-def played(watched: Watched) -> Played:
-    return watched.played
-
-
-def watch(played: Played) -> Watched:
-    after_one: list[dict[str, Any]] = []
-    kept, altered = set(), set()
-    for _ in range(played.task.rounds):
-        held = [played.server, *played.kept.values()]
-        before = [{k: t.clone() for k, t in part.items()} for part in held]
-        played.step()
-        for part, copy in zip(held, before, strict=True):
-            altered |= {key for key in copy if not torch.equal(part[key], copy[key])}
-        kept |= {digest(t) for part in played.kept.values() for t in part.values()}
-        after_one = after_one or described(played.messages)
-    return Watched(played, after_one, kept, altered)
-
-
-def test_equal_seeds_give_equal_messages(
-    name: str, trainer: Trainer, watched: Watched, play: Play
+@pytest.mark.parametrize("contract", OF_TRAINERS)
+def test_a_trainer_keeps_to_its_contract(
+    case: TrainerCase, contract: Callable[[TrainerCase], None]
 ) -> None:
-    again, other = play(trainer), play(trainer, rounds=1, seed=1)
-    assert described(watched.played.messages) == described(again.messages)
-    assert watched.after_one != described(other.messages) or name == "zero-shot"
+    contract(case)
 
 
-def described(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    return [message.describe() for message in messages]
-
-
-def test_a_private_start_depends_on_seed_and_client_alone(
-    trainer: Trainer, task: Task
+def test_another_seed_gives_other_messages(
+    name: str, case: TrainerCase, play: Play
 ) -> None:
-    """It is drawn when a client first takes part, and again by a resumed run."""
-    seeds = Seeds(3)
-    first = [start_client(trainer, task, client, seeds) for client in task.clients]
-    again = [start_client(trainer, task, c, seeds) for c in reversed(task.clients)]
-    assert [*map(digests, first)] == [*map(digests, reversed(again))]
-    one, other, *_ = first
-    for name in one:  # each has draws of its own
-        assert not one[name].any() or not torch.equal(one[name], other[name])
-
-
-def digests(tensors: Tensors) -> dict[str, str]:
-    return {name: digest(tensor) for name, tensor in tensors.items()}
-
-
-def test_a_cohort_equals_its_clients_one_by_one(
-    trainer: Trainer, settings: dict[str, object], played: Played, play: Play
-) -> None:
-    alone = play(trainer, cohort_size=1)
-    # Noised values lie on a grid of steps of 2^-15: rounding may move them one.
-    atol = 4e-5 if "epsilon" in settings else 1e-5
-    assert_close_messages(played.messages, alone.messages, rtol=1e-4, atol=atol)
+    assert len(case.played.rounds) == case.task.rounds
+    other = play(case.trainer, rounds=1, seed=1)
+    assert case.after_one != described(other.messages) or name == "zero-shot"
 
 
 @pytest.mark.gpu
@@ -209,41 +148,8 @@ def answers_of(played: Played) -> dict[str, torch.Tensor]:
 
 
 def test_what_is_kept_is_in_no_message_before_the_release(
-    name: str, watched: Watched
+    name: str, case: TrainerCase
 ) -> None:
-    messages = [m for record in watched.played.rounds for m in record.messages]
-    sent = watched.kept & {digest(t) for m in messages for t in m.tensors.values()}
+    messages = [m for record in case.played.rounds for m in record.messages]
+    sent = case.kept & {digest(t) for m in messages for t in m.tensors.values()}
     assert bool(sent) == (name in SENDS_WHAT_IT_KEEPS)
-
-
-def test_a_round_changes_none_of_its_inputs(watched: Watched) -> None:
-    assert not watched.altered
-
-
-@pytest.mark.parametrize(
-    "threat", ["server", "server-aggregate", "released", "peer:client-2"]
-)
-def test_every_view_gives_a_model_that_answers(
-    threat: str, trainer: Trainer, task: Task, played: Played
-) -> None:
-    if threat == "server-aggregate" and trainer.aggregation == "individual":
-        with pytest.raises(ViewError, match="no secure sum"):
-            played.rebuild(threat)
-        return
-    reconstructed = played.rebuild(threat, "client-1")
-    models = {k: v.unsqueeze(0) for k, v in reconstructed.model.items()}
-    if task.kind == "generation":
-        (table,) = trainer.query(task, models, task.public, frozenset({"tokens"}))
-        assert table["log likelihood"].shape[:2] == (1, len(task.public))
-        return
-    answers = ask(trainer, task, models, task.public)
-    assert answers.shape == (1, len(task.public), 4)
-    torch.testing.assert_close(
-        answers.exp().sum(dim=-1), torch.ones(1, len(task.public))
-    )
-
-
-def test_the_claim_is_a_budget_or_nothing(trainer: Trainer, task: Task) -> None:
-    claim = claim_of(trainer, task)
-    assert claim.epsilon is None or claim.epsilon >= 0
-    assert claim.source

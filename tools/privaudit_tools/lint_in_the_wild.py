@@ -314,13 +314,13 @@ EXAMPLES = (
     Example(
         "NVFlare",
         "examples/advanced/job_api/pt/fedavg_script_runner_dp_filter_cifar10.py",
-        why="a filter of the job, that makes no mechanism events",
+        why="its data are downloaded; its filter's mechanism is recorded",
     ),
     Example(
         "NVFlare",
         "examples/tutorials/self-paced-training/part-3_security_and_privacy/"
         "chapter-5_Privacy_In_Federated_Learning/05.2_differential_privacy",
-        why="a filter of the job, that makes no mechanism events",
+        why="its data are downloaded; its filter's mechanism is recorded",
     ),
     Example("NVFlare", "research/fsi-fraud-detection", why="its data are made by a job"),
     Example("NVFlare", "research/brats18", why="its data are on request"),

@@ -236,7 +236,10 @@ def _utility(run: "Run") -> "Estimate":
 
 
 Recorded = Annotated[
-    str, typer.Argument(help="The folder: transcript/ and bundle.json.")
+    str,
+    typer.Argument(
+        help="The folder with transcript/ and bundle.json, or its name among the runs."
+    ),
 ]
 LedgerFile = Annotated[
     Path,
@@ -264,9 +267,12 @@ def import_recording(
     """Join a recorded federation with its ledger, check both, and sign the run."""
     from privaudit.core.formatting import epsilon
     from privaudit.recording.importing import finish_recording
+    from privaudit.runs.run import runs_folder
 
     own = options.own_claim(claim)
-    run = finish_recording(folder, ledger, stopped=stopped, claim=own)
+    named = Path(folder).name == folder and not Path(folder).exists()
+    place = runs_folder(None) / folder if named else folder
+    run = finish_recording(place, ledger, stopped=stopped, claim=own)
     config, kinds = run.config, Counter(message.kind for message in run.transcript)
     stated = {
         v: proved.get("declared") for v, proved in run.privacy["certified"].items()

@@ -98,7 +98,9 @@ class RecordingGrid(Grid):
         **declared: Any,
     ) -> None:
         self._grid, self._weight = grid, weight
-        self._recorder = Recorder(folder, weight=weight, ledger=ledger, **declared)
+        self._recorder = Recorder(
+            folder, weight=weight, ledger=ledger, library="flwr", **declared
+        )
         self._ledger = self._recorder.ledger
         self._names: dict[int, str] = {}  # by node; empty for whom nobody may be
         self._holders: dict[str, int] = {}  # the node that named a partition, by client

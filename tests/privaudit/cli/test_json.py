@@ -57,6 +57,7 @@ LINES = [  # every command at least once, with each kind of result that it has
     "key trust key.pub --name friend",
     "list",
     "list lira",
+    "new attack one-more",
     "doctor",
     "figure roc one --out roc.pdf",
 ]

@@ -190,7 +190,7 @@ def test_every_path_of_a_command_is_an_output_a_place_of_runs_or_only_read() -> 
         "lint --sarif", "plan", "split --out", "table-figure --out",
     ]  # fmt: skip
     assert sorted(" ".join(words) for words in FOLDERS) == [
-        "active --output", "benchmark --out", "export --public",
+        "active --output", "benchmark --out", "export --public", "new --folder",
         "pretrain projector --out", "pretrain surrogate-clip --out",
         "pretrain tiny-clip --out", "pretrain tiny-llava --out", "table --into",
         "table --out", "tradeoff --out",

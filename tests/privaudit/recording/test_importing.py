@@ -16,6 +16,7 @@ from privaudit.cli.commands.train import import_recording
 from privaudit.cli.options import own_claim
 from privaudit.core.errors import ConfigError, PrivauditError
 from privaudit.datasets.split import PUBLIC, TEST
+from privaudit.privacy.events import Claim
 from privaudit.recording.bundle import BUNDLE, bundle_schema
 from privaudit.recording.importing import finish_recording
 from privaudit.recording.recorder import Recorder
@@ -103,9 +104,11 @@ def test_a_bundle_that_is_wrong_says_where(
     copy: Path, fields: dict[str, Any], says: str
 ) -> None:
     change(copy, **fields)
+    before = (copy / BUNDLE).read_bytes()
     with pytest.raises(PrivauditError, match=says):
-        finish_recording(copy, toss())
+        finish_recording(copy, toss(), claim=Claim(1.0))
     assert not (copy / "run.json").exists()
+    assert (copy / BUNDLE).read_bytes() == before
 
 
 def test_terminals_obey_no_word_of_a_foreign_header(copy: Path) -> None:

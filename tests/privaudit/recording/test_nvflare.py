@@ -24,8 +24,12 @@ from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.abstract.model import make_model_learnable
 from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
+from nvflare.app_common.filters.exclude_vars import ExcludeVars
+from nvflare.app_common.filters.percentile_privacy import PercentilePrivacy
+from nvflare.app_common.filters.svt_privacy import SVTPrivacy
 
-from privaudit.recording.nvflare import ENGINE, EngineFilter, RecordingFilter
+from privaudit.privacy.events import noise_of_pure
+from privaudit.recording.nvflare import ENGINE, WEIGHT, EngineFilter, RecordingFilter
 from privaudit.recording.opacus import EngineNote
 from tests.privaudit.recording.small_federation import recorded_messages
 
@@ -220,6 +224,53 @@ def test_what_opacus_did_in_a_client_is_recorded_by_the_server(tmp_path: Path) -
     assert [(one.client, one.note) for one in bundle.engines] == [(SITES[0], note)]
     (event,) = bundle.mechanisms
     assert event["noise_multiplier"] == 0.0  # the other has none that can be read
+
+
+def filtered_by(made: Any, site: str, steps: int = 1) -> Shareable:
+    """Return a result of 100 numbers, and one without an axis, behind a filter."""
+    data = {"w": np.linspace(-1, 1, 100, dtype=np.float32)}
+    held = DXO(DataKind.WEIGHT_DIFF, data=data, meta={WEIGHT: steps})
+    result = held.to_shareable()
+    result.set_header(AppConstants.CURRENT_ROUND, 0)
+    return made.process(result, context(site, at=ProcessType.CLIENT_JOB))
+
+
+def test_nvflares_dp_filters_are_mechanisms_and_others_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """SVTPrivacy's budget counts ten answers: a pass may accept all of a hundred."""
+
+    class Halving(ExcludeVars):  # type: ignore[misc]
+        def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> DXO:
+            return dxo
+
+    svt = {"epsilon": 1.0, "gamma": 0.1, "epsilon_release": 2.0, "fraction": 0.1}
+    parts = {"epsilon_threshold": 0.5, "epsilon_query": 0.5}
+    folder, made = tmp_path / "run", []
+    for number, second in enumerate([SVTPrivacy(**svt, **parts), PercentilePrivacy()]):
+        recording = RecordingFilter(str(folder / str(number)))
+        for site, own in zip(SITES, (SVTPrivacy(**svt, **parts), second), strict=True):
+            send(recording, context(site), message(0, 0, DataKind.WEIGHTS))
+            result = Halving().process(filtered_by(own, site), context(site))
+            recording.process(result, context(site))
+        recording.handle_event(EventType.END_RUN, context(SITES[0]))
+        bundle = read_bundle(folder / str(number))
+        made += bundle.mechanisms
+    both, one = made
+    assert both["noise_multiplier"] == noise_of_pure(0.5 + 10 * 0.5 + 2)
+    assert (both["parties"], both["bounded"], both["unit"]) == (2, True, "client")
+    assert one["noise_multiplier"] == 0.0  # PercentilePrivacy adds none
+    assert bundle.settings["filters"] == ["SVTPrivacy", "Halving", "PercentilePrivacy"]
+    assert caplog.text.count("the filters Halving do to a result is not known") == 2
+
+
+def test_what_is_no_model_is_said_not_to_be_recorded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    recording = RecordingFilter(str(tmp_path / "run"))
+    other = message(1, 0, DataKind.FL_MODEL)
+    assert recording.process(other, context(SITES[0])) is other
+    assert "and no weights: not recorded" in caplog.text
 
 
 def test_a_client_without_an_engine_notes_nothing() -> None:

@@ -19,12 +19,13 @@ from privaudit.cli.main import app
 from privaudit.core.storage import write_json
 from privaudit.evaluation.tradeoff.plan import SweepPlan, cells_of
 from privaudit.evaluation.tradeoff.result import SweepPoint, judge_sweep
-from privaudit.recording.bundle import RecordedConfig
+from privaudit.recording.bundle import RecordedConfig, read_bundle
 from privaudit.report.advice import Advice, advise, tradeoff_command, train_command
 from privaudit.report.first_screen import first_screen
 from privaudit.report.report_data import Findings, ReportData
 from privaudit.runs.config import RunConfig, make_config
 from tests.privaudit.made_audits import make_audit, make_claimed
+from tests.privaudit.recording.small_federation import audited, record
 from tests.test_ci_docs import parse
 
 HUB: dict[str, Any] = {
@@ -178,6 +179,25 @@ def test_a_leak_of_what_others_trained_has_remedies_and_no_baseline(
     scenario = f"--scenario {audit.scenario.name}"
     assert after == f"privaudit compare NEXT {audit.run.name} {scenario}"
     assert parse(after).params["run"] == ["NEXT", audit.run.name]
+
+
+@pytest.mark.parametrize(
+    ("library", "says"),
+    [
+        ("flwr", "SecAggPlusWorkflow"),
+        ("nvflare", "EngineFilter"),
+        ("torch", "by Opacus"),
+    ],
+)
+def test_remedies_are_those_of_the_library_that_trains(
+    library: str, says: str, tmp_path: Path
+) -> None:
+    record(tmp_path / "run")
+    audit = audited(tmp_path / "run", shadows=0)
+    bundle = read_bundle(tmp_path / "run")
+    named = bundle.model_copy(update={"libraries": {library: "1.0"}})
+    audit.run.__dict__["bundle"] = named
+    assert any(says in one.text for one in given(audit))
 
 
 def test_what_was_not_trained_here_is_offered_no_training() -> None:

@@ -31,6 +31,7 @@ from privaudit.checks.lint.linter import lint
 from privaudit.core.errors import ConfigError
 from privaudit.privacy.events import Claim, MechanismEvent
 from privaudit.recording.flower import claim_of, name_partition
+from privaudit.recording.flower.client import _mods_behind
 from privaudit.recording.flower.mechanisms import ServerNoise, UpdateNote, weights_of
 from privaudit.runs.ledger import Ledger
 from privaudit.runs.run import Run
@@ -125,6 +126,15 @@ def test_the_mods_behind_are_known_and_others_are_said(
     assert run.config.settings["mods"] == ["fixedclipping_mod", "halving"]
     assert [event.bounded for event in events(run)] == [True]
     assert caplog.text.count("the mods halving do to an update is not known") == 1
+
+
+def test_a_chain_of_another_form_is_a_mod_that_nobody_knows() -> None:
+    def wrapped(message: Message, context: Context) -> Message:
+        return message
+
+    assert _mods_behind(wrapped) == []  # the app's own function
+    wrapped.__module__ = "flwr.client.mod.utils"
+    assert _mods_behind(wrapped) == [wrapped]
 
 
 @pytest.mark.filterwarnings("ignore:Secure RNG", "ignore:Full backward hook")
