@@ -47,7 +47,7 @@ NOTES = "sessions"  # the folder beside the auditor's key
 Sha = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class _Part(BaseModel):
+class _SessionPart(BaseModel):
     """What one party said, with its signature."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -73,7 +73,7 @@ class _Part(BaseModel):
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-P = TypeVar("P", bound=_Part)
+P = TypeVar("P", bound=_SessionPart)
 
 
 def _signed(kind: type[P], **said: Any) -> P:
@@ -82,7 +82,7 @@ def _signed(kind: type[P], **said: Any) -> P:
     return kind(signature=sign(draft._purpose, draft._said), **said)
 
 
-class Offer(_Part):
+class Offer(_SessionPart):
     """What the owner commits to.
 
     Attributes:
@@ -96,7 +96,7 @@ class Offer(_Part):
     design: Sha
 
 
-class Answer(_Part):
+class Answer(_SessionPart):
     """What the auditor adds.
 
     Attributes:
@@ -112,7 +112,7 @@ class Answer(_Part):
     made: Annotated[str, Field(max_length=40)]
 
 
-class Seal(_Part):
+class Seal(_SessionPart):
     """That one run was trained, by an HMAC of its first signature under the secret."""
 
     after: Sha
