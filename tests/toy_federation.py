@@ -1,6 +1,6 @@
 """Toy federations trained in memory, for tests of what they leave behind."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, get_args
 
@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from privaudit.auditing.attack import Scores
-from privaudit.checks.contracts import Play as Play
 from privaudit.checks.contracts import Played as PlayedRounds
 from privaudit.checks.contracts import play_rounds
 from privaudit.core.seeds import Seeds
@@ -52,6 +51,7 @@ class Played(PlayedRounds):
         return certify([r.events for r in self.rounds] * times, view, 1e-5).epsilon
 
 
+Play = Callable[..., Played]
 play_toy: Play = partial(play_rounds, kind=Played)
 
 

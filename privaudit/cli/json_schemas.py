@@ -222,7 +222,7 @@ _IMPORTED = json_object(
     certified=dict[str, Json],
 )
 CONTENTS: Json = {
-    "train": RoundDone | Phase | _TRAINED,
+    "train": RoundDone | Phase | _TRAINED | json_result("Offered", session=str),
     "split": _SPLIT,
     "import": _IMPORTED,
     "status": json_object("Status", **_all(dict[str, Json], "sweeps runs")),
@@ -241,11 +241,13 @@ CONTENTS: Json = {
     "plan": json_object("Planned", **_all(str, "plan sha256"), scenarios=list[str]),
     "export": json_object("Exported", folder=str, budget=float, card=Card),
     "verify": RoundDone | Phase | _CARD | _VERIFIED | _RECOMPUTED,
+    "annex": Json,
     "key show": json_object(
         "Keys", **_all(str, "public_key private_key"), trusted=dict[str, str]
     ),
     "key sign": json_object("Written", path=str),
     "key export": json_object("Written", path=str),
+    "key answer": json_object("Answered", path=str, number=int, sealed=bool),
     "key trust": json_object("Trusted", **_all(str, "name path")),
     "list": _list(json_object("Listed", name=str, lines=list[str])),
     "new": json_object("Begun", files=list[str]),

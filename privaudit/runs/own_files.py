@@ -19,16 +19,17 @@ from privaudit.core.storage import (
 HEADER = "run.json"
 BEGUN = f".run{UNFINISHED}"  # there while a run's first files are written
 PLAN = "plan.json"  # of audits, put there before training
+SESSION = "session.json"  # with an auditor, who tosses half of the coin
 CANARIES = "canaries.json"  # what they are, and whose: to be looked at
 FOLDERS = ("transcript", "kept", "audits")
 _NAME = r"[^/]+"
 WRITTEN = re.compile(
     "|".join(
         (
-            r"run\.json|plan\.json|privacy\.json|metrics\.jsonl|trace\.jsonl|ledger\.npz|canaries\.json|card\.key|bundle\.json",
+            r"run\.json|plan\.json|session\.json|privacy\.json|metrics\.jsonl|trace\.jsonl|ledger\.npz|canaries\.json|card\.key|bundle\.json",
             r"transcript/(manifest\.jsonl|round-\d{4,}\.safetensors)",
             r"kept/(after-\d{4,}|personal|server)\.safetensors",
-            r"kept/(mask|run)\.key",
+            r"kept/(mask|run|session)\.key",
             rf"audits/{_NAME}/(audit\.json|scores\.npz|report\.html)",
             r"audits/log\.jsonl",
             r"audits/signals/[0-9a-f]{24}\.safetensors",

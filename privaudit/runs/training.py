@@ -53,7 +53,7 @@ from privaudit.runs.config import RunConfig, make_config
 from privaudit.runs.lease import MANIFEST, METRICS, Lease, RoundFiles
 from privaudit.runs.ledger import Ledger
 from privaudit.runs.names import check_name
-from privaudit.runs.own_files import CANARIES, PLAN
+from privaudit.runs.own_files import CANARIES, PLAN, SESSION
 from privaudit.runs.population import MemberShards, Population, canary_texts, populate
 from privaudit.runs.round_metrics import RoundNumbers, certified
 from privaudit.runs.run import Run, mark_latest, runs_folder
@@ -82,6 +82,14 @@ from privaudit.runs.run_folder import (
 )
 from privaudit.runs.run_header import save_header
 from privaudit.runs.run_key import RUN_KEY, coins_of, draw_run_key
+from privaudit.runs.session import (
+    SESSION_KEY,
+    coin_key,
+    parse_session,
+    read_session,
+    seal_session,
+    session_secret,
+)
 from privaudit.runs.store import fetch
 from privaudit.runs.tasks import RUN_TASKS
 from privaudit.runs.utility import Utility, logged, measure_clients
@@ -257,19 +265,19 @@ def read_plan_file(path: Path) -> bytes:
     return content
 
 
-def check_plan(run: Run, plan: bytes | None) -> None:
-    """Refuse a run that was begun without a plan of its audits, or with another.
+def check_given(run: Run, given: Mapping[str, bytes]) -> None:
+    """Refuse a run that was begun without a plan or a session, or with another.
 
     Raises:
         ConfigError: The run has none, or another.
     """
-    if plan is None:
-        return
-    there = run.header.get("files", {}).get(PLAN)
-    if there != hashlib.sha256(plan).hexdigest():
-        what = "another" if there else "no"
+    for name, content in given.items():
+        there = run.header.get("files", {}).get(name)
+        if there == hashlib.sha256(content).hexdigest():
+            continue
+        what, kind = "another" if there else "no", name.removesuffix(".json")
         raise ConfigError(
-            f"{run.path} was begun with {what} plan, and a plan holds only if it was "
+            f"{run.path} was begun with {what} {kind}, and a {kind} holds only if it was "
             "there before training. Use another --name, or --fresh to train anew."
         )
 
@@ -336,6 +344,7 @@ def train(
     watcher: Watcher | None = None,
     device: str | torch.device | None = None,
     plan: str | Path | None = None,
+    session: str | Path | None = None,
     coins: Run | None = None,
     **fields: Any,
 ) -> Run:
@@ -360,6 +369,8 @@ def train(
         device: Where models compute, such as "cuda"; see
             :func:`privaudit.core.devices.find_device`. By default the chosen one.
         plan: A file of ``privaudit plan``, which goes into the run before training.
+        session: One that an auditor answered, whose coins the run gets; its file is
+            sealed at the end. It takes a plan.
         coins: A run without a seed, whose coins every record keeps: so that runs can be
             compared, or lack some of its records.
         **fields: Fields of :class:`privaudit.runs.config.RunConfig`, or trainer
@@ -383,7 +394,10 @@ def train(
     }
     make = partial(make_config, trainer, {**(settings or {}), **parameters})
     place = partial(place_of, folder, name)
-    planned = None if plan is None else read_plan_file(Path(plan))
+    given = {} if plan is None else {PLAN: read_plan_file(Path(plan))}
+    if session is not None:
+        answered = read_session(Path(session)).model_copy(update={"seal": None})
+        given[SESSION] = answered.to_bytes()
     with use_device(device):
         config, measured = configured(make, fields, place, fresh)
         run = place(config)
@@ -391,10 +405,12 @@ def train(
         with watching(run.name, watcher):
             if fresh or not is_finished(run, config) or has_more_checkpoints(run.path):
                 run = _train_alone(
-                    run, config, resume, fresh, watcher, measured, planned, coins
+                    run, config, resume, fresh, watcher, measured, given, coins
                 )
-    check_plan(run, planned)
+    check_given(run, given)
     check_coins(run, coins)
+    if session is not None:
+        seal_session(Path(session), run)
     mark_latest([run])
     return run
 
@@ -442,7 +458,7 @@ def _train_alone(
     fresh: bool,
     watcher: Watcher | None,
     measured: Mapping[str, float],
-    plan: bytes | None,
+    given: Mapping[str, bytes],
     coins: Run | None,
 ) -> Run:
     """Train while no other process does; nothing is written for a bad configuration."""
@@ -458,9 +474,9 @@ def _train_alone(
         run = Run(run.path)  # as it is now that nobody else changes it
         if population is None or (is_there(run) and not fresh):
             check_reuse(run, config, resume)
-            check_plan(run, plan)
+            check_given(run, given)
         else:
-            _begin(run, config, population, lease, plan, coins)
+            _begin(run, config, population, lease, given, coins)
             vars(run)["population"] = population  # what is cached is not read again
         if run.is_complete:  # a kill behind the last commit leaves earlier states
             drop_checkpoints(run.path, but=[config.rounds], ready=lease.check)
@@ -476,18 +492,25 @@ def _begin(
     config: RunConfig,
     population: Population,
     lease: Lease,
-    plan: bytes | None,
+    given: Mapping[str, bytes],
     coins: Run | None,
 ) -> None:
     """Write an empty run in place of what is there."""
-    clear_run(run.path, lease.check)
-    drawn = draw_run_key(run.path, config)
-    if plan is not None:
-        write_bytes(run.path / PLAN, plan)
-        drawn[PLAN] = hashlib.sha256(plan).hexdigest()
     key = partial(read_bytes, run.path / RUN_KEY)
     if coins is not None:
-        key = partial(coins.read, RUN_KEY)
+        key = partial(coin_key, coins)
+    elif SESSION in given:
+        session = parse_session(given[SESSION], SESSION)
+        secret = session_secret(session, config, population, given.get(PLAN))
+        key = partial(
+            bytes, session.coin_key(secret)
+        )  # now, before anything is cleared
+        given = {**given, SESSION_KEY: secret}
+    clear_run(run.path, lease.check)
+    drawn = draw_run_key(run.path, config)
+    for name, content in given.items():
+        write_bytes(run.path / name, content)
+        drawn[name] = hashlib.sha256(content).hexdigest()
     ledger = Ledger.toss(population.split, coins_of(config, key))
     header = new_header(config, population, ledger)
     _write_empty(run, population, ledger, header, drawn, lease)
@@ -532,7 +555,7 @@ def train_again(run: Run, folder: Path, watcher: Watcher | None = None) -> Run:
             drawn = {RUN_KEY: file_hash(again.path / RUN_KEY)}
         ledger = run.ledger
         if not keeps_coins_of_another(config):
-            seeds = coins_of(config, partial(run.read, RUN_KEY))
+            seeds = coins_of(config, partial(coin_key, run))
             ledger = Ledger.toss(population.split, seeds)
         header = as_begun(run.header) | {"ledger_hash": ledger.hash}
         _write_empty(again, population, ledger, header, drawn, lease)

@@ -40,13 +40,21 @@ def export(
         list[Path] | None,
         typer.Option(help="A file that is released; the card names its digest."),
     ] = None,
+    opening: Annotated[
+        Path | None,
+        options.file_option(
+            "Of a run with a session: also write truth and scores, which only its auditor "
+            "can open."
+        ),
+    ] = None,
     runs: options.RunsFolder = None,
 ) -> None:
     """Export a card of a run that can be shared: noised AUROCs, verdicts, guarantees.
 
     Leaves out membership, records, exact numbers, scores, tensors, seeds and paths.
     """
-    from privaudit.report.export import export_public
+    from privaudit.report.export import export_public, write_opening
+    from privaudit.runs.run import load_run
 
     found = export_public(
         run,
@@ -57,6 +65,8 @@ def export(
         release=release,
         models=model or (),
     )
+    if opening is not None:
+        write_opening(load_run(run, folder=runs), opening)
     card = found.card.plain()
     contents = {"folder": str(found.folder), "budget": found.budget, "card": card}
     show(contents, "\n".join(_lines_of_export(found)))
@@ -78,6 +88,34 @@ def _lines_of_export(found: "Export") -> Iterator[str]:
         f"{card.ledger.epsilon:.3g} of {found.budget:g} at delta {card.ledger.delta:g}. "
         "Attacked together before writing: within chance."
     )
+
+
+def annex(
+    of: Annotated[
+        str | None,
+        typer.Argument(
+            help="A card or an export's folder, whose annex can be shared; or a run, with "
+            "exact numbers. By default: the latest run."
+        ),
+    ] = None,
+    kind: Annotated[
+        Literal["edpb", "nist", "aisvs", "model-card"],
+        typer.Option(
+            "--for",
+            help="EDPB opinion 28/2024, NIST SP 800-226, OWASP AISVS, the Hub with a "
+            "model-index.",
+        ),
+    ] = "edpb",
+    release: Annotated[
+        Literal["weights", "api", "internal"] | None,
+        typer.Option(help="What others get, which decides on adversaries that count."),
+    ] = None,
+    runs: options.RunsFolder = None,
+) -> None:
+    """Print an annex to an assessment: what was tested, what was not, and what is proved."""
+    from privaudit.report.annex import annex_facts, make_annex
+
+    show(*make_annex(annex_facts(of, release, runs), kind))
 
 
 def verify(
@@ -106,6 +144,13 @@ def verify(
     again: Annotated[
         bool, typer.Option("--again", help="Run the attacks again, too.")
     ] = False,
+    as_auditor: Annotated[
+        Path | None,
+        typer.Option(
+            help="What the owner opened to you, who answered the session: make coins, "
+            "numbers and verdicts again of it, without the run."
+        ),
+    ] = None,
     recompute: Annotated[
         bool,
         typer.Option(
@@ -124,9 +169,16 @@ def verify(
     from privaudit.cli.progress import choose_view
     from privaudit.core.signing import named_key
     from privaudit.evaluation.card import read_card
-    from privaudit.report.export import check_card, recompute_run, verify_card
+    from privaudit.report.export import (
+        check_card,
+        recompute_run,
+        verify_as_auditor,
+        verify_card,
+    )
 
-    others = {"--again": again, "--key": key, "--subject": subject}
+    others = {
+        "--again": again, "--key": key, "--subject": subject, "--as-auditor": as_auditor
+    }  # fmt: skip
     if recompute and (run is not None or any(others.values())):
         named = [name for name, given in others.items() if given]
         what = named[0] if named else f"a second argument, {run!r}"
@@ -146,6 +198,16 @@ def verify(
             "--recompute to verify a run."
         )
     keys = [named_key(one) for one in key or ()]
+    if as_auditor is not None:
+        if run is not None or again:
+            raise ConfigError(
+                "--as-auditor was given with a run or --again: it takes the place of the "
+                "run. Leave one out."
+            )
+        opened = verify_as_auditor(card, as_auditor, tuple(keys), tuple(subject or ()))
+        lines = (*_columns(opened.check), *_lines_of_card(opened))
+        _present(view, opened, iter(lines))
+        return
     if keys and run is None and not again:
         checked = check_card(read_card(card), keys, subject or ())
         _present(view, checked, _columns(checked))
@@ -298,6 +360,24 @@ def sign_card(
     show({"path": str(signed.place)}, str(signed.place))
 
 
+def answer(
+    session: Annotated[
+        Path, typer.Argument(help="What the owner sent: `train --session` wrote it.")
+    ],
+) -> None:
+    """Answer an owner's session with your half of the coin, or note its sealed run.
+
+    Send the file back. A session is answered once, and all that an owner begins are counted.
+    """
+    from privaudit.runs.session import answer_session
+
+    found = answer_session(session)
+    number, is_sealed = found.answered.number, found.seal is not None
+    what = "its run is sealed" if is_sealed else "answered: send the file back"
+    contents = {"path": str(session), "number": number, "sealed": is_sealed}
+    show(contents, f"{session}: session {number} of this owner, {what}.")
+
+
 def trust_other(
     key: Annotated[
         str, typer.Argument(help="64 hexadecimal digits, or a file with them.")
@@ -320,6 +400,7 @@ for _name, _command in (
     ("show", show_key),
     ("export", export_key),
     ("sign", sign_card),
+    ("answer", answer),
     ("trust", trust_other),
 ):
     app.command(_name)(with_json(_command, f"key {_name}"))

@@ -28,6 +28,13 @@ PlanFile = Annotated[
         "--plan", help="A file of `privaudit plan`: put into the run before training."
     ),
 ]
+SessionFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="Toss the coins with an auditor: a file that is not there is written, for them "
+        "to answer (`privaudit key answer`); then the same command trains. It takes --plan."
+    ),
+]
 Trainings = Annotated[
     int,
     typer.Option(
@@ -50,6 +57,7 @@ def train(
     resume_near: options.ResumeNear = False,
     fresh: options.Fresh = False,
     plan: PlanFile = None,
+    session: SessionFile = None,
     trainings: Trainings = 1,
     quiet: options.Quiet = False,
     **fields: Any,
@@ -66,13 +74,32 @@ def train(
             "them one by one."
         )
     from privaudit.auditing.audit_log import read_plan
-    from privaudit.cli.progress import choose_view
+    from privaudit.cli.progress import Result, choose_view
+    from privaudit.runs.session import offer_session
 
     view = choose_view(quiet)
     if plan is not None:
         read_plan(plan)  # before anything is trained
     where = {"folder": runs, "name": name, "fresh": fresh, "plan": plan}
     where["resume"] = "near" if resume_near else resume
+    if session is not None:
+        where["session"] = session
+        if len(specs) * trainings > 1:
+            raise ConfigError(
+                f"One --session was given for {len(specs) * trainings} trainings. Each "
+                "has coins of its own: train them one by one."
+            )
+        if not session.exists():
+            _, method, settings = specs[0]
+            with view:
+                offer_session(session, method, settings, plan, **fields)
+            text = (
+                f"{session}: your half of the coins is committed to. Send it to your "
+                "auditor for `privaudit key answer`; then train with the same command."
+            )
+            shown = Result(text, {"session": str(session)})
+            view.present([shown], partial(typer.echo, text))
+            return
     _train_all(specs, fields, view, trainings, **where)
 
 

@@ -24,6 +24,11 @@ from privaudit.report.export.export import CODE, code_digest
 # What others gave for the file lies beside it.
 TOKENS = {".tsr": "RFC 3161 time stamp", ".sigstore.json": "Sigstore bundle"}
 
+TRUE_SCORES = (
+    "that its numbers are those of scores and coins, which stay with the owner"
+)
+COUNTED = "that every audit that was made is counted"
+
 
 @dataclass(frozen=True)
 class Mismatch:
@@ -194,8 +199,8 @@ def _events(card: Card) -> list[list[MechanismEvent]]:
 
 def _on_trust(card: Card) -> Iterator[str]:
     if card.audits:
-        yield "that its numbers are those of scores and coins, which stay with the owner"
-        yield "that every audit that was made is counted"
+        yield TRUE_SCORES
+        yield COUNTED
     if card.privacy.mechanisms:
         yield "that the mechanisms were applied as the events say"
     if card.utility:

@@ -83,10 +83,11 @@ from privaudit.models import registry
 from privaudit.privacy.noised_auroc import DIGITS, RankQuery, interval
 from privaudit.recording.origins.scores import SCORES, ScoredRun
 from privaudit.report.export.account import BUDGET, Account, NotedNumber, opened
-from privaudit.runs.own_files import check_folder, write_output
+from privaudit.runs.own_files import SESSION, check_folder, write_output
 from privaudit.runs.run import Run, load_run
 from privaudit.runs.run_files import OWN_MODEL, PERSONAL
 from privaudit.runs.run_key import RUN_KEY
+from privaudit.runs.session import session_of
 from privaudit.runs.store import local_path
 from privaudit.runs.utility import METRICS
 from privaudit.statistics.estimate import Estimate
@@ -240,16 +241,23 @@ def _make(
     }
     return Card(
         privaudit=version("privaudit"),
-        design=_design(run),
-        training=_training(run),
-        privacy=_privacy(run),
-        utility=utility_shown(run, [one.contents for one in stored.values()]),
         audits=audits,
         commitments=_commitments(run, secret, plan),
         ledger=spent,
         computed=_computed(run, stored),
+        **facts_of(run, [one.contents for one in stored.values()]),
         **said,
     )
+
+
+def facts_of(run: Run, audits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what a card says of a run besides its audits, which are given as JSON."""
+    return {
+        "design": _design(run),
+        "training": _training(run),
+        "privacy": _privacy(run),
+        "utility": utility_shown(run, audits),
+    }
 
 
 def _asked(stored: StoredAudit) -> RankQuery:
@@ -493,7 +501,7 @@ def statement_of(run: Run, card: Card, models: Sequence[Path] = ()) -> Statement
     goes by its commitment: its head itself would confirm a guessed seed.
     """
     digests = {
-        **{MODELS[name]: run.files[name] for name in MODELS if name in run.files},
+        **subjects_of(run),
         **{f"model-{n}": file_hash(path) for n, path in enumerate(models, start=1)},
         CODE: code_digest(),
         "environment": _environment_digest(),
@@ -511,6 +519,17 @@ def statement_of(run: Run, card: Card, models: Sequence[Path] = ()) -> Statement
 
 
 MODELS = {PERSONAL: "personal-models", OWN_MODEL: "server-model"}
+
+
+def subjects_of(run: Run) -> dict[str, str]:
+    """Return the SHA-256 of a run's models, and of its session with an auditor."""
+    files = run.files
+    names = {MODELS[name]: name for name in MODELS if name in files}
+    if session := session_of(run):
+        names[f"session-{session.answered.number}"] = SESSION
+    return {name: files[file] for name, file in names.items()}
+
+
 CODE = "privaudit"
 
 

@@ -356,13 +356,7 @@ def _far_scores(
 
 def _far_aurocs(stored: StoredAudit, audit: Audit, where: str) -> Iterator[str]:
     """Yield where audit.json is not what its scores give, or not near the new audit."""
-    try:
-        restored = restore_audit(stored)
-        said = _as_json(_recounted(stored.run, stored, restored))
-        if not alike(stored.contents, said):
-            yield f"{where}: {_first_leaf(stored.contents, said)}"
-    except TranscriptError as error:
-        yield f"{where}: {error}"
+    yield from (f"{where}: {why}" for why in unlike_scores(stored))
     for name, result in audit.scored.items():
         kept, made = (
             Estimate.from_dict(stored.attack_result(name)["auroc"]),
@@ -375,6 +369,18 @@ def _far_aurocs(stored: StoredAudit, audit: Audit, where: str) -> Iterator[str]:
                 f"{where}, {name}: AUROC {kept.value:.4f}, and it comes out as "
                 f"{made.value:.4f}; {allowed:.2g} is allowed"
             )
+
+
+def unlike_scores(stored: StoredAudit) -> Iterator[str]:
+    """Yield where audit.json is not what its scores and the log give."""
+    try:
+        restored = restore_audit(stored)
+        said = _as_json(_recounted(stored.run, stored, restored))
+    except TranscriptError as error:
+        yield str(error)
+        return
+    if not alike(stored.contents, said):
+        yield _first_leaf(stored.contents, said)
 
 
 def _recounted(run: Run, stored: StoredAudit, audit: Audit) -> Audit:

@@ -33,6 +33,7 @@ from privaudit.report.export.export import (
     make_card,
     number_of,
     secret_of,
+    subjects_of,
     utility_shown,
 )
 from privaudit.runs.round_metrics import certify_again
@@ -280,7 +281,7 @@ def _compare(signed: SignedCard, check: CardCheck, run: Run) -> Verification:
             amiss.append(Mismatch("commitments/transcript", why))
         amiss += _differences(leaves(card.plain()), leaves(_remade(card, run, secret)))
         amiss += _unnoted(card, run, secret)
-        amiss += _other_models(signed, run)
+        amiss += _other_subjects(signed, run)
     except PrivauditError as error:
         amiss.append(Mismatch("run", str(error)))
     values = len(leaves(card.plain()))
@@ -302,12 +303,14 @@ def _unnoted(card: Card, run: Run, secret: RunSecret) -> Iterator[Mismatch]:
             yield Mismatch(f"audits/{name}", "no export of the run noted this number")
 
 
-def _other_models(signed: SignedCard, run: Run) -> Iterator[Mismatch]:
-    """Yield models of the run that a card lacks, or says to be others."""
+def _other_subjects(signed: SignedCard, run: Run) -> Iterator[Mismatch]:
+    """Yield models of the run, and its session, that a card lacks or says to be others."""
     there = {one.name: one.digest.get("sha256") for one in signed.statement.subject}
-    for file, name in MODELS.items():
-        if there.get(name) != run.files.get(file):
-            yield Mismatch(f"subject/{name}", "the run's model is another")
+    own = subjects_of(run)
+    said = {n for n in there if n in MODELS.values() or n.startswith("session-")}
+    for name in sorted(said | own.keys()):
+        if there.get(name) != own.get(name):
+            yield Mismatch(f"subject/{name}", "the run's is another")
 
 
 def _differences(card: Mapping[str, Any], run: Mapping[str, Any]) -> Iterator[Mismatch]:

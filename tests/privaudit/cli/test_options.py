@@ -123,7 +123,7 @@ def test_the_list_of_data_sets_has_four_lines_for_each_that_one_brings(
 
 INPUTS = {  # only read
     "train plan", "tradeoff plan", "benchmark plan", "table plan", "scores file",
-    "import ledger",
+    "import ledger", "train session", "answer session", "verify as_auditor",
 }  # fmt: skip
 WRITES = {"write_bytes", "write_parts", "write_json", "write_tensors", "append_lines"}
 OWN_FILES = {  # modules above the runs that write what no user named
@@ -131,6 +131,7 @@ OWN_FILES = {  # modules above the runs that write what no user named
     "report/index.py": "index.html of a folder of runs; check_place has seen it",
     "report/ci_formats.py": "lines added to GitHub's own summary, once it is checked",
     "report/export/account.py": "the accounts of cards, beside the owner's key",
+    "report/export/opening.py": "what was opened to an auditor, beside their key",
 }
 
 
@@ -185,9 +186,10 @@ def test_every_path_of_a_command_is_an_output_a_place_of_runs_or_only_read() -> 
     parsers = {about.parser for *_, about in FOUND}
     assert parsers == {None, options._folder, options.file, options.folder}
     assert sorted(" ".join(words) for words in FILES) == [
-        "benchmark --page", "claim --out", "figure --out", "gate --badge", "gate --junit",
-        "gate --markdown", "gate --sarif", "gate --write-baseline", "key export",
-        "lint --sarif", "plan", "split --out", "table-figure --out",
+        "benchmark --page", "claim --out", "export --opening", "figure --out",
+        "gate --badge", "gate --junit", "gate --markdown", "gate --sarif",
+        "gate --write-baseline", "key export", "lint --sarif", "plan", "split --out",
+        "table-figure --out",
     ]  # fmt: skip
     assert sorted(" ".join(words) for words in FOLDERS) == [
         "active --output", "benchmark --out", "export --public", "new --folder",
