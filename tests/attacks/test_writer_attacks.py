@@ -134,7 +134,7 @@ def test_the_norm_is_that_of_one_records_gradient(
         by_hand = sum(float(g.double().square().sum()) for g in gradients) ** 0.5
         one = target.candidates.pick(torch.tensor([number]))
         found = _norms(case.adversary, target.reconstructed.model, one)
-        np.testing.assert_allclose(found, [by_hand], rtol=1e-4)
+        np.testing.assert_allclose(found, [by_hand], rtol=2e-4)
 
 
 def test_neighbours_fit_best_in_the_frozen_model() -> None:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from privaudit.cli import options
-from privaudit.cli.printing import show
+from privaudit.cli.printing import as_json, show
 from privaudit.core.errors import ConfigError, MissingFileError, shown
 from privaudit.core.formatting import install_line
 
@@ -82,10 +82,11 @@ def figure(
 
     path = out or runs_folder(runs) / f"{what}.svg"
     if what in ("attention", "table"):
-        find_command("table-figure")(what, run or [], path, runs)
+        asked = {"what": what, "run": run, "out": path, "runs": runs}
+        find_command("table-figure")(in_json=as_json.get(), **asked)
     else:
         write_audit_figure(what, stored_audits(run or [], scenario, runs), path)
-    show({"path": str(path)}, str(path))
+        show({"path": str(path)}, str(path))
 
 
 HOST = "127.0.0.1"  # there is no option: nobody else is to reach it

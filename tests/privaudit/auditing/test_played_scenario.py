@@ -273,8 +273,8 @@ def test_nothing_is_found_where_answers_owe_nothing_to_training(
     audits: dict[str, Audit],
 ) -> None:
     audit = audits["impossible"]
-    auroc = audit.auroc  # four standard errors are as long as the interval
-    assert abs(auroc.value - 0.5) < auroc.high - auroc.low
+    auroc = audit.auroc  # six standard errors are half as long again as the interval
+    assert abs(auroc.value - 0.5) < 1.5 * (auroc.high - auroc.low)
 
 
 def test_the_adversary_has_one_model_and_no_name(runs: dict[str, Run]) -> None:

@@ -316,7 +316,7 @@ def test_where_only_the_checkpoint_says_quick_gelu_it_is_taken(
     torch.testing.assert_close(model.encode_images(pictures), wanted)
     save_file(clip.state_dict(), wrong := tmp_path / "unsaid.safetensors")
     other = load_clip(configuration, wrong).encode_images(pictures)
-    assert (other - wanted).abs().max() > 1e-3
+    assert (other - wanted).abs().max() > 3e-4  # of 2e-3; rounding is a hundredth
 
 
 @pytest.mark.parametrize("form", ["scripted.pt", "state.pt"])
