@@ -28,7 +28,6 @@ from privaudit.evaluation.tradeoff.result import (
 )
 from privaudit.federation.trainer import TRAINERS
 from privaudit.recording.bundle import DeclaredConfig
-from privaudit.recording.origins.recorded import RecordedRun
 from privaudit.report import wording
 from privaudit.report.report_data import (
     DECLARED,
@@ -299,7 +298,7 @@ def _for_run(one: Findings) -> Iterator[Advice]:
 def _elsewhere(one: Findings) -> Iterator[Advice]:
     """Yield what may lower a leak of what is trained elsewhere, by nobody's command here."""
     audit = one.audit
-    bundle = audit.run.bundle if isinstance(audit.run, RecordedRun) else None
+    bundle = getattr(audit.run, "bundle", None)  # of a recorded run, which takes torch
     library = next((n for n in _NOISE_BY if bundle and n in bundle.libraries), "")
     if one.promise not in (KEPT, DECLARED):
         yield Advice(
