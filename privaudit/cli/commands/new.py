@@ -12,7 +12,6 @@ import typer
 from privaudit.cli import options
 from privaudit.cli.printing import show
 from privaudit.core.errors import ConfigError, StorageError
-from privaudit.runs.own_files import write_output
 
 Kind = Literal["trainer", "attack", "scenario", "data-set"]
 _GROUPS: Mapping[Kind, str] = {
@@ -33,6 +32,7 @@ def new(
 ) -> None:
     """Write a package that adds a trainer, attack, scenario or data set, with tests."""
     from privaudit.cli.list import REGISTRIES
+    from privaudit.runs.own_files import write_output
 
     registry = REGISTRIES[_GROUPS[kind]]
     registry.check_name(name)

@@ -58,6 +58,7 @@ class PromptTuner(Optimised):
     Attributes:
         peft_method: A name from ``privaudit list peft-methods``.
         virtual_tokens: Length of a prompt or a prefix, in vectors.
+        rank: LoRA rank of every pair, at least 1.
         lora_alpha: Scaling: the update is multiplied by lora_alpha / rank.
         encoder_width: Hidden width of P-tuning's LSTM, or of a prefix' projection.
         projected: Whether a prefix is the output of a two-layer MLP.
