@@ -28,10 +28,11 @@ def as_page(result: BenchmarkResult, command: str, figure: str) -> str:
     parts = [
         "# Benchmark",
         _introduction(result),
+        f"    {command}",
         "\n".join(_table(result, judged)),
         f"![leak over utility]({figure})",
         "## What may be concluded",
-        f"    {command}",
+        f"By `{command}`:",
         "\n".join(f"- {one}" for one in conclusions(result, judged)),
         "## What may not",
         "\n".join(f"- {one}" for one in limits(result, judged)),
