@@ -180,7 +180,7 @@ def sensitivity(*, tensors: int, per_record: bool, displaces: bool = False) -> f
     return math.sqrt(tensors) * (1 if per_record and not displaces else 2)
 
 
-def noise_of_pure(epsilon: float) -> float:
+def noise_of_pure(epsilon: int | float) -> float:
     """Return the noise multiplier of a Gaussian that tells no less than pure epsilon-DP.
 
     Pure DP's trade-off function is linear between (0, 1), (p, p) and (1, 0), with p =
