@@ -192,7 +192,7 @@ def noise_of_pure(epsilon: int | float) -> float:
 
     Example:
         >>> [round(noise_of_pure(epsilon), 3) for epsilon in (0.1, 1, 1000)]
-        [7.969, 0.812, 0.011]
+        [7.98, 0.812, 0.011]
     """
     from scipy.special import log_expit, ndtri_exp
 
