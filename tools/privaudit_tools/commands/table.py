@@ -1,4 +1,4 @@
-"""The commands ``table`` and ``figure``: plan in, table out, and its picture."""
+"""The commands ``table`` and ``table-figure``: plan in, table out, and its picture."""
 
 import os
 from collections.abc import Sequence

@@ -49,7 +49,7 @@ def digest_of(claims: Sequence[Claim]) -> str:
 
     Example:
         >>> digest_of([Claim(says="a is above b")])
-        '9c5ec5c5'
+        'b06bc10c'
     """
     text = "\n".join(f"{claim.says}\t{claim.words}" for claim in claims)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
