@@ -28,7 +28,7 @@ from torch import Tensor
 
 from privaudit.auditing.attack import Adversary, Attack, Target
 from privaudit.auditing.auditor import Auditor
-from privaudit.auditing.scenario import Scenario, find_scenario
+from privaudit.auditing.scenario import Scenario, find_scenario, weight_attacks
 from privaudit.core.errors import (
     AttackError,
     ConfigError,
@@ -139,7 +139,8 @@ def _refuse_trained_elsewhere(run: Run) -> None:
 def _plan(plan: Scenario, attacks: Sequence[str] | None, kind: TaskKind) -> Scenario:
     """Return the scenario with those of its attacks that are to be made."""
     usual = [n for n in USUAL_ATTACKS[kind] if n in plan.attacks]
-    names = attacks or usual or list(plan.attacks)
+    asking = [name for name in plan.attacks if name not in weight_attacks()]
+    names = attacks or usual or asking  # an untuned model sends no weights
     unknown = [name for name in names if name not in plan.attacks]
     if unknown:
         raise UnknownNameError("attack", unknown[0], plan.attacks)
