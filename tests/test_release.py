@@ -1,14 +1,13 @@
 """A release lacks the button alone: version, packages and the public names."""
 
 import tomllib
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from tests.places import ROOT
+from tests.places import ROOT, ci_script
 from tests.public_api import STORED, public_api
 
 
@@ -19,12 +18,7 @@ def test_the_public_names_take_what_the_list_says() -> None:
 
 @pytest.fixture
 def missing() -> Any:
-    spec = spec_from_file_location("release", ROOT / ".ci" / "release.py")
-    assert spec
-    assert spec.loader
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.missing
+    return ci_script("release").missing
 
 
 def write(root: Path, version: str, citation: str, changes: str) -> Path:

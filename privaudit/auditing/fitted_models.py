@@ -4,7 +4,7 @@ A classifier's signal is the log-odds of the label, a language model's the mean
 log-likelihood of the labelled tokens.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -19,6 +19,7 @@ from privaudit.auditing.external_models import (
     tokens_of_logits,
 )
 from privaudit.auditing.signals import mean_log_likelihood
+from privaudit.core.devices import in_chunks
 from privaudit.core.errors import ConfigError
 from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.tensors import as_tensor
@@ -144,22 +145,16 @@ def signal_of(
     """
     is_module = isinstance(model, torch.nn.Module)
     ask = _asked_module if is_module else _asked_estimator
-    parts: list[Float[Tensor, " batch"]] = []
-    scale: SignalScale = "log-odds"
-    for positions in _batches(len(records)):
-        batch = records.at(positions)
-        logits, labels = ask(model, batch)
+
+    def said(some: Tensor) -> tuple[Float[Tensor, " batch"], SignalScale]:
+        logits, labels = ask(model, records.at(some.numpy()))
         if logits.ndim == 3:
             tokens = tokens_of_logits(logits, labels)
-            parts.append(mean_log_likelihood(tokens, "description"))
-            scale = "log-likelihood"
-        else:
-            parts.append(signals_of_logits(logits, labels).confidence[0])
-    return torch.cat(parts).numpy(), scale
+            return mean_log_likelihood(tokens, "description"), "log-likelihood"
+        return signals_of_logits(logits, labels).confidence[0], "log-odds"
 
-
-def _batches(count: int) -> Iterable[Int[np.ndarray, " batch"]]:
-    return np.split(np.arange(count), range(ASKED_AT_ONCE, count, ASKED_AT_ONCE))
+    parts = list(in_chunks(len(records), ASKED_AT_ONCE, said))
+    return torch.cat([signal for signal, _ in parts]).numpy(), parts[0][1]
 
 
 @torch.no_grad()

@@ -263,9 +263,7 @@ def _drawn(name: str, audits: Sequence[Audit]) -> tuple[Figure, str]:
     if name not in FIGURES:
         raise UnknownNameError("figure", name, FIGURES)
     plot, alt = {"tradeoff": (tradeoff_plot, tradeoff_alt), **_FIGURES}[name]
-    data = ReportData.of(audits)
-    if name == "tradeoff" or name in _OF_WRITERS:
-        data = data.useful if name == "tradeoff" else data.writers
+    data = _shown_in(name, ReportData.of(audits))
     drawn = plot(data) if data.runs else None
     if drawn is None:
         raise ConfigError(
@@ -276,13 +274,20 @@ def _drawn(name: str, audits: Sequence[Audit]) -> tuple[Figure, str]:
     return drawn, alt(data)
 
 
+def _shown_in(name: str, data: ReportData) -> ReportData:
+    """Return the runs that a picture can show."""
+    if name == "tradeoff":
+        return data.useful
+    return data.writers if name in _OF_WRITERS else data
+
+
 def _figures(data: ReportData) -> dict[str, Markup]:
     """Return the pictures by name, those that there is something to draw of."""
     useful, figures = data.useful, dict[str, Markup]()
     if useful.runs:
         figures["tradeoff"] = Markup(tradeoff_svg(useful, "tradeoff"))
     for name, (plot, alt) in _FIGURES.items():
-        drawn = data.drawn.writers if name in _OF_WRITERS else data.drawn
+        drawn = _shown_in(name, data.drawn)
         figure = plot(drawn)
         if figure is not None:
             svg = _SVG.get(name, both_widths)(figure, name, alt(drawn))

@@ -502,9 +502,10 @@ def _begin(
     elif SESSION in given:
         session = parse_session(given[SESSION], SESSION)
         secret = session_secret(session, config, population, given.get(PLAN))
-        key = partial(
-            bytes, session.coin_key(secret)
-        )  # now, before anything is cleared
+        coins_key = session.coin_key(
+            secret
+        )  # may refuse, so before anything is cleared
+        key = partial(bytes, coins_key)
         given = {**given, SESSION_KEY: secret}
     clear_run(run.path, lease.check)
     drawn = draw_run_key(run.path, config)

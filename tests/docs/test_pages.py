@@ -4,7 +4,6 @@ import contextlib
 import io
 import re
 from dataclasses import dataclass
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 import torch
 
 from privaudit.models.hugging_face import declare_missing_operators
-from tests.places import ROOT
+from tests.places import ROOT, ci_script
 
 PAGES = ("own-model.md", "api.md", "split.md", "recording.md")
 BLOCK = re.compile(r"^```python\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.M | re.S)
@@ -86,16 +85,7 @@ def test_every_python_block_is_recognised() -> None:
         assert len(blocks_of(text)) == text.count("```python")
 
 
-def loaded() -> Any:
-    spec = spec_from_file_location("words", ROOT / ".ci" / "words.py")
-    assert spec
-    assert spec.loader
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-WORDS = loaded()
+WORDS = ci_script("words")
 
 
 def test_no_page_and_not_their_sum_is_above_its_budget() -> None:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from privaudit.cli import options
+from privaudit.cli.commands.report import Drawn, Out
 from privaudit.cli.printing import show, with_json
 from privaudit.core.errors import ConfigError
 from privaudit.core.parameters import parse_pairs
@@ -219,14 +220,6 @@ What = Annotated[
         "the numbers of a .json that `privaudit table` wrote."
     ),
 ]
-Drawn = Annotated[
-    list[str] | None,
-    typer.Argument(help="Runs, by default the latest; or a table's .json."),
-]
-Picture = Annotated[
-    Path | None,
-    options.file_option("An .svg, .pdf or .png file. By default: RUNS/WHAT.svg."),
-]
 
 
 def _path() -> Any:
@@ -240,7 +233,7 @@ def _path() -> Any:
 def table_figure(
     what: What,
     run: Drawn = None,
-    out: Picture = None,
+    out: Out = None,
     runs: options.RunsFolder = None,
 ) -> None:
     """Plot runs or a stored table, and print the path of the figure."""
