@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,6 +21,7 @@ from privaudit.core.parameters import first_problem
 from privaudit.evaluation.tradeoff.plan import Cell
 from privaudit.runs.config import parameters_of
 from privaudit_tools.tables.parts import STRICT, Fields, Settings, Text
+from privaudit_tools.tables.plan import refuse_copies
 
 UNTRAINED = "zero-shot"  # a trainer
 SettingName = str
@@ -147,8 +148,8 @@ class BenchmarkPlan(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> "BenchmarkPlan":
         labels = [self.reference.label, *(method.label for method in self.methods)]
-        _refuse_twice("labels", labels)
-        _refuse_twice("seeds", [*self.tuning_seeds, *self.evaluation_seeds])
+        refuse_copies("labels", labels)
+        refuse_copies("seeds", [*self.tuning_seeds, *self.evaluation_seeds])
         untrained = [one for one in self.methods if one.trainer == UNTRAINED]
         if len(untrained) != 1 or untrained[0].knob:
             raise ValueError(
@@ -221,9 +222,3 @@ def read_benchmark_plan(path: Path) -> BenchmarkPlan:
         where = ".".join(map(str, place))
         said = f"{where}: {message}" if where else message
         raise ConfigError(f"{path} is no plan of a benchmark: {said}.") from None
-
-
-def _refuse_twice(what: str, names: Sequence[Any]) -> None:
-    twice = [str(name) for name in dict.fromkeys(names) if names.count(name) > 1]
-    if twice:
-        raise ValueError(f"the {what} hold {', '.join(twice)} more than once")

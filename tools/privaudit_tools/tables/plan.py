@@ -117,11 +117,11 @@ class TablePlan(BaseModel):
     def _check(self) -> "TablePlan":
         rows = [row.label for row in self.rows]
         columns = [column.name for column in self.columns]
-        _refuse_copies("rows", rows)
-        _refuse_copies("columns", columns)
-        _refuse_copies("seeds", self.seeds)
-        _refuse_copies("metrics", self.measured)
-        _refuse_copies("expectations", [f"{e.says!r} of {e.of}" for e in self.expects])
+        refuse_copies("rows", rows)
+        refuse_copies("columns", columns)
+        refuse_copies("seeds", self.seeds)
+        refuse_copies("metrics", self.measured)
+        refuse_copies("expectations", [f"{e.says!r} of {e.of}" for e in self.expects])
         for row in self.rows:
             _known(f"skip_columns of row {row.label!r}", row.skip_columns, columns)
         for column in self.columns:
@@ -264,7 +264,8 @@ def read_plan(path: Path) -> TablePlan:
         raise ConfigError(f"{path} is no plan: {readable(error)}.") from None
 
 
-def _refuse_copies(what: str, names: Sequence[Any]) -> None:
+def refuse_copies(what: str, names: Sequence[Any]) -> None:
+    """Refuse a plan's list that names a thing twice, by a ValueError for pydantic."""
     twice = [str(n) for n in dict.fromkeys(names) if names.count(n) > 1]
     if twice:
         raise ValueError(f"the {what} hold {', '.join(twice)} more than once")
