@@ -87,6 +87,7 @@ from privaudit.recording.recorded_trainer import (
     RecordedTrainer,
     why_not_repeatable,
 )
+from privaudit.privacy.certificate import batch_share
 from privaudit.runs.own_files import refuse_link
 from privaudit.runs.run import Run, load_run, trained_clients
 from privaudit.runs.run_folder import refresh
@@ -417,6 +418,7 @@ class Auditor(AuditsScores):
             Seeds(seed).child("adversary"),
             run.config.participation,
             store_beside(run, [scenario.threat, scenario.answers], seed),
+            batch_share(run.privacy["mechanisms"]),
             watcher and naming(run.name, watcher),
         )
         if scenario.unit == "client":
