@@ -21,11 +21,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 from torch.nn.functional import cross_entropy
 
-from privaudit.attacks.projection_residual import (
-    StackedLayer,
-    beside_public,
-    stacked_layers,
-)
+from privaudit.attacks.projection_residual import beside_public, stacked_layers
 from privaudit.auditing.gradient_regression import (
     GramBlock,
     likeliest,
@@ -131,12 +127,13 @@ def projection(setting: Setting, seen: Attacked, frozen: Weights) -> np.ndarray 
         return None
     both = seen.beside_public()
     count = len(seen.candidates.x)
-    found: list[StackedLayer] = [
-        *stacked_layers(
-            seen.moves, lambda move: layers(setting, frozen, both, move.received)
-        )
-    ]
-    return beside_public(found, count)[:count]
+
+    def sent(move: Move) -> dict[str, LayerFactors]:
+        """Return layers that were sent: of factors that coins choose, one."""
+        entered = layers(setting, frozen, both, move.received)
+        return {name: one for name, one in entered.items() if name in move.deltas}
+
+    return beside_public([*stacked_layers(seen.moves, sent)], count)[:count]
 
 
 def scores(setting: Setting, seen: Attacked) -> Scored:
@@ -244,16 +241,18 @@ def _slug(name: str) -> str:
 def lines(folder: Path, settings: Mapping[str, Setting], table: str) -> Iterator[str]:
     """Yield a table in Markdown, of the rows that there are."""
     private = any(one.noise for one in settings.values())
+    drawn = any(one.batch_share < 1 for one in settings.values())
+    methods = (METHODS[0], EACH, *METHODS[1:]) if drawn else METHODS
     more = (" ε, certified | ε, at least |", "---|---|") if private else ("", "")
-    yield f"| setting | records a client | n | {' | '.join(METHODS)} | ceiling |{more[0]}"
-    yield "|---" * (len(METHODS) + 4) + f"|{more[1]}"
+    yield f"| setting | records a client | n | {' | '.join(methods)} | ceiling |{more[0]}"
+    yield "|---" * (len(methods) + 4) + f"|{more[1]}"
     for name, setting in settings.items():
         row = kept_row(folder, f"{table} {name}", setting)
         if row is None:
             continue
         cells = [name, f"{row.members:.0f}", f"{row.n[0]:,} + {row.n[1]:,}"]
         best = max(one[0] for one in row.aurocs.values())
-        cells += [_cell(row, method, best) for method in METHODS]
+        cells += [_cell(row, method, best) for method in methods]
         cells.append(f"{setting.ceiling:.3f}")
         if private:
             cells += [*_epsilons(setting, row)]
