@@ -81,13 +81,13 @@ from privaudit.federation.query import ask
 from privaudit.federation.threat_models import find_threat
 from privaudit.federation.trainer import TRAINERS, ClientId, Task, Trainer
 from privaudit.models.interfaces import OwnersModel
+from privaudit.privacy.certificate import batch_share
 from privaudit.recording.owner import chosen_owner, use_owner
 from privaudit.recording.recorded_trainer import (
     ASKED,
     RecordedTrainer,
     why_not_repeatable,
 )
-from privaudit.privacy.certificate import batch_share
 from privaudit.runs.own_files import refuse_link
 from privaudit.runs.run import Run, load_run, trained_clients
 from privaudit.runs.run_folder import refresh

@@ -108,7 +108,9 @@ def sentences(counts: Sequence[CountedRecords], sampling: Sampling) -> list[str]
 COUNTED_RECORDS: AuditPart[tuple[CountedRecords, ...]] = AuditPart(
     "counted_records",
     tuple[CountedRecords, ...],
-    applies=lambda played: ATTACK in played.results and played.scenario.unit == "record",
+    applies=lambda played: (
+        ATTACK in played.results and played.scenario.unit == "record"
+    ),
     compute=_measure,
     nothing=(),
     title="Records counted by rank",

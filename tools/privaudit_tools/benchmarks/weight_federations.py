@@ -80,7 +80,6 @@ class Setting:
         z = self.noise * adding**0.5
         return 0.5 * math.erfc(-((self.rounds**0.5) / (z * 2**0.5)) / 2**0.5)
 
-
     @property
     def batch_share(self) -> float:
         """A member's chance to be in what a round sends: 1 unless it is one batch."""

@@ -50,10 +50,14 @@ class Wide(Linear):
         sent = super().local_update(received, positions, seed)
         drawn = torch.Generator().manual_seed(seed)
         size = sent["weight"].shape
-        return {"weight": sent["weight"] + self.noise * torch.randn(size, generator=drawn)}
+        return {
+            "weight": sent["weight"] + self.noise * torch.randn(size, generator=drawn)
+        }
 
 
-def audit_of(folder: Path, owner: Linear, scenario: str = "server-reconstruct") -> Audit:
+def audit_of(
+    folder: Path, owner: Linear, scenario: str = "server-reconstruct"
+) -> Audit:
     begin = {"weight": WIDE} if isinstance(owner, Wide) else start()
     with Recorder(folder, ledger=LEDGER, weight="num-examples") as recorder:
         run_federation(recorder, LEDGER, owner, begin=begin)
@@ -76,7 +80,9 @@ def test_a_wide_layer_counts_every_record(tmp_path: Path, steps: int) -> None:
 
 
 def test_of_sums_all_clients_are_counted_together(tmp_path: Path) -> None:
-    (one,) = audit_of(tmp_path / "run", Wide(), "server-aggregate").part(COUNTED_RECORDS)
+    (one,) = audit_of(tmp_path / "run", Wide(), "server-aggregate").part(
+        COUNTED_RECORDS
+    )
     assert (one.client, one.rank) == (EVERYBODY, sum(MEMBERS.values()))
 
 
