@@ -6,7 +6,7 @@ in annexes.toml, also of what was not tested; none claims that anything conforms
 
 Source: EDPB, Opinion 28/2024 on AI models, on testing and resistance to attacks; NIST SP
 800-226, "Guidelines for Evaluating Differential Privacy Guarantees", 2025; OWASP AISVS
-1.0; Hugging Face, model-index.
+1.0; Hugging Face, model-index; CycloneDX 1.6, JSON schema.
 """
 
 import json
@@ -25,15 +25,16 @@ from privaudit.evaluation.card import (
     Design,
     Privacy,
     Release,
+    SignedCard,
     Training,
     UtilityShown,
     read_card,
 )
-from privaudit.report.export.export import facts_of
+from privaudit.report.export.export import CODE, facts_of
 from privaudit.runs.run import find_place, load_run
 from privaudit.statistics.estimate import Estimate
 
-AnnexKind = Literal["edpb", "nist", "aisvs", "model-card"]
+AnnexKind = Literal["edpb", "nist", "aisvs", "model-card", "cyclonedx"]
 DISCLAIMER = (
     "It says what was tested, and with what result. That the model conforms to a law or a "
     "standard, or is anonymous, does not follow."
@@ -64,12 +65,13 @@ class AnnexFacts:
     Attributes:
         about: What it is of, and who signed, in words.
         release: What others get; None counts every adversary.
+        card: Which says all of it; None of a run.
     """
 
     about: str
     release: Release | None
     found: tuple[Found, ...]
-    is_public: bool
+    card: SignedCard | None
     design: Design
     training: Training
     privacy: Privacy
@@ -166,7 +168,7 @@ def annex_facts(
     signers = " and ".join(dict.fromkeys(str(s) for s in run.signers if s))
     about = f"Run {run.name}, signed by {signers}. Exact numbers: keep this private."
     known = facts_of(run, [one.contents for one in stored])
-    return AnnexFacts(about, release, tuple(found), False, **known)
+    return AnnexFacts(about, release, tuple(found), None, **known)
 
 
 def _of_card(place: Path, release: Release | None) -> AnnexFacts:
@@ -187,7 +189,7 @@ def _of_card(place: Path, release: Release | None) -> AnnexFacts:
             Found(n, o.headline, o.in_words, None if not o.auroc else o.auroc.estimate)
             for n, o in card.audits.items()
         ),
-        is_public=True,
+        card=signed,
         **{name: getattr(card, name) for name in _KNOWN},
     )
 
@@ -201,11 +203,14 @@ def make_annex(facts: AnnexFacts, kind: AnnexKind) -> tuple[dict[str, Any], str]
     Raises:
         ConfigError: It is one that is published, and the numbers are exact.
     """
-    if kind == "model-card" and not facts.is_public:
+    if facts.card is None and kind in ("model-card", "cyclonedx"):
         raise ConfigError(
-            "A model card of a run was requested. It is published, and a run's numbers are "
-            "exact: name a card of `privaudit export` in its place."
+            f"The annex {kind} of a run was requested. It is published, and a run's numbers "
+            "are exact: name a card of `privaudit export` in its place."
         )
+    if facts.card is not None and kind == "cyclonedx":
+        bom = _bill_of_materials(facts, facts.card)
+        return bom, json.dumps(bom, indent=2)
     form = "edpb" if kind == "model-card" else kind
     rows, front = list(facts.rows(form)), ""
     contents = {
@@ -237,3 +242,60 @@ def _model_index(facts: AnnexFacts) -> list[dict[str, Any]]:
         "metrics": metrics,
     }
     return [{"name": facts.name, "results": [result]}]
+
+
+def _bill_of_materials(facts: AnnexFacts, signed: SignedCard) -> dict[str, Any]:
+    """Return a bill of materials of the model, with its model card."""
+    card, parts = signed.card, {}
+    for one in signed.statement.subject:
+        said = one.digest.get("sha256")
+        hashes = [{"alg": "SHA-256", "content": said}] if said else []
+        parts[one.name] = {"type": "file", "name": one.name, "hashes": hashes}
+    tool = {"name": CODE, **parts.get(CODE, {}), "version": card.privaudit}
+    model = {
+        "type": "machine-learning-model", "name": facts.name, "description": facts.about,
+        "components": [part for name, part in parts.items() if "model" in name],
+        "modelCard": _cyclonedx_card(facts),
+    }  # fmt: skip
+    return {
+        "bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1,
+        "metadata": {
+            "timestamp": f"{card.made}T00:00:00Z",
+            "tools": {"components": [{**tool, "type": "application"}]},
+        },
+        "components": [model],
+    }  # fmt: skip
+
+
+def _cyclonedx_card(facts: AnnexFacts) -> dict[str, Any]:
+    """Return parameters, metrics with intervals, and what was tested or was not."""
+    texts, known = facts._texts(), facts.training
+    data = {"type": "dataset", "name": known.dataset or "not named"}
+    model = {"modelArchitecture": known.model} if known.model else {}
+    metrics = [
+        {
+            "type": f"{name}, {one.confidence:.2%} interval",
+            "value": f"{one.value:g}",
+            "slice": f"n = {' + '.join(map(str, one.n))}",
+            "confidenceInterval": {
+                "lowerBound": f"{one.low:g}", "upperBound": f"{one.high:g}",
+            },
+        }
+        for name, one in facts.metrics
+    ]  # fmt: skip
+    proved = texts["guarantees"] or "no epsilon is certified"
+    risks, limits = [], [DISCLAIMER]
+    for row in facts.rows("edpb"):
+        text = f"{row['item']}: {row['status']}; {row['said']}"
+        if row["status"] == "tested":
+            risks.append({"name": text, "mitigationStrategy": proved})
+        else:
+            limits.append(text)
+    about = {"technicalLimitations": limits, "ethicalConsiderations": risks}
+    return {
+        "modelParameters": {
+            **model, "datasets": [{**data, "description": texts["trust"]}],
+        },
+        "quantitativeAnalysis": {"performanceMetrics": metrics},
+        "considerations": about,
+    }  # fmt: skip
