@@ -188,9 +188,6 @@ def from_plain(kind: Any, entry: object) -> Any:
         raise ValueError(readable(error, "entry")) from None
 
 
-TOLERANCE = 1e-5  # absolute below 1, relative above
-
-
 def alike(one: Any, other: Any) -> bool:
     """Say whether JSON is the same but for rounding."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
@@ -199,7 +196,7 @@ def alike(one: Any, other: Any) -> bool:
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(alike, one, other))
     if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+        return math.isclose(one, other, rel_tol=1e-5, abs_tol=1e-9)  # below any delta
     return bool(one == other)
 
 

@@ -44,6 +44,18 @@ _ROWS = tomllib.loads(
 )
 
 
+def classes_tried(scenario: str) -> str:
+    """Say which of EDPB's classes a scenario tries, and what the others take."""
+    rows = _ROWS["edpb"]["rows"]
+    tried = [r["item"] for r in rows if scenario in r.get("scenarios", ())]
+    others = [f"{r['item']} ({_lacking(r)})" for r in rows if r["item"] not in tried]
+    return f"tried: {', '.join(tried) or 'none'}; not: {', '.join(others)}"
+
+
+def _lacking(row: dict[str, Any]) -> str:
+    return row.get("why") or f"it takes {' or '.join(row['scenarios'])}"
+
+
 @dataclass(frozen=True)
 class Found:
     """What an audit found: the headline, its verdict in words, its AUROC if coins fell."""
@@ -89,8 +101,8 @@ class AnnexFacts:
                 status, said = "not applicable", f"release: {self.release}"
             elif text := texts.get(row.get("fact", "")):
                 status, said = "stated", text
-            why = row.get("why") or f"it takes {' or '.join(there)}"
-            yield {"item": row["item"], "status": status, "said": said or why}
+            why = said or _lacking({**row, "scenarios": there})
+            yield {"item": row["item"], "status": status, "said": why}
         known = {
             one for row in _ROWS["edpb"]["rows"] for one in row.get("scenarios", [])
         }

@@ -21,7 +21,7 @@ from privaudit.auditing.audit import Audit
 from privaudit.auditing.auditor import attack_again
 from privaudit.auditing.stored_audit import StoredAudit, read_audit, score_columns
 from privaudit.core.errors import ConfigError, MissingFileError, PrivauditError
-from privaudit.core.parameters import TOLERANCE, alike
+from privaudit.core.parameters import alike
 from privaudit.evaluation.card import Card, SignedCard, UtilityShown, read_card
 from privaudit.recording.origins.scores import SCORES
 from privaudit.report.export.alone import CardCheck, Mismatch, check_card
@@ -40,6 +40,7 @@ from privaudit.runs.round_metrics import certify_again
 from privaudit.runs.run import Run, load_run, places_in, runs_folder, shared_place
 from privaudit.statistics.progress import Watcher
 
+TOLERANCE = 1e-5  # absolute below 1, relative above
 LAST_DIGIT = 1.1e-3  # of utility as it is shown
 
 
