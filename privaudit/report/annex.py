@@ -30,7 +30,8 @@ from privaudit.evaluation.card import (
     UtilityShown,
     read_card,
 )
-from privaudit.report.export.export import CODE, facts_of
+from privaudit.report.export.export import facts_of
+from privaudit.report.page_template import render
 from privaudit.runs.run import find_place, load_run
 from privaudit.statistics.estimate import Estimate
 
@@ -258,56 +259,16 @@ def _model_index(facts: AnnexFacts) -> list[dict[str, Any]]:
 
 def _bill_of_materials(facts: AnnexFacts, signed: SignedCard) -> dict[str, Any]:
     """Return a bill of materials of the model, with its model card."""
-    card, parts = signed.card, {}
-    for one in signed.statement.subject:
-        said = one.digest.get("sha256")
-        hashes = [{"alg": "SHA-256", "content": said}] if said else []
-        parts[one.name] = {"type": "file", "name": one.name, "hashes": hashes}
-    tool = {"name": CODE, **parts.get(CODE, {}), "version": card.privaudit}
-    model = {
-        "type": "machine-learning-model", "name": facts.name, "description": facts.about,
-        "components": [part for name, part in parts.items() if "model" in name],
-        "modelCard": _cyclonedx_card(facts),
-    }  # fmt: skip
-    return {
-        "bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1,
-        "metadata": {
-            "timestamp": f"{card.made}T00:00:00Z",
-            "tools": {"components": [{**tool, "type": "application"}]},
-        },
-        "components": [model],
-    }  # fmt: skip
-
-
-def _cyclonedx_card(facts: AnnexFacts) -> dict[str, Any]:
-    """Return parameters, metrics with intervals, and what was tested or was not."""
-    texts, known = facts._texts(), facts.training
-    data = {"type": "dataset", "name": known.dataset or "not named"}
-    model = {"modelArchitecture": known.model} if known.model else {}
-    metrics = [
-        {
-            "type": f"{name}, {one.confidence:.2%} interval",
-            "value": f"{one.value:g}",
-            "slice": f"n = {' + '.join(map(str, one.n))}",
-            "confidenceInterval": {
-                "lowerBound": f"{one.low:g}", "upperBound": f"{one.high:g}",
-            },
-        }
-        for name, one in facts.metrics
-    ]  # fmt: skip
-    proved = texts["guarantees"] or "no epsilon is certified"
-    risks, limits = [], [DISCLAIMER]
-    for row in facts.rows("edpb"):
-        text = f"{row['item']}: {row['status']}; {row['said']}"
-        if row["status"] == "tested":
-            risks.append({"name": text, "mitigationStrategy": proved})
-        else:
-            limits.append(text)
-    about = {"technicalLimitations": limits, "ethicalConsiderations": risks}
-    return {
-        "modelParameters": {
-            **model, "datasets": [{**data, "description": texts["trust"]}],
-        },
-        "quantitativeAnalysis": {"performanceMetrics": metrics},
-        "considerations": about,
-    }  # fmt: skip
+    subjects = {one.name: one.digest for one in signed.statement.subject}
+    contents: dict[str, Any] = json.loads(
+        render(
+            "cyclonedx.json.jinja",
+            facts=facts,
+            card=signed.card,
+            digests={n: d["sha256"] for n, d in subjects.items() if "sha256" in d},
+            rows=list(facts.rows("edpb")),
+            texts=facts._texts(),
+            disclaimer=DISCLAIMER,
+        )
+    )
+    return contents
