@@ -118,7 +118,7 @@ def render_report(
         "report.html.jinja",
         scenario=audits[0].scenario,
         adversary=wording.adversary(audits[0].scenario.threat),
-        classes=classes_tried(scenarios[0]),
+        attack_classes=classes_tried(scenarios[0]),
         labels=[one.label for one in data.runs],
         figures=_figures(data),
         shows_records=show_records,
