@@ -19,6 +19,7 @@ from privaudit.auditing.gradient_regression import (
 from privaudit.auditing.record_gradients import (
     chosen_moves,
     gram_blocks,
+    of_one_move,
     why_no_gradients,
 )
 from privaudit.auditing.signals import reference_records
@@ -39,7 +40,8 @@ class JointRegression:
     over the straight path by Simpson's rule, or Radau's where each is a step of the
     trainer; where a round is one step on a batch that is drawn, by its mixture; see
     :mod:`privaudit.auditing.gradient_regression`. It reads single uploads,
-    sums of uploads, and differences of broadcasts. No shadow model is trained. In recorded
+    sums of uploads, differences of broadcasts, and what was released less its public
+    base. No shadow model is trained. In recorded
     federations public records stand for members that are no candidates.
 
     Source: derived from the gradient of a sum; the likelihood ratio of one record among
@@ -70,7 +72,7 @@ class JointRegression:
                 return "Labels were said to be unknown, and texts have none to try."
             sizes = [
                 sum(len(target.candidates) for target in group)
-                for group in _of_one_move(adversary, targets)
+                for group in of_one_move(adversary, targets)
             ]
             if max(sizes) * _classes(adversary) > MOST_COLUMNS:
                 return (
@@ -87,8 +89,11 @@ class JointRegression:
             ViewError: The view shows no moves of weights.
             AttackError: No gradients of single records are to be had.
         """
-        groups = _of_one_move(adversary, targets)
-        return [s for group in groups for s in self._scores(adversary, group)]
+        found: dict[str, Scores] = {}
+        for group in of_one_move(adversary, targets):
+            scores = self._scores(adversary, group)
+            found |= zip([target.client for target in group], scores, strict=True)
+        return [found[target.client] for target in targets]
 
     def _rounds(self, adversary: Adversary) -> int:
         of_layers = isinstance(adversary.task.backbone, OwnersModel)
@@ -104,6 +109,8 @@ class JointRegression:
         tried = 1 if self.labels == "known" else _classes(adversary)
         asked = candidates if tried == 1 else _with_each_label(candidates, tried)
         share = adversary.batch_share
+        if adversary.view.has_release_of(targets[0].client):
+            share = 1.0  # of all rounds' batches together
         by_round = {
             move.at.index: [
                 replace(block, labels=tried, batch_share=share)
@@ -129,14 +136,6 @@ class JointRegression:
             )
             for n, one in enumerate(np.split(_ratios(found, len(candidates)), ends))
         ]
-
-
-def _of_one_move(
-    adversary: Adversary, targets: Sequence[Target]
-) -> list[Sequence[Target]]:
-    """Return targets by what shows their moves: each alone, or all in a sum."""
-    sees_uploads = all(adversary.view.sees_updates_of(t.client) for t in targets)
-    return [[target] for target in targets] if sees_uploads else [targets]
 
 
 def _classes(adversary: Adversary) -> int:

@@ -1,7 +1,12 @@
 """Prompt release: what does a client's released prompt leak?"""
 
 from privaudit.auditing.attack import ATTACKS
-from privaudit.auditing.scenario import SCENARIOS, Scenario, model_attacks
+from privaudit.auditing.scenario import (
+    SCENARIOS,
+    Scenario,
+    model_attacks,
+    weight_attacks,
+)
 
 NAME = "prompt-release"
 
@@ -11,7 +16,7 @@ def prompt_release(shadows: int = 50) -> Scenario:
     """Clients release their personal prompts, as in a prompt marketplace.
 
     Whoever buys one can ask it, and can look at it: ``prompt-discriminant`` does, where what is
-    released is one prompt.
+    released is one prompt; attacks on weights do, where the model that it began as is public.
 
     Args:
         shadows: Shadow models for each attacked client.
@@ -20,7 +25,10 @@ def prompt_release(shadows: int = 50) -> Scenario:
         name=NAME,
         question="What does a client's released prompt leak?",
         threat="released",
-        attacks=model_attacks(shadows)
-        | {"prompt-discriminant": ATTACKS.find("prompt-discriminant")(shadows=shadows)},
+        attacks={
+            **model_attacks(shadows),
+            **weight_attacks(),
+            "prompt-discriminant": ATTACKS.find("prompt-discriminant")(shadows=shadows),
+        },
         dominates=("black-box-labels",),
     )

@@ -21,11 +21,12 @@ from privaudit.auditing.gradient_regression import (
 from privaudit.core.errors import AttackError, ViewError
 from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.seeds import Stream
-from privaudit.core.tensors import Stacked, Tensors, stack
+from privaudit.core.tensors import Stacked, Tensors, distinct, stack
 from privaudit.federation.query import ask
 from privaudit.federation.threat_models import EVERYBODY
 from privaudit.federation.trainer import (
     Cohort,
+    DeclaresBase,
     Records,
     Round,
     TakesSingleStep,
@@ -52,6 +53,11 @@ KEPT_NUMBERS = 1 << 26
 """Of moves that attacks of one adversary share; the ones beyond are made again."""
 MANY_NUMBERS = 1 << 22
 """Of a whole model: single records' steps on a larger one do not fit into the memory."""
+
+NO_BASE = (
+    "What was released has no public base to be compared with: the server's seed drew it, "
+    "or no `base` was declared."
+)
 
 
 @dataclass(frozen=True)
@@ -109,7 +115,10 @@ def _rounding(sent: Tensors, name: str, weights: Tensor | None) -> float:
 def _shown(
     adversary: Adversary, client: str
 ) -> Iterator[tuple[Tensors, Tensors, Round]]:
-    """Yield what ended and began each of a client's moves, or those of sums it is in."""
+    """Yield what ended and began each of a client's moves, or those of sums it is in.
+
+    Of a released model it ends as much as has a public base.
+    """
     view = adversary.view
 
     def at(index: int, *parties: str) -> Round:
@@ -122,10 +131,62 @@ def _shown(
     elif view.sums:
         for summed in view.sums:
             yield summed.total, summed.broadcast, at(summed.index, EVERYBODY)
+    elif view.has_release_of(client):
+        given = view.release_of(client)
+        yield *_less_base(adversary, given.tensors), at(given.round, client)
     else:
         received = view.of_kind("broadcast") or view.broadcasts_to(client)
         for one, other in pairwise(received):
             yield other.tensors, one.tensors, at(one.round, EVERYBODY)
+
+
+def _less_base(adversary: Adversary, given: Tensors) -> tuple[Tensors, Tensors]:
+    """Return what of a released model has a public base, and what the model began as.
+
+    Public is what its owner declares, or what starts alike whatever the seed; the rest
+    is taken as if it had not moved.
+    """
+    trainer = adversary.trainer
+    if isinstance(trainer, DeclaresBase):
+        base, begun = trainer.public_base, dict(given)
+    else:
+        start, other = adversary.once(("two starts",), lambda: _two_starts(adversary))
+        base = {n: t for n, t in start.items() if torch.equal(t, other[n])}
+        begun = {n: given.get(n, t) for n, t in start.items()}
+    base = {n: t for n, t in base.items() if n in given and t.shape == given[n].shape}
+    if not base:
+        raise ViewError(NO_BASE)
+    return {name: given[name] for name in base}, {**begun, **base}
+
+
+def _two_starts(adversary: Adversary) -> list[Tensors]:
+    """Return what a client would first receive in two federations of other seeds."""
+    trainer, task = adversary.trainer, adversary.task
+    received = []
+    for seeds in (adversary.seeds.child(f"start {n}") for n in range(2)):
+        at = Round(0, seeds, task.clients)
+        server = trainer.start(task, seeds)
+        received.append(trainer.broadcast(server, task.clients[0], at))
+    return received
+
+
+def of_one_move(
+    adversary: Adversary, targets: Sequence[Target]
+) -> list[Sequence[Target]]:
+    """Return targets by what shows their moves: each alone, or all in a sum.
+
+    Those who released one model are together.
+    """
+    view = adversary.view
+    if all(view.sees_updates_of(target.client) for target in targets):
+        return [[target] for target in targets]
+    if not all(view.has_release_of(target.client) for target in targets):
+        return [targets]
+    _, places = distinct([view.release_of(t.client).tensors for t in targets])
+    groups: dict[int, list[Target]] = {}
+    for place, target in zip(places, targets, strict=True):
+        groups.setdefault(place, []).append(target)
+    return [*groups.values()]
 
 
 def chosen_moves(adversary: Adversary, client: str, most: int) -> Sequence[Move]:
@@ -134,7 +195,8 @@ def chosen_moves(adversary: Adversary, client: str, most: int) -> Sequence[Move]
     Attacks of one adversary share them, while there is room.
 
     Raises:
-        ViewError: The view shows neither uploads nor sums nor two broadcasts.
+        ViewError: The view shows neither uploads nor sums nor two broadcasts, or a
+            released model without a public base.
     """
     view = adversary.view
     is_summed = not view.sees_updates_of(client) and bool(view.sums)
@@ -182,8 +244,7 @@ def why_no_gradients(
     except AttackError as error:
         return str(error)
     numbers = len(moves) * sum(block.numbers for block in blocks)
-    shared = not adversary.view.sees_updates_of(targets[0].client)
-    records = sum(len(t.candidates) for t in targets[: None if shared else 1])
+    records = sum(len(t.candidates) for t in of_one_move(adversary, targets)[0])
     if records > numbers:
         return (
             f"It has no power: {records} records, and {numbers} numbers that moved with "

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import numpy as np
 
@@ -124,12 +125,13 @@ def distinct(*parts: Sequence[Tensors]) -> tuple[list[int], list[int]]:
 
     Tensors that are one object are equal; others are compared by their digests.
     """
-    digests: dict[int, str] = {}
+    digests: dict[int, tuple[ref[Tensor], str]] = {}
 
     def name_of(tensor: Tensor) -> str:
-        if id(tensor) not in digests:
-            digests[id(tensor)] = digest(tensor)
-        return digests[id(tensor)]
+        known = digests.get(id(tensor))
+        if known is None or known[0]() is not tensor:  # ids of the dead are used again
+            digests[id(tensor)] = known = ref(tensor), digest(tensor)
+        return known[1]
 
     first: dict[object, int] = {}
     positions: list[int] = []

@@ -390,6 +390,15 @@ class TakesSingleStep(Trainer, Protocol):
 
 
 @runtime_checkable
+class DeclaresBase(Trainer, Protocol):
+    """A trainer that starts from what was sent, which only who saw it knows."""
+
+    @property
+    def public_base(self) -> Tensors:
+        """What everybody knows of the model that it starts from."""
+
+
+@runtime_checkable
 class ShowsChoices(Trainer, Protocol):
     """A trainer whose uploads show random choices, which shadows must repeat.
 

@@ -14,6 +14,7 @@ They stand in one module, which the owner names: ``--owner theirs.py``, or
                     shadow models, and those on updates
 ``aggregate``       optional: the server's next model, where it is no weighted mean
 ``reconstruct``     optional: the best model of a client that a view allows
+``base``            optional: tensors by name of the public model that it started from
 ``utility``         optional: a score of each record, in [0, 1]
 ==================  =================================================================
 """
@@ -26,7 +27,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
@@ -41,7 +42,7 @@ from privaudit.core.errors import (
     shown,
     without_exits,
 )
-from privaudit.core.lazy_torch import Tensor
+from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.limits import most
 from privaudit.core.tensors import Tensors
 from privaudit.federation.threat_models import View
@@ -122,6 +123,7 @@ class Owner:
         contents: A hash of each record; None takes each for another one.
         aggregate: (server's tensors, sum of uploads by name) -> server's tensors.
         utility: (tensors, positions) -> scores [records] in [0, 1].
+        base: The public model that the federation started from, as far as there is one.
     """
 
     name: str
@@ -135,6 +137,7 @@ class Owner:
     aggregate: Callable[..., Any] | None = None
     reconstruct: Callable[..., Any] | None = None
     utility: Callable[..., Float[np.ndarray, " records"]] | None = None
+    base: Tensors = field(default_factory=dict, repr=False)
 
     @cached_property
     def classes(self) -> int:
@@ -175,6 +178,7 @@ class Owner:
             class_names=tuple(map(str, getattr(given, "class_names", ()))),
             contents=_contents(getattr(given, "contents", None)),
             task=task,
+            base=_base(getattr(given, "base", {}), name),
             **functions,
         )
 
@@ -207,6 +211,17 @@ def _labels(given: Any, name: str, task: str) -> Int[np.ndarray, " n"] | None:
             "the classes from 0 on, without gaps."
         )
     return labels.astype(np.int64, copy=False)
+
+
+def _base(given: object, name: str) -> Tensors:
+    """Return the tensors of a public model, in the precision in which models are held."""
+    if not isinstance(given, Mapping) or not all(
+        isinstance(tensor, torch.Tensor) for tensor in given.values()
+    ):
+        raise ConfigError(
+            f"base of {name} is no model. Give tensors by name, such as a state_dict."
+        )
+    return {str(n): tensor.detach().cpu() for n, tensor in given.items()}
 
 
 def _contents(given: Any) -> UInt8[np.ndarray, "n bytes"] | None:

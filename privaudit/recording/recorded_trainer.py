@@ -188,6 +188,11 @@ class RecordedTrainer(BaseTrainer):
         """Return the first broadcast."""
         return self.first
 
+    @property
+    def public_base(self) -> Tensors:
+        """What the owner declares: whoever has the last model may not know the first."""
+        return escaped(self.owner.base) if self.owner is not None else {}
+
     def local_update(
         self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
     ) -> LocalResult:

@@ -17,17 +17,19 @@ from privaudit.attacks.projection_residual import (
 )
 from privaudit.auditing import record_gradients
 from privaudit.auditing.parts.closeness import CLOSENESS
-from privaudit.auditing.record_gradients import Move, chosen_moves
+from privaudit.auditing.parts.counted_records import COUNTED_RECORDS
+from privaudit.auditing.record_gradients import Move, chosen_moves, of_one_move
 from privaudit.core.errors import AttackError, ViewError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
 from privaudit.federation.masked_sum import Masking
-from privaudit.federation.trainer import Round
+from privaudit.federation.trainer import Round, Task
 from privaudit.federation.uploads import dequantised, quantised
 from privaudit.privacy.certificate import batch_share
 from privaudit.recording.recorder import Recorder
 from privaudit.statistics.roc import pooled_auroc
 from privaudit.trainers.dp_promptfl import DPPromptFL
+from privaudit.trainers.prompt_fedper import PromptFedPer
 from privaudit.trainers.promptfl import PromptFL
 from tests.conftest import toy_records, with_noise
 from tests.privaudit.recording.small_federation import (
@@ -71,6 +73,13 @@ class Elsewhere(Hardly):
         return (
             X[positions].numpy() @ tensors["weight"].numpy().T + tensors["bias"].numpy()
         )
+
+
+class Begun(PromptFL):
+    """Every federation of it starts from the same prompt."""
+
+    def start(self, task: Task, seeds: Seeds) -> Tensors:
+        return super().start(task, Seeds(0))
 
 
 class Keeping(Hardly):
@@ -337,3 +346,57 @@ def test_coins_that_nobody_used_are_not_found(play: Play) -> None:
         found.append(pooled_auroc(groups).value)
     # Their standard deviation is 0.07, that of the mean of 200 0.005.
     assert abs(np.mean(found) - 0.5) < 4 * 0.005
+
+
+class Published(Asked):
+    """Says from which public model the federation started."""
+
+    base = start()
+
+
+@pytest.fixture(scope="module", params=[True, False])
+def released(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[bool, Path]:
+    """Whether three steps learned of members, and the recorded federation."""
+    owner = Linear(request.param, steps=3)
+    place = tmp_path_factory.mktemp("released")
+    return request.param, recorded(place, say_update, owner)
+
+
+def test_a_released_average_less_its_public_base_tells_members(
+    released: tuple[bool, Path],
+) -> None:
+    """Certain of 35 members among 72; of members that nobody used, nothing."""
+    learns, folder = released
+    audit = audited(folder, "prompt-release", owner=Published(Linear()), shadows=0)
+    found = [audit.results[name].auroc for name in BOTH]
+    assert all(
+        one.value > 0.95 if learns else one.low < 0.5 < one.high for one in found
+    )
+    assert (audit.headline.attack in BOTH) == learns
+    counted = audit.part(COUNTED_RECORDS)
+    assert [one.client for one in counted] == ["clients"]
+
+
+def test_a_recorded_base_that_nobody_declared_leaves_both_out(
+    released: tuple[bool, Path],
+) -> None:
+    owner = Asked(Linear())
+    audit = audited(released[1], "prompt-release", owner=owner, shadows=0)
+    assert not BOTH & audit.results.keys()
+    assert audit.scenario.notes["attacks"].count("no public base") == 2
+
+
+def test_released_models_are_compared_with_what_starts_alike(play: Play) -> None:
+    """A prompt that the seed drew has no public base; one that is public has."""
+    drawn = play(PromptFL(epochs=1)).watched("released")
+    assert "the server's seed drew it" in JointRegression().why_not(*drawn)
+    adversary, targets = play(Begun(epochs=1)).watched("released")
+    assert [*map(len, of_one_move(adversary, targets))] == [len(CLIENTS)]
+    assert len(JointRegression()(adversary, targets)) == len(targets)
+    (move,) = chosen_moves(adversary, CLIENTS[0], 0)
+    given = targets[0].reconstructed.model["context"]
+    assert torch.equal(move.received["context"] + move.deltas["context"], given)
+    own = play(PromptFedPer(shared_tokens=1)).watched("released")
+    assert [*map(len, of_one_move(*own))] == [1] * len(CLIENTS)

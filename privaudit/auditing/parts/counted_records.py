@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from privaudit.auditing.attack import Target
 from privaudit.auditing.played_scenario import AuditPart, PlayedScenario
-from privaudit.auditing.record_gradients import chosen_moves, layers_of
+from privaudit.auditing.record_gradients import chosen_moves, layers_of, of_one_move
 from privaudit.core.lazy_torch import torch
 from privaudit.federation.threat_models import EVERYBODY
 from privaudit.federation.trainer import Records
@@ -34,32 +34,35 @@ class CountedRecords:
             records, if it is less than ``most``.
         most: That an upload could have, as far as candidates show it; 0 without a layer.
         members: Of its candidates, in truth.
+        dependent: So many candidates' inputs are copies or sums of others', in the layer
+            where fewest are.
     """
 
     client: str
     rank: int
     most: int
     members: int
+    dependent: int = 0
 
 
 def _measure(played: PlayedScenario) -> tuple[CountedRecords, ...]:
-    first = played.targets[0].client
-    groups = {target.client: [target] for target in played.targets}
-    if not played.adversary.view.sees_updates_of(first):
-        groups = {EVERYBODY: [*played.targets]}
+    view, first = played.adversary.view, played.targets[0].client
+    is_alone = view.sees_updates_of(first) or view.has_release_of(first)
     is_member = played.run.ledger.is_member
     return tuple(
         CountedRecords(
-            client,
-            *_ranks(played, targets),
-            sum(int(is_member[played.records(one.client)].sum()) for one in targets),
+            targets[0].client if is_alone and len(targets) == 1 else EVERYBODY,
+            members=sum(
+                int(is_member[played.records(one.client)].sum()) for one in targets
+            ),
+            **_ranks(played, targets),
         )
-        for client, targets in groups.items()
+        for targets in of_one_move(played.adversary, played.targets)
     )
 
 
-def _ranks(played: PlayedScenario, targets: Sequence[Target]) -> tuple[int, int]:
-    """Return the rank of a layer's uploads and the most that it could be: of the largest most.
+def _ranks(played: PlayedScenario, targets: Sequence[Target]) -> dict[str, int]:
+    """Return the rank of the uploads of the layer whose rank could be largest, by field.
 
     Layers are asked whose inputs the first move leaves as they are, one for each record.
     """
@@ -69,7 +72,7 @@ def _ranks(played: PlayedScenario, targets: Sequence[Target]) -> tuple[int, int]
         layers_of(played.adversary, moves[0].point(end), candidates, moves[0].deltas)
         for end in (0.0, 1.0)
     )
-    found = [(0, 0)]
+    found, dependent = [(0, 0)], []
     for name in before.keys() & after.keys():
         one, there = before[name], before[name].reached
         stays = torch.equal(one.inputs, after[name].inputs)
@@ -79,11 +82,13 @@ def _ranks(played: PlayedScenario, targets: Sequence[Target]) -> tuple[int, int]
             int(torch.linalg.matrix_rank(part[there].double(), rtol=1e-6))
             for part in (one.inputs, one.deltas)
         ]
+        dependent.append(len(candidates) - most[0])
         moved = [(one.move(name, move.deltas), move.floors[name]) for move in moves]
         ranks = [len(row_space(rows, floor)[0]) for rows, floor in moved if rows.any()]
         found.append((min(*most, DIRECTIONS), max(ranks, default=0)))
     most_of_any, rank = max(found)
-    return rank, most_of_any
+    fewest = min(dependent, default=0)
+    return {"rank": rank, "most": most_of_any, "dependent": fewest}
 
 
 def sentences(counts: Sequence[CountedRecords], sampling: Sampling) -> list[str]:
@@ -93,15 +98,22 @@ def sentences(counts: Sequence[CountedRecords], sampling: Sampling) -> list[str]
         for one in counts
         if one.rank < one.most
     ]
+    copies = sum(one.dependent for one in counts)
+    alike = [
+        f"Inputs of {copies} candidates are copies or sums of others' (as one-hot ones "
+        "may be): no span tells which of these were trained on."
+    ]
     if not texts:
         return [
-            "The rank of what was sent counts no records: it is as large as it could be."
+            "The rank of what was sent counts no records: it is as large as it could be.",
+            *alike[: copies > 0],
         ]
     more = f" and {len(texts) - SHOWN} more" * (len(texts) > SHOWN)
     return [
         "The rank of what was sent counts the different records that moved a layer, here "
         f"beside the members among the candidates: {', '.join(texts[:SHOWN])}{more}; "
-        f"of {len(counts) - len(texts)} others it is as large as it could be."
+        f"of {len(counts) - len(texts)} others it is as large as it could be.",
+        *alike[: copies > 0],
     ]
 
 

@@ -55,6 +55,7 @@ def test_what_is_kept_goes_when_the_code_changes(tmp_path: Path) -> None:
     [
         ({}, "no function query"),
         ({"query": 3}, "query of .* is no function"),
+        ({"query": len, "labels": [0], "base": {"w": 3}}, "base of .* is no model"),
         ({"query": len}, "should have labels"),
         ({"query": len, "labels": [0.5]}, "whole numbers"),
         ({"query": len, "labels": [[0]]}, "whole numbers"),

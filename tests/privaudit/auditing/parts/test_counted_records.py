@@ -55,6 +55,15 @@ class Wide(Linear):
         }
 
 
+class OneHot(Wide):
+    """Every input is one of 16 single ones, or the sum of two of them."""
+
+    def query(self, tensors: Tensors, positions: np.ndarray) -> Tensor:
+        single = torch.eye(FEATURES)[:16]
+        inputs = torch.cat([single, single + single.roll(1, 0)])[positions % 32]
+        return torch.relu(inputs @ tensors["weight"].T) @ HEAD.T
+
+
 def audit_of(
     folder: Path, owner: Linear, scenario: str = "server-reconstruct"
 ) -> Audit:
@@ -72,11 +81,19 @@ def test_a_wide_layer_counts_every_record(tmp_path: Path, steps: int) -> None:
     assert {one.client: one.rank for one in found} == MEMBERS
     assert {one.client: one.members for one in found} == MEMBERS
     assert all(one.rank < one.most for one in found)
+    assert not any(one.dependent for one in found)
     name, count = next(iter(MEMBERS.items()))
     assert f"{name} {count} ({count} members)" in render_report([audit])
     save_audit(audit)
     again = restore_audit(read_audit(load_run(tmp_path / "run"), audit.scenario.name))
     assert again.part(COUNTED_RECORDS) == found
+
+
+def test_inputs_that_are_copies_or_sums_are_counted(tmp_path: Path) -> None:
+    audit = audit_of(tmp_path / "run", OneHot())
+    found = audit.part(COUNTED_RECORDS)
+    assert [one.dependent for one in found] == [24 - 16] * len(NAMES)
+    assert "Inputs of 24 candidates are copies or sums" in render_report([audit])
 
 
 def test_of_sums_all_clients_are_counted_together(tmp_path: Path) -> None:
