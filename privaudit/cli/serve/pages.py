@@ -4,8 +4,9 @@ Runs are read when they are asked for, and again when they change.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import entry_points
 from json import dumps
 from pathlib import Path
 from threading import RLock
@@ -91,13 +92,16 @@ class ServedRuns:
             MissingFileError: None has that name: no name is taken for a path.
             PrivauditError: It is damaged, or signed by a key that is not trusted.
         """
-        return load_run(self._place(name, HEADER))
+        return load_run(self._file(name, [HEADER]).parent)
 
-    def _place(self, name: str, file: str) -> Path:
-        for path in self.folder.glob(f"*/{file}"):
+    def _file(self, name: str, files: Iterable[str]) -> Path:
+        for path in self._files(files):
             if path.parent.name == name:
-                return path.parent
+                return path
         raise MissingFileError(f"There is no {shown(name)} in {self.folder}.")
+
+    def _files(self, names: Iterable[str]) -> list[Path]:
+        return [path for name in names for path in self.folder.glob(f"*/{name}")]
 
     def audits_of(self, run: Run) -> Iterator[ServedAudit]:
         """Yield a run's audits, the damaged ones too; none while it is trained."""
@@ -151,16 +155,15 @@ class ServedRuns:
         return self._keeping(("report", *picked), stamps, drawn)
 
     def sweeps(self) -> list[str]:
-        """Return the names of folders with a trade-off."""
-        return sorted(path.parent.name for path in self.folder.glob(f"*/{SWEEP}"))
+        """Return the names of folders with a trade-off, or a result of another package."""
+        return sorted({path.parent.name for path in self._files(_drawn())})
 
     def sweep(self, name: str) -> str:
-        """Return the page of a trade-off, made anew."""
-        folder = self._place(name, SWEEP)
-        stamp = _file_stamp(folder / SWEEP)
-        return self._keeping(
-            ("sweep", name), stamp, lambda: render_sweep(read_sweep(folder))
-        )
+        """Return the page of such a folder, made anew."""
+        drawn = _drawn()
+        path = self._file(name, drawn)
+        draw = drawn[path.name]
+        return self._keeping(("sweep", name), _file_stamp(path), lambda: draw(path))
 
     def drawn(self, key: Any, stamp: Any, draw: Callable[[], str]) -> str:
         """Return a picture, drawn again only if what it shows has changed."""
@@ -182,6 +185,12 @@ class ServedRuns:
         audit = run / "audits" / scenario
         files = [run / one for one in (HEADER, "privacy.json", "ledger.npz")]
         return tuple(map(_file_stamp, [*files, audit / AUDIT, audit / SCORES]))
+
+
+def _drawn() -> dict[str, Callable[[Path], str]]:
+    """Return what makes a page of a file; others' by entry points of privaudit.pages."""
+    others = {one.name: one.load() for one in entry_points(group="privaudit.pages")}
+    return {SWEEP: lambda path: render_sweep(read_sweep(path.parent)), **others}
 
 
 def _file_stamp(path: Path) -> tuple[int, ...]:
