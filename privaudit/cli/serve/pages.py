@@ -145,25 +145,23 @@ class ServedRuns:
             if one.audit is None:
                 raise MissingFileError(one.error)
         stamps = [one.stamp for one in served]
-
-        def drawn() -> str:
-            audits = [one.audit for one in served if one.audit]
-            return render_report(
-                audits, class_names=[one.class_names for one in served]
-            )
-
-        return self._keeping(("report", *picked), stamps, drawn)
+        audits = [one.audit for one in served if one.audit]
+        names = [one.class_names for one in served]
+        return self._keeping(
+            ("report", *picked),
+            stamps,
+            lambda: render_report(audits, class_names=names),
+        )
 
     def sweeps(self) -> list[str]:
-        """Return the names of folders with a trade-off, or a result of another package."""
+        """Return names of folders with a trade-off, or another package's result."""
         return sorted({path.parent.name for path in self._files(_drawn())})
 
     def sweep(self, name: str) -> str:
         """Return the page of such a folder, made anew."""
-        drawn = _drawn()
-        path = self._file(name, drawn)
-        draw = drawn[path.name]
-        return self._keeping(("sweep", name), _file_stamp(path), lambda: draw(path))
+        path = self._file(name, pages := _drawn())
+        draw = pages[path.name]
+        return self._keeping(("sweep", name), _file_stamp(path), lambda: draw()(path))
 
     def drawn(self, key: Any, stamp: Any, draw: Callable[[], str]) -> str:
         """Return a picture, drawn again only if what it shows has changed."""
@@ -187,10 +185,10 @@ class ServedRuns:
         return tuple(map(_file_stamp, [*files, audit / AUDIT, audit / SCORES]))
 
 
-def _drawn() -> dict[str, Callable[[Path], str]]:
-    """Return what makes a page of a file; others' by entry points of privaudit.pages."""
-    others = {one.name: one.load() for one in entry_points(group="privaudit.pages")}
-    return {SWEEP: lambda path: render_sweep(read_sweep(path.parent)), **others}
+def _drawn() -> dict[str, Callable[[], Callable[[Path], str]]]:
+    """Return what loads what makes a page of a file; others' by privaudit.pages."""
+    others = {one.name: one.load for one in entry_points(group="privaudit.pages")}
+    return {SWEEP: lambda: lambda path: render_sweep(read_sweep(path.parent)), **others}
 
 
 def _file_stamp(path: Path) -> tuple[int, ...]:
@@ -450,11 +448,8 @@ def _plane(served: ServedRuns, shown: Sequence[ServedAudit]) -> str:
         return ""
     data = ReportData(tuple(ReportData.of(list(map(_audit, shown))).worst_first))
     key = tuple((one.run, one.scenario) for one in shown)
-    return served.drawn(
-        key,
-        tuple(one.stamp for one in shown),
-        lambda: tradeoff_svg(data, "plane"),
-    )
+    stamps = tuple(one.stamp for one in shown)
+    return served.drawn(key, stamps, lambda: tradeoff_svg(data, "plane"))
 
 
 def page_of(served: ServedRuns, name: str, **content: Any) -> str:

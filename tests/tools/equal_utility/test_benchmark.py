@@ -285,7 +285,9 @@ def test_the_page_as_html_says_the_same_and_escapes(result: BenchmarkResult) -> 
     assert "<script>1" not in html
     assert "<b>" not in html
     rows = [line for line in page_of(result).splitlines() if line.startswith("| ")]
-    cells = [cell.strip(" *") for row in rows[2:] for cell in row.strip("| ").split(" | ")]
+    cells = [
+        cell.strip(" *") for row in rows[2:] for cell in row.strip("| ").split(" | ")
+    ]
     assert len(cells) > 50
     for cell in cells:
         assert cell in html

@@ -11,7 +11,7 @@ and a method for prediction", Technometrics 16, 1974.
 """
 
 import importlib.metadata
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +155,9 @@ def _aligned(
     with torch.no_grad():
         templates = torch.stack(
             [
-                model.encode_text(texts([t.format(name) for name in names], longest + ROOM))
+                model.encode_text(
+                    texts([t.format(name) for name in names], longest + ROOM)
+                )
                 for t in TEMPLATES
             ]
         )
@@ -199,7 +201,8 @@ def likeliest_scale(
 ) -> float:
     """Return the factor of cosines under which labels are most likely, from 1 to 100."""
     cosines = normalize(features, dim=1) @ classes.T
-    loss: Callable[[float], float] = lambda scale: cross_entropy(
-        scale * cosines, labels
-    ).item()
+
+    def loss(scale: float) -> float:
+        return cross_entropy(scale * cosines, labels).item()
+
     return float(minimize_scalar(loss, bounds=_SCALES, method="bounded").x)

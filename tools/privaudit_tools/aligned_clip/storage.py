@@ -207,7 +207,9 @@ def load_encoder(source: str) -> tuple[Any, Any]:
             "several lengths are told apart. Name an encoder such as MiniLM."
         )
     here = torch.device("cpu")
-    return load_model("AutoModel", "text encoder", source, here, torch.float32), tokenizer
+    return load_model(
+        "AutoModel", "text encoder", source, here, torch.float32
+    ), tokenizer
 
 
 def promptable(name: str, model: AlignedModel, tokenizer: Any) -> PromptableCLIP:

@@ -125,9 +125,7 @@ def benchmark(
     _report(result, stored, page, method, runs_folder(runs))
 
 
-def _with_cards(
-    stored: Path, cards: Path | None, keys: list[str]
-) -> "BenchmarkResult":
+def _with_cards(stored: Path, cards: Path | None, keys: list[str]) -> "BenchmarkResult":
     """Return a result, with the cards of a folder in place of those that it had."""
     from privaudit.core.storage import write_json
     from privaudit_tools.equal_utility.benchmark import read_result
@@ -213,7 +211,9 @@ def _write_page(
         title = plan.title if is_html else "Benchmark"
         blocks = blocks_of(result, command, where)
         if not is_html:
-            write_figure(plane(result.judged, plan.measure), picture, "plane", plan.title)
+            write_figure(
+                plane(result.judged, plan.measure), picture, "plane", plan.title
+            )
     text = as_html(title, blocks) if is_html else as_markdown(title, blocks)
     write_output(page, text.encode())
     _say(f"Page: {page}")

@@ -156,14 +156,18 @@ def pretrain_surrogate_clip(
 def pretrain_aligned_clip(
     dataset: Dataset,
     encoder: Annotated[
-        str, typer.Option(help="A text encoder of transformers: a folder or a hub name.")
+        str,
+        typer.Option(help="A text encoder of transformers: a folder or a hub name."),
     ],
-    out: Annotated[Path, options.folder_option("Folder for encoder, map, description.")],
+    out: Annotated[
+        Path, options.folder_option("Folder for encoder, map, description.")
+    ],
     data: options.Data = None,
     split: Split = None,
     share: Share = None,
     public: Annotated[
-        int | None, typer.Option(min=2, help="Public records per class to fit the map on.")
+        int | None,
+        typer.Option(min=2, help="Public records per class to fit the map on."),
     ] = None,
     seed: Seed = 0,
 ) -> None:

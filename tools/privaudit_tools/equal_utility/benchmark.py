@@ -123,8 +123,8 @@ def entries_of(plan: BenchmarkPlan, seeds: Iterable[int]) -> list[Entry]:
         ConfigError: A run cannot be configured, or a variable is not set.
         MissingFileError: A path is not there.
     """
-    methods = [plan.reference, *plan.methods]
-    texts = (field for one in (plan, *methods) for field in one.fields.items())
+    tables = [plan.fields, plan.reference.fields, *(one.fields for one in plan.methods)]
+    texts = (field for table in tables for field in table.items())
     require_places((name, text) for name, text in texts if isinstance(text, str))
     return [
         entry

@@ -100,7 +100,7 @@ def _html(block: Block) -> Markup:
         case Paragraph(text):
             return Markup('<p class="reading">{}</p>').format(_marked(text))
         case Command(text):
-            return Markup("<pre><code>{}</code></pre>").format(text)
+            return Markup("<p><code>{}</code></p>").format(text)  # a pre would not wrap
         case Bullets(items):
             return Markup("<ul>{}</ul>").format(_each("<li>{}</li>", items))
         case Picture(figure, _, alt):

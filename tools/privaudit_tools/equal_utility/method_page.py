@@ -58,10 +58,16 @@ def blocks_of_method(result: BenchmarkResult, label: str, command: str) -> list[
 
 def _introduction(result: BenchmarkResult, row: Row) -> str:
     plan, method = result.plan, row.method
-    settings = ", ".join(f"{n} {v}" for n, v in (method.settings | method.fields).items())
+    settings = ", ".join(
+        f"{n} {v}" for n, v in (method.settings | method.fields).items()
+    )
     with_them = f", {settings}" if settings else ""
     words = distance(row)
-    stands = f"Below {plan.reference.label} at equal {plan.measure}: {words}." if words else ""
+    stands = (
+        f"Below {plan.reference.label} at equal {plan.measure}: {words}."
+        if words
+        else ""
+    )
     proofs = certified(row)
     proved = "Nothing is certified." if proofs == "-" else f"Certified ε: {proofs}."
     return (

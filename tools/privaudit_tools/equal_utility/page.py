@@ -6,6 +6,7 @@ from pathlib import Path
 
 from privaudit.statistics.estimate import Estimate
 from privaudit_tools.equal_utility.benchmark import BenchmarkResult, read_result
+from privaudit_tools.equal_utility.curve import FEWEST
 from privaudit_tools.equal_utility.document import (
     Block,
     Bullets,
@@ -18,7 +19,7 @@ from privaudit_tools.equal_utility.document import (
 )
 from privaudit_tools.equal_utility.figure import plane
 from privaudit_tools.equal_utility.judging import ALPHA, Judged, Row
-from privaudit_tools.equal_utility.submissions import FEWEST, Submission, submissions
+from privaudit_tools.equal_utility.submissions import Submission, submissions
 
 _MORE = 0.02  # of AUROC
 _VIEWS = ("server", "server-aggregate", "peer", "released")

@@ -9,7 +9,7 @@ of any card: that its numbers are those of scores and coins.
 import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -157,12 +157,15 @@ def submissions(cards: Sequence[SubmittedCard], judged: Judged) -> list[Submissi
     for card in cards:
         groups[card.key, card.trainer].append(card)
     found = [_submission(mine, judged) for mine in groups.values()]
-    return sorted(found, key=lambda one: -(one.distance.value if one.distance else -1.0))
+    return sorted(
+        found, key=lambda one: -(one.distance.value if one.distance else -1.0)
+    )
 
 
 def _submission(cards: Sequence[SubmittedCard], judged: Judged) -> Submission:
     utility, leak = (
-        np.array([getattr(card, name) for card in cards]) for name in ("utility", "leak")
+        np.array([getattr(card, name) for card in cards])
+        for name in ("utility", "leak")
     )
     distance, where = None, ""
     if len(cards) >= FEWEST:
