@@ -1,10 +1,14 @@
 import math
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privaudit.core.errors import ConfigError
+from privaudit.core.storage import cache_folder
+from privaudit.privacy import accountant
 from privaudit.privacy.accountant import (
     Accountant,
     SamplingPhase,
@@ -212,3 +216,45 @@ def test_both_forms_of_the_gaussian_delta_agree_where_they_meet(
     one = gaussian_delta(33.0, 500.0)
     monkeypatch.setattr(f"{gaussian_delta.__module__}._LARGE", 0.0)
     assert gaussian_delta(33.0, 500.0) == pytest.approx(one, rel=1e-9)
+
+
+ALONE = """
+import sys{more}
+from privaudit.privacy.accountant import SamplingPhase, epsilon_of
+phases = [SamplingPhase(1.0, 0.1, 40), SamplingPhase(2.0, 0.3, 7)]
+accountants = ("opacus-prv", "opacus-rdp")
+print([epsilon_of(phases, 1e-5, name).hex() for name in accountants], "opacus" in sys.modules)
+from opacus import PrivacyEngine
+print(PrivacyEngine.__module__, [epsilon_of(phases, 1e-5, "opacus-rdp").hex()])
+"""
+
+
+def test_accountants_without_opacus_root_are_the_same_to_the_bit() -> None:
+    """And who imports opacus afterwards has it whole."""
+    alone, whole = (
+        subprocess.run(
+            [sys.executable, "-c", ALONE.format(more=more)],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for more in ("", ", opacus")
+    )
+    assert alone.replace("] False", "] True") == whole
+    assert "] False" in alone
+
+
+def test_a_multiplier_is_searched_once_a_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is kept is read by equal arguments only, and made again where it is damaged."""
+    asked = (4.0, DELTA, 0.2, 7)
+    search = noise_multiplier_for.__wrapped__
+    first = search(*asked)
+    calls = []
+    monkeypatch.setattr(accountant, "_search", lambda *_: calls.append(1) or 3.0)
+    assert (search(*asked), calls) == (first, [])
+    assert (search(4.0, DELTA, 0.2, 8), calls) == (3.0, [1])
+    for file in (cache_folder() / "noise").iterdir():
+        file.write_text("{")
+    assert (search(*asked), len(calls)) == (3.0, 2)
