@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -334,38 +334,35 @@ def _opacus(
     return float(accountant.get_epsilon(delta, **options))
 
 
-def _opacus_accountants() -> tuple[Any, Any]:
-    """Return opacus' Rényi and PRV accountants, which nothing here keeps in sys.modules.
+_IMPORTING = Lock()  # no other thread may meet what stands in
 
-    Where opacus is not imported yet, its roots and optimizers are stood in for: those
-    take a second to import, and no epsilon asks for them.
+
+@cache
+def _opacus_accountants() -> tuple[Any, Any]:
+    """Return opacus' Rényi and PRV accountants, by themselves unless it is imported.
+
+    Its roots and optimizers, which take a second to import and no epsilon asks for, are
+    stood in for meanwhile, and who imports opacus later has it whole.
     """
-    with _IMPORTING:
+    names = ("opacus", "opacus.accountants", "opacus.optimizers")
+    with _IMPORTING, suppress(ImportError):  # of another version
         found = None if "opacus" in sys.modules else find_spec("opacus")
-        if not _ALONE and found and found.submodule_search_locations:
-            with suppress(ImportError):  # another version
-                _ALONE.extend(_alone([*found.submodule_search_locations]))
-    if _ALONE:
-        return _ALONE[0], _ALONE[1]
+        if found and found.submodule_search_locations:
+            return _alone(names, [*found.submodule_search_locations])
     from opacus.accountants import PRVAccountant, RDPAccountant
 
     return RDPAccountant, PRVAccountant
 
 
-_IMPORTING = Lock()
-_ALONE: list[Any] = []
-
-
-def _alone(folders: list[str]) -> tuple[Any, Any]:
-    inner = [f"{folder}/accountants" for folder in folders]
-    parts = {"opacus": folders, "opacus.accountants": inner, "opacus.optimizers": []}
-    for name, places in parts.items():
-        sys.modules[name] = ModuleType(name)
-        sys.modules[name].__path__ = places
-    vars(sys.modules["opacus.optimizers"])["DPOptimizer"] = object  # in a signature
+def _alone(names: Sequence[str], folders: list[str]) -> tuple[Any, Any]:
+    stand_ins = {name: ModuleType(name) for name in names}
+    stand_ins[names[0]].__path__ = folders
+    stand_ins[names[1]].__path__ = [f"{folder}/accountants" for folder in folders]
+    vars(stand_ins[names[2]])["DPOptimizer"] = object  # in a signature
+    sys.modules |= stand_ins
     try:
-        by_name = import_module("opacus.accountants.rdp").RDPAccountant
-        return by_name, import_module("opacus.accountants.prv").PRVAccountant
+        of_renyi, of_losses = (import_module(f"{names[1]}.{n}") for n in ("rdp", "prv"))
+        return of_renyi.RDPAccountant, of_losses.PRVAccountant
     finally:
         for name in [n for n in sys.modules if n.partition(".")[0] == "opacus"]:
             del sys.modules[name]

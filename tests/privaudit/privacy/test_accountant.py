@@ -219,42 +219,34 @@ def test_both_forms_of_the_gaussian_delta_agree_where_they_meet(
 
 
 ALONE = """
-import sys{more}
-from privaudit.privacy.accountant import SamplingPhase, epsilon_of
+from privaudit.privacy.accountant import *
 phases = [SamplingPhase(1.0, 0.1, 40), SamplingPhase(2.0, 0.3, 7)]
-accountants = ("opacus-prv", "opacus-rdp")
-print([epsilon_of(phases, 1e-5, name).hex() for name in accountants], "opacus" in sys.modules)
-from opacus import PrivacyEngine
-print(PrivacyEngine.__module__, [epsilon_of(phases, 1e-5, "opacus-rdp").hex()])
+print(*(epsilon_of(phases, 1e-5, f"opacus-{name}").hex() for name in ("prv", "rdp")))
+print("opacus" in sys.modules, __import__("opacus").PrivacyEngine.__module__)
 """
 
 
 def test_accountants_without_opacus_root_are_the_same_to_the_bit() -> None:
     """And who imports opacus afterwards has it whole."""
     alone, whole = (
-        subprocess.run(
-            [sys.executable, "-c", ALONE.format(more=more)],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for more in ("", ", opacus")
+        subprocess.check_output(
+            [sys.executable, "-c", f"import {first}{ALONE}"], text=True
+        )
+        for first in ("sys", "sys, opacus")
     )
-    assert alone.replace("] False", "] True") == whole
-    assert "] False" in alone
+    assert alone.replace("False", "True") == whole
+    assert "False" in alone
 
 
 def test_a_multiplier_is_searched_once_a_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What is kept is read by equal arguments only, and made again where it is damaged."""
-    asked = (4.0, DELTA, 0.2, 7)
-    search = noise_multiplier_for.__wrapped__
+    """It is found by equal arguments only, and searched again where it was damaged."""
+    search, asked = noise_multiplier_for.__wrapped__, (4.0, DELTA, 0.2, 7)
     first = search(*asked)
-    calls = []
-    monkeypatch.setattr(accountant, "_search", lambda *_: calls.append(1) or 3.0)
-    assert (search(*asked), calls) == (first, [])
-    assert (search(4.0, DELTA, 0.2, 8), calls) == (3.0, [1])
+    monkeypatch.setattr(accountant, "_search", lambda *_: 3.0)
+    assert search(*asked) == first != 3.0
+    assert search(4.0, DELTA, 0.2, 8) == 3.0
     for file in (cache_folder() / "noise").iterdir():
         file.write_text("{")
-    assert (search(*asked), len(calls)) == (3.0, 2)
+    assert search(*asked) == 3.0
