@@ -1,13 +1,13 @@
 import math
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privaudit.core.errors import ConfigError
-from privaudit.core.storage import cache_folder
 from privaudit.privacy import accountant
 from privaudit.privacy.accountant import (
     Accountant,
@@ -239,14 +239,15 @@ def test_accountants_without_opacus_root_are_the_same_to_the_bit() -> None:
 
 
 def test_a_multiplier_is_searched_once_a_machine(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """It is found by equal arguments only, and searched again where it was damaged."""
+    monkeypatch.setenv("PRIVAUDIT_CACHE", str(tmp_path))
     search, asked = noise_multiplier_for.__wrapped__, (4.0, DELTA, 0.2, 7)
     first = search(*asked)
     monkeypatch.setattr(accountant, "_search", lambda *_: 3.0)
     assert search(*asked) == first != 3.0
     assert search(4.0, DELTA, 0.2, 8) == 3.0
-    for file in (cache_folder() / "noise").iterdir():
+    for file in (tmp_path / "noise").iterdir():
         file.write_text("{")
     assert search(*asked) == 3.0
