@@ -232,6 +232,23 @@ def test_uploads_without_the_layer_leave_the_span_out(tmp_path: Path) -> None:
     assert "projection-residual was left out: What was sent" in said
 
 
+def test_a_client_who_sends_no_layer_leaves_the_others_attacked(
+    tmp_path: Path,
+) -> None:
+    """As one does whose coin chose other tensors; nothing is known of its records."""
+
+    def say(
+        recorder: Recorder, index: int, client: str, sent: Tensors, count: int
+    ) -> None:
+        names = ["weight"] if client == "a" else []
+        without(*names)(recorder, index, client, sent, count)
+
+    audit = audited(recorded(tmp_path, say, Hardly()), owner=Asked(Hardly()))
+    scores = {c.client: c.scores for c in audit.results["projection-residual"].clients}
+    assert not scores.pop("a").any()
+    assert all(each.any() for each in scores.values())
+
+
 def test_a_tuple_in_place_of_logits_is_refused(folder: Path) -> None:
     class Pairs(Hardly):
         def query(self, tensors: Tensors, positions: np.ndarray) -> Any:
