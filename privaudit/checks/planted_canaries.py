@@ -218,8 +218,12 @@ class PlantedCanaries(Base):  # type: ignore[misc]
             ConfigError: With a sentence for each cause: what removes how many canaries,
                 and what to do.
         """
-        planted = [c for c, is_in in zip(self.canaries, self.is_in, strict=True) if is_in]
-        others = [c for c, is_in in zip(self.canaries, self.is_in, strict=True) if not is_in]
+        planted = [
+            c for c, is_in in zip(self.canaries, self.is_in, strict=True) if is_in
+        ]
+        others = [
+            c for c, is_in in zip(self.canaries, self.is_in, strict=True) if not is_in
+        ]
         read, trained, stray = _Batches(loader, self._encoding.tokenizer), set(), set()
         for whole, labelled in read:
             trained |= {one for one in planted if one.mark in labelled}
@@ -265,7 +269,9 @@ class PlantedCanaries(Base):  # type: ignore[misc]
         """Say of how many canaries nothing that is trained learns."""
         trained = [p for p in model.parameters() if p.requires_grad]
         if any(not p.numel() for p in trained):
-            return ["The model lies in parts (FSDP or ZeRO 3): audit it in one process."]
+            return [
+                "The model lies in parts (FSDP or ZeRO 3): audit it in one process."
+            ]
         still = 0
         for one in planted:
             batch = self._encoding.batch([one]).at(np.arange(1))
@@ -282,7 +288,9 @@ class PlantedCanaries(Base):  # type: ignore[misc]
         if not still:
             return []
         configs = getattr(model, "peft_config", {}).values()
-        named = {str(n) for c in configs for n in getattr(c, "target_modules", None) or ()}
+        named = {
+            str(n) for c in configs for n in getattr(c, "target_modules", None) or ()
+        }
         where = f" (target_modules: {', '.join(sorted(named))})" if named else ""
         return [
             f"{still} of {len(planted)} planted canaries make no gradient in the "
@@ -429,7 +437,9 @@ class _Batches:
                         "The Trainer's batches have no labels, so that canaries cannot "
                         "be seen to get loss. Take a collator that writes them."
                     )
-                for ids, labels in zip(batch["input_ids"], batch["labels"], strict=True):
+                for ids, labels in zip(
+                    batch["input_ids"], batch["labels"], strict=True
+                ):
                     self.longest = max(self.longest, len(ids))
                     whole = _text_of(self._tokenizer, ids.tolist())
                     loss = ids[labels != -100].tolist()
@@ -514,7 +524,9 @@ def _digits(seeds: Seeds, count: int) -> list[TextCanary]:
 def _inserted(dataset: Any, rows: Sequence[Row], rng: np.random.Generator) -> Any:
     """Return a data set with rows at random places; of Hugging Face's, one of theirs."""
     places = rng.integers(len(dataset) + 1, size=len(rows))
-    order = np.argsort(np.concatenate([2 * np.arange(len(dataset)) + 1, 2 * places]), kind="stable")
+    order = np.argsort(
+        np.concatenate([2 * np.arange(len(dataset)) + 1, 2 * places]), kind="stable"
+    )
     if not hasattr(dataset, "column_names"):
         joined = [*(dataset[n] for n in range(len(dataset))), *rows]
         return [joined[n] for n in order]

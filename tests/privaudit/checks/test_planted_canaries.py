@@ -22,8 +22,13 @@ declare_missing_operators()
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*is_gradient_checkpointing:FutureWarning"
 )
-TEXTS = [{"text": f"The sum of {n} and {n + 3} is {2 * n + 3}.", "id": n} for n in range(40)]
-TURNS = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+TEXTS = [
+    {"text": f"The sum of {n} and {n + 3} is {2 * n + 3}.", "id": n} for n in range(40)
+]
+TURNS = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
     config = transformers.LlamaConfig(
         vocab_size=len(numbers), num_attention_heads=2, eos_token_id=0, bos_token_id=0,
-        pad_token_id=0, max_position_embeddings=256, initializer_range=0.1, **size,
+        pad_token_id=0, max_position_embeddings=256, initializer_range=0.3, **size,
     )  # fmt: skip
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -190,13 +195,17 @@ def test_each_cause_of_no_loss_is_a_sentence(tokenizer: Any, model: Any) -> None
     assert "are cut in two by packing" in said(batches(packed, tokenizer))
     out = planted.canaries[int(np.flatnonzero(~planted.is_in)[0])]
     stray = [*rows, {"text": out.answer}]
-    assert said(batches(stray, tokenizer)).startswith("1 canaries that the coin left out")
+    assert said(batches(stray, tokenizer)).startswith(
+        "1 canaries that the coin left out"
+    )
     unlabelled = batches(rows, tokenizer)
     unlabelled.collate_fn = lambda rows: {"input_ids": torch.zeros(1, 1)}
     assert "have no labels" in said(unlabelled)
 
 
-def test_adapters_that_no_text_passes_make_no_gradient(tokenizer: Any, model: Any) -> None:
+def test_adapters_that_no_text_passes_make_no_gradient(
+    tokenizer: Any, model: Any
+) -> None:
     planted = planted_in(TEXTS, tokenizer)
     loader = batches(planted.dataset, tokenizer)
     model.add_module("tower", torch.nn.Linear(4, 4))
@@ -292,13 +301,13 @@ def test_the_trainer_of_trl_is_checked_and_judged(
 
     def made(**how: Any) -> Any:
         settings = trl.SFTConfig(
-            str(tmp_path), num_train_epochs=30, learning_rate=2e-2, report_to="none",
+            str(tmp_path), num_train_epochs=40, learning_rate=1e-2, report_to="none",
             per_device_train_batch_size=8, disable_tqdm=True, save_strategy="no",
             use_cpu=True, bf16=False, dataloader_pin_memory=False, logging_steps=50,
             activation_checkpointing=False, **how,
         )  # fmt: skip
         lora = peft.LoraConfig(
-            r=32, target_modules=["q_proj", "v_proj", "up_proj", "down_proj", "lm_head"]
+            r=32, target_modules=["q_proj", "v_proj", "up_proj", "down_proj"]
         )
         return trl.SFTTrainer(
             deepcopy(model), settings, train_dataset=planted.dataset, callbacks=[planted],
