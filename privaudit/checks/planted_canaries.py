@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ from privaudit.statistics.epsilon.one_run import OneRunGuesses
 ATTACK = "canary-gain"
 LENGTH = 32  # tokens of a text that is drawn from a model
 SHORTEST = 16  # letters of one, without spaces: others may stand elsewhere by chance
+BY_CHANCE = 3  # first letters of an answer that end another row
 DRAWS = 20  # of such texts for each that is wanted, at most
 _CAUSES: Mapping[str, str] = {
     "masked": "get no loss, since a mask covers them (labels of -100, as "
@@ -65,7 +67,7 @@ class TextCanary:
     question: str
     answer: str
 
-    @property
+    @cached_property
     def mark(self) -> str:
         """The answer without spaces, as it is looked for in batches."""
         return _without_spaces(self.answer)
@@ -218,12 +220,10 @@ class PlantedCanaries(Base):  # type: ignore[misc]
             ConfigError: With a sentence for each cause: what removes how many canaries,
                 and what to do.
         """
-        planted = [
-            c for c, is_in in zip(self.canaries, self.is_in, strict=True) if is_in
-        ]
-        others = [
-            c for c, is_in in zip(self.canaries, self.is_in, strict=True) if not is_in
-        ]
+        planted, others = (
+            [self.canaries[n] for n in np.flatnonzero(chosen)]
+            for chosen in (self.is_in, ~self.is_in)
+        )
         read, trained, stray = _Batches(loader, self._encoding.tokenizer), set(), set()
         for whole, labelled in read:
             trained |= {one for one in planted if one.mark in labelled}
@@ -252,10 +252,11 @@ class PlantedCanaries(Base):  # type: ignore[misc]
                 heads[one] = max(heads[one], _overlap(whole, one.mark))
                 tails[one] = max(tails[one], _overlap(whole[::-1], one.mark[::-1]))
         for one in lost:
-            if causes[one] == "absent" and heads[one]:
-                is_cut = heads[one] + tails[one] >= len(one.mark)
-                causes[one] = "cut" if is_cut else "short"
-            if causes[one] == "absent" and self._encoding.length(one) > read.longest:
+            if causes[one] == "masked":
+                continue
+            if heads[one] and heads[one] + tails[one] >= len(one.mark):
+                causes[one] = "cut"
+            elif heads[one] > BY_CHANCE or self._encoding.length(one) > read.longest:
                 causes[one] = "short"
         counts = Counter(causes.values())
         return [
@@ -288,10 +289,12 @@ class PlantedCanaries(Base):  # type: ignore[misc]
         if not still:
             return []
         configs = getattr(model, "peft_config", {}).values()
-        named = {
-            str(n) for c in configs for n in getattr(c, "target_modules", None) or ()
-        }
-        where = f" (target_modules: {', '.join(sorted(named))})" if named else ""
+        asked_for = [
+            getattr(config, "target_modules", None) or () for config in configs
+        ]
+        parts = [[one] if isinstance(one, str) else one for one in asked_for]
+        named = ", ".join(sorted({str(name) for part in parts for name in part}))
+        where = f" (target_modules: {named})" if named else ""
         return [
             f"{still} of {len(planted)} planted canaries make no gradient in the "
             f"{len(trained)} tensors that are trained{where}: name modules of the "
@@ -477,10 +480,11 @@ def _check_options(
             f"{os.environ['WORLD_SIZE']} processes were started, and each would toss "
             "coins of its own. Give all the same seed=, which nobody can guess."
         )
-    if not hasattr(dataset, "__getitem__") or not len(dataset):
+    is_list = hasattr(dataset, "__getitem__") and not isinstance(dataset, Mapping)
+    if not is_list or not len(dataset):
         raise ConfigError(
-            "Canaries were to be planted in no rows, or in a stream. Give a list of "
-            "rows, or a Dataset with rows in it."
+            "Canaries were to be planted in no rows, several splits or a stream. Give "
+            "a list of rows, or one Dataset with rows in it."
         )
 
 

@@ -148,7 +148,7 @@ def test_what_cannot_be_planted_is_refused(
         plant_canaries(TEXTS, tokenizer, 19)
     with pytest.raises(ConfigError, match="from no model"):
         planted_in(TEXTS, tokenizer, temperature=1.0)
-    with pytest.raises(ConfigError, match="in no rows"):
+    with pytest.raises(ConfigError, match="in no rows, several splits"):
         planted_in([], tokenizer)
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match="coins of its own"):
