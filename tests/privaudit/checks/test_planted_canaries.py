@@ -285,7 +285,7 @@ def test_repeated_canaries_bound_no_epsilon(tokenizer: Any, model: Any) -> None:
 def test_the_trainer_of_trl_is_checked_and_judged(
     tokenizer: Any, model: Any, tmp_path: Any
 ) -> None:
-    """On conversations, with loss on completions alone, LoRA, and packing."""
+    """On conversations, with loss on completions alone; LoRA, and packing."""
     trl = pytest.importorskip("trl", exc_type=ImportError)
     from datasets import Dataset
 
@@ -299,25 +299,23 @@ def test_the_trainer_of_trl_is_checked_and_judged(
     planted = plant_canaries(Dataset.from_list(rows), tokenizer, 60, seed=3)
     peft = import_peft()
 
-    def made(**how: Any) -> Any:
+    def made(lora: Any = None, **how: Any) -> Any:
         settings = trl.SFTConfig(
-            str(tmp_path), num_train_epochs=40, learning_rate=1e-2, report_to="none",
+            str(tmp_path), num_train_epochs=25, learning_rate=1e-2, report_to="none",
             per_device_train_batch_size=8, disable_tqdm=True, save_strategy="no",
             use_cpu=True, bf16=False, dataloader_pin_memory=False, logging_steps=50,
             activation_checkpointing=False, **how,
         )  # fmt: skip
-        lora = peft.LoraConfig(
-            r=32, target_modules=["q_proj", "v_proj", "up_proj", "down_proj"]
-        )
         return trl.SFTTrainer(
             deepcopy(model), settings, train_dataset=planted.dataset, callbacks=[planted],
             processing_class=tokenizer, peft_config=lora,
         )  # fmt: skip
 
+    lora = peft.LoraConfig(target_modules=["q_proj", "v_proj"])
     with pytest.raises(ConfigError, match="cut off by truncation"):
-        made(max_length=40).train()
+        made(lora, max_length=40).train()
     with pytest.raises(ConfigError, match="cut in two by packing"):
-        made(max_length=100, packing=True, packing_strategy="wrapped").train()
+        made(lora, max_length=100, packing=True, packing_strategy="wrapped").train()
     made(max_length=200).train()
     assert planted.verdict is not None
     assert planted.verdict.audit.auroc.value > 0.95
