@@ -29,7 +29,8 @@ from tests.privaudit.core.test_portable_bits import DIFFERING, started
 PROCESSORS = ("Nehalem", "Haswell", "EPYC")
 CHOSEN = ROOT / "tests" / "emulated.txt"
 PORTABLE = {**settings(), "PRIVAUDIT_BITS": "portable"}
-NATIVE = {"PRIVAUDIT_BITS": "native"}
+# QEMU 7.2 reads what a masked gather leaves out, and NumPy sorts by such gathers.
+NATIVE = {"PRIVAUDIT_BITS": "native", "NPY_DISABLE_CPU_FEATURES": "X86_V3"}
 emulated = pytest.mark.skipif(
     shutil.which("qemu-x86_64") is None or not os.environ.get("TEST_EMULATED"),
     reason="takes qemu-user, a package of Debian, and minutes: make test-elsewhere",

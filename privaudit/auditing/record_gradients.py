@@ -34,7 +34,7 @@ from privaudit.federation.trainer import (
     start_client,
 )
 from privaudit.federation.uploads import RANGE, update_deltas
-from privaudit.models.interfaces import OwnersModel
+from privaudit.models.interfaces import Classifier, OwnersModel
 from privaudit.models.layer_factors import LayerFactors
 from privaudit.models.token_table import TOKENS, TokenTable
 
@@ -330,7 +330,8 @@ def single_moves(
         at: The round.
         hashed: Take a plain step along the gradient, and hash large tensors' moves.
     """
-    trainer, task = adversary.trainer, adversary.task
+    trainer = adversary.trainer
+    task = adversary.once(("contexts encoded once",), lambda: _encoding_once(adversary))
     records = replace(records, views=None)  # which one was taken is not known
     if isinstance(trainer, TakesSingleStep):
         trainer = trainer.single_step()
@@ -350,6 +351,18 @@ def single_moves(
             deltas = {n: _hashed(adversary, n, delta) for n, delta in deltas.items()}
         parts.append(deltas)
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def _encoding_once(adversary: Adversary) -> Task:
+    """Return the task, where a classifier encodes clients' equal contexts once."""
+    task = adversary.task
+    if not isinstance(task.backbone, Classifier):
+        return task
+    from privaudit.models.clip.equal_contexts import EqualContexts
+
+    model = task.backbone
+    prompts, tower = EqualContexts(model.prompts), lambda: model.tower
+    return replace(task, backbone=replace(model, prompts=prompts, load_tower=tower))
 
 
 def _hashed(

@@ -176,6 +176,7 @@ class Prompts(Protocol):
         """Return the normalised text features of every class, differentiable."""
 
 
+@runtime_checkable
 class Linearised(Protocol):
     """A text tower at some contexts, for many products with its derivative."""
 

@@ -14,7 +14,6 @@ from privaudit.auditing.named_attacks import shadows_of
 from privaudit.auditing.scenario import NAMED, find_plan, weight_attacks
 from privaudit.auditing.shadow_budget import LADDER
 from privaudit.core.errors import PluginError, UnknownNameError
-from privaudit.core.formatting import write_time
 from privaudit.recording.origins.scores import ScoredRun
 from privaudit.report import wording
 
@@ -64,15 +63,14 @@ def strength_of(audit: Audit) -> HeadlineStrength:
 def _stronger(audit: Audit, wanted: int) -> tuple[str, str]:
     """Return what more shadow models would be, in words with their cost, and by command."""
     attack, run = f"{NAMED} with {wanted} shadow models", audit.run
+    cost = f"at the cost of {wanted} trainings"
     if isinstance(run, ScoredRun):
-        by_hand = f"(from_shadows), at the cost of {wanted} trainings"
+        by_hand = f"(from_shadows), {cost}"
         return f"{attack} {'on each training' if run.is_pool else by_hand}", ""
     if not run.trains_shadows:
         return f"{attack}, once --owner says how a client trains (local_update)", ""
-    each = audit.budget.each if audit.budget else audit.run.training_seconds
-    cost = f" (about {write_time(wanted * each)})" * bool(each)
     command = ["privaudit", "attack", run.name, "--scenario", audit.scenario.name]
-    return f"{attack}{cost}", shlex.join([*command, "--shadows", str(wanted)])
+    return f"{attack}, {cost}", shlex.join([*command, "--shadows", str(wanted)])
 
 
 def _shadows(audit: Audit) -> int:

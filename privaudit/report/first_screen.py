@@ -74,7 +74,7 @@ def card(one: Findings) -> dict[str, Any]:
         "picked": len(audit.results) > 2,
         "one_run": one_run_sentences(audit),
         "finding": wording.finding(audit),
-        "evidence": wording.verdict_sentence(audit),
+        "evidence": audit.verdict.sentence,
         "attacked": wording.attacked(audit),
         "strength": one.strength.sentence,
         "budget": audit.budget.sentence if audit.budget else "",
@@ -140,7 +140,7 @@ def first_screen(data: ReportData, advice: Sequence[Advice]) -> FirstScreen:
             _leak_answer(runs, worst),
             ScreenAnswer(
                 "How sure?",
-                f"{named}{shown or wording.verdict_sentence(worst.audit)} "
+                f"{named}{shown or worst.audit.verdict.sentence} "
                 f"{worst.strength.sentence}",
                 drawn=worst.named_auroc,
             ),
@@ -156,7 +156,7 @@ def _lead(worst: Findings, shown: str, which: str) -> str:
     """Return the worst finding: the promise first, where it qualifies the rest."""
     short, audit = _unkept(worst), worst.audit
     promise = f"{wording.heading(short)}. " if short else ""
-    return f"{which}{promise}{shown or wording.odds(audit) or wording.verdict_sentence(audit)}"
+    return f"{which}{promise}{shown or wording.odds(audit) or audit.verdict.sentence}"
 
 
 def _unkept(one: Findings) -> str:

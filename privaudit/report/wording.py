@@ -192,8 +192,11 @@ def repeatable(audit: Audit) -> str:
     )
 
 
-def verdict_sentence(audit: Audit) -> str:
-    """Return a verdict with what would decide it, and in what time, training and shadows."""
+def timed_verdict(audit: Audit) -> str:
+    """Return a verdict with what would decide it, and in what time, training and shadows.
+
+    For whoever waits: times differ by machine, and a page is the same on all.
+    """
     if pool := audit.part(POOL):
         return audit.verdict.said(pool.seconds)
     paid = audit.budget.each * audit.budget.shadows if audit.budget else 0.0

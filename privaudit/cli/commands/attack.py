@@ -500,7 +500,7 @@ def _result(
     """
     from privaudit.cli.progress import Result
     from privaudit.report.attack_strength import strength_of
-    from privaudit.report.wording import unpaid, verdict_sentence
+    from privaudit.report.wording import timed_verdict, unpaid
 
     headline, folder = audit.headline, audit.run.path / "audits" / audit.scenario.name
     contents = {
@@ -512,7 +512,7 @@ def _result(
         "settings": headline.settings,
         "budget": audit.budget and vars(audit.budget),
         "verdict": headline.verdict.kind,
-        "sentence": verdict_sentence(audit),
+        "sentence": timed_verdict(audit),
         "parts": list(headline.verdict.parts),
         "tail_bound": headline.verdict.tail_bound,
         "trainings": headline.verdict.trainings,
@@ -534,7 +534,7 @@ def _result(
         },
     }
     of = f"{audit.run.name}, {audit.scenario.name}" if is_named else audit.run.name
-    summary = f"{of}: {verdict_sentence(audit)} {audit.assurance.sentence}"
+    summary = f"{of}: {timed_verdict(audit)} {audit.assurance.sentence}"
     lines = [summary.rstrip(), *unpaid(audit), *_requested(audit, named)]
     return Result("\n".join(lines), contents)
 

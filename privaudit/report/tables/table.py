@@ -22,7 +22,6 @@ from privaudit.report.wording import (
     repeatable,
     strength,
     unpaid,
-    verdict_sentence,
 )
 
 _WIDE = 116  # columns from which everything fits side by side
@@ -67,7 +66,7 @@ def _remarks(one: Findings) -> list[str]:
     unusual = audit.verdict.kind not in ("leaks", "no evidence")
     allowed = reconstruction_sentence(audit.certificate)
     remarks = [
-        verdict_sentence(audit) if unusual else "",
+        audit.verdict.sentence if unusual else "",
         one.strength.sentence if one.strength.is_weak else "",
         *audit.scenario.notes.values(),
         audits_made(audit) if audit.tally.different > 1 or audit.tally.planned else "",

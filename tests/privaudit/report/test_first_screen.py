@@ -340,7 +340,7 @@ def test_a_strong_attack_s_next_rung_and_its_cost_are_said() -> None:
     paid = ShadowBudget(120.0, 2.0, 5, 16)
     strong = replace(audit, results={"rmia": made}, budget=paid)
     found = strength_of(strong)
-    assert found.stronger == "rmia with 32 shadow models (about 1.1m)"
+    assert found.stronger == "rmia with 32 shadow models, at the cost of 32 trainings"
     assert found.command.endswith("--scenario server-reconstruct --shadows 32")
     assert not found.is_weak
     assert screen_of([strong]).answers[0].badge == Badge("No leak found", "good", "○")
