@@ -51,9 +51,10 @@ _CAUSES: Mapping[str, str] = {
     'take packing_strategy="bfd", or no packing.',
     "short": "are cut off by truncation (rows have at most {longest} tokens): raise "
     "max_length, or plant shorter ones.",
-    "absent": "are in no batch, so that data were chosen, or written by a template, "
-    "without them: train on the planted data set as it is, and say by row= how a canary "
-    "is written.",
+    "absent": "are in no batch (rows have at most {longest} tokens, and a canary takes "
+    "up to {needed}): raise max_length if that is less; else data were chosen, or written "
+    "by a template, without them: train on the planted data set as it is, and say by row= "
+    "how a canary is written.",
 }
 """What keeps loss from canaries, and what to do."""
 Row = Mapping[str, Any]
@@ -256,12 +257,13 @@ class PlantedCanaries(Base):  # type: ignore[misc]
                 continue
             if heads[one] and heads[one] + tails[one] >= len(one.mark):
                 causes[one] = "cut"
-            elif heads[one] > BY_CHANCE or self._encoding.length(one) > read.longest:
+            elif heads[one] > BY_CHANCE:
                 causes[one] = "short"
         counts = Counter(causes.values())
+        needed = max(map(self._encoding.length, lost))
         return [
             f"{counts[cause]} of {planted} planted canaries "
-            f"{sentence.format(longest=read.longest)}"
+            f"{sentence.format(longest=read.longest, needed=needed)}"
             for cause, sentence in _CAUSES.items()
             if cause in counts
         ]

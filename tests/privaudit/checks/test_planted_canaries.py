@@ -48,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
     config = transformers.LlamaConfig(
         vocab_size=len(numbers), num_attention_heads=2, eos_token_id=0, bos_token_id=0,
-        pad_token_id=0, max_position_embeddings=256, initializer_range=0.3, **size,
+        pad_token_id=0, max_position_embeddings=256, **size,
     )  # fmt: skip
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -219,12 +219,13 @@ def test_adapters_that_no_text_passes_make_no_gradient(
 
 
 def trainer(model: Any, rows: Any, tokenizer: Any, callbacks: Any, folder: str) -> Any:
-    """Return transformers' Trainer on rows of texts, for 25 epochs."""
+    """Return transformers' Trainer on rows of texts, for 100 epochs."""
     transformers = import_transformers()
     return transformers.Trainer(
         model,
         transformers.TrainingArguments(
-            folder, num_train_epochs=25, learning_rate=1e-2, report_to="none",
+            folder, num_train_epochs=100, learning_rate=5e-3, report_to="none",
+            lr_scheduler_type="constant",
             per_device_train_batch_size=16, disable_tqdm=True, save_strategy="no",
             dataloader_pin_memory=False, use_cpu=True,
         ),
@@ -241,7 +242,7 @@ def test_memorised_canaries_are_found(
 ) -> None:
     source = None if temperature is None else model
     planted = plant_canaries(
-        TEXTS, tokenizer, 60, model=source, temperature=temperature, seed=3,
+        TEXTS[:8], tokenizer, 60, model=source, temperature=temperature, seed=3,
         claim=Guarantee(0.5, 1e-5),
     )  # fmt: skip
     made = trainer(model, planted.dataset, tokenizer, [planted], str(tmp_path))
@@ -262,7 +263,7 @@ def test_canaries_that_nobody_trained_on_show_nothing(
     with pytest.raises(ConfigError, match="Give them to the Trainer"):
         planted.judge(model)
     planted.begin(model)
-    trainer(model, TEXTS, tokenizer, [], str(tmp_path)).train()
+    trainer(model, TEXTS[:8], tokenizer, [], str(tmp_path)).train()
     found = planted.judge(model)
     assert abs(found.audit.auroc.value - 0.5) < 0.164
     assert found.claim is not None
@@ -294,15 +295,16 @@ def test_the_trainer_of_trl_is_checked_and_judged(
 
     rows = [
         {"prompt": turns("user", f"{n}?"), "completion": turns("assistant", "Yes.")}
-        for n in range(40)
+        for n in range(4)
     ]
     planted = plant_canaries(Dataset.from_list(rows), tokenizer, 60, seed=3)
     peft = import_peft()
 
     def made(lora: Any = None, **how: Any) -> Any:
         settings = trl.SFTConfig(
-            str(tmp_path), num_train_epochs=25, learning_rate=1e-2, report_to="none",
-            per_device_train_batch_size=8, disable_tqdm=True, save_strategy="no",
+            str(tmp_path), num_train_epochs=150, learning_rate=5e-3, report_to="none",
+            lr_scheduler_type="constant",
+            per_device_train_batch_size=16, disable_tqdm=True, save_strategy="no",
             use_cpu=True, bf16=False, dataloader_pin_memory=False, logging_steps=50,
             activation_checkpointing=False, **how,
         )  # fmt: skip
@@ -312,7 +314,7 @@ def test_the_trainer_of_trl_is_checked_and_judged(
         )  # fmt: skip
 
     lora = peft.LoraConfig(target_modules=["q_proj", "v_proj"])
-    with pytest.raises(ConfigError, match="cut off by truncation"):
+    with pytest.raises(ConfigError, match=r"in no batch.*raise max_length"):
         made(lora, max_length=40).train()
     with pytest.raises(ConfigError, match="cut in two by packing"):
         made(lora, max_length=100, packing=True, packing_strategy="wrapped").train()
