@@ -196,7 +196,7 @@ def stand_in(drawn: Drawn, coins: Ledger) -> None:
 
     tests = drawn.at(coins.tests)
 
-    class Partition(datasets.Dataset):
+    class Partition(datasets.Dataset):  # type: ignore[misc] # where it is not there
         """A client's members; what it splits off for tests are records of nobody's."""
 
         def train_test_split(self, *_: Any, **__: Any) -> Any:
