@@ -179,9 +179,10 @@ test-quantised: export TEST_TARGET = test-quantised
 test-quantised: $(QUANTISED)/.ready
 	$(QUANTISED)/bin/python -m pytest -q tests/privaudit/models/test_quantisation.py $(TESTS)
 
-# Against jax_privacy's audits, of which one module is loaded: jax is not needed.
+# Against jax_privacy's audits, of which one module is loaded: jax is not needed; and
+# against CycloneDX's schema.
 test-twins: $(READY)
-	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target .twins jax-privacy==2.0.0
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target .twins jax-privacy==2.0.0 cyclonedx-python-lib==11.12.0
 	TEST_TARGET=$@ TEST_TWINS=.twins $(PYTEST) tests/test_twins.py
 
 $(QUANTISED)/.ready: pyproject.toml constraints.txt

@@ -11,7 +11,11 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
-from privaudit.auditing.gradient_regression import Participation, took_part
+from privaudit.auditing.gradient_regression import (
+    Participation,
+    over_rounds,
+    took_part,
+)
 from privaudit.auditing.record_gradients import (
     chosen_moves,
     gram_blocks,
@@ -33,7 +37,8 @@ class JointRegression:
     What a client sends, less what it received, is a sum of its members' gradients along
     the way. So the move is solved for all candidates at once, with gradients averaged
     over the straight path by Simpson's rule, or Radau's where each is a step of the
-    trainer; see :mod:`privaudit.auditing.gradient_regression`. It reads single uploads,
+    trainer; where a round is one step on a batch that is drawn, by its mixture; see
+    :mod:`privaudit.auditing.gradient_regression`. It reads single uploads,
     sums of uploads, and differences of broadcasts. No shadow model is trained. In recorded
     federations public records stand for members that are no candidates.
 
@@ -98,9 +103,12 @@ class JointRegression:
             public = reference_records(adversary, "regression", self.reference)
         tried = 1 if self.labels == "known" else _classes(adversary)
         asked = candidates if tried == 1 else _with_each_label(candidates, tried)
+        share = adversary.batch_share
         by_round = {
             move.at.index: [
-                replace(block, labels=tried) if tried > 1 else block
+                replace(block, labels=tried, batch_share=share)
+                if tried > 1 or share < 1
+                else block
                 for block in gram_blocks(adversary, move, asked, public)
             ]
             for move in moves
@@ -111,7 +119,7 @@ class JointRegression:
             for index, blocks in by_round.items()
         }
         blocks = [block for of_round in by_round.values() for block in of_round]
-        found = took_part(blocks)
+        found = over_rounds([*by_round.values()])
         # Prompts' paths are curved, and what shares promise there does not hold.
         promises = tried == 1 and all(block.is_layer for block in blocks)
         expected = found.expected_auroc if found and promises else 0.0

@@ -24,10 +24,8 @@ from privaudit.auditing.signals import (
 from privaudit.core.errors import AttackError
 from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.federation.trainer import LearnsPrompt, Records, Task, Trainer
-from privaudit.models.layer_factors import LayerFactors
+from privaudit.models.layer_factors import SMALLEST, LayerFactors, row_space
 
-DIRECTIONS = 512  # of an update, beyond which the largest are found by random ones
-SMALLEST = 1e-6  # of the largest singular value: arithmetic in float32
 NO_LAYERS = (
     "What was sent multiplies no layer's inputs: prompts, or a model outside of torch."
 )
@@ -154,16 +152,14 @@ class StackedLayer:
         if not self.updates or not is_asked.any():
             return np.zeros(len(inputs))
         rows = torch.cat(self.updates)
-        values, span = row_space(rows)
-        noise = 1.1 * max(self.floors) * (rows.shape[0] ** 0.5 + rows.shape[1] ** 0.5)
-        rank = int((values > max(noise, SMALLEST * float(values[0]))).sum())
-        flat, basis = inputs[is_asked], span[:rank].double()
+        basis = row_space(rows, max(self.floors))[1].double()
+        flat = inputs[is_asked]
         moments = flat.T @ flat / len(flat)
         moments += RIDGE * moments.diagonal().mean() * torch.eye(len(moments))
         inverse = torch.linalg.inv(moments)
         white = flat @ inverse
         sizes = (white * flat).sum(dim=1).clamp(min=SURE)
-        if rank < WHOLE * rows.shape[1]:
+        if len(basis) < WHOLE * rows.shape[1]:
             inner = basis @ inverse @ basis.T
             seen = white @ basis.T
             inside = (seen * torch.linalg.solve(inner, seen.T).T).sum(dim=1)
@@ -196,19 +192,6 @@ def stacked_layers(
                 stacks[-1].add(inputs, update, floor)
     for stacks in found.values():
         yield from stacks
-
-
-def row_space(
-    rows: Float[Tensor, "m d"],
-) -> tuple[Float[Tensor, " r"], Float[Tensor, "r d"]]:
-    """Return singular values and right vectors, the largest of large updates."""
-    if min(rows.shape) <= DIRECTIONS:
-        _, values, span = torch.linalg.svd(rows, full_matrices=False)
-        return values, span
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        _, values, span = torch.svd_lowrank(rows, DIRECTIONS, niter=2)
-    return values, span.T
 
 
 def promised(scores: Float[np.ndarray, " candidates"]) -> float:

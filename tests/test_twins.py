@@ -1,10 +1,11 @@
 """Numbers equal those of jax_privacy, where it can be had (``make test-twins``).
 
 Only its module on audits is loaded, which needs no jax: from the folder that
-TEST_TWINS names, as ``pip install --target`` leaves it.
+TEST_TWINS names, as ``pip install --target`` leaves it. CycloneDX's schema lies there, too.
 """
 
 import importlib.util
+import json
 import os
 import sys
 from pathlib import Path
@@ -13,7 +14,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from jsonschema import Draft7Validator
+from referencing import Registry, Resource
 
+from privaudit import Auditor
+from privaudit.auditing.stored_audit import save_audit
+from privaudit.report.annex import annex_facts, make_annex
+from privaudit.report.export import export_public
+from privaudit.runs.run import load_run
 from privaudit.statistics.epsilon.bound import IndependentRuns, OneRunCanaries
 from privaudit.statistics.epsilon.many_runs import FixedGrid, MultiSplit
 from privaudit.statistics.epsilon.one_run import OneRunGuesses
@@ -21,12 +29,13 @@ from privaudit_labs.bounds.gaussian_one_run import GaussianOneRun
 from privaudit_tools.selftest.calibration import GaussianCanaries
 
 FOLDER = os.environ.get("TEST_TWINS", "")
+PLACE = Path(FOLDER).resolve()  # before a test has a folder of its own
 pytestmark = pytest.mark.skipif(not FOLDER, reason="make test-twins installs it")
 
 
 @pytest.fixture(scope="module")
 def theirs() -> ModuleType:
-    place = Path(FOLDER) / "jax_privacy" / "auditing.py"
+    place = PLACE / "jax_privacy" / "auditing.py"
     spec = importlib.util.spec_from_file_location("their_auditing", place)
     assert spec
     assert spec.loader
@@ -95,3 +104,24 @@ def test_one_run_with_guesses_in(
         bound = make(guesses_in=guesses, guesses_out=0, delta=1e-5)
         found = bound(canaries).value
         assert found == pytest.approx(wanted, abs=tolerance), name
+
+
+def test_a_bill_of_materials_fits_the_schema_of_cyclonedx(tmp_path: Path) -> None:
+    place = PLACE / "cyclonedx" / "schema" / "_res"
+    schemas = [
+        json.loads((place / f"{name}.SNAPSHOT.schema.json").read_text())
+        for name in ("bom-1.6", "spdx", "jsf-0.82")
+    ]
+    known = [(one["$id"], Resource.from_contents(one)) for one in schemas]
+    check = Draft7Validator(schemas[0], registry=Registry().with_resources(known))
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=99) + 3, rng.normal(size=99)
+    audit = Auditor.from_scores(*scores, sampling="coin")
+    save_audit(audit, tmp_path / "mine")
+    (tmp_path / "model").write_bytes(b"weights")
+    models = [tmp_path / "model"]
+    card = export_public(load_run(tmp_path / "mine"), tmp_path / "card", models=models)
+    bom, _ = make_annex(annex_facts(str(card.folder)), "cyclonedx")
+    assert [one.message for one in check.iter_errors(bom)] == []
+    del bom["components"][0]["type"]
+    assert [one.message for one in check.iter_errors(bom)] != []

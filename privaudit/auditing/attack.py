@@ -59,6 +59,8 @@ class Adversary:
         seeds: Its own randomness, unrelated to the run's.
         participation: Share of clients in a round.
         store: Where signals of shadow models are kept between audits, if anywhere.
+        batch_share: A record's chance to be in the one step that a client takes a round; 1
+            where it takes more, or draws nothing.
         watcher: Receives how far its shadow models are.
     """
 
@@ -69,6 +71,7 @@ class Adversary:
     seeds: Seeds
     participation: float = 1.0
     store: SignalStore | None = None
+    batch_share: float = 1.0
     watcher: Watcher | None = field(default=None, repr=False, compare=False)
 
     @property

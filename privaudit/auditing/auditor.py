@@ -81,6 +81,7 @@ from privaudit.federation.query import ask
 from privaudit.federation.threat_models import find_threat
 from privaudit.federation.trainer import TRAINERS, ClientId, Task, Trainer
 from privaudit.models.interfaces import OwnersModel
+from privaudit.privacy.certificate import batch_share
 from privaudit.recording.owner import chosen_owner, use_owner
 from privaudit.recording.recorded_trainer import (
     ASKED,
@@ -417,6 +418,7 @@ class Auditor(AuditsScores):
             Seeds(seed).child("adversary"),
             run.config.participation,
             store_beside(run, [scenario.threat, scenario.answers], seed),
+            batch_share(run.privacy["mechanisms"]),
             watcher and naming(run.name, watcher),
         )
         if scenario.unit == "client":

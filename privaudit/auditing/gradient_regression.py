@@ -10,6 +10,10 @@ too; step and noise of each tensor and round are those of the largest likelihood
 then add up, each by its own noise, and a candidate's score is its log-likelihood ratio
 with all others integrated out.
 
+Where a round is one step on a batch, a member is in it by chance q alone. Each round is
+solved by itself, for who was in its batch; with r its likelihood ratio of that, a round
+says (1 - q) + q r of a member, and rounds' logarithms add up.
+
 Members that are no candidates are a sum of gradients like public records': these are
 columns, too, each with a share of mean and variance q, that of the largest likelihood.
 
@@ -33,7 +37,6 @@ NOISE_GRID: Tensor = late(lambda: torch.logspace(-13, 4, 69, dtype=torch.float64
 SMALLEST = 1e-10  # part of a move's energy that no arithmetic in float32 explains
 MEMBERS_VARY, OTHERS_VARY = 0.25, 1e-3
 """Variances of a member's share in a move and of another's, beyond the move's noise."""
-LOG_2 = 0.6931471805599453
 TOOK_PART = 0.5  # of a candidate, before anything was seen
 OUTSIDE = (0.0, 0.03, 0.1, 0.3, 1.0)
 """Members outside of the candidates that are tried, for each public record."""
@@ -52,6 +55,7 @@ class GramBlock:
         public: So many of the last columns are public records and no candidates.
         labels: So many columns in a row are one candidate's, with each label.
         is_layer: Whether the tensor is a dense layer's, whose path is nearly straight.
+        batch_share: A member's chance to be in the batch that moved it.
     """
 
     gram: Float[Tensor, "n n"]
@@ -62,6 +66,7 @@ class GramBlock:
     public: int = 0
     labels: int = 1
     is_layer: bool = False
+    batch_share: float = 1.0
 
     @classmethod
     def of_rows(
@@ -142,7 +147,7 @@ class GramBlock:
 
     def prior(self, outside: float) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
         """Return mean and variance of each column's share, before anything was seen."""
-        took_part = TOOK_PART / self.labels
+        took_part = TOOK_PART * self.batch_share / self.labels
         mean = torch.full((len(self.along),), took_part, dtype=torch.float64)
         variance = torch.full_like(mean, took_part * (1 - took_part))
         mean[len(mean) - self.public :] = outside
@@ -283,11 +288,14 @@ class Participation:
         ratios: Log-likelihood ratio of each candidate, with all others integrated out.
         share: How much each took part, 1 for a member on average and 0 for another.
         variance: Of a share, by the moves' noise alone.
+        batch_share: A member's chance to be in each of several rounds, whose shares and
+            variances stand behind each other; 1 where all moves are one.
     """
 
     ratios: Float[Tensor, " n"]
-    share: Float[Tensor, " n"]
-    variance: Float[Tensor, " n"]
+    share: Float[Tensor, " all"]
+    variance: Float[Tensor, " all"]
+    batch_share: float = 1.0
 
     @property
     def expected_auroc(self) -> float:
@@ -296,10 +304,12 @@ class Participation:
         0 where a single normal distribution describes them better than members' and
         others': then something else than noise was left out.
         """
+        inside = TOOK_PART * self.batch_share
         member = _log_density(self.share, 1.0, self.variance + MEMBERS_VARY)
         other = _log_density(self.share, 0.0, self.variance + OTHERS_VARY)
         one = _log_density(self.share, float(self.share.mean()), self.share.var())
-        if float((torch.logaddexp(member, other) - LOG_2 - one).sum()) < 0:
+        two = torch.logaddexp(math.log(inside) + member, math.log1p(-inside) + other)
+        if float((two - one).sum()) < 0:
             return 0.0
         chance = torch.sigmoid(self.ratios[self.ratios.argsort()])
         below = (1 - chance).cumsum(0) - (1 - chance) / 2
@@ -348,3 +358,30 @@ def took_part(blocks: Sequence[GramBlock]) -> Participation | None:
     misfit = (share - 1).square() / member - share.clamp(min=0).square() / other
     ratios = -0.5 * ((member / other).log() + misfit)
     return Participation(ratios, share, variance)
+
+
+def over_rounds(rounds: Sequence[Sequence[GramBlock]]) -> Participation | None:
+    """Return what all rounds say; where each is of one batch, as a mixture over its draw.
+
+    Source: the density of a sampled Gaussian, (1 - q) N(0) + q N(1), is Mironov, Talwar,
+    Zhang, "Renyi differential privacy of the sampled Gaussian mechanism", 2019,
+    section 3; here of each candidate's share, with all others integrated out.
+
+    Args:
+        rounds: The blocks of each.
+
+    Returns:
+        None where nothing moved.
+    """
+    blocks = [block for of_round in rounds for block in of_round]
+    if not blocks or (drawn := blocks[0].batch_share) == 1:
+        return took_part(blocks)
+    found = [one for one in map(took_part, rounds) if one is not None]
+    if not found:
+        return None
+    said = torch.stack([one.ratios for one in found]) + math.log(drawn)
+    ratios = torch.logaddexp(said, torch.tensor(math.log1p(-drawn))).sum(dim=0)
+    share = torch.cat([one.share for one in found])
+    return Participation(
+        ratios, share, torch.cat([one.variance for one in found]), drawn
+    )

@@ -325,6 +325,8 @@ class AuditPart(Generic[R]):
         of_known: Returns the result of scores that were computed elsewhere, with numbers
             of each record that hold nothing of the trained model; None for a part that
             takes none.
+        again: Returns a result that was read as the run, the kept scores of the headline
+            and the threat model give it; None where they do not.
         says: Returns what a result says in sentences, which stand in terminal and report
             in place of its numbers; it is given the audit's sampling, too.
     """
@@ -339,6 +341,7 @@ class AuditPart(Generic[R]):
     order: int = LATER
     scores: str = ""
     of_known: Callable[[AttackResult, Float[np.ndarray, "_ _"]], Any] | None = None
+    again: Callable[[Any, Run, AttackResult, str], Any] | None = None
     says: Callable[[Any, Sampling], list[str]] | None = None
 
     def __post_init__(self) -> None:

@@ -37,7 +37,7 @@ from privaudit.core.errors import (
     UnknownNameError,
     shown,
 )
-from privaudit.core.parameters import MOST, from_plain
+from privaudit.core.parameters import MOST, alike, from_plain
 from privaudit.core.storage import (
     DAMAGE,
     make_private_folder,
@@ -242,15 +242,17 @@ _CLOSE = 1e-6  # between an AUROC as stored and as the scores give it
 _DRAWN = 0.02  # between p-values of other permutations: four standard errors at 1/2
 
 
-def restore_audit(stored: StoredAudit) -> Audit:
+def restore_audit(stored: StoredAudit, *, drawn: bool = False) -> Audit:
     """Return the audit that was saved.
+
+    Permutations are drawn anew for the headline alone, if not ``drawn`` for all attacks.
 
     Raises:
         TranscriptError: audit.json is damaged or of another version, or its figures
             are not those of the scores.
     """
     try:
-        return _restore(stored)
+        return _restore(stored, drawn)
     except (*DAMAGE, ConfigError) as error:
         path = stored.run.path / "audits" / stored.scenario / "audit.json"
         raise TranscriptError(
@@ -260,11 +262,22 @@ def restore_audit(stored: StoredAudit) -> Audit:
         ) from None
 
 
-def _restore(stored: StoredAudit) -> Audit:
+def _restore(stored: StoredAudit, drawn: bool) -> Audit:
     _refuse_unknown(stored.run, stored.contents)
     contents = stored.contents
-    scored = {name: _attack_result(stored, name) for name in stored.attacks}
+    scored = {
+        name: _attack_result(stored, name, drawn or name == stored.attacks[0])
+        for name in stored.attacks
+    }
     results = {name: scored[name] for name in contents["attack_results"]}
+    parts, headline = {}, scored[stored.attacks[0]]
+    for part in stored_parts(contents):
+        entry = contents[part.entry]
+        found = parts[part.name] = part.from_json(entry, scored)
+        if part.again and found is not None:
+            again = part.again(found, stored.run, headline, contents["threat"])
+            if not alike(entry, part.to_json(again)):
+                raise ValueError(f"its {part.entry} is not what its scores give")
     return Audit(
         run=stored.run,
         scenario=_scenario(stored, results),
@@ -273,10 +286,7 @@ def _restore(stored: StoredAudit) -> Audit:
         seed=int(contents["seed"]),
         budget=from_plain(ShadowBudget | None, contents.get("budget")),
         computed=dict(contents.get("computed", {})),
-        parts={
-            part.name: part.from_json(contents[part.entry], scored)
-            for part in stored_parts(contents)
-        },
+        parts=parts,
     )
 
 
@@ -292,11 +302,8 @@ def _refuse_unknown(run: Run, contents: Json) -> None:
         raise ValueError(f"there is no metric {shown(metric)}")
 
 
-def _attack_result(stored: StoredAudit, attack: str) -> AttackResult:
-    """Return what the scores say, if audit.json says the same.
-
-    Permutations are drawn anew for the headline alone.
-    """
+def _attack_result(stored: StoredAudit, attack: str, drawn: bool) -> AttackResult:
+    """Return what the scores say, if audit.json says the same."""
     said, sampling = stored.attack_result(attack), stored.run.sampling
     verdict = stored.verdict(attack)
     known = verdict.evidence
@@ -308,7 +315,7 @@ def _attack_result(stored: StoredAudit, attack: str) -> AttackResult:
         str(said.get("package", "")),
         sampling,
         verdict.limits,
-        None if attack == stored.attacks[0] or not known else known.test,
+        None if drawn or not known else known.test,
     )
     there = Estimate.from_dict(said["auroc"])
     for name in ("value", "low", "high"):

@@ -188,6 +188,18 @@ def from_plain(kind: Any, entry: object) -> Any:
         raise ValueError(readable(error, "entry")) from None
 
 
+def alike(one: Any, other: Any) -> bool:
+    """Say whether JSON is the same but for rounding."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        keys = one.keys()
+        return keys == other.keys() and all(alike(one[k], other[k]) for k in keys)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(alike, one, other))
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-5, abs_tol=1e-9)  # below any delta
+    return bool(one == other)
+
+
 def above_zero(name: str, value: float) -> None:
     """Raise ConfigError unless the value is above 0 and finite."""
     _require(0 < value < math.inf, name, value, "above 0 and finite")

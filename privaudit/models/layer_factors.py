@@ -12,6 +12,9 @@ from jaxtyping import Bool, Float
 
 from privaudit.core.lazy_torch import Tensor, functional, torch
 
+DIRECTIONS = 512  # of an update, beyond which the largest are found by random ones
+SMALLEST = 1e-6  # of the largest singular value: arithmetic in float32
+
 
 @dataclass(frozen=True)
 class LayerFactors:
@@ -80,3 +83,25 @@ def _side_by_side(parts: Sequence[Tensor], dim: int) -> Tensor:
             functional.pad(part, (0, 0, 0, most - part.shape[1])) for part in parts
         ]
     return torch.cat(list(parts), dim)
+
+
+def row_space(
+    rows: Float[Tensor, "m d"], floor: float, smallest: float = SMALLEST
+) -> tuple[Float[Tensor, " r"], Float[Tensor, "r d"]]:
+    """Return singular values and right vectors above rounding, of large updates the largest.
+
+    Args:
+        rows: Of updates.
+        floor: Deviation of a number of them by rounding alone.
+        smallest: Part of the largest singular value that arithmetic makes of nothing.
+    """
+    if min(rows.shape) <= DIRECTIONS:
+        _, values, span = torch.linalg.svd(rows, full_matrices=False)
+    else:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            _, values, right = torch.svd_lowrank(rows, DIRECTIONS, niter=2)
+        span = right.T
+    edge = 1.1 * floor * (rows.shape[0] ** 0.5 + rows.shape[1] ** 0.5)
+    is_above = values > max(edge, smallest * float(values[0]))
+    return values[is_above], span[is_above]

@@ -481,6 +481,20 @@ def events_by_round(
     return events
 
 
+def batch_share(mechanisms: Sequence[Mapping[str, Any]]) -> float:
+    """Return a record's chance to be in the one step of a round; 1 where that is unknown.
+
+    Args:
+        mechanisms: Those of a privacy record; each is to take one step of Poisson samples.
+    """
+    rates = [
+        float(one["sampling_rate"])
+        for one in mechanisms
+        if one["sampling"] == "poisson" and one["steps"] == 1
+    ]
+    return max(rates) if rates and len(rates) == len(mechanisms) else 1.0
+
+
 def _grouped(rounds: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
     """Return each mechanism once, with the rounds it was applied in."""
     groups: list[dict[str, Any]] = []

@@ -6,7 +6,7 @@ in annexes.toml, also of what was not tested; none claims that anything conforms
 
 Source: EDPB, Opinion 28/2024 on AI models, on testing and resistance to attacks; NIST SP
 800-226, "Guidelines for Evaluating Differential Privacy Guarantees", 2025; OWASP AISVS
-1.0; Hugging Face, model-index.
+1.0; Hugging Face, model-index; CycloneDX 1.6, JSON schema.
 """
 
 import json
@@ -25,15 +25,17 @@ from privaudit.evaluation.card import (
     Design,
     Privacy,
     Release,
+    SignedCard,
     Training,
     UtilityShown,
     read_card,
 )
 from privaudit.report.export.export import facts_of
+from privaudit.report.page_template import render
 from privaudit.runs.run import find_place, load_run
 from privaudit.statistics.estimate import Estimate
 
-AnnexKind = Literal["edpb", "nist", "aisvs", "model-card"]
+AnnexKind = Literal["edpb", "nist", "aisvs", "model-card", "cyclonedx"]
 DISCLAIMER = (
     "It says what was tested, and with what result. That the model conforms to a law or a "
     "standard, or is anonymous, does not follow."
@@ -41,6 +43,18 @@ DISCLAIMER = (
 _ROWS = tomllib.loads(
     (files("privaudit.report") / "annexes.toml").read_text(encoding="utf-8")
 )
+
+
+def classes_tried(scenario: str) -> str:
+    """Say which of EDPB's classes a scenario tries, and what the others take."""
+    rows = _ROWS["edpb"]["rows"]
+    tried = [r["item"] for r in rows if scenario in r.get("scenarios", ())]
+    others = [f"{r['item']} ({_lacking(r)})" for r in rows if r["item"] not in tried]
+    return f"tried: {', '.join(tried) or 'none'}; not: {', '.join(others)}"
+
+
+def _lacking(row: dict[str, Any]) -> str:
+    return row.get("why") or f"it takes {' or '.join(row['scenarios'])}"
 
 
 @dataclass(frozen=True)
@@ -64,12 +78,13 @@ class AnnexFacts:
     Attributes:
         about: What it is of, and who signed, in words.
         release: What others get; None counts every adversary.
+        card: Which says all of it; None of a run.
     """
 
     about: str
     release: Release | None
     found: tuple[Found, ...]
-    is_public: bool
+    card: SignedCard | None
     design: Design
     training: Training
     privacy: Privacy
@@ -87,8 +102,8 @@ class AnnexFacts:
                 status, said = "not applicable", f"release: {self.release}"
             elif text := texts.get(row.get("fact", "")):
                 status, said = "stated", text
-            why = row.get("why") or f"it takes {' or '.join(there)}"
-            yield {"item": row["item"], "status": status, "said": said or why}
+            why = said or _lacking({**row, "scenarios": there})
+            yield {"item": row["item"], "status": status, "said": why}
         known = {
             one for row in _ROWS["edpb"]["rows"] for one in row.get("scenarios", [])
         }
@@ -166,7 +181,7 @@ def annex_facts(
     signers = " and ".join(dict.fromkeys(str(s) for s in run.signers if s))
     about = f"Run {run.name}, signed by {signers}. Exact numbers: keep this private."
     known = facts_of(run, [one.contents for one in stored])
-    return AnnexFacts(about, release, tuple(found), False, **known)
+    return AnnexFacts(about, release, tuple(found), None, **known)
 
 
 def _of_card(place: Path, release: Release | None) -> AnnexFacts:
@@ -187,7 +202,7 @@ def _of_card(place: Path, release: Release | None) -> AnnexFacts:
             Found(n, o.headline, o.in_words, None if not o.auroc else o.auroc.estimate)
             for n, o in card.audits.items()
         ),
-        is_public=True,
+        card=signed,
         **{name: getattr(card, name) for name in _KNOWN},
     )
 
@@ -201,11 +216,14 @@ def make_annex(facts: AnnexFacts, kind: AnnexKind) -> tuple[dict[str, Any], str]
     Raises:
         ConfigError: It is one that is published, and the numbers are exact.
     """
-    if kind == "model-card" and not facts.is_public:
+    if facts.card is None and kind in ("model-card", "cyclonedx"):
         raise ConfigError(
-            "A model card of a run was requested. It is published, and a run's numbers are "
-            "exact: name a card of `privaudit export` in its place."
+            f"The annex {kind} of a run was requested. It is published, and a run's numbers "
+            "are exact: name a card of `privaudit export` in its place."
         )
+    if facts.card is not None and kind == "cyclonedx":
+        bom = _bill_of_materials(facts, facts.card)
+        return bom, json.dumps(bom, indent=2)
     form = "edpb" if kind == "model-card" else kind
     rows, front = list(facts.rows(form)), ""
     contents = {
@@ -237,3 +255,20 @@ def _model_index(facts: AnnexFacts) -> list[dict[str, Any]]:
         "metrics": metrics,
     }
     return [{"name": facts.name, "results": [result]}]
+
+
+def _bill_of_materials(facts: AnnexFacts, signed: SignedCard) -> dict[str, Any]:
+    """Return a bill of materials of the model, with its model card."""
+    subjects = {one.name: one.digest for one in signed.statement.subject}
+    contents: dict[str, Any] = json.loads(
+        render(
+            "cyclonedx.json.jinja",
+            facts=facts,
+            card=signed.card,
+            digests={n: d["sha256"] for n, d in subjects.items() if "sha256" in d},
+            rows=list(facts.rows("edpb")),
+            texts=facts._texts(),
+            disclaimer=DISCLAIMER,
+        )
+    )
+    return contents

@@ -15,6 +15,7 @@ from privaudit.core.storage import write_bytes
 from privaudit.recording.origins.scores import ScoredRun
 from privaudit.report import wording
 from privaudit.report.advice import advise
+from privaudit.report.annex import classes_tried
 from privaudit.report.columns import audit_row, columns, results
 from privaudit.report.exposed_records import exposed_captions, galleries, read_pictures
 from privaudit.report.figures import row_figures
@@ -117,6 +118,7 @@ def render_report(
         "report.html.jinja",
         scenario=audits[0].scenario,
         adversary=wording.adversary(audits[0].scenario.threat),
+        attack_classes=classes_tried(scenarios[0]),
         labels=[one.label for one in data.runs],
         figures=_figures(data),
         shows_records=show_records,

@@ -24,8 +24,10 @@ from privaudit.core.tensors import Tensors
 from privaudit.federation.masked_sum import Masking
 from privaudit.federation.trainer import Round
 from privaudit.federation.uploads import dequantised, quantised
+from privaudit.privacy.certificate import batch_share
 from privaudit.recording.recorder import Recorder
 from privaudit.statistics.roc import pooled_auroc
+from privaudit.trainers.dp_promptfl import DPPromptFL
 from privaudit.trainers.promptfl import PromptFL
 from tests.conftest import toy_records, with_noise
 from tests.privaudit.recording.small_federation import (
@@ -38,7 +40,7 @@ from tests.privaudit.recording.small_federation import (
     start,
     toss,
 )
-from tests.toy_federation import CLIENTS, Play
+from tests.toy_federation import ALL, CLIENTS, Play
 
 BOTH = {"joint-regression", "projection-residual"}
 DRAWN = torch.Generator().manual_seed(7)
@@ -120,6 +122,21 @@ def test_more_labels_than_memory_holds_are_said(play: Play) -> None:
     )
     attack = JointRegression(labels="unknown")
     assert "3000 records are to be tried" in attack.why_not(adversary, targets)
+
+
+@pytest.mark.parametrize(("steps", "share"), [(1, 4 / ALL), (2, 1.0)])
+def test_rounds_of_one_private_batch_are_read_as_mixtures(
+    play: Play, steps: int, share: float
+) -> None:
+    played = play(DPPromptFL(steps=steps, batch_size=4, epsilon=4.0))
+    made = [event.to_json() for one in played.rounds for event in one.events]
+    assert batch_share(made) == pytest.approx(share)
+    adversary, targets = played.watched()
+    one, other = (
+        JointRegression()(replace(adversary, batch_share=q), targets)[0].scores
+        for q in (1.0, batch_share(made))
+    )
+    assert np.array_equal(one, other) == (share == 1)
 
 
 def test_recorded_prompts_promise_nothing(tmp_path: Path) -> None:

@@ -218,6 +218,8 @@ def make_claimed(
     """Return one with bounds on epsilon from canaries of one run."""
     epsilons = (claimed, claimed and claimed + 1)
     audit = make_audit("dp-fpl", epsilons=epsilons, noise=1.0, **rest)
+    planted = audit.run.config.model_copy(update={"canary": "gradient"})
+    vars(audit.run)["config"] = planted
     guarantee = None if claimed is None else Guarantee(claimed, 1e-5)
     found = OneRunAudit(
         "gradient",

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from privaudit.attacks.projection_residual import row_space
+from privaudit.models.layer_factors import DIRECTIONS, row_space
 
 SMALLEST = 1e-7  # of the largest singular value: arithmetic in float32
 FULL = 0.95  # of the rank that a move can have: beyond, inputs may outnumber directions
@@ -60,11 +60,9 @@ class RowSpan:
         if not moved:
             return None
         rows, noise = torch.cat([m for m, _ in moved]), max(f for _, f in moved)
-        values, basis = row_space(rows)
-        edge = 1.1 * noise * (rows.shape[0] ** 0.5 + rows.shape[1] ** 0.5)
-        rank = int((values > max(edge, SMALLEST * float(values[0]))).sum())
-        limit = min(*rows.shape, len(values))
-        return cls(values[:rank].float(), basis[:rank].float(), noise, limit)
+        values, basis = row_space(rows, noise, SMALLEST)
+        limit = min(*rows.shape, DIRECTIONS)
+        return cls(values.float(), basis.float(), noise, limit)
 
     @property
     def is_whole(self) -> bool:

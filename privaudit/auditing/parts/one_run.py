@@ -19,12 +19,13 @@ import numpy as np
 from jaxtyping import Float
 
 from privaudit.auditing.attack import Target
-from privaudit.auditing.attack_result import ClientScores
-from privaudit.auditing.parts.exposure import SecretScores, secret_scores
+from privaudit.auditing.attack_result import AttackResult, ClientScores
+from privaudit.auditing.parts.exposure import secret_scores
 from privaudit.auditing.played_scenario import AuditPart, PlayedScenario
 from privaudit.core.errors import AttackError, TooFewRecordsError
 from privaudit.core.lazy_torch import torch
 from privaudit.datasets.canaries import Canaries, CanaryKind
+from privaudit.datasets.split import Split
 from privaudit.federation.trainer import AcceptsGradientCanaries, Trainer
 from privaudit.runs.run import Run
 from privaudit.statistics.claim import ClaimVerdict, Guarantee, judge_claim
@@ -88,37 +89,31 @@ class OneRunAudit:
 
 def audit_one_run(
     canaries: Canaries | None,
-    targets: Sequence[Target],
     scored: Sequence[ClientScores],
-    attack: str,
+    scored_by: str,
     privacy: Mapping[str, Any],
     view: str,
-    trainer: Trainer,
-    secrets: Sequence[SecretScores] = (),
+    own: Sequence[Float[np.ndarray, " _"]] = (),
 ) -> OneRunAudit:
     """Bound epsilon from below, and hold the bound against what is claimed.
 
     Args:
         canaries: Those that were planted; None takes all candidates.
-        targets: All clients, as the adversary rebuilt them.
-        scored: The same clients' candidates as an attack scored them, with the truth.
-        attack: Name of the attack that scored them.
+        scored: All clients' candidates as an attack scored them, with the truth.
+        scored_by: The attack, or what gave ``own``.
         privacy: The run's claimed and certified epsilon.
         view: Whose certificate the bound is held against: a threat model.
-        trainer: Which takes the canaries.
-        secrets: Of the same clients, where canaries are secrets.
+        own: Scores of the same clients' canaries that take the place of the attack's.
 
     Raises:
         ConfigError: There are too few canaries.
     """
-    crafted = canaries is not None and canaries.kind == "gradient"
     ranks, scores, coins = [], [], []
-    for number, (target, one) in enumerate(zip(targets, scored, strict=True)):
-        client_scores = _moved_against(target, trainer) if crafted else one.scores
-        selected = np.ones(len(client_scores), bool)
+    for number, one in enumerate(scored):
+        selected = np.ones(len(one.scores), bool)
         if canaries is not None:
             selected = np.isin(one.records, canaries.indices)
-        canary_scores = secrets[number].margin if secrets else client_scores[selected]
+        canary_scores = own[number] if own else one.scores[selected]
         ranks.append(mean_ranks(canary_scores) / (len(canary_scores) + 1))  # in (0, 1)
         scores.append(_standardised(canary_scores))
         coins.append(one.is_member[selected])
@@ -136,7 +131,7 @@ def audit_one_run(
     )
     return OneRunAudit(
         "candidates" if canaries is None else canaries.kind,
-        BY_SECRET if secrets else BY_GRADIENT if crafted else attack,
+        scored_by,
         judge_claim(claimed, certified, first),
         tuple(others),
     )
@@ -192,16 +187,40 @@ def _standardised(scores: Float[np.ndarray, " some"]) -> Float[np.ndarray, " som
 
 def _audit(played: PlayedScenario) -> OneRunAudit:
     run, headline = played.run, next(iter(played.results.values()))
-    return audit_one_run(
-        run.population.canaries,
-        played.targets,
-        headline.clients,
-        headline.attack,
-        run.privacy,
-        played.scenario.threat,
-        run.trainer,
-        secret_scores(played),
+    canaries, scored_by = run.population.canaries, headline.attack
+    own = [one.margin for one in secret_scores(played)]
+    if own:
+        scored_by = BY_SECRET
+    elif canaries is not None and canaries.kind == "gradient":
+        scored_by = BY_GRADIENT
+        own = [
+            _moved_against(target, run.trainer)[np.isin(one.records, canaries.indices)]
+            for target, one in zip(played.targets, headline.clients, strict=True)
+        ]
+    view = played.scenario.threat
+    return audit_one_run(canaries, headline.clients, scored_by, run.privacy, view, own)
+
+
+def _again(
+    said: OneRunAudit, run: Run, headline: AttackResult, view: str
+) -> OneRunAudit:
+    """Return a stored result as a run and the kept scores give it.
+
+    No score is kept of secrets and in gradient space, nor the places of what was planted
+    where records were left out: such bounds stay as they are, and so do other packages'.
+    """
+    config, canaries = run.config, None
+    if config.canary is not None:
+        if config.canary in ("secret", "gradient") or config.without is not None:
+            return said
+        split = Split(run.truth.owner)
+        candidates = [split.of(number) for number in range(config.clients)]
+        drawn = config.canaries, config.seeds.child("canaries"), (0, 0), 1.0
+        canaries = Canaries.draw(config.canary, candidates, *drawn)
+    again = audit_one_run(
+        canaries, headline.clients, headline.attack, run.privacy, view
     )
+    return replace(again, others=(*again.others[:1], *said.others[1:]))
 
 
 ONE_RUN = AuditPart(
@@ -212,4 +231,5 @@ ONE_RUN = AuditPart(
     nothing=None,
     title="Lower bound on ε",
     order=6,
+    again=_again,
 )

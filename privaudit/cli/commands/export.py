@@ -99,11 +99,11 @@ def annex(
         ),
     ] = None,
     kind: Annotated[
-        Literal["edpb", "nist", "aisvs", "model-card"],
+        Literal["edpb", "nist", "aisvs", "model-card", "cyclonedx"],
         typer.Option(
             "--for",
             help="EDPB opinion 28/2024, NIST SP 800-226, OWASP AISVS, the Hub with a "
-            "model-index.",
+            "model-index, a CycloneDX 1.6 bill of materials in JSON.",
         ),
     ] = "edpb",
     release: Annotated[

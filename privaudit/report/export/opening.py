@@ -59,7 +59,7 @@ _ALWAYS = (
 )  # fmt: skip
 _AUDIT = re.compile(r"audits/[a-z0-9][a-z0-9_-]*/(audit\.json|scores\.npz)")
 _TRUSTED = (
-    "utility, and bounds on epsilon that an audit states beside its verdict: as next",
+    "utility, and bounds on epsilon by secrets or crafted gradients: as next",
     "that the scores are those of the attacks, made as planned: `verify --again` and "
     "`--recompute` find out, with the run",
 )
@@ -189,7 +189,10 @@ def _recomputed(run: Run, noted: Session) -> Iterator[str]:
     scenarios = ", ".join(stored_scenarios(run))
     truth = run.truth.owner >= 0
     yield f"the coins of {int(truth.sum())} candidates, from the secrets of both parties"
-    yield f"every AUROC, interval and verdict of {scenarios}, from scores, coins and log"
+    yield (
+        f"every AUROC, interval, p-value, bound on epsilon and verdict of {scenarios}, "
+        "from scores, coins and log"
+    )
     others = sessions_with(noted.offer.signature["key"])
     unsealed = sum(one.seal is None for one in others)
     yield (

@@ -37,6 +37,7 @@ from privaudit.core.devices import chosen_device
 from privaudit.core.ending import cleaned_up_when_ended
 from privaudit.core.errors import ConfigError, PrivauditError, TranscriptError
 from privaudit.core.lazy_torch import torch
+from privaudit.core.parameters import alike
 from privaudit.core.portable_bits import bits_here, computed_with, in_words
 from privaudit.core.signing import passing_key
 from privaudit.core.storage import Array, to_json
@@ -44,7 +45,7 @@ from privaudit.core.tensors import Tensors, digest, signature
 from privaudit.execution.jobs import use_threads
 from privaudit.federation.transcript import MASKED_KINDS, Message
 from privaudit.recording.origins.scores import ScoredRun
-from privaudit.report.export.verify import alike, leaves
+from privaudit.report.export.verify import leaves
 from privaudit.runs.run import AUDITS, Run, load_run
 from privaudit.runs.run_files import environment
 from privaudit.runs.training import train_again
@@ -374,7 +375,7 @@ def _far_aurocs(stored: StoredAudit, audit: Audit, where: str) -> Iterator[str]:
 def unlike_scores(stored: StoredAudit) -> Iterator[str]:
     """Yield where audit.json is not what its scores and the log give."""
     try:
-        restored = restore_audit(stored)
+        restored = restore_audit(stored, drawn=True)
         said = _as_json(_recounted(stored.run, stored, restored))
     except TranscriptError as error:
         yield str(error)

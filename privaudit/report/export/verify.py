@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from privaudit.auditing.attack_result import ClientScores
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.auditor import attack_again
-from privaudit.auditing.stored_audit import StoredAudit, read_audit
+from privaudit.auditing.stored_audit import StoredAudit, read_audit, score_columns
 from privaudit.core.errors import ConfigError, MissingFileError, PrivauditError
+from privaudit.core.parameters import alike
 from privaudit.evaluation.card import Card, SignedCard, UtilityShown, read_card
 from privaudit.recording.origins.scores import SCORES
 from privaudit.report.export.alone import CardCheck, Mismatch, check_card
@@ -119,42 +119,23 @@ def _play(
 
 def _compare_scores(stored: StoredAudit, audit: Audit) -> tuple[int, float, list[str]]:
     """Return how many scores there are, the largest difference, and what is amiss."""
-    again = audit.scored
+    again, made = audit.scored, score_columns(audit)
     if set(again) != set(stored.attacks):
         odd = ", ".join(sorted(set(again) ^ set(stored.attacks)))
         return 0, math.nan, [f"other attacks are played by this version: {odd}"]
     count, largest, why = 0, 0.0, []
     for attack in stored.attacks:
-        old, new = stored.clients(attack), again[attack].clients
-        if not _same_candidates(old, new):
+        kept = stored.columns[attack]
+        new = {n: made[f"{attack}/{n}"] for n in ("client", "records", "scores")}
+        if not all(np.array_equal(kept[n], new[n]) for n in ("client", "records")):
             why.append(f"{attack} was made on other candidates")
             continue
-        before = np.concatenate([one.scores for one in old])
-        after = np.concatenate([one.scores for one in new])
+        before, after = kept["scores"], new["scores"]
         gap = float((np.abs(after - before) / np.maximum(1, np.abs(before))).max())
         count, largest = count + len(before), max(largest, gap)
         if gap > TOLERANCE:
             why.append(f"{attack}: a score differs by {gap:.3g} from what was kept")
     return count, largest, why
-
-
-def _same_candidates(kept: Sequence[ClientScores], new: Sequence[ClientScores]) -> bool:
-    if [one.client for one in kept] != [one.client for one in new]:
-        return False
-    return all(
-        np.array_equal(a.records, b.records) for a, b in zip(kept, new, strict=True)
-    )
-
-
-def alike(card: Any, run: Any) -> bool:
-    """Say whether JSON is the same but for rounding."""
-    if isinstance(card, Mapping) and isinstance(run, Mapping):
-        return card.keys() == run.keys() and all(alike(card[k], run[k]) for k in run)
-    if isinstance(card, list) and isinstance(run, list):
-        return len(card) == len(run) and all(map(alike, card, run))
-    if isinstance(card, float) and isinstance(run, float):
-        return math.isclose(card, run, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
-    return bool(card == run)
 
 
 _MADE_AGAIN = ("audits", "commitments", "design", "format", "ledger")

@@ -1,4 +1,5 @@
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from privaudit.auditing.gradient_regression import (
     divided_by_size,
     fit_step,
     likeliest,
+    over_rounds,
     took_part,
 )
 from privaudit.auditing.record_gradients import Move, along_layers
@@ -18,7 +20,7 @@ from privaudit.federation.trainer import Round
 from privaudit.models.layer_factors import LayerFactors
 from privaudit.statistics.roc import auroc
 
-CANDIDATES, ROWS, COLUMNS = 40, 10, 64
+CANDIDATES, ROWS, COLUMNS, SHARE = 40, 10, 64, 0.2
 
 
 def factors(seed: int, places: int = 1) -> LayerFactors:
@@ -98,6 +100,54 @@ def test_moves_of_several_rounds_add_up() -> None:
         for ratios in (alone.ratios, together.ratios)
     )
     assert first < 0.95 < all_rounds
+
+
+def one_batch_rounds(
+    seed: int, noise: float, members_train: bool = True
+) -> tuple[list[list[GramBlock]], Tensor, Tensor]:
+    """Eight rounds, each of a fifth of the members: blocks, members, who was drawn."""
+    generator = torch.Generator().manual_seed(seed)
+    rows, is_member = rows_of(factors(seed)), coins(seed)
+    drawn, rounds = torch.zeros(CANDIDATES, dtype=torch.bool), []
+    for _ in range(8):
+        now = is_member & (torch.rand(CANDIDATES, generator=generator) < SHARE)
+        drawn |= now
+        move = -rows[now].sum(dim=0) if members_train else 0
+        size = noise * float(rows.norm(dim=1).mean())
+        sent = move + size * torch.randn(rows.shape[1], generator=generator).double()
+        rounds.append([replace(GramBlock.of_rows(rows, sent), batch_share=SHARE)])
+    return rounds, is_member, drawn
+
+
+def area(ratios: Tensor, is_member: Tensor) -> float:
+    return auroc(ratios[is_member].numpy(), ratios[~is_member].numpy()).value
+
+
+def test_who_is_in_any_batch_is_certain_without_noise() -> None:
+    rounds, _, drawn = one_batch_rounds(0, noise=0.0)
+    found = over_rounds(rounds)
+    assert found is not None
+    assert torch.equal(found.ratios > 0, drawn)
+    # Of members, 0.8^8 = 17 % are in no batch, and nothing tells them from others.
+    assert found.expected_auroc == pytest.approx(1 - 0.8**8 / 2, abs=0.05)
+
+
+def test_rounds_of_a_batch_are_mixtures_and_better_than_sums() -> None:
+    better, areas, unseen = [], [], []
+    for seed in range(40):
+        rounds, is_member, _ = one_batch_rounds(seed, noise=0.4)
+        found = over_rounds(rounds)
+        whole = took_part([replace(one, batch_share=1.0) for (one,) in rounds])
+        assert found is not None
+        assert whole is not None
+        areas.append(area(found.ratios, is_member))
+        better.append(areas[-1] - area(whole.ratios, is_member))
+        rounds, is_member, _ = one_batch_rounds(seed, 0.4, members_train=False)
+        found = over_rounds(rounds)
+        assert found is not None
+        unseen.append(area(found.ratios, is_member))
+    assert np.mean(better) > 4 * np.std(better) / 40**0.5
+    assert abs(np.mean(unseen) - 0.5) < 4 * np.std(unseen) / 40**0.5
 
 
 def test_of_twins_nobody_can_say_which_took_part() -> None:

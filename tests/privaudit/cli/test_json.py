@@ -49,6 +49,8 @@ LINES = [  # every command at least once, with each kind of result that it has
     "export one --public card",
     "verify card --again",
     "annex card",
+    "annex card --for model-card",
+    "annex card --for cyclonedx",
     "train --rounds 1 --clients 2 --plan plan.json --session session.json",
     "key answer session.json",
     "key export own.pub",

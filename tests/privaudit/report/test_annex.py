@@ -1,5 +1,7 @@
+import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,14 +10,16 @@ from privaudit import Auditor, train
 from privaudit.auditing.scenario import SCENARIOS
 from privaudit.auditing.stored_audit import save_audit
 from privaudit.core.errors import ConfigError
+from privaudit.evaluation.card import read_card
 from privaudit.recording.origins.scores import SCORES
 from privaudit.report.annex import _ROWS, DISCLAIMER, annex_facts, make_annex
 from privaudit.report.export import export_public
+from privaudit.report.export.export import code_digest
 from privaudit.runs.run import load_run
 from tests.conftest import Cli
 from tests.privaudit.core.test_lazy_torch import HEAVY, without
 
-KINDS = ("edpb", "nist", "aisvs", "model-card")
+KINDS = ("edpb", "nist", "aisvs", "model-card", "cyclonedx")
 
 
 @pytest.fixture
@@ -25,7 +29,9 @@ def card(tmp_path: Path) -> Path:
     scores = rng.normal(size=300) + 3, rng.normal(size=300)
     audit = Auditor.from_scores(*scores, sampling="coin")
     run = save_audit(audit, tmp_path / "mine")
-    export_public(load_run(tmp_path / "mine"), tmp_path / "card", release="api")
+    (tmp_path / "model").write_bytes(b"weights")
+    about: dict[str, Any] = {"release": "api", "models": [tmp_path / "model"]}
+    export_public(load_run(tmp_path / "mine"), tmp_path / "card", **about)
     assert run
     return tmp_path / "card"
 
@@ -80,8 +86,9 @@ def test_a_guarantee_is_stated_with_its_unit_and_neighbours(tmp_path: Path) -> N
 def test_a_run_s_annex_has_exact_numbers_and_is_no_model_card(card: Path) -> None:
     facts = annex_facts(str(card.parent / "mine"))
     assert "keep this private" in make_annex(facts, "aisvs")[1]
-    with pytest.raises(ConfigError, match="name a card"):
-        make_annex(facts, "model-card")
+    for kind in ("model-card", "cyclonedx"):
+        with pytest.raises(ConfigError, match="name a card"):
+            make_annex(facts, kind)
 
 
 def test_a_card_of_another_release_is_refused(card: Path) -> None:
@@ -100,9 +107,35 @@ def test_a_model_card_has_metrics_that_the_hub_reads(card: Path) -> None:
     assert 0.9 < metric["value"] <= 1
 
 
+def test_a_bill_of_materials_has_model_tool_and_audit(card: Path) -> None:
+    """``make test-twins`` holds it to CycloneDX's schema."""
+    contents, text = make_annex(annex_facts(str(card)), "cyclonedx")
+    assert json.loads(text) == contents
+    said = read_card(card)
+    (tool,) = contents["metadata"]["tools"]["components"]
+    assert (tool["name"], tool["version"]) == ("privaudit", said.card.privaudit)
+    assert tool["hashes"] == [{"alg": "SHA-256", "content": code_digest()}]
+    (model,) = contents["components"]
+    assert model["type"] == "machine-learning-model"
+    digest = hashlib.sha256(b"weights").hexdigest()
+    (part,) = model["components"]
+    assert part["hashes"] == [{"alg": "SHA-256", "content": digest}]
+    (metric,) = model["modelCard"]["quantitativeAnalysis"]["performanceMetrics"]
+    auroc = said.card.audits["scores"].auroc
+    assert auroc
+    ends = metric["confidenceInterval"]
+    shown = metric["value"], ends["lowerBound"], ends["upperBound"]
+    assert tuple(map(float, shown)) == (auroc.value, auroc.low, auroc.high)
+    considered = model["modelCard"]["considerations"]
+    assert considered["technicalLimitations"][-1] == DISCLAIMER
+    tried = considered["ethicalConsiderations"]
+    assert [one["name"].partition(":")[0] for one in tried] == ["membership inference"]
+
+
 def test_annexes_are_read_without_torch(card: Path, cli: Cli) -> None:
     for kind in KINDS:
         text = cli.done("annex", card, "--for", kind)
-        assert json.loads(cli.done("annex", card, "--for", kind, "--json"))["rows"]
+        told = json.loads(cli.done("annex", card, "--for", kind, "--json"))
+        assert told.get("rows") or told["bomFormat"] == "CycloneDX"
         done = without(*HEAVY, run=f"annex {card} --for {kind}", folder=card.parent)
         assert (done.returncode, done.stdout) == (0, text), done.stderr

@@ -12,8 +12,14 @@ from typing import Any
 import torch
 
 from privaudit.attacks.joint_regression import JointRegression
-from privaudit.attacks.projection_residual import ProjectionResidual
-from privaudit.auditing.attack import Target
+from privaudit.attacks.projection_residual import (
+    ProjectionResidual,
+    beside_public,
+    stacked_layers,
+)
+from privaudit.auditing.attack import Adversary, Target
+from privaudit.auditing.record_gradients import chosen_moves, layers_of
+from privaudit.auditing.signals import reference_records
 from privaudit.datasets.dataset import Texts
 from privaudit.federation.trainer import Records, Task
 from privaudit.models.registry import load_frozen
@@ -40,11 +46,12 @@ def main() -> None:
         options.records,
         options.others,
     )
-    shard = records.pick(torch.arange(count))
+    first = count + others + PUBLIC if options.unseen else 0
+    shard = records.pick(torch.arange(first, first + count))
     candidates = records.pick(torch.arange(count + others))
     task = Task(
         backbone=model.backbone(CLASSES, "{}"),
-        public=records.pick(torch.arange(count + others, len(records))[:PUBLIC]),
+        public=records.pick(torch.arange(count + others, count + others + PUBLIC)),
         candidates={"one": count + others},
         rounds=options.rounds,
     )  # fmt: skip
@@ -60,6 +67,29 @@ def main() -> None:
         scores = attack(adversary, [target])[0].scores
         found = auroc(scores[:count], scores[count:])
         print(f"{attack}: AUROC {found}, {time.process_time() - begun:.0f} s")
+    if options.by_width:
+        _print_widths(adversary, target, count)
+
+
+def _print_widths(adversary: Adversary, target: Target, members: int) -> None:
+    """Print what the projection residual finds by layers of each width alone."""
+    attack = ProjectionResidual()
+    public = reference_records(adversary, "projection", attack.reference)
+    both = Records.joined([target.candidates, public])
+    moves, asked = (
+        chosen_moves(adversary, "one", attack.rounds),
+        len(target.candidates),
+    )
+    layers = [
+        *stacked_layers(
+            moves, lambda move: layers_of(adversary, move.received, both, move.deltas)
+        )
+    ]
+    for width in sorted({one.inputs.shape[2] for one in layers}):
+        alone = [one for one in layers if one.inputs.shape[2] == width]
+        scores = beside_public(alone, asked)[:asked]
+        found = auroc(scores[:members], scores[members:])
+        print(f"{len(alone)} layers of {width} columns: AUROC {found}")
 
 
 def _options() -> Any:
@@ -79,7 +109,8 @@ def _options() -> Any:
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--batch-size", type=int, default=0)
     parser.add_argument("--attacks", nargs="*", choices=ATTACKS, default=())
-    parser.add_argument("--no-words", action="store_true")
+    for name in ("no-words", "by-width", "unseen"):
+        parser.add_argument(f"--{name}", action="store_true")
     return parser.parse_args()
 
 

@@ -10,7 +10,7 @@ import argparse
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import process_time
@@ -21,12 +21,13 @@ from torch import Tensor
 from torch.func import grad, vmap
 from torch.nn.functional import cross_entropy
 
-from privaudit.attacks.projection_residual import (
-    StackedLayer,
-    beside_public,
-    stacked_layers,
+from privaudit.attacks.projection_residual import beside_public, stacked_layers
+from privaudit.auditing.gradient_regression import (
+    GramBlock,
+    likeliest,
+    over_rounds,
+    took_part,
 )
-from privaudit.auditing.gradient_regression import GramBlock, likeliest, took_part
 from privaudit.auditing.record_gradients import SIMPSON, Move, along_layers
 from privaudit.core.storage import write_json
 from privaudit.core.tensors import Tensors
@@ -50,6 +51,7 @@ from privaudit_tools.benchmarks.weight_federations import (
 from privaudit_tools.benchmarks.weight_settings import TABLES
 
 METHODS = ("joint", "projection", "alignment", "loss")
+EACH = "joint, as if in each round"  # where a round is one batch
 BY_ROWS = (
     "prompt",
     "projected head",
@@ -88,20 +90,22 @@ def gradient_rows(
     return each(value, some.x, some.y).flatten(1)
 
 
-def blocks_of(setting: Setting, seen: Attacked, frozen: Weights) -> list[GramBlock]:
+def blocks_of(
+    setting: Setting, seen: Attacked, frozen: Weights
+) -> list[list[GramBlock]]:
     """Return how candidates' gradients lie beside each move."""
-    blocks = []
+    rounds = []
     asked, public = seen.candidates, 0
     if 0 < setting.outside < 1:
         asked, public = seen.beside_public(), len(seen.public.x)
     for move in seen.moves:
         if setting.model in BY_ROWS:
-            blocks.append(_block_of_rows(setting, seen, frozen, move))
+            rounds.append([_block_of_rows(setting, seen, frozen, move)])
         else:
-            blocks += along_layers(
-                move, partial(layers, setting, frozen, asked), public
+            rounds.append(
+                along_layers(move, partial(layers, setting, frozen, asked), public)
             )
-    return blocks
+    return rounds
 
 
 def _block_of_rows(
@@ -123,20 +127,24 @@ def projection(setting: Setting, seen: Attacked, frozen: Weights) -> np.ndarray 
         return None
     both = seen.beside_public()
     count = len(seen.candidates.x)
-    found: list[StackedLayer] = [
-        *stacked_layers(
-            seen.moves, lambda move: layers(setting, frozen, both, move.received)
-        )
-    ]
-    return beside_public(found, count)[:count]
+
+    def sent(move: Move) -> dict[str, LayerFactors]:
+        """Return layers that were sent: of factors that coins choose, one."""
+        entered = layers(setting, frozen, both, move.received)
+        return {name: one for name, one in entered.items() if name in move.deltas}
+
+    return beside_public([*stacked_layers(seen.moves, sent)], count)[:count]
 
 
 def scores(setting: Setting, seen: Attacked) -> Scored:
     """Return candidates' scores by each method."""
     learned = set().union(*(move.received for move in seen.moves))
     frozen = {n: w for n, w in seen.end.items() if n not in learned}
-    blocks = blocks_of(setting, seen, frozen)
-    took, count = took_part(blocks), len(seen.is_member)
+    rounds = blocks_of(setting, seen, frozen)
+    blocks = [block for of_round in rounds for block in of_round]
+    summed, share, count = took_part(blocks), setting.batch_share, len(seen.is_member)
+    drawn = [[replace(one, batch_share=share) for one in some] for some in rounds]
+    took = over_rounds(drawn) if share < 1 else summed
     said = logits(setting.model, seen.end, seen.candidates.x)
     aligned = [
         (one.along / (one.gram.diagonal().clamp(min=1e-30) * one.energy).sqrt())[:count]
@@ -145,6 +153,7 @@ def scores(setting: Setting, seen: Attacked) -> Scored:
     ]
     found: dict[str, np.ndarray | None] = {
         "joint": None if took is None else took.ratios.numpy(),
+        EACH: None if share == 1 or summed is None else summed.ratios.numpy(),
         "projection": projection(setting, seen, frozen),
         "alignment": torch.stack(aligned).sum(dim=0).numpy(),
         "loss": -cross_entropy(said, seen.candidates.y, reduction="none").numpy(),
@@ -232,16 +241,18 @@ def _slug(name: str) -> str:
 def lines(folder: Path, settings: Mapping[str, Setting], table: str) -> Iterator[str]:
     """Yield a table in Markdown, of the rows that there are."""
     private = any(one.noise for one in settings.values())
+    drawn = any(one.batch_share < 1 for one in settings.values())
+    methods = (METHODS[0], EACH, *METHODS[1:]) if drawn else METHODS
     more = (" ε, certified | ε, at least |", "---|---|") if private else ("", "")
-    yield f"| setting | records a client | n | {' | '.join(METHODS)} | ceiling |{more[0]}"
-    yield "|---" * (len(METHODS) + 4) + f"|{more[1]}"
+    yield f"| setting | records a client | n | {' | '.join(methods)} | ceiling |{more[0]}"
+    yield "|---" * (len(methods) + 4) + f"|{more[1]}"
     for name, setting in settings.items():
         row = kept_row(folder, f"{table} {name}", setting)
         if row is None:
             continue
         cells = [name, f"{row.members:.0f}", f"{row.n[0]:,} + {row.n[1]:,}"]
         best = max(one[0] for one in row.aurocs.values())
-        cells += [_cell(row, method, best) for method in METHODS]
+        cells += [_cell(row, method, best) for method in methods]
         cells.append(f"{setting.ceiling:.3f}")
         if private:
             cells += [*_epsilons(setting, row)]

@@ -80,6 +80,13 @@ class Setting:
         z = self.noise * adding**0.5
         return 0.5 * math.erfc(-((self.rounds**0.5) / (z * 2**0.5)) / 2**0.5)
 
+    @property
+    def batch_share(self) -> float:
+        """A member's chance to be in what a round sends: 1 unless it is one batch."""
+        if self.steps > 1 or not self.batch:
+            return 1.0
+        return min(1.0, 2 * self.batch / self.candidates)
+
 
 @dataclass(frozen=True)
 class Table:

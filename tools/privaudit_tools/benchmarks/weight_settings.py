@@ -145,6 +145,15 @@ def _noise() -> dict[str, Setting]:
     return found
 
 
+def _batches() -> dict[str, Setting]:
+    """Return rounds of one batch each: a fifth of a client's members is in one."""
+    one = replace(PRIVATE, rounds=10, batch=16, draws=6)
+    return {
+        f"ten batches of 16, z = {z:g}": replace(one, noise=z)
+        for z in (0.0, 0.1, 0.3, 1.0)
+    }
+
+
 def _defences() -> dict[str, Setting]:
     two = Setting(features="clip-512", classes=2, candidates=40, sent="sum")
     mlp = Setting(model="mlp", size=256, rate=0.01)
@@ -169,6 +178,7 @@ def _defences() -> dict[str, Setting]:
 
 TABLES: Mapping[str, Mapping[str, Setting]] = {
     "noise": _noise(),
+    "batches": _batches(),
     "training": _training(),
     "models": _models(),
     "defences": _defences(),

@@ -141,8 +141,8 @@ def bounded(logs: np.ndarray, coins: np.ndarray) -> OneRunAudit:
     """Hold secrets' scores of four clients against a claim of 0.5."""
     planted = Canaries("secret", np.arange(len(logs)), Seeds(0), (0, 0), 1.0)
     parts = np.array_split(logs, 4)
-    scores = [SecretScores(f"client-{n}", part) for n, part in enumerate(parts)]
-    return audited(logs[:, 0], coins, canaries=planted, secrets=scores)
+    own = [SecretScores(f"client-{n}", p).margin for n, p in enumerate(parts)]
+    return audited(logs[:, 0], coins, canaries=planted, scored_by=BY_SECRET, own=own)
 
 
 def null_bounds(nulls: int) -> float:

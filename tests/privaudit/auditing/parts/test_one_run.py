@@ -1,3 +1,5 @@
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +11,13 @@ from privaudit import Auditor, train
 from privaudit.auditing.attack import Target
 from privaudit.auditing.attack_result import ClientScores
 from privaudit.auditing.parts.one_run import ONE_RUN, OneRunAudit, audit_one_run
-from privaudit.auditing.stored_audit import save_audit
-from privaudit.core.errors import TooFewRecordsError
+from privaudit.auditing.stored_audit import read_audit, restore_audit, save_audit
+from privaudit.core.errors import TooFewRecordsError, TranscriptError
 from privaudit.federation.trainer import Reconstruction
+from privaudit.report.export.verify import leaves
 from privaudit.statistics.epsilon.bound import BOUNDS
 from privaudit.trainers.promptfl import PromptFL
+from tests.altered_cards import other_value, put
 from tests.conftest import toy_records
 from tests.plugins import install
 
@@ -30,13 +34,9 @@ def audited(scores: np.ndarray, coins: np.ndarray, **planted: Any) -> OneRunAudi
         ClientScores(f"client-{n}", p, p * 0, scores[p], coins[p], coins[p])
         for n, p in enumerate(parts)
     ]
-    targets = [
-        Target(one.client, Reconstruction({}), toy_records(len(one.records)))
-        for one in scored
-    ]
     return audit_one_run(
-        targets=targets, scored=scored, attack="made up", privacy=CLAIM,
-        view="released", trainer=PromptFL(), **{"canaries": None, **planted},
+        scored=scored, privacy=CLAIM, view="released",
+        **{"canaries": None, "scored_by": "made up", **planted},
     )  # fmt: skip
 
 
@@ -159,6 +159,29 @@ def test_drawn_pictures_that_a_model_memorises_are_certain(
     assert bounds["zero-shot"].n == bounds["full-fedavg"].n
     assert bounds["zero-shot"].value == 0
     assert bounds["full-fedavg"].value > bounds["full-fedavg"].ceiling / 2
+
+
+@pytest.mark.parametrize("canary", [None, "mislabelled"])
+def test_a_stored_bound_is_what_its_scores_give(
+    tmp_path: Path, canary: str | None
+) -> None:
+    run = train("zero-shot", folder=tmp_path, rounds=1, clients=2, canary=canary)
+    save_audit(Auditor(run).attack("one-run", shadows=0))
+    stored = read_audit(run, "one-run")
+    found = restore_audit(stored).part(ONE_RUN)
+    assert found is not None
+    candidates = len(stored.columns[stored.attacks[0]]["records"])
+    assert sum(found.bound.n) == (20 if canary else candidates)
+    entry = {"one_run": stored.contents["one_run"]}
+    for place, value in leaves(entry).items():
+        is_float = isinstance(value, float)
+        other = (value / 2 or 0.5) if is_float else other_value(value)
+        forged = put(json.loads(json.dumps(entry)), place, other)
+        with pytest.raises(TranscriptError):
+            restore_audit(replace(stored, contents={**stored.contents, **forged}))
+    fewer = {"one_run": {**entry["one_run"], "others": []}}
+    with pytest.raises(TranscriptError):
+        restore_audit(replace(stored, contents={**stored.contents, **fewer}))
 
 
 def test_moving_against_a_gradient_counts() -> None:
