@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -281,10 +282,10 @@ START_UPS = (  # in one process: each command, and what it may import besides
     (("list", "torch"), (f"{TRAIN} dp-fpl:epsilon=8", COMPOSING)),
 )
 COUNT = """
-import sys
+import shlex, sys
 from privaudit.cli.main import app
 for words in sys.argv[1:]:
-    app(words.split(), standalone_mode=False)
+    app(shlex.split(words), standalone_mode=False)
     print("Modules:", *sys.modules)
 """
 
@@ -292,7 +293,7 @@ for words in sys.argv[1:]:
 def test_commands_import_what_they_use(whole: Path) -> None:
     trainers = []
     for commands in START_UPS:
-        words = [command.format(run=whole) for command, _ in commands]
+        words = [c.format(run=shlex.quote(str(whole))) for c, _ in commands]
         done = in_no_bits(whole.parent.parent, "-c", COUNT, *words)
         lines = [x for x in done.stdout.splitlines() if x.startswith("Modules: ")]
         assert len(lines) == len(commands), done.stderr
