@@ -7,6 +7,7 @@ FLOWER := .venv-flower
 NVFLARE := .venv-nvflare
 RAY := .venv-ray
 QUANTISED := .venv-quantised
+TRL := .venv-trl
 
 # In portable bits: what passes here passes on another processor.
 PORTABLE := $(BIN)/python -m privaudit.core.portable_bits
@@ -22,7 +23,7 @@ QUICK := tests/test_layout.py tests/test_imports.py tests/test_exports.py tests/
 ELSEWHERE := TEST_THREADS=1 ATEN_CPU_CAPABILITY=default,TEST_THREADS=2,TEST_LAST_BITS=1 \
   ATEN_CPU_CAPABILITY=avx2,TEST_THREADS=4,TEST_PRECISION=medium
 
-.PHONY: demo test quick reference test-tools test-labs test-elsewhere test-anywhere margins test-references test-browser test-flower test-nvflare test-ray test-quantised test-twins gpu weights notebooks check corpus bench docs clean
+.PHONY: demo test quick reference test-tools test-labs test-elsewhere test-anywhere margins test-references test-browser test-flower test-nvflare test-ray test-quantised test-trl test-twins gpu weights notebooks check corpus bench docs clean
 
 # Each target sets up what it needs; constraints.txt pins the tested versions.
 $(READY): pyproject.toml tools/pyproject.toml constraints.txt .ci/mend_torchvision.py
@@ -144,6 +145,19 @@ $(FLOWER)/.ready: pyproject.toml constraints-flower.txt
 	$(FLOWER)/bin/python -m pip install --quiet --no-compile -c constraints-flower.txt \
 	  -e ".[dev,flower,flower-datasets]" "flwr[simulation]"
 	$(FLOWER)/bin/python .ci/mend_torchvision.py
+	touch $@
+
+# Beside TRL and its data sets: canaries in the raw texts of its trainer.
+test-trl: export OMP_NUM_THREADS = 1
+test-trl: export TEST_TARGET = test-trl
+test-trl: $(TRL)/.ready
+	$(TRL)/bin/python -m pytest -q tests/privaudit/checks/test_planted_canaries.py $(TESTS)
+
+$(TRL)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(TRL)
+	$(TRL)/bin/python -m pip install --quiet --upgrade "pip>=24"
+	$(TRL)/bin/python -m pip install --quiet --no-compile -c constraints.txt -e ".[dev,trl]"
+	$(TRL)/bin/python .ci/mend_torchvision.py
 	touch $@
 
 # Ray, really started: a cluster of two nodes on this machine.

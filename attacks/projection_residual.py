@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
+from itertools import chain
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -76,25 +77,40 @@ class ProjectionResidual:
         """Return what is missing: moves, or layers that multiply by what moved."""
         if lacking := why_no_moves(adversary, targets, self.rounds):
             return lacking
-        move = chosen_moves(adversary, targets[0].client, self.rounds)[0]
         one = targets[0].candidates.pick(torch.arange(1))
+        shown = (chosen_moves(adversary, t.client, self.rounds) for t in targets)
+        moves = {frozenset(m.deltas): m for m in chain.from_iterable(shown)}
         try:
-            layers = layers_of(adversary, move.received, one, move.deltas)
+            layers = (
+                layers_of(adversary, m.received, one, m.deltas) for m in moves.values()
+            )
+            return "" if any(layers) else NO_LAYERS
         except AttackError as error:
             return str(error)
-        return "" if layers else NO_LAYERS
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
         """Score each target's candidates; 0 is the median public record.
 
+        All are 0 of a client that sent nothing which multiplies a layer's inputs, as one
+        of another's choice may.
+
         Raises:
             ViewError: The view shows no moves of weights.
-            AttackError: No layer's inputs are to be had.
+            AttackError: No layer's inputs are to be had of any.
         """
         public = reference_records(adversary, "projection", self.reference)
-        return [self._score(adversary, target, public) for target in targets]
+        found = [self._score(adversary, target, public) for target in targets]
+        if not any(found):
+            raise AttackError(NO_LAYERS)
+        nothing = [np.zeros(len(target.candidates)) for target in targets]
+        return [
+            one or Scores(none, none > 0)
+            for one, none in zip(found, nothing, strict=True)
+        ]
 
-    def _score(self, adversary: Adversary, target: Target, public: Records) -> Scores:
+    def _score(
+        self, adversary: Adversary, target: Target, public: Records
+    ) -> Scores | None:
         moves = chosen_moves(adversary, target.client, self.rounds)
         both = Records.joined([target.candidates, public])
         layers = [
@@ -104,7 +120,7 @@ class ProjectionResidual:
             )
         ]
         if not layers:
-            raise AttackError(NO_LAYERS)
+            return None
         count = len(target.candidates)
         total = beside_public(layers, count)
         scores, others = total[:count], total[count:]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from privaudit.checks.dp_claim_audit import audit_claim as claim
     from privaudit.checks.gate.gate import gate
     from privaudit.checks.lint import lint
+    from privaudit.checks.planted_canaries import plant_canaries
     from privaudit.core.devices import use_checkpointing, use_device, use_memory
     from privaudit.core.portable_bits import use_portable_bits
     from privaudit.evaluation.compare.compare import compare
@@ -61,6 +62,7 @@ __all__ = [
     "judge_leak",
     "lint",
     "load_run",
+    "plant_canaries",
     "shadow_scores",
     "signals_of_logits",
     "split_membership",
@@ -96,6 +98,7 @@ _HOMES = {
     "judge_leak": "privaudit.statistics.verdict:judge_leak",
     "lint": "privaudit.checks.lint:lint",
     "load_run": "privaudit.runs.run:load_run",
+    "plant_canaries": "privaudit.checks.planted_canaries:plant_canaries",
     "shadow_scores": "privaudit.auditing.external_models:shadow_scores",
     "signals_of_logits": "privaudit.auditing.external_models:signals_of_logits",
     "split_membership": "privaudit.recording.membership_split:split_membership",

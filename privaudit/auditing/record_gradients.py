@@ -6,6 +6,7 @@ while the owner's ``query`` runs.
 """
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -397,7 +398,8 @@ def single_moves(
     if isinstance(trainer, TakesSingleStep):
         trainer = trainer.single_step()
     if hashed and hasattr(trainer, "with_settings"):
-        trainer = trainer.with_settings(**PLAIN)
+        with suppress(ValueError):  # some have one optimiser alone, as published
+            trainer = trainer.with_settings(**PLAIN)
     client_state = start_client(trainer, task, "alone", adversary.seeds)
     parts = []
     for chunk in torch.arange(len(records)).split(AT_ONCE):

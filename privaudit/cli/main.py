@@ -4,6 +4,7 @@ Imports of the library stand inside the commands, so that ``--help`` needs no to
 """
 
 import errno
+import gc
 import io
 import os
 import sys
@@ -39,6 +40,7 @@ from privaudit.core.errors import (
     shown,
     without_exits,
 )
+from privaudit.core.lazy_torch import when_imported
 from privaudit.core.limits import REASONS, reason_of
 
 _AGAIN: Mapping[str | None, str] = {
@@ -256,6 +258,7 @@ def _run_here() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     warnings.showwarning = _show_warning  # type: ignore[assignment]
+    when_imported(gc.freeze)  # torch stays: it is searched for garbage no more
     try:
         with _written_out():
             app(prog_name="privaudit")  # also as `python -m privaudit`

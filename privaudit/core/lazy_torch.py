@@ -6,11 +6,13 @@ installed. Modules that they pass through take ``torch``, ``Tensor``, ``nn`` and
 annotations can name; then modules of privaudit have the real ones in their place.
 """
 
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 __all__ = ["Tensor", "functional", "late", "nn", "torch", "when_imported"]
@@ -94,11 +96,18 @@ class _Finder:
         spec = next(filter(None, found), None)
         if spec is not None and spec.loader is not None:
             run = spec.loader.exec_module
-            vars(spec.loader)["exec_module"] = lambda module: self._put(run(module))
+            vars(spec.loader)["exec_module"] = lambda module: self._put(run, module)
         return spec
 
-    def _put(self, _: None) -> None:
-        """Put what is real in the place of what stood in, and call who waits."""
+    def _put(self, run: Callable[[ModuleType], object], module: ModuleType) -> None:
+        """Import torch, put it in the place of what stood in, and call who waits."""
+        collects = gc.isenabled()
+        gc.disable()  # torch makes no garbage, and a sixth of its import looked for some
+        try:
+            run(module)
+        finally:
+            if collects:
+                gc.enable()
         sys.meta_path.remove(self)
         for module in [
             m for name, m in sys.modules.items() if name.startswith("privaudit")

@@ -26,7 +26,7 @@ from zipfile import BadZipFile, ZipFile
 import numpy as np
 from jaxtyping import Shaped
 
-from privaudit.core.errors import StorageError, TranscriptError, shown
+from privaudit.core.errors import PrivauditError, StorageError, TranscriptError, shown
 from privaudit.core.lazy_torch import late, torch
 from privaudit.core.limits import (
     check_json,
@@ -67,6 +67,24 @@ def cache_folder() -> Path:
     """Return ``$PRIVAUDIT_CACHE``, or ``~/.cache/privaudit`` where it is not set."""
     named = os.environ.get("PRIVAUDIT_CACHE")
     return Path(named) if named else Path("~/.cache/privaudit").expanduser()
+
+
+def kept(folder: str, name: str, state: object, make: Callable[[], Any]) -> Any:
+    """Return what was made of the same state before, in the cache folder, or make it.
+
+    ``name`` is what there is one of; another ``state``, both as JSON, takes its place.
+    """
+    file = f"{hashlib.sha256(name.encode()).hexdigest()}.json"
+    place = cache_folder() / folder / file
+    with suppress(PrivauditError, ValueError, KeyError):
+        known = read_json(place)
+        if known["state"] == state:
+            return known["made"]
+    made = make()
+    with suppress(PrivauditError):  # then it is made again
+        make_private_folder(place.parent)
+        write_json(place, {"state": state, "made": made})
+    return made
 
 
 @contextmanager

@@ -15,8 +15,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from privaudit.core.errors import ConfigError, MissingFileError, PrivauditError, shown
-from privaudit.core.limits import check_limit, open_regular, read_bytes, reading_errors
-from privaudit.core.storage import cache_folder, make_private_folder, write_json
+from privaudit.core.limits import check_limit, open_regular, reading_errors
+from privaudit.core.storage import kept
 from privaudit.datasets.files.archives import counts
 
 SCHEME = "data://"
@@ -96,17 +96,8 @@ def content_hash_of(path: Path) -> str:
     """
     sizes = list(_sizes(path))
     state = hashlib.sha256(json.dumps(sizes).encode()).hexdigest()
-    name = hashlib.sha256(str(path.resolve()).encode()).hexdigest()
-    kept = cache_folder() / "hashes" / f"{name}.json"
-    with suppress(PrivauditError, ValueError, KeyError, TypeError):
-        known = json.loads(read_bytes(kept))
-        if known["state"] == state:
-            return str(known["hash"])
-    found = _hash(path, [name for name, *_ in sizes])
-    with suppress(PrivauditError):  # then it is made again
-        make_private_folder(kept.parent)
-        write_json(kept, {"state": state, "hash": found})
-    return found
+    names = [name for name, *_ in sizes]
+    return str(kept("hashes", str(path.resolve()), state, lambda: _hash(path, names)))
 
 
 def _hash(path: Path, names: list[str]) -> str:

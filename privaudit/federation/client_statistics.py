@@ -10,8 +10,6 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
-from scipy.linalg import qr
-from scipy.optimize import lsq_linear
 
 from privaudit.core.lazy_torch import Tensor
 from privaudit.core.tensors import Stacked, Tensors
@@ -104,6 +102,9 @@ def solve_membership(
         >>> solve_membership(1e6 * np.eye(2), 1e6 * np.array([1.0, 0.0]), 0.5).round(3)
         array([1., 0.])
     """
+    from scipy.linalg import qr  # slow to import, as is the other
+    from scipy.optimize import lsq_linear
+
     count = equations.shape[1]
     # Only the triangle matters, and it has at most one row more than candidates.
     joined = np.column_stack([equations, right])

@@ -6,20 +6,29 @@ under replace-one adjacency. opacus, dp-accounting and scipy.optimize, which tak
 of a command's start, are imported when first asked for: opacus takes seconds.
 """
 
+import json
 import logging
 import math
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache, lru_cache, partial
+from importlib import import_module
+from importlib.metadata import version
+from importlib.util import find_spec
+from threading import Lock
+from types import ModuleType
 from typing import Any, Literal
 
 from scipy.special import erfcx, log_ndtr, ndtr
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.parameters import above_zero, at_least_one, fraction, probability
+from privaudit.core.portable_bits import bits_here
+from privaudit.core.storage import kept
 
 _LARGE = 500.0
 
@@ -196,7 +205,9 @@ def noise_multiplier_for(
 
     The accountant's epsilon at the result lies 0.1 to 1 % below the one asked for, or
     as near below it as the accountant has one; never above it. The thousandth is left
-    for noise on a grid (:mod:`privaudit.privacy.grid_accounting`).
+    for noise on a grid (:mod:`privaudit.privacy.grid_accounting`). It is kept in the
+    cache folder: a search takes seconds, and whoever replays a run asks again. No
+    certificate takes it: that has the noise as it was added.
 
     Ranges are those of :class:`SamplingPhase` and :func:`epsilon_of`; "tightest" is
     :func:`tightest_epsilon`, which certificates use.
@@ -218,7 +229,13 @@ def noise_multiplier_for(
             return tightest_epsilon(phases, delta)[0]
         return epsilon_of(phases, delta, accountant)
 
-    return _search(cost, epsilon, _first_guess(epsilon, delta, sampling_rate, steps))
+    guess = _first_guess(epsilon, delta, sampling_rate, steps)
+    if sampling_rate == 1:
+        return _search(cost, epsilon, guess)
+    asked = [epsilon, delta, sampling_rate, steps, accountant, bits_here()]
+    of = [*asked, *map(version, ("opacus", "dp-accounting", "numpy", "scipy"))]
+    search = partial(_search, cost, epsilon, guess)
+    return float(kept("noise", json.dumps(asked), of, search))
 
 
 def _first_guess(
@@ -308,15 +325,47 @@ def _opacus(
     name: Accountant,
     resolution: float,
 ) -> float:
-    from opacus.accountants import PRVAccountant, RDPAccountant
-
     tight = name == "opacus-prv"
-    accountant: Any = PRVAccountant() if tight else RDPAccountant()
+    accountant = _opacus_accountants()[tight]()
     accountant.history = [
         (p.noise_multiplier, p.sampling_rate, p.steps) for p in phases
     ]
     options = {"eps_error": resolution} if tight else {}
     return float(accountant.get_epsilon(delta, **options))
+
+
+_IMPORTING = Lock()  # no other thread may meet what stands in
+
+
+@cache
+def _opacus_accountants() -> tuple[Any, Any]:
+    """Return opacus' Rényi and PRV accountants, by themselves unless it is imported.
+
+    Its roots and optimizers, which take a second to import and no epsilon asks for, are
+    stood in for meanwhile, and who imports opacus later has it whole.
+    """
+    names = ("opacus", "opacus.accountants", "opacus.optimizers")
+    with _IMPORTING, suppress(ImportError):  # of another version
+        found = None if "opacus" in sys.modules else find_spec("opacus")
+        if found and found.submodule_search_locations:
+            return _alone(names, [*found.submodule_search_locations])
+    from opacus.accountants import PRVAccountant, RDPAccountant
+
+    return RDPAccountant, PRVAccountant
+
+
+def _alone(names: Sequence[str], folders: list[str]) -> tuple[Any, Any]:
+    stand_ins = {name: ModuleType(name) for name in names}
+    stand_ins[names[0]].__path__ = folders
+    stand_ins[names[1]].__path__ = [f"{folder}/accountants" for folder in folders]
+    vars(stand_ins[names[2]])["DPOptimizer"] = object  # in a signature
+    sys.modules |= stand_ins
+    try:
+        of_renyi, of_losses = (import_module(f"{names[1]}.{n}") for n in ("rdp", "prv"))
+        return of_renyi.RDPAccountant, of_losses.PRVAccountant
+    finally:
+        for name in [n for n in sys.modules if n.partition(".")[0] == "opacus"]:
+            del sys.modules[name]
 
 
 def _dp_accounting(

@@ -291,7 +291,7 @@ def split_membership(
     client_count = _client_count(
         clients, count, "owners" in numbered, members is not None
     )
-    draw, units = _seeds(seed), _units(count, numbered, trained)
+    draw, units = seeds_of(seed), _units(count, numbered, trained)
     shares = _checked_shares(test_share, public_share, int(units.free.sum()))
     places = _place(units, client_count, shares, draw.stream("split").numpy())
     owner, names = places[units.of], _names(numbered)
@@ -538,7 +538,7 @@ def _checked_shares(
     return tests, references
 
 
-def _seeds(seed: int | None) -> Seeds:
+def seeds_of(seed: int | None) -> Seeds:
     """Return where coins come from: a seed, or a key of the system's."""
     if seed is None:
         return Seeds.of_key(secrets.token_bytes(KEY))

@@ -251,6 +251,15 @@ class RecordedTrainer(BaseTrainer):
             return found
         return replace(found, model=self._last_model(view, client))
 
+    def rebuild(self, task: Task, view: View, client: ClientId) -> Reconstruction:
+        """Return the last upload, and what it lacks as the client last received it."""
+        found = super().rebuild(task, view, client)
+        if UNTRAINED in found.missing or not view.of_kind("broadcast"):
+            return found
+        before = view.last_broadcast(client).tensors
+        kept = {n: before[n] for n in before if n not in found.model}
+        return replace(found, model={**found.model, **kept}) if kept else found
+
     def _last_model(self, view: View, client: ClientId) -> Tensors:
         """Return the latest model that the server had, as far as the view shows.
 

@@ -221,6 +221,29 @@ def are_same(one: Tensors, other: Tensors) -> bool:
     return one.keys() == other.keys() and all(t is other[n] for n, t in one.items())
 
 
+NAMED = 5  # tensors in a setting, at most
+
+
+def unlike(sent: Mapping[str, Any], received: Mapping[str, Any]) -> dict[str, Any]:
+    """Return, as settings, how an upload is coarser, or less, than what was received."""
+    both = sent.keys() & received.keys()
+    coarse = sorted(
+        {
+            str(sent[name].dtype)
+            for name in both
+            if sent[name].dtype.itemsize < received[name].dtype.itemsize
+        }
+    )
+    settings: dict[str, Any] = {"quantised": coarse} if coarse else {}
+    if both and (kept := sorted(received.keys() - both)):
+        more = ["..."] * (len(kept) > NAMED)
+        unseen = ", ".join([*kept[:NAMED], *more])
+        settings["partial"] = (
+            f"{len(both)} of {len(received)} tensors, without {unseen}"
+        )
+    return settings
+
+
 def checked_weight(weight: Any) -> float:
     """Return what weighs an update."""
     try:

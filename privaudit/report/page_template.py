@@ -136,7 +136,7 @@ MADE_BY = '<meta name="generator" content="privaudit">'
 
 
 def asset(name: str) -> str:
-    """Return a file that is installed beside this module."""
+    """Return a file that is installed beside this module, or of a whole path."""
     return (files("privaudit.report") / name).read_text(encoding="utf-8")
 
 

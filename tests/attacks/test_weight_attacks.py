@@ -1,5 +1,6 @@
 """Attacks on what is sent: in federations of others, what carries the verdict and why."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from privaudit.attacks import projection_residual
 from privaudit.attacks.joint_regression import JointRegression
 from privaudit.attacks.projection_residual import (
     ProjectionResidual,
@@ -239,6 +241,24 @@ def test_uploads_without_the_layer_leave_the_span_out(tmp_path: Path) -> None:
     assert audit.headline.attack not in BOTH
     said = audit.scenario.notes["attacks"]
     assert "projection-residual was left out: What was sent" in said
+
+
+def test_a_client_who_sends_no_layer_leaves_the_others_attacked(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one does whose coin chose other tensors; nothing is known of its records."""
+
+    def chosen(adversary: Any, client: str, most: int) -> Sequence[Move]:
+        moves = chosen_moves(adversary, client, most)
+        if client != "client-0":
+            return moves
+        return [replace(m, deltas={"bias": m.deltas["bias"]}) for m in moves]
+
+    monkeypatch.setattr(projection_residual, "chosen_moves", chosen)
+    found = audited(folder, owner=Asked(Hardly())).results["projection-residual"]
+    scores = {one.client: one.scores for one in found.clients}
+    assert not scores.pop("client-0").any()
+    assert all(each.all() for each in scores.values())
 
 
 def test_a_tuple_in_place_of_logits_is_refused(folder: Path) -> None:

@@ -58,9 +58,9 @@ def in_small(words: list[str], small: Path) -> list[str]:
             if re.fullmatch(r"[a-z_]+", name):
                 word = re.sub(rf"\b{name}=\d+", f"{name}={value}", word)
         if ":" in word:  # a model
-            word = table.get(word, word).replace("SMALL", str(small))
+            word = table.get(word, word)
         replaced += word.split()
-    return replaced
+    return [word.replace("SMALL", str(small)) for word in replaced]
 
 
 def picture(shade: int) -> bytes:

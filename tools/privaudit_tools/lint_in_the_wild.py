@@ -79,8 +79,16 @@ def ledger(clients: int) -> Ledger:
     return Ledger(owner, coins, coin=Coin("seed", 0))
 
 
-def run_flower(source: Path, folder: Path) -> Run:
-    """Run an app in this process: its ServerApp, and its ClientApp behind a mod."""
+def run_flower(
+    source: Path,
+    folder: Path,
+    coins: Ledger | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Run:
+    """Run an app in this process: its ServerApp, and its ClientApp behind a mod.
+
+    ``settings`` stand in place of those in its pyproject.toml, as ``--run-config`` does.
+    """
     from flwr.app import Context, RecordDict
     from flwr.clientapp import ClientApp
 
@@ -102,9 +110,10 @@ def run_flower(source: Path, folder: Path) -> Run:
         ClientApp.__init__ = made
     drawn = app["config"].get("num-sampled-clients")  # a fifth of its nodes
     clients = CLIENTS if drawn is None else 5 * int(drawn)
-    nodes = _grid(client, clients, app["config"])
-    with RecordingGrid(nodes, folder, ledger=ledger(clients)) as grid:
-        server(grid, Context(0, 1, {}, RecordDict(), app["config"]))
+    coins, config = coins or ledger(clients), {**app["config"], **(settings or {})}
+    nodes = _grid(client, len(coins.clients), config)
+    with RecordingGrid(nodes, folder, ledger=coins) as grid:
+        server(grid, Context(0, 1, {}, RecordDict(), config))
     recorded = grid._recorder.run
     assert recorded is not None
     return recorded

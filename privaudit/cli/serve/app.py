@@ -218,9 +218,8 @@ def _asset(request: Request) -> Response:
 
 
 def _report(served: ServedRuns, request: Request) -> str:
-    return served.report(
-        [(request.path_params["name"], request.path_params["scenario"])]
-    )
+    one = request.path_params
+    return served.report([(one["name"], one["scenario"])])
 
 
 def _reports(served: ServedRuns, request: Request) -> str:

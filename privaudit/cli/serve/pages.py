@@ -4,8 +4,9 @@ Runs are read when they are asked for, and again when they change.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import entry_points
 from json import dumps
 from pathlib import Path
 from threading import RLock
@@ -91,13 +92,16 @@ class ServedRuns:
             MissingFileError: None has that name: no name is taken for a path.
             PrivauditError: It is damaged, or signed by a key that is not trusted.
         """
-        return load_run(self._place(name, HEADER))
+        return load_run(self._file(name, [HEADER]).parent)
 
-    def _place(self, name: str, file: str) -> Path:
-        for path in self.folder.glob(f"*/{file}"):
+    def _file(self, name: str, files: Iterable[str]) -> Path:
+        for path in self._files(files):
             if path.parent.name == name:
-                return path.parent
+                return path
         raise MissingFileError(f"There is no {shown(name)} in {self.folder}.")
+
+    def _files(self, names: Iterable[str]) -> list[Path]:
+        return [path for name in names for path in self.folder.glob(f"*/{name}")]
 
     def audits_of(self, run: Run) -> Iterator[ServedAudit]:
         """Yield a run's audits, the damaged ones too; none while it is trained."""
@@ -141,26 +145,23 @@ class ServedRuns:
             if one.audit is None:
                 raise MissingFileError(one.error)
         stamps = [one.stamp for one in served]
-
-        def drawn() -> str:
-            audits = [one.audit for one in served if one.audit]
-            return render_report(
-                audits, class_names=[one.class_names for one in served]
-            )
-
-        return self._keeping(("report", *picked), stamps, drawn)
+        audits = [one.audit for one in served if one.audit]
+        names = [one.class_names for one in served]
+        return self._keeping(
+            ("report", *picked),
+            stamps,
+            lambda: render_report(audits, class_names=names),
+        )
 
     def sweeps(self) -> list[str]:
-        """Return the names of folders with a trade-off."""
-        return sorted(path.parent.name for path in self.folder.glob(f"*/{SWEEP}"))
+        """Return names of folders with a trade-off, or another package's result."""
+        return sorted({path.parent.name for path in self._files(_drawn())})
 
     def sweep(self, name: str) -> str:
-        """Return the page of a trade-off, made anew."""
-        folder = self._place(name, SWEEP)
-        stamp = _file_stamp(folder / SWEEP)
-        return self._keeping(
-            ("sweep", name), stamp, lambda: render_sweep(read_sweep(folder))
-        )
+        """Return the page of such a folder, made anew."""
+        path = self._file(name, pages := _drawn())
+        draw = pages[path.name]
+        return self._keeping(("sweep", name), _file_stamp(path), lambda: draw()(path))
 
     def drawn(self, key: Any, stamp: Any, draw: Callable[[], str]) -> str:
         """Return a picture, drawn again only if what it shows has changed."""
@@ -182,6 +183,12 @@ class ServedRuns:
         audit = run / "audits" / scenario
         files = [run / one for one in (HEADER, "privacy.json", "ledger.npz")]
         return tuple(map(_file_stamp, [*files, audit / AUDIT, audit / SCORES]))
+
+
+def _drawn() -> dict[str, Callable[[], Callable[[Path], str]]]:
+    """Return what loads what makes a page of a file; others' by privaudit.pages."""
+    others = {one.name: one.load for one in entry_points(group="privaudit.pages")}
+    return {SWEEP: lambda: lambda path: render_sweep(read_sweep(path.parent)), **others}
 
 
 def _file_stamp(path: Path) -> tuple[int, ...]:
@@ -441,11 +448,8 @@ def _plane(served: ServedRuns, shown: Sequence[ServedAudit]) -> str:
         return ""
     data = ReportData(tuple(ReportData.of(list(map(_audit, shown))).worst_first))
     key = tuple((one.run, one.scenario) for one in shown)
-    return served.drawn(
-        key,
-        tuple(one.stamp for one in shown),
-        lambda: tradeoff_svg(data, "plane"),
-    )
+    stamps = tuple(one.stamp for one in shown)
+    return served.drawn(key, stamps, lambda: tradeoff_svg(data, "plane"))
 
 
 def page_of(served: ServedRuns, name: str, **content: Any) -> str:

@@ -9,7 +9,6 @@ from functools import cache
 
 import numpy as np
 from jaxtyping import Bool, Float, UInt8
-from scipy.ndimage import distance_transform_edt
 
 from privaudit.datasets.scenes.parts import (
     COLOURS,
@@ -73,6 +72,8 @@ def stamp(
     The diameter is that of the circle in which every shape lies, in pixels; ``shape`` and
     ``tilt`` are positions in ``SHAPES`` and ``TILTS``.
     """
+    from scipy.ndimage import distance_transform_edt  # slow to import
+
     line = (np.arange(diameter * _FINE) + 0.5) / (diameter * _FINE) * 2 - 1
     x, y = np.meshgrid(line, -line)  # y goes up
     turn = np.deg2rad(TILTS[tilt])

@@ -23,12 +23,11 @@ from privaudit.recording.flower.mechanisms import (
     secure_sum_of,
     take_note,
     tensors_of,
-    unlike,
     weight_of,
 )
 from privaudit.recording.flower.strategy import WatchedStrategy, strategy_at_work
 from privaudit.recording.opacus import EngineNote
-from privaudit.recording.recorder import Recorder
+from privaudit.recording.recorder import Recorder, unlike
 from privaudit.runs.ledger import Ledger
 from privaudit.runs.run import Run
 

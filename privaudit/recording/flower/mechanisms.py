@@ -110,22 +110,6 @@ def secure_sum_of(content: RecordDict) -> dict[str, Any]:
     return {"secure_sum": {"protocol": "SecAgg+", **said}}
 
 
-def unlike(sent: Tensors, received: Tensors) -> dict[str, Any]:
-    """Return, as settings, how an upload is coarser, or less, than what was received."""
-    both = sent.keys() & received.keys()
-    coarse = sorted(
-        {
-            str(sent[name].dtype)
-            for name in both
-            if sent[name].dtype.itemsize < received[name].dtype.itemsize
-        }
-    )
-    settings: dict[str, Any] = {"quantised": coarse} if coarse else {}
-    if both and both < received.keys():
-        settings["partial"] = f"{len(both)} of {len(received)} tensors"
-    return settings
-
-
 REPLACED = 2.0  # clip norms between two clients' updates
 CLIENT_SIDE, SERVER_SIDE = (
     tuple(

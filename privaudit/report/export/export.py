@@ -417,7 +417,7 @@ def _computed(run: Run, stored: Mapping[str, StoredAudit]) -> dict[str, Computed
 
 
 def _registered(name: str, names: Registry[Any]) -> str | None:
-    return name if name in names.names() else None
+    return name if names.has(name) else None
 
 
 def _model(name: str) -> str | None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,10 +18,14 @@ from tests.places import ROOT
 
 
 def command(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
+    return in_no_bits(folder, "-m", "privaudit", *argv)
+
+
+def in_no_bits(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
     known = {*settings(), "PRIVAUDIT_BITS"}
     others = {name: value for name, value in os.environ.items() if name not in known}
     return subprocess.run(
-        [sys.executable, "-m", "privaudit", *argv],
+        [sys.executable, *argv],
         env={**others, "PYTHONPATH": str(ROOT)},
         cwd=folder,
         capture_output=True,
@@ -253,23 +258,51 @@ def test_an_exit_with_code_0_is_one_whatever_pipe_broke() -> None:
 
 
 MOST = 400  # modules of privaudit
+TRAINERS = ("promptfl", "dp_promptfl")
+HEAVY = {
+    "torch", "torch._dynamo", "torch.distributed.tensor", "sympy", "opacus", "sklearn",
+    "dp_accounting", "pandas", "scipy.stats", "scipy.optimize", "scipy.ndimage",
+    "matplotlib", "matplotlib.pyplot", "transformers", "torchvision", "open_clip",
+}  # fmt: skip
+COMPOSING = "scipy.stats scipy.optimize scipy.ndimage"  # scipy.signal brings them
+TRAIN = "train --seed 0 --rounds 1 --quiet --trainer"
+START_UPS = (  # in one process: each command, and what it may import besides
+    (
+        (f"{TRAIN} promptfl", "torch"),
+        ("attack {run} --shadows 0 --on local:1 --quiet", "matplotlib"),
+        ("report {run}", ""),
+    ),
+    (
+        ("--help", ""),
+        ("gate {run} --max-auroc 1", "scipy.optimize"),
+        ("export {run} --public card", "torch"),
+        ("verify card/card.json {run}", ""),
+        ("compare {run} {run}", ""),
+    ),
+    (("list", "torch"), (f"{TRAIN} dp-fpl:epsilon=8", COMPOSING)),
+)
 COUNT = """
-import sys
+import shlex, sys
 from privaudit.cli.main import app
-words = ["attack", sys.argv[1], "--shadows", "0", "--on", "local:1", "--quiet"]
-app(words, standalone_mode=False)
-print("Modules:", *sys.modules)
+for words in sys.argv[1:]:
+    app(shlex.split(words), standalone_mode=False)
+    print("Modules:", *sys.modules)
 """
 
 
-def test_an_attack_imports_what_it_uses(whole: Path) -> None:
-    command = [sys.executable, "-c", COUNT, str(whole)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found = set(done.stdout.partition("Modules: ")[2].split())
-    ours = {name for name in found if name.partition(".")[0] == "privaudit"}
-    trainers = {name for name in ours if name.startswith("privaudit.trainers.")}
-    heavy = {"scipy.stats", "scipy.optimize", "scipy.ndimage", "sklearn", "pandas"}
+def test_commands_import_what_they_use(whole: Path) -> None:
+    trainers = []
+    for commands in START_UPS:
+        words = [c.format(run=shlex.quote(str(whole))) for c, _ in commands]
+        done = in_no_bits(whole.parent.parent, "-c", COUNT, *words)
+        lines = [x for x in done.stdout.splitlines() if x.startswith("Modules: ")]
+        assert len(lines) == len(commands), done.stderr
+        allowed: set[str] = set()
+        for (command, more), line in zip(commands, lines, strict=True):
+            found, allowed = set(line.split()), allowed | set(more.split())
+            ours = {n for n in found if n.partition(".")[0] == "privaudit"}
+            trainers.append({n for n in ours if n.startswith("privaudit.trainers.")})
+            assert found & HEAVY <= allowed, command
+            assert len(ours) <= MOST, command
+    assert trainers[1] == {f"privaudit.trainers.{n}" for n in TRAINERS}  # of the attack
     assert (whole / "audits" / "server-reconstruct" / "report.html").exists()
-    assert trainers == {f"privaudit.trainers.{n}" for n in ("promptfl", "dp_promptfl")}
-    assert not found & heavy
-    assert len(ours) <= MOST

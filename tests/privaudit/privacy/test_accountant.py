@@ -1,10 +1,14 @@
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privaudit.core.errors import ConfigError
+from privaudit.privacy import accountant
 from privaudit.privacy.accountant import (
     Accountant,
     SamplingPhase,
@@ -212,3 +216,38 @@ def test_both_forms_of_the_gaussian_delta_agree_where_they_meet(
     one = gaussian_delta(33.0, 500.0)
     monkeypatch.setattr(f"{gaussian_delta.__module__}._LARGE", 0.0)
     assert gaussian_delta(33.0, 500.0) == pytest.approx(one, rel=1e-9)
+
+
+ALONE = """
+from privaudit.privacy.accountant import *
+phases = [SamplingPhase(1.0, 0.1, 40), SamplingPhase(2.0, 0.3, 7)]
+print(*(epsilon_of(phases, 1e-5, f"opacus-{name}").hex() for name in ("prv", "rdp")))
+print("opacus" in sys.modules, __import__("opacus").PrivacyEngine.__module__)
+"""
+
+
+def test_accountants_without_opacus_root_are_the_same_to_the_bit() -> None:
+    """And who imports opacus afterwards has it whole."""
+    alone, whole = (
+        subprocess.check_output(
+            [sys.executable, "-c", f"import {first}{ALONE}"], text=True
+        )
+        for first in ("sys", "sys, opacus")
+    )
+    assert alone.replace("False", "True") == whole
+    assert "False" in alone
+
+
+def test_a_multiplier_is_searched_once_a_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is found by equal arguments only, and searched again where it was damaged."""
+    monkeypatch.setenv("PRIVAUDIT_CACHE", str(tmp_path))
+    search, asked = noise_multiplier_for.__wrapped__, (4.0, DELTA, 0.2, 7)
+    first = search(*asked)
+    monkeypatch.setattr(accountant, "_search", lambda *_: 3.0)
+    assert search(*asked) == first != 3.0
+    assert search(4.0, DELTA, 0.2, 8) == 3.0
+    for file in (tmp_path / "noise").iterdir():
+        file.write_text("{")
+    assert search(*asked) == 3.0

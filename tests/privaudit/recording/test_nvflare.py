@@ -31,7 +31,14 @@ from nvflare.app_common.filters.svt_privacy import SVTPrivacy
 from privaudit.privacy.events import noise_of_pure
 from privaudit.recording.nvflare import ENGINE, WEIGHT, EngineFilter, RecordingFilter
 from privaudit.recording.opacus import EngineNote
-from tests.privaudit.recording.small_federation import recorded_messages
+from tests.privaudit.recording.small_federation import (
+    NAMES,
+    Linear,
+    audited,
+    recorded_messages,
+    start,
+    toss,
+)
 
 SITES = ("hospital-a", "hospital-b")
 
@@ -278,3 +285,43 @@ def test_a_client_without_an_engine_notes_nothing() -> None:
     result = message(1, 0, DataKind.WEIGHTS)
     ctx = context(SITES[0], at=ProcessType.CLIENT_JOB)
     assert ENGINE not in noting.process(result, ctx)["DXO"]["meta"]
+
+
+def test_what_clients_keep_to_themselves_is_said_and_the_rest_attacked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each client's own filter takes the bias out of what it sends."""
+    ledger, server, folder = toss(), start(), tmp_path / "run"
+    ledger.save(tmp_path / "ledger.npz")
+    recording = RecordingFilter(str(folder), str(tmp_path / "ledger.npz"))
+    for round in range(2):
+        for client in NAMES:
+            task = DXO(DataKind.WEIGHTS, {n: t.numpy() for n, t in server.items()})
+            asked = task.to_shareable()
+            asked.set_header(AppConstants.CURRENT_ROUND, round)
+            send(recording, context(client), asked)
+        sums = torch.zeros_like(server["weight"])
+        for client in NAMES:
+            members = ledger.members_of(client)
+            trained = Linear().local_update(server, members, round)
+            sums += trained["weight"] * len(members)
+            held = DXO(
+                DataKind.WEIGHTS,
+                {n: t.numpy() for n, t in trained.items()},
+                meta={WEIGHT: len(members)},
+            )
+            result = held.to_shareable()
+            result.set_header(AppConstants.CURRENT_ROUND, round)
+            own = context(client, at=ProcessType.CLIENT_JOB)
+            left = ExcludeVars(["bias"]).process(result, own)
+            assert recording.process(left, context(client)) is left
+        mean = sums / sum(len(ledger.members_of(client)) for client in NAMES)
+        server = {**server, "weight": mean}
+        assert caplog.text.count("sends 1 of 2 tensors, without bias") == 1
+    recording.handle_event(EventType.END_RUN, context(NAMES[0]))
+    assert recording.run is not None
+    settings = recording.run.config.settings
+    assert settings["partial"] == "1 of 2 tensors, without bias"
+    assert settings["filters"] == ["ExcludeVars"]
+    for scenario in ("server-reconstruct", "server-aggregate"):
+        assert audited(folder, scenario, shadows=0).auroc.value > 0.75

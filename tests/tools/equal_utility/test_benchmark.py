@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from privaudit.core.errors import ConfigError
+from privaudit.cli.serve.pages import ServedRuns
+from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.execution.executors import HERE
 from privaudit.statistics.estimate import mean_with_t
 from privaudit_tools.equal_utility import benchmark as module
@@ -16,10 +17,11 @@ from privaudit_tools.equal_utility.benchmark import (
     seal_path,
 )
 from privaudit_tools.equal_utility.choosing import choose
+from privaudit_tools.equal_utility.document import as_html, as_markdown
 from privaudit_tools.equal_utility.figure import plane
 from privaudit_tools.equal_utility.judging import judge
 from privaudit_tools.equal_utility.outcomes import Look, RunRecord
-from privaudit_tools.equal_utility.page import as_page
+from privaudit_tools.equal_utility.page import blocks_of, render_benchmark
 from privaudit_tools.equal_utility.plan import BenchmarkPlan
 from tests.conftest import Cli
 from tests.privaudit.cli.test_json import valid
@@ -164,8 +166,12 @@ def test_fewer_seeds_than_three_are_refused_and_a_failed_row_is_left_out(
     assert "same" not in {row.method.label for row in found.rows}
 
 
+def page_of(result: BenchmarkResult, command: str = "", picture: str = "") -> str:
+    return as_markdown("Benchmark", blocks_of(result, command, picture))
+
+
 def test_the_page_says_what_follows_and_what_does_not(result: BenchmarkResult) -> None:
-    text = as_page(result, "privaudit benchmark small.json --page p.md", "small.svg")
+    text = page_of(result, "privaudit benchmark small.json --page p.md", "small.svg")
     assert "| good | epochs 1 |" in text
     assert (
         "- good (epochs 1) leaks less than early stopping at equal utility, by 0.0"
@@ -181,7 +187,7 @@ def test_the_page_says_what_follows_and_what_does_not(result: BenchmarkResult) -
     weak = [c.model_copy(update={"attack": "weak"}) for c in result.seal.choices.rows]
     choices = result.seal.choices.model_copy(update={"rows": tuple(weak)})
     seal = result.seal.model_copy(update={"choices": choices})
-    text = as_page(result.model_copy(update={"seal": seal}), "", "")
+    text = page_of(result.model_copy(update={"seal": seal}))
     assert "which is no result, sees more: " in text
     assert "beyond (strong 0.6" in text
     assert len(plane(result.judged).axes[0].containers) == 4
@@ -257,8 +263,47 @@ def test_a_page_is_made_of_a_result_alone(
     assert found["rows"][0]["method"] == "good"
     assert "](small.svg)" in page.read_text()
     assert (tmp_path / "small.svg").exists()
+    cli.done("benchmark", stored, "--page", page, "--method", "good")
+    text = page.read_text()
+    assert "# good" in text
+    assert "| 3 | 0.848 |  | 0.52" in text
+    assert "| epochs 2 | 0.88" in text
+    said = cli.refused("benchmark", stored, "--page", page, "--method", "worse")
+    assert "There is no row 'worse'" in said
     code, _, said = cli("benchmark", stored, "--quick")
     assert (code, "say nothing to it" in said) == (2, True)
     stored.write_text("{}")
     code, _, said = cli("benchmark", stored)
     assert (code, "is not what `privaudit benchmark` writes" in said) == (2, True)
+
+
+def test_the_page_as_html_says_the_same_and_escapes(result: BenchmarkResult) -> None:
+    """By the same rows: each cell of the Markdown's table is one of the HTML's."""
+    plan = result.plan.model_copy(update={"title": "<script>1</script>"})
+    result = result.model_copy(update={"plan": plan})
+    html = as_html(plan.title, blocks_of(result, "privaudit <b>", ""))
+    assert "<script>1" not in html
+    assert "<b>" not in html
+    rows = [line for line in page_of(result).splitlines() if line.startswith("| ")]
+    cells = [
+        cell.strip(" *") for row in rows[2:] for cell in row.strip("| ").split(" | ")
+    ]
+    assert len(cells) > 50
+    for cell in cells:
+        assert cell in html
+    assert html.count("<svg") == 1
+
+
+def test_serve_shows_a_benchmark_in_the_folder_of_runs(
+    tmp_path: Path, cli: Cli, result: BenchmarkResult
+) -> None:
+    stored = tmp_path / "small.json"
+    stored.write_text(result.model_dump_json())
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    cli.done("benchmark", stored, "--runs", runs)
+    served = ServedRuns(runs)
+    assert served.sweeps() == ["small"]
+    assert served.sweep("small") == render_benchmark(runs / "small" / "benchmark.json")
+    with pytest.raises(MissingFileError, match=r"There is no .*other"):
+        served.sweep("other")

@@ -47,7 +47,9 @@ def test_a_committed_plan_can_be_run(path: Path, somewhere: Path) -> None:
 def test_a_committed_plan_names_no_place_of_one_machine(path: Path) -> None:
     plan = read_plan(path)
     for name in {"data", "model"} & set(plan.fields):
-        place = re.sub("^(surrogate|language|encoder):", "", str(plan.fields[name]))
+        place = re.sub(
+            "^(surrogate|aligned|language|encoder):", "", str(plan.fields[name])
+        )
         assert place.startswith("$PRIVAUDIT_") or place == "tiny-llava"
     assert plan.source
     assert plan.notes

@@ -34,7 +34,23 @@ Check = Annotated[
     ),
 ]
 Page = Annotated[
-    Path | None, options.file_option("Page to write, its figure beside the result.")
+    Path | None,
+    options.file_option(
+        "Page to write: HTML if it ends so, else Markdown, its figure beside the result."
+    ),
+]
+OneMethod = Annotated[
+    str | None, typer.Option("--method", help="Page of this row alone, by its label.")
+]
+Cards = Annotated[
+    Path | None,
+    options.folder_option(
+        "With a .json: folder of audit cards of others' runs of its task, to verify and add."
+    ),
+]
+Key = Annotated[
+    list[str] | None,
+    typer.Option(help="Public key that signed the cards. By default: trusted ones."),
 ]
 Out = Annotated[
     Path | None,
@@ -72,10 +88,14 @@ def benchmark(
     on: options.On = "local",
     out: Out = None,
     page: Page = None,
+    method: OneMethod = None,
+    cards: Cards = None,
+    key: Key = None,
 ) -> None:
     """Rank methods by what they leak below early stopping at equal utility."""
     from privaudit.execution.executors import find_executor
-    from privaudit_tools.equal_utility.benchmark import read_result, run_benchmark
+    from privaudit.runs.run import runs_folder
+    from privaudit_tools.equal_utility.benchmark import run_benchmark
     from privaudit_tools.equal_utility.plan import read_benchmark_plan
 
     if plan.suffix == ".json":
@@ -84,8 +104,13 @@ def benchmark(
                 f"{plan} is a result, of which the page is made: --quick, --check and "
                 "--out say nothing to it. Leave them out, or name the plan."
             )
-        _report(read_result(plan), plan, page)
+        _report(_with_cards(plan, cards, key or []), plan, page, method, runs)
         return
+    if cards:
+        raise ConfigError(
+            f"--cards was given with the plan {plan}, and cards are added to a result. "
+            "Name the .json that this command wrote."
+        )
     read = read_benchmark_plan(plan)
     wanted = read.quickly if quick else read
     if check:
@@ -97,7 +122,23 @@ def benchmark(
     result = run_benchmark(
         wanted, stored, folder=runs, executor=executor, progress=_say
     )
-    _report(result, stored, page)
+    _report(result, stored, page, method, runs_folder(runs))
+
+
+def _with_cards(stored: Path, cards: Path | None, keys: list[str]) -> "BenchmarkResult":
+    """Return a result, with the cards of a folder in place of those that it had."""
+    from privaudit.core.storage import write_json
+    from privaudit_tools.equal_utility.benchmark import read_result
+    from privaudit_tools.equal_utility.submissions import read_submissions
+
+    result = read_result(stored)
+    if cards is None:
+        return result
+    found = read_submissions(cards, result.plan, keys)
+    result = result.model_copy(update={"cards": tuple(found)})
+    write_json(stored, result.model_dump(mode="json"))
+    _say(f"Verified and added: {len(found)} cards")
+    return result
 
 
 def _print_cost(plan: "BenchmarkPlan", path: Path) -> None:
@@ -115,20 +156,20 @@ def _print_cost(plan: "BenchmarkPlan", path: Path) -> None:
     show(contents, f"{path}: {cost.runs} runs, {cost}.")
 
 
-def _report(result: "BenchmarkResult", stored: Path, page: Path | None) -> None:
-    from privaudit.report.figures.figure_style import write_figure
-    from privaudit.runs.own_files import write_output
-    from privaudit_tools.equal_utility.figure import plane
-    from privaudit_tools.equal_utility.page import as_page, conclusions
+def _report(
+    result: "BenchmarkResult",
+    stored: Path,
+    page: Path | None,
+    method: str | None,
+    runs: str | Path | None,
+) -> None:
+    from privaudit_tools.equal_utility.page import conclusions
 
     judged = result.judged
     if page:
-        picture = stored.with_suffix(".svg")
-        write_figure(plane(judged), picture, "plane", result.plan.title)
-        where = Path(os.path.relpath(picture, page.parent)).as_posix()
-        text = as_page(result, f"privaudit benchmark {stored} --page {page}", where)
-        write_output(page, text.encode())
-        _say(f"Page: {page}")
+        _write_page(result, stored, page, method)
+    if runs:
+        _show_beside_runs(result, stored.stem, Path(runs))
     rows = [
         {
             "method": row.method.label,
@@ -146,6 +187,45 @@ def _report(result: "BenchmarkResult", stored: Path, page: Path | None) -> None:
     if failed:
         _say(f"{failed} of {len(result.runs)} runs failed.")
         raise typer.Exit(1)
+
+
+def _write_page(
+    result: "BenchmarkResult", stored: Path, page: Path, method: str | None
+) -> None:
+    """Write the page of a benchmark, or of one of its rows."""
+    from privaudit.report.figures.figure_style import write_figure
+    from privaudit.runs.own_files import write_output
+    from privaudit_tools.equal_utility.document import as_html, as_markdown
+    from privaudit_tools.equal_utility.figure import plane
+    from privaudit_tools.equal_utility.method_page import blocks_of_method
+    from privaudit_tools.equal_utility.page import blocks_of
+
+    plan, is_html = result.plan, page.suffix == ".html"
+    asked = f' --method "{method}"' if method else ""
+    command = f"privaudit benchmark {stored}{asked} --page {page}"
+    picture = stored.with_suffix(".svg")
+    if method:
+        title, blocks = method, blocks_of_method(result, method, command)
+    else:
+        where = Path(os.path.relpath(picture, page.parent)).as_posix()
+        title = plan.title if is_html else "Benchmark"
+        blocks = blocks_of(result, command, where)
+        if not is_html:
+            write_figure(
+                plane(result.judged, plan.measure), picture, "plane", plan.title
+            )
+    text = as_html(title, blocks) if is_html else as_markdown(title, blocks)
+    write_output(page, text.encode())
+    _say(f"Page: {page}")
+
+
+def _show_beside_runs(result: "BenchmarkResult", name: str, runs: Path) -> None:
+    """Write a result into a folder of runs, where `privaudit serve` shows it."""
+    from privaudit.core.storage import make_private_folder, write_json
+    from privaudit_tools.equal_utility.benchmark import SERVED
+
+    make_private_folder(runs / name)
+    write_json(runs / name / SERVED, result.model_dump(mode="json"))
 
 
 def _say(line: str) -> None:

@@ -4,12 +4,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from privaudit.cli import options
 from privaudit.cli.printing import as_json, show, with_json
+
+if TYPE_CHECKING:
+    from privaudit_tools.surrogate_clip.storage import Accuracies
 
 app = typer.Typer(help="Train a model to audit with.", no_args_is_help=True)
 
@@ -21,6 +24,13 @@ Minutes = Annotated[
 ]
 Split = Annotated[
     str | None, typer.Option(help="Public split: validation, if there is one.")
+]
+Share = Annotated[
+    float | None,
+    typer.Option(
+        help="Share of the training records to use as public instead. By default: 0.2, "
+        "if there is no validation split."
+    ),
 ]
 Steps = Annotated[int | None, typer.Option(min=1, max=10**9, help="Optimiser steps.")]
 
@@ -103,13 +113,7 @@ def pretrain_surrogate_clip(
     out: Annotated[Path, options.folder_option("Folder for weights and description.")],
     data: options.Data = None,
     split: Split = None,
-    share: Annotated[
-        float | None,
-        typer.Option(
-            help="Share of the training records to use as public instead. By default: "
-            "0.2, if there is no validation split."
-        ),
-    ] = None,
+    share: Share = None,
     steps: Steps = None,
     minutes: Minutes = None,
     seed: Seed = 0,
@@ -145,13 +149,55 @@ def pretrain_surrogate_clip(
         settings=options.given(steps=steps, seed=seed),
         progress=_say,
     )
-    accuracy = made.accuracies
+    _show_accuracies(out, f"surrogate:{out}", made.accuracies, made.template)
+
+
+@_command("aligned-clip", "privaudit_tools.surrogate_clip.storage", "Accuracies")
+def pretrain_aligned_clip(
+    dataset: Dataset,
+    encoder: Annotated[
+        str,
+        typer.Option(help="A text encoder of transformers: a folder or a hub name."),
+    ],
+    out: Annotated[
+        Path, options.folder_option("Folder for encoder, map, description.")
+    ],
+    data: options.Data = None,
+    split: Split = None,
+    share: Share = None,
+    public: Annotated[
+        int | None,
+        typer.Option(min=2, help="Public records per class to fit the map on."),
+    ] = None,
+    seed: Seed = 0,
+) -> None:
+    """Map a bank of embeddings into a pretrained text encoder's space, linearly.
+
+    Nothing else is fitted: a stand-in for CLIP whose texts were pretrained on more.
+    """
+    from privaudit_tools.aligned_clip.making import make_aligned
+
+    _make_first(out)
+    made = make_aligned(
+        dataset,
+        encoder,
+        out,
+        data=data,
+        split=split,
+        share=share,
+        settings=options.given(public=public, seed=seed),
+    )
+    _show_accuracies(out, f"aligned:{out}", made.accuracies, made.template)
+
+
+def _show_accuracies(
+    out: Path, model: str, accuracy: "Accuracies", template: str
+) -> None:
     said = (
         f"Accuracy on {accuracy.records} held-out records: {accuracy.template:.1%} with "
-        f"{made.template!r} ({accuracy.template_by_class:.1%} averaged over classes), "
+        f"{template!r} ({accuracy.template_by_class:.1%} averaged over classes), "
         f"{accuracy.random_context:.1%} with random contexts."
     )
-    model = f"surrogate:{out}"
     _show(out, model, accuracy, f"{said}\nUse it: --model {model}")
 
 
@@ -167,10 +213,7 @@ def pretrain_projector(
     out: Annotated[Path, options.folder_option("Folder for the captioner.")],
     data: options.Data = None,
     split: Split = None,
-    share: Annotated[
-        float | None,
-        typer.Option(help="Share of the training records to use as public."),
-    ] = None,
+    share: Share = None,
     parts: Annotated[
         int | None, typer.Option(help="Tokens per image embedding.")
     ] = None,

@@ -7,7 +7,7 @@ trained. A benchmark that was killed goes on where it stopped, with the choices 
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -33,10 +33,13 @@ from privaudit_tools.equal_utility.outcomes import (
     scores_of,
 )
 from privaudit_tools.equal_utility.plan import BenchmarkPlan
+from privaudit_tools.equal_utility.submissions import SubmittedCard
+from privaudit_tools.tables.schedule import expanded, require_places
 
 Say = Callable[[str], None]
 Model = TypeVar("Model", bound=BaseModel)
 SEAL = ".seal.json"
+SERVED = "benchmark.json"  # in a folder beside runs
 
 
 class Seal(BaseModel):
@@ -58,7 +61,11 @@ class Seal(BaseModel):
 
 
 class BenchmarkResult(BaseModel):
-    """What a benchmark's JSON holds: from it alone its page is made."""
+    """What a benchmark's JSON holds: from it alone its page is made.
+
+    Attributes:
+        cards: Of runs from outside, verified when they were added.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -66,6 +73,7 @@ class BenchmarkResult(BaseModel):
     seal: Seal
     runs: list[RunRecord]
     tpr: dict[str, Estimate]
+    cards: tuple[SubmittedCard, ...] = ()
 
     @property
     def judged(self) -> Judged:
@@ -109,9 +117,15 @@ def _read(kind: type[Model], path: Path) -> Model:
 def entries_of(plan: BenchmarkPlan, seeds: Iterable[int]) -> list[Entry]:
     """Return every setting's run with each seed, seed by seed; all of them valid.
 
+    Variables, ~ and ``{seed}`` in run settings are expanded, as in plans of tables.
+
     Raises:
-        ConfigError: A run cannot be configured.
+        ConfigError: A run cannot be configured, or a variable is not set.
+        MissingFileError: A path is not there.
     """
+    tables = [plan.fields, plan.reference.fields, *(one.fields for one in plan.methods)]
+    texts = (field for table in tables for field in table.items())
+    require_places((name, text) for name, text in texts if isinstance(text, str))
     return [
         entry
         for seed in seeds
@@ -131,6 +145,7 @@ def _reference(plan: BenchmarkPlan) -> Cell:
 
 
 def _entry(plan: BenchmarkPlan, row: str, setting: str, cell: Cell, seed: int) -> Entry:
+    cell = replace(cell, fields=expanded(cell.fields, seed))
     config = cell.config(seed)
     run = SweepRun(
         f"{cell.label}, seed {seed}",

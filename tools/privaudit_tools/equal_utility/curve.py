@@ -77,10 +77,7 @@ def standing(
             f"A distance takes {FEWEST} seeds of the method and of every knot, and "
             f"there are {len(seeds)}. Name more evaluation seeds."
         )
-    utilities, leaks = (
-        np.array([[getattr(k, name)[seed] for k in knots] for seed in seeds])
-        for name in ("utility", "leak")
-    )
+    utilities, leaks = by_seed(knots, seeds)
     utility, leak = (
         np.array([getattr(method, name)[seed] for seed in seeds])
         for name in ("utility", "leak")
@@ -93,6 +90,15 @@ def standing(
         p_of_zero(found),
         p_above_zero(utility - utilities[:, 0]),
     )
+
+
+def by_seed(knots: Sequence[Measured], seeds: Sequence[int]) -> tuple[Knots, Knots]:
+    """Return the knots' utilities and leaks, a row for each seed."""
+    utilities, leaks = (
+        np.array([[getattr(knot, name)[seed] for knot in knots] for seed in seeds])
+        for name in ("utility", "leak")
+    )
+    return utilities, leaks
 
 
 def contrasts(

@@ -17,7 +17,7 @@ from privaudit_tools.equal_utility.judging import Judged, Row
 _MARKERS = "osD^vPX"
 
 
-def plane(judged: Judged) -> Figure:
+def plane(judged: Judged, measure: str = "accuracy") -> Figure:
     """Draw means over evaluation seeds, with 95 % intervals of leaks.
 
     Below the curve is less leak at equal utility. Hollow marks are not tested: worth no
@@ -30,7 +30,7 @@ def plane(judged: Judged) -> Figure:
         for index, row in enumerate(judged.rows):
             if row.standing is not None:
                 _draw_row(axes, row, index)
-        axes.set_xlabel("accuracy on own classes")
+        axes.set_xlabel(f"{measure} on own classes")
         axes.set_ylabel("AUROC of the strongest attack")
         light_grid(axes)
         figure.legend(loc="outside right upper", fontsize="small")

@@ -68,11 +68,13 @@ class Judged:
         rows: The farthest below the curve first; untested ones behind, then no training.
         knots: In the order of their utility.
         groups: Labels of tested rows of which no two are told apart.
+        measured: The knots' numbers by seed, no training first.
     """
 
     rows: tuple[Row, ...]
     knots: tuple[Knot, ...]
     groups: tuple[tuple[str, ...], ...]
+    measured: tuple[Measured, ...]
 
 
 def judge(plan: BenchmarkPlan, choices: Choices, runs: Sequence[RunRecord]) -> Judged:
@@ -102,6 +104,7 @@ def judge(plan: BenchmarkPlan, choices: Choices, runs: Sequence[RunRecord]) -> J
         tuple(sorted(rows, key=_place)),
         tuple(_knots(["no training", *labels], [untrained, *stops])),
         tuple(_groups(sorted(tested, key=_place))),
+        (untrained, *stops),
     )
 
 

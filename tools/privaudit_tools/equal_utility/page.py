@@ -1,11 +1,25 @@
 """The page of a benchmark: one table, one plane, and what may be concluded."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from privaudit.statistics.estimate import Estimate
-from privaudit_tools.equal_utility.benchmark import BenchmarkResult
+from privaudit_tools.equal_utility.benchmark import BenchmarkResult, read_result
+from privaudit_tools.equal_utility.curve import FEWEST
+from privaudit_tools.equal_utility.document import (
+    Block,
+    Bullets,
+    Command,
+    Heading,
+    Paragraph,
+    Picture,
+    Table,
+    as_html,
+)
+from privaudit_tools.equal_utility.figure import plane
 from privaudit_tools.equal_utility.judging import ALPHA, Judged, Row
+from privaudit_tools.equal_utility.submissions import Submission, submissions
 
 _MORE = 0.02  # of AUROC
 _VIEWS = ("server", "server-aggregate", "peer", "released")
@@ -16,28 +30,33 @@ _HEADS = (
 )  # fmt: skip
 
 
-def as_page(result: BenchmarkResult, command: str, figure: str) -> str:
-    """Return a benchmark's page in Markdown.
+def blocks_of(result: BenchmarkResult, command: str, picture: str) -> list[Block]:
+    """Return a benchmark's page.
 
     Args:
         result: As stored.
         command: That makes the page.
-        figure: Path of the plane, from the page.
+        picture: Path of the plane, from the page.
     """
     judged = result.judged
-    parts = [
-        "# Benchmark",
-        _introduction(result),
-        f"    {command}",
-        "\n".join(_table(result, judged)),
-        f"![leak over utility]({figure})",
-        "## What may be concluded",
-        f"By `{command}`:",
-        "\n".join(f"- {one}" for one in conclusions(result, judged)),
-        "## What may not",
-        "\n".join(f"- {one}" for one in limits(result, judged)),
+    return [
+        Paragraph(_introduction(result)),
+        Command(command),
+        Table(_HEADS, [_cells(result, judged, row) for row in judged.rows]),
+        Picture(plane(judged, result.plan.measure), picture, "leak over utility"),
+        Heading("What may be concluded"),
+        Bullets(conclusions(result, judged)),
+        *_submitted(result, judged),
+        Heading("What may not"),
+        Bullets(limits(result, judged)),
     ]
-    return "\n\n".join(parts) + "\n"
+
+
+def render_benchmark(stored: Path) -> str:
+    """Return the page of a result as HTML, as `privaudit serve` shows it."""
+    result = read_result(stored)
+    command = f"privaudit benchmark {stored.name} --page {stored.stem}.html"
+    return as_html(result.plan.title, blocks_of(result, command, ""))
 
 
 def _introduction(result: BenchmarkResult) -> str:
@@ -47,25 +66,14 @@ def _introduction(result: BenchmarkResult) -> str:
     tuned = len(plan.tuning_seeds)
     seeds = "One tuning seed" if tuned == 1 else f"{tuned} tuning seeds"
     return (
-        f"What each method leaks below {plan.reference.label} at equal utility, in AUROC, "
-        f"paired by seed ({task}). Leaks are of the strongest attack of "
+        f"What each method leaks below {plan.reference.label} at equal {plan.measure}, in "
+        f"AUROC, paired by seed ({task}). Leaks are of the strongest attack of "
         f"`{plan.scenario}` with {plan.shadows} shadow models a client. "
         f"{seeds} chose each setting and its attack; "
         f"{len(plan.evaluation_seeds)} others, sealed on {seal.on[:10]} "
         f"(`{seal.digest[:12]}`), judge them. Rows of one group Holm does not tell apart; "
         "beside a distance stands its 95 % interval over seeds."
     )
-
-
-def _table(result: BenchmarkResult, judged: Judged) -> Iterator[str]:
-    yield _line(_HEADS)
-    yield _line(["---"] * len(_HEADS))
-    for row in judged.rows:
-        yield _line(_cells(result, judged, row))
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
 
 
 def _cells(result: BenchmarkResult, judged: Judged, row: Row) -> list[str]:
@@ -77,34 +85,36 @@ def _cells(result: BenchmarkResult, judged: Judged, row: Row) -> list[str]:
     return [
         f"*{label}*" if row.method.control else label,
         row.choice.setting,
-        _number(row.own),
-        "" if row.others is None else _number(row.others),
+        number(row.own),
+        "" if row.others is None else number(row.others),
         attack,
-        _number(row.leak),
-        "" if tpr is None else _number(tpr),
-        _distance(row),
+        number(row.leak),
+        "" if tpr is None else number(tpr),
+        distance(row),
         "" if row.p is None else f"{row.p:.3f}",
         " ".join(_letters(judged, label)),
-        _certified(row),
+        certified(row),
         f"{_mean([run.megabytes for run in row.runs]):.2g}",
         f"{_mean([run.seconds for run in row.runs]):.0f}",
     ]
 
 
-def _number(estimate: Estimate) -> str:
+def number(estimate: Estimate) -> str:
+    """Return a value with its interval, or why there is none."""
     if estimate.unresolved:
         known = math.isfinite(estimate.value)
         return f"{estimate.value:.3f}, unresolved" if known else "unresolved"
     return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
 
 
-def _distance(row: Row) -> str:
+def distance(row: Row) -> str:
+    """Return how far a row is below the curve, in words where that is no number."""
     found = row.standing
     if found is None:
         return ""
     if found.where == "below":
         return "no use"
-    text = _number(found.distance)
+    text = number(found.distance)
     text = f"at least {text}" if found.where == "above" else text
     return text if row.is_tested else f"{text}, no use shown"
 
@@ -114,9 +124,13 @@ def _letters(judged: Judged, label: str) -> list[str]:
     return [letter for letter, group in named if label in group]
 
 
-def _certified(row: Row) -> str:
+def certified(row: Row) -> str:
     """Return the largest proved epsilon of all seeds, by view; - where none is."""
-    found = [[run.certified.get(view) for run in row.runs] for view in _VIEWS]
+    return _largest([run.certified for run in row.runs])
+
+
+def _largest(certified: Sequence[Mapping[str, float | None]]) -> str:
+    found = [[one.get(view) for one in certified] for view in _VIEWS]
     if all(None in one for one in found):
         return "-"
     return ", ".join(
@@ -139,7 +153,7 @@ def conclusions(result: BenchmarkResult, judged: Judged) -> list[str]:
         bound = "at least " if is_above else ""
         said.append(
             f"{row.method.label} ({row.choice.setting}) leaks {how} than {curve} at equal "
-            f"utility, by {bound}{_number(distance)}, n = {len(row.standing.by_seed)}."
+            f"utility, by {bound}{number(distance)}, n = {len(row.standing.by_seed)}."
         )
     return said or [f"No row is told from {curve} by these seeds."]
 
@@ -163,6 +177,46 @@ def limits(result: BenchmarkResult, judged: Judged) -> list[str]:
         "Other data, models and attacks may order methods otherwise; only a certified ε "
         "bounds all attacks.",
     ]
+
+
+def _submitted(result: BenchmarkResult, judged: Judged) -> Iterator[Block]:
+    """Yield the section of cards from outside, where there are any."""
+    if not result.cards:
+        return
+    yield Heading("From outside")
+    yield Paragraph(
+        "Runs of others, by their audit cards: signature, schema, verdicts and certified ε "
+        "were verified; that the numbers are those of their scores is taken on trust, and "
+        "so is the split of the task. Unpaired, with the attack that each owner declared; "
+        "not ranked with the rows above."
+    )
+    heads = (
+        "key", "trainer", "cards", "own classes", "attack", "AUROC, noised",
+        "below early stopping", "certified ε: " + ", ".join(_VIEWS),
+    )  # fmt: skip
+    rows = [
+        [
+            f"`{one.key[:16]}`",
+            one.trainer,
+            str(one.cards),
+            number(one.utility),
+            ", ".join(one.attacks),
+            number(one.leak),
+            _outside(one),
+            _largest([dict(card.certified) for card in result.cards if one.has(card)]),
+        ]
+        for one in submissions(result.cards, judged)
+    ]
+    yield Table(heads, rows)
+
+
+def _outside(one: Submission) -> str:
+    if one.distance is None:
+        return f"takes {FEWEST} cards"
+    if one.where == "below":
+        return "no use"
+    bound = "at least " if one.where == "above" else ""
+    return bound + number(one.distance)
 
 
 def _missed(judged: Judged) -> str:

@@ -20,6 +20,7 @@ from privaudit.core.limits import read_toml
 from privaudit.core.parameters import first_problem
 from privaudit.evaluation.tradeoff.plan import Cell
 from privaudit.runs.config import parameters_of
+from privaudit.runs.tasks import LIKENESS
 from privaudit_tools.tables.parts import STRICT, Fields, Settings, Text
 from privaudit_tools.tables.plan import refuse_copies
 
@@ -193,6 +194,13 @@ class BenchmarkPlan(BaseModel):
                 "methods": methods,
             }
         )
+
+    @property
+    def measure(self) -> str:
+        """What utility is measured in."""
+        cell = self.reference.cell(self.fields)
+        config = cell.config(self.evaluation_seeds[0])
+        return "accuracy" if config.task == "classification" else LIKENESS
 
     @property
     def untrained(self) -> Method:

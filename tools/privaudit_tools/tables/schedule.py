@@ -150,16 +150,27 @@ def _check_shared(plan: TablePlan) -> None:
 
 def _require_places(plan: TablePlan, trained: Callable[[str, str, int], bool]) -> None:
     """Refuse variables and paths that are not there, before hours of failing runs."""
-    asked = {
-        (name, _SEED.sub(str(seed), value)): None
+    asked = [
+        (name, _SEED.sub(str(seed), value))
         for seed in plan.seeds
         for row, column in plan.cells
         if trained(row.label, column.name, seed)
         for name, value in plan.fields_of(row, column).items()
         if isinstance(value, str)
-    }
+    ]
     if plan.elsewhere and plan.elsewhere.data:
-        asked["elsewhere.data", plan.elsewhere.data] = None
+        asked.append(("elsewhere.data", plan.elsewhere.data))
+    require_places(asked)
+
+
+def require_places(fields: Iterable[tuple[str, str]]) -> None:
+    """Refuse run settings, by name, with variables that are not set or paths not there.
+
+    Raises:
+        ConfigError: A variable is not set.
+        MissingFileError: A path is not there.
+    """
+    asked = dict.fromkeys(fields)
     _require_variables(text for _, text in asked)
     missing: list[tuple[str, str]] = []
     unnamed: dict[str, None] = {}
@@ -233,7 +244,7 @@ def _planned(
     label = f"{row.label}, {column.name}, seed {seed}"
     settings = settings_of(plan, row, column)
     try:
-        fields = _expanded(plan.fields_of(row, column), seed)
+        fields = expanded(plan.fields_of(row, column), seed)
         config = make_config(row.trainer, settings, **fields, seed=seed)
         DATASETS.find(config.dataset)
         _check_afterwards(config, afterwards)
@@ -279,7 +290,7 @@ def _check_afterwards(config: RunConfig, afterwards: Afterwards) -> None:
             )
 
 
-def _expanded(fields: Mapping[str, Any], seed: int) -> dict[str, Any]:
+def expanded(fields: Mapping[str, Any], seed: int) -> dict[str, Any]:
     """Return the fields with ``{seed}``, variables and ~ replaced."""
     return {
         name: _expand(_SEED.sub(str(seed), value)) if isinstance(value, str) else value

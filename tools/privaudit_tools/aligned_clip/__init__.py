@@ -1,0 +1,1 @@
+"""Stand-ins for CLIP: a pretrained text encoder and embeddings, joined by one linear map."""
