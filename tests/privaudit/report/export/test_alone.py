@@ -318,7 +318,7 @@ def test_an_officer_without_torch_or_the_run_checks_a_card(
     certified: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "owner.pub").write_text(public_half(own_key()))
-    command = f"verify {certified} --key owner.pub"
+    command = f"verify {certified.name} --key owner.pub"
     done = without(*HEAVY, "matplotlib", "PIL", run=command, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     for head in ("checked:", "recomputed:", "taken on trust:"):
@@ -331,9 +331,7 @@ def test_an_officer_without_torch_or_the_run_checks_a_card(
 @pytest.mark.slow
 def test_the_code_s_digest_is_the_same_wherever_it_lies(tmp_path: Path) -> None:
     """A wheel has folders where a clone has links, and compiled files besides."""
-    for folder in ("attacks", "scenarios", "trainers"):
-        shutil.copytree(ROOT / folder, tmp_path / "privaudit" / folder)
-    shutil.copytree(ROOT / "privaudit", tmp_path / "privaudit", dirs_exist_ok=True)
+    shutil.copytree(ROOT / "privaudit", tmp_path / "privaudit")  # links as folders
     script = "from privaudit.report.export.export import code_digest as d; print(d())"
     found = {
         subprocess.run(
