@@ -56,8 +56,8 @@ MANY_NUMBERS = 1 << 22
 """Of a whole model: single records' steps on a larger one do not fit into the memory."""
 
 NO_BASE = (
-    "What was released has no public base to be compared with: the server's seed drew it, "
-    "or no `base` was declared."
+    "What was released has no public base to be compared with: nothing was trained, the "
+    "server's seed drew it, or no `base` was declared."
 )
 
 
