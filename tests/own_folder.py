@@ -19,7 +19,7 @@ WRITES = (
 )  # fmt: skip
 TO_WRITE = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 INSTALLED = (".venv", ".git", "build", ".twins")
-PASSING = re.compile(r"__pycache__|\.egg-info\b")
+PASSING = re.compile(r"__pycache__|\.egg-info\b|^__editable__\.")
 """What stands in a clone and is nobody's work: make and Python put it there."""
 
 _BELOW = f"{ROOT}/"

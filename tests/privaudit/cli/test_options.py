@@ -124,6 +124,7 @@ def test_the_list_of_data_sets_has_four_lines_for_each_that_one_brings(
 INPUTS = {  # only read
     "train plan", "tradeoff plan", "benchmark plan", "table plan", "scores file",
     "import ledger", "train session", "answer session", "verify as_auditor",
+    "benchmark cards",
 }  # fmt: skip
 WRITES = {"write_bytes", "write_parts", "write_json", "write_tensors", "append_lines"}
 OWN_FILES = {  # modules above the runs that write what no user named
@@ -193,8 +194,9 @@ def test_every_path_of_a_command_is_an_output_a_place_of_runs_or_only_read() -> 
     ]  # fmt: skip
     assert sorted(" ".join(words) for words in FOLDERS) == [
         "active --output", "benchmark --out", "export --public", "new --folder",
-        "pretrain projector --out", "pretrain surrogate-clip --out",
-        "pretrain tiny-clip --out", "pretrain tiny-llava --out", "table --into",
+        "pretrain aligned-clip --out", "pretrain projector --out",
+        "pretrain surrogate-clip --out", "pretrain tiny-clip --out",
+        "pretrain tiny-llava --out", "table --into",
         "table --out", "tradeoff --out",
     ]  # fmt: skip
 

@@ -44,8 +44,9 @@ OneMethod = Annotated[
 ]
 Cards = Annotated[
     Path | None,
-    options.folder_option(
-        "With a .json: folder of audit cards of others' runs of its task, to verify and add."
+    typer.Option(
+        help="With a .json: folder of audit cards of others' runs of its task, to verify "
+        "and add."
     ),
 ]
 Key = Annotated[

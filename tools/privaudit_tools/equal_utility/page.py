@@ -45,6 +45,7 @@ def blocks_of(result: BenchmarkResult, command: str, picture: str) -> list[Block
         Table(_HEADS, [_cells(result, judged, row) for row in judged.rows]),
         Picture(plane(judged, result.plan.measure), picture, "leak over utility"),
         Heading("What may be concluded"),
+        Paragraph(f"By `{command}`:"),
         Bullets(conclusions(result, judged)),
         *_submitted(result, judged),
         Heading("What may not"),
