@@ -222,7 +222,8 @@ def reading_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise MissingFileError(f"There is no {path.name} in {path.parent}.") from None
+        folder = path.parent if path.parent.name else path.parent.absolute()  # not "."
+        raise MissingFileError(f"There is no {path.name} in {folder}.") from None
     except OSError as error:
         raise MissingFileError(
             f"{path} cannot be read: {reason_of(error)}. Make it a file that you may "

@@ -362,7 +362,7 @@ class Recorder:
         for name in (HEADER, BUNDLE, INCOMPLETE):
             if (self.folder / name).exists():
                 raise ConfigError(
-                    f"{self.folder} holds a {name}: a federation is recorded there "
+                    f"{self.folder.absolute()} holds a {name}: a federation is recorded there "
                     "already. Take another folder, or remove that one."
                 )
         check_place(self.folder, fresh=False)

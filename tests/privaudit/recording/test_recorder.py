@@ -4,6 +4,7 @@ import gc
 import json
 import logging
 import os
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +16,12 @@ import pytest
 import torch
 
 from privaudit import Auditor, lint, load_run
-from privaudit.core.errors import ConfigError, PrivauditError, StorageError
+from privaudit.core.errors import (
+    ConfigError,
+    MissingFileError,
+    PrivauditError,
+    StorageError,
+)
 from privaudit.core.tensors import Tensors
 from privaudit.privacy.events import Claim, MechanismEvent
 from privaudit.recording.bundle import BUNDLE, INCOMPLETE, read_bundle
@@ -192,6 +198,18 @@ def test_a_round_that_is_written_is_not_added_to(tmp_path: Path) -> None:
     recorder.close()
     with pytest.raises(ConfigError, match="written already"):
         recorder.update(1, "a", {"w": torch.ones(1)})
+
+
+def test_what_is_there_or_missing_is_said_with_its_whole_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # as where Flower runs an app, which nobody knows
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text("{}")
+    with pytest.raises(ConfigError, match=re.escape(f"{tmp_path}/run holds")):
+        Recorder("run")
+    with pytest.raises(MissingFileError, match=re.escape(f" in {tmp_path}.")):
+        Recorder("other", ledger="ledger.npz")
 
 
 def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
