@@ -39,10 +39,10 @@ class JointRegression:
     the way. So the move is solved for all candidates at once, with gradients averaged
     over the straight path by Simpson's rule, or Radau's where each is a step of the
     trainer; where a round is one step on a batch that is drawn, by its mixture; see
-    :mod:`privaudit.auditing.gradient_regression`. It reads single uploads,
-    sums of uploads, differences of broadcasts, and what was released less its public
-    base. No shadow model is trained. In recorded
-    federations public records stand for members that are no candidates.
+    :mod:`privaudit.auditing.gradient_regression`. It reads single uploads, sums of
+    uploads, differences of broadcasts, and what was released less its public base. No
+    shadow model is trained. In recorded federations public records stand for members
+    that are no candidates.
 
     Source: derived from the gradient of a sum; the likelihood ratio of one record among
     others as noise is Michel, Basu, Kaufmann, "Sequential membership inference attacks",
@@ -114,8 +114,6 @@ class JointRegression:
         by_round = {
             move.at.index: [
                 replace(block, labels=tried, batch_share=share)
-                if tried > 1 or share < 1
-                else block
                 for block in gram_blocks(adversary, move, asked, public)
             ]
             for move in moves

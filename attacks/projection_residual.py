@@ -92,7 +92,7 @@ class ProjectionResidual:
         """Score each target's candidates; 0 is the median public record.
 
         All are 0 of a client that sent nothing which multiplies a layer's inputs, as one
-        of another's choice may.
+        may whom a coin lets send other tensors.
 
         Raises:
             ViewError: The view shows no moves of weights.

@@ -30,8 +30,7 @@ from privaudit.evaluation.card import (
     UtilityShown,
     read_card,
 )
-from privaudit.report.export.export import facts_of
-from privaudit.report.page_template import render
+from privaudit.report.export.export import CODE, facts_of
 from privaudit.runs.run import find_place, load_run
 from privaudit.statistics.estimate import Estimate
 
@@ -260,15 +259,74 @@ def _model_index(facts: AnnexFacts) -> list[dict[str, Any]]:
 def _bill_of_materials(facts: AnnexFacts, signed: SignedCard) -> dict[str, Any]:
     """Return a bill of materials of the model, with its model card."""
     subjects = {one.name: one.digest for one in signed.statement.subject}
-    contents: dict[str, Any] = json.loads(
-        render(
-            "cyclonedx.json.jinja",
-            facts=facts,
-            card=signed.card,
-            digests={n: d["sha256"] for n, d in subjects.items() if "sha256" in d},
-            rows=list(facts.rows("edpb")),
-            texts=facts._texts(),
-            disclaimer=DISCLAIMER,
-        )
-    )
-    return contents
+    hashes = {
+        name: {"hashes": [{"alg": "SHA-256", "content": digest["sha256"]}]}
+        for name, digest in subjects.items()
+        if "sha256" in digest
+    }
+    tool = {"type": "application", "name": CODE, "version": signed.card.privaudit}
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {
+            "timestamp": f"{signed.card.made}T00:00:00Z",
+            "tools": {"components": [{**tool, **hashes.get(CODE, {})}]},
+        },
+        "components": [
+            {
+                "type": "machine-learning-model",
+                "name": facts.name,
+                "description": facts.about,
+                "components": [
+                    {"type": "file", "name": name, **digest}
+                    for name, digest in hashes.items()
+                    if "model" in name
+                ],
+                "modelCard": _cyclonedx_card(facts),
+            }
+        ],
+    }
+
+
+def _cyclonedx_card(facts: AnnexFacts) -> dict[str, Any]:
+    """Return the model's parameters, metrics, and what was tested and what was not."""
+    texts, known, rows = facts._texts(), facts.training, list(facts.rows("edpb"))
+    dataset = {
+        "type": "dataset",
+        "name": known.dataset or "not named",
+        "description": texts["trust"],
+    }
+    model = {"modelArchitecture": known.model} if known.model else {}
+    metrics = [
+        {
+            "type": name,
+            "value": str(one.value),
+            "slice": f"n = {' + '.join(map(str, one.n))}, interval at "
+            f"{100 * one.confidence:.2f} %",
+            "confidenceInterval": {
+                "lowerBound": str(one.low),
+                "upperBound": str(one.high),
+            },
+        }
+        for name, one in facts.metrics
+    ]
+    limits = [
+        f"{row['item']}: {row['status']}; {row['said']}"
+        for row in rows
+        if row["status"] != "tested"
+    ]
+    proved = texts["guarantees"] or "no epsilon is certified"
+    risks = [
+        {"name": f"{row['item']}: {row['said']}", "mitigationStrategy": proved}
+        for row in rows
+        if row["status"] == "tested"
+    ]
+    return {
+        "modelParameters": {**model, "datasets": [dataset]},
+        "quantitativeAnalysis": {"performanceMetrics": metrics},
+        "considerations": {
+            "technicalLimitations": [*limits, DISCLAIMER],
+            "ethicalConsiderations": risks,
+        },
+    }

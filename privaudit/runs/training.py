@@ -502,9 +502,7 @@ def _begin(
     elif SESSION in given:
         session = parse_session(given[SESSION], SESSION)
         secret = session_secret(session, config, population, given.get(PLAN))
-        coins_key = session.coin_key(
-            secret
-        )  # may refuse, so before anything is cleared
+        coins_key = session.coin_key(secret)  # may refuse: before a run is cleared
         key = partial(bytes, coins_key)
         given = {**given, SESSION_KEY: secret}
     clear_run(run.path, lease.check)
