@@ -23,4 +23,5 @@ MODULES = {
         "token_attacks",
     ),
 }
+IN_LABS = ("upload-inversion",)
 RENAMED = {"pipra": "prompt-discriminant"}

@@ -3,3 +3,5 @@
 from privaudit.core.registry import import_under_one_name
 
 import_under_one_name(__name__)
+
+IN_LABS = ("client-profile", "server-invert")

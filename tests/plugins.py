@@ -41,7 +41,8 @@ def declare(
     (info / "entry_points.txt").write_text("\n".join(lines))
 
 
-NAMES = ("privaudit.commands", "privaudit.scenarios")  # no audit changes by them
+# No audit changes by them.
+NAMES = ("privaudit.attacks", "privaudit.commands", "privaudit.scenarios")
 
 
 def declare_packages_beside(folder: Path, *, whole: bool = False) -> None:

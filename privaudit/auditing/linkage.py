@@ -2,9 +2,7 @@
 
 A peer in pFedMoAP gets other clients' prompts, and nothing says whose they are, nor,
 unless all clients take part in all rounds, from which round. It attacks a client by the
-one that explains the client's candidates best. What that adds to what it would have had
-anyhow, the average, is measured in
-:mod:`privaudit.auditing.parts.linkage_gain`; no truth is in reach here.
+one that explains the client's candidates best. No truth is in reach here.
 """
 
 from collections.abc import Iterable, Sequence
@@ -70,18 +68,3 @@ def link_targets(adversary: Adversary, targets: Sequence[Target]) -> list[Target
     return [
         replace(t, reconstructed=one) for t, one in zip(targets, linked, strict=True)
     ]
-
-
-def without_suspects(adversary: Adversary, targets: Sequence[Target]) -> list[Target]:
-    """Return linked targets as they would be had no suspect been seen, and no others.
-
-    ``reconstruct`` gives what is best without suspects; the attack on it is the yardstick.
-    """
-    plain = []
-    for target in targets:
-        if target.reconstructed.suspects:
-            reconstructed = adversary.reconstruct(target.client)
-            plain.append(
-                replace(target, reconstructed=replace(reconstructed, suspects=()))
-            )
-    return plain

@@ -329,6 +329,10 @@ class AuditPart(Generic[R]):
             and the threat model give it; None where they do not.
         says: Returns what a result says in sentences, which stand in terminal and report
             in place of its numbers; it is given the audit's sampling, too.
+        numbers: Returns what of a result a table of the report shows, by name; by default
+            all that it holds, or nothing where it says sentences.
+        of_records: Returns what pages that show records say of them, as HTML, or nothing;
+            it is given what returns a record's picture by position, as an address or None.
     """
 
     name: str
@@ -343,6 +347,8 @@ class AuditPart(Generic[R]):
     of_known: Callable[[AttackResult, Float[np.ndarray, "_ _"]], Any] | None = None
     again: Callable[[Any, Run, AttackResult, str], Any] | None = None
     says: Callable[[Any, Sampling], list[str]] | None = None
+    numbers: Callable[[Any], Mapping[str, Any]] | None = None
+    of_records: Callable[[Any, Callable[[int], str | None]], str] | None = None
 
     def __post_init__(self) -> None:
         if self.entry in OWN_KEYS:

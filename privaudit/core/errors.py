@@ -90,8 +90,8 @@ class ConfigError(PrivauditError, ValueError):
 class UnknownNameError(ConfigError):
     """No trainer, attack, scenario, data set or model has that name.
 
-    The ``known`` names are shown; ``nearby`` are others that may have been meant, and
-    ``renamed`` is what it is called now.
+    The ``known`` names are shown; ``nearby`` are others that may have been meant,
+    ``renamed`` is what it is called now, and ``in_labs`` that privaudit-labs has it.
     """
 
     def __init__(
@@ -101,11 +101,17 @@ class UnknownNameError(ConfigError):
         known: Iterable[str],
         nearby: Iterable[str] = (),
         renamed: str = "",
+        in_labs: bool = False,
     ) -> None:
         names = sorted(known)
         meant = nearest(name, [*names, *nearby])
         if renamed:
             meant = f" It is called {renamed!r} now."
+        if in_labs:
+            meant = (
+                " It stands in privaudit-labs, which is not installed. Install it from "
+                "a clone of the repository: pip install ./labs."
+            )
         super().__init__(
             f"No {kind} is called {shown(name)}.{meant} Known: {', '.join(names)}."
         )

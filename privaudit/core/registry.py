@@ -45,7 +45,8 @@ class Registry(Generic[T]):
     the one that ``MODULES`` of the folder's ``__init__`` gives for the name: then a
     look-up imports that module alone. An entry in any other module is found as well,
     but all modules of the folder, and of folders in it, are imported for it. ``RENAMED``
-    of the ``__init__`` gives the new name for an old one, for the error.
+    of the ``__init__`` gives the new name for an old one, for the error, and ``IN_LABS``
+    the names that stand in privaudit-labs.
 
     Attributes:
         kind: What an entry is, for errors.
@@ -110,8 +111,10 @@ class Registry(Generic[T]):
             self._load(name, plugin)
         if name not in self._entries:
             renamed = getattr(import_module(self.package), "RENAMED", {})
-            now = renamed.get(name, "")
-            raise UnknownNameError(self.kind, name, self.names(), renamed=now)
+            now, in_labs = renamed.get(name, ""), name in self.in_labs()
+            raise UnknownNameError(
+                self.kind, name, self.names(), renamed=now, in_labs=in_labs
+            )
         if not plugins:
             self._found.add(name)
         return self._entries[name]
@@ -120,6 +123,10 @@ class Registry(Generic[T]):
         """Return all names, sorted; plugins are not imported for it."""
         self._import_all()
         return sorted({*self._entries, *(p.name for p in self._plugins())})
+
+    def in_labs(self) -> tuple[str, ...]:
+        """Return the names that stand in privaudit-labs, whether it is installed or not."""
+        return tuple(getattr(import_module(self.package), "IN_LABS", ()))
 
     def has(self, name: str) -> bool:
         """Say whether a module of a name, or a plugin, is there; none is imported."""

@@ -17,6 +17,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
+from privaudit.auditing.scenario import SCENARIOS
 from privaudit.auditing.stored_audit import read_audit, stored_scenarios
 from privaudit.core.errors import ConfigError
 from privaudit.core.formatting import epsilon, markdown_table, outcome_in_words
@@ -53,7 +54,12 @@ def classes_tried(scenario: str) -> str:
 
 
 def _lacking(row: dict[str, Any]) -> str:
-    return row.get("why") or f"it takes {' or '.join(row['scenarios'])}"
+    apart = SCENARIOS.in_labs()
+    named = [
+        f"{name} of privaudit-labs" if name in apart else name
+        for name in row.get("scenarios", [])
+    ]
+    return row.get("why") or f"it takes {' or '.join(named)}"
 
 
 @dataclass(frozen=True)

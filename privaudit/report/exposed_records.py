@@ -9,6 +9,7 @@ import base64
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from itertools import takewhile
 from math import exp, isfinite
@@ -22,7 +23,7 @@ from privaudit.auditing.attack_result import ClientScores
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.auditor import Auditor
 from privaudit.auditing.extraction import Extracts
-from privaudit.auditing.parts.inversion import INVERSION
+from privaudit.auditing.played_scenario import audit_parts
 from privaudit.auditing.scenario import GridCell
 from privaudit.auditing.token_tables import table_of
 from privaudit.core.errors import ConfigError
@@ -191,39 +192,20 @@ class ExposedRecord:
     text: str = ""
 
 
-@dataclass(frozen=True)
-class ReadPicture:
-    """What was read of a record out of an upload, and the record, as the page shows it.
-
-    Attributes:
-        shown: The reference picture nearest to what was read, as a data address.
-        true: The client's picture nearest to it.
-        psnr: Of the two, in dB.
-    """
-
-    shown: str | None
-    true: str | None
-    psnr: float
-
-
-def read_pictures(data: ReportData) -> dict[str, dict[str, list[ReadPicture]]]:
-    """Return reconstructions beside true pictures, by run and client, where some were read."""
-    found = {}
-    for one in data.runs:
-        inversion = one.audit.part(INVERSION)
-        if inversion is not None and inversion.pairs:
-            found[one.label] = {
-                client: [
-                    ReadPicture(
-                        picture_of(one.audit, pair.public),
-                        picture_of(one.audit, pair.true),
-                        pair.psnr,
-                    )
-                    for pair in pairs
-                ]
-                for client, pairs in inversion.pairs.items()
-            }
-    return found
+def record_sections(data: ReportData) -> list[tuple[str, Markup]]:
+    """Return headings and HTML of what parts of audits show of single records."""
+    sections = [
+        (
+            f"{part.title}: {one.label}",
+            part.of_records(found, partial(picture_of, one.audit)),
+        )
+        for part in audit_parts()
+        for one in data.runs
+        if part.of_records and (found := one.audit.part(part))
+    ]
+    return [
+        (title, Markup(html)) for title, html in sections if html
+    ]  # a package's own
 
 
 def most_exposed(audit: Audit) -> dict[str, list[ExposedRecord]]:

@@ -17,7 +17,11 @@ from privaudit.report import wording
 from privaudit.report.advice import advise
 from privaudit.report.annex import classes_tried
 from privaudit.report.columns import audit_row, columns, results
-from privaudit.report.exposed_records import exposed_captions, galleries, read_pictures
+from privaudit.report.exposed_records import (
+    exposed_captions,
+    galleries,
+    record_sections,
+)
 from privaudit.report.figures import row_figures
 from privaudit.report.figures.curve_figures import (
     roc_alt,
@@ -133,7 +137,7 @@ def _records(data: ReportData) -> dict[str, Any]:
     exposed = [(one.label, most_exposed_of(one.audit)) for one in data.runs]
     return {
         "exposed": galleries(data),
-        "read": read_pictures(data),
+        "record_sections": record_sections(data),
         "captions": {
             one.label: exposed_captions(one.audit) for one in data.writers.runs
         },

@@ -21,10 +21,6 @@ from privaudit.auditing.parts.closeness import (
 from privaudit.auditing.parts.leakage_by_round import LEAKAGE_BY_ROUND, LeakageByRound
 from privaudit.auditing.parts.one_run import BY_GRADIENT, ONE_RUN, OneRunAudit
 from privaudit.auditing.parts.server_model import SERVER_MODEL
-from privaudit.auditing.parts.source_inference import (
-    SOURCE_INFERENCE,
-    SourceInference,
-)
 from privaudit.auditing.scenario import Scenario, grid_cells, token_attacks
 from privaudit.core.signing import OWN, Signer
 from privaudit.datasets.dataset import Dataset, PixelImages
@@ -36,8 +32,6 @@ from privaudit.statistics.epsilon.bound import EpsilonBound
 from privaudit.statistics.estimate import (
     Estimate,
     mean_with_t,
-    proportion,
-    two_proportions,
 )
 
 NOWHERE = Path("runs-that-never-were")
@@ -185,22 +179,14 @@ def make_audit(
 def make_watched(
     trainer: str = "promptfl", *, by_round: Sequence[float] = (), **rest: Any
 ) -> Audit:
-    """Return one with figures for single rounds, and of whose records are."""
+    """Return one with figures for single rounds."""
     audit = make_audit(trainer, **rest)
     found = {
         2 * k: Estimate(value, value - 0.05, value + 0.05, (200, 200), "AUROC")
         for k, value in enumerate(by_round or (0.5, 0.52, 0.6, 0.62, 0.58))
     }
     rounds = LeakageByRound("update-alignment", "of the round", found)
-    source = SourceInference(
-        proportion(60, 200),
-        proportion(40, 200),
-        two_proportions(60, 200, 40, 200),
-        0.2,
-        "leaks",
-    )
-    parts = {LEAKAGE_BY_ROUND.name: (rounds,), SOURCE_INFERENCE.name: source}
-    return replace(audit, parts={**audit.parts, **parts})
+    return replace(audit, parts={**audit.parts, LEAKAGE_BY_ROUND.name: (rounds,)})
 
 
 def lower_bound(

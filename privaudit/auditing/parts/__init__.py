@@ -1,1 +1,1 @@
-"""Parts of audits, one file each. To add one, copy ``source_inference.py``."""
+"""Parts of audits, one file each. To add one, copy ``server_model.py``."""

@@ -170,8 +170,9 @@ _UTILITY_DIGITS = 3
 
 def audited_scenarios(run: Run) -> list[str]:
     """Return the scenarios of this version that a run was audited under."""
+    known = {*SCENARIOS.names(), *SCENARIOS.in_labs()}
     played = stored_scenarios(run)
-    return [name for name in (*SCENARIOS.names(), SCORES) if name in played]
+    return [name for name in (*sorted(known), SCORES) if name in played]
 
 
 def number_of(run: Run, scenario: str, secret: RunSecret) -> NotedNumber | None:
@@ -341,7 +342,7 @@ def _settings(label: str, entry: Mapping[str, Any]) -> str | None:
 
 def _names(attacks: Sequence[str]) -> tuple[tuple[str, ...], int]:
     """Return the registered names of attacks, each once, and how many have none."""
-    known = {*ATTACKS.names(), SCORES}
+    known = {*ATTACKS.names(), *ATTACKS.in_labs(), SCORES}
     bases = [_base(attack) for attack in attacks]
     named = dict.fromkeys(base for base in bases if base in known)
     return tuple(named), sum(base not in known for base in bases)

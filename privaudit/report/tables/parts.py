@@ -11,9 +11,7 @@ from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.parts.closeness import CLOSENESS
 from privaudit.auditing.parts.extraction import EXTRACTION, ExtractedShare, shown
-from privaudit.auditing.parts.inversion import TITLES, Inversion
 from privaudit.auditing.parts.leakage_by_round import LEAKAGE_BY_ROUND, LeakageByRound
-from privaudit.auditing.parts.linkage_gain import LINKAGE_GAIN
 from privaudit.auditing.parts.one_run import BY_GRADIENT, BY_SECRET, ONE_RUN
 from privaudit.auditing.parts.record_exposure import (
     RATE,
@@ -24,7 +22,6 @@ from privaudit.auditing.parts.record_exposure import (
     SharedExposure,
 )
 from privaudit.auditing.parts.server_model import SERVER_MODEL
-from privaudit.auditing.parts.source_inference import SOURCE_INFERENCE
 from privaudit.auditing.parts.untrained_control import UNTRAINED_CONTROL
 from privaudit.auditing.played_scenario import AuditPart, audit_parts
 from privaudit.core.formatting import p_value, percent, small
@@ -48,7 +45,7 @@ from privaudit.report.wording import (
 )
 from privaudit.statistics.comparisons import holm, p_above_chance
 from privaudit.statistics.estimate import Estimate
-from privaudit.statistics.verdict import UNKNOWN_SAMPLING, Sampling, VerdictKind
+from privaudit.statistics.verdict import Sampling
 
 _WHOLE = Markup('<span class="whole">{}</span>')
 
@@ -129,7 +126,7 @@ def part_remarks(audit: Audit) -> list[str]:
         if (said := _sentences(part, audit)) is not None:
             remarks += said
         elif part.name in audit.parts:
-            numbers = [f"{name} {value}" for name, value in _leaves(audit.part(part))]
+            numbers = [f"{name} {value}" for name, value in _shown(part, audit)]
             remarks.append(f"{part.title}: {'; '.join(numbers)}")
     return remarks
 
@@ -137,8 +134,8 @@ def part_remarks(audit: Audit) -> list[str]:
 def _sentences(part: AuditPart[Any], audit: Audit) -> list[str] | None:
     """Return what a part says; None where its numbers stand for themselves."""
     if part.says:
-        found = part.name in audit.parts
-        return part.says(audit.part(part), audit.run.sampling) if found else []
+        found = audit.parts.get(part.name)
+        return [] if found is None else part.says(found, audit.run.sampling)
     return _SENTENCES[part.name](audit) if part.name in _SENTENCES else None
 
 
@@ -148,21 +145,24 @@ def part_tables(data: ReportData) -> dict[str, TableRows]:
         part.title: [
             (one.label, name, value)
             for one in data.runs
-            for name, value in _leaves(one.audit.part(part))
+            for name, value in _shown(part, one.audit)
         ]
         for part in audit_parts()
-        if not (part.says or part.name in _SENTENCES) or part.name in _TABLES
+        if part.numbers or not (part.says or part.name in _SENTENCES)
         if any(a.parts.get(part.name) is not None for a in data.audits)
     }
+
+
+def _shown(part: AuditPart[Any], audit: Audit) -> Iterator[tuple[str, str]]:
+    """Yield names and texts of a part's numbers."""
+    found = audit.part(part)
+    yield from _leaves(part.numbers(found) if part.numbers and found else found)
 
 
 def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
     """Yield names and texts of all numbers in a result."""
     if isinstance(value, AttackResult):
         value = value.auroc
-    if isinstance(value, Inversion):
-        measures = {TITLES[code]: one for code, one in value.measures.items()}
-        value = vars(value) | {"measures": measures, "pairs": {}}  # which name records
     if isinstance(value, ExtractedShare):
         shares = f"{value.members}; others {value.others}; difference {value.beyond}"
         yield name.strip(), f"members {shares}"
@@ -228,56 +228,6 @@ def _when(leakage: LeakageByRound, sampling: Sampling) -> str:
     )
 
 
-def source_sentences(audit: Audit) -> list[str]:
-    """Say how often the right client is named; nothing where that was not asked."""
-    inference = audit.part(SOURCE_INFERENCE)
-    if inference is None:
-        return []
-    by_chance = audit.run.sampling != "unknown"
-    adds = "Training adds" if by_chance else "The difference is"
-    return [
-        f"The right client is guessed for {rate(inference.members)} of "
-        f"{inference.members.n[0]} members, and for {rate(inference.others)} of "
-        f"{inference.others.n[0]} candidates that no client trained on (by chance "
-        f"{100 * inference.chance:.1f} %). {adds} "
-        f"{point(inference.beyond, signed=True)} {interval(inference.beyond)}: "
-        f"{_SOURCES[inference.kind]}."
-    ]
-
-
-_SOURCES: Mapping[VerdictKind, str] = {
-    "leaks": "uploads tell whose a record is, beyond what its class tells",
-    "no evidence": "no evidence that uploads tell whose a record is, beyond its class",
-    "sampling unknown": f"no verdict. {UNKNOWN_SAMPLING.removesuffix('.')}",
-}
-
-
-def linkage_sentences(audit: Audit) -> list[str]:
-    """State what anonymous prompts reveal beyond the average; empty without any."""
-    links = audit.part(LINKAGE_GAIN)
-    if links is None:
-        return []
-    gain = links.headline.estimate
-    if not gain.excludes(0):
-        learned = "no clear difference from"
-    else:
-        learned = "more than" if gain.value > 0 else "less than"
-    learned += " what a PromptFL client learns"
-    if audit.run.sampling == "unknown":
-        learned = "of which no leak is said, as no coin is declared"
-    peer = audit.scenario.threat.partition(":")[2]
-    return [
-        f"The adversary is {peer}. A PromptFL client receives only the average, on "
-        f"which “{links.attack}” has an AUROC of {point(links.auroc_without)} "
-        f"{interval(links.auroc_without)}. This one also received {links.suspects} "
-        "anonymous prompts; using the likeliest one for each client changes the AUROC "
-        f"by {point(gain, signed=True)} {interval(gain)}: {learned}. "
-        "The prompt was linked to the right client in "
-        f"{rate(links.linked_right)} of {sum(links.linked_right.n)} cases (by chance "
-        f"{100 * links.linked_right_by_chance:.1f} %)."
-    ]
-
-
 def rebuilding(audit: Audit) -> list[str]:
     """State what reconstruction reveals beyond the server's model, if both exist."""
     gain, found = gain_of_rebuilding(audit), both_models(audit)
@@ -340,9 +290,7 @@ _SENTENCES: Mapping[str, Callable[[Audit], list[str]]] = {
     EXTRACTION.name: extraction_sentences,
     RECORD_EXPOSURE.name: lambda audit: [],  # likewise
     SERVER_MODEL.name: rebuilding,
-    LINKAGE_GAIN.name: linkage_sentences,
     LEAKAGE_BY_ROUND.name: round_sentences,
-    SOURCE_INFERENCE.name: source_sentences,
     UNTRAINED_CONTROL.name: control_sentences,
     ONE_RUN.name: lambda audit: one_run_sentences(audit)[:1],  # the verdict
 }

@@ -14,7 +14,6 @@ from pydantic.dataclasses import dataclass
 from privaudit import Auditor, Run, load_run, split_membership, train
 from privaudit.auditing.audit import Audit, covering
 from privaudit.auditing.parts.leakage_by_round import LEAKAGE_BY_ROUND
-from privaudit.auditing.parts.source_inference import SOURCE_INFERENCE
 from privaudit.auditing.played_scenario import (
     OWN_KEYS,
     PARTS,
@@ -160,9 +159,6 @@ def test_an_audit_scores_and_counts_groups(
     (rounds,) = LEAKAGE_BY_ROUND.compute(played[1])
     assert [sum(e.n) for e in rounds.by_round.values()] == [counted, counted]
     assert rounds.by_round[1] == after.auroc
-    source = SOURCE_INFERENCE.compute(played[1])
-    assert source is not None
-    assert sum(source.members.n) + sum(source.others.n) == counted
 
 
 def test_epsilon_of_groups_is_not_held_against_a_claim_about_records(

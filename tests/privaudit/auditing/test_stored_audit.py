@@ -12,7 +12,6 @@ import pytest
 
 from privaudit import Auditor, Run
 from privaudit.auditing.audit import Audit
-from privaudit.auditing.parts.linkage_gain import LINKAGE_GAIN, LinkageGain
 from privaudit.auditing.parts.server_model import SERVER_MODEL
 from privaudit.auditing.scenario import find_plan
 from privaudit.auditing.stored_audit import (
@@ -24,8 +23,6 @@ from privaudit.auditing.stored_audit import (
 from privaudit.core.errors import TranscriptError
 from privaudit.report.export.verify import leaves
 from privaudit.report.page import render_report
-from privaudit.statistics.comparisons import Comparison
-from privaudit.statistics.estimate import Estimate, proportion
 from privaudit.statistics.roc import pooled_auroc
 from privaudit.statistics.verdict import as_tested
 from tests.privaudit.made_audits import (
@@ -55,18 +52,7 @@ def stored(audit: Audit, folder: Path, change: Change | None = None) -> StoredAu
     return StoredAudit(audit.run, scenario, tuple(columns), columns, contents, names)
 
 
-def make_linked() -> Audit:
-    audit = make_audit(closeness=True)
-    gain = Comparison(Estimate(0.02, -0.01, 0.05, (90, 90), "paired"), 0.2)
-    found = LinkageGain(
-        "shadow", audit.auroc, {"shadow": gain}, proportion(1, 3), 0.2, 4
-    )
-    return replace(audit, parts={**audit.parts, LINKAGE_GAIN.name: found})
-
-
-@pytest.mark.parametrize(
-    "make", [make_audit, make_linked, make_watched, make_claimed, make_writer]
-)
+@pytest.mark.parametrize("make", [make_audit, make_watched, make_claimed, make_writer])
 def test_what_was_saved_comes_back_whole(
     make: Callable[[], Audit], tmp_path: Path
 ) -> None:

@@ -70,6 +70,17 @@ def test_a_folder_may_say_which_module_holds_a_name(toys: Registry[object]) -> N
     assert imported("toys") == ["toys", "toys.others"]
 
 
+def test_a_name_that_stands_in_the_labs_says_what_to_install(
+    toys: Registry[object],
+) -> None:
+    vars(sys.modules["toys"])["IN_LABS"] = ("robot",)
+    with pytest.raises(UnknownNameError, match=r"pip install \./labs"):
+        toys.find("robot")
+    with pytest.raises(UnknownNameError) as other:
+        toys.find("doll")
+    assert "labs" not in str(other.value)
+
+
 @pytest.mark.parametrize("wrong", ["red_ball", "nothing"])
 def test_a_name_is_found_where_it_is_also_when_the_folder_errs(
     toys: Registry[object], wrong: str

@@ -30,7 +30,6 @@ from privaudit.report.report_data import Findings, ReportData
 from privaudit.report.tables.parts import (
     one_run_sentences,
     round_sentences,
-    source_sentences,
 )
 from privaudit.report.tables.table import print_table
 from privaudit.report.wording import TableCell
@@ -213,7 +212,7 @@ def test_the_page_names_what_it_does_not_show(html: str) -> None:
         "Other adversaries",
         "named by a rule that never sees",
         "28/2024 this page has tried: membership inference; not: attribute inference",
-        "reconstruction (it takes server-invert or shared-statistics)",
+        "reconstruction (it takes server-invert of privaudit-labs or shared-statistics)",
     ):
         assert part in text
 
@@ -353,10 +352,10 @@ def test_where_no_other_attack_shows_a_leak_none_is_mentioned() -> None:
     assert "Another attack shows" not in render_report([audit])
 
 
-def test_rounds_and_sources_stand_on_the_page_and_in_the_terminal() -> None:
+def test_rounds_stand_on_the_page_and_in_the_terminal() -> None:
     audit = make_watched()
     html = render_report([audit])
-    for sentence in (*round_sentences(audit), *source_sentences(audit)):
+    for sentence in round_sentences(audit):
         assert sentence in printed_words(audit)
         assert sentence[1:] in words(html)
     assert 'aria-label="AUROC by round with intervals. promptfl' in html

@@ -9,7 +9,6 @@ from privaudit.attacks.shadow import Shadow
 from privaudit.attacks.update_alignment import UpdateAlignment
 from privaudit.auditing.attack import Adversary, Attack, Target
 from privaudit.auditing.parts.leakage_by_round import leakage_by_round
-from privaudit.auditing.parts.source_inference import infer_sources
 from privaudit.federation.trainer import Task
 from privaudit.trainers.promptfl import PromptFL
 from tests.conftest import toy_records, with_noise
@@ -70,44 +69,3 @@ def test_the_last_round_is_the_whole_attack(learned: Watched) -> None:
 
 def test_attacks_that_train_shadows_are_left_out(learned: Watched) -> None:
     assert leakage_by_round({"shadow": Shadow()}, *learned) == ()
-
-
-def test_uploads_name_the_client_that_learned_a_record(task: Task, play: Play) -> None:
-    """Eight clients with eight records each, which they memorise."""
-    clients = {f"client-{number}": 16 for number in range(8)}
-    found = infer_sources(
-        *watch(replace(task, candidates=clients), play, learned=True, count=16)
-    )
-    assert found is not None
-    assert found.chance == pytest.approx(1 / 8)
-    assert found.beyond.low > 0
-    assert found.kind == "leaks"
-    assert found.members.value - found.others.value == found.beyond.value
-
-
-def test_uploads_name_nobody_where_nobody_learned_it(elsewhere: Watched) -> None:
-    found = infer_sources(*elsewhere)
-    assert found is not None
-    assert found.beyond.low <= 0 <= found.beyond.high
-    assert found.kind == "no evidence"
-
-
-def test_a_class_that_one_client_holds_is_no_evidence(task: Task, play: Play) -> None:
-    """Each client has classes of its own, learned well: others' records fit as well."""
-    truth, shards, candidates = {}, {}, {}
-    for number, client in enumerate(task.clients):
-        every = toy_records(240, 30 + number)
-        mine = every.pick(every.labels == number)
-        truth[client] = np.random.default_rng(number).random(len(mine)) < 0.5
-        candidates[client] = mine
-        shards[client] = toy_records(240, 90 + number)
-        shards[client] = shards[client].pick(shards[client].labels == number)
-    watched = play(TRAINER, shards=shards).watched(candidates=candidates)
-    found = infer_sources(*watched, truth)
-    assert found is not None
-    assert found.beyond.low <= 0 <= found.beyond.high
-
-
-def test_one_client_alone_has_no_source_to_infer(learned: Watched) -> None:
-    adversary, targets, truth = learned
-    assert infer_sources(adversary, targets[:1], truth) is None

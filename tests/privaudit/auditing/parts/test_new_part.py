@@ -138,5 +138,5 @@ def test_audits_of_before_and_after_are_read(
 def test_each_file_holds_the_part_of_its_name() -> None:
     folder = Path(str(parts.__file__)).parent
     assert {path.stem for path in folder.glob("[!_]*.py")} == set(PARTS.names())
-    first = ["rebuilt", "server_model", "linking", "rounds", "source", "one_run"]
+    first = ["rebuilt", "server_model", "rounds", "one_run"]
     assert [part.entry for part in audit_parts()][: len(first)] == first

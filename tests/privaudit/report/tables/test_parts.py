@@ -15,7 +15,6 @@ from privaudit.report.tables.parts import (
     first_round_above,
     one_run_sentences,
     round_sentences,
-    source_sentences,
 )
 from privaudit.report.wording import TableCell
 from privaudit.statistics.comparisons import p_above_chance
@@ -51,19 +50,9 @@ def test_where_no_round_stands_out_none_is_named() -> None:
     )
 
 
-def test_source_inference_is_reported_with_its_numbers() -> None:
-    (sentence,) = source_sentences(make_watched())
-    assert "for 30.0 % [23.7, 36.9] of 200 members" in sentence
-    assert "for 20.0 % [14.7, 26.2] of 200 candidates that no client" in sentence
-    assert "(by chance 20.0 %)" in sentence
-    assert "Training adds +0.100 [" in sentence
-    assert sentence.endswith("beyond what its class tells.")
-
-
 def test_audits_that_did_not_ask_say_nothing() -> None:
     audit = make_audit()
     assert round_sentences(audit) == []
-    assert source_sentences(audit) == []
     assert rounds_plot(ReportData.of([audit])) is None
 
 

@@ -10,7 +10,7 @@ client whose model has the smallest loss on the record. Here each model's loss i
 relative to its median loss on public records of the class.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,9 +21,10 @@ from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.parts.leakage_by_round import ByUnit, Truth
 from privaudit.auditing.played_scenario import AuditPart
 from privaudit.auditing.signals import class_medians, measure_signals
+from privaudit.report.wording import interval, point, rate
 from privaudit.statistics.estimate import Estimate, two_proportions
 from privaudit.statistics.roc import success_rate
-from privaudit.statistics.verdict import Sampling
+from privaudit.statistics.verdict import UNKNOWN_SAMPLING, Sampling, VerdictKind
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,27 @@ def _share(right: Bool[np.ndarray, " records"]) -> Estimate:
     return success_rate(np.ones(len(right), bool), right)
 
 
+def sentences(inference: SourceInference, sampling: Sampling) -> list[str]:
+    """Say how often the right client is named."""
+    by_chance = sampling != "unknown"
+    adds = "Training adds" if by_chance else "The difference is"
+    return [
+        f"The right client is guessed for {rate(inference.members)} of "
+        f"{inference.members.n[0]} members, and for {rate(inference.others)} of "
+        f"{inference.others.n[0]} candidates that no client trained on (by chance "
+        f"{100 * inference.chance:.1f} %). {adds} "
+        f"{point(inference.beyond, signed=True)} {interval(inference.beyond)}: "
+        f"{_SOURCES[inference.kind]}."
+    ]
+
+
+_SOURCES: Mapping[VerdictKind, str] = {
+    "leaks": "uploads tell whose a record is, beyond what its class tells",
+    "no evidence": "no evidence that uploads tell whose a record is, beyond its class",
+    "sampling unknown": f"no verdict. {UNKNOWN_SAMPLING.removesuffix('.')}",
+}
+
+
 SOURCE_INFERENCE = AuditPart(
     "source_inference",
     SourceInference | None,
@@ -122,5 +144,5 @@ SOURCE_INFERENCE = AuditPart(
     nothing=None,
     title="Source inference",
     key="source",
-    order=5,
+    says=sentences,
 )

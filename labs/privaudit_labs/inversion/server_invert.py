@@ -1,7 +1,7 @@
 """Inversion by the server: what of its clients' records can it read from uploads?"""
 
-from privaudit.auditing.attack import ATTACKS
 from privaudit.auditing.scenario import SCENARIOS, Scenario
+from privaudit_labs.inversion.upload_inversion import UploadInversion
 
 NAME = "server-invert"
 
@@ -20,6 +20,6 @@ def server_invert(shadows: int = 50) -> Scenario:
         name=NAME,
         question="What can a curious server read of its clients' records themselves?",
         threat="server",
-        attacks={"upload-inversion": ATTACKS.find("upload-inversion")()},
+        attacks={"upload-inversion": UploadInversion()},
         dominates=("server-aggregate", "curious-peer"),
     )

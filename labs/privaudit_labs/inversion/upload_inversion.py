@@ -7,8 +7,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
-from privaudit.auditing.inversion import InvertedClient, invert
 from privaudit.auditing.signals import PUBLIC_MEDIAN, score_beside_public
+from privaudit_labs.inversion.inversion import InvertedClient, invert
 
 
 @ATTACKS.register("upload-inversion")

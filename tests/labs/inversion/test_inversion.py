@@ -11,9 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from privaudit.attacks.upload_inversion import UploadInversion
-from privaudit.auditing.inversion import InvertedClient, Words, ridge, tokens_of
-from privaudit.auditing.parts.inversion import judge
 from privaudit.datasets.dataset import Texts
 from privaudit.datasets.records import ANSWER
 from privaudit.federation.trainer import Records, Task
@@ -23,6 +20,9 @@ from privaudit.trainers.full_fedavg import FullFedAvg
 from privaudit.trainers.full_fedprox import FullFedProx
 from privaudit.trainers.lora_fedavg import LoraFedAvg
 from privaudit.trainers.promptfl import PromptFL
+from privaudit_labs.inversion.inversion import InvertedClient, Words, ridge, tokens_of
+from privaudit_labs.inversion.judged import judge
+from privaudit_labs.inversion.upload_inversion import UploadInversion
 from tests.attacks.word_world import word_records
 from tests.small_records import text_data
 from tests.small_transformers import NAMES, text_model, text_tokenizer

@@ -9,18 +9,13 @@ judged in the same way.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from html import escape
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from privaudit.auditing.attack import Target
-from privaudit.auditing.inversion import (
-    ClassesAndFeatures,
-    InvertedClient,
-    Inverts,
-    Words,
-)
 from privaudit.auditing.played_scenario import AuditPart, PlayedScenario
 from privaudit.core.lazy_torch import Tensor, functional, torch
 from privaudit.datasets.dataset import FeatureBank, Texts
@@ -28,6 +23,12 @@ from privaudit.datasets.split import PUBLIC
 from privaudit.federation.trainer import ClientId, Records
 from privaudit.runs.run import Run
 from privaudit.statistics.estimate import Estimate, mean_with_t, paired_difference
+from privaudit_labs.inversion.inversion import (
+    ClassesAndFeatures,
+    InvertedClient,
+    Inverts,
+    Words,
+)
 
 Measured = Literal[
     "batch-cosine",
@@ -255,6 +256,44 @@ def psnr(one: Tensor, other: Tensor) -> float:
     return min(99.0, float(-10 * np.log10(max(error, 1e-12))))
 
 
+def numbers(found: Inversion) -> Mapping[str, Any]:
+    """Return what a table shows: measures by their titles, and no pair, which names records."""
+    measures = {TITLES[code]: one for code, one in found.measures.items()}
+    return {**vars(found), "measures": measures, "pairs": {}}
+
+
+def record_section(found: Inversion, picture: Callable[[int], str | None]) -> str:
+    """Return reconstructions beside true pictures, by client, as HTML; empty without any."""
+    if not found.pairs:
+        return ""
+    clients = "\n".join(
+        f'<p>{escape(client)}</p>\n<div class="records">\n'
+        + "\n".join(_figure(pair, picture) for pair in pairs)
+        + "\n</div>"
+        for client, pairs in found.pairs.items()
+    )
+    return f"{_PAIRS}\n{clients}"
+
+
+_PAIRS = (
+    "<p>Per client, above the reference picture nearest to what was read, below it the "
+    "client's own picture nearest to it. Nothing is decoded: a stranger's picture says "
+    "what such a record looks like. Below: the PSNR of the two.</p>"
+)
+
+
+def _figure(pair: PicturePair, picture: Callable[[int], str | None]) -> str:
+    shown = (
+        (pair.public, "The nearest reference picture"),
+        (pair.true, "The client's picture"),
+    )
+    images = "".join(
+        f'<img src="{escape(picture(at) or "")}" alt="{alt}">' for at, alt in shown
+    )
+    caption = f"<figcaption>{pair.psnr:.1f} dB</figcaption>"
+    return f"<figure>{images}{caption}</figure>"
+
+
 def _measure(played: PlayedScenario) -> Inversion | None:
     attack = next(a for a in played.scenario.attacks.values() if isinstance(a, Inverts))
     found = attack.invert(played.adversary, played.targets)
@@ -341,4 +380,6 @@ INVERSION = AuditPart(
     compute=_measure,
     nothing=None,
     title="Records read out of uploads",
+    numbers=numbers,
+    of_records=record_section,
 )

@@ -2,23 +2,24 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from privaudit.auditing.attack import Target
+from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.attack_result import AttackResult, paired_scores
-from privaudit.auditing.linkage import without_suspects
 from privaudit.auditing.played_scenario import AuditPart, PlayedScenario
 from privaudit.core.tensors import Tensors
 from privaudit.federation.trainer import ClientId
 from privaudit.federation.transcript import Message
 from privaudit.federation.uploads import WEIGHT, without_weight
+from privaudit.report.wording import interval, point, rate
 from privaudit.statistics.comparisons import (
     Comparison,
     pooled_paired_auroc_difference,
 )
 from privaudit.statistics.estimate import Estimate, proportion
+from privaudit.statistics.verdict import Sampling
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,21 @@ class LinkageGain:
     def headline(self) -> Comparison:
         """What the headline attack gained."""
         return self.auroc_difference[self.attack]
+
+
+def without_suspects(adversary: Adversary, targets: Sequence[Target]) -> list[Target]:
+    """Return linked targets as they would be had no suspect been seen, and no others.
+
+    ``reconstruct`` gives what is best without suspects; the attack on it is the yardstick.
+    """
+    plain = []
+    for target in targets:
+        if target.reconstructed.suspects:
+            reconstructed = adversary.reconstruct(target.client)
+            plain.append(
+                replace(target, reconstructed=replace(reconstructed, suspects=()))
+            )
+    return plain
 
 
 def measure_linkage_gain(
@@ -110,6 +126,28 @@ def _measure(played: PlayedScenario) -> LinkageGain:
     return measure_linkage_gain(transcript, played.targets, played.results, others)
 
 
+def sentences(links: LinkageGain, sampling: Sampling) -> list[str]:
+    """State what anonymous prompts reveal beyond the average."""
+    gain = links.headline.estimate
+    if not gain.excludes(0):
+        learned = "no clear difference from"
+    else:
+        learned = "more than" if gain.value > 0 else "less than"
+    learned += " what a PromptFL client learns"
+    if sampling == "unknown":
+        learned = "of which no leak is said, as no coin is declared"
+    return [
+        "A PromptFL client receives only the average, on which "
+        f"“{links.attack}” has an AUROC of {point(links.auroc_without)} "
+        f"{interval(links.auroc_without)}. This one also received {links.suspects} "
+        "anonymous prompts; using the likeliest one for each client changes the AUROC "
+        f"by {point(gain, signed=True)} {interval(gain)}: {learned}. "
+        "The prompt was linked to the right client in "
+        f"{rate(links.linked_right)} of {sum(links.linked_right.n)} cases (by chance "
+        f"{100 * links.linked_right_by_chance:.1f} %)."
+    ]
+
+
 LINKAGE_GAIN = AuditPart(
     "linkage_gain",
     LinkageGain | None,
@@ -118,5 +156,5 @@ LINKAGE_GAIN = AuditPart(
     nothing=None,
     title="Linkage",
     key="linking",
-    order=3,
+    says=sentences,
 )

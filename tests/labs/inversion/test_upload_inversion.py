@@ -10,12 +10,6 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from privaudit import Audit, Auditor, train
-from privaudit.attacks.upload_inversion import UploadInversion
-from privaudit.auditing.parts.inversion import (
-    INVERSION,
-    TITLES,
-    psnr,
-)
 from privaudit.auditing.stored_audit import read_audit, restore_audit, save_audit
 from privaudit.datasets.records import TokenSequences
 from privaudit.datasets.split import PUBLIC
@@ -27,6 +21,12 @@ from privaudit.trainers.dp_fedpt import DPFedPT
 from privaudit.trainers.dp_fpl import DPFPL
 from privaudit.trainers.fedpt import FedPT
 from privaudit.trainers.promptfl import PromptFL
+from privaudit_labs.inversion.judged import (
+    INVERSION,
+    TITLES,
+    psnr,
+)
+from privaudit_labs.inversion.upload_inversion import UploadInversion
 from tests.conftest import CLASSES, DIM, toy_records
 from tests.toy_federation import CLIENTS, Play, joined
 from tests.toy_tower import ToyTower, toy_tower
@@ -212,7 +212,7 @@ def test_the_part_is_stored_and_shown(audit: Audit) -> None:
     assert again.part(INVERSION) == audit.part(INVERSION)
     page = render_report([audit])
     assert INVERSION.title in page
-    assert "Read out of uploads" not in page
+    assert "The nearest reference picture" not in page
 
 
 def test_what_was_read_stands_beside_the_true_pictures_on_request(audit: Audit) -> None:

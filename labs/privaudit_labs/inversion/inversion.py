@@ -775,7 +775,7 @@ def invert(
 ) -> list[InvertedClient]:
     """Return what uploads tell of each target's records; of candidates their number counts.
 
-    The settings are those of :class:`privaudit.attacks.upload_inversion.UploadInversion`.
+    The settings are those of :class:`privaudit_labs.inversion.upload_inversion.UploadInversion`.
 
     Raises:
         ViewError: The adversary sees neither uploads nor sums of them.

@@ -1,0 +1,1 @@
+"""Whose a record or a model is: source inference, and what linked models add."""
