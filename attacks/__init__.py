@@ -23,5 +23,5 @@ MODULES = {
         "token_attacks",
     ),
 }
-IN_LABS = ("upload-inversion",)
+IN_LABS = ("extraction", "upload-inversion")
 RENAMED = {"pipra": "prompt-discriminant"}

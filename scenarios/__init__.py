@@ -4,4 +4,4 @@ from privaudit.core.registry import import_under_one_name
 
 import_under_one_name(__name__)
 
-IN_LABS = ("client-profile", "server-invert")
+IN_LABS = ("client-profile", "server-invert", "text-extraction")

@@ -11,7 +11,6 @@ import pytest
 from privaudit import Audit, Auditor, Run, train
 from privaudit.auditing.parts.closeness import CLOSENESS
 from privaudit.auditing.parts.exposure import EXPOSURE
-from privaudit.auditing.parts.extraction import EXTRACTION
 from privaudit.auditing.parts.one_run import BY_SECRET, ONE_RUN
 from privaudit.auditing.parts.server_model import SERVER_MODEL
 from privaudit.auditing.scenario import TOKEN_LOSS, grid_cells
@@ -96,28 +95,6 @@ def test_a_rebuilt_client_is_nearer_to_its_own_than_to_others(
     assert close is not None
     assert close.distance.value < close.distance_null.value
     assert audits["memorised"].part(CLOSENESS).closeness is None  # it is read off
-
-
-def test_texts_that_were_memorised_are_extracted(runs: dict[str, Run]) -> None:
-    """And of a model that was not trained as many of members as of others."""
-    audit = Auditor(runs["memorised"]).attack("text-extraction")
-    found = audit.part(EXTRACTION)
-    assert found is not None
-    assert audit.auroc.value > 0.9
-    assert found.shares["50 % shown, n = 100"].beyond.low > 0
-    assert found.shares["50 % shown, n = 100"].members.value > 0.5
-    assert all(one.members.value >= one.others.value for one in found.drawn.values())
-    save_audit(audit)
-    again = restore_audit(read_audit(audit.run, "text-extraction"))
-    assert again.part(EXTRACTION) == found
-    assert "50 % shown, greedy" in render_report([audit])
-    assert "of what is behind 50 %" not in render_report([audit])
-    assert "of what is behind 50 %" in render_report([audit], show_records=True)
-    nothing = Auditor(runs["untrained"]).attack("text-extraction")
-    assert nothing.auroc.low < 0.5 < nothing.auroc.high
-    null = nothing.part(EXTRACTION)
-    assert null is not None
-    assert not null.shares["50 % shown, n = 100"].beyond.excludes(0)
 
 
 def test_planted_secrets_are_exposed_and_can_be_looked_at(

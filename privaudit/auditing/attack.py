@@ -189,4 +189,12 @@ class NeedsMore(Attack, Protocol):
         """Return what is missing, as a sentence; empty where nothing is."""
 
 
+@runtime_checkable
+class SaysScores(Attack, Protocol):
+    """An attack whose scores mean something by themselves."""
+
+    def said(self, score: float) -> str:
+        """Return what one record's score says, in words."""
+
+
 ATTACKS: Registry[Callable[..., Attack]] = Registry("attack", "privaudit.attacks")

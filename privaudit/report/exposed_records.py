@@ -12,17 +12,16 @@ from dataclasses import dataclass
 from functools import partial
 from html import escape
 from itertools import takewhile
-from math import exp, isfinite
+from math import isfinite
 
 import numpy as np
 from jaxtyping import Int, Shaped
 from markupsafe import Markup
 
-from privaudit.auditing.attack import Adversary, Target
+from privaudit.auditing.attack import Adversary, SaysScores, Target
 from privaudit.auditing.attack_result import ClientScores
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.auditor import Auditor
-from privaudit.auditing.extraction import Extracts
 from privaudit.auditing.played_scenario import audit_parts
 from privaudit.auditing.scenario import GridCell
 from privaudit.auditing.token_tables import table_of
@@ -291,7 +290,9 @@ class ScoredRecord:
 def exposed_captions(audit: Audit) -> Markup:
     """Return an audit's most and least exposed answers, coloured by entropy."""
     adversary, targets = Auditor(audit.run).prepare(audit.scenario, seed=audit.seed)
-    alpha = float(getattr(audit.scenario.attacks[audit.headline.attack], "alpha", 2.0))
+    alpha = float(
+        getattr(audit.scenario.attacks.get(audit.headline.attack), "alpha", 2.0)
+    )
     texts = caption_texts(audit, adversary, targets, alpha)
     order = GridCell("description", 0, alpha).order
     return Markup(coloured_texts(texts, f"Rényi entropy of order {order}"))  # escapes
@@ -315,7 +316,7 @@ def caption_texts(
                     f"{title} {number} · {client.client}, "
                     f"{abs(record.height):.1f} standard deviations "
                     f"{'above' if record.height >= 0 else 'below'} its mean score"
-                    f"{_drawn(audit, float(client.scores[record.row]))}"
+                    f"{_in_words(audit, float(client.scores[record.row]))}"
                     f"{_question(one)}",
                     *coloured_answer(adversary.task.language, one, table, alpha),
                     tag="trained on" if is_member else "not trained on",
@@ -353,15 +354,15 @@ def _ends(
     ]
 
 
-def _drawn(audit: Audit, score: float) -> str:
-    """Return how likely the rest of the answer is drawn, where that is the score.
+def _in_words(audit: Audit, score: float) -> str:
+    """Return what a score says by itself, if the attack tells.
 
     Where records share a coin the score is a mean over them, and no text's.
     """
-    attack = audit.scenario.attacks[audit.headline.attack]
-    if not isinstance(attack, Extracts) or audit.run.ledger.group is not None:
+    attack = audit.scenario.attacks.get(audit.headline.attack)
+    if not isinstance(attack, SaysScores) or audit.run.ledger.group is not None:
         return ""
-    return f" · probability {exp(score):.2g} of what is behind {attack.prefix:g} %"
+    return f" · {attack.said(score)}"
 
 
 def _question(record: Records) -> str:

@@ -19,7 +19,6 @@ from privaudit.attacks.projection_residual import (
 )
 from privaudit.auditing import record_gradients
 from privaudit.auditing.parts.closeness import CLOSENESS
-from privaudit.auditing.parts.counted_records import COUNTED_RECORDS
 from privaudit.auditing.record_gradients import Move, chosen_moves, of_one_move
 from privaudit.core.errors import AttackError, ViewError
 from privaudit.core.seeds import Seeds
@@ -395,8 +394,6 @@ def test_a_released_average_less_its_public_base_tells_members(
         one.value > 0.95 if learns else one.low < 0.5 < one.high for one in found
     )
     assert (audit.headline.attack in BOTH) == learns
-    counted = audit.part(COUNTED_RECORDS)
-    assert [one.client for one in counted] == ["clients"]
 
 
 def test_a_recorded_base_that_nobody_declared_leaves_both_out(

@@ -7,11 +7,12 @@ a fair coin, so what is read of them was not trained on but is usual.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from privaudit.auditing.attack import Target
-from privaudit.auditing.parts.extraction import ExtractedShare, share
+from privaudit.auditing.parts.exposure import MemberShares, share
 from privaudit.auditing.played_scenario import AuditPart, PlayedScenario
 from privaudit.auditing.record_gradients import chosen_moves, why_no_moves
 from privaudit.auditing.signals import reference_records
@@ -39,8 +40,8 @@ class ReadWords:
         untold: Why something could not be read, with the number of clients.
     """
 
-    tokens: Mapping[str, ExtractedShare]
-    texts: ExtractedShare | None
+    tokens: Mapping[str, MemberShares]
+    texts: MemberShares | None
     untold: Mapping[str, int]
 
 
@@ -122,9 +123,9 @@ def judge(
     return row
 
 
-def _mean(pairs: Sequence[tuple[float, float]]) -> ExtractedShare:
+def _mean(pairs: Sequence[tuple[float, float]]) -> MemberShares:
     members, others = np.array(pairs).T
-    return ExtractedShare(
+    return MemberShares(
         mean_with_t(members), mean_with_t(others), paired_difference(members, others)
     )
 
@@ -136,6 +137,15 @@ def _rebuilt(
     return played.by_unit(target.client, hit) > 0
 
 
+def numbers(found: ReadWords) -> Mapping[str, Any]:
+    """Return precision and recall, and the share of texts, as a table shows them."""
+    return {
+        "tokens": {name: str(one) for name, one in found.tokens.items()},
+        "texts": found.texts and str(found.texts),
+        "untold": found.untold,
+    }
+
+
 WORDS: AuditPart[ReadWords | None] = AuditPart(
     "words",
     ReadWords | None,
@@ -143,4 +153,5 @@ WORDS: AuditPart[ReadWords | None] = AuditPart(
     compute=_measure,
     nothing=None,
     title="Words read off weights",
+    numbers=numbers,
 )

@@ -11,21 +11,57 @@ without their fit of its tail.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
+from privaudit.auditing.answer_table import SamplingScheme, answer_table
 from privaudit.auditing.attack import Adversary, Target
-from privaudit.auditing.extraction import SamplingScheme, answer_table
-from privaudit.auditing.parts.extraction import share
 from privaudit.auditing.played_scenario import AuditPart, PlayedScenario
 from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.datasets.records import ANSWER, TokenSequences
 from privaudit.federation.trainer import ClientId, Records
-from privaudit.statistics.estimate import Estimate, mean_with_t
+from privaudit.statistics.estimate import (
+    Estimate,
+    mean_with_t,
+    proportion,
+    two_proportions,
+)
 
 AS_IT_IS = SamplingScheme()
+Hits = Bool[np.ndarray, " units"]
+
+
+@dataclass(frozen=True)
+class MemberShares:
+    """Which share of records something befell; of groups with one coin, one at least.
+
+    Attributes:
+        members: Of those that were trained on.
+        others: Of the same clients' candidates that were not: the null.
+        beyond: The first less the second; above 0 it goes with training.
+    """
+
+    members: Estimate
+    others: Estimate
+    beyond: Estimate
+
+    def __str__(self) -> str:
+        return f"members {self.members}; others {self.others}; difference {self.beyond}"
+
+
+def share(hits: Sequence[Hits], truth: Sequence[Hits]) -> MemberShares | None:
+    """Return the shares of all clients' members and others; None without either."""
+    hit, member = np.concatenate(hits), np.concatenate(truth)
+    counts = [(int(hit[of].sum()), int(of.sum())) for of in (member, ~member)]
+    if not all(size for _, size in counts):
+        return None
+    members, others = counts
+    return MemberShares(
+        proportion(*members), proportion(*others), two_proportions(*members, *others)
+    )
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from markupsafe import Markup
 from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.parts.closeness import CLOSENESS
-from privaudit.auditing.parts.extraction import EXTRACTION, ExtractedShare, shown
 from privaudit.auditing.parts.leakage_by_round import LEAKAGE_BY_ROUND, LeakageByRound
 from privaudit.auditing.parts.one_run import BY_GRADIENT, BY_SECRET, ONE_RUN
 from privaudit.auditing.parts.record_exposure import (
@@ -101,11 +100,6 @@ def one_run_sentences(audit: Audit) -> list[str]:
     ]
 
 
-SHOWN_DRAWS = tuple(
-    shown(50.0, how) for how in ("greedy", "n = 1", "n = 100", "n = 10,000")
-)
-
-
 def card_paragraphs(audit: Audit) -> list[tuple[str, str]]:
     """Return headings and sentences of the parts that a run's card tells of.
 
@@ -163,10 +157,6 @@ def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
     """Yield names and texts of all numbers in a result."""
     if isinstance(value, AttackResult):
         value = value.auroc
-    if isinstance(value, ExtractedShare):
-        shares = f"{value.members}; others {value.others}; difference {value.beyond}"
-        yield name.strip(), f"members {shares}"
-        return
     if isinstance(value, Mapping):
         below = dict(value)
     elif is_dataclass(value) and not isinstance(value, Estimate):
@@ -268,33 +258,14 @@ def control_sentences(audit: Audit) -> list[str]:
     ]
 
 
-def extraction_sentences(audit: Audit) -> list[str]:
-    """Say how many texts can be drawn; nothing where that was not measured."""
-    found = audit.part(EXTRACTION)
-    if found is None:
-        return []
-    said = [
-        f"{name}: {rate(share.members)} of members, {rate(share.others)} of others, "
-        f"difference {point(share.beyond, signed=True)} {interval(share.beyond)}"
-        for name, share in {**found.shares, **found.drawn}.items()
-        if name in (*SHOWN_DRAWS, *found.drawn)
-    ]
-    return [
-        f"Extracted with probability {found.p:g} within n draws of the rest of an "
-        f"answer, or greedily. {'. '.join(said)}."
-    ]
-
-
 _SENTENCES: Mapping[str, Callable[[Audit], list[str]]] = {
     CLOSENESS.name: lambda audit: [],  # has a section of its own
-    EXTRACTION.name: extraction_sentences,
     RECORD_EXPOSURE.name: lambda audit: [],  # likewise
     SERVER_MODEL.name: rebuilding,
     LEAKAGE_BY_ROUND.name: round_sentences,
     UNTRAINED_CONTROL.name: control_sentences,
     ONE_RUN.name: lambda audit: one_run_sentences(audit)[:1],  # the verdict
 }
-_TABLES = {EXTRACTION.name}
 
 SHOWN = 20  # of the most exposed records, on a page that shows records
 NO_GUARANTEE = "That is what this signal shows of a record, and no guarantee."

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from privaudit import Auditor, load_run
 from privaudit.auditing.audit import Audit
-from privaudit.auditing.parts.extraction import ExtractedShare
+from privaudit.auditing.parts.exposure import MemberShares
 from privaudit.auditing.stored_audit import read_audit, restore_audit, save_audit
 from privaudit.datasets.split import PUBLIC, TEST
 from privaudit.recording.owner import use_owner
@@ -47,7 +47,7 @@ def test_what_was_not_read_and_who_has_no_others_are_no_zeros() -> None:
 
 def test_a_stored_part_reads_back() -> None:
     half = mean_with_t([0.4, 0.5, 0.6])
-    share = ExtractedShare(half, half, half)
+    share = MemberShares(half, half, half)
     found = ReadWords({"recall by the span": share}, None, {"rank 96": 3})
     assert WORDS.from_json(WORDS.to_json(found), {}) == found
 

@@ -1,8 +1,9 @@
 import base64
 import io
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from html.parser import HTMLParser
+from math import exp
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from privaudit.attacks.extraction import Extraction
+from privaudit.attacks.token_attacks import TokenLoss
 from privaudit.auditing.attack import Adversary, Attack, Target
 from privaudit.auditing.attack_result import ClientScores, evaluate_scores
 from privaudit.auditing.audit import Audit
@@ -225,17 +226,23 @@ def test_both_ends_are_shown_with_the_truth_beside_them(audit: Audit) -> None:
     assert all((text.picture or "").startswith("data:image/png") for text in texts)
 
 
-def test_a_probability_is_given_of_one_text_and_of_no_group(audit: Audit) -> None:
+@dataclass(frozen=True)
+class Told(TokenLoss):
+    def said(self, score: float) -> str:
+        return f"a score of {exp(score):.2g}"
+
+
+def test_what_a_score_says_is_given_of_one_text_and_of_no_group(audit: Audit) -> None:
     adversary, target = adversary_and_target()
-    attacks: dict[str, Attack] = {"max-renyi": Extraction()}
+    attacks: dict[str, Attack] = {"max-renyi": Told()}
     asked = replace(audit, scenario=replace(audit.scenario, attacks=attacks))
     ledger = Ledger(np.zeros(24, np.int64), np.arange(24) % 4 < 2)
     asked.run.__dict__["ledger"] = ledger
     heading = caption_texts(asked, adversary, [target], 2.0)[SHOWN_CAPTIONS].heading
-    assert "probability 1 of what is behind 50 %" in heading
+    assert " · a score of 1" in heading
     asked.run.__dict__["ledger"] = replace(ledger, group=np.arange(24) // 2 * 2)
     assert all(
-        "probability" not in text.heading
+        "a score of" not in text.heading
         for text in caption_texts(asked, adversary, [target], 2.0)
     )
 

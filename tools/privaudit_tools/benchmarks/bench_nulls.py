@@ -37,7 +37,7 @@ from privaudit_tools.benchmarks.bench_new_attacks import (
 )
 from tests.conftest import CLASSES, toy_records, with_noise
 from tests.labs.active_server.test_amplified import RECORDS, played
-from tests.privaudit.auditing.parts.test_extraction_part import null_alarms
+from tests.labs.extraction.test_extracted import null_alarms
 from tests.toy_federation import CLIENTS, play_toy
 
 NULLS = FEDERATIONS * TOSSES

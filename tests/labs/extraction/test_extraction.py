@@ -6,94 +6,23 @@ import numpy as np
 import pytest
 import torch
 
-from privaudit.attacks.extraction import Extraction
-from privaudit.auditing.attack import Adversary, Target
-from privaudit.auditing.extraction import (
-    SamplingScheme,
-    SuffixDraws,
-    answer_table,
-    is_extractable,
-)
-from privaudit.auditing.parts.extraction import share
-from privaudit.core.errors import ConfigError
-from privaudit.core.seeds import Seeds
+from privaudit.auditing.answer_table import SamplingScheme, answer_table
+from privaudit.auditing.parts.exposure import share
 from privaudit.core.tensors import stack
 from privaudit.datasets.records import ANSWER, TokenSequences
-from privaudit.federation.threat_models import View, server
-from privaudit.federation.trainer import Reconstruction, Records, Task
+from privaudit.federation.trainer import Records, Task
 from privaudit.models.interfaces import Tuning
-from privaudit.trainers.lora_fedavg import LoraFedAvg
-from tests.toy_federation import CLIENTS
+from privaudit_labs.extraction.drawn_texts import SuffixDraws, is_extractable
+from privaudit_labs.extraction.extraction import Extraction
+from tests.privaudit.auditing.test_answer_table import (
+    ALL,
+    FEW,
+    TRAINER,
+    Attacked,
+    attacked,
+    learned,
+)
 from tests.toy_language import END, VOCABULARY, parrot, toy_dialogues, toy_writing_task
-
-TRAINER = LoraFedAvg(rank=2)
-ALL = SamplingScheme()
-FEW = SamplingScheme(temperature=0.7, top_k=3)
-Attacked = tuple[Adversary, list[Target]]
-
-
-def attacked(known: int) -> Attacked:
-    """Return clients, the first of whose candidates the model memorised."""
-    asked = {c: toy_dialogues(12, 50 + n) for n, c in enumerate(CLIENTS)}
-    memory = [r.words[:known] for r in asked.values() if r.words is not None]
-    task = replace(toy_writing_task(), backbone=parrot(memory))
-    model = TRAINER.start(task, Seeds(0))
-    adversary = Adversary(TRAINER, task, server, View("server", ()), Seeds(1))
-    return adversary, [
-        Target(client, Reconstruction(model), records)
-        for client, records in asked.items()
-    ]
-
-
-@pytest.fixture(scope="module")
-def learned() -> Attacked:
-    return attacked(6)
-
-
-def by_hand(
-    adversary: Adversary, target: Target, row: int, scheme: SamplingScheme
-) -> list[float]:
-    """Oracle: the probability of each token of an answer, one token at a time."""
-    records = target.candidates.pick(torch.tensor([row]))
-    assert records.words is not None
-    assert records.tokens is not None
-    model = target.reconstructed.model
-    tuning = TRAINER.tuning(adversary.task, stack([model]))
-    logits = adversary.task.language.logits(
-        records.tokens.read()[None], records.words.repeated(1), tuning
-    )[0, 0].double()
-    found = []
-    for place in (records.words.kinds[0] == ANSWER).nonzero().flatten().tolist():
-        weights = (logits[place - 1] / scheme.temperature).exp().tolist()
-        allowed = sorted(weights)[-scheme.top_k :] if scheme.top_k else weights
-        own = weights[int(records.words.ids[0, place])]
-        found.append(own / sum(allowed) if own >= min(allowed) else 0.0)
-    return found
-
-
-@pytest.mark.parametrize("scheme", [ALL, FEW, SamplingScheme(2.0, 1)], ids=str)
-def test_the_probability_of_a_suffix_is_the_product_over_its_tokens(
-    scheme: SamplingScheme,
-) -> None:
-    adversary, (target, *_) = attacked(6)
-    table = answer_table(
-        adversary, target.reconstructed.model, target.candidates, scheme
-    )
-    for row in range(12):
-        by_token = by_hand(adversary, target, row, scheme)
-        assert table.sizes[row] == len(by_token)
-        for prefix, first in ((0.0, 0), (50.0, (len(by_token) - 1) // 2)):
-            expected = np.prod(by_token[first:])
-            found = np.exp(table.suffixes(prefix)[row])
-            assert found == pytest.approx(expected, rel=1e-4, abs=1e-12)
-
-
-def test_temperature_and_top_k_by_hand() -> None:
-    logits = torch.tensor([4.0, 2.0, 2.0, 1.0, 0.0]).double().log()[:4]
-    probabilities = SamplingScheme(temperature=0.5).log_probabilities(logits).exp()
-    np.testing.assert_allclose(probabilities, [16 / 25, 4 / 25, 4 / 25, 1 / 25])
-    probabilities = SamplingScheme(top_k=2).log_probabilities(logits).exp()
-    np.testing.assert_allclose(probabilities, [1 / 2, 1 / 4, 1 / 4, 0])  # ties stay
 
 
 def test_what_was_memorised_comes_at_once(learned: Attacked) -> None:
@@ -105,21 +34,6 @@ def test_what_was_memorised_comes_at_once(learned: Attacked) -> None:
         assert table.greedy(50.0)[:6].all()
         assert is_extractable(table.suffixes(50.0)[:6], 1, 0.5).all()
         assert is_extractable(table.suffixes(50.0)[:6], 2, 0.9).all()
-
-
-def test_members_are_extracted_and_others_are_not(learned: Attacked) -> None:
-    adversary, targets = learned
-    hits = [
-        answer_table(
-            adversary, t.reconstructed.model, t.candidates, ALL
-        ).greedy(0.0)
-        for t in targets
-    ]  # fmt: skip
-    found = share(hits, [np.arange(12) < 6] * len(hits))
-    assert found is not None
-    assert found.members.n == found.others.n == (18,)
-    assert found.members.value > 0.6
-    assert found.beyond.low > 0
 
 
 def test_an_untrained_model_says_of_both_the_same() -> None:
@@ -228,8 +142,4 @@ def test_a_text_that_cannot_be_drawn_has_a_finite_score() -> None:
     assert min(s.scores.min() for s in scores) == -1e30
 
 
-def test_records_without_an_answer_are_refused() -> None:
-    adversary, (target, *_) = attacked(0)
-    blank = replace(target.candidates, words=None)
-    with pytest.raises(ConfigError, match="not all records have an answer"):
-        answer_table(adversary, target.reconstructed.model, blank, ALL)
+__all__ = ["learned"]  # a fixture

@@ -10,38 +10,26 @@ extraction", NAACL 2025.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Int
 
-from privaudit.auditing.extraction import (
-    AnswerTable,
+from privaudit.auditing.answer_table import AnswerTable
+from privaudit.auditing.parts.exposure import MemberShares, share
+from privaudit.auditing.played_scenario import AuditPart, PlayedScenario
+from privaudit.report.wording import interval, point, rate
+from privaudit.runs.ledger import Ledger
+from privaudit.statistics.verdict import Sampling
+from privaudit_labs.extraction.drawn_texts import (
     ExtractedClient,
     Extracts,
     is_extractable,
 )
-from privaudit.auditing.played_scenario import AuditPart, PlayedScenario
-from privaudit.runs.ledger import Ledger
-from privaudit.statistics.estimate import Estimate, proportion, two_proportions
 
 PREFIXES = (0.0, 25.0, 50.0, 75.0)  # percent of an answer that is shown
 TRIES = (1, 10, 100, 1_000, 10_000)
 Hits = Bool[np.ndarray, " units"]
-
-
-@dataclass(frozen=True)
-class ExtractedShare:
-    """How many records are extracted; of groups that share a coin, one record at least.
-
-    Attributes:
-        members: Of those that were trained on.
-        others: Of the same clients' candidates that were not: the null.
-        beyond: The first less the second; above 0 texts were memorised.
-    """
-
-    members: Estimate
-    others: Estimate
-    beyond: Estimate
 
 
 @dataclass(frozen=True)
@@ -55,8 +43,8 @@ class ExtractedTexts:
     """
 
     p: float
-    shares: Mapping[str, ExtractedShare]
-    drawn: Mapping[str, ExtractedShare]
+    shares: Mapping[str, MemberShares]
+    drawn: Mapping[str, MemberShares]
 
 
 def shown(prefix: float, how: str) -> str:
@@ -67,18 +55,6 @@ def shown(prefix: float, how: str) -> str:
         '50 % shown, n = 100'
     """
     return f"{prefix:g} % shown, {how}"
-
-
-def share(hits: Sequence[Hits], truth: Sequence[Hits]) -> ExtractedShare | None:
-    """Return the extracted shares of all clients' members and others; None without either."""
-    hit, member = np.concatenate(hits), np.concatenate(truth)
-    counts = [(int(hit[of].sum()), int(of.sum())) for of in (member, ~member)]
-    if not all(size for _, size in counts):
-        return None
-    members, others = counts
-    return ExtractedShare(
-        proportion(*members), proportion(*others), two_proportions(*members, *others)
-    )
 
 
 def _measure(played: PlayedScenario) -> ExtractedTexts | None:
@@ -117,7 +93,7 @@ def drawn_shares(
     attack: Extracts,
     found: Sequence[ExtractedClient],
     records: Sequence[Int[np.ndarray, " candidates"]],
-) -> dict[str, ExtractedShare]:
+) -> dict[str, MemberShares]:
     """Return what came of real draws; empty where none were made."""
     tries = found[0].draws.tries
     within = [of[one.drawn] for of, one in zip(records, found, strict=True)]
@@ -142,6 +118,34 @@ def drawn_shares(
     return {name: one for name, one in measured.items() if one is not None}
 
 
+SHOWN_DRAWS = tuple(
+    shown(50.0, how) for how in ("greedy", "n = 1", "n = 100", "n = 10,000")
+)
+
+
+def sentences(found: ExtractedTexts, sampling: Sampling) -> list[str]:
+    """Say how many texts can be drawn."""
+    said = [
+        f"{name}: {rate(share.members)} of members, {rate(share.others)} of others, "
+        f"difference {point(share.beyond, signed=True)} {interval(share.beyond)}"
+        for name, share in {**found.shares, **found.drawn}.items()
+        if name in (*SHOWN_DRAWS, *found.drawn)
+    ]
+    return [
+        f"Extracted with probability {found.p:g} within n draws of the rest of an "
+        f"answer, or greedily. {'. '.join(said)}."
+    ]
+
+
+def numbers(found: ExtractedTexts) -> Mapping[str, Any]:
+    """Return all shares, as a table shows them."""
+    return {
+        "p": found.p,
+        "shares": {name: str(one) for name, one in found.shares.items()},
+        "drawn": {name: str(one) for name, one in found.drawn.items()},
+    }
+
+
 EXTRACTION = AuditPart(
     "extraction",
     ExtractedTexts | None,
@@ -151,4 +155,6 @@ EXTRACTION = AuditPart(
     compute=_measure,
     nothing=None,
     title="Texts extracted from the model",
+    says=sentences,
+    numbers=numbers,
 )

@@ -1,7 +1,7 @@
 """Text extraction: which texts can be drawn, word for word, out of a model?"""
 
-from privaudit.auditing.attack import ATTACKS
 from privaudit.auditing.scenario import SCENARIOS, Scenario
+from privaudit_labs.extraction.extraction import Extraction
 
 NAME = "text-extraction"
 
@@ -20,6 +20,6 @@ def text_extraction(shadows: int = 50) -> Scenario:
         name=NAME,
         question="Which texts does a released model write out when it is shown a part?",
         threat="released",
-        attacks={"extraction": ATTACKS.find("extraction")()},
+        attacks={"extraction": Extraction()},
         dominates=("black-box-labels",),
     )

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from privaudit.auditing.audit import Audit
-from privaudit.auditing.parts.counted_records import COUNTED_RECORDS
 from privaudit.auditing.stored_audit import read_audit, restore_audit, save_audit
 from privaudit.core.tensors import Tensors
 from privaudit.federation.threat_models import EVERYBODY
 from privaudit.recording.recorder import Recorder
 from privaudit.report.page import render_report
 from privaudit.runs.run import load_run
+from privaudit_labs.counting.counted_records import COUNTED_RECORDS
+from tests.attacks.test_weight_attacks import Published, recorded, say_update
 from tests.privaudit.recording.small_federation import (
     CLASSES,
     FEATURES,
@@ -111,3 +112,9 @@ def test_a_rank_that_is_as_large_as_it_can_be_counts_nothing(
     audit = audit_of(tmp_path / "run", owner)
     assert all(one.rank >= one.most for one in audit.part(COUNTED_RECORDS))
     assert "counts no records" in render_report([audit])
+
+
+def test_of_a_released_average_all_clients_are_counted_together(tmp_path: Path) -> None:
+    folder = recorded(tmp_path, say_update, Linear(steps=3))
+    audit = audited(folder, "prompt-release", owner=Published(Linear()), shadows=0)
+    assert [one.client for one in audit.part(COUNTED_RECORDS)] == ["clients"]

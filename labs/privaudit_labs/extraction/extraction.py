@@ -1,6 +1,7 @@
 """Extraction: a text that the model writes out again was trained on."""
 
 from collections.abc import Sequence
+from math import exp
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -8,18 +9,14 @@ from jaxtyping import Float
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from privaudit.auditing.answer_table import SamplingScheme, answer_table
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
-from privaudit.auditing.extraction import (
-    ExtractedClient,
-    SamplingScheme,
-    SuffixDraws,
-    answer_table,
-)
 from privaudit.auditing.signals import FARTHEST, PUBLIC_MEDIAN, score_beside_public
 from privaudit.core.lazy_torch import torch
 from privaudit.core.tensors import stack
 from privaudit.federation.query import as_writer
 from privaudit.federation.trainer import Records
+from privaudit_labs.extraction.drawn_texts import ExtractedClient, SuffixDraws
 
 
 @ATTACKS.register("extraction")
@@ -67,6 +64,10 @@ class Extraction:
             return table.suffixes(self.prefix).clip(min=-FARTHEST)
 
         return score_beside_public(adversary, targets, score)
+
+    def said(self, score: float) -> str:
+        """Say how likely the rest of a text is drawn."""
+        return f"probability {exp(score):.2g} of what is behind {self.prefix:g} %"
 
     @property
     def scheme(self) -> SamplingScheme:

@@ -4,15 +4,17 @@ import numpy as np
 import pytest
 import torch
 
-from privaudit.attacks.extraction import Extraction
-from privaudit.auditing.extraction import AnswerTable, Draws, ExtractedClient
-from privaudit.auditing.parts.extraction import ExtractedShare, drawn_shares
+from privaudit.auditing.answer_table import AnswerTable
+from privaudit.auditing.parts.exposure import MemberShares
 from privaudit.runs.ledger import Ledger
+from privaudit_labs.extraction.drawn_texts import Draws, ExtractedClient
+from privaudit_labs.extraction.extracted import drawn_shares
+from privaudit_labs.extraction.extraction import Extraction
 
 RECORDS, SIZE = 60, 5
 
 
-def drawn(grouped: bool, exact: np.ndarray, coins: np.ndarray) -> ExtractedShare:
+def drawn(grouped: bool, exact: np.ndarray, coins: np.ndarray) -> MemberShares:
     """Return the share of one client's texts that came, all of them drawn backwards."""
     order = np.arange(RECORDS)[::-1]
     first = order - order % SIZE

@@ -1,0 +1,1 @@
+"""Which texts a model writes out again: the scenario ``text-extraction``."""
