@@ -23,5 +23,15 @@ MODULES = {
         "token_attacks",
     ),
 }
-IN_LABS = ("extraction", "upload-inversion")
+IN_LABS = (
+    "difficulty-calibration",
+    "extraction",
+    "fedmia",
+    "gradient-norm",
+    "neighbourhood",
+    "quantile-regression",
+    "ramia",
+    "upload-inversion",
+    "whitened-alignment",
+)
 RENAMED = {"pipra": "prompt-discriminant"}

@@ -1,7 +1,4 @@
-"""What holds for every attack that reads a slice of words; a new one is tested by itself.
-
-Those that need the language model behind them: test_writer_attacks.py.
-"""
+"""What holds for every attack that reads a slice of words; a new one is tested by itself."""
 
 from dataclasses import replace
 from typing import Any

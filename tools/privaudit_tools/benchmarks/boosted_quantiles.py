@@ -2,7 +2,8 @@
 
 ``python -m privaudit_tools.benchmarks.boosted_quantiles`` trains PromptFL, and scores each client's
 candidates by their confidence's quantile among public records like them, by both learners of
-:mod:`privaudit.attacks.quantile_regression`: Bertran et al. (NeurIPS 2023) have trees on tables.
+:mod:`privaudit_labs.attacks.quantile_regression`: Bertran et al. (NeurIPS 2023) have trees on
+tables.
 Trees take 1 s a client, and 6 s with cross-fitted ranks of public records for a threshold.
 """
 
@@ -15,16 +16,16 @@ from pathlib import Path
 import numpy as np
 
 from privaudit import Auditor, train
-from privaudit.attacks.quantile_regression import (
+from privaudit.auditing.scenario import find_scenario
+from privaudit.auditing.signals import target_signals
+from privaudit.statistics.comparisons import pooled_paired_auroc_difference
+from privaudit.statistics.roc import pooled_auroc
+from privaudit_labs.attacks.quantile_regression import (
     _confidence,
     _Expected,
     _inputs,
     between_quantiles,
 )
-from privaudit.auditing.scenario import find_scenario
-from privaudit.auditing.signals import target_signals
-from privaudit.statistics.comparisons import pooled_paired_auroc_difference
-from privaudit.statistics.roc import pooled_auroc
 from privaudit_tools.benchmarks.measuring import machine
 
 FOLDS = 5

@@ -13,15 +13,14 @@ from privaudit.auditing.signals import (
     PUBLIC_MEDIAN,
     ask_signals,
     directions,
-    models_before_training,
     moved_records,
     public_threshold,
     refuse_unmovable,
-    slope_of,
 )
 from privaudit.core.lazy_torch import torch
 from privaudit.core.tensors import Tensors
 from privaudit.federation.trainer import Records
+from privaudit_labs.attacks.before_training import models_before_training, slope_of
 
 
 @ATTACKS.register("ramia")

@@ -3,13 +3,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from privaudit.attacks.whitened_alignment import likelihood_ratios
 from privaudit.auditing.gradient_regression import (
     NOISE_GRID,
     GramBlock,
     likeliest_step,
 )
 from privaudit.statistics.roc import auroc, pooled_auroc
+from privaudit_labs.attacks.whitened_alignment import likelihood_ratios
 
 PUBLIC, CANDIDATES, STEP = 100, 60, 0.3
 

@@ -13,12 +13,11 @@ from privaudit.auditing.signals import (
     PUBLIC_MEDIAN,
     SignalTable,
     ask_signals,
-    models_before_training,
     public_threshold,
-    slope_of,
     target_signals,
 )
 from privaudit.core.tensors import Tensors
+from privaudit_labs.attacks.before_training import models_before_training, slope_of
 
 
 @ATTACKS.register("difficulty-calibration")

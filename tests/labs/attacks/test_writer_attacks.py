@@ -9,8 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from privaudit.attacks.gradient_norm import _losses, _norms
-from privaudit.attacks.neighbourhood import with_neighbours
 from privaudit.auditing.attack import ATTACKS, Adversary, Target
 from privaudit.core.tensors import stack
 from privaudit.datasets.records import ANSWER, PADDING
@@ -19,6 +17,8 @@ from privaudit.federation.trainer import Cohort, Records, Task
 from privaudit.models.interfaces import Tuning
 from privaudit.trainers.lora_fedavg import LoraFedAvg
 from privaudit.tuning.transformers.objectives import AnswerObjective
+from privaudit_labs.attacks.gradient_norm import _losses, _norms
+from privaudit_labs.attacks.neighbourhood import with_neighbours
 from tests.toy_federation import CLIENTS, auroc_of, play_toy
 from tests.toy_language import END, toy_dialogues, toy_writing_task
 

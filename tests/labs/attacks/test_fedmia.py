@@ -5,10 +5,10 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from privaudit.attacks.fedmia import FedMia, _averaged
 from privaudit.core.errors import AttackError
 from privaudit.federation.threat_models import View
 from privaudit.trainers.promptfl import PromptFL
+from privaudit_labs.attacks.fedmia import FedMia, _averaged
 from tests.conftest import noisy_candidates
 from tests.toy_federation import CLIENTS, Play
 

@@ -7,15 +7,15 @@ import torch
 from scipy.special import ndtri
 from sklearn.linear_model import RidgeCV
 
-from privaudit.attacks.quantile_regression import (
+from privaudit.core.errors import AttackError
+from privaudit.statistics.roc import auroc
+from privaudit.trainers.promptfl import PromptFL
+from privaudit_labs.attacks.quantile_regression import (
     LOG_CHI_SQUARE,
     QuantileRegression,
     _Expected,
     between_quantiles,
 )
-from privaudit.core.errors import AttackError
-from privaudit.statistics.roc import auroc
-from privaudit.trainers.promptfl import PromptFL
 from tests.toy_federation import Play
 
 

@@ -1,13 +1,14 @@
 import numpy as np
 import torch
 
-from privaudit.attacks.difficulty_calibration import DifficultyCalibration
 from privaudit.attacks.output_attacks import LossThreshold
-from privaudit.auditing.signals import ask_signals, slope_of
+from privaudit.auditing.signals import ask_signals
 from privaudit.federation.trainer import Task
 from privaudit.statistics.roc import auroc
 from privaudit.trainers.coop import CoOp
 from privaudit.trainers.promptfl import PromptFL
+from privaudit_labs.attacks.before_training import slope_of
+from privaudit_labs.attacks.difficulty_calibration import DifficultyCalibration
 from tests.toy_federation import Play
 
 
