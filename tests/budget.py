@@ -31,7 +31,7 @@ class Budget:
     tests: int
 
 
-BUDGET = Budget(lines=95_400, files=430, tests=74_400)
+BUDGET = Budget(lines=92_300, files=400, tests=72_900)
 """``docs/decisions/0017-budget.md``; today's, rounded up: the goals are 82,000 and 61,000."""
 
 
