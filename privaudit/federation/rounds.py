@@ -265,29 +265,6 @@ def _refuse_misshapen(trainer: Trainer, result: Any, clients: int) -> None:
     )
 
 
-def train_simulated_clients(
-    trainer: Trainer,
-    task: Task,
-    received: Tensors,
-    names: Sequence[ClientId],
-    shards: Sequence[Records],
-    seeds: Seeds,
-    index: int,
-    participants: Sequence[ClientId] = (),
-) -> LocalResult:
-    """Train an adversary's own clients for a round, all from what one client received.
-
-    What a client keeps to itself is as it starts, by the adversary's seeds. Several
-    of them may share a name, of their random streams. Shares of noise depend on how
-    many ``participants`` there are: by default as many as are simulated.
-    """
-    kept = stack(start_clients(trainer, task, names, seeds))
-    down = {n: t.expand(len(names), *t.shape) for n, t in received.items()}
-    at = Round(index, seeds, tuple(participants or names))
-    cohort = Cohort.of(names, shards)
-    return update_clients(trainer, task, cohort, down, kept, at)
-
-
 def without_slots(kept: Tensors) -> dict[str, Tensor]:
     """Return the trainer's own part of a client's private state."""
     return {n: tensor for n, tensor in kept.items() if not n.startswith(OPTIMIZER)}

@@ -29,11 +29,11 @@ from privaudit.core.errors import AttackError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors, unstack
 from privaudit.federation.query import ask_each
-from privaudit.federation.rounds import train_simulated_clients
 from privaudit.federation.trainer import Records, Task, Trainer
 from privaudit.federation.uploads import update_deltas
 from privaudit.statistics.shadow_comparison import online_scores
 from privaudit_labs.active_server.broadcast_checks import distance
+from privaudit_labs.simulated_clients import train_simulated_clients
 
 Ask = Callable[[int, Tensors], Tensors]  # a round and what is sent: the client's upload
 

@@ -42,7 +42,7 @@ from privaudit.core.lazy_torch import Tensor, functional, torch
 from privaudit.core.seeds import Stream
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.datasets.records import ANSWER, PADDING
-from privaudit.federation.rounds import count_participants, train_simulated_clients
+from privaudit.federation.rounds import count_participants
 from privaudit.federation.trainer import (
     AddsNoise,
     ClientId,
@@ -54,6 +54,7 @@ from privaudit.federation.trainer import (
 from privaudit.federation.uploads import COORDINATES, WEIGHT, update_deltas
 from privaudit.models.interfaces import Classifier, EmbedsTokens, OwnersModel
 from privaudit.statistics.progress import Phase
+from privaudit_labs.simulated_clients import train_simulated_clients
 
 LEAST_SHARE = 1e-3  # of the largest variance: directions below are left out
 

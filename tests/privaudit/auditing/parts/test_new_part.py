@@ -3,7 +3,7 @@
 import io
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import unescape
 from pathlib import Path
 
@@ -121,6 +121,22 @@ def test_a_part_of_attacks_keeps_their_scores(audits: tuple[Audit, Audit]) -> No
     assert f"{attack}</td><td>{audit.part(AGAIN)[attack].auroc}" in render_report(
         [audit]
     )
+
+
+def test_a_part_says_which_numbers_and_what_of_records_pages_show(
+    audits: tuple[Audit, Audit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = replace(
+        MEMBER_SHARE,
+        numbers=lambda found: {"half of them": found.share},
+        of_records=lambda found, picture: f"<p>the first: {picture(0)}</p>",
+    )
+    monkeypatch.setitem(PARTS._entries, chosen.name, PARTS._entries.pop(chosen.name))
+    page = render_report([audits[0]], show_records=True)
+    assert "<td>half of them</td>" in page
+    assert "<td>by client" not in page
+    assert "<p>the first: data:image/png" in page
+    assert "the first:" not in render_report([audits[0]])
 
 
 def test_audits_of_before_and_after_are_read(
