@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors, stack
-from privaudit.federation.rounds import start_clients, update_clients
+from privaudit.federation.rounds import update_clients
 from privaudit.federation.trainer import (
     ClientId,
     Cohort,
@@ -13,6 +13,7 @@ from privaudit.federation.trainer import (
     Round,
     Task,
     Trainer,
+    start_clients,
 )
 
 

@@ -107,14 +107,14 @@ class UnknownNameError(ConfigError):
         meant = nearest(name, [*names, *nearby])
         if renamed:
             meant = f" It is called {renamed!r} now."
+        said = f"No {kind} is called {shown(name)}.{meant} Known: {', '.join(names)}."
         if in_labs:
-            meant = (
-                " It stands in privaudit-labs, which is not installed. Install it from "
-                "a clone of the repository: pip install ./labs."
+            said = (
+                f"The {kind} {shown(name)} stands in privaudit-labs, which is not "
+                "installed. Install it from a clone of the repository: pip install "
+                "./labs."
             )
-        super().__init__(
-            f"No {kind} is called {shown(name)}.{meant} Known: {', '.join(names)}."
-        )
+        super().__init__(said)
 
 
 class LimitError(ConfigError):

@@ -116,7 +116,9 @@ def test_an_audit_says_how_much_more_the_peer_learns_than_in_promptfl(
 
 
 def test_terminal_and_page_say_it_in_one_sentence(audits: dict[str, Audit]) -> None:
-    (said,) = sentences(audits["pfedmoap"].part(LINKAGE_GAIN), "coin")
+    found = audits["pfedmoap"].part(LINKAGE_GAIN)
+    assert found is not None
+    (said,) = sentences(found, "coin")
     assert "6 anonymous prompts" in said
     assert "what a PromptFL client learns" in said
     assert said in unescape(render_report([audits["pfedmoap"]]))

@@ -6,12 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from privaudit import Audit
+from privaudit import Audit, Auditor, load_run
 from privaudit.auditing.played_scenario import PlayedScenario
 from privaudit.auditing.stored_audit import restore_audit
 from privaudit.federation.trainer import Task
+from privaudit.recording.owner import use_owner
 from privaudit.report.page import render_report
+from privaudit.runs.ledger import Coin
 from privaudit.statistics.estimate import proportion, two_proportions
+from privaudit.statistics.verdict import UNKNOWN_SAMPLING
 from privaudit_labs.attribution.source_inference import (
     SOURCE_INFERENCE,
     SourceInference,
@@ -29,6 +32,7 @@ from tests.privaudit.auditing.parts.test_leakage_by_round import (
 from tests.privaudit.auditing.test_played_scenario import NAME, played
 from tests.privaudit.auditing.test_stored_audit import stored
 from tests.privaudit.made_audits import make_watched
+from tests.privaudit.recording.small_federation import Linear, record, toss
 from tests.privaudit.report.test_page import printed_words, words
 from tests.toy_federation import Play
 
@@ -101,7 +105,9 @@ def asked() -> Audit:
 
 
 def test_source_inference_is_reported_with_its_numbers(asked: Audit) -> None:
-    (sentence,) = sentences(asked.part(SOURCE_INFERENCE), "coin")
+    found = asked.part(SOURCE_INFERENCE)
+    assert found is not None
+    (sentence,) = sentences(found, "coin")
     assert sentence in printed_words(asked)
     assert sentence[1:] in words(render_report([asked]))
     assert "for 30.0 % [23.7, 36.9] of 200 members" in sentence
@@ -109,6 +115,18 @@ def test_source_inference_is_reported_with_its_numbers(asked: Audit) -> None:
     assert "(by chance 20.0 %)" in sentence
     assert "Training adds +0.100 [" in sentence
     assert sentence.endswith("beyond what its class tells.")
+
+
+def test_without_a_coin_no_leak_is_said(tmp_path: Path) -> None:
+    record(tmp_path / "run", replace(toss(), coin=Coin("none")), Linear())
+    run = load_run(tmp_path / "run")
+    with use_owner(Linear()):
+        audit = Auditor(run).attack("update-watch", shadows=0)
+    found = audit.part(SOURCE_INFERENCE)
+    assert found is not None
+    (said,) = sentences(found, run.sampling)
+    assert "Training adds" not in said
+    assert said.endswith(f": no verdict. {UNKNOWN_SAMPLING}")
 
 
 def test_what_was_saved_comes_back_whole(asked: Audit, tmp_path: Path) -> None:

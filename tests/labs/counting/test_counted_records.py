@@ -16,7 +16,7 @@ from privaudit.recording.recorder import Recorder
 from privaudit.report.page import render_report
 from privaudit.runs.run import load_run
 from privaudit_labs.counting.counted_records import COUNTED_RECORDS
-from tests.attacks.test_weight_attacks import Published, recorded, say_update
+from tests.attacks.test_weight_attacks import Published, recorded
 from tests.privaudit.recording.small_federation import (
     CLASSES,
     FEATURES,
@@ -25,6 +25,7 @@ from tests.privaudit.recording.small_federation import (
     X,
     audited,
     run_federation,
+    say_update,
     start,
     toss,
 )
