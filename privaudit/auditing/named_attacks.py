@@ -129,6 +129,20 @@ def restore_attack(label: str, settings: str) -> Attack:
     )
 
 
+def is_written(name: str, settings: str) -> bool:
+    """Say whether settings are those of an attack's class, all numbers and choices."""
+    written = written_settings(settings)
+    made = f"{written.pop('')}("
+    if made.lower() != f"{name.replace('-', '')}(" or not settings.startswith(made):
+        return False
+    try:
+        for text in written.values():
+            _read_value(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _read_value(text: str) -> Any:
     """Return the number or choice that ``repr`` wrote of a field."""
     if text in _CONSTANTS:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from privaudit.auditing.audit import Audit, recount
-from privaudit.auditing.scenario import find_plan
+from privaudit.auditing.scenario import SCENARIOS, find_plan
 from privaudit.auditing.stored_audit import (
     StoredAudit,
     read_audit,
@@ -168,7 +168,7 @@ def rewrite_reports(
         TranscriptError: A run, an audit or a sweep is damaged.
         StorageError: A folder cannot be written.
     """
-    if scenario is not None:
+    if scenario not in (None, *SCENARIOS.in_labs()):  # whose audits anyone reads
         find_plan(scenario)
     subjects = _subjects(names, folder)
     stored, audits, damaged = _restored(subjects, scenario)
@@ -210,7 +210,7 @@ def stored_audits(
         MissingFileError: There is no such run, or none of them was audited.
         TranscriptError: A run or an audit is damaged.
     """
-    if scenario is not None:
+    if scenario not in (None, *SCENARIOS.in_labs()):  # whose audits anyone reads
         find_plan(scenario)
     subjects = _subjects(names, folder)
     _, audits, damaged = _restored(subjects, scenario)

@@ -33,7 +33,7 @@ from privaudit.auditing.audit_log import (
     read_log,
     tally,
 )
-from privaudit.auditing.named_attacks import restore_attack
+from privaudit.auditing.named_attacks import is_written, restore_attack
 from privaudit.auditing.scenario import SCENARIOS
 from privaudit.auditing.stored_audit import StoredAudit, read_audit, stored_scenarios
 from privaudit.core.dsse import Envelope
@@ -333,9 +333,16 @@ def _question(audit: LoggedAudit) -> tuple[object, ...]:
 
 
 def _settings(label: str, entry: Mapping[str, Any]) -> str | None:
-    """Return an attack's parameters as its own code says them, or nothing."""
+    """Return an attack's parameters as its own code says them, or nothing.
+
+    Of the labs' attacks, whose code is known but may not be here, as they are written.
+    """
+    said = str(entry["settings"])
     try:
-        return repr(restore_attack(_base(label), str(entry["settings"])))
+        return repr(restore_attack(_base(label), said))
+    except UnknownNameError:
+        is_known = _base(label) in ATTACKS.in_labs() and is_written(_base(label), said)
+        return said if is_known else None
     except (ConfigError, PluginError):
         return None
 

@@ -1,6 +1,7 @@
 """Records are read out of uploads where that is certain, and not where noise hides them."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,18 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from privaudit import Audit, Auditor, train
+from privaudit.auditing.attack import ATTACKS
+from privaudit.auditing.played_scenario import PARTS
+from privaudit.auditing.scenario import SCENARIOS
 from privaudit.auditing.stored_audit import read_audit, restore_audit, save_audit
+from privaudit.core import registry
+from privaudit.core.errors import UnknownNameError
 from privaudit.datasets.records import TokenSequences
 from privaudit.datasets.split import PUBLIC
 from privaudit.federation.trainer import Records, Task
 from privaudit.models.interfaces import Head, Tuning
+from privaudit.report.export import export_public, verify_card
+from privaudit.report.index import rewrite_reports
 from privaudit.report.page import render_report
 from privaudit.statistics.roc import pooled_auroc
 from privaudit.trainers.dp_fedpt import DPFedPT
@@ -229,6 +237,38 @@ def test_what_was_read_stands_beside_the_true_pictures_on_request(audit: Audit) 
         == sum(map(len, inversion.pairs.values()))
         > 0
     )
+
+
+@pytest.fixture
+def without_labs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have nothing of the labs in any list."""
+    monkeypatch.setattr(registry, "_entry_points", lambda group, path: ())
+    for names in (ATTACKS, SCENARIOS, PARTS):
+        for name, entry in list(names._entries.items()):
+            code = getattr(entry, "compute", entry).__module__
+            if code.startswith("privaudit_labs."):
+                monkeypatch.delitem(names._entries, name)
+
+
+def test_an_audit_is_read_exported_and_verified_without_the_package(
+    audit: Audit, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    save_audit(audit)
+    export_public(audit.run, tmp_path / "with", budget=100.0)
+    request.getfixturevalue("without_labs")
+    with pytest.raises(UnknownNameError, match=r"pip install \./labs"):
+        Auditor(audit.run).attack("server-invert")
+    again = restore_audit(read_audit(audit.run, "server-invert"))
+    assert (again.auroc, again.verdict) == (audit.auroc, audit.verdict)
+    assert INVERSION.name not in again.parts
+    assert INVERSION.title not in render_report([again], show_records=True)
+    assert rewrite_reports([str(audit.run.path)], "server-invert").exists()
+    place = audit.run.path.parent
+    assert verify_card(tmp_path / "with", runs=place).matches
+    card = export_public(audit.run, tmp_path / "without", budget=100.0).card
+    shown = card.audits["server-invert"]
+    assert (shown.headline, shown.unnamed) == ("upload-inversion", 0)
+    assert verify_card(tmp_path / "without", runs=place).matches
 
 
 def test_equal_pictures_have_no_noise() -> None:

@@ -8,6 +8,7 @@ from pydantic.dataclasses import dataclass
 from privaudit.attacks.output_attacks import OutputAttack
 from privaudit.auditing.attack import ATTACKS
 from privaudit.auditing.named_attacks import (
+    is_written,
     restore_attack,
     shadows_of,
     written_settings,
@@ -47,6 +48,23 @@ def test_a_text_of_another_form_stays_as_it_is() -> None:
 class Noted(OutputAttack):
     note: str | None = ""
     share: float = 1.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_one"),
+    [
+        ("UploadInversion(examples=16, matched=2)", True),
+        ("UploadInversion(how='a_word')", True),
+        ("UploadInversion()", True),
+        ("UploadInversion", False),
+        ("UploadInversion(who='Jane Doe')", False),
+        ("Jane(examples=16)", False),
+    ],
+)
+def test_settings_of_an_attack_that_is_not_here_are_numbers_and_choices(
+    settings: str, is_one: bool
+) -> None:
+    assert is_written("upload-inversion", settings) is is_one
 
 
 @pytest.mark.parametrize("name", ATTACKS.names())
