@@ -168,7 +168,7 @@ def rewrite_reports(
         TranscriptError: A run, an audit or a sweep is damaged.
         StorageError: A folder cannot be written.
     """
-    if scenario not in (None, *SCENARIOS.in_labs()):  # whose audits anyone reads
+    if scenario and scenario not in SCENARIOS.in_labs():  # whose audits anyone reads
         find_plan(scenario)
     subjects = _subjects(names, folder)
     stored, audits, damaged = _restored(subjects, scenario)
@@ -210,7 +210,7 @@ def stored_audits(
         MissingFileError: There is no such run, or none of them was audited.
         TranscriptError: A run or an audit is damaged.
     """
-    if scenario not in (None, *SCENARIOS.in_labs()):  # whose audits anyone reads
+    if scenario and scenario not in SCENARIOS.in_labs():  # whose audits anyone reads
         find_plan(scenario)
     subjects = _subjects(names, folder)
     _, audits, damaged = _restored(subjects, scenario)

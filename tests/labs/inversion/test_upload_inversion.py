@@ -262,7 +262,7 @@ def test_an_audit_is_read_exported_and_verified_without_the_package(
     assert (again.auroc, again.verdict) == (audit.auroc, audit.verdict)
     assert INVERSION.name not in again.parts
     assert INVERSION.title not in render_report([again], show_records=True)
-    assert rewrite_reports([str(audit.run.path)], "server-invert").exists()
+    assert rewrite_reports([str(audit.run.path)], scenario="server-invert").exists()
     place = audit.run.path.parent
     assert verify_card(tmp_path / "with", runs=place).matches
     card = export_public(audit.run, tmp_path / "without", budget=100.0).card
