@@ -222,8 +222,9 @@ class _Pool:
         if self.idle:
             return self.idle.pop()
         context = multiprocessing.get_context("spawn")
-        self.started.append(ProcessPoolExecutor(1, context, initializer=_prepare_worker))
-        return self.started[-1]
+        process = ProcessPoolExecutor(1, context, initializer=_prepare_worker)
+        self.started.append(process)
+        return process
 
     def end(self, *, at_once: bool = False) -> None:
         """End all processes, or let them end their jobs first."""

@@ -131,8 +131,8 @@ class _Watch(TorchFunctionMode):
         result = function(*given, **named)
         if product is None:
             return result
-        probe = result
-        if not (result.requires_grad or result.is_inference() or self.until is not None):
+        probe, is_fixed = result, result.is_inference() or self.until is not None
+        if not (result.requires_grad or is_fixed):
             probe = result.detach().requires_grad_()
         self.passed.append(_Passed(*product, probe, function is conv2d))
         return probe.clone()  # which the model may write into

@@ -31,7 +31,7 @@ class Noted(Stream):
 @pytest.mark.parametrize(("std", "reach"), [(1.0, None), (1.0, 0.0)])
 def test_noise(std: float, reach: float | None) -> None:
     grid = Grid.of(std, reach=reach)
-    noted = Noted.of(bytes(32), "noise")
+    noted = Noted(bytes(32))
     grid.noise([NUMBERS], noted)  # and the first pass sets up memory
     rates, shares = [], []
     for number in range(PASSES):
