@@ -23,6 +23,7 @@ from privaudit.core.errors import AttackError, ViewError
 from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.seeds import Stream
 from privaudit.core.tensors import Stacked, Tensors, distinct, stack
+from privaudit.datasets.records import PADDING
 from privaudit.federation.query import ask
 from privaudit.federation.threat_models import EVERYBODY
 from privaudit.federation.trainer import (
@@ -41,6 +42,7 @@ from privaudit.models.layer_factors import LayerFactors
 from privaudit.models.token_table import TOKENS, TokenTable
 
 AT_ONCE = 256  # records whose gradients are taken together
+TEXTS_AT_ONCE = 32  # of similar lengths, so that few places are padding
 PLAIN = {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0, "learning_rate": 1.0}
 """A step along the gradient itself, so large that few of its digits are rounded away."""
 SIMPSON = ((0.0, 1 / 6), (0.5, 4 / 6), (1.0, 1 / 6))
@@ -178,12 +180,15 @@ def of_one_move(
 
     Those who released one model are together.
     """
-    view = adversary.view
-    if all(view.sees_updates_of(target.client) for target in targets):
+    view, clients = adversary.view, tuple(target.client for target in targets)
+    if all(map(view.sees_updates_of, clients)):
         return [[target] for target in targets]
-    if not all(view.has_release_of(target.client) for target in targets):
+    if not all(map(view.has_release_of, clients)):
         return [targets]
-    _, places = distinct([view.release_of(t.client).tensors for t in targets])
+    _, places = adversary.once(
+        ("released alike", clients),
+        lambda: distinct([view.release_of(client).tensors for client in clients]),
+    )
     groups: dict[int, list[Target]] = {}
     for place, target in zip(places, targets, strict=True):
         groups.setdefault(place, []).append(target)
@@ -401,8 +406,11 @@ def single_moves(
         with suppress(ValueError):  # some have one optimiser alone, as published
             trainer = trainer.with_settings(**PLAIN)
     client_state = start_client(trainer, task, "alone", adversary.seeds)
-    parts = []
-    for chunk in torch.arange(len(records)).split(AT_ONCE):
+    parts, order, at_once = [], torch.arange(len(records)), AT_ONCE
+    if hashed and records.words is not None:
+        lengths = (records.words.kinds != PADDING).sum(dim=1)
+        order, at_once = lengths.argsort(stable=True), TEXTS_AT_ONCE
+    for chunk in order.split(at_once):
         # One name, so that all draw the same private coins.
         names = ["alone"] * len(chunk)
         cohort = Cohort.of(names, [records.pick(n.view(1)) for n in chunk])
@@ -413,7 +421,8 @@ def single_moves(
         if hashed:
             deltas = {n: _hashed(adversary, n, delta) for n, delta in deltas.items()}
         parts.append(deltas)
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    back = order.argsort()
+    return {n: torch.cat([part[n] for part in parts])[back] for n in parts[0]}
 
 
 def _encoding_once(adversary: Adversary) -> Task:

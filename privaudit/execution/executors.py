@@ -21,6 +21,7 @@ from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -165,8 +166,8 @@ def _in_processes(
     """Yield each job as it finishes in one of several processes."""
     computing = computing_here(count)
     running: dict[Future[Result], tuple[Job[Result], ProcessPoolExecutor]] = {}
-    with _processes() as start:
-        idle = [start() for _ in range(count)]
+    with _processes() as pool:
+        idle = [pool.start() for _ in range(count)]
         while waiting or running:
             while waiting and idle:
                 job, process = waiting.popleft(), idle.pop()
@@ -175,15 +176,16 @@ def _in_processes(
                 try:
                     future = process.submit(perform_there, computing, job)
                 except BrokenProcessPool:  # it was killed while it had no job
-                    process = start()
+                    process = pool.start()
                     future = process.submit(perform_there, computing, job)
                 running[future] = job, process
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 job, process = running.pop(future)
                 finished = _process_finished(job, future)
                 is_lost = isinstance(finished.error, LostWorkerError)
-                idle.append(start() if is_lost else process)
+                idle.append(pool.start() if is_lost else process)
                 yield finished
+        pool.idle.extend(idle)
 
 
 def _process_finished(job: Job[Result], future: "Future[Result]") -> Finished[Result]:
@@ -202,31 +204,64 @@ def _process_finished(job: Job[Result], future: "Future[Result]") -> Finished[Re
         return Finished(job, error=error)
 
 
-@contextmanager
-def _processes() -> Iterator[Any]:
-    """Let processes be started, one by one; whatever ends the work, Ctrl-C too, ends them.
+class _Pool:
+    """Processes that are started one by one, when they are first needed.
 
     They are spawned, not forked: a fork of a process whose threads have computed may
     wait for them forever. Each is a pool of its own, so that one that is killed takes no
     other's job with it. A run that is cut off loses the round it is in, no more.
     """
-    before = set(multiprocessing.active_children())
-    context = multiprocessing.get_context("spawn")
-    pools: list[ProcessPoolExecutor] = []
 
-    def start() -> ProcessPoolExecutor:
-        pools.append(ProcessPoolExecutor(1, context, initializer=_prepare_worker))
-        return pools[-1]
+    def __init__(self) -> None:
+        self.before = set(multiprocessing.active_children())
+        self.started = list[ProcessPoolExecutor]()
+        self.idle = list[ProcessPoolExecutor]()
 
+    def start(self) -> ProcessPoolExecutor:
+        """Return a process without a job."""
+        if self.idle:
+            return self.idle.pop()
+        context = multiprocessing.get_context("spawn")
+        process = ProcessPoolExecutor(1, context, initializer=_prepare_worker)
+        self.started.append(process)
+        return process
+
+    def end(self, *, at_once: bool = False) -> None:
+        """End all processes, or let them end their jobs first."""
+        for worker in multiprocessing.active_children() if at_once else ():
+            if worker not in self.before:
+                worker.terminate()
+        for process in self.started:
+            process.shutdown(cancel_futures=True)
+        self.started, self.idle = [], []
+
+
+_WARM: ContextVar[_Pool | None] = ContextVar("warm", default=None)
+
+
+@contextmanager
+def warm_processes() -> Iterator[None]:
+    """Let all jobs within have the same processes, which start once."""
+    pool = _Pool()
+    before = _WARM.set(pool)
     try:
-        yield start
-    except BaseException:
-        for worker in set(multiprocessing.active_children()) - before:
-            worker.terminate()
-        raise
+        yield
     finally:
-        for pool in pools:
-            pool.shutdown(cancel_futures=True)
+        _WARM.reset(before)
+        pool.end()
+
+
+@contextmanager
+def _processes() -> Iterator[_Pool]:
+    """Let processes be started; whatever ends the work, Ctrl-C too, ends them."""
+    pool = _WARM.get() or _Pool()
+    try:
+        yield pool
+    except BaseException:
+        pool.end(at_once=True)
+        raise
+    if _WARM.get() is not pool:
+        pool.end()
 
 
 def _prepare_worker() -> None:

@@ -66,6 +66,8 @@ class LayerFactors:
 
         Records of fewer places than others get empty ones, which are no places.
         """
+        if len(parts) == 1:
+            return parts[0]
         there = _side_by_side([part.there[..., None] for part in parts], dim)[..., 0]
         deltas = [part.deltas for part in parts if part.deltas is not None]
         return replace(

@@ -131,11 +131,11 @@ class _Watch(TorchFunctionMode):
         result = function(*given, **named)
         if product is None:
             return result
-        probe = torch.zeros_like(result)
-        if not result.is_inference() and self.until is None:
-            probe.requires_grad_()
+        probe, is_fixed = result, result.is_inference() or self.until is not None
+        if not (result.requires_grad or is_fixed):
+            probe = result.detach().requires_grad_()
         self.passed.append(_Passed(*product, probe, function is conv2d))
-        return result + probe
+        return probe.clone()  # which the model may write into
 
     def _product(
         self, function: Any, given: Sequence[Any], named: Mapping[str, Any]

@@ -246,7 +246,8 @@ def _kept(
     drawn = stream.below(2 * scale, tries)
     negative = drawn >= scale
     rest = drawn - scale * negative
-    kept = np.flatnonzero((whole > 0) | (rest > 0) | ~negative)
+    minus_zero = np.flatnonzero(drawn == scale)
+    kept = np.delete(np.arange(tries), minus_zero[whole[minus_zero] == 0])
     happens = _happens(rest[kept] ** 2, 2 * scale**2, _of(stream, kept))
     kept = kept[np.flatnonzero(happens)]
     each = kept[np.flatnonzero(whole[kept])]
@@ -270,14 +271,13 @@ def _happens(
 
     Source: Canonne, Kamath and Steinke 2020, algorithm 1.
     """
-    result = np.ones(len(numerators), dtype=bool)
-    running, length = np.arange(len(numerators)), 1
+    result = stream.below(denominator, len(numerators)) >= numerators
+    running, length = np.flatnonzero(~result), 2
     while len(running):
         drawn = _of(stream, running).below(denominator, len(running))
         running = running[np.flatnonzero(drawn < numerators[running])]
-        if length > 1:
-            drawn = _of(stream, running).below(length, len(running))
-            running = running[np.flatnonzero(drawn == 0)]
+        drawn = _of(stream, running).below(length, len(running))
+        running = running[np.flatnonzero(drawn == 0)]
         result[running] ^= True
         length += 1
     return result

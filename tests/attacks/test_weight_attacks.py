@@ -405,7 +405,9 @@ def test_a_recorded_base_that_nobody_declared_leaves_both_out(
     assert audit.scenario.notes["attacks"].count("no public base") == 2
 
 
-def test_released_models_are_compared_with_what_starts_alike(play: Play) -> None:
+def test_released_models_are_compared_with_what_starts_alike(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A prompt that the seed drew has no public base; one that is public has."""
     drawn = play(PromptFL(epochs=1)).watched("released")
     assert "the server's seed drew it" in JointRegression().why_not(*drawn)
@@ -416,4 +418,7 @@ def test_released_models_are_compared_with_what_starts_alike(play: Play) -> None
     given = targets[0].reconstructed.model["context"]
     assert torch.equal(move.received["context"] + move.deltas["context"], given)
     own = play(PromptFedPer(shared_tokens=1)).watched("released")
+    assert [*map(len, of_one_move(*own))] == [1] * len(CLIENTS)
+    monkeypatch.delattr(record_gradients, "distinct")  # digested once
+    assert [*map(len, of_one_move(adversary, targets))] == [len(CLIENTS)]
     assert [*map(len, of_one_move(*own))] == [1] * len(CLIENTS)

@@ -36,7 +36,7 @@ def attack_all(
     """
     from privaudit.auditing.auditor import shadow_jobs
     from privaudit.cli.progress import Phase
-    from privaudit.execution.executors import HERE, Local
+    from privaudit.execution.executors import HERE, Local, warm_processes
     from privaudit.execution.jobs import Job, results_of
     from privaudit.recording.owner import owners_place
 
@@ -61,16 +61,17 @@ def attack_all(
             played = job.arguments[1]
             view(Phase(job.run, "attack", played, jobs.index(job), len(jobs)))
 
-    if executor != HERE:
-        shared = [
-            replace(job, name=f"{job.name} ({number})")  # runs may share a name
-            for name, ask, number, one in pairs
-            # Of a store, what shadow models say stays on the machine that asked them.
-            if isinstance(executor, Local) or one.place == str(one.path)
-            for job in shadow_jobs(one, name, ask, owner)
-        ]
-        results_of(executor, shared, watcher=view)
-    audits = results_of(executor, jobs, watcher=view, begun=begin)
+    with warm_processes():
+        if executor != HERE:
+            shared = [
+                replace(job, name=f"{job.name} ({number})")  # runs may share a name
+                for name, ask, number, one in pairs
+                # Of a store, what shadow models say stays where they were asked.
+                if isinstance(executor, Local) or one.place == str(one.path)
+                for job in shadow_jobs(one, name, ask, owner)
+            ]
+            results_of(executor, shared, watcher=view)
+        audits = results_of(executor, jobs, watcher=view, begun=begin)
     return [recounted(audit, show_records) for audit in audits]
 
 

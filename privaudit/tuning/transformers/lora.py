@@ -77,6 +77,8 @@ def _change(models: Stacked, name: str, scale: float) -> Change:
         return _dense(_hadamard(models, name) * scale)
 
     def low_rank(x: Float[Tensor, "k rows inputs"]) -> Float[Tensor, "k rows outputs"]:
+        if down.requires_grad:  # a step: few numbers are scaled, and few gradients
+            return (scale * (x @ down.mT)) @ up.mT
         return scale * (x @ down.mT @ up.mT)
 
     return low_rank

@@ -1,4 +1,5 @@
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -139,12 +141,22 @@ def test_a_process_that_dies_without_a_job_is_replaced(
 
     @contextmanager
     def processes() -> Iterator[Any]:
-        yield lambda: next(made)
+        yield SimpleNamespace(start=lambda: next(made), idle=[])
 
     monkeypatch.setattr(executors, "_processes", processes)
     done = by_name(executors._in_processes(deque(SQUARES), 2, None))
     assert [done[job.name].value for job in SQUARES] == [0, 1, 4, 9, 16, 25]
     assert not list(made)
+
+
+def test_processes_that_are_warm_start_once() -> None:
+    """In jobs after jobs, after a failure too; and they end when the command does."""
+    with executors.warm_processes():
+        before = [by_name(Local(2).run(jobs)) for jobs in (SQUARES, [FAILS, *SQUARES])]
+        workers = multiprocessing.active_children()
+    assert len(workers) == 2
+    assert [done[SQUARES[2].name].value for done in before] == [4, 4]
+    assert not set(workers) & set(multiprocessing.active_children())
 
 
 @pytest.fixture

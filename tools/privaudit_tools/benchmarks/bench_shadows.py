@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.flop_counter import FlopCounterMode
 
 from privaudit import Auditor, train
 from privaudit.auditing.attack import Adversary, Target
@@ -21,6 +23,7 @@ from privaudit.auditing.shadow_models import ShadowSignals, ShadowSplit, shadow_
 from privaudit.core.seeds import Seeds
 from privaudit.federation.trainer import Cohort, Round
 from privaudit.tuning.prompts.gradients import ContextGradients, poisson_batch
+from privaudit_tools.benchmarks.bench_matmul_share import peak
 from privaudit_tools.benchmarks.measuring import machine, spread, timed
 
 SHADOWS, PASSES = 64, 3
@@ -61,6 +64,34 @@ def test_shadows_stacked_against_one_by_one(
     print(f"\n{machine()}\n{SHADOWS} shadows, {len(target.candidates)} candidates")
     print(f"stacked: {spread(seconds[SHADOWS])} s; one by one: {spread(seconds[1])} s")
     print(f"times as fast: {spread(ratios)}")
+
+
+def test_what_stacked_shadows_take_their_time_for(
+    attacked: tuple[Adversary, Target],
+) -> None:
+    """Counted products, beside the rate of a large one in the same process."""
+    adversary, target = attacked
+
+    def tabled() -> ShadowSignals:
+        (table,) = shadow_signals(replace(adversary), [target], SHADOWS, "candidates")
+        return table
+
+    with FlopCounterMode(display=False) as counter:
+        tabled()  # and the first pass sets up memory
+    with profile(activities=[ProfilerActivity.CPU]) as seen:
+        tabled()
+    by_name = {e.key: e.self_cpu_time_total for e in seen.key_averages()}
+    total = sum(by_name.values())
+    largest = sorted(by_name.items(), key=lambda one: -one[1])[:12]
+    milliseconds, shares = [], []
+    for _ in range(PASSES):
+        before, seconds = peak(), timed(tabled).seconds
+        milliseconds.append(1e3 * seconds / SHADOWS)
+        shares.append(counter.get_total_flops() / seconds / max(before, peak()))
+    gigaflops = counter.get_total_flops() / SHADOWS / 1e9
+    print(f"\n{machine()}\n{spread(milliseconds)} ms a shadow, {gigaflops:.2f} GFLOP")
+    print(f"products at the core's peak would take {spread(shares)} of it")
+    print(", ".join(f"{name} {time / total:.0%}" for name, time in largest))
 
 
 def test_records_gradients_against_autograd_through_one_graph(
