@@ -21,6 +21,8 @@ from privaudit.runs.utility import OWNERS
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.verdict import top_of
 
+MOST_NAMED = 3  # clients, in a sentence
+
 
 @dataclass(frozen=True)
 class UnitWords:
@@ -261,6 +263,17 @@ def attacked(audit: Audit) -> str:
         return f"all of {members} clients that took part and {others} that did not"
     unit = f" ({GROUPS})" if counts_groups(audit) else ""
     return f"{members} members and {others} non-members{unit} of {whom}"
+
+
+def absent(audit: Audit) -> str:
+    """Say which clients could not be attacked, since they trained nothing."""
+    run = audit.run
+    if audit.scenario.unit == "client" or not run.metrics:
+        return ""
+    names = sorted({*run.truth.clients}.difference(*run.participants))
+    who = ", ".join([*names[:MOST_NAMED], *["..."] * (len(names) > MOST_NAMED)])
+    sent = "sent nothing that was recorded" if run.origin else "took part in no round"
+    return f"Not attacked: {who}, which {sent}." if names else ""
 
 
 def strength(result: AttackResult) -> str:

@@ -107,6 +107,18 @@ def test_an_audit_is_in_the_log_and_the_same_again_counts_once(whole: Path) -> N
     assert not any(one.named for one in others)
 
 
+def test_an_audit_that_takes_the_folder_of_another_says_so(
+    whole: Path, cli: Cli
+) -> None:
+    words = ("attack", whole, "--shadows", "0")
+    for more in ((), ("--seed", "1")):  # the same result again
+        assert "held the audit" not in cli(*words, *more)[2]
+    log(Run(whole), scored())
+    _, _, err = cli(*words)
+    assert f"{whole / 'audits' / 'server-reconstruct'} held the audit of 2" in err
+    assert "the log counts both" in " ".join(err.split())
+
+
 @pytest.fixture
 def audited(whole: Path) -> Audit:
     """An audit whose headline leaks by itself, by little."""

@@ -28,6 +28,8 @@ from privaudit.recording.bundle import BUNDLE, INCOMPLETE, read_bundle
 from privaudit.recording.importing import finish_recording
 from privaudit.recording.owner import use_owner
 from privaudit.recording.recorder import Recorder
+from privaudit.report.page import render_report
+from privaudit.report.wording import absent
 from privaudit.runs.run import Run
 from tests.conftest import Cli
 from tests.privaudit.recording.small_federation import (
@@ -439,3 +441,36 @@ def test_a_run_that_cannot_be_written_at_the_end_is_made_later(
         monkeypatch.setattr(place, full)
     assert "no run yet: Cannot write" in caplog.text
     assert finish_recording(tmp_path / "run", toss()).is_complete
+
+
+@pytest.mark.parametrize("names", [NAMES[:2], NAMES])
+def test_after_the_first_round_the_log_says_of_how_many_clients_it_is_and_the_page_who_is_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, names: tuple[str, ...]
+) -> None:
+    caplog.set_level(logging.INFO, logger="mylib")
+    with Recorder(tmp_path, weight="w", ledger=toss(), library="mylib") as recorder:
+        run_federation(recorder, toss(), Linear(), names=names)
+    (said,) = [line for line in caplog.records if line.name == "mylib.privaudit"]
+    assert f"In round 0 uploads of {len(names)} of 3 clients" in said.message
+    is_short = len(names) < 3
+    assert said.levelno == (logging.WARNING if is_short else logging.INFO)
+    audit = audited(tmp_path, shadows=0)
+    why = "Not attacked: client-2, which sent nothing that was recorded." * is_short
+    assert absent(audit) == why
+    assert ("Not attacked" in render_report([audit])) == is_short
+
+
+def test_an_upload_that_is_less_or_coarser_than_what_was_received_is_a_setting(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def say(
+        recorder: Recorder, round: int, client: str, sent: Tensors, count: int
+    ) -> None:
+        recorder.update(round, client, {"weight": sent["weight"].half()}, weight=count)
+
+    with Recorder(tmp_path, weight="w", settings={"quantised": "mine"}) as recorder:
+        run_federation(recorder, toss(), Linear(), say=say)
+    settings = read_bundle(tmp_path).settings
+    assert settings["partial"] == "1 of 2 tensors, without bias"
+    assert settings["quantised"] == "mine"  # the owner's own words come first
+    assert caplog.text.count("sends 1 of 2 tensors") == 1
