@@ -366,12 +366,6 @@ def read_log(run: Run) -> list[LoggedAudit]:
         ) from None
 
 
-def replaced(run: Run, scenario: str) -> LoggedAudit | None:
-    """Return the audit in whose place a scenario's last one stands; None of the same result."""
-    own = [one for one in read_log(run) if one.scenario == scenario and not one.pool]
-    return own[-2] if len({one.outcome for one in own[-2:]}) > 1 else None
-
-
 def _refuse_uncounted(run: Run) -> None:
     """Refuse audits without a log: a line is written before an audit is kept."""
     if not run.header.get(COUNTS) or run.origin == SCORES:

@@ -334,10 +334,8 @@ class Recorder:
         self.folder, self.publish, self._library = Path(folder), publish, library
         if isinstance(ledger, str | Path):
             ledger = Ledger.load(Path(ledger))
-        self.ledger, self._is_claimed = (
-            ledger,
-            bool(claim and claim.epsilon is not None),
-        )
+        self.ledger = ledger
+        self._is_claimed = bool(claim and claim.epsilon is not None)
         try:
             self._bundle = Bundle(
                 recorder=f"privaudit {version('privaudit')}",

@@ -302,7 +302,8 @@ def audits_made(audit: Audit) -> str:
         return f"{said}, of one result: there was nothing to choose from."
     return (
         f"{said}, with {different} different results: each verdict is corrected for "
-        f"{different}, so that the best of them counts as one of {different}."
+        f"{different}, so that the best of them counts as one of {different}. A scenario's "
+        "folder holds its last audit: copy it to keep one."
     )
 
 

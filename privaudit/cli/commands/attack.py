@@ -343,23 +343,6 @@ def attack(
     count = len(audits) // len(wanted)
     parts = [audits[n : n + count] for n in range(0, len(audits), count)]
     _present_all(view, parts, show_records, named)
-    for audit in audits:
-        _say_what_it_replaced(audit)
-
-
-def _say_what_it_replaced(audit: "Audit") -> None:
-    """Say that an audit of another result lay in the folder of this one."""
-    from privaudit.auditing.audit_log import replaced
-
-    before = replaced(audit.run, audit.scenario.name)
-    if before is not None:
-        typer.echo(
-            f"{_from_here(report_page(audit.run.path, before.scenario).parent)} held the "
-            f"audit of {before.time} ({before.attacks[0].attack}, "
-            f"{before.attacks[0].settings}). This one is in its place, and the log counts "
-            "both. To keep one, copy that folder first.",
-            err=True,
-        )
 
 
 def _as_planned(chosen: Sequence["Run"]) -> dict[str, dict[str, Any]]:

@@ -196,10 +196,6 @@ class RecordingGrid(Grid):
             with self._recorder.omitted.stop_on_failure():
                 what(*arguments)
 
-    def declare(self, **settings: Any) -> None:
-        """Add settings to what the recording says of the federation."""
-        self._recorder.declare(**settings)
-
     @property
     def update_notes(self) -> Sequence[UpdateNote]:
         """What the mods of those noted who sent an update in this round."""
@@ -260,6 +256,11 @@ class RecordingGrid(Grid):
         for message in messages:
             kind = message.metadata.message_type.split(".")[0]
             if kind not in ("train", "evaluate"):
+                self._recorder.omitted.warn(
+                    "", kind,
+                    "Messages of the type %s are not recorded: train and evaluate are.",
+                    message.metadata.message_type,
+                )  # fmt: skip
                 continue
             self._begin(message, kind)
             node, sent = message.metadata.dst_node_id, self._tensors(message)

@@ -107,18 +107,6 @@ def test_an_audit_is_in_the_log_and_the_same_again_counts_once(whole: Path) -> N
     assert not any(one.named for one in others)
 
 
-def test_an_audit_that_takes_the_folder_of_another_says_so(
-    whole: Path, cli: Cli
-) -> None:
-    words = ("attack", whole, "--shadows", "0")
-    for more in ((), ("--seed", "1")):  # the same result again
-        assert "held the audit" not in cli(*words, *more)[2]
-    log(Run(whole), scored())
-    _, _, err = cli(*words)
-    assert f"{whole / 'audits' / 'server-reconstruct'} held the audit of 2" in err
-    assert "the log counts both" in " ".join(err.split())
-
-
 @pytest.fixture
 def audited(whole: Path) -> Audit:
     """An audit whose headline leaks by itself, by little."""
@@ -142,6 +130,8 @@ def test_report_gate_and_card_say_how_many_were_tried_and_correct_for_them(
     assert after.verdict.kind == "underpowered"
     assert "corrected for 8 audits of the run" in after.verdict.sentence
     assert "8 different results" in render_report([after])
+    _, out, _ = cli("attack", run.path, "--shadows", "0")
+    assert "A scenario's folder holds its last audit: copy it" in " ".join(out.split())
     result = gate(run, None, GateSettings(metrics=(), max_auroc=0.9))
     assert result.alpha == 0.05 / 8
     assert "one of 8 audits of the run" in result.sentence
