@@ -130,4 +130,4 @@ def test_the_page_that_is_there_has_every_app_and_its_form() -> None:
         assert all(said in one[5] for said in ("[", "], n = ", " + "))
     for one in cells.values():
         assert one in attacked or "not run: " in one[5] or "not attacked: " in one[5]
-    assert re.search(r"examples, at [0-9a-f]{7,} of 20\d\d-\d\d-\d\d, ", text)
+    assert re.search(r"Flower's, at [0-9a-f]{7,} of 20\d\d-\d\d-\d\d, ", text)

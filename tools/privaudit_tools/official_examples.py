@@ -23,7 +23,7 @@ import time
 import tomllib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import SimpleNamespace
@@ -207,6 +207,11 @@ def _coloured(count: int) -> Drawn:
     return Drawn.pictures(count, "img", 32, 32, 3)
 
 
+def _vectors(count: int) -> Drawn:
+    drawn = Drawn.table(count, [f"x{n}" for n in range(8)], "label", 2)
+    return replace(drawn, columns={**drawn.columns, "inputs": drawn.inputs.tolist()})
+
+
 _LONG = {"local-epochs": 30, "learning-rate": 0.02}
 _TITANIC = ("Age", "Fare", "Siblings/Spouses Aboard", "Parents/Children Aboard")
 _VERTICAL = {"num-server-rounds": 2, "feature-splits": "2,3,2"}
@@ -248,7 +253,7 @@ APPS = (
     ),
     App(
         "examples/quickstart-xgboost",
-        lambda count: Drawn.table(count, ["inputs"], "label", 2), None,
+        _vectors, None,
         {"fraction-train": 1.0, "params.nthread": 1},
     ),
     App(
@@ -471,11 +476,12 @@ class Row:
     said: Sequence[str] = ()
 
     def __str__(self) -> str:
-        given = ", ".join(f"`{n}={v}`" for n, v in self.app.settings.items())
+        settings = [f"`{n}={v}`" for n, v in self.app.settings.items()]
+        empty = [f"`{name}` empty" for name in self.app.empty]
         cells = (
             self.app.path.removeprefix("examples/"),
             f"{self.lines}",
-            given,
+            ", ".join([*settings, *empty]),
             " + ".join(f"{one:.0f}" for one in self.seconds),
             self.found,
             "<br>".join(self.said),
@@ -538,11 +544,11 @@ def page(rows: Sequence[str], version: str) -> str:
     lines = [
         "# Official examples",
         "",
-        f"Flower's own examples, at {version}, attacked without shadow models "
-        "([NVFlare's](examples/nvflare/README.md)). Lines are of changed code. Data are "
-        "drawn without a pattern, a language model is random; modules for logging, and "
-        "names that flwr lacks by now, are empty. Seconds are of one processor, training "
-        "+ audit. Made by `python -m privaudit_tools.official_examples`.",
+        f"Flower's, at {version}, attacked without shadow models; "
+        "[NVFlare's](examples/nvflare/README.md) are elsewhere. Lines are changed code. "
+        "Data are drawn without a pattern, and a language model is random. Seconds are of "
+        "one processor, training + audit. Made by `python -m "
+        "privaudit_tools.official_examples`.",
         "",
         "| example | lines | settings | seconds | found | the recorder warns |",
         "|---|---|---|---|---|---|",
