@@ -173,6 +173,19 @@ def linear(tensors: Mapping[str, Any], inputs: torch.Tensor) -> torch.Tensor:
     return inputs.to(weight.dtype) @ weight.T + bias
 
 
+def boosted(tensors: Mapping[str, Any], inputs: torch.Tensor) -> torch.Tensor:
+    """Return log-probabilities of trees of two classes, sent as bytes in one array."""
+    xgboost = importlib.import_module("xgboost")
+    (sent,) = tensors.values()
+    booster = xgboost.Booster()
+    booster.load_model(
+        bytearray(torch.as_tensor(sent).to(torch.uint8).numpy().tobytes())
+    )
+    rows = xgboost.DMatrix(inputs.numpy().astype(np.float32))
+    likely = torch.from_numpy(booster.predict(rows))
+    return torch.stack([1 - likely, likely], dim=1).clamp(min=1e-7).log()
+
+
 IRIS = ("petal_length", "petal_width", "sepal_length", "sepal_width")
 
 
@@ -253,7 +266,7 @@ APPS = (
     ),
     App(
         "examples/quickstart-xgboost",
-        _vectors, None,
+        _vectors, boosted,
         {"fraction-train": 1.0, "params.nthread": 1},
     ),
     App(
