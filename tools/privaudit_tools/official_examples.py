@@ -124,7 +124,7 @@ def random_bert(folder: Path) -> None:
     BertTokenizer(vocab=tokens).save_pretrained(folder)
     config = BertConfig(
         vocab_size=len(tokens), hidden_size=64, num_hidden_layers=2,
-        num_attention_heads=2, intermediate_size=128, num_labels=2,
+        num_attention_heads=2, intermediate_size=128,
     )  # fmt: skip
     torch.manual_seed(0)
     BertForSequenceClassification(config).save_pretrained(folder)
@@ -460,7 +460,7 @@ def record(app: App, source: Path, folder: Path, coins: Ledger) -> int:
     files = [source / f"{name.replace('.', '/')}.py" for name in names]
     ledger = folder.parent / "ledger.npz"
     coins.save(ledger)
-    before = [file.read_text() for file in files]
+    before = files[0].read_text(), files[1].read_text()
     after = edited(*before, folder, ledger)
     for file, text in zip(files, after, strict=True):
         file.write_text(text)
