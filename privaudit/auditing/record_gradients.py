@@ -19,7 +19,7 @@ from privaudit.auditing.gradient_regression import (
     divided_by_size,
     likeliest,
 )
-from privaudit.core.errors import AttackError, ViewError
+from privaudit.core.errors import AttackError, ViewError, shown
 from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.seeds import Stream
 from privaudit.core.tensors import Stacked, Tensors, distinct, stack
@@ -84,7 +84,17 @@ class Move:
 
     @classmethod
     def of(cls, sent: Tensors, received: Tensors, at: Round) -> "Move":
-        """Return the move that an upload shows, or a sum of uploads."""
+        """Return the move that an upload shows, or a sum of uploads.
+
+        Raises:
+            ViewError: What was sent has another shape than what was received.
+        """
+        for name in sent.keys() & received.keys():
+            if sent[name].shape != received[name].shape:
+                raise ViewError(
+                    f"{shown(name)} was sent in the shape {[*sent[name].shape]} and received "
+                    f"in {[*received[name].shape]}: no weights moved that could be read."
+                )
         stacked = update_deltas({n: t.unsqueeze(0) for n, t in sent.items()}, received)
         move = cls(received, {name: delta[0] for name, delta in stacked.items()}, at)
         ends = move.point(1.0)
@@ -210,11 +220,11 @@ def chosen_moves(adversary: Adversary, client: str, most: int) -> Sequence[Move]
     kept: dict[object, Sequence[Move]] = adversary.once(("moves of weights",), dict)
     if key in kept:
         return kept[key]
-    shown = list(_shown(adversary, client))
-    if most and len(shown) > most:
-        places = torch.linspace(0, len(shown) - 1, most).round().int().tolist()
-        shown = [shown[place] for place in places]
-    moves = [Move.of(*one) for one in shown]
+    sent = list(_shown(adversary, client))
+    if most and len(sent) > most:
+        places = torch.linspace(0, len(sent) - 1, most).round().int().tolist()
+        sent = [sent[place] for place in places]
+    moves = [Move.of(*one) for one in sent]
     together = [move for some in (moves, *kept.values()) for move in some]
     if sum(move.numbers for move in together) <= KEPT_NUMBERS:
         kept[key] = moves

@@ -29,7 +29,7 @@ from torch import Tensor
 from privaudit.core.errors import ConfigError
 from privaudit.privacy.events import MechanismEvent, noise_of_pure
 from privaudit.recording.opacus import EngineNote, engines_in_use
-from privaudit.recording.recorder import Recorder, unlike
+from privaudit.recording.recorder import Recorder
 from privaudit.runs.ledger import check_client_name
 from privaudit.runs.run import Run
 
@@ -151,7 +151,6 @@ class RecordingFilter(DXOFilter):  # type: ignore[misc]
             str, MechanismEvent | None
         ] = {}  # in this round, by client
         self._filters: tuple[str, ...] = ()
-        self._forms: dict[str, Any] = {}  # how results differ from what was sent
 
     def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> None:
         """Record what a client sends."""
@@ -169,7 +168,6 @@ class RecordingFilter(DXOFilter):  # type: ignore[misc]
                     noted = dxo.get_meta_prop(ENGINE)
                     self._record_engine(recorder, told, noted, fl_ctx)
                     self._note_filters(recorder, told[1], dxo, fl_ctx)
-                    self._see_form(recorder, told[1], dxo, fl_ctx)
 
     def _checked(
         self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext
@@ -223,22 +221,6 @@ class RecordingFilter(DXOFilter):  # type: ignore[misc]
         if seen != self._filters:
             self._filters = seen
             recorder.declare(filters=list(seen))
-
-    def _see_form(
-        self, recorder: Recorder, client: str, dxo: DXO, fl_ctx: FLContext
-    ) -> None:
-        """Declare once that results are less, as behind ExcludeVars, or coarser."""
-        found = unlike(dxo.data, self._sent.get(client, {}))
-        seen = {n: said for n, said in found.items() if n not in self._forms}
-        if "partial" in seen:
-            self.log_warning(
-                fl_ctx,
-                f"{client} sends {seen['partial']}: what it trains of these is not seen, "
-                "and attacks take them as the server sent them.",
-            )
-        if seen:
-            self._forms |= seen
-            recorder.declare(**seen)
 
     def _end_round(self) -> None:
         """Record what filters did in a round: what is least protected counts."""

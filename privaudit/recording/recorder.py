@@ -221,7 +221,7 @@ def are_same(one: Tensors, other: Tensors) -> bool:
     return one.keys() == other.keys() and all(t is other[n] for n, t in one.items())
 
 
-NAMED = 5  # tensors in a setting, at most
+NAMED = 5  # tensors in a setting, clients in a line of the log: at most
 
 
 def unlike(sent: Mapping[str, Any], received: Mapping[str, Any]) -> dict[str, Any]:
@@ -331,13 +331,11 @@ class Recorder:
         publish: bool = True,
         library: str = "torch",
     ) -> None:
-        self.folder, self.publish = Path(folder), publish
+        self.folder, self.publish, self._library = Path(folder), publish, library
         if isinstance(ledger, str | Path):
             ledger = Ledger.load(Path(ledger))
-        self.ledger, self._is_claimed = (
-            ledger,
-            bool(claim and claim.epsilon is not None),
-        )
+        self.ledger = ledger
+        self._is_claimed = bool(claim and claim.epsilon is not None)
         try:
             self._bundle = Bundle(
                 recorder=f"privaudit {version('privaudit')}",
@@ -424,7 +422,22 @@ class Recorder:
                 return False
             self._take(round, client, kind, client, SERVER, sent)
             self._uploads = max(self._uploads, round)
+            self._see_form(client, sent)
             return True
+
+    def _see_form(self, client: str, sent: Tensors) -> None:
+        """Declare that an upload is less, or coarser, than what its client received."""
+        down = [m for m in self._rounds.messages if m.kind == "broadcast"]
+        received = {message.receiver: message.tensors for message in down}
+        form = unlike(sent, received.get(client, {}))
+        if "partial" in form:
+            self.omitted.warn(
+                "", "partial",
+                "%s sends %s: what it trains of these is not seen, and attacks take them "
+                "as the server sent them.",
+                *(client, form["partial"]),
+            )  # fmt: skip
+        self.declare_once(**form)
 
     def summed(
         self, round: int, clients: Sequence[str], tensors: Mapping[str, Any]
@@ -463,6 +476,13 @@ class Recorder:
                 self._bundle = Bundle(**{**dict(self._bundle), "settings": both})
             except ValidationError as error:
                 raise ConfigError(readable(error, "recording")) from None
+
+    def declare_once(self, **settings: Any) -> None:
+        """Add those of the settings that nobody declared before."""
+        with self._lock:
+            known = self._bundle.settings
+            if new := {n: value for n, value in settings.items() if n not in known}:
+                self.declare(**new)
 
     def mechanism(self, round: int, event: MechanismEvent) -> None:
         """Record a privacy mechanism as it was applied in a round."""
@@ -608,9 +628,30 @@ class Recorder:
         """Write a round's messages, and let bundle.json count them."""
         if not self.omitted.has_stopped:
             with self.omitted.stop_on_failure():
+                self._say_who_is_recorded()
                 self._end_engines()
                 self._rounds.write()
                 self._note()
+
+    def _say_who_is_recorded(self) -> None:
+        """Say, after the first round, whose uploads were recorded, and of how many.
+
+        By a logger below the library's own: what is shown of that is shown of this.
+        """
+        if self._bundle.rounds or self._uploads < 0:
+            return
+        who = sorted(
+            {m.sender for m in self._rounds.messages if m.kind in UPLOAD_KINDS}
+        )
+        known = len(who) if self.ledger is None else len(self.ledger.clients)
+        is_short = len(who) < known
+        logging.getLogger(f"{self._library}.privaudit").log(
+            logging.WARNING if is_short else logging.INFO,
+            "In round %d uploads of %d of %d clients were recorded: %s%s",
+            *(self._rounds.number, len(who), known),
+            ", ".join([*who[:NAMED], *["..."] * (len(who) > NAMED)]),
+            ". Of clients that never send one nothing can be attacked." * is_short,
+        )
 
     def _note(self) -> None:
         changed = {

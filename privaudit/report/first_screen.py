@@ -76,6 +76,7 @@ def card(one: Findings) -> dict[str, Any]:
         "finding": wording.finding(audit),
         "evidence": audit.verdict.sentence,
         "attacked": wording.attacked(audit),
+        "absent": wording.absent(audit),
         "strength": one.strength.sentence,
         "budget": audit.budget.sentence if audit.budget else "",
         "audits_made": wording.audits_made(audit) if audit.run.is_stored else "",

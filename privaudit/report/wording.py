@@ -21,6 +21,8 @@ from privaudit.runs.utility import OWNERS
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.verdict import top_of
 
+MOST_NAMED = 3  # clients, in a sentence
+
 
 @dataclass(frozen=True)
 class UnitWords:
@@ -263,6 +265,17 @@ def attacked(audit: Audit) -> str:
     return f"{members} members and {others} non-members{unit} of {whom}"
 
 
+def absent(audit: Audit) -> str:
+    """Say which clients could not be attacked, since they trained nothing."""
+    run = audit.run
+    if audit.scenario.unit == "client" or not run.metrics:
+        return ""
+    names = sorted({*run.truth.clients}.difference(*run.participants))
+    who = ", ".join([*names[:MOST_NAMED], *["..."] * (len(names) > MOST_NAMED)])
+    sent = "sent nothing that was recorded" if run.origin else "took part in no round"
+    return f"Not attacked: {who}, which {sent}." if names else ""
+
+
 def strength(result: AttackResult) -> str:
     """Return an attack with what it had to spend: "rmia (16 shadow models)"."""
     count = shadows_of(result.settings)
@@ -289,7 +302,8 @@ def audits_made(audit: Audit) -> str:
         return f"{said}, of one result: there was nothing to choose from."
     return (
         f"{said}, with {different} different results: each verdict is corrected for "
-        f"{different}, so that the best of them counts as one of {different}."
+        f"{different}, so that the best of them counts as one of {different}. A scenario's "
+        "folder holds its last audit: copy it to keep one."
     )
 
 

@@ -49,4 +49,5 @@ def among_runs(text: str, path: Path, folder: Path) -> Path:
         OSError: No system takes such a path.
     """
     inside = folder / path
-    return inside if (is_name(text) and inside.exists()) or not path.exists() else path
+    first, other = (inside, path) if is_name(text) else (path, inside)
+    return other if other.exists() and not first.exists() else first

@@ -79,16 +79,8 @@ def ledger(clients: int) -> Ledger:
     return Ledger(owner, coins, coin=Coin("seed", 0))
 
 
-def run_flower(
-    source: Path,
-    folder: Path,
-    coins: Ledger | None = None,
-    settings: Mapping[str, Any] | None = None,
-) -> Run:
-    """Run an app in this process: its ServerApp, and its ClientApp behind a mod.
-
-    ``settings`` stand in place of those in its pyproject.toml, as ``--run-config`` does.
-    """
+def run_flower(source: Path, folder: Path) -> Run:
+    """Run an app in this process: its ServerApp, and its ClientApp behind a mod."""
     from flwr.app import Context, RecordDict
     from flwr.clientapp import ClientApp
 
@@ -110,16 +102,16 @@ def run_flower(
         ClientApp.__init__ = made
     drawn = app["config"].get("num-sampled-clients")  # a fifth of its nodes
     clients = CLIENTS if drawn is None else 5 * int(drawn)
-    coins, config = coins or ledger(clients), {**app["config"], **(settings or {})}
-    nodes = _grid(client, len(coins.clients), config)
-    with RecordingGrid(nodes, folder, ledger=coins) as grid:
+    config = app["config"]
+    nodes = nodes_here(client, clients, config)
+    with RecordingGrid(nodes, folder, ledger=ledger(clients)) as grid:
         server(grid, Context(0, 1, {}, RecordDict(), config))
     recorded = grid._recorder.run
     assert recorded is not None
     return recorded
 
 
-def _grid(client: Any, count: int, config: Mapping[str, Any]) -> Any:
+def nodes_here(client: Any, count: int, config: Mapping[str, Any]) -> Any:
     """Return a Grid of nodes in this process."""
     from flwr.app import Context, RecordDict
     from flwr.serverapp import Grid

@@ -27,7 +27,7 @@ from privaudit.recording.flower.mechanisms import (
 )
 from privaudit.recording.flower.strategy import WatchedStrategy, strategy_at_work
 from privaudit.recording.opacus import EngineNote
-from privaudit.recording.recorder import Recorder, unlike
+from privaudit.recording.recorder import Recorder
 from privaudit.runs.ledger import Ledger
 from privaudit.runs.run import Run
 
@@ -42,13 +42,11 @@ class Seen:
         asked: Nodes that were asked to train.
         masked: Whether any update came masked.
         rate: At which clients were drawn uniformly; 1 claims no amplification.
-        received: What each node was sent.
     """
 
     asked: set[int] = field(default_factory=set)
     masked: bool = False
     rate: float = 1.0
-    received: dict[int, Tensors] = field(default_factory=dict)
 
 
 class RecordingGrid(Grid):
@@ -111,7 +109,6 @@ class RecordingGrid(Grid):
         self._events: list[MechanismEvent] = []
         self._read: dict[int, tuple[dict[str, ArrayRecord], Tensors]] = {}
         self._watched: WatchedStrategy | None = None
-        self._declared = dict(declared.get("settings") or {})  # first the owner's
         self.seen = Seen()
 
     def __getattr__(self, name: str) -> Any:
@@ -173,19 +170,12 @@ class RecordingGrid(Grid):
         """
         self._leave()
         self._watched = WatchedStrategy(strategy, self)
-        self._see(**self._watched.settings)
+        self._recorder.declare_once(**self._watched.settings)
 
     def _leave(self) -> None:
         if self._watched is not None:
             self._watched.leave()
             self._watched = None
-
-    def _see(self, **settings: Any) -> None:
-        """Declare what is seen, once."""
-        new = {n: value for n, value in settings.items() if n not in self._declared}
-        if new:
-            self._declared |= new
-            self._recorder.declare(**new)
 
     def _stop_in_vain(self) -> None:
         """Stop in the first round where the ledger's clients could not be recorded."""
@@ -205,10 +195,6 @@ class RecordingGrid(Grid):
         if not self._recorder.omitted.has_stopped:
             with self._recorder.omitted.stop_on_failure():
                 what(*arguments)
-
-    def declare(self, **settings: Any) -> None:
-        """Add settings to what the recording says of the federation."""
-        self._recorder.declare(**settings)
 
     @property
     def update_notes(self) -> Sequence[UpdateNote]:
@@ -270,14 +256,18 @@ class RecordingGrid(Grid):
         for message in messages:
             kind = message.metadata.message_type.split(".")[0]
             if kind not in ("train", "evaluate"):
+                self._recorder.omitted.warn(
+                    "", kind,
+                    "Messages of the type %s are not recorded: train and evaluate are.",
+                    message.metadata.message_type,
+                )  # fmt: skip
                 continue
             self._begin(message, kind)
             node, sent = message.metadata.dst_node_id, self._tensors(message)
             if kind == "train":
                 self.seen.asked.add(node)
-                self._see(**secure_sum_of(message.content))
+                self._recorder.declare_once(**secure_sum_of(message.content))
             if sent:
-                self.seen.received[node] = sent
                 self._unnamed.append((node, sent))
         if self._watched is not None and self._watched.draws_uniformly:
             nodes = len(list(self._grid.get_node_ids())) or 1
@@ -344,7 +334,7 @@ class RecordingGrid(Grid):
         names = {name for note in self._notes.values() for name in note.mods}
         unknown = sorted(names - set(KNOWN))
         if names:
-            self._see(mods=sorted(names))
+            self._recorder.declare_once(mods=sorted(names))
         if unknown:
             self._recorder.omitted.warn(
                 "", "unknown mods",
@@ -406,7 +396,6 @@ class RecordingGrid(Grid):
         was_taken = bool(masked) or not name
         if was_taken or self._recorder.update(self._round, name, sent, weight):
             note = self._note_of(name, noted)
-            self._see(**unlike(sent, self.seen.received.get(node, {})))
         self._notes[node] = note
 
     def _note_of(self, name: str, noted: dict[str, Any]) -> UpdateNote:

@@ -143,6 +143,8 @@ def test_a_folder_is_a_run_by_name_only(
     (tmp_path / "runs").mkdir()
     monkeypatch.chdir(tmp_path)
     assert find_place(".", tmp_path / "runs") == Path()
+    for name, place in (("one", "runs/one"), ("runs/one", "runs/one")):  # none is there
+        assert find_place(name, "runs") == Path(place)
     with pytest.raises(ConfigError, match="is not the name of a run"):
         find_place("", tmp_path / "runs")
 

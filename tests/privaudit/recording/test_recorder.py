@@ -28,13 +28,18 @@ from privaudit.recording.bundle import BUNDLE, INCOMPLETE, read_bundle
 from privaudit.recording.importing import finish_recording
 from privaudit.recording.owner import use_owner
 from privaudit.recording.recorder import Recorder
+from privaudit.report.page import render_report
+from privaudit.report.wording import absent
 from privaudit.runs.run import Run
 from tests.conftest import Cli
 from tests.privaudit.recording.small_federation import (
+    FEATURES,
     NAMES,
     ROUNDS,
     Linear,
+    X,
     audited,
+    linear,
     record,
     recorded_messages,
     run_federation,
@@ -363,7 +368,7 @@ def test_an_odd_update_is_recorded_as_it_was_sent_and_can_be_linted_and_audited(
     run = odd_run(tmp_path / "run", *{**RECORDED, **NOT_RECORDED}[odd])
     if odd in RECORDED:
         assert run.participants == [NAMES] * 2
-        assert not caplog.records
+        assert len(caplog.records) == (odd == "a tensor less")
     with use_owner(Linear()):
         assert not [one for one in lint(run) if one.severity == "error"]
         audit = Auditor(run).attack("server-reconstruct", shadows=0)
@@ -439,3 +444,57 @@ def test_a_run_that_cannot_be_written_at_the_end_is_made_later(
         monkeypatch.setattr(place, full)
     assert "no run yet: Cannot write" in caplog.text
     assert finish_recording(tmp_path / "run", toss()).is_complete
+
+
+@pytest.mark.parametrize("names", [NAMES[:2], NAMES])
+def test_after_the_first_round_the_log_says_of_how_many_clients_it_is_and_the_page_who_is_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, names: tuple[str, ...]
+) -> None:
+    caplog.set_level(logging.INFO, logger="mylib")
+    with Recorder(tmp_path, weight="w", ledger=toss(), library="mylib") as recorder:
+        run_federation(recorder, toss(), Linear(), names=names)
+    (said,) = [line for line in caplog.records if line.name == "mylib.privaudit"]
+    assert f"In round 0 uploads of {len(names)} of 3 clients" in said.message
+    is_short = len(names) < 3
+    assert said.levelno == (logging.WARNING if is_short else logging.INFO)
+    audit = audited(tmp_path, shadows=0)
+    why = "Not attacked: client-2, which sent nothing that was recorded." * is_short
+    assert absent(audit) == why
+    assert ("Not attacked" in render_report([audit])) == is_short
+
+
+def test_an_upload_that_is_less_or_coarser_than_what_was_received_is_a_setting(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def say(
+        recorder: Recorder, round: int, client: str, sent: Tensors, count: int
+    ) -> None:
+        recorder.update(round, client, {"weight": sent["weight"].half()}, weight=count)
+
+    with Recorder(tmp_path, weight="w", settings={"quantised": "mine"}) as recorder:
+        run_federation(recorder, toss(), Linear(), say=say)
+    settings = read_bundle(tmp_path).settings
+    assert settings["partial"] == "1 of 2 tensors, without bias"
+    assert settings["quantised"] == "mine"  # the owner's own words come first
+    assert caplog.text.count("sends 1 of 2 tensors") == 1
+
+
+def test_uploads_of_another_shape_than_the_broadcast_are_attacked_by_what_they_answer(
+    tmp_path: Path,
+) -> None:
+    """As trees in bytes are: no weights move, and a model answers all the same."""
+
+    def say(
+        recorder: Recorder, round: int, client: str, sent: Tensors, count: int
+    ) -> None:
+        turned = {**sent, "weight": sent["weight"].T.contiguous()}
+        recorder.update(round, client, turned, weight=count)
+
+    def query(tensors: Tensors, positions: np.ndarray) -> torch.Tensor:
+        weight = tensors["weight"]
+        turned = weight if len(weight) == FEATURES else weight.T
+        return X[positions] @ turned + tensors["bias"]
+
+    with Recorder(tmp_path, weight="w", ledger=toss()) as recorder:
+        run_federation(recorder, toss(), Linear(), say=say)
+    assert audited(tmp_path, owner=linear(query=query), shadows=0).auroc.value > 0.75

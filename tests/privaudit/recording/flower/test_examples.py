@@ -4,10 +4,11 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import numpy as np
@@ -101,8 +102,12 @@ def test_an_example_is_simulated_recorded_and_attacked(
 
 @pytest.fixture
 def flower_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Give Flower a home, and end the SuperLink that it starts for it."""
+    """Give Flower a home and free ports, and end the SuperLink that it starts for it."""
     monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flwr"))
+    with ExitStack() as held:
+        for name in ("SUPERLINK_HTTP_API", "CONTROL_API"):
+            free = held.enter_context(socket.create_server(("127.0.0.1", 0)))
+            monkeypatch.setenv(f"FLWR_LOCAL_{name}_PORT", str(free.getsockname()[1]))
     beside = Path(sys.executable).parent
     monkeypatch.setenv("PATH", f"{beside}{os.pathsep}{os.environ['PATH']}")
     yield
