@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from privaudit.statistics.estimate import Estimate
+from privaudit_tools.equal_utility.advice import MOST, advice
 from privaudit_tools.equal_utility.benchmark import BenchmarkResult, read_result
 from privaudit_tools.equal_utility.curve import FEWEST
 from privaudit_tools.equal_utility.document import (
@@ -44,6 +45,8 @@ def blocks_of(result: BenchmarkResult, command: str, picture: str) -> list[Block
         Command(command),
         Table(_HEADS, [_cells(result, judged, row) for row in judged.rows]),
         Picture(plane(judged, result.plan.measure), picture, "leak over utility"),
+        Heading("What to do"),
+        *_to_do(result, judged),
         Heading("What may be concluded"),
         Paragraph(f"By `{command}`:"),
         Bullets(conclusions(result, judged)),
@@ -138,6 +141,19 @@ def _largest(certified: Sequence[Mapping[str, float | None]]) -> str:
         "-" if None in one else f"{max(e for e in one if e is not None):.3g}"
         for one in found
     )
+
+
+def _to_do(result: BenchmarkResult, judged: Judged) -> Iterator[Block]:
+    """Yield the sentences to act on, and how many of those looked for there are."""
+    said = advice(result, judged)
+    few = ("none", "one", "two", "three")[len(said)]
+    short = "" if len(said) == MOST else f"; these numbers support {few} of three"
+    yield Paragraph(
+        "For tasks like this one, and a server that attacks as "
+        f"`{result.plan.scenario}` does{short}."
+    )
+    if said:
+        yield Bullets(said)
 
 
 def conclusions(result: BenchmarkResult, judged: Judged) -> list[str]:
