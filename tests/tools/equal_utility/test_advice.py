@@ -112,7 +112,7 @@ def test_where_seeds_differ_as_much_as_methods_nothing_is_said(spread: float) ->
     wanted = {"other": (0.85, 0.58), "proved": (0.81, 0.5), "first": (0.895, 0.69)}
     assert told(spread, **wanted) == []
     text = as_markdown("Made", blocks_of(made(spread, wanted), "command", ""))
-    assert "these numbers support none of three." in text
+    assert "these numbers support none of three sentences" in text
     assert "Train by" not in text
 
 
@@ -121,4 +121,4 @@ def test_there_are_three_at_most() -> None:
     said = told(**everything)
     assert [one.split()[0] for one in said] == ["Train", "If", "Stop"]
     text = as_markdown("Made", blocks_of(made(0.002, everything), "command", ""))
-    assert "these numbers support" not in text
+    assert "these numbers support three of three sentences" in text

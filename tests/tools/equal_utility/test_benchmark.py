@@ -6,8 +6,10 @@ import pytest
 
 from privaudit.cli.serve.pages import ServedRuns
 from privaudit.core.errors import ConfigError, MissingFileError
+from privaudit.core.formatting import write_time
 from privaudit.execution.executors import HERE
 from privaudit.statistics.estimate import mean_with_t
+from privaudit_tools.costs.forecast import Cost
 from privaudit_tools.equal_utility import benchmark as module
 from privaudit_tools.equal_utility.benchmark import (
     BenchmarkResult,
@@ -21,7 +23,11 @@ from privaudit_tools.equal_utility.document import as_html, as_markdown
 from privaudit_tools.equal_utility.figure import plane
 from privaudit_tools.equal_utility.judging import judge
 from privaudit_tools.equal_utility.outcomes import Look, RunRecord
-from privaudit_tools.equal_utility.page import blocks_of, render_benchmark
+from privaudit_tools.equal_utility.page import (
+    blocks_of,
+    conclusions,
+    render_benchmark,
+)
 from privaudit_tools.equal_utility.plan import BenchmarkPlan
 from tests.conftest import Cli
 from tests.privaudit.cli.test_json import valid
@@ -174,10 +180,13 @@ def test_the_page_says_what_follows_and_what_does_not(result: BenchmarkResult) -
     text = page_of(result, "privaudit benchmark small.json --page p.md", "small.svg")
     assert "| good | epochs 1 |" in text
     assert (
-        "- good (epochs 1) leaks less than early stopping at equal utility, by 0.0"
+        "- Train by good (epochs 1) rather than early stopping: at equal accuracy"
         in text
     )
-    assert "early stopping at equal utility, by at least 0.0" in text
+    less = "At equal utility less is leaked than by early stopping: "
+    assert f"- {less}beyond (as given) by at least 0.0" in text
+    (line, *_) = conclusions(result, result.judged)
+    assert line.startswith(f"{less}good (epochs 1) by 0.0")
     assert "Not told from early stopping, which is no proof of equality: same." in text
     assert "its end is a bound for: beyond." in text
     assert "so not ranked: useless." in text
@@ -254,8 +263,13 @@ def test_another_plan_is_refused_where_one_was_sealed(
         make(stored, other)
 
 
+def text_of(page: Path, cli: Cli, *asked: Any) -> str:
+    cli.done("benchmark", *asked, "--page", page)
+    return page.read_text()
+
+
 def test_a_page_is_made_of_a_result_alone(
-    tmp_path: Path, cli: Cli, result: BenchmarkResult
+    tmp_path: Path, cli: Cli, result: BenchmarkResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored, page = tmp_path / "small.json", tmp_path / "page.md"
     stored.write_text(result.model_dump_json())
@@ -270,6 +284,13 @@ def test_a_page_is_made_of_a_result_alone(
     assert "| epochs 2 | 0.88" in text
     said = cli.refused("benchmark", stored, "--page", page, "--method", "worse")
     assert "There is no row 'worse'" in said
+    cost = Cost(7, 60.0, 120.0)
+    monkeypatch.setattr(module, "cost_of", lambda _plan: cost)
+    assert "the forecast was" not in text_of(page, cli, stored)
+    said = text_of(page, cli, stored, "--check")
+    assert f"42 runs trained for {write_time(84.0)} by the wall clock" in said
+    assert f"the forecast was {cost}." in said
+    assert read_result(stored).forecast == cost
     code, _, said = cli("benchmark", stored, "--quick")
     assert (code, "say nothing to it" in said) == (2, True)
     stored.write_text("{}")

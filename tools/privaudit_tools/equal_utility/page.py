@@ -4,8 +4,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from privaudit.core.formatting import write_time
 from privaudit.statistics.estimate import Estimate
-from privaudit_tools.equal_utility.advice import MOST, advice
+from privaudit_tools.equal_utility.advice import advice
 from privaudit_tools.equal_utility.benchmark import BenchmarkResult, read_result
 from privaudit_tools.equal_utility.curve import FEWEST
 from privaudit_tools.equal_utility.document import (
@@ -45,11 +46,8 @@ def blocks_of(result: BenchmarkResult, command: str, picture: str) -> list[Block
         Command(command),
         Table(_HEADS, [_cells(result, judged, row) for row in judged.rows]),
         Picture(plane(judged, result.plan.measure), picture, "leak over utility"),
-        Heading("What to do"),
-        *_to_do(result, judged),
         Heading("What may be concluded"),
-        Paragraph(f"By `{command}`:"),
-        Bullets(conclusions(result, judged)),
+        *_concluded(result, judged, command),
         *_submitted(result, judged),
         Heading("What may not"),
         Bullets(limits(result, judged)),
@@ -76,8 +74,17 @@ def _introduction(result: BenchmarkResult) -> str:
         f"{seeds} chose each setting and its attack; "
         f"{len(plan.evaluation_seeds)} others, sealed on {seal.on[:10]} "
         f"(`{seal.digest[:12]}`), judge them. Rows of one group Holm does not tell apart; "
-        "beside a distance stands its 95 % interval over seeds."
+        f"brackets hold 95 % intervals over seeds. {_spent(result)}"
     )
+
+
+def _spent(result: BenchmarkResult) -> str:
+    """Return how long the runs were trained, against the forecast where there is one."""
+    trained = write_time(math.fsum(run.seconds for run in result.runs))
+    said = f"The {len(result.runs)} runs trained for {trained} by the wall clock"
+    if result.forecast is None:
+        return f"{said}."
+    return f"{said}; the forecast was {result.forecast}."
 
 
 def _cells(result: BenchmarkResult, judged: Judged, row: Row) -> list[str]:
@@ -143,36 +150,46 @@ def _largest(certified: Sequence[Mapping[str, float | None]]) -> str:
     )
 
 
-def _to_do(result: BenchmarkResult, judged: Judged) -> Iterator[Block]:
-    """Yield the sentences to act on, and how many of those looked for there are."""
+def _concluded(
+    result: BenchmarkResult, judged: Judged, command: str
+) -> Iterator[Block]:
+    """Yield sentences to act on, how many of three there are, and what else holds."""
     said = advice(result, judged)
     few = ("none", "one", "two", "three")[len(said)]
-    short = "" if len(said) == MOST else f"; these numbers support {few} of three"
     yield Paragraph(
         "For tasks like this one, and a server that attacks as "
-        f"`{result.plan.scenario}` does{short}."
+        f"`{result.plan.scenario}` does, these numbers support {few} of three sentences "
+        f"to act on, by `{command}`:"
     )
-    if said:
-        yield Bullets(said)
+    yield Bullets([*said, *conclusions(result, judged, said)])
 
 
-def conclusions(result: BenchmarkResult, judged: Judged) -> list[str]:
-    """Return a sentence for each row that Holm tells from the curve."""
+def conclusions(
+    result: BenchmarkResult, judged: Judged, besides: Sequence[str] = ()
+) -> list[str]:
+    """Return which rows Holm tells from the curve, but for those that sentences name."""
     curve = result.plan.reference.label
-    said = []
+    less, more = list[str](), list[str]()
     for row in judged.rows:
         if row.p is None or row.p >= ALPHA or row.standing is None:
             continue
         distance, is_above = row.standing.distance, row.standing.where == "above"
         if is_above and distance.value < 0:
             continue  # at its utility early stopping may leak as much
-        how = "less" if distance.value > 0 else "more"
         bound = "at least " if is_above else ""
-        said.append(
-            f"{row.method.label} ({row.choice.setting}) leaks {how} than {curve} at equal "
-            f"utility, by {bound}{number(distance)}, n = {len(row.standing.by_seed)}."
+        found = (
+            f"{row.method.label} ({row.choice.setting}) by {bound}{number(distance)}"
         )
-    return said or [f"No row is told from {curve} by these seeds."]
+        said = f"{found}, n = {len(row.standing.by_seed)}"
+        (less if distance.value > 0 else more).append(said)
+    lines = [
+        f"At equal utility {word} is leaked than by {curve}: {'; '.join(rows)}."
+        for word, rows in (("less", less), ("more", more))
+        if rows
+    ]
+    if lines or besides:
+        return lines
+    return [f"No row is told from {curve} by these seeds."]
 
 
 def limits(result: BenchmarkResult, judged: Judged) -> list[str]:
