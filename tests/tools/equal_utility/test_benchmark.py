@@ -1,8 +1,10 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from markupsafe import escape
 
 from privaudit.cli.serve.pages import ServedRuns
 from privaudit.core.errors import ConfigError, MissingFileError
@@ -24,6 +26,7 @@ from privaudit_tools.equal_utility.figure import plane
 from privaudit_tools.equal_utility.judging import judge
 from privaudit_tools.equal_utility.outcomes import Look, RunRecord
 from privaudit_tools.equal_utility.page import (
+    _rank,
     blocks_of,
     conclusions,
     render_benchmark,
@@ -157,6 +160,15 @@ def test_what_is_all_the_same_is_one_group() -> None:
     assert ("same", "beyond") in groups
 
 
+def test_ranks_are_ranges_that_tests_leave_open(result: BenchmarkResult) -> None:
+    """By hand: a is told from c, and b from neither."""
+    judged = result.judged
+    names = [row.method.label for row in judged.rows if row.p is not None]
+    found = replace(judged, groups=(tuple(names[:2]), tuple(names[1:])))
+    ranks = [_rank(found, row) for row in judged.rows]
+    assert ranks == ["1 to 2", "1 to 3", "2 to 3", "", ""]
+
+
 def test_fewer_seeds_than_three_are_refused_and_a_failed_row_is_left_out(
     result: BenchmarkResult,
 ) -> None:
@@ -183,10 +195,13 @@ def test_the_page_says_what_follows_and_what_does_not(result: BenchmarkResult) -
         "- Train by good (epochs 1) rather than early stopping: at equal accuracy"
         in text
     )
-    less = "At equal utility less is leaked than by early stopping: "
-    assert f"- {less}beyond (as given) by at least 0.0" in text
-    (line, *_) = conclusions(result, result.judged)
-    assert line.startswith(f"{less}good (epochs 1) by 0.0")
+    assert "- If all attacks have to be bounded, train by beyond (as given)" in text
+    assert "- Leaks less than early stopping at equal utility: good, beyond." in text
+    assert "| < 0.001 | 1 |" in text
+    said, more = conclusions(result, result.judged)
+    start = "leaks less than early stopping at equal utility, by "
+    assert said.startswith(f"good (epochs 1) {start}0.0")
+    assert more.startswith(f"beyond (as given) {start}at least 0.0")
     assert "Not told from early stopping, which is no proof of equality: same." in text
     assert "its end is a bound for: beyond." in text
     assert "so not ranked: useless." in text
@@ -311,7 +326,7 @@ def test_the_page_as_html_says_the_same_and_escapes(result: BenchmarkResult) -> 
     ]
     assert len(cells) > 50
     for cell in cells:
-        assert cell in html
+        assert str(escape(cell)) in html
     assert html.count("<svg") == 1
 
 
