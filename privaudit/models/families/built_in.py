@@ -56,7 +56,7 @@ FAMILIES = {
         records="texts",
         packs=True,
     ),
-    # LLaVAs of transformers.
+    # LLaVAs of transformers, and TinyLLaVAs, whose code comes with them.
     "llava": _writes(
         _by("language.llava", "load_llava"),
         FOLDER_OR_HUB,

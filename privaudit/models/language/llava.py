@@ -1,4 +1,4 @@
-"""LLaVA and BLIP-2 of transformers: image tower, projector, any language model."""
+"""LLaVA, TinyLLaVA and BLIP-2: image tower, projector, any language model."""
 
 from collections.abc import Callable
 from typing import Any
@@ -34,7 +34,8 @@ def load_llava(request: ModelRequest) -> CaptioningVLM:
     LLaVA 1.5's where it has none.
     """
     source = request.source
-    check_type(source, "llava:", "llava")
+    if check_type(source, "llava:", "llava", "tinyllava") == "tinyllava":
+        return _load_tinyllava(request)
     processor = load_reader("AutoProcessor", "model", source)
     mark, tokenizer = processor.image_token, processor.tokenizer
     prompt = chat_template(processor, LLAVA_TEMPLATE, mark, request.template)
@@ -47,12 +48,37 @@ def load_llava(request: ModelRequest) -> CaptioningVLM:
         return torch.stack(list(output.pooler_output))
 
     settings = processor.image_processor
-    layer = model.config.vision_feature_layer
-    kind = (layer, model.config.vision_feature_select_strategy)
-    encoder = _picture_tower(model, settings, encode, description=f"{kind} ")
+    encoder = _picture_tower(model, settings, encode, description=_layers(model))
     part = str(name_of(model, model.model.language_model))
     language = StackedLanguageModel(model, tokenizer, request.targets, part)
     words = DialogueTokens(tokenizer, prompt, encoder.parts, language.context, mark)
+    return CaptioningVLM(request.name, encoder, language, words, weights_hash(model))
+
+
+def _load_tinyllava(request: ModelRequest) -> CaptioningVLM:
+    """Load a TinyLLaVA, which consists of its own code.
+
+    A picture is no token of its tokenizer; the prompt is of the request's template, or
+    LLaVA 1.5's.
+
+    Source: Jia et al., "TinyLLaVA Factory", 2024, whose layout of a repository this is.
+    """
+    source, template = request.source, request.template
+    where = request.device, request.dtype, request.bits
+    model = load_model("AutoModelForCausalLM", "model", source, *where)
+    tokenizer = load_reader("AutoTokenizer", "tokenizer", source)
+    if template is not None:
+        template = chat_template(tokenizer, image="<image>", template=template)
+
+    @torch.no_grad()
+    def encode(pictures: Tensor) -> Tensor:
+        return model.encode_images(pictures)
+
+    settings = model.vision_tower._image_processor
+    encoder = _picture_tower(model, settings, encode, description=_layers(model))
+    language = StackedLanguageModel(model.language_model, tokenizer, request.targets)
+    prompt = template or LLAVA_TEMPLATE
+    words = DialogueTokens(tokenizer, prompt, encoder.parts, language.context)
     return CaptioningVLM(request.name, encoder, language, words, weights_hash(model))
 
 
@@ -82,6 +108,12 @@ def load_blip(request: ModelRequest) -> CaptioningVLM:
     writing = SeparateTokens if separate else PictureFirstTokens
     words = writing(tokenizer, _BLIP_TEMPLATE, encoder.parts, language.context)
     return CaptioningVLM(request.name, encoder, language, words, weights_hash(model))
+
+
+def _layers(model: Any) -> str:
+    """Return which of the image tower's outputs are a picture's tokens."""
+    layer = model.config.vision_feature_layer
+    return f"{(layer, model.config.vision_feature_select_strategy)} "
 
 
 def _picture_tower(

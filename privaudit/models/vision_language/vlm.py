@@ -170,7 +170,8 @@ def refusal(source: str, config: Any, reason: str) -> ConfigError:
     """Return the error that says why a model is not taken, and which ones are."""
     return ConfigError(
         f"{source!r} is a model of type {config.model_type!r}, which vlm: does not "
-        f"take: {reason}. Tried are {', '.join(TRIED)}; blip: takes BLIP-2."
+        f"take: {reason}. Tried are {', '.join(TRIED)}; blip: takes BLIP-2, "
+        "and llava: takes TinyLLaVA."
     )
 
 

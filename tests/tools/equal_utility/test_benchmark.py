@@ -1,13 +1,17 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from markupsafe import escape
 
 from privaudit.cli.serve.pages import ServedRuns
 from privaudit.core.errors import ConfigError, MissingFileError
+from privaudit.core.formatting import write_time
 from privaudit.execution.executors import HERE
 from privaudit.statistics.estimate import mean_with_t
+from privaudit_tools.costs.forecast import Cost
 from privaudit_tools.equal_utility import benchmark as module
 from privaudit_tools.equal_utility.benchmark import (
     BenchmarkResult,
@@ -21,7 +25,12 @@ from privaudit_tools.equal_utility.document import as_html, as_markdown
 from privaudit_tools.equal_utility.figure import plane
 from privaudit_tools.equal_utility.judging import judge
 from privaudit_tools.equal_utility.outcomes import Look, RunRecord
-from privaudit_tools.equal_utility.page import blocks_of, render_benchmark
+from privaudit_tools.equal_utility.page import (
+    _rank,
+    blocks_of,
+    conclusions,
+    render_benchmark,
+)
 from privaudit_tools.equal_utility.plan import BenchmarkPlan
 from tests.conftest import Cli
 from tests.privaudit.cli.test_json import valid
@@ -151,6 +160,15 @@ def test_what_is_all_the_same_is_one_group() -> None:
     assert ("same", "beyond") in groups
 
 
+def test_ranks_are_ranges_that_tests_leave_open(result: BenchmarkResult) -> None:
+    """By hand: a is told from c, and b from neither."""
+    judged = result.judged
+    names = [row.method.label for row in judged.rows if row.p is not None]
+    found = replace(judged, groups=(tuple(names[:2]), tuple(names[1:])))
+    ranks = [_rank(found, row) for row in judged.rows]
+    assert ranks == ["1 to 2", "1 to 3", "2 to 3", "", ""]
+
+
 def test_fewer_seeds_than_three_are_refused_and_a_failed_row_is_left_out(
     result: BenchmarkResult,
 ) -> None:
@@ -174,10 +192,16 @@ def test_the_page_says_what_follows_and_what_does_not(result: BenchmarkResult) -
     text = page_of(result, "privaudit benchmark small.json --page p.md", "small.svg")
     assert "| good | epochs 1 |" in text
     assert (
-        "- good (epochs 1) leaks less than early stopping at equal utility, by 0.0"
+        "- Train by good (epochs 1) rather than early stopping: at equal accuracy"
         in text
     )
-    assert "early stopping at equal utility, by at least 0.0" in text
+    assert "- If all attacks have to be bounded, train by beyond (as given)" in text
+    assert "- Leaks less than early stopping at equal utility: good, beyond." in text
+    assert "| < 0.001 | 1 |" in text
+    said, more = conclusions(result, result.judged)
+    start = "leaks less than early stopping at equal utility, by "
+    assert said.startswith(f"good (epochs 1) {start}0.0")
+    assert more.startswith(f"beyond (as given) {start}at least 0.0")
     assert "Not told from early stopping, which is no proof of equality: same." in text
     assert "its end is a bound for: beyond." in text
     assert "so not ranked: useless." in text
@@ -254,8 +278,13 @@ def test_another_plan_is_refused_where_one_was_sealed(
         make(stored, other)
 
 
+def text_of(page: Path, cli: Cli, *asked: Any) -> str:
+    cli.done("benchmark", *asked, "--page", page)
+    return page.read_text()
+
+
 def test_a_page_is_made_of_a_result_alone(
-    tmp_path: Path, cli: Cli, result: BenchmarkResult
+    tmp_path: Path, cli: Cli, result: BenchmarkResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored, page = tmp_path / "small.json", tmp_path / "page.md"
     stored.write_text(result.model_dump_json())
@@ -270,6 +299,13 @@ def test_a_page_is_made_of_a_result_alone(
     assert "| epochs 2 | 0.88" in text
     said = cli.refused("benchmark", stored, "--page", page, "--method", "worse")
     assert "There is no row 'worse'" in said
+    cost = Cost(7, 60.0, 120.0)
+    monkeypatch.setattr(module, "cost_of", lambda _plan: cost)
+    assert "the forecast was" not in text_of(page, cli, stored)
+    said = text_of(page, cli, stored, "--check")
+    assert f"42 runs trained for {write_time(84.0)} by the wall clock" in said
+    assert f"the forecast was {cost}." in said
+    assert read_result(stored).forecast == cost
     code, _, said = cli("benchmark", stored, "--quick")
     assert (code, "say nothing to it" in said) == (2, True)
     stored.write_text("{}")
@@ -290,7 +326,7 @@ def test_the_page_as_html_says_the_same_and_escapes(result: BenchmarkResult) -> 
     ]
     assert len(cells) > 50
     for cell in cells:
-        assert cell in html
+        assert str(escape(cell)) in html
     assert html.count("<svg") == 1
 
 

@@ -48,7 +48,8 @@ def test_a_plan_for_real_clip_can_be_run(path: Path) -> None:
     assert len(planned.runs) >= len(plan.seeds)
     backbones = {str(run.fields["model"]) for run in planned.runs}
     assert all(
-        name.startswith(("open_clip:", "vlm:/", "encoder:/")) for name in backbones
+        name.startswith(("open_clip:", "vlm:/", "llava:/", "encoder:/"))
+        for name in backbones
     )
     for name in backbones:
         short = name.partition(":")[2].rpartition("/")[2]

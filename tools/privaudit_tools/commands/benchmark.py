@@ -30,7 +30,8 @@ Check = Annotated[
     bool,
     typer.Option(
         "--check",
-        help="Only validate all runs, time a round of each setting, and print the cost.",
+        help="Only validate all runs, time a round of each setting, and print the cost; "
+        "with a .json add it to the page, beside what the runs took.",
     ),
 ]
 Page = Annotated[
@@ -100,12 +101,14 @@ def benchmark(
     from privaudit_tools.equal_utility.plan import read_benchmark_plan
 
     if plan.suffix == ".json":
-        if quick or check or out:
+        if quick or out:
             raise ConfigError(
-                f"{plan} is a result, of which the page is made: --quick, --check and "
-                "--out say nothing to it. Leave them out, or name the plan."
+                f"{plan} is a result, of which the page is made: --quick and --out say "
+                "nothing to it. Leave them out, or name the plan."
             )
-        _report(_with_cards(plan, cards, key or []), plan, page, method, runs)
+        result = _with_cards(plan, cards, key or [])
+        result = _with_forecast(result, plan) if check else result
+        _report(result, plan, page, method, runs)
         return
     if cards:
         raise ConfigError(
@@ -142,17 +145,21 @@ def _with_cards(stored: Path, cards: Path | None, keys: list[str]) -> "Benchmark
     return result
 
 
-def _print_cost(plan: "BenchmarkPlan", path: Path) -> None:
-    """Print what a plan costs at most: tuning of all settings, then one of each row."""
-    from privaudit_tools.costs.forecast import forecast
-    from privaudit_tools.equal_utility.benchmark import entries_of
+def _with_forecast(result: "BenchmarkResult", stored: Path) -> "BenchmarkResult":
+    """Return a result with the cost of its plan, which is written down."""
+    from privaudit.core.storage import write_json
+    from privaudit_tools.equal_utility.benchmark import cost_of
 
-    tuning = entries_of(plan, plan.tuning_seeds)
-    first = {entry.row: entry for entry in reversed(tuning)}
-    later = [entry.run for entry in first.values()] * len(plan.evaluation_seeds)
-    looks = 1 + len(plan.looks)
-    runs = [*(entry.run for entry in tuning), *later]
-    cost = forecast(runs, plan.shadows, looks=looks)
+    result = result.model_copy(update={"forecast": cost_of(result.plan)})
+    write_json(stored, result.model_dump(mode="json"))
+    return result
+
+
+def _print_cost(plan: "BenchmarkPlan", path: Path) -> None:
+    """Print what a plan costs at most."""
+    from privaudit_tools.equal_utility.benchmark import cost_of
+
+    cost = cost_of(plan)
     contents = {"plan": str(path), "runs": cost.runs, "seconds": cost.seconds}
     show(contents, f"{path}: {cost.runs} runs, {cost}.")
 

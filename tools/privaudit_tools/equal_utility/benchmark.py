@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from privaudit.core.errors import ConfigError
-from privaudit.core.storage import read_json, write_json
+from privaudit.core.storage import make_private_folder, read_json, write_json
 from privaudit.evaluation.sweep_runs import SweepRun, perform_runs
 from privaudit.evaluation.tradeoff.plan import Cell
 from privaudit.execution.jobs import Executor, use_threads
@@ -24,6 +24,7 @@ from privaudit.runs.run import load_run, runs_folder
 from privaudit.runs.training import usual_name
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.roc import tpr_over_seeds
+from privaudit_tools.costs.forecast import Cost, forecast
 from privaudit_tools.equal_utility.choosing import Choice, Choices, choose
 from privaudit_tools.equal_utility.judging import Judged, judge
 from privaudit_tools.equal_utility.outcomes import (
@@ -65,6 +66,7 @@ class BenchmarkResult(BaseModel):
 
     Attributes:
         cards: Of runs from outside, verified when they were added.
+        forecast: What the plan costs at most, where --check added it.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -74,6 +76,7 @@ class BenchmarkResult(BaseModel):
     runs: list[RunRecord]
     tpr: dict[str, Estimate]
     cards: tuple[SubmittedCard, ...] = ()
+    forecast: Cost | None = None
 
     @property
     def judged(self) -> Judged:
@@ -160,6 +163,15 @@ def _entry(plan: BenchmarkPlan, row: str, setting: str, cell: Cell, seed: int) -
     return Entry(row, setting, run, Question(plan.scenario, plan.shadows, stops))
 
 
+def cost_of(plan: BenchmarkPlan) -> Cost:
+    """Return what a plan costs at most: tuning of all settings, then one of each row."""
+    tuning = entries_of(plan, plan.tuning_seeds)
+    first = {entry.row: entry for entry in reversed(tuning)}
+    later = [entry.run for entry in first.values()] * len(plan.evaluation_seeds)
+    runs = [*(entry.run for entry in tuning), *later]
+    return forecast(runs, plan.shadows, looks=1 + len(plan.looks))
+
+
 def run_benchmark(
     plan: BenchmarkPlan,
     stored: Path,
@@ -216,6 +228,7 @@ def seal_path(stored: Path) -> Path:
 def _sealed(stored: Path, plan: BenchmarkPlan) -> Seal:
     """Return the seal that is there, or a new one, which is written."""
     path = seal_path(stored)
+    make_private_folder(path.parent)
     if path.exists():
         seal = _read(Seal, path)
         if seal.digest != plan.digest:

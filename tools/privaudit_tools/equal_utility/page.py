@@ -4,7 +4,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from privaudit.core.formatting import write_time
 from privaudit.statistics.estimate import Estimate
+from privaudit_tools.equal_utility.advice import advice
 from privaudit_tools.equal_utility.benchmark import BenchmarkResult, read_result
 from privaudit_tools.equal_utility.curve import FEWEST
 from privaudit_tools.equal_utility.document import (
@@ -25,7 +27,7 @@ _MORE = 0.02  # of AUROC
 _VIEWS = ("server", "server-aggregate", "peer", "released")
 _HEADS = (
     "method", "setting", "own classes", "others'", "attack", "AUROC", "TPR at 1 %",
-    "below early stopping", "Holm's p", "group", "certified ε: " + ", ".join(_VIEWS),
+    "below early stopping", "Holm's p", "rank", "certified ε: " + ", ".join(_VIEWS),
     "MB a round", "seconds",
 )  # fmt: skip
 
@@ -42,14 +44,14 @@ def blocks_of(result: BenchmarkResult, command: str, picture: str) -> list[Block
     return [
         Paragraph(_introduction(result)),
         Command(command),
-        Table(_HEADS, [_cells(result, judged, row) for row in judged.rows]),
-        Picture(plane(judged, result.plan.measure), picture, "leak over utility"),
         Heading("What may be concluded"),
-        Paragraph(f"By `{command}`:"),
-        Bullets(conclusions(result, judged)),
-        *_submitted(result, judged),
+        *_concluded(result, judged, command),
         Heading("What may not"),
         Bullets(limits(result, judged)),
+        Heading("All rows"),
+        Table(_HEADS, [_cells(result, judged, row) for row in judged.rows]),
+        Picture(plane(judged, result.plan.measure), picture, "leak over utility"),
+        *_submitted(result, judged),
     ]
 
 
@@ -72,9 +74,18 @@ def _introduction(result: BenchmarkResult) -> str:
         f"`{plan.scenario}` with {plan.shadows} shadow models a client. "
         f"{seeds} chose each setting and its attack; "
         f"{len(plan.evaluation_seeds)} others, sealed on {seal.on[:10]} "
-        f"(`{seal.digest[:12]}`), judge them. Rows of one group Holm does not tell apart; "
-        "beside a distance stands its 95 % interval over seeds."
+        f"(`{seal.digest[:12]}`), judge them. Ranks are ranges that Holm's tests leave open; "
+        f"brackets hold 95 % intervals over seeds. {_spent(result)}"
     )
+
+
+def _spent(result: BenchmarkResult) -> str:
+    """Return how long the runs were trained, against the forecast where there is one."""
+    trained = write_time(math.fsum(run.seconds for run in result.runs))
+    said = f"The {len(result.runs)} runs trained for {trained} by the wall clock"
+    if result.forecast is None:
+        return f"{said}."
+    return f"{said}; the forecast was {result.forecast}."
 
 
 def _cells(result: BenchmarkResult, judged: Judged, row: Row) -> list[str]:
@@ -92,8 +103,8 @@ def _cells(result: BenchmarkResult, judged: Judged, row: Row) -> list[str]:
         number(row.leak),
         "" if tpr is None else number(tpr),
         distance(row),
-        "" if row.p is None else f"{row.p:.3f}",
-        " ".join(_letters(judged, label)),
+        "" if row.p is None else "< 0.001" if row.p < 0.001 else f"{row.p:.3f}",
+        _rank(judged, row),
         certified(row),
         f"{_mean([run.megabytes for run in row.runs]):.2g}",
         f"{_mean([run.seconds for run in row.runs]):.0f}",
@@ -120,9 +131,17 @@ def distance(row: Row) -> str:
     return text if row.is_tested else f"{text}, no use shown"
 
 
-def _letters(judged: Judged, label: str) -> list[str]:
-    named = zip("abcdefghijklmnopqrstuvwxyz", judged.groups, strict=False)
-    return [letter for letter, group in named if label in group]
+def _rank(judged: Judged, row: Row) -> str:
+    """Return the ranks that a row may have, all rows at once: two of one group may swap."""
+    if row.p is None:
+        return ""
+    label = row.method.label
+    tested = [one.method.label for one in judged.rows if one.p is not None]
+    alike = {name for group in judged.groups if label in group for name in group}
+    apart = [name not in alike for name in tested]
+    at = tested.index(label)
+    best, worst = 1 + sum(apart[:at]), len(tested) - sum(apart[at:])
+    return str(best) if best == worst else f"{best} to {worst}"
 
 
 def certified(row: Row) -> str:
@@ -140,23 +159,54 @@ def _largest(certified: Sequence[Mapping[str, float | None]]) -> str:
     )
 
 
+def _concluded(
+    result: BenchmarkResult, judged: Judged, command: str
+) -> Iterator[Block]:
+    """Yield sentences to act on, how many of three there are, and what else holds."""
+    said = advice(result, judged)
+    few = ("none", "one", "two", "three")[len(said)]
+    yield Paragraph(
+        "For tasks like this one, and a server that attacks as "
+        f"`{result.plan.scenario}` does, these numbers support {few} of three sentences "
+        f"to act on, by `{command}`:"
+    )
+    yield Bullets([*said, *_names_told(result, judged)])
+
+
 def conclusions(result: BenchmarkResult, judged: Judged) -> list[str]:
     """Return a sentence for each row that Holm tells from the curve."""
     curve = result.plan.reference.label
     said = []
+    for row, distance in _told(judged):
+        how = "less" if distance.value > 0 else "more"
+        bound = "at least " if row.standing and row.standing.where == "above" else ""
+        said.append(
+            f"{row.method.label} ({row.choice.setting}) leaks {how} than {curve} at equal "
+            f"utility, by {bound}{number(distance)}, n = {len(row.runs)}."
+        )
+    return said or [f"No row is told from {curve} by these seeds."]
+
+
+def _told(judged: Judged) -> Iterator[tuple[Row, Estimate]]:
+    """Yield rows that Holm tells from the curve, with their distances."""
     for row in judged.rows:
         if row.p is None or row.p >= ALPHA or row.standing is None:
             continue
-        distance, is_above = row.standing.distance, row.standing.where == "above"
-        if is_above and distance.value < 0:
-            continue  # at its utility early stopping may leak as much
-        how = "less" if distance.value > 0 else "more"
-        bound = "at least " if is_above else ""
-        said.append(
-            f"{row.method.label} ({row.choice.setting}) leaks {how} than {curve} at equal "
-            f"utility, by {bound}{number(distance)}, n = {len(row.standing.by_seed)}."
-        )
-    return said or [f"No row is told from {curve} by these seeds."]
+        distance = row.standing.distance
+        if row.standing.where == "inside" or distance.value > 0:
+            yield row, distance  # above it, early stopping may leak as much
+
+
+def _names_told(result: BenchmarkResult, judged: Judged) -> Iterator[str]:
+    told = [*_told(judged)]
+    less = _named(row for row, distance in told if distance.value > 0)
+    more = _named(row for row, distance in told if distance.value < 0)
+    for word, names in (("less", less), ("more", more)):
+        if names:
+            curve = result.plan.reference.label
+            yield f"Leaks {word} than {curve} at equal utility: {names}."
+    if not told:
+        yield f"No row is told from {result.plan.reference.label} by these seeds."
 
 
 def limits(result: BenchmarkResult, judged: Judged) -> list[str]:
