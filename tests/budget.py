@@ -31,7 +31,7 @@ class Budget:
     tests: int
 
 
-BUDGET = Budget(lines=92_300, files=400, tests=72_900)
+BUDGET = Budget(lines=92_450, files=400, tests=73_000)
 """``docs/decisions/0017-budget.md``; today's, rounded up: the goals are 82,000 and 61,000."""
 
 
