@@ -171,14 +171,16 @@ class PictureTokens:
         """Return what an index picks of the rows, without reading it."""
         return replace(self, rows=self.rows[moved(chosen, CPU)])
 
-    def read(self, device: torch.device = CPU) -> Float[Tensor, "*records parts width"]:
-        """Return the tokens themselves, on a device; padding is zero."""
+    def read(
+        self, device: torch.device | None = None
+    ) -> Float[Tensor, "*records parts width"]:
+        """Return the tokens themselves, on a device or the CPU; padding is zero."""
         if not len(self.table):
             shape = *self.rows.shape, *self.table.shape[1:]
-            return self.table.new_zeros(shape, device=device)
+            return self.table.new_zeros(shape, device=device or CPU)
         tokens = self.table[self.rows.clamp(min=0)]
         tokens[self.rows < 0] = 0
-        return tokens.to(device)
+        return tokens.to(device or CPU)
 
 
 ClientId = str

@@ -175,3 +175,25 @@ def test_with_torch_a_value_is_made_at_once() -> None:
     when_imported(lambda: called.append(1))
     assert called == [1]
     assert late(lambda: torch.int8) is torch.int8
+
+
+KEPT = """
+import gc, sys, types
+import privaudit.cli.commands.attack, privaudit.cli.commands.gate
+import privaudit.datasets.records
+assert "torch" not in sys.modules
+import torch
+from privaudit.core.lazy_torch import _stand_ins
+
+for one in gc.get_objects():
+    if isinstance(one, types.FunctionType):
+        given = [*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()]
+        if any(id(value) in _stand_ins for value in given):
+            print(one.__qualname__)
+"""
+
+
+def test_no_default_keeps_what_stood_in(tmp_path: Path) -> None:
+    """A module's globals are exchanged, what a function's definition took is not."""
+    done = python(KEPT, folder=tmp_path)
+    assert (done.stdout, done.returncode) == ("", 0), done.stderr
