@@ -535,6 +535,8 @@ def _attacked(app: App, drawn: Drawn, folder: Path) -> str:
         answer: torch.Tensor = app.query(tensors, drawn.inputs[rows])
         return answer
 
+    if not (folder / "run.json").is_file():
+        return "not attacked: no round was recorded"
     try:
         run = load_run(folder)
         with use_owner(SimpleNamespace(labels=drawn.labels, query=query)):
