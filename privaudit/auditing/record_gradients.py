@@ -36,7 +36,7 @@ from privaudit.federation.trainer import (
     Trainer,
     start_client,
 )
-from privaudit.federation.uploads import RANGE, update_deltas
+from privaudit.federation.uploads import COORDINATES, RANGE, update_deltas
 from privaudit.models.interfaces import Classifier, OwnersModel
 from privaudit.models.layer_factors import LayerFactors
 from privaudit.models.token_table import TOKENS, TokenTable
@@ -89,13 +89,14 @@ class Move:
         Raises:
             ViewError: What was sent has another shape than what was received.
         """
-        for name in sent.keys() & received.keys():
-            if sent[name].shape != received[name].shape:
-                raise ViewError(
-                    f"{shown(name)} was sent in the shape {[*sent[name].shape]} and received "
-                    f"in {[*received[name].shape]}: no weights moved that could be read."
-                )
         stacked = update_deltas({n: t.unsqueeze(0) for n, t in sent.items()}, received)
+        for name, delta in stacked.items():
+            before = received.get(name, delta[0])
+            if delta.shape[1:] != before.shape and COORDINATES not in sent:
+                raise ViewError(
+                    f"{shown(name)} was sent in the shape {[*delta.shape[1:]]} and received "
+                    f"in {[*before.shape]}: no weights moved that could be read."
+                )
         move = cls(received, {name: delta[0] for name, delta in stacked.items()}, at)
         ends = move.point(1.0)
         floors = {name: _rounding(sent, name, ends.get(name)) for name in move.deltas}

@@ -121,7 +121,10 @@ def fake_run(config: RunConfig, privacy: dict[str, Any], records: int) -> Run:
         privacy=privacy,
         metrics=[{"local_accuracy": 0.5, "bytes_up": 10, "bytes_down": 20}] * 3,
         population=SimpleNamespace(dataset=dataset, canaries=None),
-        truth=SimpleNamespace(group=None, cluster=None, sampling="coin", coin=None),
+        truth=SimpleNamespace(
+            group=None, cluster=None, sampling="coin", coin=None, clients=()
+        ),
+        participants=[],
         header={"privaudit": "0.1.0", "model_hash": "abc"},
         signers=(Signer("ab" * 32, OWN), None),
     )

@@ -345,8 +345,9 @@ def of_one_coin(
     audit: Audit, group: np.ndarray | None, sampling: Sampling = "coin"
 ) -> None:
     """Say which records share a coin in an audit's run, if any was tossed."""
-    truth = SimpleNamespace(group=group, cluster=None, sampling=sampling, coin=None)
-    audit.run.__dict__["truth"] = truth
+    truth = audit.run.truth
+    said = {**vars(truth), "group": group, "sampling": sampling}
+    audit.run.__dict__["truth"] = SimpleNamespace(**said)
 
 
 def ranked(audits: Sequence[Audit]) -> list[float]:
