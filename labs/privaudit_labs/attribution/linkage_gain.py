@@ -126,8 +126,10 @@ def _measure(played: PlayedScenario) -> LinkageGain:
     return measure_linkage_gain(transcript, played.targets, played.results, others)
 
 
-def sentences(links: LinkageGain, sampling: Sampling) -> list[str]:
+def sentences(links: LinkageGain | None, sampling: Sampling) -> list[str]:
     """State what anonymous prompts reveal beyond the average."""
+    if links is None:
+        return []
     gain = links.headline.estimate
     if not gain.excludes(0):
         learned = "no clear difference from"

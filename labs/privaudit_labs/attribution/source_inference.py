@@ -109,8 +109,10 @@ def _share(right: Bool[np.ndarray, " records"]) -> Estimate:
     return success_rate(np.ones(len(right), bool), right)
 
 
-def sentences(inference: SourceInference, sampling: Sampling) -> list[str]:
+def sentences(inference: SourceInference | None, sampling: Sampling) -> list[str]:
     """Say how often the right client is named."""
+    if inference is None:
+        return []
     by_chance = sampling != "unknown"
     adds = "Training adds" if by_chance else "The difference is"
     return [

@@ -91,8 +91,10 @@ def _ranks(played: PlayedScenario, targets: Sequence[Target]) -> dict[str, int]:
     return {"rank": rank, "most": most_of_any, "dependent": fewest}
 
 
-def sentences(counts: Sequence[CountedRecords], sampling: Sampling) -> list[str]:
+def sentences(counts: Sequence[CountedRecords] | None, sampling: Sampling) -> list[str]:
     """Say how many records were counted, and of how many clients none were."""
+    if counts is None:
+        return []
     texts = [
         f"{one.client} {one.rank} ({one.members} members)"
         for one in counts

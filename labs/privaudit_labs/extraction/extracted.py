@@ -123,8 +123,10 @@ SHOWN_DRAWS = tuple(
 )
 
 
-def sentences(found: ExtractedTexts, sampling: Sampling) -> list[str]:
+def sentences(found: ExtractedTexts | None, sampling: Sampling) -> list[str]:
     """Say how many texts can be drawn."""
+    if found is None:
+        return []
     said = [
         f"{name}: {rate(share.members)} of members, {rate(share.others)} of others, "
         f"difference {point(share.beyond, signed=True)} {interval(share.beyond)}"

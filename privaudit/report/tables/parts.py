@@ -128,8 +128,8 @@ def part_remarks(audit: Audit) -> list[str]:
 def _sentences(part: AuditPart[Any], audit: Audit) -> list[str] | None:
     """Return what a part says; None where its numbers stand for themselves."""
     if part.says:
-        found = audit.parts.get(part.name)
-        return [] if found is None else part.says(found, audit.run.sampling)
+        found = part.name in audit.parts
+        return part.says(audit.part(part), audit.run.sampling) if found else []
     return _SENTENCES[part.name](audit) if part.name in _SENTENCES else None
 
 
