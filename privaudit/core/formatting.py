@@ -92,6 +92,16 @@ def stretches(numbers: Sequence[int]) -> list[tuple[int, int]]:
     return found
 
 
+def first_of(names: Sequence[str], most: int) -> str:
+    """Return some names in a row, and that there are more.
+
+    Example:
+        >>> first_of(["a", "b", "c"], 2)
+        'a, b, ...'
+    """
+    return ", ".join([*names[:most], *["..."] * (len(names) > most)])
+
+
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table for Markdown, whose cells stay in one line."""
     lines = [header, ["---"] * len(header), *rows]

@@ -24,6 +24,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from privaudit.core.errors import ConfigError, PrivauditError, StorageError, shown
+from privaudit.core.formatting import first_of
 from privaudit.core.limits import check_limit
 from privaudit.core.parameters import MOST, readable
 from privaudit.core.seeds import Randomness
@@ -126,12 +127,12 @@ class RoundWriter:
     """Holds the messages of one round, and writes them to a transcript.
 
     Args:
-        folder: Of the transcript, which is emptied.
+        folder: The transcript's; it is emptied.
 
     Attributes:
-        messages: Of the round ``number``, as far as they were sent.
-        end: Of the hash chain, behind what was written.
-        seconds: Of each written round, from its first message to its last.
+        messages: What was sent so far in the round ``number``, in that order.
+        end: The end of the hash chain, behind what was written.
+        seconds: How long each written round took, from its first message to its last.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -236,8 +237,7 @@ def unlike(sent: Mapping[str, Any], received: Mapping[str, Any]) -> dict[str, An
     )
     settings: dict[str, Any] = {"quantised": coarse} if coarse else {}
     if both and (kept := sorted(received.keys() - both)):
-        more = ["..."] * (len(kept) > NAMED)
-        unseen = ", ".join([*kept[:NAMED], *more])
+        unseen = first_of(kept, NAMED)
         settings["partial"] = (
             f"{len(both)} of {len(received)} tensors, without {unseen}"
         )
@@ -427,9 +427,15 @@ class Recorder:
 
     def _see_form(self, client: str, sent: Tensors) -> None:
         """Declare that an upload is less, or coarser, than what its client received."""
-        down = [m for m in self._rounds.messages if m.kind == "broadcast"]
-        received = {message.receiver: message.tensors for message in down}
-        form = unlike(sent, received.get(client, {}))
+        received = next(
+            (
+                message.tensors
+                for message in reversed(self._rounds.messages)  # its last
+                if message.receiver == client and message.kind == "broadcast"
+            ),
+            {},
+        )
+        form = unlike(sent, received)
         if "partial" in form:
             self.omitted.warn(
                 "", "partial",
@@ -649,7 +655,7 @@ class Recorder:
             logging.WARNING if is_short else logging.INFO,
             "In round %d uploads of %d of %d clients were recorded: %s%s",
             *(self._rounds.number, len(who), known),
-            ", ".join([*who[:NAMED], *["..."] * (len(who) > NAMED)]),
+            first_of(who, NAMED),
             ". Of clients that never send one nothing can be attacked." * is_short,
         )
 

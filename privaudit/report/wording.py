@@ -10,7 +10,7 @@ from privaudit.auditing.audit import Audit
 from privaudit.auditing.audit_log import AuditTally
 from privaudit.auditing.named_attacks import shadows_of
 from privaudit.auditing.parts.pool import POOL
-from privaudit.core.formatting import epsilon, percent, small
+from privaudit.core.formatting import epsilon, first_of, percent, small
 from privaudit.privacy.certificate import (
     REPEATABLE,
     is_repeatable,
@@ -271,9 +271,10 @@ def absent(audit: Audit) -> str:
     if audit.scenario.unit == "client" or not run.metrics:
         return ""
     names = sorted({*run.truth.clients}.difference(*run.participants))
-    who = ", ".join([*names[:MOST_NAMED], *["..."] * (len(names) > MOST_NAMED)])
     sent = "sent nothing that was recorded" if run.origin else "took part in no round"
-    return f"Not attacked: {who}, which {sent}." if names else ""
+    return (
+        f"Not attacked: {first_of(names, MOST_NAMED)}, which {sent}." if names else ""
+    )
 
 
 def strength(result: AttackResult) -> str:

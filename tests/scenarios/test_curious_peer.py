@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from privaudit import Auditor, train
@@ -5,15 +7,19 @@ from privaudit.auditing.audit import Audit
 from privaudit.scenarios.curious_peer import curious_peer
 
 
-@pytest.fixture(scope="module")
-def audits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Audit]:
-    folder = tmp_path_factory.mktemp("runs")
+def audited_peers(folder: Path) -> dict[str, Audit]:
+    """Return what a peer finds in a method that shows it prompts, and in one of sums."""
     return {
         name: Auditor(
             train(name, folder=folder, rounds=2, clients=4, epochs=2, seed=0)
         ).attack("curious-peer", shadows=5)
         for name in ("pfedmoap", "promptfl")
     }
+
+
+@pytest.fixture(scope="module")
+def audits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Audit]:
+    return audited_peers(tmp_path_factory.mktemp("runs"))
 
 
 def test_the_peer_attacks_all_others(audits: dict[str, Audit]) -> None:

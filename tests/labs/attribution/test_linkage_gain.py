@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from privaudit import Auditor, train
 from privaudit.attacks.output_attacks import LossThreshold
 from privaudit.auditing.attack import Target
 from privaudit.auditing.attack_result import AttackResult, ClientScores, evaluate_scores
@@ -33,6 +32,7 @@ from privaudit_labs.attribution.linkage_gain import (
 from tests.privaudit.auditing.test_linkage import CANDIDATES, Looked, look, memory
 from tests.privaudit.auditing.test_stored_audit import stored
 from tests.privaudit.made_audits import make_audit
+from tests.scenarios.test_curious_peer import audited_peers
 
 
 def leak_of(looked: Looked, targets: Sequence[Target]) -> dict[str, AttackResult]:
@@ -90,13 +90,7 @@ def test_a_peer_that_never_received_the_target_s_prompt_is_not_right(
 
 @pytest.fixture(scope="module")
 def audits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Audit]:
-    folder = tmp_path_factory.mktemp("runs")
-    return {
-        name: Auditor(
-            train(name, folder=folder, rounds=2, clients=4, epochs=2, seed=0)
-        ).attack("curious-peer", shadows=5)
-        for name in ("pfedmoap", "promptfl")
-    }
+    return audited_peers(tmp_path_factory.mktemp("runs"))
 
 
 def test_an_audit_says_how_much_more_the_peer_learns_than_in_promptfl(
