@@ -191,8 +191,8 @@ class ExposedRecord:
     text: str = ""
 
 
-def record_sections(data: ReportData) -> list[tuple[str, Markup]]:
-    """Return headings and HTML of what parts of audits show of single records."""
+def record_sections(data: ReportData) -> list[tuple[str, str]]:
+    """Return headings and what parts of audits show of single records."""
     sections = [
         (
             f"{part.title}: {one.label}",
@@ -202,9 +202,7 @@ def record_sections(data: ReportData) -> list[tuple[str, Markup]]:
         for one in data.runs
         if part.of_records and (found := one.audit.part(part))
     ]
-    return [
-        (title, Markup(html)) for title, html in sections if html
-    ]  # a package's own
+    return [(title, shown) for title, shown in sections if shown]
 
 
 def most_exposed(audit: Audit) -> dict[str, list[ExposedRecord]]:

@@ -121,6 +121,32 @@ def test_a_broadcast_that_is_repeated_counts_once(tmp_path: Path) -> None:
     assert read_bundle(tmp_path / "run").length == 1  # line, for both receive the same
 
 
+def test_a_message_is_compared_with_its_own_clients_and_no_others(
+    tmp_path: Path,
+) -> None:
+    """Names are compared for one client as for ten: no round costs clients squared."""
+
+    class Name(str):
+        compared = 0
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            Name.compared += 1
+            return super().__eq__(other)
+
+    def counted(clients: int) -> int:
+        recorder, before = Recorder(tmp_path / f"{clients}"), Name.compared
+        for number in range(clients):
+            name = Name(f"client-{number}")
+            for _ in range(2):
+                recorder.broadcast(0, name, {"w": torch.zeros(3)})
+                recorder.update(0, name, {"w": torch.ones(3)})
+        assert len(recorder.omitted.counts) == clients  # each has a second update
+        return Name.compared - before
+
+    assert counted(80) == 8 * counted(10)
+
+
 def test_memory_does_not_grow_with_rounds(tmp_path: Path) -> None:
     """All tensors that live are counted: torch's memory is not Python's."""
 
@@ -334,6 +360,9 @@ RECORDED: dict[str, tuple[Any, Any]] = {
 }
 
 
+OF_ANOTHER_FORM = ("a tensor less", "other shapes", "empty")
+
+
 def odd_run(folder: Path, tensors: Any, weight: Any) -> Run:
     """Record a federation whose second client sends the same odd update in each round."""
 
@@ -368,7 +397,7 @@ def test_an_odd_update_is_recorded_as_it_was_sent_and_can_be_linted_and_audited(
     run = odd_run(tmp_path / "run", *{**RECORDED, **NOT_RECORDED}[odd])
     if odd in RECORDED:
         assert run.participants == [NAMES] * 2
-        assert len(caplog.records) == (odd == "a tensor less")
+        assert len(caplog.records) == (odd in OF_ANOTHER_FORM)
     with use_owner(Linear()):
         assert not [one for one in lint(run) if one.severity == "error"]
         audit = Auditor(run).attack("server-reconstruct", shadows=0)
@@ -479,8 +508,8 @@ def test_an_upload_that_is_less_or_coarser_than_what_was_received_is_a_setting(
     assert caplog.text.count("sends 1 of 2 tensors") == 1
 
 
-def test_uploads_of_another_shape_than_the_broadcast_are_attacked_by_what_they_answer(
-    tmp_path: Path,
+def test_uploads_of_another_shape_are_said_in_the_first_round_and_attacked_by_answers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As trees in bytes are: no weights move, and a model answers all the same."""
 
@@ -489,6 +518,9 @@ def test_uploads_of_another_shape_than_the_broadcast_are_attacked_by_what_they_a
     ) -> None:
         turned = {**sent, "weight": sent["weight"].T.contiguous()}
         recorder.update(round, client, turned, weight=count)
+        assert "1 of 2 tensors in another shape than it received, weight: no" in (
+            caplog.text  # from the first upload on
+        )
 
     def query(tensors: Tensors, positions: np.ndarray) -> torch.Tensor:
         weight = tensors["weight"]
@@ -497,4 +529,7 @@ def test_uploads_of_another_shape_than_the_broadcast_are_attacked_by_what_they_a
 
     with Recorder(tmp_path, weight="w", ledger=toss()) as recorder:
         run_federation(recorder, toss(), Linear(), say=say)
-    assert audited(tmp_path, owner=linear(query=query), shadows=0).auroc.value > 0.75
+    assert caplog.text.count("another shape") == 1
+    audit = audited(tmp_path, owner=linear(query=query), shadows=0)
+    assert str(audit.run.config.settings["reshaped"]).startswith("1 of 2 tensors")
+    assert audit.auroc.value > 0.75
