@@ -132,6 +132,7 @@ class RoundWriter:
     Attributes:
         messages: What was sent so far in the round ``number``, in that order.
         received: What the server sent in it, by client, without repetitions.
+        uploaders: Who sent an upload in it.
         end: The end of the hash chain, behind what was written.
         seconds: How long each written round took, from its first message to its last.
     """
@@ -147,8 +148,8 @@ class RoundWriter:
     def begin(self, number: int) -> None:
         """Begin a round, and forget the one before. Messages are looked up by client."""
         self.number, self._tensors = number, RoundTensors()
-        self.messages = list[Message]()
-        self.received, self._senders = defaultdict[str, list[Tensors]](list), set[str]()
+        self.messages, self.uploaders = list[Message](), set[str]()
+        self.received = defaultdict[str, list[Tensors]](list)
 
     def checked(
         self, client: str, sent: Any, declared: Aggregation, weight: Any
@@ -159,7 +160,7 @@ class RoundWriter:
             ConfigError: It cannot be read again, weighs nothing that is a number, or is
                 the client's second in this round.
         """
-        if client in self._senders:
+        if client in self.uploaders:
             raise ConfigError("it is the second update in this round")
         held, name = {str(n): one for n, one in sent.items()}, declared.weight
         check_limit(
@@ -198,7 +199,8 @@ class RoundWriter:
             if any(are_same(one, message.tensors) for one in before):
                 return
             before.append(message.tensors)
-        self._senders.add(message.sender)
+        if message.kind in UPLOAD_KINDS:
+            self.uploaders.add(message.sender)
         self.messages.append(message)
 
     def models_of(self, clients: Iterable[str]) -> dict[str, Tensors]:
@@ -227,14 +229,12 @@ def are_same(one: Tensors, other: Tensors) -> bool:
 
 
 NAMED = 5  # tensors in a setting, clients in a line of the log: at most
-
-
 _FOLLOWS = {
     "partial": "what it trains of these is not seen, and attacks take them as the server "
     "sent them.",
-    "reshaped": "no weights move that could be read, so that attacks on weights are left "
-    "out, and models are attacked by what they answer. A client whose last upload alone "
-    "is so is left out; server-aggregate needs uploads of one shape.",
+    "reshaped": "no weights move that could be read. Models are attacked by what they "
+    "answer; attacks on weights are left out, and update-watch says nothing. Where only "
+    "some clients' last uploads are so, these are; server-aggregate needs one shape.",
 }
 """What an audit can and cannot show where uploads are of another form."""
 
@@ -520,8 +520,8 @@ class Recorder:
         self._engines = {}
         if not notes:
             return
-        sent = {m.sender for m in self._rounds.messages if m.kind in UPLOAD_KINDS}
-        events = events_of(notes.get(client) for client in sorted(sent or notes))
+        sent = sorted(self._rounds.uploaders or notes)
+        events = events_of(notes.get(client) for client in sent)
         if any(group["unit"] == "client" for group in self._mechanisms):
             events = []  # epsilons of unlike units do not add up
             self.omitted.warn(
@@ -654,9 +654,7 @@ class Recorder:
         """
         if self._bundle.rounds or self._uploads < 0:
             return
-        who = sorted(
-            {m.sender for m in self._rounds.messages if m.kind in UPLOAD_KINDS}
-        )
+        who = sorted(self._rounds.uploaders)
         known = len(who) if self.ledger is None else len(self.ledger.clients)
         is_short = len(who) < known
         logging.getLogger(f"{self._library}.privaudit").log(
