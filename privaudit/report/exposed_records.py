@@ -193,16 +193,13 @@ class ExposedRecord:
 
 def record_sections(data: ReportData) -> list[tuple[str, str]]:
     """Return headings and what parts of audits show of single records."""
-    sections = [
-        (
-            f"{part.title}: {one.label}",
-            part.of_records(found, partial(picture_of, one.audit)),
-        )
+    return [
+        (f"{part.title}: {one.label}", shown)
         for part in audit_parts()
         for one in data.runs
         if part.of_records and (found := one.audit.part(part))
+        if (shown := part.of_records(found, partial(picture_of, one.audit)))
     ]
-    return [(title, shown) for title, shown in sections if shown]
 
 
 def most_exposed(audit: Audit) -> dict[str, list[ExposedRecord]]:
