@@ -233,8 +233,8 @@ _FOLLOWS = {
     "partial": "what it trains of these is not seen, and attacks take them as the server "
     "sent them.",
     "reshaped": "no weights move that could be read. Models are attacked by what they "
-    "answer; attacks on weights are left out, and update-watch says nothing. Where only "
-    "some clients' last uploads are so, these are; server-aggregate needs one shape.",
+    "answer; attacks on weights are left out, and so are these clients where others send "
+    "the shape received. update-watch says nothing, server-aggregate needs one shape.",
 }
 """What an audit can and cannot show where uploads are of another form."""
 
