@@ -50,6 +50,8 @@ from privaudit.report.wording import interval, point
 from privaudit.runs.own_files import HEADER
 from privaudit.runs.run import Run, load_run
 
+HERE = str(Path(__file__).parent)
+"""Where the templates lie, and style and script."""
 _MOST_PAGES = 32  # that are kept: drawing one takes a second
 BROKEN = (PrivauditError, *DAMAGE)
 """What reading foreign files may raise."""
@@ -454,4 +456,6 @@ def _plane(served: ServedRuns, shown: Sequence[ServedAudit]) -> str:
 
 def page_of(served: ServedRuns, name: str, **content: Any) -> str:
     """Return a page made of the template of a name."""
-    return render(f"serve/{name}.html.jinja", folder=str(served.folder), **content)
+    return render(
+        f"{HERE}/{name}.html.jinja", here=HERE, folder=str(served.folder), **content
+    )
