@@ -27,10 +27,10 @@ from privaudit.cli.commands.gate import gate, plan
 from privaudit.cli.commands.new import new
 from privaudit.cli.commands.report import figure, report
 from privaudit.cli.commands.train import import_recording, split, train
-from privaudit.cli.completion import run_to_its_end
 from privaudit.cli.options import with_computing, with_owner, with_trust
 from privaudit.cli.plugins import installed_commands, load_command
 from privaudit.cli.printing import show, with_json
+from privaudit.cli.start import run_to_its_end
 from privaudit.core.errors import (
     ConfigError,
     PrivauditError,
