@@ -28,15 +28,13 @@ from privaudit.models.hugging_face import import_peft, import_transformers
 from privaudit.models.interfaces import Tuning
 from privaudit.models.registry import load_frozen
 from privaudit.models.vision_language import stacked_vlm, vlm
-from privaudit.models.vision_language.stacked_vlm import (
-    PictureFormat,
-    pack_grid,
-    unpack_grids,
-)
 from privaudit.models.vision_language.vlm import (
     TRIED,
+    PictureFormat,
     VisionLanguageModel,
+    pack_grid,
     processor_example,
+    unpack_grids,
 )
 from privaudit.tuning.peft_methods.registry import PEFT_METHODS, MechanismOptions
 from tests.small_records import RaggedPictures, ragged_data
