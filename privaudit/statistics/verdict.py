@@ -13,9 +13,8 @@ from privaudit.core.errors import ConfigError, UnknownNameError
 from privaudit.core.formatting import percent, write_time
 from privaudit.core.parameters import to_plain
 from privaudit.statistics.estimate import Estimate, normal_quantile
-from privaudit.statistics.evidence import LIMITS, Limits, MembershipEvidence
+from privaudit.statistics.evidence import LIMITS, Limits, MembershipEvidence, tail_plan
 from privaudit.statistics.membership_test import ALPHA, MembershipTest
-from privaudit.statistics.tail_bound import tail_plan
 
 _POWER = 0.8  # as usual
 _MOST_TRAININGS = 128
