@@ -75,7 +75,7 @@ class ColouredText:
         return list(zip(self.pieces, self.entropies, strict=True))
 
 
-def coloured_texts(texts: Sequence[ColouredText], name: str) -> Markup:
+def coloured_texts(texts: Sequence[ColouredText], name: str) -> str:
     """Return an HTML fragment: texts coloured by entropy, and what colours mean.
 
     Nothing outside of it is needed. A piece says its number when pointed at.
@@ -229,7 +229,7 @@ def exposed_captions(audit: Audit) -> Markup:
     )
     texts = caption_texts(audit, adversary, targets, alpha)
     order = GridCell("description", 0, alpha).order
-    return coloured_texts(texts, f"Rényi entropy of order {order}")
+    return Markup(coloured_texts(texts, f"Rényi entropy of order {order}"))  # escapes
 
 
 def caption_texts(

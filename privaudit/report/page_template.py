@@ -161,9 +161,9 @@ def render(name: str, **content: Any) -> str:
     return with_glossary(page)
 
 
-def fragment(template: str, **content: Any) -> Markup:
+def fragment(template: str, **content: Any) -> str:
     """Return a part of a page: what is put in is escaped, and no glossary is added."""
-    return Markup(_environment().get_template(template).render(**content))
+    return _environment().get_template(template).render(**content)
 
 
 @cache  # and with it the compiled templates

@@ -340,7 +340,7 @@ def test_what_cannot_be_served_is_said_in_a_line(
         if name.startswith("privaudit_tools.serve."):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "uvicorn", None)  # as if it were not there
-    assert "pip install 'starlette<2,>=1' 'uvicorn<" in cli.refused("serve", tmp_path)
+    assert "pip install './tools[serve]'" in cli.refused("serve", tmp_path)
 
 
 def test_log_handlers_of_the_process_stay_open(tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ def _dataset(
     )
 
 
-SQUAD = OnDisk(
+SQUAD_FILES = OnDisk(
     summary="SQuAD: questions about paragraphs, by the word that asks, for models that "
     "write.",
     needs="train-v1.1.json and dev-v1.1.json as SQuAD has them, or those of v2.0",
