@@ -102,7 +102,7 @@ test-references: $(READY)
 AXE := build/axe/package/axe.min.js
 test-browser: $(READY) $(AXE)
 	TEST_TARGET=$@ PRIVAUDIT_AXE=$(abspath $(AXE)) $(PYTEST) tests/test_report_in_browser.py \
-	  tests/test_serve_in_browser.py
+	  tests/tools/serve/test_serve_in_browser.py
 
 $(AXE):
 	mkdir -p build/axe

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from privaudit.core.dsse import Envelope
+from privaudit.core.signing import Envelope
 from privaudit.report.export.export import write_card
 
 

@@ -31,7 +31,7 @@ class Budget:
     tests: int
 
 
-BUDGET = Budget(lines=92_450, files=400, tests=73_000)
+BUDGET = Budget(lines=90_400, files=390, tests=71_500)
 """``docs/decisions/0017-budget.md``; today's, rounded up: the goals are 82,000 and 61,000."""
 
 

@@ -23,10 +23,11 @@ from privaudit.report.annex import annex_facts, make_annex
 from privaudit.report.export import export_public
 from privaudit.runs.run import load_run
 from privaudit.statistics.epsilon.bound import IndependentRuns, OneRunCanaries
-from privaudit.statistics.epsilon.many_runs import FixedGrid, MultiSplit
+from privaudit.statistics.epsilon.many_runs import MultiSplit
 from privaudit.statistics.epsilon.one_run import OneRunGuesses
 from privaudit_labs.bounds.gaussian_one_run import GaussianOneRun
 from privaudit_tools.selftest.calibration import GaussianCanaries
+from privaudit_tools.selftest.fixed_grid import FixedGrid
 
 FOLDER = os.environ.get("TEST_TWINS", "")
 PLACE = Path(FOLDER).resolve()  # before a test has a folder of its own

@@ -25,12 +25,12 @@ from privaudit.cli.commands.export import annex, export, verify
 from privaudit.cli.commands.export import app as key_app
 from privaudit.cli.commands.gate import gate, plan
 from privaudit.cli.commands.new import new
-from privaudit.cli.commands.report import figure, report, serve
+from privaudit.cli.commands.report import figure, report
 from privaudit.cli.commands.train import import_recording, split, train
-from privaudit.cli.completion import run_to_its_end
 from privaudit.cli.options import with_computing, with_owner, with_trust
 from privaudit.cli.plugins import installed_commands, load_command
 from privaudit.cli.printing import show, with_json
+from privaudit.cli.start import run_to_its_end
 from privaudit.core.errors import (
     ConfigError,
     PrivauditError,
@@ -191,12 +191,11 @@ def doctor(
 _COMPUTING = (train, attack, tradeoff, compare, gate, claim, verify)
 _ASKING = (attack, tradeoff, compare, gate, lint, verify)  # models of runs
 _LOADING = (lint,)
-_WITHOUT_JSON = (serve,)  # prints an address, and then answers a browser
 _NAMES = {import_recording: "import", list_names: "list", show_status: "status"}
 _PANELS: Mapping[str, Sequence[Callable[..., None] | typer.Typer]] = {
     "Run": (train, split, import_recording, show_status),
     "Audit": (attack, scores, claim, lint),
-    "Decide": (report, compare, tradeoff, gate, plan, serve),
+    "Decide": (report, compare, tradeoff, gate, plan),
     "Share": (export, verify, annex, key_app),
     "More": (list_names, new, doctor, figure),
 }
@@ -212,8 +211,7 @@ def _add_commands() -> None:
             made = with_trust(made) if one in _LOADING else made
             made = with_owner(made) if one in _ASKING else made
             name = _NAMES.get(one, one.__name__)
-            made = made if one in _WITHOUT_JSON else with_json(made, name)
-            app.command(name, rich_help_panel=panel)(made)
+            app.command(name, rich_help_panel=panel)(with_json(made, name))
 
 
 _add_commands()

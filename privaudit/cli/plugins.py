@@ -28,6 +28,7 @@ APART: Mapping[str, tuple[str, str]] = {
     "table-figure": _TOOLS,
     "selftest": _TOOLS,
     "pretrain": _TOOLS,
+    "serve": _TOOLS,
     "costs": _TOOLS,
     "active": _LABS,
     "retrain": _LABS,

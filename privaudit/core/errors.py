@@ -91,7 +91,8 @@ class UnknownNameError(ConfigError):
     """No trainer, attack, scenario, data set or model has that name.
 
     The ``known`` names are shown; ``nearby`` are others that may have been meant,
-    ``renamed`` is what it is called now, and ``in_labs`` that privaudit-labs has it.
+    ``renamed`` is what it is called now, and ``folder`` the one of the repository
+    whose package has it, "labs" or "tools".
     """
 
     def __init__(
@@ -101,18 +102,18 @@ class UnknownNameError(ConfigError):
         known: Iterable[str],
         nearby: Iterable[str] = (),
         renamed: str = "",
-        in_labs: bool = False,
+        folder: str = "",
     ) -> None:
         names = sorted(known)
         meant = nearest(name, [*names, *nearby])
         if renamed:
             meant = f" It is called {renamed!r} now."
         said = f"No {kind} is called {shown(name)}.{meant} Known: {', '.join(names)}."
-        if in_labs:
+        if folder:
             said = (
-                f"The {kind} {shown(name)} stands in privaudit-labs, which is not "
+                f"The {kind} {shown(name)} stands in privaudit-{folder}, which is not "
                 "installed. Install it from a clone of the repository: pip install "
-                "./labs."
+                f"./{folder}."
             )
         super().__init__(said)
 

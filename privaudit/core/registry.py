@@ -111,9 +111,14 @@ class Registry(Generic[T]):
             self._load(name, plugin)
         if name not in self._entries:
             renamed = getattr(import_module(self.package), "RENAMED", {})
-            now, in_labs = renamed.get(name, ""), name in self.in_labs()
+            in_tools = getattr(import_module(self.package), "IN_TOOLS", ())
+            apart = {"labs": self.in_labs(), "tools": in_tools}
             raise UnknownNameError(
-                self.kind, name, self.names(), renamed=now, in_labs=in_labs
+                self.kind,
+                name,
+                self.names(),
+                renamed=renamed.get(name, ""),
+                folder="".join(one for one, names in apart.items() if name in names),
             )
         if not plugins:
             self._found.add(name)

@@ -24,7 +24,6 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass as validated
 
-from privaudit.core.dsse import Envelope
 from privaudit.core.errors import (
     ConfigError,
     LimitError,
@@ -37,7 +36,7 @@ from privaudit.core.limits import check_json
 from privaudit.core.parameters import readable
 from privaudit.core.portable_bits import Bits
 from privaudit.core.seeds import Randomness
-from privaudit.core.signing import Signer, trusted_keys
+from privaudit.core.signing import Envelope, Signer, trusted_keys
 from privaudit.core.storage import read_bytes
 from privaudit.privacy.accountant import Accountant
 from privaudit.privacy.certificate import CertifiedView

@@ -10,7 +10,6 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from html import escape
 from itertools import takewhile
 from math import isfinite
 
@@ -32,6 +31,7 @@ from privaudit.datasets.records import ANSWER
 from privaudit.federation.trainer import Records
 from privaudit.models.interfaces import LanguageModel
 from privaudit.models.token_table import TokenTable
+from privaudit.report.page_template import fragment
 from privaudit.report.report_data import ReportData
 from privaudit.report.wording import writes
 
@@ -49,18 +49,6 @@ is read with any colour blindness and in grey; text at least 4.5 to 1 against it
 
 Source: ColorBrewer's "Blues", Harrower and Brewer, 2003, its fifth made darker.
 """
-
-_PIECE = "border-radius:3px;padding:.1em .12em;white-space:pre-wrap;"
-_ROW = "display:flex;gap:.9rem;align-items:center;margin:0 0 1rem;break-inside:avoid"
-_IMAGE = (
-    "width:4.5rem;height:4.5rem;object-fit:contain;image-rendering:pixelated;"
-    "border:1px solid #d1d9e0;flex:none"
-)
-_TAG = (
-    "border:1px solid #1f2328;border-radius:1rem;padding:.05rem .5rem;"
-    "font-size:.78rem;white-space:nowrap;"
-)
-_UNKNOWN = _PIECE + "border-bottom:2px dotted #59636e"
 
 
 @dataclass(frozen=True)
@@ -81,6 +69,11 @@ class ColouredText:
     strong: bool = False
     picture: str | None = None
 
+    @property
+    def scored(self) -> list[tuple[str, float | None]]:
+        """Each piece with its entropy."""
+        return list(zip(self.pieces, self.entropies, strict=True))
+
 
 def coloured_texts(texts: Sequence[ColouredText], name: str) -> str:
     """Return an HTML fragment: texts coloured by entropy, and what colours mean.
@@ -91,10 +84,8 @@ def coloured_texts(texts: Sequence[ColouredText], name: str) -> str:
         _check(text)
     known = [e for text in texts for e in text.entropies if e is not None]
     top = max(known, default=0.0) or 1.0
-    shown = "\n".join(_text(text, top) for text in texts)
-    return (
-        f'<div class="token-entropy" style="max-width:60rem">\n{_legend(name, top)}\n'
-        f"{shown}\n</div>"
+    return fragment(
+        "coloured_texts.html.jinja", name=name, texts=texts, top=top, steps=STEPS
     )
 
 
@@ -113,63 +104,6 @@ def _check(text: ColouredText) -> None:
             f"The text {text.heading!r} has an entropy of {wrong[0]}, and a colour "
             "needs a finite number from 0. Leave the record out."
         )
-
-
-def _legend(name: str, top: float) -> str:
-    """Return a bar of all colours, each with the entropies that it stands for."""
-    width = top / len(STEPS)
-    cells = "".join(
-        f'<span style="background:{back};color:{ink};padding:.15em .5em;'
-        f'border:1px solid #59636e;margin-left:-1px">{_range(step, width)}</span>'
-        for step, (back, ink) in enumerate(STEPS)
-    )
-    return (
-        '<p style="margin:.4rem 0 1rem;max-width:none;font-size:.85rem;'
-        'line-height:1.9;font-variant-numeric:tabular-nums">'
-        f'{escape(name)}, nats: <span style="white-space:nowrap">{cells}</span> '
-        "dark: high entropy of the next token; pale: low; dotted: not scored</p>"
-    )
-
-
-def _range(step: int, width: float) -> str:
-    last = step == len(STEPS) - 1
-    low = f"{step * width:.2f}"
-    return f"{low} and more" if last else f"{low} to {(step + 1) * width:.2f}"
-
-
-def _text(text: ColouredText, top: float) -> str:
-    pairs = zip(text.pieces, text.entropies, strict=True)
-    pieces = "".join(_piece(piece, entropy, top) for piece, entropy in pairs)
-    return (
-        f'<div style="{_ROW}">{_picture(text)}<div><p style="margin:0;font-weight:600;'
-        f'font-size:.9rem">{escape(text.heading)}{_tag(text)}</p><p style="margin:'
-        f'.2rem 0 0;max-width:none;font-size:1.05rem;line-height:1.9">{pieces}</p>'
-        "</div></div>"
-    )
-
-
-def _picture(text: ColouredText) -> str:
-    if text.picture is None:
-        return ""
-    return f'<img style="{_IMAGE}" src="{escape(text.picture)}" alt="The record">'
-
-
-def _tag(text: ColouredText) -> str:
-    if not text.tag:
-        return ""
-    fill = "background:#1f2328;color:#ffffff" if text.strong else "font-weight:400"
-    return f' <span style="{_TAG}{fill}">{escape(text.tag)}</span>'
-
-
-def _piece(piece: str, entropy: float | None, top: float) -> str:
-    if entropy is None:
-        return f'<span style="{_UNKNOWN}">{escape(piece)}</span>'
-    step = min(int(entropy / top * len(STEPS)), len(STEPS) - 1)
-    back, ink = STEPS[step]
-    return (
-        f'<span title="{entropy:.3f} nats" style="{_PIECE}background:{back};'
-        f'color:{ink}">{escape(piece)}</span>'
-    )
 
 
 SHOWN = 8  # of each client

@@ -161,6 +161,11 @@ def render(name: str, **content: Any) -> str:
     return with_glossary(page)
 
 
+def fragment(template: str, **content: Any) -> str:
+    """Return a part of a page: what is put in is escaped, and no glossary is added."""
+    return _environment().get_template(template).render(**content)
+
+
 @cache  # and with it the compiled templates
 def _environment() -> Environment:
     environment = Environment(

@@ -30,9 +30,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from privaudit.core.errors import ConfigError, TranscriptError
 from privaudit.core.limits import check_json
 from privaudit.core.parameters import readable
-from privaudit.core.sealing import opening_key
 from privaudit.core.seeds import KEY, derive
-from privaudit.core.signing import Signer, check_signature, keys_folder, own_key, sign
+from privaudit.core.signing import (
+    Signer,
+    check_signature,
+    keys_folder,
+    opening_key,
+    own_key,
+    sign,
+)
 from privaudit.core.storage import make_private_folder, read_bytes, to_json, write_bytes
 from privaudit.datasets.split import Split
 from privaudit.runs.config import RunConfig, make_config

@@ -217,7 +217,7 @@ def test_no_page_job_or_error_installs_the_bare_name() -> None:
     [
         "    pip install privaudit",
         "pip install privaudit==0.1.0",
-        "`python -m pip install 'privaudit[serve]'`",
+        "`python -m pip install 'privaudit[ray]'`",
         'pip install torch "privaudit[ray,hf]"',
         "pip install --upgrade privaudit    # a comment",
         "pip install privaudit. Then",
@@ -230,7 +230,7 @@ def test_a_bare_name_is_found(line: str) -> None:
 def test_a_clone_a_commit_and_a_wheel_are_none() -> None:
     for what in (
         "./privaudit",
-        "'./privaudit[serve]'",
+        "'./privaudit[ray]'",
         f'"{GIT}{COMMIT}"',
         "dist/privaudit-0.1.0-py3-none-any.whl",
         "'pyarrow>=17'  # as privaudit says",

@@ -10,7 +10,9 @@ from scipy.special import ndtri
 
 from privaudit.privacy.accountant import gaussian_epsilon
 from privaudit.statistics.epsilon.bound import ManyRunsMethod
-from privaudit.statistics.epsilon.many_runs import Grid, errors_at, highest_error_rates
+from privaudit.statistics.epsilon.many_runs import errors_at, highest_error_rates
+
+Grid = Annotated[tuple[float, ...], Field(min_length=1)]
 
 
 @options(frozen=True, kw_only=True)
@@ -23,7 +25,7 @@ class GaussianFit(ManyRunsMethod):
 
     Source: Nasr et al., "Tight auditing of differentially private machine learning",
     USENIX Security 2023; Dong, Roth and Su, "Gaussian differential privacy", JRSS B 84,
-    2022. Bonferroni over a fixed grid as in :class:`FixedGrid`.
+    2022. Bonferroni over a fixed grid as in ``privaudit_tools.selftest.fixed_grid``.
 
     Attributes:
         thresholds: Fixed before the scores were seen.

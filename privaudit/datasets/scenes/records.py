@@ -8,14 +8,14 @@ import torch
 from privaudit.core.seeds import FixedSeed
 from privaudit.datasets.dataset import DATASETS, Dataset, PixelImages
 from privaudit.datasets.records import Dialogue
-from privaudit.datasets.scenes.drawing import draw_pictures
-from privaudit.datasets.scenes.parts import (
+from privaudit.datasets.scenes.drawing import (
     FAR,
     PRIVATE,
     SHAPES,
     Distribution,
     Scene,
     Tag,
+    draw_pictures,
     draw_scene,
 )
 from privaudit.datasets.scenes.wording import (

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from privaudit.datasets.scenes.parts import (
+from privaudit.datasets.scenes.drawing import (
     COLOURS,
     LARGEST_COUNT,
     MEDIUM,

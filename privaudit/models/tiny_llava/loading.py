@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
-from privaudit.datasets.scenes import parts, records, wording
+from privaudit.datasets.scenes import drawing, records, wording
 from privaudit.models.clip.picture_preparation import PicturePreparation, Pictures
 from privaudit.models.clip.word_tokenizer import WordTokenizer, pieces, vocabulary_of
 from privaudit.models.hugging_face import import_transformers
@@ -36,11 +36,11 @@ def _vocabulary() -> tuple[str, ...]:
         *INSTRUCTIONS,
         SAY,
         records.WITH_LETTER,
-        *parts.SHAPES,
-        *parts.PLURALS,
-        *parts.COLOURS,
-        *parts.TEXTURES,
-        *parts.SIZES,
+        *drawing.SHAPES,
+        *drawing.PLURALS,
+        *drawing.COLOURS,
+        *drawing.TEXTURES,
+        *drawing.SIZES,
         *wording.NUMBER_WORDS,
         *records.OWNERS,
         *(opening for style in styles for opening in style.openings),

@@ -36,7 +36,6 @@ from privaudit.auditing.audit_log import (
 from privaudit.auditing.named_attacks import is_written, restore_attack
 from privaudit.auditing.scenario import SCENARIOS
 from privaudit.auditing.stored_audit import StoredAudit, read_audit, stored_scenarios
-from privaudit.core.dsse import Envelope
 from privaudit.core.errors import (
     ConfigError,
     PluginError,
@@ -48,7 +47,7 @@ from privaudit.core.formatting import stretches
 from privaudit.core.parameters import above_zero
 from privaudit.core.registry import Registry
 from privaudit.core.seeds import KEY, Stream, derive
-from privaudit.core.signing import own_key
+from privaudit.core.signing import Envelope, own_key
 from privaudit.core.storage import file_hash, storage_errors
 from privaudit.datasets.dataset import DATASETS
 from privaudit.evaluation.card import (

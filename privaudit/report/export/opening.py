@@ -19,9 +19,8 @@ from privaudit.auditing.audit_log import LOG, plan_of
 from privaudit.auditing.stored_audit import read_audit, stored_scenarios
 from privaudit.core.errors import ConfigError, MissingFileError, PrivauditError, shown
 from privaudit.core.limits import limit_of
-from privaudit.core.sealing import seal, unseal
 from privaudit.core.seeds import Seeds
-from privaudit.core.signing import keys_folder
+from privaudit.core.signing import keys_folder, seal, unseal
 from privaudit.core.storage import (
     make_private_folder,
     read_bytes,

@@ -100,7 +100,7 @@ def test_no_library_is_loaded_before_the_bits_are_chosen() -> None:
 
 COMMAND = """
 import atexit, ctypes, os, signal, sys, threading, time
-from privaudit.cli.completion import run_to_its_end
+from privaudit.cli.start import run_to_its_end
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def command():

@@ -66,7 +66,7 @@ def test_a_swallowed_signal_ends_the_process_all_the_same(tmp_path: Path) -> Non
 
 def test_a_second_signal_ends_a_command_that_is_inside_c_code() -> None:
     code = (
-        "from privaudit.cli.completion import run_to_its_end\n"
+        "from privaudit.cli.start import run_to_its_end\n"
         "run_to_its_end(lambda: print('here', flush=True) or sum(range(10**12)))"
     )
     command = [sys.executable, "-c", code]

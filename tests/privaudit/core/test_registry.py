@@ -70,15 +70,18 @@ def test_a_folder_may_say_which_module_holds_a_name(toys: Registry[object]) -> N
     assert imported("toys") == ["toys", "toys.others"]
 
 
-def test_a_name_that_stands_in_the_labs_says_what_to_install(
+def test_a_name_that_stands_in_labs_or_tools_says_what_to_install(
     toys: Registry[object],
 ) -> None:
     vars(sys.modules["toys"])["IN_LABS"] = ("robot",)
+    vars(sys.modules["toys"])["IN_TOOLS"] = ("crane",)
     with pytest.raises(UnknownNameError, match=r"pip install \./labs"):
         toys.find("robot")
+    with pytest.raises(UnknownNameError, match=r"pip install \./tools"):
+        toys.find("crane")
     with pytest.raises(UnknownNameError) as other:
         toys.find("doll")
-    assert "labs" not in str(other.value)
+    assert "pip install" not in str(other.value)
 
 
 @pytest.mark.parametrize("wrong", ["red_ball", "nothing"])

@@ -1,8 +1,14 @@
 import pytest
 
 from privaudit.core.errors import TrustError
-from privaudit.core.sealing import opening_key, seal, unseal
-from privaudit.core.signing import SECRET, own_key, public_half
+from privaudit.core.signing import (
+    SECRET,
+    opening_key,
+    own_key,
+    public_half,
+    seal,
+    unseal,
+)
 
 
 def test_only_whom_it_is_for_opens_it_and_for_its_purpose(

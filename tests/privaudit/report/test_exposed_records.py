@@ -147,7 +147,7 @@ def test_a_picture_and_a_mark_stand_beside_the_text() -> None:
     page = coloured_texts([text], NAME)
     assert Words(page).open == []
     assert "&lt;b&gt;" in page
-    assert 'src="data:&quot;&lt;i&gt;"' in page
+    assert 'src="data:&#34;&lt;i&gt;"' in page
 
 
 @pytest.mark.parametrize("channels", [1, 3])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import betabinom, binom
 
-from privaudit.statistics.tail_bound import tail_bound, tail_plan
+from privaudit.statistics.evidence import tail_bound, tail_plan
 
 ALPHA = 0.025
 

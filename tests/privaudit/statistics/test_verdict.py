@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privaudit.core.errors import ConfigError, UnknownNameError
+from privaudit.statistics.comparisons import pooled_paired_auroc_difference
 from privaudit.statistics.estimate import Estimate, unresolved
 from privaudit.statistics.evidence import Limits, MembershipEvidence, weigh
 from privaudit.statistics.membership_test import (
@@ -15,7 +16,13 @@ from privaudit.statistics.membership_test import (
     membership_test,
 )
 from privaudit.statistics.roc import pooled_auroc
-from privaudit.statistics.verdict import Pooled, Verdict, as_tested, judge_leak
+from privaudit.statistics.verdict import (
+    Pooled,
+    Verdict,
+    as_tested,
+    enough_to_exclude,
+    judge_leak,
+)
 
 
 def _auroc(value: float, low: float, high: float) -> Estimate:
@@ -291,3 +298,35 @@ def test_a_look_has_a_quarter_of_the_error() -> None:
     assert look.share == 4
     assert look.to_dict()["pooled"] == {"trainings": 1, "is_sequential": True}
     assert "pooled" not in judge_leak(auroc, evidence=found).to_dict()
+
+
+def test_an_interval_says_how_many_more_it_takes() -> None:
+    """Half a width of 0.1 at n = 200: an error of 0.051. Within 0.05 in 80 % takes
+    200 (0.051 (1.960 + 1.282) / 0.05)^2 = 2188, below it on one side 1635."""
+    wide = Estimate(0.02, -0.08, 0.12, (100, 100), "made up")
+    assert enough_to_exclude(wide, 0.05) == 2200
+    assert enough_to_exclude(wide, 0.05, sides=1) == 1700
+
+
+def test_so_many_records_do_exclude_the_margin(rng: np.random.Generator) -> None:
+    """Asked at 100 + 100 equal attacks, and tried at the number that is answered."""
+    margin, asked = 0.08, []
+    for _ in range(50):
+        a, b = rng.normal(size=(2, 200))
+        plain = pooled_paired_auroc_difference([(a, b, np.arange(200) < 100)]).estimate
+        asked.append(enough_to_exclude(plain, margin))
+    size = int(np.median(asked)) // 2
+    within = []
+    for _ in range(400):
+        a, b = rng.normal(size=(2, 2 * size))
+        found = pooled_paired_auroc_difference(
+            [(a, b, np.arange(2 * size) < size)]
+        ).estimate
+        within.append(-margin < found.low and found.high < margin)
+    assert abs(np.mean(within) - 0.8) <= 3 * (0.8 * 0.2 / 400) ** 0.5 + 0.03
+
+
+def test_no_number_excludes_a_margin_of_nothing() -> None:
+    wide = Estimate(0.0, -1.0, 1.0, (9,), "made up")
+    with pytest.raises(ConfigError, match=r"excludes a margin of 0.0"):
+        enough_to_exclude(wide, 0.0)

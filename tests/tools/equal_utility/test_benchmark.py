@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from markupsafe import escape
 
-from privaudit.cli.serve.pages import ServedRuns
 from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.core.formatting import write_time
 from privaudit.execution.executors import HERE
@@ -32,6 +31,7 @@ from privaudit_tools.equal_utility.page import (
     render_benchmark,
 )
 from privaudit_tools.equal_utility.plan import BenchmarkPlan
+from privaudit_tools.serve.pages import ServedRuns
 from tests.conftest import Cli
 from tests.privaudit.cli.test_json import valid
 

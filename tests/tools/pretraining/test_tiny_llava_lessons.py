@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from privaudit.datasets.scenes.parts import (
+from privaudit.datasets.scenes.drawing import (
     COLOURS,
     ORDINARY,
     SHAPES,

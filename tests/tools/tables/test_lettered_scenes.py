@@ -1,5 +1,5 @@
 from privaudit.datasets.dataset import DATASETS
-from privaudit.datasets.scenes.parts import COLOURS, SHAPES
+from privaudit.datasets.scenes.drawing import COLOURS, SHAPES
 from privaudit.datasets.scenes.records import OWNERS
 
 

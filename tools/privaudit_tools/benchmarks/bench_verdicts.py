@@ -17,10 +17,9 @@ from privaudit.auditing.pooled_audit import of_method
 from privaudit.statistics import membership_test
 from privaudit.statistics.comparisons import independent_difference
 from privaudit.statistics.estimate import Estimate
-from privaudit.statistics.evidence import tail_rate, weigh
+from privaudit.statistics.evidence import tail_bound, tail_plan, tail_rate, weigh
 from privaudit.statistics.membership_test import ALPHA, Strata
 from privaudit.statistics.roc import pooled_auroc
-from privaudit.statistics.tail_bound import tail_bound, tail_plan
 from privaudit.statistics.verdict import (
     LOOKS,
     Pooled,

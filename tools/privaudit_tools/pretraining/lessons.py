@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from privaudit.datasets.scenes.parts import Scene
+from privaudit.datasets.scenes.drawing import Scene
 from privaudit.datasets.scenes.records import WITH_LETTER
 from privaudit.datasets.scenes.wording import (
     ORDINARY_STYLE,

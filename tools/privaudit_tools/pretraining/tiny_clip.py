@@ -26,12 +26,12 @@ from torch.nn.functional import normalize
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from privaudit.models.tiny_clip.loading import (
+    SmallCLIP,
     TinyTokenizer,
     build_model,
     configuration,
     preprocess_batch,
 )
-from privaudit.models.tiny_clip.network import SmallCLIP
 from privaudit_tools.pretraining.captions import true_of, write_captions
 from privaudit_tools.pretraining.descent import bound_logit_scale, descend
 from privaudit_tools.pretraining.drawing import DrawingSettings, draw

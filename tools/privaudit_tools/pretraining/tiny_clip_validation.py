@@ -13,8 +13,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from privaudit.models.tiny_clip.loading import TinyTokenizer, preprocess_batch
-from privaudit.models.tiny_clip.network import SmallCLIP
+from privaudit.models.tiny_clip.loading import (
+    SmallCLIP,
+    TinyTokenizer,
+    preprocess_batch,
+)
 from privaudit_tools.pretraining.captions import KIND
 from privaudit_tools.pretraining.drawing import DrawingSettings, Pictures, draw
 from privaudit_tools.pretraining.marks import DIGITS, build_marks

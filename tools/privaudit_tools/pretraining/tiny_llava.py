@@ -29,14 +29,14 @@ from torch.nn.functional import (
 )
 
 from privaudit.core.seeds import FixedSeed
-from privaudit.datasets.scenes.drawing import draw_pictures
-from privaudit.datasets.scenes.parts import (
+from privaudit.datasets.scenes.drawing import (
     COLOURS,
     ORDINARY,
     SHAPES,
     SIZES,
     TEXTURES,
     Scene,
+    draw_pictures,
     draw_scene,
 )
 from privaudit.models.tiny_clip.loading import load

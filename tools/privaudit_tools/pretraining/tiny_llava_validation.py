@@ -7,8 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from privaudit.datasets.scenes.drawing import draw_pictures
-from privaudit.datasets.scenes.parts import (
+from privaudit.datasets.scenes.drawing import (
     COLOURS,
     NUMBERS,
     ORDINARY,
@@ -18,6 +17,7 @@ from privaudit.datasets.scenes.parts import (
     Distribution,
     Group,
     Scene,
+    draw_pictures,
     draw_scene,
 )
 from privaudit.datasets.scenes.wording import DESCRIBE, TOPICS, topics_of

@@ -21,9 +21,10 @@ from scipy.special import expit
 from privaudit.core.errors import TooFewRecordsError
 from privaudit.privacy.accountant import gaussian_epsilon, gaussian_multiplier
 from privaudit.statistics.epsilon.bound import EpsilonMethod, other_bounds
-from privaudit.statistics.epsilon.many_runs import FixedGrid, MultiSplit, SplitThreshold
+from privaudit.statistics.epsilon.many_runs import MultiSplit, SplitThreshold
 from privaudit.statistics.epsilon.one_run import FDPOneRun, OneRunGuesses
 from privaudit.statistics.estimate import Estimate, proportion
+from privaudit_tools.selftest.fixed_grid import FixedGrid
 
 
 @runtime_checkable

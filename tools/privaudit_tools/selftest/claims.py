@@ -11,13 +11,14 @@ from privaudit.statistics import comparisons, roc, verdict
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.evidence import weigh
 from privaudit.statistics.membership_test import membership_test
+from privaudit_tools.selftest import power
 from privaudit_tools.selftest.check import SelftestCheck, by_coin, share_of
 
 _LEAK, _CHANGE = "verdict on a leak", "verdict on a change"
-_DESIGN = verdict.AurocDesign(0.6)
-_FOUND = verdict.required_n(_DESIGN)  # of each class, for 80 %
-_PAIRED = verdict.DifferenceDesign(0.1, baseline=0.6, correlation=0.5)
-_RISE = verdict.required_n(_PAIRED)
+_DESIGN = power.AurocDesign(0.6)
+_FOUND = power.required_n(_DESIGN)  # of each class, for 80 %
+_PAIRED = power.DifferenceDesign(0.1, baseline=0.6, correlation=0.5)
+_RISE = power.required_n(_PAIRED)
 
 
 def _shift(auroc: float) -> float:

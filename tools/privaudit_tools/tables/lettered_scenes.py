@@ -7,7 +7,7 @@ import torch
 from privaudit.core.seeds import FixedSeed
 from privaudit.datasets.dataset import Dataset
 from privaudit.datasets.records import Dialogue
-from privaudit.datasets.scenes.parts import (
+from privaudit.datasets.scenes.drawing import (
     COLOURS,
     PRIVATE,
     SHAPES,

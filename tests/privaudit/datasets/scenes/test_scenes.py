@@ -20,17 +20,11 @@ from privaudit.datasets.scenes import records
 from privaudit.datasets.scenes.drawing import (
     _GLYPHS,
     _RGB,
-    HEIGHT,
-    TILTS,
-    draw_pictures,
-    stamp,
-    write,
-)
-from privaudit.datasets.scenes.parts import (
     COLOURS,
     DIAMETERS,
     FAR,
     FLOOR,
+    HEIGHT,
     LARGEST_COUNT,
     NUMBERS,
     ORDINARY,
@@ -42,13 +36,17 @@ from privaudit.datasets.scenes.parts import (
     SIZES,
     SMALLEST_CELLS,
     TEXTURES,
+    TILTS,
     Arrangement,
     Group,
     Scene,
     Tag,
     cell_side,
+    draw_pictures,
     draw_scene,
     regions,
+    stamp,
+    write,
 )
 from privaudit.datasets.scenes.records import (
     ALL_TOPICS,

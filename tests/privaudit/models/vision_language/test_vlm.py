@@ -27,16 +27,14 @@ from privaudit.federation.query import questions
 from privaudit.models.hugging_face import import_peft, import_transformers
 from privaudit.models.interfaces import Tuning
 from privaudit.models.registry import load_frozen
-from privaudit.models.vision_language import stacked_vlm, vlm
-from privaudit.models.vision_language.stacked_vlm import (
-    PictureFormat,
-    pack_grid,
-    unpack_grids,
-)
+from privaudit.models.vision_language import vlm
 from privaudit.models.vision_language.vlm import (
     TRIED,
+    PictureFormat,
     VisionLanguageModel,
+    pack_grid,
     processor_example,
+    unpack_grids,
 )
 from privaudit.tuning.peft_methods.registry import PEFT_METHODS, MechanismOptions
 from tests.small_records import RaggedPictures, ragged_data
@@ -355,7 +353,7 @@ def test_an_untried_type_is_tried_on_a_picture(
     monkeypatch.setattr(PictureFormat, "restored", lambda self, tokens: None)
     with pytest.raises(ConfigError, match="its logits differ by"):
         loaded(llava)
-    monkeypatch.setattr(stacked_vlm, "name_of", lambda model, _: model.none)
+    monkeypatch.setattr(vlm, "name_of", lambda model, _: model.none)
     with pytest.raises(ConfigError, match="does not run on stored picture features"):
         loaded(llava)
 

@@ -14,9 +14,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from privaudit import Run
-from privaudit.core.dsse import Envelope
 from privaudit.core.errors import ConfigError, PrivauditError, TrustError
-from privaudit.core.signing import SECRET, own_key, public_half
+from privaudit.core.signing import SECRET, Envelope, own_key, public_half
 from privaudit.core.storage import file_hash
 from privaudit.evaluation.card import CARD, PREDICATE, Statement, read_card
 from privaudit.report.export import check_card, export_public, verify_card

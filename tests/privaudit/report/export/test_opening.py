@@ -25,9 +25,8 @@ from privaudit.core.errors import (
     TranscriptError,
     TrustError,
 )
-from privaudit.core.sealing import seal
 from privaudit.core.seeds import Seeds
-from privaudit.core.signing import SECRET, own_key, public_half, trust_key
+from privaudit.core.signing import SECRET, own_key, public_half, seal, trust_key
 from privaudit.datasets.split import Split
 from privaudit.evaluation.card import read_card
 from privaudit.privacy.events import MechanismEvent

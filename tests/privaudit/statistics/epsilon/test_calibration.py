@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from privaudit.statistics.epsilon.bound import EpsilonMethod
-from privaudit.statistics.epsilon.many_runs import FixedGrid
 from privaudit.statistics.epsilon.one_run import FDPOneRun, OneRunGuesses
 from privaudit_tools.selftest.calibration import (
     GaussianCanaries,
@@ -15,6 +14,7 @@ from privaudit_tools.selftest.calibration import (
     simulated,
     standard_bounds,
 )
+from privaudit_tools.selftest.fixed_grid import FixedGrid
 
 NAMES = sorted(standard_bounds(10))
 REFUTING = [name for name in NAMES if standard_bounds(10)[name].can_refute]

@@ -8,7 +8,6 @@ from scipy.stats import beta, binom
 
 from privaudit.statistics.epsilon.bound import IndependentRuns
 from privaudit.statistics.epsilon.many_runs import (
-    FixedGrid,
     MultiSplit,
     SplitThreshold,
     _every_other,
@@ -19,6 +18,7 @@ from privaudit.statistics.epsilon.many_runs import (
     highest_error_rates,
 )
 from privaudit_tools.selftest.calibration import GaussianCanaries
+from privaudit_tools.selftest.fixed_grid import FixedGrid
 from tests.golden import golden
 from tests.privaudit.statistics.epsilon.test_one_run import golden_scores
 

@@ -38,7 +38,6 @@ from privaudit.evaluation.compare.compare import RunComparison, compare
 from privaudit.evaluation.tradeoff.result import SWEEP, read_sweep
 from privaudit.recording.origins.scores import ScoredRun
 from privaudit.report.columns import audit_row, columns
-from privaudit.report.figures.curve_figures import training_alt, training_plot
 from privaudit.report.figures.figure_style import to_svg
 from privaudit.report.figures.tradeoff_figure import tradeoff_svg
 from privaudit.report.index import audits_summary
@@ -49,7 +48,10 @@ from privaudit.report.sweep import render_sweep
 from privaudit.report.wording import interval, point
 from privaudit.runs.own_files import HEADER
 from privaudit.runs.run import Run, load_run
+from privaudit_tools.serve.training_figure import training_alt, training_plot
 
+HERE = str(Path(__file__).parent)
+"""Where the templates lie, and style and script."""
 _MOST_PAGES = 32  # that are kept: drawing one takes a second
 BROKEN = (PrivauditError, *DAMAGE)
 """What reading foreign files may raise."""
@@ -454,4 +456,6 @@ def _plane(served: ServedRuns, shown: Sequence[ServedAudit]) -> str:
 
 def page_of(served: ServedRuns, name: str, **content: Any) -> str:
     """Return a page made of the template of a name."""
-    return render(f"serve/{name}.html.jinja", folder=str(served.folder), **content)
+    return render(
+        f"{HERE}/{name}.html.jinja", here=HERE, folder=str(served.folder), **content
+    )

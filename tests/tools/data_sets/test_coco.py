@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from privaudit.core.errors import ConfigError, MissingFileError
-from privaudit.datasets.captions.coco import read_mscoco_captions, read_nocaps
 from privaudit.datasets.dataset import TEST_SPLIT, TRAIN
 from privaudit.datasets.sources import load_dataset
+from privaudit_tools.data_sets.coco import read_mscoco_captions, read_nocaps
 from tests.privaudit.datasets.conftest import (
     Bring,
     assert_refused,

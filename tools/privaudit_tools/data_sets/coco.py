@@ -25,7 +25,7 @@ from privaudit.datasets.images.picture_files import (
     require_classes,
 )
 from privaudit.datasets.records import Dialogue
-from privaudit.datasets.sources import on_disk, only_file
+from privaudit.datasets.sources import OnDisk, only_file
 from privaudit.datasets.text.question_texts import DESCRIBE
 
 
@@ -144,15 +144,6 @@ class CocoFile:
     files: PictureFiles
 
 
-@on_disk(
-    "mscoco-captions",
-    summary="MSCOCO captions: images of objects in context, by the largest thing.",
-    needs="captions_train2017.json and instances_train2017.json, there or in "
-    "annotations/, and the images in train2017/; optionally the same of val2017",
-    source="Download annotations_trainval2017.zip and train2017.zip from "
-    "https://cocodataset.org/#download",
-    folders=("coco", "mscoco"),
-)
 def read_mscoco_captions(path: Path, question: str = DESCRIBE) -> Dataset:
     """Read captions_*.json with instances_*.json beside it, and the pictures.
 
@@ -172,6 +163,17 @@ def read_mscoco_captions(path: Path, question: str = DESCRIBE) -> Dataset:
         split=split if len(files) > 1 else None,
         dialogues=tuple(Dialogue(question, one.captions) for one in captioned),
     )  # fmt: skip
+
+
+MSCOCO_CAPTIONS = OnDisk(
+    summary="MSCOCO captions: images of objects in context, by the largest thing.",
+    needs="captions_train2017.json and instances_train2017.json, there or in "
+    "annotations/, and the images in train2017/; optionally the same of val2017",
+    source="Download annotations_trainval2017.zip and train2017.zip from "
+    "https://cocodataset.org/#download",
+    folders=("coco", "mscoco"),
+    read=read_mscoco_captions,
+)
 
 
 def _find(path: Path) -> tuple[Path, list[Path]]:
@@ -233,15 +235,6 @@ def _join(root: Path, parts: Sequence[CocoFile]) -> PictureFiles:
 UNKNOWN = "unknown domain"
 
 
-@on_disk(
-    "nocaps",
-    summary="NoCaps: captions of images with objects that MSCOCO does not have.",
-    needs="nocaps_val_4500_captions.json, and beside it the images, in a folder "
-    "or an archive",
-    source="Download the captions from "
-    "https://nocaps.s3.amazonaws.com/nocaps_val_4500_captions.json and each "
-    "image from its coco_url",
-)
 def read_nocaps(path: Path, question: str = DESCRIBE) -> Dataset:
     """Read the validation part's captions, ten for each picture.
 
@@ -258,3 +251,14 @@ def read_nocaps(path: Path, question: str = DESCRIBE) -> Dataset:
     pictures = pictures_of(file.parent, [one.file for one in captioned])
     dialogues = tuple(Dialogue(question, one.captions) for one in captioned)
     return Dataset(pictures, labels, domains, dialogues=dialogues)
+
+
+NOCAPS = OnDisk(
+    summary="NoCaps: captions of images with objects that MSCOCO does not have.",
+    needs="nocaps_val_4500_captions.json, and beside it the images, in a folder "
+    "or an archive",
+    source="Download the captions from "
+    "https://nocaps.s3.amazonaws.com/nocaps_val_4500_captions.json and each "
+    "image from its coco_url",
+    read=read_nocaps,
+)

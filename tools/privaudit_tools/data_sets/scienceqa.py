@@ -20,7 +20,7 @@ from privaudit.datasets.images.picture_files import (
     require_classes,
 )
 from privaudit.datasets.records import Dialogue
-from privaudit.datasets.sources import on_disk
+from privaudit.datasets.sources import OnDisk
 from privaudit.datasets.text.question_texts import multiple_choice
 from privaudit.statistics.captions.answers import LETTERS
 
@@ -44,16 +44,6 @@ PROBLEMS = TypeAdapter(dict[str, _ListedQuestion])
 SPLIT = TypeAdapter(_SplitFile)
 
 
-@on_disk(
-    "scienceqa",
-    summary="ScienceQA: multiple-choice questions about images, by topic.",
-    needs="problems.json, pid_splits.json and the images, extracted, as "
-    "train/NUMBER/image.png and so below val/ and test/, there or in images/",
-    source="Take problems.json and pid_splits.json from data/scienceqa of "
-    "https://github.com/lupantech/ScienceQA and download train.zip, val.zip and "
-    "test.zip as its README tells",
-    folders=("ScienceQA",),
-)
 def read_scienceqa(path: Path) -> Dataset:
     """Read the questions that have a picture; those without are left out.
 
@@ -72,6 +62,18 @@ def read_scienceqa(path: Path) -> Dataset:
         split=torch.tensor([PARTS[part] for part, _ in chosen]),
         dialogues=tuple(_dialogue(pid, problems[pid], path) for _, pid in chosen),
     )
+
+
+SCIENCEQA = OnDisk(
+    summary="ScienceQA: multiple-choice questions about images, by topic.",
+    needs="problems.json, pid_splits.json and the images, extracted, as "
+    "train/NUMBER/image.png and so below val/ and test/, there or in images/",
+    source="Take problems.json and pid_splits.json from data/scienceqa of "
+    "https://github.com/lupantech/ScienceQA and download train.zip, val.zip and "
+    "test.zip as its README tells",
+    folders=("ScienceQA",),
+    read=read_scienceqa,
+)
 
 
 def _pictured(

@@ -12,16 +12,9 @@ from privaudit.auditing.auditor import Auditor
 from privaudit.auditing.stored_audit import save_audit
 from privaudit.runs.run import load_run
 from privaudit.runs.run_folder import lock_run
-from tests.browser import (
-    TOKEN,
-    Chromium,
-    Site,
-    find_axe,
-    find_chromium,
-    serving,
-    started,
-)
+from tests.browser import Chromium, find_axe, find_chromium, started
 from tests.conftest import common_cache
+from tests.tools.serve.site import TOKEN, Site, serving
 
 pytestmark = pytest.mark.slow  # trains, attacks, and starts a browser, once
 PAGES = (

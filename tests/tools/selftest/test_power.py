@@ -8,13 +8,11 @@ from scipy.stats import norm
 
 from privaudit.core.errors import ConfigError
 from privaudit.statistics.comparisons import pooled_paired_auroc_difference
-from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.roc import auroc, delong_components
-from privaudit.statistics.verdict import (
+from privaudit_tools.selftest.power import (
     AurocDesign,
     DifferenceDesign,
     auroc_variance,
-    enough_to_exclude,
     required_n,
 )
 
@@ -117,32 +115,6 @@ def test_what_two_trainings_share_saves_records() -> None:
     assert numbers[1] == pytest.approx(5 * numbers[2], rel=0.05)
 
 
-def test_an_interval_says_how_many_more_it_takes() -> None:
-    """Half a width of 0.1 at n = 200: an error of 0.051. Within 0.05 in 80 % takes
-    200 (0.051 (1.960 + 1.282) / 0.05)^2 = 2188, below it on one side 1635."""
-    wide = Estimate(0.02, -0.08, 0.12, (100, 100), "made up")
-    assert enough_to_exclude(wide, 0.05) == 2200
-    assert enough_to_exclude(wide, 0.05, sides=1) == 1700
-
-
-def test_so_many_records_do_exclude_the_margin(rng: np.random.Generator) -> None:
-    """Asked at 100 + 100 equal attacks, and tried at the number that is answered."""
-    margin, asked = 0.08, []
-    for _ in range(50):
-        a, b = rng.normal(size=(2, 200))
-        plain = pooled_paired_auroc_difference([(a, b, np.arange(200) < 100)]).estimate
-        asked.append(enough_to_exclude(plain, margin))
-    size = int(np.median(asked)) // 2
-    within = []
-    for _ in range(REPEATS):
-        a, b = rng.normal(size=(2, 2 * size))
-        found = pooled_paired_auroc_difference(
-            [(a, b, np.arange(2 * size) < size)]
-        ).estimate
-        within.append(-margin < found.low and found.high < margin)
-    assert abs(np.mean(within) - 0.8) <= ERROR + 0.03
-
-
 @pytest.mark.parametrize(
     ("make", "says"),
     [
@@ -154,10 +126,6 @@ def test_so_many_records_do_exclude_the_margin(rng: np.random.Generator) -> None
         (lambda: DifferenceDesign(0.1, correlation=1.0), "A correlation of 1.0"),
         (lambda: required_n(AurocDesign(0.6), 1.0), "A power of 1.0"),
         (lambda: required_n(AurocDesign(0.5000001)), "does not reach a power of 0.8"),
-        (
-            lambda: enough_to_exclude(Estimate(0.0, -1.0, 1.0, (9,), "made up"), 0.0),
-            "excludes a margin of 0.0",
-        ),
     ],
 )
 def test_what_cannot_be_planned_is_refused(make: object, says: str) -> None:

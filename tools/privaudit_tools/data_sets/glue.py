@@ -16,7 +16,7 @@ import torch
 from privaudit.core.errors import DatasetError, MissingFileError
 from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, Dataset, Texts
 from privaudit.datasets.images.picture_files import require_classes
-from privaudit.datasets.sources import on_disk
+from privaudit.datasets.sources import OnDisk
 from privaudit.datasets.text.question_texts import class_questions
 from privaudit.datasets.text.rows import TextRow, read_rows
 
@@ -88,7 +88,6 @@ MISMATCHED = replace(
     summary="MNLI of GLUE, with tests of genres that training has none of.",
     tests=tuple(name.replace("matched", "mismatched") for name in MNLI.tests),
 )
-TASKS = {"sst-2": SST2, "qnli": QNLI, "mnli": MNLI, "mnli-mismatched": MISMATCHED}
 
 
 def read_glue(path: Path, task: GlueTask) -> Dataset:
@@ -150,13 +149,17 @@ def _number(label: str, row: TextRow, task: GlueTask) -> int:
     return known[label]
 
 
-for _name, _task in TASKS.items():
-    on_disk(
-        _name,
-        summary=_task.summary,
-        needs=f"train.tsv and {_task.tests[0]}.tsv as GLUE has them, or "
-        f"train.jsonl and {_task.tests[1]}.jsonl with the columns of the Hugging "
-        f"Face release; {_task.tests[0]} is the test part",
+def _on_disk(task: GlueTask) -> OnDisk:
+    return OnDisk(
+        summary=task.summary,
+        needs=f"train.tsv and {task.tests[0]}.tsv as GLUE has them, or "
+        f"train.jsonl and {task.tests[1]}.jsonl with the columns of the Hugging "
+        f"Face release; {task.tests[0]} is the test part",
         source=f"Download the task from {PAGE}",
-        folders=_task.folders,
-    )(partial(read_glue, task=_task))
+        read=partial(read_glue, task=task),
+        folders=task.folders,
+    )
+
+
+SST_2_FILES, QNLI_FILES = map(_on_disk, (SST2, QNLI))
+MNLI_FILES, MISMATCHED_FILES = map(_on_disk, (MNLI, MISMATCHED))

@@ -20,7 +20,7 @@ from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, Dataset, Texts
 from privaudit.datasets.files.checked_json import read_checked
 from privaudit.datasets.images.picture_files import number, require_classes
 from privaudit.datasets.records import Dialogue
-from privaudit.datasets.sources import on_disk, only_file
+from privaudit.datasets.sources import OnDisk, only_file
 from privaudit.statistics.captions.answers import UNANSWERABLE
 
 ASKING = re.compile(r"\b(what|who|whom|whose|when|where|which|why|how)\b", re.I)
@@ -179,14 +179,18 @@ def _dataset(
     )
 
 
-for _name, _what, _files, _read_one in (
-    ("squad", "by the word that asks", " and dev-v1.1.json", read_squad),
-    ("squad-articles", "by article", "", read_squad_articles),
-):
-    on_disk(
-        _name,
-        summary=f"SQuAD: questions about paragraphs, {_what}, for models that write.",
-        needs=f"train-v1.1.json{_files} as SQuAD has them, or those of v2.0",
-        source=f"Download them from {PAGE}",
-        folders=("SQuAD", *(("squad",) if _name != "squad" else ())),
-    )(_read_one)
+SQUAD_FILES = OnDisk(
+    summary="SQuAD: questions about paragraphs, by the word that asks, for models that "
+    "write.",
+    needs="train-v1.1.json and dev-v1.1.json as SQuAD has them, or those of v2.0",
+    source=f"Download them from {PAGE}",
+    read=read_squad,
+    folders=("SQuAD",),
+)
+SQUAD_ARTICLES = OnDisk(
+    summary="SQuAD: questions about paragraphs, by article, for models that write.",
+    needs="train-v1.1.json as SQuAD has them, or those of v2.0",
+    source=f"Download them from {PAGE}",
+    read=read_squad_articles,
+    folders=("SQuAD", "squad"),
+)

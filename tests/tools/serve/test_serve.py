@@ -17,9 +17,9 @@ import pytest
 
 from privaudit import Auditor
 from privaudit.auditing.stored_audit import save_audit
-from privaudit.cli.serve.pages import ServedRuns, run_page
-from tests.browser import TOKEN, Site, serving
+from privaudit_tools.serve.pages import ServedRuns, run_page
 from tests.conftest import Cli
+from tests.tools.serve.site import TOKEN, Site, serving
 
 uvicorn = pytest.importorskip("uvicorn", reason="the extra [serve] is not installed")
 
@@ -281,7 +281,9 @@ def test_what_a_round_does_not_say_is_a_dash(
     empty = page_of(served, [], monkeypatch)
     assert empty.count("<section") == empty.count("</section>")
     assert "scores, and no rounds" in empty
-    monkeypatch.setattr("privaudit.cli.serve.pages.ScoredRun", Marker)  # as if trained
+    monkeypatch.setattr(
+        "privaudit_tools.serve.pages.ScoredRun", Marker
+    )  # as if trained
     assert "No round is finished yet." in page_of(served, [], monkeypatch)
 
 
@@ -335,14 +337,14 @@ def test_what_cannot_be_served_is_said_in_a_line(
             words = ("serve", tmp_path, "--port", taken.getsockname()[1])
             assert "Choose another --port" in cli.refused(*words)
     for name in list(sys.modules):
-        if name.startswith("privaudit.cli.serve."):
+        if name.startswith("privaudit_tools.serve."):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "uvicorn", None)  # as if it were not there
-    assert "pip install 'starlette<2,>=1' 'uvicorn<" in cli.refused("serve", tmp_path)
+    assert "pip install './tools[serve]'" in cli.refused("serve", tmp_path)
 
 
 def test_log_handlers_of_the_process_stay_open(tmp_path: Path) -> None:
-    from privaudit.cli.serve.app import make_server
+    from privaudit_tools.serve.app import make_server
 
     closed: list[str] = []
 

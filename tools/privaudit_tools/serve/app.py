@@ -29,10 +29,10 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from privaudit.cli.serve import pages
-from privaudit.cli.serve.pages import BROKEN, ServedRuns, error_text
 from privaudit.core.errors import MissingFileError, PrivauditError, UnknownNameError
 from privaudit.report.page_template import asset, page_policy
+from privaudit_tools.serve import pages
+from privaudit_tools.serve.pages import BROKEN, ServedRuns, error_text
 
 _HOSTS = ("127.0.0.1", "localhost")
 _POLICY = (
@@ -213,7 +213,7 @@ def _asset(request: Request) -> Response:
     name = request.path_params["file"]
     if name not in _ASSETS:
         raise HTTPException(404)
-    path = name if name.startswith("report") else f"serve/{name}"
+    path = name if name.startswith("report") else f"{pages.HERE}/{name}"
     return Response(asset(path), media_type=_ASSETS[name])
 
 
