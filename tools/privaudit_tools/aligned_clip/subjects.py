@@ -1,4 +1,4 @@
-"""``python -m privaudit_tools.aligned_clip.subjects FOLDER OUT.npz``: captions' subjects as classes.
+"""``python -m privaudit_tools.aligned_clip.subjects FOLDER OUT.npz``: subjects as classes.
 
 FOLDER is a ``caption-bank`` with all captions of its pictures; OUT.npz a ``feature-bank`` of
 the pictures whose people agree on what is shown.
@@ -14,8 +14,8 @@ from jaxtyping import Int
 
 from privaudit.core.errors import ConfigError
 from privaudit.datasets.dataset import FeatureBank
-from privaudit.datasets.images.feature_bank import read_caption_bank
 from privaudit.statistics.captions.scores import tokenise
+from privaudit_tools.data_sets.caption_bank import read_caption_bank
 
 SUBJECTS = {
     "dog": ("dog", "dogs", "puppy"),
