@@ -279,7 +279,8 @@ def token_statistics(
 ) -> TokenStatistics:
     """Return the statistics of every position, in one pass and without gradients.
 
-    In float64 for float64 logits, else in float32.
+    In float64 for float64 logits, else in float32. Where layers are watched, through
+    which gradients flow, the log-likelihood alone: the others are NaN, and no entropies.
 
     Args:
         logits: Of the next token; -inf where a token cannot come, but not everywhere.
@@ -308,7 +309,7 @@ def token_statistics(
         is_known = targets != IGNORED
         logs = logits[is_known].to(dtype).log_softmax(dim=-1)
         likely = logs.gather(1, targets[is_known].unsqueeze(1))[:, 0]
-        shaped[PLAIN[0]] = shaped[PLAIN[0]].masked_scatter(is_known, likely)
+        shaped["log likelihood"] = shaped["mean"].masked_scatter(is_known, likely)
         return TokenStatistics.from_signals(shaped)
     statistics = {
         name: flat.new_empty(len(flat), dtype=dtype)
