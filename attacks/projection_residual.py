@@ -115,7 +115,8 @@ class ProjectionResidual:
     ) -> list["Residuals"]:
         """Return what moves say of each target's candidates, and of public records.
 
-        Broadcast after broadcast, so that public records enter each model once.
+        Broadcast after broadcast, so that public records enter each model once, beside
+        all candidates whose texts are padded as theirs.
         """
 
         def entered(move: Move, records: Records) -> dict[str, LayerFactors]:
@@ -141,18 +142,30 @@ class ProjectionResidual:
         )
         found = [Residuals(len(target.candidates)) for target in targets]
         for part, alike in zip(parts, inputs, strict=True):
-            others = entered(part[0][1], public)
+            others: dict[str, LayerFactors] = {}
             for number, move in part:
                 left.subtract((number, named) for named in alike)
-                own = entered(move, targets[number].candidates)
-                both = {
-                    name: LayerFactors.join([own[name], others[name]], 0)
-                    for name in own
-                    if name in others
-                }
+                asked = targets[number].candidates
+                if _padded_alike(asked, public):
+                    own = entered(move, asked)
+                    others = others or entered(move, public)
+                    both = {
+                        name: LayerFactors.join([own[name], others[name]], 0)
+                        for name in own
+                        if name in others
+                    }
+                else:
+                    both = entered(move, Records.joined([asked, public]))
                 later = {named[0] for named in alike if left[number, named]}
                 found[number].add(move, both, later)
         return found
+
+
+def _padded_alike(some: Records, others: Records) -> bool:
+    """Return whether texts are as long; padding is a place until gradients say not."""
+    if some.words is None or others.words is None:
+        return True
+    return some.words.trimmed().length == others.words.trimmed().length
 
 
 def _scores(
