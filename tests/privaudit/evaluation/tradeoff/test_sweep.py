@@ -58,10 +58,9 @@ def test_looks_and_report_have_the_same_processes(tmp_path: Path) -> None:
             pools.append(executors._WARM.get())
             return executors.HERE.run(jobs, **how)
 
-    seeds = {"seeds": [1], "report_seeds": [2, 3, 4, 5, 6]}
     sweep(
-        ["zero-shot"], shadows=0, fields=SMALL, folder=tmp_path, executor=Noting(),
-        **seeds,
+        ["zero-shot"], seeds=[1], report_seeds=[2, 3, 4, 5, 6], shadows=0, fields=SMALL,
+        folder=tmp_path, executor=Noting(),
     )  # fmt: skip
     first, *others = filter(None, pools)
     assert len(others) >= 1
