@@ -331,8 +331,9 @@ class AuditPart(Generic[R]):
             in place of its numbers; it is given the audit's sampling, too.
         numbers: Returns what of a result a table of the report shows, by name; by default
             all that it holds, or nothing where it says sentences.
-        of_records: Returns what pages that show records say of them, as HTML, or nothing;
-            it is given what returns a record's picture by position, as an address or None.
+        of_records: Returns what pages that show records say of them, or nothing: HTML as
+            markupsafe.Markup, and any other text is escaped. It is given what returns a
+            record's picture by position, as an address or None.
     """
 
     name: str

@@ -145,11 +145,9 @@ class RecordingFilter(DXOFilter):  # type: ignore[misc]
         self._kind = ""  # of the first upload
         self._first: int | None = None  # NVFlare's number of the first round
         self._round = 0
-        self._sent: dict[str, dict[str, Tensor]] = {}  # in this round, by client
         self._final: dict[str, Tensor] = {}
-        self._filtered: dict[
-            str, MechanismEvent | None
-        ] = {}  # in this round, by client
+        self._sent: dict[str, dict[str, Tensor]] = {}  # in this round, by client
+        self._filtered = dict[str, MechanismEvent | None]()  # likewise
         self._filters: tuple[str, ...] = ()
 
     def process_dxo(self, dxo: DXO, shareable: Shareable, fl_ctx: FLContext) -> None:

@@ -139,4 +139,4 @@ def app_findings(folder: Path) -> Iterator[tuple[str, str]]:
     for name in sorted(_TO_ADD.keys() - names):
         yield "to add", _TO_ADD[name]
     if not names & KNOWN.keys():
-        yield "privacy", "no mechanism that is known: record events of any other"
+        yield "privacy", "none that is known: record yours by RecordingGrid.mechanism"

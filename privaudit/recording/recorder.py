@@ -10,7 +10,7 @@ import logging
 import math
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -131,6 +131,8 @@ class RoundWriter:
 
     Attributes:
         messages: What was sent so far in the round ``number``, in that order.
+        received: What the server sent in it, by client, without repetitions.
+        uploaders: Who sent an upload in it.
         end: The end of the hash chain, behind what was written.
         seconds: How long each written round took, from its first message to its last.
     """
@@ -138,14 +140,19 @@ class RoundWriter:
     def __init__(self, folder: Path) -> None:
         self._folder = TranscriptFolder(folder)
         self._folder.clear()
-        self.number, self.messages = 0, list[Message]()
         self.end = ChainEnd()
         self.seconds = list[float]()
         self._began = 0.0
-        self._tensors = RoundTensors()
+        self.begin(0)
+
+    def begin(self, number: int) -> None:
+        """Begin a round, and forget the one before. Messages are looked up by client."""
+        self.number, self._tensors = number, RoundTensors()
+        self.messages, self.uploaders = list[Message](), set[str]()
+        self.received = defaultdict[str, list[Tensors]](list)
 
     def checked(
-        self, client: str, round: int, sent: Any, declared: Aggregation, weight: Any
+        self, client: str, sent: Any, declared: Aggregation, weight: Any
     ) -> dict[str, Tensor]:
         """Return what a client sent, with its weight, as it is recorded.
 
@@ -153,7 +160,7 @@ class RoundWriter:
             ConfigError: It cannot be read again, weighs nothing that is a number, or is
                 the client's second in this round.
         """
-        if any(m.sender == client and m.round == round for m in self.messages):
+        if client in self.uploaders:
             raise ConfigError("it is the second update in this round")
         held, name = {str(n): one for n, one in sent.items()}, declared.weight
         check_limit(
@@ -187,25 +194,24 @@ class RoundWriter:
         """Take a message of this round; a broadcast that is repeated counts once."""
         if not self.messages:
             self._began = time.perf_counter()
-        twice = message.kind == "broadcast" and any(
-            m.kind == message.kind
-            and m.receiver == message.receiver
-            and are_same(m.tensors, message.tensors)
-            for m in self.messages
-        )
-        if not twice:
-            self.messages.append(message)
+        if message.kind == "broadcast":
+            before = self.received[message.receiver]
+            if any(are_same(one, message.tensors) for one in before):
+                return
+            before.append(message.tensors)
+        if message.kind in UPLOAD_KINDS:
+            self.uploaders.add(message.sender)
+        self.messages.append(message)
 
     def models_of(self, clients: Iterable[str]) -> dict[str, Tensors]:
         """Return what each client was sent in this round.
 
         Where all who got it got the same, the others have it, too: one global model.
         """
-        sent = [m for m in self.messages if m.kind == "broadcast"]
-        finals = {m.receiver: m.tensors for m in sent}
-        if sent and all(are_same(m.tensors, sent[0].tensors) for m in sent):
-            return dict.fromkeys(clients, sent[0].tensors)
-        return {client: finals[client] for client in clients if client in finals}
+        sent = [one for each in self.received.values() for one in each]
+        if sent and all(are_same(one, sent[0]) for one in sent):
+            return dict.fromkeys(clients, sent[0])
+        return {c: self.received[c][-1] for c in clients if c in self.received}
 
     def write(self) -> None:
         """Write the round, and forget it."""
@@ -214,7 +220,7 @@ class RoundWriter:
             self.end = self._folder.write(
                 self.number, self.messages, self.end, self._tensors
             )
-        self.messages, self._tensors = [], RoundTensors()
+        self.begin(self.number)
 
 
 def are_same(one: Tensors, other: Tensors) -> bool:
@@ -223,10 +229,18 @@ def are_same(one: Tensors, other: Tensors) -> bool:
 
 
 NAMED = 5  # tensors in a setting, clients in a line of the log: at most
+_FOLLOWS = {
+    "partial": "what it trains of these is not seen, and attacks take them as the server "
+    "sent them.",
+    "reshaped": "no weights move that could be read. Models are attacked by what they "
+    "answer; attacks on weights are left out, and so are these clients where others send "
+    "the shape received. update-watch says nothing, server-aggregate needs one shape.",
+}
+"""What an audit can and cannot show where uploads are of another form."""
 
 
 def unlike(sent: Mapping[str, Any], received: Mapping[str, Any]) -> dict[str, Any]:
-    """Return, as settings, how an upload is coarser, or less, than what was received."""
+    """Return, as settings, how an upload is of another form than what was received."""
     both = sent.keys() & received.keys()
     coarse = sorted(
         {
@@ -240,6 +254,11 @@ def unlike(sent: Mapping[str, Any], received: Mapping[str, Any]) -> dict[str, An
         unseen = first_of(kept, NAMED)
         settings["partial"] = (
             f"{len(both)} of {len(received)} tensors, without {unseen}"
+        )
+    if odd := sorted(n for n in both if sent[n].shape != received[n].shape):
+        settings["reshaped"] = (
+            f"{len(odd)} of {len(both)} tensors in another shape than it received, "
+            f"{first_of(odd, NAMED)}"
         )
     return settings
 
@@ -370,7 +389,7 @@ class Recorder:
         remove_unfinished(self.folder)
         self._lock = threading.RLock()
         self.omitted = Omissions(self.folder)
-        self._clients: dict[str, None] = {}
+        self._clients: dict[str, int] = {}  # their numbers
         self._mechanisms: list[dict[str, Any]] = []
         self._engines: dict[str, EngineNote] = {}  # of this round, by client
         self._uploads = -1  # the last round with one
@@ -416,7 +435,7 @@ class Recorder:
         with self._lock:
             self._begin_round(round, kind)
             try:
-                sent = self._rounds.checked(client, round, tensors, declared, weight)
+                sent = self._rounds.checked(client, tensors, declared, weight)
             except Exception as error:  # whatever clients send
                 self.omitted.leave_out(client, round, "it is no update", error)
                 return False
@@ -426,23 +445,13 @@ class Recorder:
             return True
 
     def _see_form(self, client: str, sent: Tensors) -> None:
-        """Declare that an upload is less, or coarser, than what its client received."""
-        received = next(
-            (
-                message.tensors
-                for message in reversed(self._rounds.messages)  # its last
-                if message.receiver == client and message.kind == "broadcast"
-            ),
-            {},
-        )
-        form = unlike(sent, received)
-        if "partial" in form:
-            self.omitted.warn(
-                "", "partial",
-                "%s sends %s: what it trains of these is not seen, and attacks take them "
-                "as the server sent them.",
-                *(client, form["partial"]),
-            )  # fmt: skip
+        """Declare that an upload is of another form than what its client received."""
+        received = self._rounds.received.get(client, [{}])
+        form = unlike(sent, received[-1])
+        for what, follows in _FOLLOWS.items():
+            if what in form:
+                said = "%s sends %s: %s"
+                self.omitted.warn("", what, said, client, form[what], follows)
         self.declare_once(**form)
 
     def summed(
@@ -511,8 +520,8 @@ class Recorder:
         self._engines = {}
         if not notes:
             return
-        sent = {m.sender for m in self._rounds.messages if m.kind in UPLOAD_KINDS}
-        events = events_of(notes.get(client) for client in sorted(sent or notes))
+        sent = sorted(self._rounds.uploaders or notes)
+        events = events_of(notes.get(client) for client in sent)
         if any(group["unit"] == "client" for group in self._mechanisms):
             events = []  # epsilons of unlike units do not add up
             self.omitted.warn(
@@ -624,11 +633,10 @@ class Recorder:
             )
         if round > self._rounds.number:
             self._write_round()
-            self._rounds.number = round
+            self._rounds.begin(round)
 
     def _number(self, client: str) -> int:
-        self._clients.setdefault(check_client_name(client))
-        return list(self._clients).index(client)
+        return self._clients.setdefault(check_client_name(client), len(self._clients))
 
     def _write_round(self) -> None:
         """Write a round's messages, and let bundle.json count them."""
@@ -646,9 +654,7 @@ class Recorder:
         """
         if self._bundle.rounds or self._uploads < 0:
             return
-        who = sorted(
-            {m.sender for m in self._rounds.messages if m.kind in UPLOAD_KINDS}
-        )
+        who = sorted(self._rounds.uploaders)
         known = len(who) if self.ledger is None else len(self.ledger.clients)
         is_short = len(who) < known
         logging.getLogger(f"{self._library}.privaudit").log(

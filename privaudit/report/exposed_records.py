@@ -191,20 +191,15 @@ class ExposedRecord:
     text: str = ""
 
 
-def record_sections(data: ReportData) -> list[tuple[str, Markup]]:
-    """Return headings and HTML of what parts of audits show of single records."""
-    sections = [
-        (
-            f"{part.title}: {one.label}",
-            part.of_records(found, partial(picture_of, one.audit)),
-        )
+def record_sections(data: ReportData) -> list[tuple[str, str]]:
+    """Return headings and what parts of audits show of single records."""
+    return [
+        (f"{part.title}: {one.label}", shown)
         for part in audit_parts()
         for one in data.runs
         if part.of_records and (found := one.audit.part(part))
+        if (shown := part.of_records(found, partial(picture_of, one.audit)))
     ]
-    return [
-        (title, Markup(html)) for title, html in sections if html
-    ]  # a package's own
 
 
 def most_exposed(audit: Audit) -> dict[str, list[ExposedRecord]]:

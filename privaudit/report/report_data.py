@@ -591,7 +591,7 @@ class ReportData:
             return ""
         return (
             f"The figures show the first {_MOST_ATTACKS} of {len(audit.results)} attacks; "
-            "the table has all."
+            "the one by attack, and the table, have all."
         )
 
 

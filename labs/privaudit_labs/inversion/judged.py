@@ -9,11 +9,11 @@ judged in the same way.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from html import escape
 from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from markupsafe import Markup
 
 from privaudit.auditing.attack import Target
 from privaudit.auditing.played_scenario import AuditPart, PlayedScenario
@@ -262,36 +262,38 @@ def numbers(found: Inversion) -> Mapping[str, Any]:
     return {**vars(found), "measures": measures, "pairs": {}}
 
 
-def record_section(found: Inversion, picture: Callable[[int], str | None]) -> str:
+def record_section(found: Inversion, picture: Callable[[int], str | None]) -> Markup:
     """Return reconstructions beside true pictures, by client, as HTML; empty without any."""
     if not found.pairs:
-        return ""
-    clients = "\n".join(
-        f'<p>{escape(client)}</p>\n<div class="records">\n'
-        + "\n".join(_figure(pair, picture) for pair in pairs)
-        + "\n</div>"
+        return Markup()
+    lines = Markup("\n")
+    clients = lines.join(
+        Markup('<p>{}</p>\n<div class="records">\n{}\n</div>').format(
+            client, lines.join(_figure(pair, picture) for pair in pairs)
+        )
         for client, pairs in found.pairs.items()
     )
-    return f"{_PAIRS}\n{clients}"
+    return _PAIRS + lines + clients
 
 
-_PAIRS = (
+_PAIRS = Markup(
     "<p>Per client, above the reference picture nearest to what was read, below it the "
     "client's own picture nearest to it. Nothing is decoded: a stranger's picture says "
     "what such a record looks like. Below: the PSNR of the two.</p>"
 )
 
 
-def _figure(pair: PicturePair, picture: Callable[[int], str | None]) -> str:
+def _figure(pair: PicturePair, picture: Callable[[int], str | None]) -> Markup:
     shown = (
         (pair.public, "The nearest reference picture"),
         (pair.true, "The client's picture"),
     )
-    images = "".join(
-        f'<img src="{escape(picture(at) or "")}" alt="{alt}">' for at, alt in shown
+    images = Markup().join(
+        Markup('<img src="{}" alt="{}">').format(picture(at) or "", alt)
+        for at, alt in shown
     )
-    caption = f"<figcaption>{pair.psnr:.1f} dB</figcaption>"
-    return f"<figure>{images}{caption}</figure>"
+    caption = Markup("<figcaption>{:.1f} dB</figcaption>").format(pair.psnr)
+    return Markup("<figure>{}{}</figure>").format(images, caption)
 
 
 def _measure(played: PlayedScenario) -> Inversion | None:

@@ -22,7 +22,7 @@ def test_a_simulated_federation_is_recorded_and_audited(tmp_path: Path) -> None:
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     subprocess.run(
         words, cwd=EXAMPLES / "nvflare", env={**os.environ, "PYTHONPATH": path},
-        check=True, capture_output=True, timeout=300,
+        check=True, capture_output=True, timeout=1800,
     )  # fmt: skip
     with use_owner(str(EXAMPLES / "nvflare" / "owner.py")):
         run = load_run(tmp_path / "run")

@@ -233,7 +233,7 @@ def test_what_was_read_stands_beside_the_true_pictures_on_request(audit: Audit) 
         assert {pair.public for pair in pairs} <= public
     page = render_report([audit], show_records=True)
     assert (
-        page.count("The nearest reference picture")
+        page.count('alt="The nearest reference picture"')
         == sum(map(len, inversion.pairs.values()))
         > 0
     )

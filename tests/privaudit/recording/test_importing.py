@@ -38,8 +38,6 @@ SCHEMA = ROOT / "docs" / "bundle.schema.json"
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recording that nobody has joined with a ledger."""
-    from privaudit.recording.recorder import Recorder
-
     place = tmp_path_factory.mktemp("recorded") / "run"
     with Recorder(place, weight="num-examples") as recorder:
         run_federation(recorder, toss(), Linear())

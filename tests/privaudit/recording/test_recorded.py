@@ -243,12 +243,9 @@ def test_without_local_update_no_shadows_are_trained_by_default(folder: Path) ->
     assert audit.auroc.value > 0.95
 
 
-def test_without_an_owner_nothing_is_asked(folder: Path) -> None:
+def test_without_an_owner_or_with_other_labels_nothing_is_asked(folder: Path) -> None:
     with pytest.raises(AttackError, match="--owner"):
         Auditor(load_run(folder)).attack("server-reconstruct", shadows=0)
-
-
-def test_labels_of_other_records_are_refused(folder: Path) -> None:
     owner = linear(labels=np.zeros(7, dtype=int))
     with use_owner(owner), pytest.raises(ConfigError, match="7 labels"):
         Auditor(load_run(folder)).attack(shadows=0)
@@ -258,9 +255,7 @@ def test_differences_are_models_again(tmp_path: Path) -> None:
     """NVFlare's clients send what they changed: the audit is the same."""
 
     def say(recorder: Recorder, index: int, client: str, sent, count: int) -> None:  # type: ignore[no-untyped-def]
-        before = next(
-            m.tensors for m in recorder._rounds.messages if m.receiver == client
-        )
+        before = recorder._rounds.received[client][-1]
         changed = {n: t - before[n] for n, t in sent.items()}
         recorder.update(index, client, changed, weight=count)
 
@@ -294,10 +289,7 @@ def test_equal_tensors_under_other_names_are_distinguished(tmp_path: Path) -> No
     run = recorder.run
     assert run is not None
     last = [m for m in run.transcript if m.kind == "broadcast"][-1]
-    assert {name: tensor.sum().item() for name, tensor in last.tensors.items()} == {
-        "a": 0.0,
-        "b": 3.0,
-    }
+    assert [last.tensors[name].sum().item() for name in "ab"] == [0, 3]
 
 
 def test_a_sum_that_was_learned_under_masks_is_all_that_a_server_sees(

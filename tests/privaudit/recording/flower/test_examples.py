@@ -52,7 +52,7 @@ def run(folder: Path, *words: str) -> str:
         check=True,
         stdout=subprocess.PIPE,
         text=True,
-        timeout=540,
+        timeout=1800,  # a hang
     )
     return ended.stdout
 
