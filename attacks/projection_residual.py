@@ -1,9 +1,10 @@
 """Projection residual: does a record lie in the span of what entered the layers?"""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
 from itertools import chain
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -15,6 +16,7 @@ from privaudit.auditing.record_gradients import (
     Move,
     chosen_moves,
     layers_of,
+    of_one_broadcast,
     why_no_moves,
 )
 from privaudit.auditing.signals import (
@@ -24,6 +26,7 @@ from privaudit.auditing.signals import (
 )
 from privaudit.core.errors import AttackError
 from privaudit.core.lazy_torch import Tensor, torch
+from privaudit.core.tensors import digest
 from privaudit.federation.trainer import LearnsPrompt, Records, Task, Trainer
 from privaudit.models.layer_factors import SMALLEST, LayerFactors, row_space
 
@@ -99,37 +102,94 @@ class ProjectionResidual:
             AttackError: No layer's inputs are to be had of any.
         """
         public = reference_records(adversary, "projection", self.reference)
-        found = [self._score(adversary, target, public) for target in targets]
-        if not any(found):
+        found = [r.scores() for r in self._residuals(adversary, targets, public)]
+        if all(total is None for total in found):
             raise AttackError(NO_LAYERS)
-        nothing = [np.zeros(len(target.candidates)) for target in targets]
         return [
-            one or Scores(none, none > 0)
-            for one, none in zip(found, nothing, strict=True)
+            _scores(total, target.candidates, public)
+            for total, target in zip(found, targets, strict=True)
         ]
 
-    def _score(
-        self, adversary: Adversary, target: Target, public: Records
-    ) -> Scores | None:
-        moves = chosen_moves(adversary, target.client, self.rounds)
-        both = Records.joined([target.candidates, public])
-        layers = [
-            *stacked_layers(
-                moves,
-                lambda move: layers_of(adversary, move.received, both, move.deltas),
-            )
+    def _residuals(
+        self, adversary: Adversary, targets: Sequence[Target], public: Records
+    ) -> list["Residuals"]:
+        """Return what moves say of each target's candidates, and of public records.
+
+        Broadcast after broadcast, so that public records enter each model once, beside
+        all candidates whose texts are padded as theirs.
+        """
+
+        def entered(move: Move, records: Records) -> dict[str, LayerFactors]:
+            return layers_of(adversary, move.received, records, move.deltas)
+
+        shown = [
+            (number, move)
+            for number, target in enumerate(targets)
+            for move in chosen_moves(adversary, target.client, self.rounds)
         ]
-        if not layers:
-            return None
-        count = len(target.candidates)
-        total = beside_public(layers, count)
-        scores, others = total[:count], total[count:]
-        labels = public.labels, target.candidates.labels
-        guesses = scores > public_threshold(others, *labels)
-        return Scores(scores, guesses, expected=promised(scores))
+        groups = of_one_broadcast([move for _, move in shown])
+        parts = [[shown[place] for place in group] for group in groups]
+        one = public.pick(torch.arange(1))  # says which inputs come again
+        inputs = [
+            {(name, digest(f.inputs)) for name, f in entered(part[0][1], one).items()}
+            for part in parts
+        ]
+        left = Counter(
+            (number, named)
+            for part, alike in zip(parts, inputs, strict=True)
+            for number, _ in part
+            for named in alike
+        )
+        found = [Residuals(len(target.candidates)) for target in targets]
+        for part, alike in zip(parts, inputs, strict=True):
+            others: dict[str, LayerFactors] = {}
+            for number, move in part:
+                left.subtract((number, named) for named in alike)
+                asked = targets[number].candidates
+                if _padded_alike(asked, public):
+                    own = entered(move, asked)
+                    others = others or entered(move, public)
+                    both = {
+                        name: LayerFactors.join([own[name], others[name]], 0)
+                        for name in own
+                        if name in others
+                    }
+                else:
+                    both = entered(move, Records.joined([asked, public]))
+                later = {named[0] for named in alike if left[number, named]}
+                found[number].add(move, both, later)
+        return found
 
 
-@plain_dataclass
+def _padded_alike(some: Records, others: Records) -> bool:
+    """Return whether texts are as long; padding is a place until gradients say not."""
+    if some.words is None or others.words is None:
+        return True
+    return some.words.trimmed().length == others.words.trimmed().length
+
+
+def _scores(
+    total: Float[np.ndarray, " records"] | None, candidates: Records, public: Records
+) -> Scores:
+    """Return candidates' scores, in front of public ones; 0 where no layer moved."""
+    if total is None:
+        nothing = np.zeros(len(candidates))
+        return Scores(nothing, nothing > 0)
+    scores, others = np.split(total, [len(candidates)])
+    guesses = scores > public_threshold(others, public.labels, candidates.labels)
+    return Scores(scores, guesses, expected=promised(scores))
+
+
+class Whitened(NamedTuple):
+    """What enters a layer where it says something, and S, its second moments."""
+
+    is_asked: Bool[Tensor, "records places"]
+    inverse: Float[Tensor, "d d"]
+    flat: Float[Tensor, "asked d"]  # times S^-1
+    sizes: Float[Tensor, " asked"]
+
+
+@plain_dataclass(eq=False)
 class StackedLayer:
     """One layer's updates, stacked, and the inputs that entered it.
 
@@ -137,12 +197,14 @@ class StackedLayer:
         updates: Each scaled to length 1.
         floors: Deviation of a number of each by rounding alone.
         is_place: Which places of a record are asked about; None: all.
+        white: The inputs, once they were whitened.
     """
 
     inputs: Float[Tensor, "records places d"]
     updates: list[Float[Tensor, "m d"]]
     floors: list[float]
     is_place: Bool[Tensor, "records places"] | None = None
+    white: Whitened | None = None
 
     def add(self, inputs: Tensor, update: Tensor, floor: float) -> bool:
         """Stack an update on others; False where other inputs entered."""
@@ -154,60 +216,94 @@ class StackedLayer:
             self.floors.append(floor / size)
         return True
 
+    def is_entered_as(self, other: "StackedLayer") -> bool:
+        """Return whether the same is asked about at the same places."""
+        some, others = self.is_place, other.is_place
+        if some is None or others is None or not torch.equal(some, others):
+            return False
+        return torch.equal(self.inputs, other.inputs)
+
     def scores(self) -> Float[np.ndarray, " records"]:
         """Return the records' scores, means over places that differ between them.
 
         Inputs of zeros say nothing; a record of such alone has the others' median.
         """
-        inputs = self.inputs.double()
-        spread = inputs.std(dim=0).amax(dim=1)
-        differs = spread > SMALLEST * inputs.abs().amax(dim=(0, 2))
-        is_asked = inputs.any(dim=2) & differs
-        if self.is_place is not None:
-            is_asked &= self.is_place
-        if not self.updates or not is_asked.any():
-            return np.zeros(len(inputs))
+        white = self.white = self.white or self._whitened()
+        is_asked, inverse, flat, sizes = white
+        if not self.updates or not len(flat):
+            return np.zeros(len(self.inputs))
         rows = torch.cat(self.updates)
         basis = row_space(rows, max(self.floors))[1].double()
-        flat = inputs[is_asked]
-        moments = flat.T @ flat / len(flat)
-        moments += RIDGE * moments.diagonal().mean() * torch.eye(len(moments))
-        inverse = torch.linalg.inv(moments)
-        white = flat @ inverse
-        sizes = (white * flat).sum(dim=1).clamp(min=SURE)
         if len(basis) < WHOLE * rows.shape[1]:
             inner = basis @ inverse @ basis.T
-            seen = white @ basis.T
+            seen = flat @ basis.T
             inside = (seen * torch.linalg.solve(inner, seen.T).T).sum(dim=1)
             found = -(1 - inside / sizes).clamp(min=SURE).log()
         else:
-            energy = (white @ rows.T.double()).square().sum(dim=1)
+            energy = (flat @ rows.T.double()).square().sum(dim=1)
             found = (energy / sizes).clamp(min=SURE).log()
         total = torch.zeros(is_asked.shape, dtype=torch.float64)
         total[is_asked] = found
         scores = total.sum(dim=1) / is_asked.sum(dim=1)
         return torch.where(scores.isnan(), found.median(), scores).numpy()
 
+    def _whitened(self) -> Whitened:
+        inputs = self.inputs.double()
+        spread = inputs.std(dim=0).amax(dim=1)
+        differs = spread > SMALLEST * inputs.abs().amax(dim=(0, 2))
+        is_asked = inputs.any(dim=2) & differs
+        if self.is_place is not None:
+            is_asked &= self.is_place
+        flat = inputs[is_asked]
+        moments = flat.T @ flat / max(len(flat), 1)
+        moments += RIDGE * moments.diagonal().mean() * torch.eye(len(moments))
+        inverse = torch.linalg.inv(moments) if len(flat) else moments
+        white = flat @ inverse
+        sizes = (white * flat).sum(dim=1).clamp(min=SURE)
+        return Whitened(is_asked, inverse, white, sizes)
 
-def stacked_layers(
-    moves: Sequence[Move], layers: Callable[[Move], Mapping[str, LayerFactors]]
-) -> Iterator[StackedLayer]:
-    """Yield layers with their updates, those of one input together.
 
-    Args:
-        moves: Of one client, or of one sum.
-        layers: Says how candidates and public records enter the layers that moved.
+class Residuals:
+    """What one client's moves say of records, of which all after ``count`` are public.
+
+    A layer is scored, and forgotten, once no later move has the same inputs.
     """
-    found: dict[str, list[StackedLayer]] = {}
-    for move in moves:
-        for name, factors in layers(move).items():
-            update, stacks = factors.move(name, move.deltas), found.setdefault(name, [])
-            floor, inputs = move.floors.get(name, 0.0), factors.inputs
-            if not any(one.add(inputs, update, floor) for one in stacks):
-                stacks.append(StackedLayer(inputs, [], [], factors.reached))
-                stacks[-1].add(inputs, update, floor)
-    for stacks in found.values():
-        yield from stacks
+
+    def __init__(self, count: int) -> None:
+        self._count, self._waiting = count, dict[str, list[StackedLayer]]()
+        self._total: Float[np.ndarray, " records"] | None = None
+        self._last: dict[int, StackedLayer] = {}  # by width: q, k, v have equal inputs
+
+    def add(
+        self, move: Move, entered: Mapping[str, LayerFactors], later: Container[str]
+    ) -> None:
+        """Add how records entered what moved; ``later`` has what the same may again."""
+        for name, factors in entered.items():
+            update, floor = factors.move(name, move.deltas), move.floors.get(name, 0.0)
+            layers, inputs = self._waiting.setdefault(name, []), factors.inputs
+            if not any((one := layer).add(inputs, update, floor) for layer in layers):
+                one = StackedLayer(inputs, [], [], factors.reached)
+                one.add(inputs, update, floor)
+                layers.append(one)
+            if name not in later:
+                layers.remove(one)
+                self._score(one)
+        self._last.clear()
+
+    def scores(self) -> Float[np.ndarray, " records"] | None:
+        """Return the sums over all layers; None without any."""
+        for layers in self._waiting.values():
+            while layers:
+                self._score(layers.pop())
+        return self._total
+
+    def _score(self, layer: StackedLayer) -> None:
+        last, width = self._last, layer.inputs.shape[2]
+        if width in last and layer.is_entered_as(last[width]):
+            layer.white = last[width].white
+        last[width] = layer
+        found = beside_public([layer], self._count)
+        self._total = found if self._total is None else self._total + found
 
 
 def promised(scores: Float[np.ndarray, " candidates"]) -> float:

@@ -546,19 +546,25 @@ MOST_JOBS = 1000  # of a run: with more clients, jobs have more of them
 
 
 def shadow_jobs(
-    run: Run, scenario: str, asked: Mapping[str, Any], owner: str | None = None
+    run: Run,
+    scenario: str,
+    asked: Mapping[str, Any],
+    owner: str | None = None,
+    *,
+    keep: bool = False,
 ) -> list[Job[None]]:
     """Return jobs that train the shadow models of an attack; none where nothing is won.
 
     That is where one job would do, or where whole federations are trained, in which all
     targets are together. Where the run was trained elsewhere, ``owner`` says where its
-    owner is from.
+    owner is from. ``keep``: What is read of the run stays with it, for its attack.
     """
     most = run.config.clients if asked["clients"] == "all" else asked["clients"]
     if most <= CLIENTS or asked["shadows"] == 0:
         return []
     check_log(run)  # before anything is trained
-    clients, shadows = _clients(load_run(run.path), scenario, asked, owner)
+    read = run if keep else load_run(run.path)
+    clients, shadows = _clients(read, scenario, asked, owner)
     asked = {**asked, "shadows": shadows, "budget": None}
     size = max(1, min(CLIENTS, ceil(len(clients) / LEAST_JOBS)))
     size = max(size, ceil(len(clients) / MOST_JOBS))

@@ -232,6 +232,15 @@ def chosen_moves(adversary: Adversary, client: str, most: int) -> Sequence[Move]
     return moves
 
 
+def of_one_broadcast(moves: Sequence[Move]) -> list[list[int]]:
+    """Return the positions of moves by what they began at, and by what moved."""
+    groups: dict[object, list[int]] = {}
+    _, places = distinct([move.received for move in moves])
+    for position, (move, place) in enumerate(zip(moves, places, strict=True)):
+        groups.setdefault((place, *sorted(move.deltas)), []).append(position)
+    return [*groups.values()]
+
+
 def why_no_moves(adversary: Adversary, targets: Sequence[Target], rounds: int) -> str:
     """Return why what was sent moves no weights that can be read; empty if it does."""
     try:

@@ -279,7 +279,8 @@ def token_statistics(
 ) -> TokenStatistics:
     """Return the statistics of every position, in one pass and without gradients.
 
-    In float64 for float64 logits, else in float32.
+    In float64 for float64 logits, else in float32. Where layers are watched, through
+    which gradients flow, the log-likelihood alone: the others are NaN, and no entropies.
 
     Args:
         logits: Of the next token; -inf where a token cannot come, but not everywhere.
@@ -299,6 +300,17 @@ def token_statistics(
     if block is None:
         block = CPU_BLOCK if logits.device.type == "cpu" else DEVICE_BLOCK
     flat, known = logits.data.reshape(-1, logits.shape[-1]), targets.reshape(-1)
+    if (
+        torch.is_grad_enabled() and logits.requires_grad
+    ):  # who watches layers asks no more
+        shaped = {
+            name: torch.full_like(targets, math.nan, dtype=dtype) for name in PLAIN
+        }
+        is_known = targets != IGNORED
+        logs = logits[is_known].to(dtype).log_softmax(dim=-1)
+        likely = logs.gather(1, targets[is_known].unsqueeze(1))[:, 0]
+        shaped["log likelihood"] = shaped["mean"].masked_scatter(is_known, likely)
+        return TokenStatistics.from_signals(shaped)
     statistics = {
         name: flat.new_empty(len(flat), dtype=dtype)
         for name in TokenStatistics.signals(alphas)
@@ -309,10 +321,6 @@ def token_statistics(
             signals |= _clamped(ClampedTokens(flat[chunk], clamp), tokens, alphas)
         for name, values in signals.items():
             statistics[name][chunk] = values
-    if torch.is_grad_enabled() and logits.requires_grad:  # by who watches layers
-        logs = logits.reshape(flat.shape).to(dtype).log_softmax(dim=-1)
-        likely = logs.gather(1, known.clamp(min=0).unsqueeze(1))[:, 0]
-        statistics["log likelihood"] = likely
     for name in statistics:
         if name.startswith(OF_TARGETS):
             statistics[name][known == IGNORED] = math.nan

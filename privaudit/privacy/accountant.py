@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -229,12 +229,14 @@ def noise_multiplier_for(
             return tightest_epsilon(phases, delta)[0]
         return epsilon_of(phases, delta, accountant)
 
-    guess = _first_guess(epsilon, delta, sampling_rate, steps)
-    if sampling_rate == 1:
+    def search() -> float:
+        guess = _first_guess(epsilon, delta, sampling_rate, steps)
         return _search(cost, epsilon, guess)
+
+    if sampling_rate == 1:
+        return search()
     asked = [epsilon, delta, sampling_rate, steps, accountant, bits_here()]
     of = [*asked, *map(version, ("opacus", "dp-accounting", "numpy", "scipy"))]
-    search = partial(_search, cost, epsilon, guess)
     return float(kept("noise", json.dumps(asked), of, search))
 
 

@@ -3,7 +3,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from privaudit.attacks.projection_residual import StackedLayer, beside_public
+from privaudit.attacks.projection_residual import (
+    Residuals,
+    StackedLayer,
+    Whitened,
+    beside_public,
+)
+from privaudit.auditing.record_gradients import Move
+from privaudit.core.seeds import Seeds
+from privaudit.federation.trainer import Round
+from privaudit.models.layer_factors import LayerFactors
 from privaudit.statistics.roc import auroc
 
 CANDIDATES, PUBLIC, COLUMNS = 60, 60, 128
@@ -54,3 +63,31 @@ def test_layers_whose_span_is_everything_do_not_drown_one_that_tells() -> None:
     full = [stacked(inputs(seed, 8), is_member, 40) for seed in range(1, 11)]
     assert np.isfinite(beside_public(full, CANDIDATES)).all()
     assert found([tells, *full], is_member) > 0.99
+
+
+def test_what_enters_several_layers_is_whitened_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And updates of a layer whose inputs come again are scored as one stack."""
+    made, whiten = list[StackedLayer](), StackedLayer._whitened
+
+    def counted(layer: StackedLayer) -> Whitened:
+        made.append(layer)
+        return whiten(layer)
+
+    monkeypatch.setattr(StackedLayer, "_whitened", counted)
+    entered = {name: LayerFactors(inputs(0)) for name in ("query", "key")}
+    deltas = [dict(zip(entered, inputs(n)[:8].split(4), strict=True)) for n in (3, 4)]
+    residuals, stacks = (
+        Residuals(CANDIDATES),
+        {n: StackedLayer(inputs(0), [], []) for n in entered},
+    )
+    for number, moved in enumerate(deltas):
+        move = Move({}, {n: d[:, 0] for n, d in moved.items()}, Round(0, Seeds(0), ()))
+        residuals.add(move, entered, () if number else entered)
+        for name, layer in stacks.items():
+            layer.add(layer.inputs, move.deltas[name].double(), 0.0)
+    total, alone = residuals.scores(), beside_public([*stacks.values()], CANDIDATES)
+    assert total is not None
+    assert np.array_equal(total, alone)
+    assert len(made) == 1 + len(stacks)

@@ -1,5 +1,6 @@
 """Attacks on what is sent: in federations of others, what carries the verdict and why."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,8 +19,14 @@ from privaudit.attacks.projection_residual import (
     promised,
 )
 from privaudit.auditing import record_gradients
+from privaudit.auditing.auditor import Auditor
 from privaudit.auditing.parts.closeness import CLOSENESS
-from privaudit.auditing.record_gradients import Move, chosen_moves, of_one_move
+from privaudit.auditing.record_gradients import (
+    Move,
+    chosen_moves,
+    layers_of,
+    of_one_move,
+)
 from privaudit.core.errors import AttackError, ViewError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
@@ -27,13 +34,19 @@ from privaudit.federation.masked_sum import Masking
 from privaudit.federation.trainer import Round, Task
 from privaudit.federation.uploads import dequantised, quantised
 from privaudit.privacy.certificate import batch_share
+from privaudit.recording.owner import use_owner
 from privaudit.recording.recorder import Recorder
+from privaudit.runs.run import load_run
 from privaudit.statistics.roc import pooled_auroc
 from privaudit.trainers.dp_promptfl import DPPromptFL
 from privaudit.trainers.prompt_fedper import PromptFedPer
 from privaudit.trainers.promptfl import PromptFL
 from tests.conftest import toy_records, with_noise
 from tests.privaudit.recording.small_federation import (
+    CANDIDATES,
+    NAMES,
+    REFERENCE,
+    ROUNDS,
     Linear,
     Say,
     X,
@@ -179,6 +192,24 @@ def test_weights_carry_the_verdict_where_models_learned_nothing(
     assert audit.headline.attack in BOTH
     assert audit.auroc.value > 0.99
     assert audit.results["loss-threshold"].auroc.value < 0.8
+
+
+def test_public_records_are_shown_to_a_model_once_for_each_broadcast(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And candidates once for each move; one record says which inputs come again."""
+    asked = Counter[int]()
+
+    def counted(adversary: Any, model: Any, records: Any, sent: Any) -> Any:
+        asked[len(records)] += 1
+        return layers_of(adversary, model, records, sent)
+
+    monkeypatch.setattr(projection_residual, "layers_of", counted)
+    with use_owner(Asked(Hardly())):
+        auditor = Auditor(load_run(folder))
+        plan = auditor.plan("server-reconstruct", [], 0)
+        ProjectionResidual()(*auditor.prepare(plan))
+    assert asked == {REFERENCE: ROUNDS, CANDIDATES: len(NAMES) * ROUNDS, 1: ROUNDS}
 
 
 def test_without_gradients_inputs_are_enough(folder: Path) -> None:

@@ -68,7 +68,7 @@ def attack_all(
                 for name, ask, number, one in pairs
                 # Of a store, what shadow models say stays where they were asked.
                 if isinstance(executor, Local) or one.place == str(one.path)
-                for job in shadow_jobs(one, name, ask, owner)
+                for job in shadow_jobs(one, name, ask, owner, keep=len(chosen) == 1)
             ]
             results_of(executor, shared, watcher=view)
         audits = results_of(executor, jobs, watcher=view, begun=begin)

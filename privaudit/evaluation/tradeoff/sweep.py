@@ -31,7 +31,7 @@ from privaudit.evaluation.tradeoff.result import (
     judge_sweep,
     search_cost,
 )
-from privaudit.execution.executors import HERE
+from privaudit.execution.executors import HERE, warm_processes
 from privaudit.execution.jobs import Executor, Job, finish_all
 from privaudit.runs.run import Run, runs_folder
 from privaudit.runs.training import usual_name
@@ -119,6 +119,7 @@ def sweep(
     return run_sweep(plan, folder=folder, watcher=watcher, executor=executor)
 
 
+@warm_processes()
 def run_sweep(
     plan: SweepPlan,
     *,

@@ -219,6 +219,13 @@ def test_jobs_leave_nothing_to_train_and_the_same_numbers(
     assert found.to_dict() == alone.to_dict()
 
 
+def test_a_run_that_is_attacked_alone_is_read_once(many: Run) -> None:
+    for keep in (True, False):
+        run = load_run(many.path)
+        assert shadow_jobs(run, SERVER, ASKED, keep=keep)
+        assert ("population" in vars(run)) == keep
+
+
 @pytest.mark.parametrize(
     ("scenario", "asked"),
     [

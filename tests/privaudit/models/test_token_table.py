@@ -216,6 +216,24 @@ def test_positions_without_a_target_have_entropies_only() -> None:
         assert found.entropies[alpha][0] == found.entropies[alpha][1]
 
 
+def test_who_watches_layers_gets_the_log_likelihood_with_its_gradient() -> None:
+    logits, targets = torch.tensor([[1.0, 2.0], [0.5, 0.0]]), torch.tensor([-100, 0])
+    plain = token_statistics(logits, targets)
+    with torch.enable_grad():
+        watched = logits.requires_grad_()
+        found = token_statistics.__wrapped__(watched, targets)  # type: ignore[attr-defined]
+        found.log_likelihood[1].backward()
+    torch.testing.assert_close(
+        found.log_likelihood, plain.log_likelihood, equal_nan=True
+    )
+    chance = float(plain.log_likelihood[1].exp())
+    assert found.mean.isnan().all()
+    assert not found.entropies
+    torch.testing.assert_close(
+        watched.grad, torch.tensor([[0.0, 0.0], [1 - chance, chance - 1]])
+    )
+
+
 def test_signals_come_back_as_they_went() -> None:
     found = of([[1.0, 2.0, 0.0]], [1])
     signals = found.to_signals()

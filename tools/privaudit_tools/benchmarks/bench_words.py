@@ -14,8 +14,7 @@ import torch
 from privaudit.attacks.joint_regression import JointRegression
 from privaudit.attacks.projection_residual import (
     ProjectionResidual,
-    beside_public,
-    stacked_layers,
+    Residuals,
 )
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.record_gradients import chosen_moves, layers_of
@@ -76,20 +75,17 @@ def _print_widths(adversary: Adversary, target: Target, members: int) -> None:
     attack = ProjectionResidual()
     public = reference_records(adversary, "projection", attack.reference)
     both = Records.joined([target.candidates, public])
-    moves, asked = (
-        chosen_moves(adversary, "one", attack.rounds),
-        len(target.candidates),
-    )
-    layers = [
-        *stacked_layers(
-            moves, lambda move: layers_of(adversary, move.received, both, move.deltas)
-        )
-    ]
-    for width in sorted({one.inputs.shape[2] for one in layers}):
-        alone = [one for one in layers if one.inputs.shape[2] == width]
-        scores = beside_public(alone, asked)[:asked]
-        found = auroc(scores[:members], scores[members:])
-        print(f"{len(alone)} layers of {width} columns: AUROC {found}")
+    asked, by_width = len(target.candidates), dict[int, Residuals]()
+    for move in chosen_moves(adversary, "one", attack.rounds):
+        entered = layers_of(adversary, move.received, both, move.deltas)
+        for width in {one.inputs.shape[2] for one in entered.values()}:
+            some = {n: o for n, o in entered.items() if o.inputs.shape[2] == width}
+            by_width.setdefault(width, Residuals(asked)).add(move, some, some)
+    for width, residuals in sorted(by_width.items()):
+        total = residuals.scores()
+        assert total is not None
+        found = auroc(total[:members], total[members:asked])
+        print(f"layers of {width} columns: AUROC {found}")
 
 
 def _options() -> Any:

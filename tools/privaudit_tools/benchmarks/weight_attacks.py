@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 from torch.nn.functional import cross_entropy
 
-from privaudit.attacks.projection_residual import beside_public, stacked_layers
+from privaudit.attacks.projection_residual import Residuals
 from privaudit.auditing.gradient_regression import (
     GramBlock,
     likeliest,
@@ -125,15 +125,14 @@ def projection(setting: Setting, seen: Attacked, frozen: Weights) -> np.ndarray 
     """Return projection residuals, or energies, beside those of public records."""
     if setting.model in BY_ROWS:
         return None
-    both = seen.beside_public()
-    count = len(seen.candidates.x)
-
-    def sent(move: Move) -> dict[str, LayerFactors]:
-        """Return layers that were sent: of factors that coins choose, one."""
+    both, found = seen.beside_public(), Residuals(len(seen.candidates.x))
+    for move in seen.moves:
         entered = layers(setting, frozen, both, move.received)
-        return {name: one for name, one in entered.items() if name in move.deltas}
-
-    return beside_public([*stacked_layers(seen.moves, sent)], count)[:count]
+        # Of factors that coins choose, one was sent.
+        sent = {name: one for name, one in entered.items() if name in move.deltas}
+        found.add(move, sent, sent)
+    total = found.scores()
+    return None if total is None else total[: len(seen.candidates.x)]
 
 
 def scores(setting: Setting, seen: Attacked) -> Scored:

@@ -19,6 +19,7 @@ from privaudit.core.errors import ConfigError
 from privaudit.core.storage import make_private_folder, read_json, write_json
 from privaudit.evaluation.sweep_runs import SweepRun, perform_runs
 from privaudit.evaluation.tradeoff.plan import Cell
+from privaudit.execution.executors import warm_processes
 from privaudit.execution.jobs import Executor, use_threads
 from privaudit.runs.run import load_run, runs_folder
 from privaudit.runs.training import usual_name
@@ -172,6 +173,7 @@ def cost_of(plan: BenchmarkPlan) -> Cost:
     return forecast(runs, plan.shadows, looks=1 + len(plan.looks))
 
 
+@warm_processes()
 def run_benchmark(
     plan: BenchmarkPlan,
     stored: Path,

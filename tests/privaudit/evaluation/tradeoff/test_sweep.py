@@ -16,6 +16,7 @@ from privaudit.evaluation.tradeoff.plan import (
     read_sweep_plan,
 )
 from privaudit.evaluation.tradeoff.sweep import planned_run, sweep, weigh_runs
+from privaudit.execution import executors
 from privaudit.recording.owner import use_owner
 from privaudit.report.sweep import write_sweep
 from privaudit.runs.run import runs_folder
@@ -47,6 +48,23 @@ def test_close_budgets_are_two_jobs() -> None:
         for mode in ("published-paper", "sound")
         for last in (1, 2)
     ]
+
+
+def test_looks_and_report_have_the_same_processes(tmp_path: Path) -> None:
+    pools: list[object] = []
+
+    class Noting:
+        def run(self, jobs: Any, **how: Any) -> Any:
+            pools.append(executors._WARM.get())
+            return executors.HERE.run(jobs, **how)
+
+    sweep(
+        ["zero-shot"], seeds=[1], report_seeds=[2, 3, 4, 5, 6], shadows=0, fields=SMALL,
+        folder=tmp_path, executor=Noting(),
+    )  # fmt: skip
+    first, *others = filter(None, pools)
+    assert len(others) >= 1
+    assert all(one is first for one in pools)
 
 
 @pytest.mark.slow
