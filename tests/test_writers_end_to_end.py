@@ -67,7 +67,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
 
 @pytest.fixture(scope="module")
 def audits(runs: dict[str, Run]) -> dict[str, Audit]:
-    return {name: Auditor(run).attack(shadows=0) for name, run in runs.items()}
+    audited = ("memorised", "fedrand", "untrained")
+    return {name: Auditor(runs[name]).attack(shadows=0) for name in audited}
 
 
 def test_what_was_memorised_leaks(audits: dict[str, Audit]) -> None:
