@@ -209,9 +209,8 @@ def _has_no_room(
 ) -> Bool[np.ndarray, " cases"]:
     """Say whether upper ends leave no room for a domination of a pair."""
     edges = np.array([margins.leak, margins.utility])
-    gains_little, loses_much = (high < edges).all(axis=1), (high < -edges).any(axis=1)
-    no_room: Bool[np.ndarray, " cases"] = np.logical_or(gains_little, loses_much)
-    return no_room
+    # A gain of little, or a loss of much.
+    return np.asarray((high < edges).all(axis=1) | (high < -edges).any(axis=1))
 
 
 def _further(gains: Gains, margins: Margins, alpha: float, tests: int) -> int:

@@ -124,14 +124,12 @@ def covering(place: Path, ledgers: int, owner: Linear) -> dict[str, float]:
     return {name: count / ledgers for name, count in covered.items()}
 
 
-@pytest.mark.usefixtures("fewer_permutations")
 def test_what_was_never_seen_is_not(tmp_path: Path) -> None:
     """38 of 40 intervals are to cover chance; fewer than 34 do with a chance of 0.3 %."""
     shares = covering(tmp_path, 40, Linear(learns=False, steps=5))
     assert min(shares.values()) >= 34 / 40, shares
 
 
-@pytest.mark.usefixtures("fewer_permutations")
 def test_what_was_seen_fails_the_bound_on_what_was_never_seen(tmp_path: Path) -> None:
     shares = covering(tmp_path, 6, Linear())
     assert max(shares.values()) < 34 / 40 / 2, shares  # fails by far
