@@ -125,6 +125,25 @@ def opacus_computes_once() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def permutations_once() -> Iterator[None]:
+    """Permute equal scores once: many tests evaluate the same, and that is their time."""
+    from privaudit.auditing import attack_result
+    from privaudit.statistics import membership_test
+
+    test, kept = membership_test.membership_test, dict[Any, Any]()
+
+    def once(strata: Any) -> Any:
+        key = (membership_test.DRAWS, *(a.tobytes() for pair in strata for a in pair))
+        if key not in kept:
+            kept[key] = test(strata)
+        return kept[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attack_result, "membership_test", once)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def embedded_models_once() -> Iterator[None]:
     """Load the embedded models once for each device: every run and audit asks for one.
 

@@ -150,6 +150,12 @@ def stop_after(rounds: int) -> Watcher:
 
 
 @pytest.fixture
+def fewer_permutations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Permute 999 times, not 9,999: the test of membership is exact with any number."""
+    monkeypatch.setattr("privaudit.statistics.membership_test.DRAWS", 999)
+
+
+@pytest.fixture
 def seeds() -> Seeds:
     return Seeds(0)
 

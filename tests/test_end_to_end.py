@@ -209,6 +209,7 @@ def test_a_secure_sum_needs_a_trainer_that_allows_it(run: Run) -> None:
 AUDITS = 200
 
 
+@pytest.mark.usefixtures("fewer_permutations")
 @pytest.mark.slow
 def test_200_audits_of_zero_shot_runs_give_few_false_alarms() -> None:
     """Partition and coin are drawn anew; real pictures, real scores, no training.

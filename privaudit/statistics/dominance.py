@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from scipy.special import ndtri, stdtr, stdtrit
 
 from privaudit.core.errors import ConfigError
@@ -154,7 +154,7 @@ def find_front(
             p_value = float(p_values[best])
             dominations.append(Domination(worse, better, way, p_value, leak, utility))
         elif len(gains[0]) < FEWEST or not _has_no_room(
-            [mean_with_t(gain, 1 - alpha).high for gain in gains], margins
+            np.array([[mean_with_t(gain, 1 - alpha).high for gain in gains]]), margins
         ):
             undecided[worse] += 1
             further[worse].append(_further(gains, margins, alpha, len(adjusted)))
@@ -204,12 +204,13 @@ def _p_above(gains: Float[np.ndarray, " seeds"], least: float) -> float:
     return float(stdtr(count - 1, -beyond / error))
 
 
-def _has_no_room(high: Sequence[float], margins: Margins) -> bool:
+def _has_no_room(
+    high: Float[np.ndarray, "cases 2"], margins: Margins
+) -> Bool[np.ndarray, " cases"]:
     """Say whether upper ends leave no room for a domination of a pair."""
-    edges = margins.leak, margins.utility
-    gains_little = all(top < edge for top, edge in zip(high, edges, strict=True))
-    loses_much = any(top < -edge for top, edge in zip(high, edges, strict=True))
-    return gains_little or loses_much
+    edges = np.array([margins.leak, margins.utility])
+    # A gain of little, or a loss of much.
+    return np.asarray((high < edges).all(axis=1) | (high < -edges).any(axis=1))
 
 
 def _further(gains: Gains, margins: Margins, alpha: float, tests: int) -> int:
@@ -220,11 +221,10 @@ def _further(gains: Gains, margins: Margins, alpha: float, tests: int) -> int:
     mean, spread = np.mean(gains, axis=1), np.std(gains, axis=1, ddof=1)
     # Beyond the least that each way asks of both: by leak, and by utility.
     beyond = mean - [[margins.leak, -margins.utility], [-margins.leak, margins.utility]]
-    for seeds in range(count + 1, _MOST):
-        error = spread / math.sqrt(seeds)
-        found, out = stdtrit(seeds - 1, [1 - alpha / tests, 1 - alpha / 2]) + _POWER
-        if (beyond > found * error).all(axis=1).any():
-            return seeds - count
-        if _has_no_room((mean + out * error).tolist(), margins):
-            return seeds - count
-    return 0
+    seeds = np.arange(count + 1, _MOST)
+    error = (spread / np.sqrt(seeds)[:, None])[:, None]
+    level = [[1 - alpha / tests], [1 - alpha / 2]]
+    found, out = (stdtrit(seeds - 1, level) + _POWER)[..., None, None]
+    decided = (beyond > found * error).all(axis=-1).any(axis=-1)
+    decided |= _has_no_room((mean + out * error)[:, 0], margins)
+    return int(decided.argmax()) + 1 if decided.any() else 0

@@ -99,6 +99,7 @@ def test_what_was_memorised_is_found(
     assert audit.auroc.value > 0.95
 
 
+@pytest.mark.usefixtures("fewer_permutations")
 def test_intervals_cover_chance_where_no_client_had_the_candidates(
     noisy: Noisy, tmp_path: Path
 ) -> None:

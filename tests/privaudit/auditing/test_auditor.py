@@ -47,6 +47,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         return train("promptfl", folder=folder, seed=3, **small)
 
 
+@pytest.mark.usefixtures("fewer_permutations")
 def test_where_other_coins_are_tossed_the_headline_says_leaks_as_rarely_as_it_may(
     run: Run,
 ) -> None:

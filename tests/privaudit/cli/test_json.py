@@ -100,7 +100,7 @@ def documents(text: str) -> list[Any]:
 
 def valid(cli: Cli, *words: object) -> list[Any]:
     """Return what a command prints under ``--json``: each document is of its schema."""
-    schema = Draft202012Validator(json.loads(cli(*words, "--json-schema")[1]))
+    schema = Draft202012Validator(schema_of(name_of(" ".join(map(str, words)))))
     code, out, err = cli(*words, "--json")
     assert code in (0, 1, 3), (words, err)
     found = documents(out)

@@ -265,11 +265,11 @@ HEAVY = {
     "matplotlib", "matplotlib.pyplot", "transformers", "torchvision", "open_clip",
 }  # fmt: skip
 COMPOSING = "scipy.stats scipy.optimize scipy.ndimage"  # scipy.signal brings them
-TRAIN = "train --seed 0 --rounds 1 --quiet --trainer"
+TRAIN = "train --seed 0 --rounds 1 --clients 2 --quiet --trainer"
 START_UPS = (  # in one process: each command, and what it may import besides
     (
         (f"{TRAIN} promptfl", "torch"),
-        ("attack {run} --shadows 0 --on local:1 --quiet", "matplotlib"),
+        ("attack {run} --shadows 0 --clients 2 --on local:1 --quiet", "matplotlib"),
         ("report {run}", ""),
     ),
     (

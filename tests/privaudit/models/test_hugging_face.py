@@ -81,10 +81,9 @@ def test_make_mends_a_torchvision_that_was_built_for_another_torch(
     )
     (package / "extension.py").write_text(EXTENSION.format(has_ops=has_ops))
     place = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    for code in (["-c", "import torchvision"], [str(ROOT / ".ci/mend_torchvision.py")]):
-        first = subprocess.run([sys.executable, *code], env=place, capture_output=True)
-        assert first.returncode == (code[0] == "-c" and not has_ops)
-    subprocess.run([sys.executable, *code], env=place, check=True)
+    mend = [sys.executable, str(ROOT / ".ci/mend_torchvision.py")]
+    for _ in range(1 + mended):  # where it mends, it has seen an import fail
+        subprocess.run(mend, env=place, check=True)
     assert (package / "extension.py").read_text().count("_declared = ") == mended
     subprocess.run([sys.executable, "-c", "import torchvision"], env=place, check=True)
 

@@ -110,7 +110,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         seen.append(plan)
         raise Stop
 
-    monkeypatch.setattr("privaudit.runs.training.train", train)
+    for place in ("evaluation.sweep_runs", "runs.training"):  # the first imports it
+        monkeypatch.setattr(f"privaudit.{place}.train", train)
     monkeypatch.setattr("privaudit.evaluation.tradeoff.sweep.run_sweep", run_sweep)
     return seen
 

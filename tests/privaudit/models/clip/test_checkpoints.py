@@ -190,12 +190,17 @@ def test_a_failed_download_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.slow
 def test_a_tag_beside_a_checkpoint_gives_activation_and_preparation(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Of an architecture by its name, with one layer in each tower."""
     open_clip: Any = import_open_clip()
+    config = open_clip.get_model_config("ViT-B-32")
+    for tower in ("vision_cfg", "text_cfg"):
+        config[tower]["layers"] = 1
+    monkeypatch.setitem(open_clip.factory._MODEL_CONFIGS, "ViT-B-32", config)
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        clip = open_clip.CLIP(**open_clip.get_model_config("ViT-B-32"))
+        clip = open_clip.CLIP(**config)
     path = tmp_path / "weights.safetensors"
     save_file(clip.state_dict(), path)
     plain = load_clip("open_clip:ViT-B-32@gelu", path)

@@ -317,14 +317,16 @@ def test_an_officer_without_torch_or_the_run_checks_a_card(
     certified: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "owner.pub").write_text(public_half(own_key()))
-    command = f"verify {certified.name} --key owner.pub"
-    done = without(*HEAVY, "matplotlib", "PIL", run=command, folder=tmp_path)
-    assert done.returncode == 0, done.stderr
+    other = shutil.copytree(certified, tmp_path / "other")
+    alter_card(other, lambda card: card["privacy"].update(mechanisms=[]))
+    done = without(
+        *HEAVY, "matplotlib", "PIL", folder=tmp_path,
+        before=["verify certified --key owner.pub"], run="verify other --key owner.pub",
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, "")  # the second's; the first's is 0
+    assert "DOES NOT HOLD" in done.stdout
     for head in ("checked:", "recomputed:", "taken on trust:"):
-        assert f"{head}\n" in done.stdout
-    alter_card(certified, lambda card: card["privacy"].update(mechanisms=[]))
-    done = without(*HEAVY, run=command, folder=tmp_path)
-    assert (done.returncode, "DOES NOT HOLD" in done.stdout) == (1, True)
+        assert done.stdout.count(f"{head}\n") == 2
 
 
 @pytest.mark.slow

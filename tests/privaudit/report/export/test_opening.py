@@ -49,7 +49,6 @@ from privaudit.runs.session import (
     read_session,
     seal_session,
 )
-from privaudit.statistics.membership_test import membership_test
 from tests.altered_cards import other_value, put
 from tests.altered_runs import sign_again
 from tests.conftest import Cli, common_cache
@@ -543,19 +542,6 @@ def score_changes(path: Path) -> Iterator[Change]:
         yield f"scores.npz/{name}", change
 
 
-def remember_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let permutations of the same scores be drawn once."""
-    found: dict[bytes, Any] = {}
-
-    def remembered(strata: Any) -> Any:
-        key = b"".join(one.tobytes() for pair in strata for one in pair)
-        if key not in found:
-            found[key] = membership_test(strata)
-        return found[key]
-
-    monkeypatch.setattr("privaudit.auditing.attack_result.membership_test", remembered)
-
-
 def run_changes(folder: Path) -> Iterator[Change]:
     for number in range(0, 80, 10):
 
@@ -579,14 +565,13 @@ ON_TRUST = re.compile(
 
 @pytest.mark.slow
 def test_what_becomes_of_each_field_that_somebody_or_the_owner_changes(
-    parties: Parties, monkeypatch: pytest.MonkeyPatch
+    parties: Parties,
 ) -> None:
     """Of ledger, run, audit and scores in turn: as they are, and signed by the owner."""
     with parties.auditor():
         noted = read_session(read_session(parties.session).note)
     opened, card = parties.check().run.path, read_card(parties.folder / "card")
     whole = shutil.copytree(opened, parties.folder / "whole")
-    remember_tests(monkeypatch)
     counts, passed = Counter[str](), set[str]()
 
     def matches() -> bool:
