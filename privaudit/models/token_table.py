@@ -300,9 +300,7 @@ def token_statistics(
     if block is None:
         block = CPU_BLOCK if logits.device.type == "cpu" else DEVICE_BLOCK
     flat, known = logits.data.reshape(-1, logits.shape[-1]), targets.reshape(-1)
-    if (
-        torch.is_grad_enabled() and logits.requires_grad
-    ):  # who watches layers asks no more
+    if torch.is_grad_enabled() and logits.requires_grad:
         shaped = {
             name: torch.full_like(targets, math.nan, dtype=dtype) for name in PLAIN
         }

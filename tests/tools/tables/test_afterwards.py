@@ -14,6 +14,7 @@ from privaudit_tools.tables.afterwards import (
     clients_of,
     measure_afterwards,
 )
+from privaudit_tools.tables.metrics import attack_of
 from privaudit_tools.tables.outcomes import perform, read_metric, read_outcome
 from privaudit_tools.tables.parts import Elsewhere
 from privaudit_tools.tables.plan import TablePlan
@@ -86,6 +87,16 @@ def test_other_attacks_are_made_anew(
     monkeypatch.setattr(afterwards, "FORMAT", 0)
     measure_afterwards(Run(whole), ASKED)
     assert attacks == ["whole"] * 3
+
+
+def test_attacks_that_a_table_does_not_print_are_not_made(whole: Path) -> None:
+    found = measure_afterwards(Run(whole), ASKED)
+    made = {str(attack_of(metric)).partition(" as ")[0] for metric in found}
+    assert made == {"loss-threshold"}
+    both = Afterwards((LOSS, "client no-such-attack"), "server-reconstruct")
+    every = measure_afterwards(Run(whole), both)
+    assert found.items() <= every.items()
+    assert len(every) > len(found)
 
 
 def test_an_outcome_holds_what_was_asked_and_the_runs_own_record(whole: Path) -> None:

@@ -8,13 +8,13 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from privaudit.auditing.attack_result import AttackResult
 from privaudit.auditing.auditor import Auditor
 from privaudit.auditing.parts.server_model import SERVER_MODEL
-from privaudit.auditing.scenario import find_scenario
+from privaudit.auditing.scenario import Scenario, find_scenario
 from privaudit.core.errors import ConfigError
 from privaudit.core.storage import parse_json, to_json
 from privaudit.evaluation.metric import metrics_of
@@ -26,6 +26,7 @@ from privaudit.runs.utility import measure_clients
 from privaudit_tools.tables.metrics import (
     ELSEWHERE,
     Metric,
+    attack_of,
     domain_of,
     named,
 )
@@ -117,7 +118,9 @@ def clients_of(population: Population, domain: str) -> list[ClientId]:
 
 def _leaks(run: Run, asked: Afterwards) -> Found:
     """Return what each attack finds on clients' reconstructed models, and on the server's."""
-    scenario = find_scenario(asked.scenario, asked.shadows)
+    scenario = _with_what_is_printed(
+        find_scenario(asked.scenario, asked.shadows), asked.metrics
+    )
 
     def attack() -> Found:
         audit = Auditor(run).attack(scenario, clients=asked.attacked)
@@ -133,6 +136,15 @@ def _leaks(run: Run, asked: Afterwards) -> Found:
         "attacked": asked.attacked,
     }
     return _remembered(run, scenario.name, request, attack)
+
+
+def _with_what_is_printed(scenario: Scenario, metrics: Sequence[Metric]) -> Scenario:
+    """Return the scenario with the attacks that metrics name, if it has them all."""
+    named_ones = {name for metric in metrics if (name := attack_of(metric))}
+    if not named_ones or not named_ones <= scenario.attacks.keys():
+        return scenario
+    kept = {n: one for n, one in scenario.attacks.items() if n in named_ones}
+    return replace(scenario, attacks=kept)
 
 
 def _found_by(whose: str, results: Mapping[str, AttackResult]) -> Found:
