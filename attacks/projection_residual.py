@@ -281,7 +281,8 @@ class Residuals:
         for name, factors in entered.items():
             update, floor = factors.move(name, move.deltas), move.floors.get(name, 0.0)
             layers, inputs = self._waiting.setdefault(name, []), factors.inputs
-            if not any((one := layer).add(inputs, update, floor) for layer in layers):
+            takers = (layer for layer in layers if layer.add(inputs, update, floor))
+            if (one := next(takers, None)) is None:
                 one = StackedLayer(inputs, [], [], factors.reached)
                 one.add(inputs, update, floor)
                 layers.append(one)

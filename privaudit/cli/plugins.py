@@ -14,25 +14,23 @@ import typer
 from typer.core import TyperCommand
 from typer.main import get_command
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import ConfigError, not_installed
 from privaudit.core.registry import Registry
 
 COMMANDS: Registry[Any] = Registry(
     "command", "privaudit.cli.commands", "privaudit.commands"
 )
-_TOOLS = ("privaudit-tools", "tools")
-_LABS = ("privaudit-labs", "labs")
-APART: Mapping[str, tuple[str, str]] = {
-    "benchmark": _TOOLS,
-    "table": _TOOLS,
-    "table-figure": _TOOLS,
-    "selftest": _TOOLS,
-    "pretrain": _TOOLS,
-    "serve": _TOOLS,
-    "costs": _TOOLS,
-    "active": _LABS,
-    "retrain": _LABS,
-    "shift": _LABS,
+APART: Mapping[str, str] = {
+    "benchmark": "tools",
+    "table": "tools",
+    "table-figure": "tools",
+    "selftest": "tools",
+    "pretrain": "tools",
+    "serve": "tools",
+    "costs": "tools",
+    "active": "labs",
+    "retrain": "labs",
+    "shift": "labs",
 }
 """Commands that stand in packages of the repository, and in which folder of it."""
 
@@ -51,11 +49,7 @@ def find_command(name: str) -> Any:
         PluginError: It cannot be imported.
     """
     if name in APART and name not in COMMANDS.names():
-        package, folder = APART[name]
-        raise ConfigError(
-            f"`privaudit {name}` stands in {package}, which is not installed. Install "
-            f"it from a clone of the repository: pip install ./{folder}."
-        )
+        raise ConfigError(not_installed(f"`privaudit {name}` stands in", APART[name]))
     return COMMANDS.find(name)
 
 

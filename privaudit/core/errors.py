@@ -110,12 +110,21 @@ class UnknownNameError(ConfigError):
             meant = f" It is called {renamed!r} now."
         said = f"No {kind} is called {shown(name)}.{meant} Known: {', '.join(names)}."
         if folder:
-            said = (
-                f"The {kind} {shown(name)} stands in privaudit-{folder}, which is not "
-                "installed. Install it from a clone of the repository: pip install "
-                f"./{folder}."
-            )
+            said = not_installed(f"The {kind} {shown(name)} stands in", folder)
         super().__init__(said)
+
+
+def not_installed(subject: str, folder: str) -> str:
+    """Return what to install for a thing of a package of the repository.
+
+    Args:
+        subject: What stands there, up to the package's name.
+        folder: Of the package, "labs" or "tools".
+    """
+    return (
+        f"{subject} privaudit-{folder}, which is not installed. Install it from a clone "
+        f"of the repository: pip install ./{folder}."
+    )
 
 
 class LimitError(ConfigError):

@@ -46,7 +46,7 @@ class Registry(Generic[T]):
     look-up imports that module alone. An entry in any other module is found as well,
     but all modules of the folder, and of folders in it, are imported for it. ``RENAMED``
     of the ``__init__`` gives the new name for an old one, for the error, and ``IN_LABS``
-    the names that stand in privaudit-labs.
+    and ``IN_TOOLS`` the names that stand in these packages of the repository.
 
     Attributes:
         kind: What an entry is, for errors.

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from privaudit.core.devices import CPU, chosen_device
-from privaudit.core.errors import ConfigError, UnknownNameError
+from privaudit.core.errors import ConfigError, UnknownNameError, not_installed
 from privaudit.core.lazy_torch import torch
 from privaudit.core.registry import Registry
 from privaudit.datasets.named_places import is_named, located
@@ -17,7 +17,7 @@ from privaudit.models.precisions import Bits
 
 FOLDER = ("FOLDER",)
 FOLDER_OR_HUB = ("FOLDER_OR_HUB_NAME",)
-APART = ("language", "surrogate")  # kinds of the package that writes their folders
+APART = ("aligned", "language", "surrogate")  # of the package that writes their folders
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,7 @@ def find_family(name: str) -> ModelFamily:
         family = None
     if family is None and kind in APART:
         raise ConfigError(
-            f"Models such as {name} are loaded by privaudit-tools, which is not "
-            "installed. Install it from a clone of the repository: pip install ./tools."
+            not_installed(f"Models such as {name} are loaded by", "tools")
         )
     if family is None or bool(colon) != bool(family.sources):
         raise UnknownNameError("model", name, [known for known, _ in list_models()])

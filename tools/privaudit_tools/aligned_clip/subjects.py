@@ -4,7 +4,8 @@ FOLDER is a ``caption-bank`` with all captions of its pictures; OUT.npz a ``feat
 the pictures whose people agree on what is shown.
 """
 
-import sys
+import argparse
+import io
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,8 +13,9 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import ConfigError, PrivauditError
 from privaudit.datasets.dataset import FeatureBank
+from privaudit.runs.own_files import write_output
 from privaudit.statistics.captions.scores import tokenise
 from privaudit_tools.data_sets.caption_bank import read_caption_bank
 
@@ -65,6 +67,7 @@ def write_subjects(folder: Path, out: Path) -> int:
     Raises:
         DatasetError: The folder is no bank of captions.
         ConfigError: No picture has a subject that its captions agree on.
+        StorageError: ``out`` is no place for it, or holds data already.
     """
     dataset = read_caption_bank(folder)
     assert isinstance(dataset.images, FeatureBank)
@@ -78,16 +81,29 @@ def write_subjects(folder: Path, out: Path) -> int:
         )
     names = [name for name in SUBJECTS if name in named]
     labels = np.array([names.index(str(named[row])) for row in kept])
+    content = io.BytesIO()
     np.savez(
-        out,
+        content,
         emb=dataset.images.embeddings[kept].numpy(),
         label=labels,
         classnames=np.array(names),
         split=np.array(parts(labels)),
     )
+    write_output(out, content.getvalue())
     return len(kept)
 
 
+def main() -> None:
+    """Write the bank that was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="A caption-bank with all captions.")
+    parser.add_argument("out", type=Path, help="The .npz to write.")
+    asked = parser.parse_args()
+    try:
+        print(f"{write_subjects(asked.folder, asked.out)} pictures: {asked.out}")
+    except PrivauditError as error:
+        parser.error(str(error))
+
+
 if __name__ == "__main__":
-    count = write_subjects(Path(sys.argv[1]), Path(sys.argv[2]))
-    print(f"{count} pictures: {sys.argv[2]}")
+    main()
