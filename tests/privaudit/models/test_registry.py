@@ -61,11 +61,14 @@ def test_an_unknown_name_comes_with_the_known(name: str, says: str) -> None:
         find_family(name)
 
 
-def test_what_another_package_loads_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["aligned", "language", "surrogate"])
+def test_what_another_package_loads_says_which(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(MODELS, "_plugins", lambda name="": [])
-    monkeypatch.delitem(MODELS._entries, "surrogate", raising=False)
+    monkeypatch.delitem(MODELS._entries, kind, raising=False)
     with pytest.raises(ConfigError, match=r"pip install \./tools"):
-        find_family("surrogate:mine")
+        find_family(f"{kind}:mine")
 
 
 @pytest.mark.parametrize("kind", ["llava", "encoder"])
