@@ -1,8 +1,8 @@
 """Projection residual: does a record lie in the span of what entered the layers?"""
 
-from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
+from dataclasses import field, replace
 from itertools import chain
 from typing import Annotated, ClassVar, NamedTuple
 
@@ -26,9 +26,14 @@ from privaudit.auditing.signals import (
 )
 from privaudit.core.errors import AttackError
 from privaudit.core.lazy_torch import Tensor, torch
-from privaudit.core.tensors import digest
+from privaudit.core.tensors import Tensors
 from privaudit.federation.trainer import LearnsPrompt, Records, Task, Trainer
-from privaudit.models.layer_factors import SMALLEST, LayerFactors, row_space
+from privaudit.models.layer_factors import (
+    SMALLEST,
+    LayerFactors,
+    row_space,
+    where_reached,
+)
 
 NO_LAYERS = (
     "What was sent multiplies no layer's inputs: prompts, or a model outside of torch."
@@ -67,6 +72,7 @@ class ProjectionResidual:
     threshold: ClassVar[str] = PUBLIC_MEDIAN
     trains_shadows: ClassVar[bool] = False
     task: ClassVar[AnyTask] = "either"
+    reads_models: ClassVar[bool] = False  # what was sent, whichever model it gives
 
     rounds: Annotated[int, Field(ge=0)] = 8
     reference: Annotated[int, Field(ge=1)] = 200
@@ -115,57 +121,51 @@ class ProjectionResidual:
     ) -> list["Residuals"]:
         """Return what moves say of each target's candidates, and of public records.
 
-        Broadcast after broadcast, so that public records enter each model once, beside
-        all candidates whose texts are padded as theirs.
+        Broadcast after broadcast, so that public records enter each model once. Which
+        places their losses depend on, gradients say at the last one: in the first one
+        factors may still be zero.
         """
 
-        def entered(move: Move, records: Records) -> dict[str, LayerFactors]:
-            return layers_of(adversary, move.received, records, move.deltas)
+        def reached(
+            model: Tensors, records: Records, moves: Sequence[Move]
+        ) -> dict[str, Bool[Tensor, "records places"]]:
+            sent = set().union(*(move.deltas for move in moves))
+            entered = where_reached(layers_of(adversary, model, records, sent))
+            return {name: one.there for name, one in entered.items()}
 
-        shown = [
-            (number, move)
-            for number, target in enumerate(targets)
-            for move in chosen_moves(adversary, target.client, self.rounds)
+        def entered(
+            move: Move,
+            records: Records,
+            sent: Container[str],
+            places: dict[str, Tensor],
+        ) -> dict[str, LayerFactors]:
+            factors = layers_of(
+                adversary, move.received, records, sent, has_gradients=False
+            )
+            return {
+                name: replace(one, is_place=places.get(name, one.there))
+                for name, one in factors.items()
+            }
+
+        moves = [chosen_moves(adversary, t.client, self.rounds) for t in targets]
+        shown = [(number, move) for number, some in enumerate(moves) for move in some]
+        every = [move for _, move in shown]
+        last = every[-1].received
+        places = [
+            reached(last, target.candidates, some)
+            for target, some in zip(targets, moves, strict=True)
         ]
-        groups = of_one_broadcast([move for _, move in shown])
-        parts = [[shown[place] for place in group] for group in groups]
-        one = public.pick(torch.arange(1))  # says which inputs come again
-        inputs = [
-            {(name, digest(f.inputs)) for name, f in entered(part[0][1], one).items()}
-            for part in parts
-        ]
-        left = Counter(
-            (number, named)
-            for part, alike in zip(parts, inputs, strict=True)
-            for number, _ in part
-            for named in alike
-        )
-        found = [Residuals(len(target.candidates)) for target in targets]
-        for part, alike in zip(parts, inputs, strict=True):
-            others: dict[str, LayerFactors] = {}
-            for number, move in part:
-                left.subtract((number, named) for named in alike)
+        of_public = reached(last, public, every)
+        found = [Residuals() for _ in targets]
+        for group in of_one_broadcast(every):
+            some = [shown[position] for position in group]
+            sent = set().union(*(move.deltas for _, move in some))
+            others = entered(some[0][1], public, sent, of_public)
+            for number, move in some:
                 asked = targets[number].candidates
-                if _padded_alike(asked, public):
-                    own = entered(move, asked)
-                    others = others or entered(move, public)
-                    both = {
-                        name: LayerFactors.join([own[name], others[name]], 0)
-                        for name in own
-                        if name in others
-                    }
-                else:
-                    both = entered(move, Records.joined([asked, public]))
-                later = {named[0] for named in alike if left[number, named]}
-                found[number].add(move, both, later)
+                own = entered(move, asked, move.deltas, places[number])
+                found[number].add(move, own, others)
         return found
-
-
-def _padded_alike(some: Records, others: Records) -> bool:
-    """Return whether texts are as long; padding is a place until gradients say not."""
-    if some.words is None or others.words is None:
-        return True
-    return some.words.trimmed().length == others.words.trimmed().length
 
 
 def _scores(
@@ -191,24 +191,25 @@ class Whitened(NamedTuple):
 
 @plain_dataclass(eq=False)
 class StackedLayer:
-    """One layer's updates, stacked, and the inputs that entered it.
+    """One layer's updates, stacked, and what entered it.
 
     Attributes:
+        entered: How candidates entered it, and how public records did.
         updates: Each scaled to length 1.
         floors: Deviation of a number of each by rounding alone.
-        is_place: Which places of a record are asked about; None: all.
         white: The inputs, once they were whitened.
     """
 
-    inputs: Float[Tensor, "records places d"]
-    updates: list[Float[Tensor, "m d"]]
-    floors: list[float]
-    is_place: Bool[Tensor, "records places"] | None = None
+    entered: Sequence[LayerFactors]
+    updates: list[Float[Tensor, "m d"]] = field(default_factory=list)
+    floors: list[float] = field(default_factory=list)
     white: Whitened | None = None
 
-    def add(self, inputs: Tensor, update: Tensor, floor: float) -> bool:
+    def add(
+        self, entered: Sequence[LayerFactors], update: Tensor, floor: float
+    ) -> bool:
         """Stack an update on others; False where other inputs entered."""
-        if self.updates and not torch.equal(self.inputs, inputs):
+        if not self._has_inputs_of(entered):
             return False
         size = float(update.norm())
         if size > 0:
@@ -216,12 +217,16 @@ class StackedLayer:
             self.floors.append(floor / size)
         return True
 
+    def _has_inputs_of(self, entered: Sequence[LayerFactors]) -> bool:
+        pairs = zip(self.entered, entered, strict=True)
+        return all(torch.equal(one.inputs, other.inputs) for one, other in pairs)
+
     def is_entered_as(self, other: "StackedLayer") -> bool:
         """Return whether the same is asked about at the same places."""
-        some, others = self.is_place, other.is_place
-        if some is None or others is None or not torch.equal(some, others):
-            return False
-        return torch.equal(self.inputs, other.inputs)
+        pairs = zip(self.entered, other.entered, strict=True)
+        return self._has_inputs_of(other.entered) and all(
+            torch.equal(one.there, another.there) for one, another in pairs
+        )
 
     def scores(self) -> Float[np.ndarray, " records"]:
         """Return the records' scores, means over places that differ between them.
@@ -231,7 +236,7 @@ class StackedLayer:
         white = self.white = self.white or self._whitened()
         is_asked, inverse, flat, sizes = white
         if not self.updates or not len(flat):
-            return np.zeros(len(self.inputs))
+            return np.zeros(len(is_asked))
         rows = torch.cat(self.updates)
         basis = row_space(rows, max(self.floors))[1].double()
         if len(basis) < WHOLE * rows.shape[1]:
@@ -248,14 +253,15 @@ class StackedLayer:
         return torch.where(scores.isnan(), found.median(), scores).numpy()
 
     def _whitened(self) -> Whitened:
-        inputs = self.inputs.double()
-        spread = inputs.std(dim=0).amax(dim=1)
-        differs = spread > SMALLEST * inputs.abs().amax(dim=(0, 2))
+        factors = LayerFactors.join(self.entered, 0)
+        inputs, there = factors.inputs, factors.there
+        inputs = inputs.where(there[..., None], 0)  # no place is one that is empty
+        range_of_place = (inputs.amax(dim=0) - inputs.amin(dim=0)).amax(dim=1)
+        differs = range_of_place > SMALLEST * inputs.abs().amax(dim=(0, 2))
         is_asked = inputs.any(dim=2) & differs
-        if self.is_place is not None:
-            is_asked &= self.is_place
         flat = inputs[is_asked]
-        moments = flat.T @ flat / max(len(flat), 1)
+        moments = (flat.T @ flat).double() / max(len(flat), 1)  # any metric would do
+        flat = flat.double()
         moments += RIDGE * moments.diagonal().mean() * torch.eye(len(moments))
         inverse = torch.linalg.inv(moments) if len(flat) else moments
         white = flat @ inverse
@@ -264,46 +270,48 @@ class StackedLayer:
 
 
 class Residuals:
-    """What one client's moves say of records, of which all after ``count`` are public.
+    """What one client's moves say of its candidates, and of public records behind them.
 
-    A layer is scored, and forgotten, once no later move has the same inputs.
+    A layer is scored, and forgotten, once a move has other inputs.
     """
 
-    def __init__(self, count: int) -> None:
-        self._count, self._waiting = count, dict[str, list[StackedLayer]]()
+    def __init__(self) -> None:
+        self._waiting: dict[str, StackedLayer] = {}
         self._total: Float[np.ndarray, " records"] | None = None
         self._last: dict[int, StackedLayer] = {}  # by width: q, k, v have equal inputs
 
     def add(
-        self, move: Move, entered: Mapping[str, LayerFactors], later: Container[str]
+        self,
+        move: Move,
+        entered: Mapping[str, LayerFactors],
+        public: Mapping[str, LayerFactors],
     ) -> None:
-        """Add how records entered what moved; ``later`` has what the same may again."""
-        for name, factors in entered.items():
-            update, floor = factors.move(name, move.deltas), move.floors.get(name, 0.0)
-            layers, inputs = self._waiting.setdefault(name, []), factors.inputs
-            takers = (layer for layer in layers if layer.add(inputs, update, floor))
-            if (one := next(takers, None)) is None:
-                one = StackedLayer(inputs, [], [], factors.reached)
-                one.add(inputs, update, floor)
-                layers.append(one)
-            if name not in later:
-                layers.remove(one)
-                self._score(one)
+        """Add how candidates, and public records, entered what moved."""
+        for name, own in entered.items():
+            if name not in public:
+                continue
+            both = own, public[name]
+            update, floor = own.move(name, move.deltas), move.floors.get(name, 0.0)
+            layer = self._waiting.setdefault(name, StackedLayer(both))
+            if not layer.add(both, update, floor):
+                self._score(name)
+                self._waiting[name] = StackedLayer(both)
+                self._waiting[name].add(both, update, floor)
         self._last.clear()
 
     def scores(self) -> Float[np.ndarray, " records"] | None:
         """Return the sums over all layers; None without any."""
-        for layers in self._waiting.values():
-            while layers:
-                self._score(layers.pop())
+        while self._waiting:
+            self._score(next(iter(self._waiting)))
         return self._total
 
-    def _score(self, layer: StackedLayer) -> None:
-        last, width = self._last, layer.inputs.shape[2]
+    def _score(self, name: str) -> None:
+        layer, last = self._waiting.pop(name), self._last
+        width = layer.entered[0].inputs.shape[2]
         if width in last and layer.is_entered_as(last[width]):
             layer.white = last[width].white
         last[width] = layer
-        found = beside_public([layer], self._count)
+        found = beside_public(layer)
         self._total = found if self._total is None else self._total + found
 
 
@@ -321,15 +329,11 @@ def promised(scores: Float[np.ndarray, " candidates"]) -> float:
     return 0.0
 
 
-def beside_public(
-    layers: Sequence[StackedLayer], count: int
-) -> Float[np.ndarray, " records"]:
-    """Return all layers' scores, each in deviations of public records' behind so many."""
-    total = np.zeros(len(layers[0].inputs))
-    for layer in layers:
-        scores = layer.scores()
-        middle = np.median(scores[count:])
-        spread = np.median(np.abs(scores[count:] - middle)) * 1.4826
-        weight = layer.inputs.shape[2] ** 0.5
-        total += weight * (scores - middle) / max(float(spread), 1e-12)
-    return total
+def beside_public(layer: StackedLayer) -> Float[np.ndarray, " records"]:
+    """Return a layer's scores, in deviations of public records'."""
+    own, _ = layer.entered
+    scores, count = layer.scores(), len(own.inputs)
+    middle = np.median(scores[count:])
+    spread = np.median(np.abs(scores[count:] - middle)) * 1.4826
+    weight = own.inputs.shape[2] ** 0.5
+    return weight * (scores - middle) / max(float(spread), 1e-12)

@@ -55,6 +55,7 @@ class SharedStatistics:
     threshold: ClassVar[str] = "half of the client's largest score"
     trains_shadows: ClassVar[bool] = False
     task: ClassVar[AnyTask] = "either"
+    reads_models: ClassVar[bool] = False  # what was sent, whichever model it gives
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
         """Score each target's candidates, in [0, 1].

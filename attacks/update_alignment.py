@@ -41,6 +41,7 @@ class UpdateAlignment:
     threshold: ClassVar[str] = CLASS_MEDIANS
     trains_shadows: ClassVar[bool] = False
     task: ClassVar[AnyTask] = "either"
+    reads_models: ClassVar[bool] = False  # what was sent, whichever model it gives
 
     reference: Annotated[int, Field(ge=1)] = 200
 

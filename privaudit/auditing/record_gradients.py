@@ -233,11 +233,11 @@ def chosen_moves(adversary: Adversary, client: str, most: int) -> Sequence[Move]
 
 
 def of_one_broadcast(moves: Sequence[Move]) -> list[list[int]]:
-    """Return the positions of moves by what they began at, and by what moved."""
-    groups: dict[object, list[int]] = {}
+    """Return the positions of moves by what they began at."""
+    groups: dict[int, list[int]] = {}
     _, places = distinct([move.received for move in moves])
-    for position, (move, place) in enumerate(zip(moves, places, strict=True)):
-        groups.setdefault((place, *sorted(move.deltas)), []).append(position)
+    for position, place in enumerate(places):
+        groups.setdefault(place, []).append(position)
     return [*groups.values()]
 
 
@@ -360,22 +360,29 @@ def _block(name: str, factors: LayerFactors, move: Move, public: int) -> GramBlo
 
 
 def layers_of(
-    adversary: Adversary, model: Tensors, records: Records, sent: Container[str]
+    adversary: Adversary,
+    model: Tensors,
+    records: Records,
+    sent: Container[str],
+    *,
+    has_gradients: bool = True,
 ) -> dict[str, LayerFactors]:
     """Return how records enter layers that a ``query`` multiplies by and that were sent.
 
-    Records are asked about one by one where rows of several are not told apart.
+    Records are asked about one by one where rows of several are not told apart. Inputs
+    alone are cheaper than with the gradients that come back.
     """
     from privaudit.models.watched_layers import watch_layers
 
     weights = {name: tensor for name, tensor in model.items() if name in sent}
+    until = None if has_gradients else ""
 
     def watched(at_once: int) -> dict[str, LayerFactors]:
         parts = []
         for chunk in torch.arange(len(records)).split(at_once):
             some = records.pick(chunk)
             loss = partial(summed_loss, adversary.trainer, adversary.task, model, some)
-            parts.append(watch_layers(weights, len(some), loss))
+            parts.append(watch_layers(weights, len(some), loss, until))
         named = [name for name in parts[0] if all(name in part for part in parts)]
         return {n: LayerFactors.join([part[n] for part in parts], 0) for n in named}
 

@@ -209,6 +209,10 @@ class Scenario:
         """Return the scenario with those attacks that train no models of their own."""
         return self._keeping(lambda attack: not attack.trains_shadows)
 
+    def on_models(self) -> "Scenario":
+        """Return the scenario without attacks that read uploads and ask no model."""
+        return self._keeping(lambda attack: getattr(attack, "reads_models", True))
+
 
 SCENARIOS: Registry[Callable[..., Scenario]] = Registry(
     "scenario", "privaudit.scenarios"

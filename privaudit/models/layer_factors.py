@@ -78,6 +78,31 @@ class LayerFactors:
         )
 
 
+def where_reached(entered: Mapping[str, LayerFactors]) -> dict[str, LayerFactors]:
+    """Return the inputs alone, at places that records' losses depend on.
+
+    Where no gradient passed a layer, as before a factor that is still zero, these are
+    the ones of all layers of as many places; where it passed none of them, all.
+    """
+    moves = {
+        name: one.there & one.deltas.any(dim=2)
+        for name, one in entered.items()
+        if one.deltas is not None
+    }
+    of_any = dict[int, Tensor]()
+    for reached in moves.values():
+        places = reached.shape[1]
+        of_any[places] = reached | of_any.get(places, reached)
+    found = {}
+    for name, one in entered.items():
+        there = one.there
+        of_others = of_any.get(there.shape[1], there)
+        for reached in (of_others, moves.get(name, of_others)):
+            there = torch.where(reached.any(dim=1, keepdim=True), reached, there)
+        found[name] = replace(one, deltas=None, is_place=there)
+    return found
+
+
 def _side_by_side(parts: Sequence[Tensor], dim: int) -> Tensor:
     if dim == 0:
         most = max(part.shape[1] for part in parts)

@@ -145,7 +145,8 @@ def _p_values(result: AttackResult) -> tuple[float, float]:
 def both_models(audit: Audit) -> tuple[AttackResult, AttackResult] | None:
     """Return the first attack that was made on the server's own model too.
 
-    On the clients' models, and on that one: the headline, unless it trains shadows.
+    On the clients' models, and on that one: the headline, unless it trains shadows or
+    reads uploads.
     """
     common = audit.part(SERVER_MODEL)
     name = next((name for name in audit.results if name in common), None)

@@ -28,8 +28,9 @@ def stacked(entering: Tensor, is_member: Tensor, rows: int) -> StackedLayer:
     """Return a layer that was moved by members' inputs alone."""
     generator = torch.Generator().manual_seed(9)
     deltas = torch.randn(int(is_member.sum()), rows, generator=generator).double()
-    layer = StackedLayer(entering, [], [])
-    layer.add(entering, deltas.T @ entering[:CANDIDATES, 0][is_member].double(), 1e-9)
+    both = [LayerFactors(part) for part in entering.split([CANDIDATES, PUBLIC])]
+    layer = StackedLayer(both)
+    layer.add(both, deltas.T @ entering[:CANDIDATES, 0][is_member].double(), 1e-9)
     return layer
 
 
@@ -38,7 +39,7 @@ def coins() -> Tensor:
 
 
 def found(layers: list[StackedLayer], is_member: Tensor) -> float:
-    scores = beside_public(layers, CANDIDATES)[:CANDIDATES]
+    scores = sum(beside_public(layer)[:CANDIDATES] for layer in layers)
     truth = is_member.numpy()
     return auroc(scores[truth], scores[~truth]).value
 
@@ -61,7 +62,7 @@ def test_layers_whose_span_is_everything_do_not_drown_one_that_tells() -> None:
     is_member = coins()
     tells = stacked(inputs(0), is_member, 40)
     full = [stacked(inputs(seed, 8), is_member, 40) for seed in range(1, 11)]
-    assert np.isfinite(beside_public(full, CANDIDATES)).all()
+    assert all(np.isfinite(beside_public(layer)).all() for layer in full)
     assert found([tells, *full], is_member) > 0.99
 
 
@@ -76,18 +77,33 @@ def test_what_enters_several_layers_is_whitened_once(
         return whiten(layer)
 
     monkeypatch.setattr(StackedLayer, "_whitened", counted)
-    entered = {name: LayerFactors(inputs(0)) for name in ("query", "key")}
-    deltas = [dict(zip(entered, inputs(n)[:8].split(4), strict=True)) for n in (3, 4)]
-    residuals, stacks = (
-        Residuals(CANDIDATES),
-        {n: StackedLayer(inputs(0), [], []) for n in entered},
-    )
-    for number, moved in enumerate(deltas):
+    own, public = map(LayerFactors, inputs(0).split([CANDIDATES, PUBLIC]))
+    stacks = {name: StackedLayer([own, public]) for name in ("query", "key")}
+    deltas = [dict(zip(stacks, inputs(n)[:8].split(4), strict=True)) for n in (3, 4)]
+    residuals = Residuals()
+    for moved in deltas:
         move = Move({}, {n: d[:, 0] for n, d in moved.items()}, Round(0, Seeds(0), ()))
-        residuals.add(move, entered, () if number else entered)
+        residuals.add(move, dict.fromkeys(stacks, own), dict.fromkeys(stacks, public))
         for name, layer in stacks.items():
-            layer.add(layer.inputs, move.deltas[name].double(), 0.0)
-    total, alone = residuals.scores(), beside_public([*stacks.values()], CANDIDATES)
+            layer.add(layer.entered, move.deltas[name].double(), 0.0)
+    total, alone = residuals.scores(), map(beside_public, stacks.values())
     assert total is not None
-    assert np.array_equal(total, alone)
+    assert np.array_equal(total, sum(alone))
     assert len(made) == 1 + len(stacks)
+
+
+def test_a_move_of_nothing_leaves_no_inputs_to_the_next() -> None:
+    whole = stacked(inputs(0), coins(), 40)
+    others = [LayerFactors(part) for part in inputs(5).split([CANDIDATES, PUBLIC])]
+    after_nothing, alone = Residuals(), Residuals()
+    for residuals, (own, public), moved in (
+        (after_nothing, others, torch.zeros(40, COLUMNS)),
+        (after_nothing, whole.entered, whole.updates[0]),
+        (alone, whole.entered, whole.updates[0]),
+    ):
+        move = Move({}, {"layer": moved}, Round(0, Seeds(0), ()))
+        residuals.add(move, {"layer": own}, {"layer": public})
+    found, expected = after_nothing.scores(), alone.scores()
+    assert found is not None
+    assert expected is not None
+    assert np.array_equal(found, expected)

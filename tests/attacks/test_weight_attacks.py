@@ -33,6 +33,7 @@ from privaudit.core.tensors import Tensors
 from privaudit.federation.masked_sum import Masking
 from privaudit.federation.trainer import Round, Task
 from privaudit.federation.uploads import dequantised, quantised
+from privaudit.models.layer_factors import LayerFactors
 from privaudit.privacy.certificate import batch_share
 from privaudit.recording.owner import use_owner
 from privaudit.recording.recorder import Recorder
@@ -197,7 +198,7 @@ def test_weights_carry_the_verdict_where_models_learned_nothing(
 def test_public_records_are_shown_to_a_model_once_for_each_broadcast(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And candidates once for each move; one record says which inputs come again."""
+    """And candidates once for each move."""
     asked = Counter[int]()
 
     def counted(adversary: Any, model: Any, records: Any, sent: Any) -> Any:
@@ -209,7 +210,7 @@ def test_public_records_are_shown_to_a_model_once_for_each_broadcast(
         auditor = Auditor(load_run(folder))
         plan = auditor.plan("server-reconstruct", [], 0)
         ProjectionResidual()(*auditor.prepare(plan))
-    assert asked == {REFERENCE: ROUNDS, CANDIDATES: len(NAMES) * ROUNDS, 1: ROUNDS}
+    assert asked == {REFERENCE: ROUNDS, CANDIDATES: len(NAMES) * ROUNDS}
 
 
 def test_without_gradients_inputs_are_enough(folder: Path) -> None:
@@ -351,9 +352,11 @@ def test_twins_and_sums_of_members_are_in_the_span_and_nothing_is_promised() -> 
     places = torch.eye(8, 16)
     candidates = torch.cat([places, places[::2], places[:-1] + places[1:]])
     public = torch.randn(40, 16, generator=torch.Generator().manual_seed(0))
-    layer = StackedLayer(torch.cat([candidates, public])[:, None], [], [])
+    layer = StackedLayer(
+        [LayerFactors(candidates[:, None]), LayerFactors(public[:, None])]
+    )
     deltas = torch.randn(12, 8, generator=torch.Generator().manual_seed(1))
-    layer.add(layer.inputs, (deltas @ places).double(), 0.0)
+    layer.add(layer.entered, (deltas @ places).double(), 0.0)
     scores = layer.scores()[: len(candidates)]
     assert np.ptp(scores) < 1e-6 < scores.min() - layer.scores()[-40:].max()
     assert promised(scores) == 0
@@ -368,8 +371,8 @@ def test_inputs_that_are_alike_or_nothing_tell_nothing(rows: int) -> None:
     drawn[0] = 0
     found = []
     for inputs in (alike, drawn):
-        layer = StackedLayer(inputs, [], [])
-        layer.add(inputs, update, 0.0)
+        layer = StackedLayer([LayerFactors(inputs)])
+        layer.add(layer.entered, update, 0.0)
         found.append(layer.scores())
     assert not found[0].any()
     assert np.isfinite(found[1]).all()

@@ -19,8 +19,9 @@ def _attack(played: PlayedScenario) -> Mapping[str, AttackResult]:
     assert model is not None  # where the part applies
     common = Reconstruction(model)
     targets = [replace(target, reconstructed=common) for target in played.targets]
-    # Shadows are reconstructed models: no measure of the server's own model.
-    return played.attack(played.scenario.without_shadows(), targets)
+    # Shadows are reconstructed models, and what clients sent is the same as before: both
+    # are no measure of the server's own model.
+    return played.attack(played.scenario.without_shadows().on_models(), targets)
 
 
 SERVER_MODEL: AuditPart[Mapping[str, AttackResult]] = AuditPart(

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from privaudit.models.layer_factors import LayerFactors
+from privaudit.models.layer_factors import LayerFactors, where_reached
 from privaudit.models.watched_layers import watch_layers
 
 RECORDS, CLASSES = 6, 5
@@ -106,3 +106,29 @@ def test_what_computes_elsewhere_shows_no_layer() -> None:
         return torch.as_tensor(inputs.numpy() @ weights["weight"].numpy())
 
     assert watched(query, {"weight": torch.randn(7, CLASSES)}, torch.randn(4, 7)) == {}
+
+
+def test_a_factor_that_is_zero_hides_no_padding() -> None:
+    """Behind it no gradient comes back: what is a place, other layers say."""
+    there = torch.tensor([[True, True, False], [True, False, False]])
+    deltas = there[..., None] * torch.ones(2, 3, 4)
+    entered = {
+        "down": LayerFactors(torch.ones(2, 3, 8), torch.zeros(2, 3, 2)),
+        "up": LayerFactors(torch.ones(2, 3, 2), deltas),
+        "pictures": LayerFactors(torch.ones(2, 5, 6), torch.zeros(2, 5, 4)),
+        "unread": LayerFactors(torch.ones(2, 3, 8)),
+    }
+    found = where_reached(entered)
+    for name in ("down", "up", "unread"):
+        assert torch.equal(found[name].there, there)
+    assert found["pictures"].there.all()  # no layer of as many places says less
+    assert all(one.deltas is None for one in found.values())
+
+
+def test_a_record_without_gradients_keeps_the_places_that_it_has() -> None:
+    deltas = torch.zeros(2, 3, 4)
+    deltas[0, 1] = 1
+    is_place = torch.tensor([[True, True, True], [True, True, False]])
+    layer = LayerFactors(torch.ones(2, 3, 8), deltas, is_place)
+    expected = torch.tensor([[False, True, False], [True, True, False]])
+    assert torch.equal(where_reached({"layer": layer})["layer"].there, expected)

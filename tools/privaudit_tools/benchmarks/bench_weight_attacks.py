@@ -96,8 +96,8 @@ def test_a_layer_of_4096_by_4096_takes_seconds() -> None:
         found = took_part([GramBlock.of_factors(layer, move.double())])
         return None if found is None else found.ratios
 
-    stacked = StackedLayer(x, [], [])
-    stacked.add(x, move.double(), 1e-9)
+    stacked = StackedLayer([layer])
+    stacked.add([layer], move.double(), 1e-9)
     print(f"\n{machine()}")
     for name, call in (("joint", joint), ("projection", stacked.scores)):
         took = timed(call)

@@ -21,6 +21,7 @@ from privaudit.auditing.record_gradients import chosen_moves, layers_of
 from privaudit.auditing.signals import reference_records
 from privaudit.datasets.dataset import Texts
 from privaudit.federation.trainer import Records, Task
+from privaudit.models.layer_factors import where_reached
 from privaudit.models.registry import load_frozen
 from privaudit.models.transformers.text_classifier import TextClassifier
 from privaudit.statistics.roc import auroc
@@ -74,13 +75,15 @@ def _print_widths(adversary: Adversary, target: Target, members: int) -> None:
     """Print what the projection residual finds by layers of each width alone."""
     attack = ProjectionResidual()
     public = reference_records(adversary, "projection", attack.reference)
-    both = Records.joined([target.candidates, public])
     asked, by_width = len(target.candidates), dict[int, Residuals]()
     for move in chosen_moves(adversary, "one", attack.rounds):
-        entered = layers_of(adversary, move.received, both, move.deltas)
-        for width in {one.inputs.shape[2] for one in entered.values()}:
-            some = {n: o for n, o in entered.items() if o.inputs.shape[2] == width}
-            by_width.setdefault(width, Residuals(asked)).add(move, some, some)
+        own, others = (
+            where_reached(layers_of(adversary, move.received, records, move.deltas))
+            for records in (target.candidates, public)
+        )
+        for width in {one.inputs.shape[2] for one in own.values()}:
+            some = {n: o for n, o in own.items() if o.inputs.shape[2] == width}
+            by_width.setdefault(width, Residuals()).add(move, some, others)
     for width, residuals in sorted(by_width.items()):
         total = residuals.scores()
         assert total is not None

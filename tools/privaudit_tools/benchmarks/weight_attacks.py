@@ -31,7 +31,7 @@ from privaudit.auditing.gradient_regression import (
 from privaudit.auditing.record_gradients import SIMPSON, Move, along_layers
 from privaudit.core.storage import write_json
 from privaudit.core.tensors import Tensors
-from privaudit.models.layer_factors import LayerFactors
+from privaudit.models.layer_factors import LayerFactors, where_reached
 from privaudit.models.watched_layers import watch_layers
 from privaudit.privacy.accountant import gaussian_epsilon
 from privaudit.statistics.epsilon.one_run import OneRunGuesses
@@ -125,12 +125,15 @@ def projection(setting: Setting, seen: Attacked, frozen: Weights) -> np.ndarray 
     """Return projection residuals, or energies, beside those of public records."""
     if setting.model in BY_ROWS:
         return None
-    both, found = seen.beside_public(), Residuals(len(seen.candidates.x))
+    found = Residuals()
     for move in seen.moves:
-        entered = layers(setting, frozen, both, move.received)
+        own, public = (
+            where_reached(layers(setting, frozen, some, move.received))
+            for some in (seen.candidates, seen.public)
+        )
         # Of factors that coins choose, one was sent.
-        sent = {name: one for name, one in entered.items() if name in move.deltas}
-        found.add(move, sent, sent)
+        sent = {name: one for name, one in own.items() if name in move.deltas}
+        found.add(move, sent, public)
     total = found.scores()
     return None if total is None else total[: len(seen.candidates.x)]
 
