@@ -3,7 +3,6 @@
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import field, replace
-from itertools import chain
 from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
@@ -38,6 +37,11 @@ from privaudit.models.layer_factors import (
 NO_LAYERS = (
     "What was sent multiplies no layer's inputs: prompts, or a model outside of torch."
 )
+ALL_ALIKE = (
+    "What enters the layers that were sent is the same for all records, as classes' names "
+    "are: nothing of it tells one from another."
+)
+FEW = 8  # records, of which two differ
 APART = 6.0  # deviations between two groups of scores that are certain
 FEWEST = 0.1  # of the scores, in the smaller group
 WHOLE = 0.8  # of the columns: a span beyond it leaves nothing outside
@@ -86,14 +90,25 @@ class ProjectionResidual:
         """Return what is missing: moves, or layers that multiply by what moved."""
         if lacking := why_no_moves(adversary, targets, self.rounds):
             return lacking
-        one = targets[0].candidates.pick(torch.arange(1))
-        shown = (chosen_moves(adversary, t.client, self.rounds) for t in targets)
-        moves = {frozenset(m.deltas): m for m in chain.from_iterable(shown)}
+        asked = targets[0].candidates
+        some = asked.pick(torch.arange(min(len(asked), FEW)))
+        moves = [
+            move
+            for target in targets
+            for move in chosen_moves(adversary, target.client, self.rounds)
+        ]
+        sent = set().union(*(move.deltas for move in moves))
+        models = {frozenset(move.received): move.received for move in moves}
         try:
-            layers = (
-                layers_of(adversary, m.received, one, m.deltas) for m in moves.values()
-            )
-            return "" if any(layers) else NO_LAYERS
+            entered = [
+                layers_of(adversary, model, some, sent, has_gradients=False)
+                for model in models.values()
+            ]
+            if not any(entered):
+                return NO_LAYERS
+            layers = (one.inputs for found in entered for one in found.values())
+            tells = any(bool((one != one[:1]).any()) for one in layers)
+            return "" if tells or len(some) == 1 else ALL_ALIKE
         except AttackError as error:
             return str(error)
 
@@ -254,11 +269,10 @@ class StackedLayer:
 
     def _whitened(self) -> Whitened:
         factors = LayerFactors.join(self.entered, 0)
-        inputs, there = factors.inputs, factors.there
-        inputs = inputs.where(there[..., None], 0)  # no place is one that is empty
+        inputs = factors.inputs
         range_of_place = (inputs.amax(dim=0) - inputs.amin(dim=0)).amax(dim=1)
         differs = range_of_place > SMALLEST * inputs.abs().amax(dim=(0, 2))
-        is_asked = inputs.any(dim=2) & differs
+        is_asked = inputs.any(dim=2) & differs & factors.there
         flat = inputs[is_asked]
         moments = (flat.T @ flat).double() / max(len(flat), 1)  # any metric would do
         flat = flat.double()

@@ -90,6 +90,15 @@ class Elsewhere(Hardly):
         )
 
 
+class OfClasses(Hardly):
+    """What is sent multiplies texts of classes, which are the same for all records."""
+
+    def query(self, tensors: Tensors, positions: np.ndarray) -> Tensor:
+        texts = torch.eye(X.shape[1]).expand(len(positions), -1, -1)
+        said = X[positions][:, None] @ (texts @ tensors["weight"].T)
+        return said[:, 0] + tensors["bias"]
+
+
 class Begun(PromptFL):
     """Every federation of it starts from the same prompt."""
 
@@ -198,19 +207,30 @@ def test_weights_carry_the_verdict_where_models_learned_nothing(
 def test_public_records_are_shown_to_a_model_once_for_each_broadcast(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And candidates once for each move."""
-    asked = Counter[int]()
+    """And candidates once for each move; gradients are asked for at the last alone."""
+    asked = Counter[tuple[int, bool]]()
 
-    def counted(adversary: Any, model: Any, records: Any, sent: Any) -> Any:
-        asked[len(records)] += 1
-        return layers_of(adversary, model, records, sent)
+    def counted(*given: Any, has_gradients: bool = True) -> Any:
+        asked[len(given[2]), has_gradients] += 1
+        return layers_of(*given, has_gradients=has_gradients)
 
-    monkeypatch.setattr(projection_residual, "layers_of", counted)
     with use_owner(Asked(Hardly())):
         auditor = Auditor(load_run(folder))
-        plan = auditor.plan("server-reconstruct", [], 0)
-        ProjectionResidual()(*auditor.prepare(plan))
-    assert asked == {REFERENCE: ROUNDS, CANDIDATES: len(NAMES) * ROUNDS}
+        prepared = auditor.prepare(auditor.plan("server-reconstruct", [], 0))
+        monkeypatch.setattr(projection_residual, "layers_of", counted)
+        ProjectionResidual()(*prepared)
+    assert asked == {
+        (REFERENCE, False): ROUNDS,
+        (CANDIDATES, False): len(NAMES) * ROUNDS,
+        (REFERENCE, True): 1,
+        (CANDIDATES, True): len(NAMES),
+    }
+
+
+def test_inputs_that_all_records_share_are_no_attack(folder: Path) -> None:
+    audit = audited(folder, owner=Asked(OfClasses()))
+    assert "projection-residual" not in audit.results
+    assert "is the same for all records" in audit.scenario.notes["attacks"]
 
 
 def test_without_gradients_inputs_are_enough(folder: Path) -> None:

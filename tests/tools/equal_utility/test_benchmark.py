@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from markupsafe import escape
 
+from privaudit.auditing.scenario import find_scenario
 from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.core.formatting import write_time
 from privaudit.execution.executors import HERE
@@ -23,7 +24,7 @@ from privaudit_tools.equal_utility.choosing import choose
 from privaudit_tools.equal_utility.document import as_html, as_markdown
 from privaudit_tools.equal_utility.figure import plane
 from privaudit_tools.equal_utility.judging import judge
-from privaudit_tools.equal_utility.outcomes import Look, RunRecord
+from privaudit_tools.equal_utility.outcomes import Look, Question, RunRecord
 from privaudit_tools.equal_utility.page import (
     _rank,
     blocks_of,
@@ -206,14 +207,7 @@ def test_the_page_says_what_follows_and_what_does_not(result: BenchmarkResult) -
     assert "its end is a bound for: beyond." in text
     assert "so not ranked: useless." in text
     assert "0.200 [-0.048, 0.448]" in text
-    assert "which is no result" not in text
-    assert result.seal.choices is not None
-    weak = [c.model_copy(update={"attack": "weak"}) for c in result.seal.choices.rows]
-    choices = result.seal.choices.model_copy(update={"rows": tuple(weak)})
-    seal = result.seal.model_copy(update={"choices": choices})
-    text = page_of(result.model_copy(update={"seal": seal}))
-    assert "which is no result, sees more: " in text
-    assert "beyond (strong 0.6" in text
+    assert "the attack that tuning seeds chose" in text
     assert len(plane(result.judged).axes[0].containers) == 4
 
 
@@ -250,6 +244,36 @@ def test_the_chosen_settings_alone_meet_evaluation_seeds(
         ("good", "epochs 1", seed) for seed in EVALUATION
     }
     assert read_result(stored) == found
+
+
+def test_evaluation_seeds_meet_the_chosen_attacks_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[tuple[str, int], Question] = {}
+
+    def perform(_: Any, entries: Any) -> list[RunRecord]:
+        keys = [(e.row, e.setting, e.run.fields["seed"]) for e in entries]
+        asked.update({(e.row, e.run.fields["seed"]): e.question for e in entries})
+        return [made_up(*key) for key in keys]
+
+    monkeypatch.setattr(module._Work, "perform", perform)
+    monkeypatch.setattr(module, "_tpr", lambda *_: {})
+    make(tmp_path / "small.json")
+    assert not any(asked["good", seed].chosen for seed in TUNING)
+    for seed in EVALUATION:
+        assert asked["good", seed].chosen == ((1, "strong"),)
+        stops = asked["early stopping", seed].chosen
+        assert stops == ((1, "strong"), (4, "strong"))
+
+
+def test_a_look_has_the_attacks_that_were_chosen_for_it() -> None:
+    chosen = ((1, "rmia"), (0, "lira"), (10, "entropy"))
+    question = Question("server-reconstruct", 5, (1, 3), chosen)
+    found = [[*question.attacks_after(rounds, 10).attacks] for rounds in (1, 3, 10)]
+    assert found[:2] == [["rmia"], []]
+    assert set(found[2]) == {"lira", "entropy"}
+    everything = Question("server-reconstruct", 5, (1, 3)).attacks_after(3, 10)
+    assert everything == find_scenario("server-reconstruct", 5)
 
 
 def test_what_was_chosen_before_a_kill_stands(tmp_path: Path, work: Made) -> None:

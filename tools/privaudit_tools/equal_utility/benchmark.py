@@ -26,7 +26,7 @@ from privaudit.runs.training import usual_name
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.roc import tpr_over_seeds
 from privaudit_tools.costs.forecast import Cost, forecast
-from privaudit_tools.equal_utility.choosing import Choice, Choices, choose
+from privaudit_tools.equal_utility.choosing import Choices, choose
 from privaudit_tools.equal_utility.judging import Judged, judge
 from privaudit_tools.equal_utility.outcomes import (
     Question,
@@ -202,8 +202,14 @@ def run_benchmark(
     runs = work.perform(tuning)
     if seal.choices is None:
         seal = _with_choices(stored, seal, choose(plan, runs))
-    chosen = {(c.row, c.setting) for c in _all(seal)}
-    runs += work.perform([e for e in evaluated if (e.row, e.setting) in chosen])
+    chosen = _chosen(seal)
+    runs += work.perform(
+        [
+            replace(e, question=replace(e.question, chosen=chosen[e.row, e.setting]))
+            for e in evaluated
+            if (e.row, e.setting) in chosen
+        ]
+    )
     rates = _tpr(plan, seal, runs, work.folder)
     result = BenchmarkResult.model_validate(
         {
@@ -217,9 +223,14 @@ def run_benchmark(
     return result
 
 
-def _all(seal: Seal) -> Sequence[Choice]:
+def _chosen(seal: Seal) -> Mapping[tuple[str, str], tuple[tuple[int, str], ...]]:
+    """Return the attacks that were chosen, and after how many rounds, by setting."""
     assert seal.choices is not None
-    return [*seal.choices.stops, *seal.choices.rows]
+    found: dict[tuple[str, str], tuple[tuple[int, str], ...]] = {}
+    for one in (*seal.choices.stops, *seal.choices.rows):
+        setting = one.row, one.setting
+        found[setting] = (*found.get(setting, ()), (one.after, one.attack))
+    return found
 
 
 def seal_path(stored: Path) -> Path:
@@ -312,9 +323,14 @@ def _tpr(
 ) -> Mapping[str, Estimate]:
     """Return each row's true-positive rate at 1 %, of all evaluation seeds together."""
     assert seal.choices is not None
-    question = Question(plan.scenario, plan.shadows, plan.looks)
-    found = {}
+    found, chosen = {}, _chosen(seal)
     for choice in seal.choices.rows:
+        question = Question(
+            plan.scenario,
+            plan.shadows,
+            plan.looks,
+            chosen[choice.row, choice.setting],
+        )
         groups = [
             scores_of(load_run(folder / one.run), question, choice.after, choice.attack)
             for one in choice.of(runs, plan.evaluation_seeds)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.auditor import Auditor
-from privaudit.auditing.scenario import find_scenario
+from privaudit.auditing.scenario import Scenario, find_scenario
 from privaudit.core.errors import PrivauditError, RunInUseError
 from privaudit.core.portable_bits import Provenance
 from privaudit.evaluation.sweep_runs import SweepRun
@@ -33,11 +33,23 @@ class Question:
         stops: Rounds after which it is attacked; what it does not have is left out, and
             its last round is always one.
         shadows: Shadow models for each client.
+        chosen: Attacks to make, and after how many rounds, 0 being the last; all of the
+            scenario's at each stop if empty.
     """
 
     scenario: str
     shadows: int
     stops: tuple[int, ...]
+    chosen: tuple[tuple[int, str], ...] = ()
+
+    def attacks_after(self, rounds: int, last: int) -> Scenario:
+        """Return the scenario with the attacks that are made after some rounds of all."""
+        scenario = find_scenario(self.scenario, self.shadows)
+        if not self.chosen:
+            return scenario
+        named = {attack for after, attack in self.chosen if (after or last) == rounds}
+        kept = {name: one for name, one in scenario.attacks.items() if name in named}
+        return replace(scenario, attacks=kept, dominates=())
 
     def rounds(self, run: Run) -> list[int]:
         """Return the rounds after which a run is attacked; after masked ones, the last.
@@ -167,7 +179,9 @@ def _attacked(
     Attacks that found no number are left out. A run's log counts the last look alone:
     the others are of no whole run.
     """
-    scenario = find_scenario(question.scenario, question.shadows)
+    scenario = question.attacks_after(rounds, run.config.rounds)
+    if not scenario.attacks:
+        return {}
     asked = {
         "threat": scenario.threat,
         "attacks": {name: repr(attack) for name, attack in scenario.attacks.items()},
@@ -177,9 +191,7 @@ def _attacked(
     def attack() -> dict[str, Any]:
         stopped = StoppedRun.of(run, rounds)
         audit = Auditor(stopped).attack(
-            question.scenario,
-            shadows=question.shadows,
-            is_logged=stopped is run,
+            scenario, shadows=question.shadows, is_logged=stopped is run
         )
         return dict(_found(audit))
 
