@@ -52,14 +52,6 @@ class LayerFactors:
             return self.is_place
         return torch.ones(self.inputs.shape[:2], dtype=torch.bool)
 
-    @property
-    def reached(self) -> Bool[Tensor, "records places"]:
-        """Which places the loss depends on, as far as there are gradients that say so."""
-        if self.deltas is None:
-            return self.there
-        moves = self.deltas.any(dim=2)
-        return self.there & (moves | ~moves.any(dim=1, keepdim=True))
-
     @classmethod
     def join(cls, parts: Sequence["LayerFactors"], dim: int) -> "LayerFactors":
         """Return factors of further records (dim 0), or of further places (dim 1).

@@ -39,7 +39,7 @@ def coins() -> Tensor:
 
 
 def found(layers: list[StackedLayer], is_member: Tensor) -> float:
-    scores = sum(beside_public(layer)[:CANDIDATES] for layer in layers)
+    scores = np.sum([beside_public(layer) for layer in layers], axis=0)[:CANDIDATES]
     truth = is_member.numpy()
     return auroc(scores[truth], scores[~truth]).value
 

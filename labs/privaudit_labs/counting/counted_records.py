@@ -17,7 +17,7 @@ from privaudit.auditing.record_gradients import chosen_moves, layers_of, of_one_
 from privaudit.core.lazy_torch import torch
 from privaudit.federation.threat_models import EVERYBODY
 from privaudit.federation.trainer import Records
-from privaudit.models.layer_factors import DIRECTIONS, row_space
+from privaudit.models.layer_factors import DIRECTIONS, row_space, where_reached
 from privaudit.statistics.verdict import Sampling
 
 ATTACK = "projection-residual"  # is made where what is sent multiplies inputs
@@ -72,9 +72,9 @@ def _ranks(played: PlayedScenario, targets: Sequence[Target]) -> dict[str, int]:
         layers_of(played.adversary, moves[0].point(end), candidates, moves[0].deltas)
         for end in (0.0, 1.0)
     )
-    found, dependent = [(0, 0)], []
+    found, dependent, reached = [(0, 0)], [], where_reached(before)
     for name in before.keys() & after.keys():
-        one, there = before[name], before[name].reached
+        one, there = before[name], reached[name].there
         stays = torch.equal(one.inputs, after[name].inputs)
         if one.deltas is None or not stays or (there.sum(dim=1) != 1).any():
             continue
