@@ -3,6 +3,7 @@
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import field, replace
+from itertools import zip_longest
 from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
@@ -171,15 +172,18 @@ class ProjectionResidual:
             for target, some in zip(targets, moves, strict=True)
         ]
         of_public = reached(last, public, every)
+        sent = set().union(*(move.deltas for move in every))
         found = [Residuals() for _ in targets]
-        for group in of_one_broadcast(every):
-            some = [shown[position] for position in group]
-            sent = set().union(*(move.deltas for _, move in some))
-            others = entered(some[0][1], public, sent, of_public)
+        groups = [[shown[one] for one in group] for group in of_one_broadcast(every)]
+        others = entered(groups[0][0][1], public, sent, of_public)
+        for some, later in zip_longest(groups, groups[1:]):
+            after = entered(later[0][1], public, sent, of_public) if later else {}
+            stays = {name for name in after if others[name].has_inputs_of(after[name])}
             for number, move in some:
                 asked = targets[number].candidates
                 own = entered(move, asked, move.deltas, places[number])
-                found[number].add(move, own, others)
+                found[number].add(move, own, others, stays)
+            others = after
         return found
 
 
@@ -224,7 +228,8 @@ class StackedLayer:
         self, entered: Sequence[LayerFactors], update: Tensor, floor: float
     ) -> bool:
         """Stack an update on others; False where other inputs entered."""
-        if not self._has_inputs_of(entered):
+        pairs = zip(self.entered, entered, strict=True)
+        if not all(one.has_inputs_of(other) for one, other in pairs):
             return False
         size = float(update.norm())
         if size > 0:
@@ -232,15 +237,12 @@ class StackedLayer:
             self.floors.append(floor / size)
         return True
 
-    def _has_inputs_of(self, entered: Sequence[LayerFactors]) -> bool:
-        pairs = zip(self.entered, entered, strict=True)
-        return all(torch.equal(one.inputs, other.inputs) for one, other in pairs)
-
     def is_entered_as(self, other: "StackedLayer") -> bool:
         """Return whether the same is asked about at the same places."""
         pairs = zip(self.entered, other.entered, strict=True)
-        return self._has_inputs_of(other.entered) and all(
-            torch.equal(one.there, another.there) for one, another in pairs
+        return all(
+            one.has_inputs_of(another) and torch.equal(one.there, another.there)
+            for one, another in pairs
         )
 
     def scores(self) -> Float[np.ndarray, " records"]:
@@ -284,10 +286,7 @@ class StackedLayer:
 
 
 class Residuals:
-    """What one client's moves say of its candidates, and of public records behind them.
-
-    A layer is scored, and forgotten, once a move has other inputs.
-    """
+    """What one client's moves say of its candidates, and of public records behind them."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, StackedLayer] = {}
@@ -299,8 +298,13 @@ class Residuals:
         move: Move,
         entered: Mapping[str, LayerFactors],
         public: Mapping[str, LayerFactors],
+        stays: Container[str],
     ) -> None:
-        """Add how candidates, and public records, entered what moved."""
+        """Add how candidates, and public records, entered what moved.
+
+        Layers that no later move enters alike are scored and forgotten; ``stays`` has
+        the others.
+        """
         for name, own in entered.items():
             if name not in public:
                 continue
@@ -311,6 +315,8 @@ class Residuals:
                 self._score(name)
                 self._waiting[name] = StackedLayer(both)
                 self._waiting[name].add(both, update, floor)
+            if name not in stays:
+                self._score(name)
         self._last.clear()
 
     def scores(self) -> Float[np.ndarray, " records"] | None:

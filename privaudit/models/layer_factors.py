@@ -52,6 +52,10 @@ class LayerFactors:
             return self.is_place
         return torch.ones(self.inputs.shape[:2], dtype=torch.bool)
 
+    def has_inputs_of(self, other: "LayerFactors") -> bool:
+        """Return whether the same entered."""
+        return torch.equal(self.inputs, other.inputs)
+
     @classmethod
     def join(cls, parts: Sequence["LayerFactors"], dim: int) -> "LayerFactors":
         """Return factors of further records (dim 0), or of further places (dim 1).

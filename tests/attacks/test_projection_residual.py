@@ -83,7 +83,9 @@ def test_what_enters_several_layers_is_whitened_once(
     residuals = Residuals()
     for moved in deltas:
         move = Move({}, {n: d[:, 0] for n, d in moved.items()}, Round(0, Seeds(0), ()))
-        residuals.add(move, dict.fromkeys(stacks, own), dict.fromkeys(stacks, public))
+        residuals.add(
+            move, dict.fromkeys(stacks, own), dict.fromkeys(stacks, public), stacks
+        )
         for name, layer in stacks.items():
             layer.add(layer.entered, move.deltas[name].double(), 0.0)
     total, alone = residuals.scores(), map(beside_public, stacks.values())
@@ -102,7 +104,7 @@ def test_a_move_of_nothing_leaves_no_inputs_to_the_next() -> None:
         (alone, whole.entered, whole.updates[0]),
     ):
         move = Move({}, {"layer": moved}, Round(0, Seeds(0), ()))
-        residuals.add(move, {"layer": own}, {"layer": public})
+        residuals.add(move, {"layer": own}, {"layer": public}, {"layer"})
     found, expected = after_nothing.scores(), alone.scores()
     assert found is not None
     assert expected is not None

@@ -83,7 +83,7 @@ def _print_widths(adversary: Adversary, target: Target, members: int) -> None:
         )
         for width in {one.inputs.shape[2] for one in own.values()}:
             some = {n: o for n, o in own.items() if o.inputs.shape[2] == width}
-            by_width.setdefault(width, Residuals()).add(move, some, others)
+            by_width.setdefault(width, Residuals()).add(move, some, others, others)
     for width, residuals in sorted(by_width.items()):
         total = residuals.scores()
         assert total is not None

@@ -133,7 +133,7 @@ def projection(setting: Setting, seen: Attacked, frozen: Weights) -> np.ndarray 
         )
         # Of factors that coins choose, one was sent.
         sent = {name: one for name, one in own.items() if name in move.deltas}
-        found.add(move, sent, public)
+        found.add(move, sent, public, public)
     total = found.scores()
     return None if total is None else total[: len(seen.candidates.x)]
 
