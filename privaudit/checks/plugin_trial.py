@@ -26,6 +26,7 @@ from typing import Literal, get_args
 import numpy as np
 import torch
 from jaxtyping import Float
+from scipy.stats import beta, kstest, norm
 from torch import Tensor
 
 from privaudit.core.errors import TooFewRecordsError
@@ -402,8 +403,6 @@ def _told_apart(pilot: Sequence[Rows], seen: Sequence[Rows], level: float) -> _T
     different keys. The level is the chance that what is left when chance is taken off
     is too much.
     """
-    from scipy.stats import norm
-
     moved, spread = (pilot[0] - pilot[1]).mean(dim=0), pilot[1].var(dim=0)
     along = moved / (spread + (float(spread.max()) * 1e-12 or 1.0))
     along = along / along.norm().clamp(min=1e-300)
@@ -426,16 +425,12 @@ def _told_apart(pilot: Sequence[Rows], seen: Sequence[Rows], level: float) -> _T
 
 def _least(inside: int, outside: int, runs: int, level: float) -> float:
     """Return a lower bound on the difference of two rates (Clopper-Pearson, halved)."""
-    from scipy.stats import beta
-
     low = beta.ppf(level / 2, inside, runs - inside + 1) if inside else 0.0
     high = beta.isf(level / 2, outside + 1, runs - outside) if outside < runs else 1.0
     return float(low - high)
 
 
 def _is_normal(scores: Float[np.ndarray, " runs"]) -> bool:
-    from scipy.stats import kstest
-
     scale = scores.std(ddof=1)
     return scale > 0 and bool(
         kstest((scores - scores.mean()) / scale, "norm").pvalue > 0.01
@@ -469,8 +464,6 @@ def _variation(apart: float) -> float:
 
 def _distance(variation: float) -> float:
     """Return how far apart normal laws of a total variation are."""
-    from scipy.stats import norm
-
     return 2 * float(norm.ppf((1 + min(variation, 1 - 1e-15)) / 2))
 
 

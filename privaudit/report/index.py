@@ -168,9 +168,7 @@ def rewrite_reports(
         TranscriptError: A run, an audit or a sweep is damaged.
         StorageError: A folder cannot be written.
     """
-    if scenario and scenario not in SCENARIOS.in_labs():  # whose audits anyone reads
-        find_plan(scenario)
-    subjects = _subjects(names, folder)
+    subjects = _subjects(names, scenario, folder)
     stored, audits, damaged = _restored(subjects, scenario)
     if not stored and not subjects.sweeps:
         raise damaged[0] if damaged else _nothing(subjects, scenario)
@@ -210,16 +208,18 @@ def stored_audits(
         MissingFileError: There is no such run, or none of them was audited.
         TranscriptError: A run or an audit is damaged.
     """
-    if scenario and scenario not in SCENARIOS.in_labs():  # whose audits anyone reads
-        find_plan(scenario)
-    subjects = _subjects(names, folder)
+    subjects = _subjects(names, scenario, folder)
     _, audits, damaged = _restored(subjects, scenario)
     if damaged or not audits:
         raise damaged[0] if damaged else _nothing(subjects, scenario)
     return audits
 
 
-def _subjects(names: Sequence[str], folder: Path | None) -> _Subjects:
+def _subjects(
+    names: Sequence[str], scenario: str | None, folder: Path | None
+) -> _Subjects:
+    if scenario and scenario not in SCENARIOS.in_labs():  # whose audits anyone reads
+        find_plan(scenario)
     subjects = _Subjects()
     for run in latest_runs(folder) if not names else []:
         subjects.add(run, optional=False)

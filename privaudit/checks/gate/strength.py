@@ -133,6 +133,10 @@ def that_options_choose(made: Made, scenario: str) -> dict[str, AttackStrength]:
     return {name: one for name, one in made.items() if name not in placed}
 
 
+def _is_as_low(now: float | None, before: float | None) -> bool:
+    return before is None or (now is not None and now <= before)
+
+
 AS_STRICT: Mapping[str, Callable[[Any, Any], bool]] = {
     "scenario": lambda now, before: now == before or before in find_plan(now).dominates,
     "metrics": lambda now, before: {*now} >= {*before},
@@ -141,8 +145,8 @@ AS_STRICT: Mapping[str, Callable[[Any, Any], bool]] = {
     "margin": operator.le,
     "utility_margin": operator.le,
     "alpha": operator.eq,  # larger passes sooner, smaller finds regressions later
-    "max_auroc": lambda now, before: _is_as_low(now, before),
-    "max_tpr": lambda now, before: _is_as_low(now, before),
+    "max_auroc": _is_as_low,
+    "max_tpr": _is_as_low,
     "min_utility": lambda now, before: (
         before is None or (now is not None and now >= before)
     ),
@@ -151,10 +155,6 @@ AS_STRICT: Mapping[str, Callable[[Any, Any], bool]] = {
     "baseline": lambda now, before: before in (None, now),
 }
 """Whether a setting of the gate, the first, asks for no less than another."""
-
-
-def _is_as_low(now: float | None, before: float | None) -> bool:
-    return before is None or (now is not None and now <= before)
 
 
 def weaker_settings(

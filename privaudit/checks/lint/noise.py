@@ -19,6 +19,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import torch
 from jaxtyping import Float
+from scipy.stats import beta, binom, chi2, kstest, norm
 from torch import Tensor
 
 from privaudit.checks.lint.accounting import event_unit
@@ -242,8 +243,6 @@ def ratio_interval(square: float, values: int, level: float) -> tuple[float, flo
     Exact for normal values: the sum of squares over the true variance is chi-square.
     The level is the chance to miss the truth.
     """
-    from scipy.stats import chi2
-
     low, high = float(chi2.ppf(level / 2, values)), float(chi2.isf(level / 2, values))
     return math.sqrt(square / high), math.sqrt(square / low)
 
@@ -281,8 +280,6 @@ def two_sided(squares: Float[np.ndarray, "n 2"]) -> Float[np.ndarray, " n"]:
         >>> two_sided(np.array([[100.0, 100.0], [25.0, 100.0]])).round(4)
         array([0.9624, 0.    ])
     """
-    from scipy.stats import chi2
-
     below = chi2.cdf(squares[:, 0], squares[:, 1])
     above = chi2.sf(squares[:, 0], squares[:, 1])
     return np.minimum(2 * np.minimum(below, above), 1.0)
@@ -428,8 +425,6 @@ def _held(evidence: Evidence) -> Iterator[NoisedUpload]:
 
 
 def _lower_tail(square: float, values: int) -> float:
-    from scipy.stats import chi2
-
     return float(chi2.cdf(square, values))
 
 
@@ -508,8 +503,6 @@ def _differences(
 
 def _unmoved(held: Sequence[NoisedUpload]) -> Iterator[str]:
     """Say where more numbers stay than noise would leave."""
-    from scipy.stats import binom, norm
-
     chance = 2 * norm.cdf(NEAR) - 1
     for one in held:
         near = 0.0 if one.in_own_units else NEAR * one.std
@@ -584,15 +577,11 @@ def correlation_p(correlation: float, values: int) -> float:
         >>> round(correlation_p(0.5, 3), 6)  # on a sphere the cosine is uniform
         0.5
     """
-    from scipy.stats import beta
-
     return float(beta.sf(min(correlation**2, 1.0), 0.5, (values - 1) / 2))
 
 
 def _misshapen(noises: Sequence[ServersNoise]) -> Iterator[str]:
     """Say where the server's noise is not normal, whatever its size."""
-    from scipy.stats import kstest
-
     drawn = [
         (noise, name, numbers.first.numpy())
         for noise in noises
