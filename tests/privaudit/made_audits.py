@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -94,6 +95,7 @@ def client_scores(
     )
 
 
+@cache  # evaluated once in a process: nothing changes a result
 def leak_of(
     attack: str, shift: float, clients: int, candidates: int, seed: int, first: int
 ) -> AttackResult:

@@ -5,7 +5,7 @@ import json
 import re
 import sys
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -260,66 +260,8 @@ def test_githubs_summary_is_added_to_and_other_files_are_replaced(
     assert other.read_text() == "after\n"
 
 
-Shape = Mapping[str, tuple[Any, bool]]  # property: type or shape or [shape], required
-
-LOGICAL: Shape = {  # 3.33
-    "name": (str, False),
-    "fullyQualifiedName": (str, False),
-    "kind": (str, False),
-}
-PHYSICAL: Shape = {  # 3.29: a location or an address; 3.30: lines from 1 on
-    "artifactLocation": ({"uri": (str, False)}, True),
-    "region": ({"startLine": (int, False)}, False),
-}
-LOCATION: Shape = {  # 3.28
-    "logicalLocations": ([LOGICAL], False),
-    "physicalLocation": (PHYSICAL, False),
-}
-RESULT: Shape = {  # 3.27
-    "ruleId": (str, False),
-    "ruleIndex": (int, False),
-    "kind": (str, False),
-    "level": (str, False),
-    "message": ({"text": (str, True)}, True),  # 3.11
-    "locations": ([LOCATION], False),
-    "partialFingerprints": (dict, False),
-}
-RULE: Shape = {"id": (str, True), "shortDescription": ({"text": (str, True)}, False)}
-DRIVER: Shape = {  # 3.19
-    "name": (str, True),
-    "version": (str, False),
-    "rules": ([RULE], False),
-}
-RUN: Shape = {  # 3.14
-    "tool": ({"driver": (DRIVER, True)}, True),
-    "results": ([RESULT], False),
-}
-LOG: Shape = {  # 3.13
-    "$schema": (str, False),
-    "version": (str, True),
-    "runs": ([RUN], True),
-}
-KINDS = ("pass", "open", "informational", "notApplicable", "review", "fail")
-LEVELS = ("none", "note", "warning", "error")
 # RFC 3986: what may stand in a URI reference without being escaped
 URI = re.compile(r"(?:[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=]|%[0-9A-Fa-f]{2})*")
-
-
-def check(value: Any, shape: Any, where: str = "log") -> None:
-    """Raise AssertionError unless a value is as the standard has it."""
-    if isinstance(shape, type):
-        assert isinstance(value, shape), where
-        assert not isinstance(value, bool), where
-    elif isinstance(shape, list):
-        assert isinstance(value, list), where
-        for index, entry in enumerate(value):
-            check(entry, shape[0], f"{where}[{index}]")
-    else:
-        assert set(value) <= set(shape), f"{where}: {set(value) - set(shape)}"
-        for name, (inner, required) in shape.items():
-            assert name in value or not required, f"{where} lacks {name}"
-            if name in value:
-                check(value[name], inner, f"{where}.{name}")
 
 
 @cache
@@ -333,15 +275,12 @@ def official() -> Any:
 def check_log(log: Any) -> None:
     log = json.loads(json.dumps(log, allow_nan=False))
     official().validate(log)
-    check(log, LOG)
     assert log["version"] == "2.1.0"
     (run,) = log["runs"]
     rules = run["tool"]["driver"]["rules"]
     ids = [rule["id"] for rule in rules]
     assert len(set(ids)) == len(ids)
     for result in run["results"]:
-        assert result["kind"] in KINDS
-        assert result["level"] in LEVELS
         if result["kind"] != "fail":  # 3.27.10
             assert result["level"] == "none"
         assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
@@ -349,7 +288,6 @@ def check_log(log: Any) -> None:
         for location in result["locations"]:
             physical = location.get("physicalLocation")
             if physical:
-                assert physical["region"]["startLine"] >= 1
                 assert URI.fullmatch(physical["artifactLocation"]["uri"])
 
 

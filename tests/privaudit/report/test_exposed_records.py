@@ -2,7 +2,6 @@ import base64
 import io
 import re
 from dataclasses import dataclass, replace
-from html.parser import HTMLParser
 from math import exp
 
 import numpy as np
@@ -40,29 +39,10 @@ from privaudit.report.exposed_records import (
 from privaudit.runs.ledger import Ledger
 from privaudit.trainers.lora_fedavg import LoraFedAvg
 from tests.privaudit.made_audits import make_audit, make_writer
+from tests.privaudit.report.test_page import Page
 from tests.toy_language import toy_dialogues, toy_language, toy_writing_task
 
 NAME = "Rényi entropy of order 2"
-
-
-class Words(HTMLParser):
-    """The text of a fragment, and whether every element is closed in its turn."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.text = ""
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: object) -> None:
-        if tag != "img":
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
 
 
 def one(*pairs: tuple[str, float | None], heading: str = "record 1") -> ColouredText:
@@ -85,7 +65,7 @@ def test_sure_words_are_pale_and_unsure_ones_dark() -> None:
 
 def test_the_legend_says_each_colours_numbers() -> None:
     page = coloured_texts([one(("a", 3.5))], NAME)
-    text = Words(page).text
+    text = Page(page).text
     assert f"{NAME}, nats: 0.00 to 0.500.50 to 1.00" in text
     assert "3.00 and more" in text
     for back, _ in STEPS:
@@ -105,8 +85,7 @@ def test_nothing_but_zeros_and_nothing_at_all_can_be_shown() -> None:
 
 @given(st.lists(st.tuples(st.text(), st.floats(0, 50)), min_size=1), st.text())
 def test_any_text_is_shown_as_it_is(pairs: list[tuple[str, float]], name: str) -> None:
-    page = Words(coloured_texts([one(*pairs, heading=name)], NAME))
-    assert page.open == []
+    page = Page(coloured_texts([one(*pairs, heading=name)], NAME))
     written = "".join(piece for piece, _ in pairs)
     assert page.text.replace("\n", "").endswith((name + written).replace("\n", ""))
 
@@ -145,7 +124,7 @@ def test_an_entropy_that_is_no_number_is_refused(wrong: float) -> None:
 def test_a_picture_and_a_mark_stand_beside_the_text() -> None:
     text = ColouredText("x", ("a",), (1.0,), tag='"<b>', picture='data:"<i>')
     page = coloured_texts([text], NAME)
-    assert Words(page).open == []
+    Page(page)  # every element is closed in its turn
     assert "&lt;b&gt;" in page
     assert 'src="data:&#34;&lt;i&gt;"' in page
 

@@ -143,6 +143,7 @@ def test_the_page_is_html_whose_elements_nest_and_whose_ids_are_unique(
     assert html.startswith("<!doctype html>")
     ids = [value for name, value in page.attributes if name == "id"]
     assert len(ids) == len(set(ids))
+    assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', html)) <= set(ids)
     assert page.tags.count("h1") == html.count("</title>\n<style>") == 1
     assert html.count("<svg role") == 5
 
