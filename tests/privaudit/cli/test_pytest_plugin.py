@@ -25,13 +25,7 @@ from tests.privaudit.recording.small_federation import Linear, record, toss
 pytest_plugins = ["pytester"]
 
 # Whether or not the entry point is installed, the plugin is loaded exactly once.
-LOADED = (
-    "-pno:privaudit",
-    "-p",
-    "privaudit.cli.pytest_plugin",
-    "-p",
-    "no:cacheprovider",
-)
+LOADED = ("-pno:privaudit", "-pprivaudit.cli.pytest_plugin", "-pno:cacheprovider")
 
 # pytester forgets modules that only its tests import, and registries do not.
 PRELOADED = (checks, score_tests, save_audit, write_baseline)
@@ -50,6 +44,16 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         Auditor(run).attack(shadows=0)
     return run.path
+
+
+@pytest.fixture(scope="module")
+def tuned(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of PromptFL, which claims nothing."""
+    with common_cache(tmp_path_factory):
+        made = train(
+            "promptfl", folder=run.parent, name="tuned", rounds=1, clients=3, seed=0
+        )
+    return made.path
 
 
 @pytest.fixture
@@ -150,53 +154,49 @@ def test_all_metrics_have_a_limit_on_their_own_side(project: pytest.Pytester) ->
     result.stdout.fnmatch_lines(["*accuracy on own classes is * below the limit*"])
 
 
-def test_every_marker_of_a_test_is_held(project: pytest.Pytester) -> None:
+def test_every_marker_of_a_test_is_held_and_the_test_itself_runs_after_it(
+    project: pytest.Pytester,
+) -> None:
     project.makepyfile("""
         import pytest
-        pytestmark = pytest.mark.privacy(below=0.1)
-        @pytest.mark.privacy(below=0.99)
-        def test_both(): pass
-    """)
-    project.runpytest(*LOADED).assert_outcomes(failed=1)
-
-
-def test_the_test_itself_runs_after_its_limit(project: pytest.Pytester) -> None:
-    project.makepyfile("""
-        import pytest
+        class TestBoth:
+            pytestmark = pytest.mark.privacy(below=0.1)
+            @pytest.mark.privacy(below=0.99)
+            def test_both(self): pass
         @pytest.mark.privacy(below=0.99)
         def test_more(audit): assert audit.auroc.value > 0.99, "its own"
     """)
-    project.runpytest(*LOADED).stdout.fnmatch_lines(["*its own*"])
-
-
-@pytest.mark.parametrize(
-    ("marker", "says"),
-    [
-        ("below=0.6, scenarioo='x'", "*has no scenarioo*"),
-        ("above=0.6", "*on auroc needs below=NUMBER*"),
-        ("below=60", "*on auroc needs below=NUMBER*"),
-        ("metric='f1', below=0.5", "*has metric='f1'*"),
-        ("below=0.6, attack='los-threshold'", "*Did you mean 'loss-threshold'*"),
-        ("below=0.6, scenario='nobody'", "*No scenario is called 'nobody'*"),
-        ("below=0.6, run='no-such-run'", "*holds no run*"),
-        ("below=0.6, shadows='x'", "*whole numbers*"),
-        ("below=0.5, underpowered='skip'", "*may be fail or xfail*"),
-        # These would hold nothing.
-        ("bellow=0.6", "*has no bellow*"),
-        ("Below=0.6", "*has no Below*"),
-        ("0.6", "*has no 0.6*"),
-        ("limit=0.6", "*has no limit*"),
-        ("metric='auroc'", "*has metric and holds nothing to it*"),
-        ("baseline='no.json'", "*There is no baseline no.json*"),
-    ],
-)
-def test_a_wrong_marker_is_one_clear_failure(
-    project: pytest.Pytester, marker: str, says: str
-) -> None:
-    project.makepyfile(marked(marker))
     result = project.runpytest(*LOADED)
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines([says])
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["*its own*"])
+
+
+WRONG = {
+    "below=0.6, scenarioo='x'": "has no scenarioo",
+    "above=0.6": "on auroc needs below=NUMBER",
+    "below=60": "on auroc needs below=NUMBER",
+    "metric='f1', below=0.5": "has metric='f1'",
+    "below=0.6, attack='los-threshold'": "Did you mean 'loss-threshold'",
+    "below=0.6, scenario='nobody'": "No scenario is called 'nobody'",
+    "below=0.6, run='no-such-run'": "holds no run",
+    "below=0.6, shadows='x'": "whole numbers",
+    "below=0.5, underpowered='skip'": "may be fail or xfail",
+    # These would hold nothing.
+    "bellow=0.6": "has no bellow",
+    "Below=0.6": "has no Below",
+    "0.6": "has no 0.6",
+    "limit=0.6": "has no limit",
+    "metric='auroc'": "has metric and holds nothing to it",
+    "baseline='no.json'": "There is no baseline no.json",
+}
+
+
+def test_a_wrong_marker_is_one_clear_failure(project: pytest.Pytester) -> None:
+    project.makepyfile(marked(*WRONG))
+    _, _, failed = project.inline_run(*LOADED).listoutcomes()
+    for report, says in zip(failed, WRONG.values(), strict=True):
+        assert report.when == "call"
+        assert says in report.longreprtext
 
 
 def test_a_misspelt_keyword_is_an_error_without_any_setting(
@@ -207,39 +207,31 @@ def test_a_misspelt_keyword_is_an_error_without_any_setting(
 
 
 def test_the_example_of_the_docs_fails_for_a_model_without_privacy(
-    pytester: pytest.Pytester, run: Path
+    pytester: pytest.Pytester, tuned: Path
 ) -> None:
     """A run that claims nothing: nothing is certified against its server."""
     text = ROOT.joinpath("docs", "gate.md").read_text()
     (example,) = re.findall(r"```python\n(import pytest.*?)```", text, re.DOTALL)
     body = re.search(r"def test_the_server.*?(?=\n\n)", example, re.DOTALL)
     assert body is not None
-    tuned = train(
-        "promptfl", folder=run.parent, name="bare", rounds=1, clients=3, seed=0
-    )
-    pytester.makeini(f"[pytest]\nprivaudit_run = {tuned.path}\n")
+    pytester.makeini(f"[pytest]\nprivaudit_run = {tuned}\n")
     pytester.makepyfile(f"import pytest\n{body[0]}\n")
     pytester.runpytest(*LOADED).assert_outcomes(failed=1)
 
 
 def test_epsilons_are_held_to_a_baseline(
-    pytester: pytest.Pytester, project: pytest.Pytester, run: Path
+    project: pytest.Pytester, run: Path, tuned: Path
 ) -> None:
     save_audit(Auditor(Run(run)).attack(shadows=0))
     path = write_baseline(Run(run), project.path / "base.json", utility=False)
-    tuned = train(
-        "promptfl", folder=run.parent, name="tuned", rounds=1, clients=3, seed=0
-    )
-    other = f"baseline='{path}', run='{tuned.path}'"
+    other = f"baseline='{path}', run='{tuned}'"
     project.makepyfile(marked(f"baseline='{path}'", other))
     result = project.runpytest(*LOADED)
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["Regression: claimed epsilon was 0 at*and is none*"])
 
 
-def test_attacks_are_held_to_a_baseline(
-    pytester: pytest.Pytester, project: pytest.Pytester, run: Path
-) -> None:
+def test_attacks_are_held_to_a_baseline(project: pytest.Pytester, run: Path) -> None:
     """Weaker than the baseline's, of another model, or signed by nobody: no pass."""
     save_audit(Auditor(Run(run)).attack(shadows=5))
     path = write_baseline(Run(run), project.path / "b.json", utility=False)

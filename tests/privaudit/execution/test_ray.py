@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,16 +24,6 @@ from tests.privaudit.execution.some_jobs import COMPUTES, FAILS, KILLED, SQUARES
 ray = pytest.importorskip("ray", reason="make test-ray installs it")
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]
 
-SEEDS = (1, 2, 3, 4)
-ROUNDS = (1, 2, 3)
-SWEPT: dict[str, Any] = {
-    "trainers": ["promptfl"],
-    "seeds": SEEDS,
-    "shadows": 0,
-    "settings": {"epochs": 1},
-    "fields": {"clients": 2, "test_share": 0.45},
-    "vary": {"rounds": ROUNDS},
-}
 PLAN = """
 trainers = ["promptfl"]
 seeds = [1, 2, 3, 4]
@@ -41,6 +32,7 @@ settings = {epochs = 1}
 fields = {clients = 2, test_share = 0.45}
 vary = {rounds = [1, 2, 3]}
 """
+SWEPT: dict[str, Any] = tomllib.loads(PLAN)
 
 
 @pytest.fixture(scope="module")

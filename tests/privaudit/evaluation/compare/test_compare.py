@@ -244,8 +244,6 @@ def test_other_data_cannot_be_paired(runs: Path, tmp_path: Path) -> None:
 
 
 def test_other_coins_cannot_be_paired(runs: Path, tmp_path: Path) -> None:
-    from privaudit.runs.ledger import Ledger
-
     other = copied(runs, tmp_path)
     ledger = Ledger.load(other.path / "ledger.npz")
     tossed = Ledger(ledger.owner, ledger.is_member[::-1] & (ledger.owner >= 0))
