@@ -1,7 +1,7 @@
 """Batches: the records that each client of a cohort takes in each local step."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -153,15 +153,8 @@ class Batch:
 
     def part(self, clients: slice | Int[Tensor, " some"], records: slice) -> "Batch":
         """Return some records of some clients."""
-        chosen = (clients, records)
-        return Batch(
-            self.features[chosen],
-            self.labels[chosen],
-            self.mask[chosen],
-            None if self.tokens is None else self.tokens[chosen],
-            None if self.words is None else self.words[chosen],
-            None if self.crafted is None else self.crafted[chosen],
-        )
+        held = (getattr(self, one.name) for one in fields(self))
+        return Batch(*(None if one is None else one[clients, records] for one in held))
 
 
 def pick_batch(

@@ -202,13 +202,7 @@ class LocalResult:
 
     def to(self, device: torch.device) -> "LocalResult":
         """Return the same on a device."""
-        return LocalResult(
-            moved(self.sent, device),
-            moved(self.kept, device),
-            self.loss.to(device),
-            self.events,
-            moved(self.sends, device),
-        )
+        return LocalResult(**{n: moved(one, device) for n, one in vars(self).items()})
 
     def uploads(self) -> list[dict[str, Tensor]]:
         """Return what each client sends, without what it keeps to itself."""

@@ -279,18 +279,15 @@ def load_owner(place: str) -> Owner:
             "can be imported."
         )
     try:
-        module = _import_file(path) if is_file else _import_module(place)
+        if not is_file:
+            _can_import_from(Path.cwd())
+        module = _import_file(path) if is_file else importlib.import_module(place)
     except Exception as error:  # whatever the owner's code raises
         raise ConfigError(
             f"The owner's module {shown(place)} cannot be imported: "
             f"{type(error).__name__}: {error}"
         ) from error
     return Owner.of(module, place)
-
-
-def _import_module(name: str) -> ModuleType:
-    _can_import_from(Path.cwd())
-    return importlib.import_module(name)
 
 
 def _import_file(path: Path) -> ModuleType:
