@@ -1,7 +1,7 @@
 """Batches: the records that each client of a cohort takes in each local step."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -153,8 +153,11 @@ class Batch:
 
     def part(self, clients: slice | Int[Tensor, " some"], records: slice) -> "Batch":
         """Return some records of some clients."""
-        held = (getattr(self, one.name) for one in fields(self))
-        return Batch(*(None if one is None else one[clients, records] for one in held))
+        some: dict[str, Any] = {
+            name: None if held is None else held[clients, records]
+            for name, held in vars(self).items()
+        }
+        return Batch(**some)
 
 
 def pick_batch(

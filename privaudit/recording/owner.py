@@ -36,6 +36,7 @@ from typing import Any, Protocol, get_args, runtime_checkable
 import numpy as np
 from jaxtyping import Float, Int, Shaped, UInt8
 
+from privaudit.core.context import set_within
 from privaudit.core.errors import (
     ConfigError,
     MissingFileError,
@@ -332,13 +333,9 @@ def use_owner(owner: object) -> Iterator[None]:
     """
     found = load_owner(owner) if isinstance(owner, str) else owner
     chosen = _chosen.get() if found is None else Owner.of(found)
-    token = _chosen.set(chosen)
-    place = _place.set(owner if isinstance(owner, str) else _place.get())
-    try:
+    place = owner if isinstance(owner, str) else _place.get()
+    with set_within(_chosen, chosen), set_within(_place, place):
         yield
-    finally:
-        _chosen.reset(token)
-        _place.reset(place)
 
 
 def owners_place() -> str | None:

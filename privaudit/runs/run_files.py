@@ -14,7 +14,8 @@ import platform
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import version
+from functools import cache
+from importlib.metadata import version as read_version
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ TRACKED = ("torch", "open-clip-torch", "numpy", "opacus", "dp-accounting")
 PERSONAL, OWN_MODEL = "kept/personal.safetensors", "kept/server.safetensors"
 TRACE = "trace.jsonl"
 SAME = "same"  # in the file of models: which clients have equal ones
+version = cache(read_version)  # whose files are long, and stay while a process runs
 
 _TRACES: TypeAdapter[dict[str, ClientTrace]] = TypeAdapter(dict[str, ClientTrace])
 
