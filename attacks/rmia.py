@@ -112,7 +112,9 @@ class Rmia:
     ) -> tuple[Float[np.ndarray, " candidates"], Float[np.ndarray, " public"]]:
         """Return p_target(x) / p(x) of candidates, and of public records."""
         if self.mode == "online":
-            mean = np.maximum(candidates.mean_in_and_out(), LEAST)
+            inside = masked_mean(candidates.shadows, candidates.is_in)
+            outside = masked_mean(candidates.shadows, candidates.is_out)
+            mean = np.maximum((inside + outside) / 2, LEAST)
             ratios = candidates.target / mean, public.target / public.mean_out()
         else:
             ratios = (
@@ -149,10 +151,6 @@ class _Likelihoods:
 
     def mean_out(self) -> Float[np.ndarray, " records"]:
         return np.maximum(masked_mean(self.shadows, self.is_out), LEAST)
-
-    def mean_in_and_out(self) -> Float[np.ndarray, " records"]:
-        inside = masked_mean(self.shadows, self.is_in)
-        return (inside + masked_mean(self.shadows, self.is_out)) / 2
 
     def only(self, rows: Int[np.ndarray, " some"]) -> "_Likelihoods":
         """Return them of some shadows."""

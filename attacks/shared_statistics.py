@@ -1,6 +1,6 @@
 """Shared statistics: whose records add up to what a client says of them?"""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -68,11 +68,11 @@ class SharedStatistics:
 
     def _score(self, adversary: Adversary, target: Target) -> Scores:
         uploads = [m.tensors for m in adversary.view.updates_of(target.client)]
-        matrix, means = _equations(adversary, target.candidates, uploads)
+        matrix, means, is_noised = _equations(adversary, target.candidates, uploads)
         share = min(adversary.task.member_share, 0.999)  # at 1 the prior is a fact
         if not has_records(uploads[-1]):
             scores = np.zeros(len(target.candidates))
-        elif _noise(adversary):
+        elif is_noised:
             sums = means * adversary.task.expected_members
             scores = solve_membership(matrix, sums, share)
         else:
@@ -80,17 +80,13 @@ class SharedStatistics:
         return Scores(scores, scores > scores.max() / 2)
 
 
-def _noise(adversary: Adversary) -> Mapping[str, float]:
-    """Return the noise on each sum."""
-    if isinstance(adversary.trainer, SharesStatistics):
-        return adversary.trainer.noise_std(adversary.task)
-    raise ViewError(NOT_APPLICABLE)
-
-
 def _equations(
     adversary: Adversary, candidates: Records, uploads: Sequence[Tensors]
-) -> tuple[Float[np.ndarray, "rows candidates"], Float[np.ndarray, " rows"]]:
-    """Return what each candidate adds, and the means, each in units of its error."""
+) -> tuple[Float[np.ndarray, "rows candidates"], Float[np.ndarray, " rows"], bool]:
+    """Return what each candidate adds, and the means, each in units of its error.
+
+    And whether noise was added to the sums.
+    """
     trainer, task = adversary.trainer, adversary.task
     if not isinstance(trainer, SharesStatistics) or not SOLVED & uploads[0].keys():
         raise ViewError(NOT_APPLICABLE)
@@ -103,4 +99,4 @@ def _equations(
         error = ROUNDING * max(float(np.abs(each).max()), ROUNDING)
         rows.append(each / stds.get(name, error))
         means.append(mean / stds.get(name, error))
-    return np.vstack(rows), np.concatenate(means)
+    return np.vstack(rows), np.concatenate(means), bool(stds)

@@ -2,10 +2,8 @@
 
 from privaudit.auditing.scenario import SCENARIOS, Scenario, model_attacks
 
-NAME = "black-box"
 
-
-@SCENARIOS.register(NAME)
+@SCENARIOS.register("black-box")
 def black_box(shadows: int = 50) -> Scenario:
     """Query access to the released models, which return probabilities.
 
@@ -16,7 +14,7 @@ def black_box(shadows: int = 50) -> Scenario:
         shadows: Shadow models for each attacked client.
     """
     return Scenario(
-        name=NAME,
+        name="black-box",
         question="What does query access to a released model's probabilities leak?",
         threat="released",
         attacks=model_attacks(shadows),

@@ -3,10 +3,8 @@
 from privaudit.auditing.attack import ATTACKS
 from privaudit.auditing.scenario import SCENARIOS, Scenario, model_attacks
 
-NAME = "black-box-labels"
 
-
-@SCENARIOS.register(NAME)
+@SCENARIOS.register("black-box-labels")
 def black_box_labels(shadows: int = 50) -> Scenario:
     """Query access to the released models, which return predicted labels only.
 
@@ -21,7 +19,7 @@ def black_box_labels(shadows: int = 50) -> Scenario:
         shadows: Shadow models for each attacked client.
     """
     return Scenario(
-        name=NAME,
+        name="black-box-labels",
         question="What does query access to a released model's labels leak?",
         threat="released",
         attacks=model_attacks(shadows) | {"label-only": ATTACKS.find("label-only")()},

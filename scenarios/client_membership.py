@@ -3,10 +3,8 @@
 from privaudit.auditing.attack import ATTACKS
 from privaudit.auditing.scenario import SCENARIOS, Scenario
 
-NAME = "client-membership"
 
-
-@SCENARIOS.register(NAME)
+@SCENARIOS.register("client-membership")
 def client_membership(shadows: int = 50) -> Scenario:
     """An outsider with the released model asks whether whole clients took part.
 
@@ -22,7 +20,7 @@ def client_membership(shadows: int = 50) -> Scenario:
     """
     names = ("confidence", "loss-threshold", "modified-entropy", "token-loss")
     return Scenario(
-        name=NAME,
+        name="client-membership",
         question="Was this client in the federation at all?",
         threat="released",
         attacks={name: ATTACKS.find(name)() for name in names},

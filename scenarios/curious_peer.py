@@ -7,10 +7,8 @@ from privaudit.auditing.scenario import (
     weight_attacks,
 )
 
-NAME = "curious-peer"
 
-
-@SCENARIOS.register(NAME)
+@SCENARIOS.register("curious-peer")
 def curious_peer(shadows: int = 50, peer: str = "client-0") -> Scenario:
     """A curious client attacks all others from what it receives.
 
@@ -22,7 +20,7 @@ def curious_peer(shadows: int = 50, peer: str = "client-0") -> Scenario:
         peer: The client that looks on; it is not attacked.
     """
     return Scenario(
-        name=NAME,
+        name="curious-peer",
         question="What does a curious client learn about the others' records?",
         threat=f"peer:{peer}",
         attacks={**model_attacks(shadows), **weight_attacks()},

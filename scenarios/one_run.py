@@ -3,10 +3,8 @@
 from privaudit.auditing.attack import ATTACKS
 from privaudit.auditing.scenario import SCENARIOS, Scenario
 
-NAME = "one-run"
 
-
-@SCENARIOS.register(NAME)
+@SCENARIOS.register("one-run")
 def one_run(shadows: int = 50) -> Scenario:
     """A lower bound on epsilon from one run, with candidates as canaries.
 
@@ -18,7 +16,7 @@ def one_run(shadows: int = 50) -> Scenario:
     """
     names = ("loss-threshold", "token-loss")
     return Scenario(
-        name=NAME,
+        name="one-run",
         question="Which lower bound on epsilon do this run's canaries give?",
         threat="released",
         attacks={name: ATTACKS.find(name)() for name in names},

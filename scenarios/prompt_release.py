@@ -8,10 +8,8 @@ from privaudit.auditing.scenario import (
     weight_attacks,
 )
 
-NAME = "prompt-release"
 
-
-@SCENARIOS.register(NAME)
+@SCENARIOS.register("prompt-release")
 def prompt_release(shadows: int = 50) -> Scenario:
     """Clients release their personal prompts, as in a prompt marketplace.
 
@@ -22,7 +20,7 @@ def prompt_release(shadows: int = 50) -> Scenario:
         shadows: Shadow models for each attacked client.
     """
     return Scenario(
-        name=NAME,
+        name="prompt-release",
         question="What does a client's released prompt leak?",
         threat="released",
         attacks={

@@ -7,10 +7,8 @@ from privaudit.auditing.scenario import (
     weight_attacks,
 )
 
-NAME = "server-aggregate"
 
-
-@SCENARIOS.register(NAME)
+@SCENARIOS.register("server-aggregate")
 def server_aggregate(shadows: int = 50) -> Scenario:
     """A curious server behind secure aggregation sees only sums of updates.
 
@@ -18,7 +16,7 @@ def server_aggregate(shadows: int = 50) -> Scenario:
         shadows: Shadow models for each attacked client.
     """
     return Scenario(
-        name=NAME,
+        name="server-aggregate",
         question="What do sums of updates leak to the server?",
         threat="server-aggregate",
         attacks={**model_attacks(shadows), **weight_attacks()},

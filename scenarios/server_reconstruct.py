@@ -7,10 +7,8 @@ from privaudit.auditing.scenario import (
     weight_attacks,
 )
 
-NAME = "server-reconstruct"
 
-
-@SCENARIOS.register(NAME)
+@SCENARIOS.register("server-reconstruct")
 def server_reconstruct(shadows: int = 50) -> Scenario:
     """A curious server reconstructs each client's model from all messages.
 
@@ -18,7 +16,7 @@ def server_reconstruct(shadows: int = 50) -> Scenario:
         shadows: Shadow models for each attacked client.
     """
     return Scenario(
-        name=NAME,
+        name="server-reconstruct",
         question="What does a curious server learn by reconstructing its clients' models?",
         threat="server",
         attacks={**model_attacks(shadows), **weight_attacks()},

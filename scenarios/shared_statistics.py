@@ -3,10 +3,8 @@
 from privaudit.auditing.attack import ATTACKS
 from privaudit.auditing.scenario import SCENARIOS, Scenario
 
-NAME = "shared-statistics"
 
-
-@SCENARIOS.register(NAME)
+@SCENARIOS.register("shared-statistics")
 def shared_statistics(shadows: int = 50) -> Scenario:
     """The server solves for the membership behind clients' statistics.
 
@@ -17,7 +15,7 @@ def shared_statistics(shadows: int = 50) -> Scenario:
     """
     names = ("shared-statistics", "loss-threshold", "token-loss")
     return Scenario(
-        name=NAME,
+        name="shared-statistics",
         question="What do the statistics leak that clients send of their records?",
         threat="server",
         attacks={name: ATTACKS.find(name)() for name in names},

@@ -3,10 +3,8 @@
 from privaudit.auditing.attack import ATTACKS
 from privaudit.auditing.scenario import SCENARIOS, Scenario, weight_attacks
 
-NAME = "update-watch"
 
-
-@SCENARIOS.register(NAME)
+@SCENARIOS.register("update-watch")
 def update_watch(shadows: int = 50) -> Scenario:
     """A curious server attacks each upload, round by round.
 
@@ -15,7 +13,7 @@ def update_watch(shadows: int = 50) -> Scenario:
     """
     names = ("update-alignment", "loss-threshold", "token-loss")
     return Scenario(
-        name=NAME,
+        name="update-watch",
         question="What does each upload leak, in which round, and of which client?",
         threat="server",
         attacks={**{name: ATTACKS.find(name)() for name in names}, **weight_attacks()},

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from privaudit.auditing.attack_result import (
-    AttackResult,
     ClientScores,
     evaluate_scores,
     with_audits,
@@ -32,7 +31,7 @@ from privaudit.runs.ledger import Coin, Ledger
 from privaudit.runs.run import Run
 from privaudit.runs.utility import Utility
 from privaudit.statistics.estimate import Estimate, mean_with_t, needs, unresolved
-from privaudit.statistics.verdict import ASSIGNED, LOOKS, Pooled, Sampling
+from privaudit.statistics.verdict import ASSIGNED, LOOKS, Pooled
 
 _FEWEST = 3  # trainings, from which on they are replicates of a method
 _MOST = 100  # trainings
@@ -144,7 +143,11 @@ def pool_audits(
     for label in first.results:
         if label == headline or label.partition(":")[0] in asked:
             tries = max(counts) if label == headline else 1
-            result = _pooled(audits, label, run.sampling)
+            one = first.results[label]
+            result = evaluate_scores(
+                label, one.settings, one.threshold, _stacked(audits, label),
+                one.package, run.sampling, one.verdict.limits,
+            )  # fmt: skip
             pooled = Pooled(len(audits), bool(looks))
             results[label] = with_audits(result, run.sampling, tries, pooled)
     part = Pool(
@@ -210,14 +213,6 @@ def _run(audits: Sequence[Audit], clients: Sequence[ClientScores]) -> ScoredRun:
     )
     classes, name = list(run.class_names), f"{run.name}-pool"
     return ScoredRun.of(name, ledger, declared, classes, "", run.privacy)
-
-
-def _pooled(audits: Sequence[Audit], attack: str, sampling: Sampling) -> AttackResult:
-    first = audits[0].results[attack]
-    return evaluate_scores(
-        attack, first.settings, first.threshold, _stacked(audits, attack),
-        first.package, sampling, first.verdict.limits,
-    )  # fmt: skip
 
 
 def of_method(these: Estimate, values: Sequence[float]) -> Estimate:

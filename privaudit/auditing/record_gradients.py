@@ -21,7 +21,6 @@ from privaudit.auditing.gradient_regression import (
 )
 from privaudit.core.errors import AttackError, ViewError, shown
 from privaudit.core.lazy_torch import Tensor, torch
-from privaudit.core.seeds import Stream
 from privaudit.core.tensors import Stacked, Tensors, distinct, stack
 from privaudit.datasets.records import PADDING
 from privaudit.federation.query import ask
@@ -475,10 +474,6 @@ def _hashed(
     if rows.shape[1] <= MOST_NUMBERS:
         return rows
     stream = adversary.seeds.stream("hashed gradients", client=name)
-    return _sums(stream, rows)
-
-
-def _sums(stream: Stream, rows: Float[Tensor, "n numbers"]) -> Float[Tensor, "n sums"]:
     words = torch.from_numpy(stream.words(rows.shape[1]).astype("int64"))
     signs = (words & 1).mul(2).sub(1).to(rows.dtype)
     sums = torch.zeros(len(rows), MOST_NUMBERS, dtype=rows.dtype)

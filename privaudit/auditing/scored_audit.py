@@ -196,9 +196,7 @@ class Declared:
     limits: Limits = LIMITS
 
 
-def audit_scores(
-    table: ScoreTable, declared: Declared | None = None, name: str = SCORES
-) -> Audit:
+def audit_scores(table: ScoreTable, declared: Declared | None = None) -> Audit:
     """Return the audit of a table of scores, in memory.
 
     :func:`privaudit.auditing.stored_audit.save_audit` writes it to a folder, which
@@ -233,7 +231,7 @@ def audit_scores(
         model=said.model,
         dataset=said.dataset,
     )
-    run = ScoredRun.of(name, ledger, config, table.classes, table.names_hash)
+    run = ScoredRun.of(SCORES, ledger, config, table.classes, table.names_hash)
     clients = [_of_client(table, ledger, n) for n in range(len(table.clients))]
     result = evaluate_scores(
         said.attack, said.settings, HALF, clients,

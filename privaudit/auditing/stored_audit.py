@@ -53,7 +53,7 @@ from privaudit.runs.run import AUDITS, Run
 from privaudit.runs.utility import METRICS, Utility
 from privaudit.statistics.estimate import Estimate
 from privaudit.statistics.evidence import Limits, MembershipEvidence
-from privaudit.statistics.verdict import ONE_TRAINING, Pooled, Sampling, judge_leak
+from privaudit.statistics.verdict import ONE_TRAINING, Pooled, judge_leak
 
 _COLUMNS = ("client", "records", "labels", "scores", "guesses", "is_member")
 AUDIT, SCORES = "audit.json", "scores.npz"
@@ -324,9 +324,16 @@ def _attack_result(stored: StoredAudit, attack: str, drawn: bool) -> AttackResul
             raise ValueError(
                 f"{attack} has the AUROC {there}, and its scores give {result.auroc}"
             )
-    _check_verdict(verdict, there, sampling)
+    given = judge_leak(
+        there, verdict.limits, sampling, verdict.audits, known, verdict.pooled
+    )
+    if given.kind != verdict.kind:
+        raise ValueError(
+            f"an AUROC of {there} has the verdict {shown(verdict.kind)}, and its "
+            f"numbers give {given.kind!r}"
+        )
     judged = with_audits(result, sampling, verdict.audits, verdict.pooled)
-    if not _alike(verdict.evidence, judged.verdict.evidence):
+    if not _alike(known, judged.verdict.evidence):
         raise ValueError(f"the evidence of {attack} is not what its scores give")
     return result if verdict.pooled == ONE_TRAINING else judged  # which no log counts
 
@@ -347,18 +354,6 @@ class StoredVerdict:
     def limits(self) -> Limits:
         """What does not matter."""
         return Limits(self.margin, self.tail_margin, self.fpr)
-
-
-def _check_verdict(said: StoredVerdict, auroc: Estimate, sampling: Sampling) -> None:
-    """Raise ValueError unless a verdict is what its own numbers give."""
-    given = judge_leak(
-        auroc, said.limits, sampling, said.audits, said.evidence, said.pooled
-    )
-    if given.kind != said.kind:
-        raise ValueError(
-            f"an AUROC of {auroc} has the verdict {shown(said.kind)}, and its "
-            f"numbers give {given.kind!r}"
-        )
 
 
 def _alike(said: MembershipEvidence | None, found: MembershipEvidence | None) -> bool:

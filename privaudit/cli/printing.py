@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from privaudit.cli.options import AsJson, keyword_option, offering
+from privaudit.core.context import set_within
 
 as_json: ContextVar[bool] = ContextVar("as_json", default=False)
 """Whether the command that runs was asked for JSON."""
@@ -25,11 +26,8 @@ def with_json(
     """
 
     def answer(in_json: bool = False, json_schema: bool = False, **named: Any) -> None:
-        before = as_json.set(in_json)
-        try:
+        with set_within(as_json, in_json):
             command(**named)
-        finally:
-            as_json.reset(before)
 
     def print_schema(asked: bool) -> bool:
         if asked:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
+from privaudit.core.context import set_within
 from privaudit.core.errors import ConfigError, shown
 from privaudit.core.lazy_torch import Tensor, late, torch
 
@@ -61,13 +62,10 @@ def use_device(device: str | torch.device | None) -> Iterator[torch.device]:
         yield chosen_device()
         return
     named = find_device(device) if isinstance(device, str) else device
-    token = _chosen.set(named)
     if named.type == "cuda":
         torch.backends.cudnn.allow_tf32 = False  # float32 is float32, as on the CPU
-    try:
+    with set_within(_chosen, named):
         yield named
-    finally:
-        _chosen.reset(token)
 
 
 def chosen_device() -> torch.device:
@@ -139,11 +137,8 @@ def use_memory(limit: int | str | None) -> Iterator[None]:
     beside the frozen model and the records.
     """
     size = parse_size(limit) if isinstance(limit, str) else limit
-    token = _limit.set(size or _limit.get())
-    try:
+    with set_within(_limit, size or _limit.get()):
         yield
-    finally:
-        _limit.reset(token)
 
 
 @contextmanager
@@ -153,11 +148,8 @@ def use_checkpointing(on: bool = True) -> Iterator[None]:
     A step then takes a fraction of the memory and one more forward pass; gradients come
     out the same. False leaves what was chosen.
     """
-    token = _checkpointing.set(on or _checkpointing.get())
-    try:
+    with set_within(_checkpointing, on or _checkpointing.get()):
         yield
-    finally:
-        _checkpointing.reset(token)
 
 
 def is_checkpointing() -> bool:
@@ -168,11 +160,8 @@ def is_checkpointing() -> bool:
 @contextmanager
 def use_records_at_once(count: int) -> Iterator[None]:
     """Let gradients within be found of at most so many records at once; 0: of all."""
-    token = _records.set(count)
-    try:
+    with set_within(_records, count):
         yield
-    finally:
-        _records.reset(token)
 
 
 def records_at_once() -> int:

@@ -46,6 +46,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import (
 )
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from privaudit.core.context import set_within
 from privaudit.core.errors import ConfigError, StorageError, TranscriptError, TrustError
 from privaudit.core.seeds import KEY, derive
 from privaudit.core.storage import (
@@ -128,11 +129,8 @@ def passing_key() -> Iterator[None]:
     For runs that are gone at the end, of somebody who may have no key, nor a place for
     one. Keys of the owner are read, and none is made.
     """
-    token = _lent.set(Ed25519PrivateKey.generate())
-    try:
+    with set_within(_lent, Ed25519PrivateKey.generate()):
         yield
-    finally:
-        _lent.reset(token)
 
 
 def _read_key(place: Path) -> Ed25519PrivateKey:

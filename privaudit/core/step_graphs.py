@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from privaudit.core.context import set_within
 from privaudit.core.devices import is_checkpointing
 from privaudit.core.errors import PrivauditWarning
 
@@ -21,11 +22,8 @@ _step: ContextVar[set["StepGraph"] | None] = ContextVar("step", default=None)
 def one_step() -> Iterator[None]:
     """Say that what is computed within is differentiated once; a step in it is part of it."""
     outer = _step.get()
-    token = _step.set(set() if outer is None else outer)
-    try:
+    with set_within(_step, set() if outer is None else outer):
         yield
-    finally:
-        _step.reset(token)
 
 
 class StepGraph:

@@ -153,15 +153,11 @@ class Batch:
 
     def part(self, clients: slice | Int[Tensor, " some"], records: slice) -> "Batch":
         """Return some records of some clients."""
-        chosen = (clients, records)
-        return Batch(
-            self.features[chosen],
-            self.labels[chosen],
-            self.mask[chosen],
-            None if self.tokens is None else self.tokens[chosen],
-            None if self.words is None else self.words[chosen],
-            None if self.crafted is None else self.crafted[chosen],
-        )
+        some: dict[str, Any] = {
+            name: None if held is None else held[clients, records]
+            for name, held in vars(self).items()
+        }
+        return Batch(**some)
 
 
 def pick_batch(

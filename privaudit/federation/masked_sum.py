@@ -262,20 +262,15 @@ def _report(
     graph: MaskingGraph | None,
 ) -> dict[str, Any]:
     aborted = outcome.why_aborted
+    density = asdict(graph.density) if graph is not None else {}
     return {
         "outcome": f"aborted, {aborted}" if aborted else "summed",
         "asked": len(clients),
         "in_the_sum": len(outcome.survivors),
-        **_density(graph, len(clients)),
+        **(density or {"threshold": threshold_of(len(clients))}),
         "lost_before": {clients[c]: STAGES[stage] for c, stage in lost.items()},
         "faults": [_sentence(fault, clients) for fault in outcome.faults],
     }
-
-
-def _density(graph: MaskingGraph | None, parties: int) -> dict[str, int]:
-    if graph is None:
-        return {"threshold": threshold_of(parties)}
-    return asdict(graph.density)
 
 
 def _sentence(fault: Fault, clients: Sequence[ClientId]) -> str:

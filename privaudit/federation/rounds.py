@@ -600,7 +600,10 @@ def run_round(
     for at in rounds:
         span = slice(first, first + len(at.participants))
         part = exchange(trainer, inputs[span], trained[span], at, masking, dropout)
-        part = replace(part, messages=_beside_rule(part.messages, by_rule, at))
+        ruled = [
+            Message(at.index, SERVER, p.client, "rule", p.received) for p in by_rule
+        ]
+        part = replace(part, messages=part.messages + not_empty(ruled))
         deliveries.append((trained[span], part))
         first = span.stop
     return [
@@ -609,15 +612,6 @@ def run_round(
             federations, rounds, deliveries, strict=True
         )
     ]
-
-
-def _beside_rule(
-    messages: tuple[Message, ...], by_rule: Sequence[ClientInput], at: Round
-) -> tuple[Message, ...]:
-    """Return messages, with what the rule said where the server did not keep to it."""
-    return messages + not_empty(
-        [Message(at.index, SERVER, p.client, "rule", p.received) for p in by_rule]
-    )
 
 
 def _move_on(

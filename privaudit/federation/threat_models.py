@@ -421,7 +421,8 @@ class View:
         down = [m.tensors for m in group if m.kind == "broadcast"]
         if not (sent and down):
             return None
-        parties = _in_the_sum(group) or len(down)
+        masked = [m.tensors["clients"] for m in group if m.kind == "survivors"]
+        parties = masked[0].numel() if masked else len(down)
         return RoundSum(round, parties, down[0], self._sums.of(round, sent))
 
     @cached_property
@@ -505,9 +506,3 @@ def find_threat(name: str) -> ThreatModel:
     if name not in THREATS:
         raise UnknownNameError("threat model", name, [*THREATS, "peer:CLIENT"])
     return THREATS[name]
-
-
-def _in_the_sum(messages: Sequence[Message]) -> int:
-    """Return how many clients a masked sum is over; 0 where nothing was masked."""
-    named = [m.tensors["clients"] for m in messages if m.kind == "survivors"]
-    return named[0].numel() if named else 0

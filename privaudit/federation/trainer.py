@@ -23,7 +23,9 @@ from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.registry import Registry
 from privaudit.core.seeds import Seeds, Stream
 from privaudit.core.tensors import Stacked, Tensors, unstack
-from privaudit.datasets.records import ClientId, Cohort, Records
+from privaudit.datasets.records import ClientId as ClientId
+from privaudit.datasets.records import Cohort as Cohort
+from privaudit.datasets.records import Records as Records
 from privaudit.federation.threat_models import View
 from privaudit.federation.uploads import UNTRAINED, apply_mean, last_sent
 from privaudit.models.interfaces import (
@@ -37,26 +39,7 @@ from privaudit.models.interfaces import (
 )
 from privaudit.privacy.events import Claim, MechanismEvent, Trace
 
-__all__ = [
-    "TRAINERS",
-    "ClientId",
-    "Cohort",
-    "Events",
-    "Inbox",
-    "LocalResult",
-    "Reconstruction",
-    "Records",
-    "Round",
-    "Signal",
-    "Signals",
-    "Task",
-    "Trainer",
-]
-
-
-Signal = (
-    str  # "log_probabilities" of classes, or of tokens: privaudit.models.token_table
-)
+Signal = str  # "log_probabilities" of classes, or a name of models.token_table
 Signals = Mapping[Signal, Tensor]
 Events = tuple[MechanismEvent, ...]
 Inbox = Mapping[str, Any]  # the sum: tensors by name; individual: tensors by client
@@ -219,13 +202,7 @@ class LocalResult:
 
     def to(self, device: torch.device) -> "LocalResult":
         """Return the same on a device."""
-        return LocalResult(
-            moved(self.sent, device),
-            moved(self.kept, device),
-            self.loss.to(device),
-            self.events,
-            moved(self.sends, device),
-        )
+        return LocalResult(**{n: moved(one, device) for n, one in vars(self).items()})
 
     def uploads(self) -> list[dict[str, Tensor]]:
         """Return what each client sends, without what it keeps to itself."""
@@ -429,15 +406,6 @@ class MeasuresItself(Trainer, Protocol):
         self, models: Sequence[Tensors], records: Records
     ) -> Float[np.ndarray, "models records"] | None:
         """Return a score from 0 to 1 of each model on each record; None without one."""
-
-
-@runtime_checkable
-class AddsNoise(Trainer, Protocol):
-    """A trainer that may hide something with noise."""
-
-    @property
-    def is_noised(self) -> bool:
-        """Whether it does: then a run draws a secret key of its own."""
 
 
 @runtime_checkable

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from privaudit.core.context import set_within
+
 _trusted: ContextVar[bool] = ContextVar("remote code", default=False)
 _refused: ContextVar[bool] = ContextVar("refused remote code", default=False)
 
@@ -25,11 +27,8 @@ def trust_remote_code(trusted: bool = True) -> Iterator[None]:
         >>> remote_code_is_trusted()
         False
     """
-    token = _trusted.set(trusted)
-    try:
+    with set_within(_trusted, trusted):
         yield
-    finally:
-        _trusted.reset(token)
 
 
 def remote_code_is_trusted() -> bool:
@@ -40,12 +39,8 @@ def remote_code_is_trusted() -> bool:
 @contextmanager
 def refuse_remote_code() -> Iterator[None]:
     """Let no model within run code of its own, whatever a user allows."""
-    token = _refused.set(True)
-    try:
-        with trust_remote_code(False):
-            yield
-    finally:
-        _refused.reset(token)
+    with set_within(_refused, True), trust_remote_code(False):
+        yield
 
 
 def remote_code_is_refused() -> bool:

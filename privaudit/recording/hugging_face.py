@@ -58,38 +58,31 @@ class RecordingCallback(Base):  # type: ignore[misc]
         self._client, self._at, self._engines = client, at, engines_in_use()
         self._round, self._step = 0, -1
 
-    def on_train_begin(
-        self, args: Any, state: Any, control: Any, model: Any = None, **_: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Record the model that training begins with."""
         if state.is_world_process_zero:
             self.recorder, self._round, self._step = self._begin(), 0, -1
-            self.recorder.broadcast(0, self._client, tensors_of(model))
+            self.recorder.broadcast(0, self._client, tensors_of(given["model"]))
 
-    def on_save(
-        self, args: Any, state: Any, control: Any, model: Any = None, **_: Any
-    ) -> None:
+    def on_save(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Record a checkpoint, where each save is one."""
         if self._at == "save":
-            self._record(state, model)
+            self._record(state, given["model"])
 
-    def on_epoch_end(
-        self, args: Any, state: Any, control: Any, model: Any = None, **_: Any
-    ) -> None:
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Record a checkpoint, where each epoch ends in one."""
         if self._at == "epoch":
-            self._record(state, model)
+            self._record(state, given["model"])
 
-    def on_train_end(
-        self, args: Any, state: Any, control: Any, model: Any = None, **_: Any
-    ) -> None:
+    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Record what was trained after the last checkpoint, and end the run.
 
         The model that is given away may be an earlier one: ``load_best_model_at_end``.
         """
-        self._record(state, model)
+        self._record(state, given["model"])
         if self.recorder is not None:
-            self.recorder.broadcast(self._round, self._client, tensors_of(model))
+            last = tensors_of(given["model"])
+            self.recorder.broadcast(self._round, self._client, last)
             self.recorder.end()
 
     def _record(self, state: Any, model: Any) -> None:

@@ -102,7 +102,13 @@ def finish_recording(
             bundle = bundle.model_copy(update=declared)
         lines = _metrics(path, bundle, transcript)
         config = _config(bundle, truth, transcript, lines)
-        private = _privacy(bundle, lines, transcript)
+        private = privacy_record(
+            Claim(**bundle.claimed.model_dump()),
+            [line["mechanisms"] for line in lines],
+            sends_updates=any(m.kind in UPLOAD_KINDS | {"sum"} for m in transcript),
+            randomness=bundle.randomness,
+            declared=True,
+        )
         if claim is not None:  # nothing is refused any more
             write_json(path / BUNDLE, bundle.model_dump(mode="json"))
         content = "".join(f"{json.dumps(line)}\n" for line in lines).encode()
@@ -263,18 +269,6 @@ def _mechanisms(path: Path, bundle: Bundle) -> list[list[MechanismEvent]]:
     return events_by_round(groups, bundle.rounds)
 
 
-def _privacy(
-    bundle: Bundle, lines: Sequence[Mapping[str, Any]], transcript: Transcript
-) -> dict[str, Any]:
-    return privacy_record(
-        Claim(**bundle.claimed.model_dump()),
-        [line["mechanisms"] for line in lines],
-        sends_updates=any(m.kind in UPLOAD_KINDS | {"sum"} for m in transcript),
-        randomness=bundle.randomness,
-        declared=True,
-    )
-
-
 def _config(
     bundle: Bundle,
     truth: Ledger,
@@ -287,11 +281,13 @@ def _config(
         m.tensors["clients"].numel() for m in transcript if m.kind == "survivors"
     ] or counts
     taking_part = float(np.mean(counts))
+    said = f"stopped after round {bundle.rounds}, before the federation's end"
+    ended: dict[str, Any] = {} if bundle.ended else {"recording": said}
     return RecordedConfig(
         trainer=bundle.trainer,
         model=bundle.model,
         dataset=bundle.dataset,
-        settings=dict(bundle.settings) | _how_it_ended(bundle),
+        settings=dict(bundle.settings) | ended,
         clients=len(truth.clients),
         rounds=bundle.rounds,
         participation=min(1.0, max(taking_part, 1.0) / len(truth.clients)),
@@ -299,11 +295,6 @@ def _config(
         randomness=bundle.randomness,
         publish=any(message.kind == "release" for message in transcript),
     )
-
-
-def _how_it_ended(bundle: Bundle) -> dict[str, str]:
-    said = f"stopped after round {bundle.rounds}, before the federation's end"
-    return {} if bundle.ended else {"recording": said}
 
 
 def _shape_hash(transcript: Transcript) -> str:

@@ -36,6 +36,7 @@ from typing import Any, Protocol, get_args, runtime_checkable
 import numpy as np
 from jaxtyping import Float, Int, Shaped, UInt8
 
+from privaudit.core.context import set_within
 from privaudit.core.errors import (
     ConfigError,
     MissingFileError,
@@ -279,18 +280,15 @@ def load_owner(place: str) -> Owner:
             "can be imported."
         )
     try:
-        module = _import_file(path) if is_file else _import_module(place)
+        if not is_file:
+            _can_import_from(Path.cwd())
+        module = _import_file(path) if is_file else importlib.import_module(place)
     except Exception as error:  # whatever the owner's code raises
         raise ConfigError(
             f"The owner's module {shown(place)} cannot be imported: "
             f"{type(error).__name__}: {error}"
         ) from error
     return Owner.of(module, place)
-
-
-def _import_module(name: str) -> ModuleType:
-    _can_import_from(Path.cwd())
-    return importlib.import_module(name)
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -335,13 +333,9 @@ def use_owner(owner: object) -> Iterator[None]:
     """
     found = load_owner(owner) if isinstance(owner, str) else owner
     chosen = _chosen.get() if found is None else Owner.of(found)
-    token = _chosen.set(chosen)
-    place = _place.set(owner if isinstance(owner, str) else _place.get())
-    try:
+    place = owner if isinstance(owner, str) else _place.get()
+    with set_within(_chosen, chosen), set_within(_place, place):
         yield
-    finally:
-        _chosen.reset(token)
-        _place.reset(place)
 
 
 def owners_place() -> str | None:

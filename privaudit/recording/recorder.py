@@ -552,8 +552,11 @@ class Recorder:
         """
         with self._lock:
             if not self._is_closed:
-                if self.publish and not self._has_released:
-                    self._publish()
+                # Given away is the model that follows the last round, if it was broadcast.
+                after, wants = self._rounds.number, self.publish
+                if wants and not self._has_released and after > self._uploads >= 0:
+                    for client, model in self._rounds.models_of(self._clients).items():
+                        self._take(after, client, "release", client, PUBLIC, model)
                 self._is_closed = True
                 self._write_round()
                 if self.ledger is not None and not self.omitted.has_stopped:
@@ -582,13 +585,6 @@ class Recorder:
     def stop(self) -> None:
         """Record no more; ``privaudit import --stopped`` makes a run of what is there."""
         self._is_closed = True
-
-    def _publish(self) -> None:
-        """Give away the model that follows the last round, if it was broadcast."""
-        if self._rounds.number > self._uploads >= 0:
-            after = self._rounds.number
-            for client, model in self._rounds.models_of(self._clients).items():
-                self._take(after, client, "release", client, PUBLIC, model)
 
     def _refuse_closed(self, what: str) -> None:
         if self._is_closed:

@@ -5,6 +5,7 @@ Whatever a user names is written in one place: never in a run, and through no li
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from privaudit.core.errors import ConfigError, StorageError
@@ -138,21 +139,11 @@ def _check_place(path: Path) -> None:
     if run := run_around(path):
         fault = f"lies in the run {run}, whose files are its own"
         raise _refused(path, fault, "a place outside of it")
-    keys = _keys()
-    if keys is not None and keys in (
-        real := Path(os.path.realpath(path)),
-        *real.parents,
-    ):
-        fault = "lies in the folder of this machine's keys, accounts and notes"
-        raise _refused(path, fault, "another place")
-
-
-def _keys() -> Path | None:
-    """Return where the keys lie: nowhere, if the system names no home for this user."""
-    try:
-        return Path(os.path.realpath(keys_folder()))
-    except ConfigError:
-        return None
+    with suppress(ConfigError):  # no keys, if the system names no home for this user
+        real, keys = (Path(os.path.realpath(one)) for one in (path, keys_folder()))
+        if real.is_relative_to(keys):
+            fault = "lies in the folder of this machine's keys, accounts and notes"
+            raise _refused(path, fault, "another place")
 
 
 def _is_run(place: Path) -> bool:

@@ -3,7 +3,6 @@
 The truth about members is apart: no attack reaches :mod:`privaudit.runs.ledger`.
 """
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -389,9 +388,9 @@ def some_of(count: int, most: int | None) -> Int[Tensor, " some"]:
 
 def populate(config: RunConfig) -> Population:
     """Load, encode and split a run's records."""
-    dataset = _load_own(config)
+    dataset = load_own(config)
     refuse_mismatch(config, dataset)
-    model = _load_frozen(config)
+    model = load_model(config)
     known = model.known_records(dataset)
     split = whole = split_dataset(config, dataset, known)
     if config.without is not None and config.canary is not None:
@@ -402,7 +401,7 @@ def populate(config: RunConfig) -> Population:
         dataset.class_names, dataset.template, config.context_tokens
     )
     canaries = draw_canaries(config, whole, backbone)
-    encode = partial(_encode, config, model)
+    encode = partial(encode_for, config, model)
     records, others = encoded(dataset, canaries, encode)
     if config.views > 1:
         records = with_views(model, dataset, records, config.views)
@@ -434,7 +433,8 @@ def populate(config: RunConfig) -> Population:
     )  # fmt: skip
 
 
-def _load_own(config: RunConfig) -> Dataset:
+def load_own(config: RunConfig) -> Dataset:
+    """Return a run's own data set."""
     return load_dataset(config.dataset, config.data, config.columns, config.classes)
 
 
@@ -447,56 +447,8 @@ def _tested_clients(config: RunConfig, task: Task) -> tuple[ClientId, ...] | Non
     return tuple(task.clients[number] for number in chosen)
 
 
-def records_elsewhere(
-    config: RunConfig, dataset: str, data: str | None = None
-) -> Records:
-    """Return another data set's records as the run's model reads them.
-
-    A classifier knows its own classes only: labels are matched to those by name, case
-    and the signs between words aside. The other data set may have fewer classes, in
-    another order.
-
-    Raises:
-        UnknownNameError: No data set has that name.
-        ConfigError: It is the run's own data set; it has a class that the model does
-            not know; or, for a model that writes, it has no dialogues.
-        MissingFileError: The data set is missing.
-    """
-    foreign, own_data = load_dataset(dataset, data), _load_own(config)
-    if foreign.hash == own_data.hash:
-        raise ConfigError(
-            f"{dataset} is what the run was trained on, so its records are no foreign "
-            "non-members. Name another data set."
-        )
-    refuse_mismatch(config, foreign)
-    if config.task == "classification":
-        foreign = _with_classes_of(foreign, own_data, dataset)
-    return _encode(config, _load_frozen(config), foreign)
-
-
-def _with_classes_of(found: Dataset, own: Dataset, name: str) -> Dataset:
-    """Return a data set with its labels numbered as another one's."""
-    numbers = {_plain(known): n for n, known in enumerate(own.class_names)}
-    used = found.labels.unique().tolist()
-    unknown = [c for n in used if _plain(c := found.class_names[n]) not in numbers]
-    if unknown:
-        raise ConfigError(
-            f"{len(unknown)} of the {len(used)} classes of {name} are none of the "
-            f"{len(own.class_names)} that the run's model tells apart, such as "
-            f"{unknown[0]!r}: it knows {', '.join(own.class_names[:4])} and so on. "
-            "Use a data set with the same class names, or rename its classes."
-        )
-    mapped = [numbers.get(_plain(c), 0) for c in found.class_names]
-    labels = torch.tensor(mapped)[found.labels]
-    return replace(found, labels=labels, class_names=own.class_names)
-
-
-def _plain(name: str) -> str:
-    """Return a class name without what differs between spellings."""
-    return " ".join(re.split(r"[\W_]+", name.casefold())).strip()
-
-
-def _load_frozen(config: RunConfig) -> FrozenModel:
+def load_model(config: RunConfig) -> FrozenModel:
+    """Return a run's frozen model."""
     return load_frozen(
         config.model,
         checkpoint=config.checkpoint,
@@ -507,7 +459,8 @@ def _load_frozen(config: RunConfig) -> FrozenModel:
     )
 
 
-def _encode(config: RunConfig, model: FrozenModel, dataset: Dataset) -> Records:
+def encode_for(config: RunConfig, model: FrozenModel, dataset: Dataset) -> Records:
+    """Return a data set's records as a run's model reads them."""
     tokens = config.build_trainer().image_tokens
     return model.encode(dataset, image_tokens=tokens)
 

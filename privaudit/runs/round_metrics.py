@@ -52,7 +52,9 @@ class RoundNumbers:
         done = len(self.lines)
         if utility is not None:
             self.utility = (utility, done)
-        if done == self.total or self._has_time():
+        allowed = SHARE * (time.perf_counter() - self.began)
+        is_time = self.spent + self.last <= allowed or not self.epsilon
+        if done == self.total or is_time:
             self._account()
         last, measured = self.utility or (None, None)
         return RoundDone(
@@ -69,10 +71,6 @@ class RoundNumbers:
             epsilon_round=self.epsilon_round,
             randomness=self.randomness,
         )
-
-    def _has_time(self) -> bool:
-        passed = time.perf_counter() - self.began
-        return self.spent + self.last <= SHARE * passed or not self.epsilon
 
     def _account(self) -> None:
         """Ask as the finished run does; after the last round that is its record."""

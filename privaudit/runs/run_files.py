@@ -12,9 +12,10 @@ import hashlib
 import json
 import platform
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import version
+from functools import cache
+from importlib.metadata import version as read_version
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from privaudit.core.errors import ConfigError, TranscriptError, shown
 from privaudit.core.lazy_torch import late, torch
 from privaudit.core.limits import check_json, read_lines
 from privaudit.core.portable_bits import computed_with, processor_name
-from privaudit.core.storage import file_hash, read_tensors, write_bytes, write_tensors
+from privaudit.core.storage import file_hash, read_tensors, write_tensors
 from privaudit.core.tensors import Tensors, distinct
 from privaudit.datasets.dataset import DATASETS
 from privaudit.federation.rounds import Federation
@@ -45,6 +46,7 @@ TRACKED = ("torch", "open-clip-torch", "numpy", "opacus", "dp-accounting")
 PERSONAL, OWN_MODEL = "kept/personal.safetensors", "kept/server.safetensors"
 TRACE = "trace.jsonl"
 SAME = "same"  # in the file of models: which clients have equal ones
+version = cache(read_version)  # whose files are long, and stay while a process runs
 
 _TRACES: TypeAdapter[dict[str, ClientTrace]] = TypeAdapter(dict[str, ClientTrace])
 
@@ -99,8 +101,9 @@ def _plugins(config: RunConfig) -> dict[str, dict[str, str]]:
 
 def software(libraries: Iterable[str]) -> dict[str, Any]:
     """Return the part of it that needs no torch."""
+    known = {*TRACKED, *(n for task in RUN_TASKS.values() for n in task.libraries)}
     return {
-        "libraries": _versions(libraries),
+        "libraries": {name: version(name) for name in libraries if name in known},
         "python": platform.python_version(),
         "computed": computed_with(),
         "processor": processor_name(),
@@ -176,11 +179,6 @@ def check_environment(path: Path, header: Mapping[str, Any]) -> None:
 _NEAR = "--resume-near to go on without that"
 
 
-def _versions(names: Iterable[str]) -> dict[str, str]:
-    known = {*TRACKED, *(n for task in RUN_TASKS.values() for n in task.libraries)}
-    return {name: version(name) for name in names if name in known}
-
-
 def read_metrics(
     path: Path, rounds: int, expected: str | None = None
 ) -> list[dict[str, Any]]:
@@ -234,17 +232,6 @@ def read_trace(path: Path, rounds: int, expected: str) -> list[RoundTrace]:
             "written: it was cut or altered. Restore it from a copy, or train again."
         )
     return [_TRACES.validate_json(line) for line in lines]
-
-
-def truncate_trace(
-    path: Path, kept: Sequence[RoundTrace], ready: Callable[[], None]
-) -> None:
-    """Drop notes on rounds that do not count, in a new file even where there are none.
-
-    An owner before, which has the old file open, adds nothing to the new one.
-    """
-    content = "".join(f"{trace_line(notes)}\n" for notes in kept)
-    write_bytes(path / TRACE, content.encode(), ready)
 
 
 def join_names(parts: Mapping[str, Tensors]) -> dict[str, Any]:

@@ -16,9 +16,9 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -110,17 +110,18 @@ def local_path(place: str | Path) -> Path:
     return Path(match[2] if match else place)
 
 
-@dataclass(frozen=True)
-class RemoteFile:
-    """A file of a store as it is listed.
+class RemoteFile(NamedTuple):
+    """A file of a store as it is listed, and its copy.
 
     Attributes:
-        size: In bytes.
+        size: In the store, in bytes.
         version: Changes when the file is written again.
+        here: Size and time of change of a copy of that version, if there is one.
     """
 
     size: int
     version: str
+    here: tuple[int, int] | None = None
 
 
 class RemoteFolder:
@@ -340,21 +341,7 @@ _SHARED = 1 << 20  # bytes of a file beside the runs that are read
 _NOT = re.compile(r"audits/signals/.*|.*\.html")  # is made of the rest, here
 
 
-class _Copied(NamedTuple):
-    """A file that is the same here and there.
-
-    Attributes:
-        size: In the store, in bytes.
-        version: Of the file in the store when it was copied.
-        here: Size and time of change of the copy, if there is one.
-    """
-
-    size: int
-    version: str
-    here: tuple[int, int] | None
-
-
-_State = dict[str, _Copied]
+_State = dict[str, RemoteFile]
 _STATES = TypeAdapter(_State)
 
 
@@ -454,9 +441,8 @@ def pull(path: Path) -> None:
         known, there = _state(path), _own(remote.files())
         with storage_errors(path):
             for name, here in _local(path).items():
-                if name not in there or _Copied(*_seen(there[name]), here) != known.get(
-                    name
-                ):
+                is_there = name in there
+                if not is_there or there[name]._replace(here=here) != known.get(name):
                     (path / name).unlink()
         state = _copied(path, there)
         _save_state(path, state)
@@ -585,7 +571,7 @@ def read_shared(path: Path) -> bytes | None:
     return None if remote is None else remote.start_of(path.name, _SHARED)
 
 
-def _own(files: Mapping[str, RemoteFile]) -> dict[str, RemoteFile]:
+def _own(files: _State) -> _State:
     """Return a run's own files: nothing hidden or outside, no pages."""
     return {name: file for name, file in files.items() if _is_own(name)}
 
@@ -607,14 +593,10 @@ def _stamp(path: Path) -> tuple[int, int]:
     return about.st_size, about.st_mtime_ns
 
 
-def _seen(file: RemoteFile) -> tuple[int, str]:
-    return file.size, file.version
-
-
-def _copied(path: Path, there: Mapping[str, RemoteFile]) -> _State:
+def _copied(path: Path, there: _State) -> _State:
     """Return what is in the store, with the copies that are here."""
     local = _local(path)
-    return {name: _Copied(*_seen(f), local.get(name)) for name, f in there.items()}
+    return {name: f._replace(here=local.get(name)) for name, f in there.items()}
 
 
 def _state_file(path: Path) -> Path:

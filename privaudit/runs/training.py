@@ -71,7 +71,6 @@ from privaudit.runs.run_files import (
     note_environment,
     read_metrics,
     trace_line,
-    truncate_trace,
 )
 from privaudit.runs.run_folder import (
     check_place,
@@ -174,8 +173,9 @@ def restore(run: Run, lease: Lease, files: RoundFiles, *, near: bool) -> Trainin
     end = folder.truncate(head=progress["head"], length=progress["length"]).end
     content = "".join(f"{line}\n" for line in lines).encode()
     write_bytes(run.path / METRICS, content, lease.check)
-    if traced is not None:
-        truncate_trace(run.path, traced, lease.check)
+    if traced is not None:  # in a new file: an owner before may have the old one open
+        notes = "".join(f"{trace_line(one)}\n" for one in traced)
+        write_bytes(run.path / TRACE, notes.encode(), lease.check)
     files.open(MANIFEST, METRICS, *([TRACE] if traced is not None else []))
     return TrainingState(
         run, population, trainer, federation, end, header, lease, checkpoints, files
@@ -200,11 +200,6 @@ def place_of(folder: str | Path | None, name: str | None, config: RunConfig) -> 
 def is_there(run: Run) -> bool:
     """Say whether a folder holds a run."""
     return (run.path / "run.json").exists()
-
-
-def is_finished(run: Run, config: RunConfig) -> bool:
-    """Say whether a run of this configuration, and of these data, is there and done."""
-    return is_there(run) and _is_of(run, config) and run.is_complete
 
 
 def _is_of(run: Run, config: RunConfig) -> bool:
@@ -403,7 +398,8 @@ def train(
         run = place(config)
         refresh(run.path)
         with watching(run.name, watcher):
-            if fresh or not is_finished(run, config) or has_more_checkpoints(run.path):
+            is_done = is_there(run) and _is_of(run, config) and run.is_complete
+            if fresh or not is_done or has_more_checkpoints(run.path):
                 run = _train_alone(
                     run, config, resume, fresh, watcher, measured, given, coins
                 )
@@ -553,7 +549,8 @@ def train_again(run: Run, folder: Path, watcher: Watcher | None = None) -> Run:
             write_bytes(again.path / RUN_KEY, run.read(RUN_KEY))
             drawn = {RUN_KEY: file_hash(again.path / RUN_KEY)}
         ledger = run.ledger
-        if not keeps_coins_of_another(config):
+        # Where some were left out, coins are those of a key that the run has not.
+        if config.seed is not None or not config.without:
             seeds = coins_of(config, partial(coin_key, run))
             ledger = Ledger.toss(population.split, seeds)
         header = as_begun(run.header) | {"ledger_hash": ledger.hash}
@@ -561,11 +558,6 @@ def train_again(run: Run, folder: Path, watcher: Watcher | None = None) -> Run:
         vars(again)["population"] = population
         training = restore(again, lease, files, near=True)
         return _train_rounds(training, watcher, near=True)
-
-
-def keeps_coins_of_another(config: RunConfig) -> bool:
-    """Say whether a run's coins are those of a key that it has not: some were left out."""
-    return config.seed is None and bool(config.without)
 
 
 def _train_rounds(

@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
+from privaudit.core.context import set_within
 from privaudit.core.seeds import Randomness
 from privaudit.statistics.estimate import Estimate
 
@@ -163,11 +164,8 @@ def watching(run: str, watcher: Watcher | None) -> Iterator[None]:
     Frozen models encode pictures far below what knows of a watcher, as they compute on
     a device that is chosen far above.
     """
-    token = _watching.set(None if watcher is None else (run, watcher))
-    try:
+    with set_within(_watching, None if watcher is None else (run, watcher)):
         yield
-    finally:
-        _watching.reset(token)
 
 
 def naming(run: str, watcher: Watcher) -> Watcher:

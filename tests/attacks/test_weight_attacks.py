@@ -52,10 +52,10 @@ from tests.privaudit.recording.small_federation import (
     Say,
     X,
     audited,
-    run_federation,
+    drawn_start,
+    record,
     say_update,
     start,
-    toss,
 )
 from tests.toy_federation import ALL, CLIENTS, Play
 
@@ -129,13 +129,8 @@ class Asked:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place, ledger = tmp_path_factory.mktemp("weights") / "run", toss()
-    generator = torch.Generator().manual_seed(0)
-    begin = {n: torch.randn(t.shape, generator=generator) for n, t in start().items()}
-    with Recorder(
-        place, ledger=ledger, weight="num-examples", trainer="SGD"
-    ) as recorder:
-        run_federation(recorder, ledger, Hardly(), begin=begin)
+    place = tmp_path_factory.mktemp("weights") / "run"
+    record(place, owner=Hardly(), trainer="SGD", played={"begin": drawn_start(0)})
     return place
 
 
@@ -173,11 +168,9 @@ def test_rounds_of_one_private_batch_are_read_as_mixtures(
 
 
 def test_recorded_prompts_promise_nothing(tmp_path: Path) -> None:
-    place, ledger, owner = tmp_path / "run", toss(), Prompted()
     begin = {"prompt": torch.randn(6, 16, generator=torch.Generator().manual_seed(0))}
-    with Recorder(place, ledger=ledger, weight="num-examples") as recorder:
-        run_federation(recorder, ledger, owner, begin=begin)
-    audit = audited(place, owner=Asked(owner))
+    record(tmp_path / "run", owner=Prompted(), played={"begin": begin})
+    audit = audited(tmp_path / "run", owner=Asked(Prompted()))
     assert audit.results["joint-regression"].auroc.value > 0.99
     assert audit.headline.attack == "loss-threshold"
 
@@ -271,9 +264,7 @@ def in_half(
 
 
 def recorded(place: Path, say: Say, owner: Linear) -> Path:
-    ledger = toss()
-    with Recorder(place / "run", ledger=ledger, weight="num-examples") as recorder:
-        run_federation(recorder, ledger, owner, say=say, rounds=1)
+    record(place / "run", owner=owner, played={"say": say, "rounds": 1})
     return place / "run"
 
 

@@ -4,8 +4,9 @@ import numpy as np
 import torch
 
 from privaudit.runs.config import make_config
-from privaudit.runs.population import populate, records_elsewhere
+from privaudit.runs.population import populate
 from privaudit_labs.shift.blind_baseline import blind_baseline
+from privaudit_labs.shift.foreign_records import records_elsewhere
 
 config = make_config("zero-shot", dataset="scenes", model="tiny-llava")
 rng = np.random.default_rng(0)

@@ -44,7 +44,6 @@ from privaudit.core.tensors import Stacked, Tensors
 from privaudit.datasets.records import ANSWER, PADDING
 from privaudit.federation.rounds import count_participants
 from privaudit.federation.trainer import (
-    AddsNoise,
     ClientId,
     LearnsPrompt,
     Records,
@@ -811,8 +810,11 @@ def _match_few(
     """Match single records where an upload is of few, and nothing hides them."""
     adversary, description = learned.adversary, client.description
     trainer = adversary.trainer
-    noised = isinstance(trainer, AddsNoise) and trainer.is_noised
-    if noised or not isinstance(trainer, LearnsPrompt) or trainer.image_tokens:
+    if (
+        getattr(trainer, "is_noised", False)
+        or not isinstance(trainer, LearnsPrompt)
+        or trainer.image_tokens
+    ):
         return None  # nothing to match exactly, or no features alone
     (seen,) = seen_uploads(adversary, client.client, 1)
     if seen.clients > 1 or seen.records is None or not 1 <= seen.records <= most:

@@ -40,7 +40,6 @@ from privaudit.core.tensors import Tensors
 from privaudit.federation.trainer import TRAINERS, Records
 from privaudit.models.interfaces import TaskKind
 from privaudit.runs.ledger import CoinUnits
-from privaudit.runs.population import records_elsewhere
 from privaudit.runs.run import Run
 from privaudit.statistics.comparisons import pooled_paired_auroc_difference
 from privaudit.statistics.roc import pooled_auroc
@@ -52,6 +51,7 @@ from privaudit_labs.shift.blind_baseline import (
     pooled_blind_auroc,
 )
 from privaudit_labs.shift.distribution_shift_verdict import Shift
+from privaudit_labs.shift.foreign_records import records_elsewhere
 
 USUAL_ATTACKS: Mapping[TaskKind, Sequence[str]] = {
     "classification": (),

@@ -17,6 +17,7 @@ by side. Nobody's guarantee: another signal may show more of a record.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -147,8 +148,7 @@ FEWEST_MODELS = 3  # in, and as many out: with fewer a deviation is a guess
 LEVEL = 0.95
 
 
-@dataclass(frozen=True)
-class RecordLosses:
+class RecordLosses(NamedTuple):
     """How far the models that trained on a record are from those that did not.
 
     Attributes:
@@ -361,9 +361,7 @@ def _compare(
     )
 
 
-FEWEST_CANDIDATES = (
-    20  # candidates, of each client that is looked at: a tenth of fewer is one
-)
+FEWEST_CANDIDATES = 20  # of each client that is looked at: a tenth of fewer is one
 FEWEST_ATTACKS = 2
 RATE = 0.05  # of false discoveries
 
@@ -509,10 +507,7 @@ def _by_unit(played: PlayedScenario, client: str, of: RecordLosses) -> RecordLos
 
     Source: Vovk and Wang, "Combining p-values via averaging", Biometrika 107, 2020.
     """
-    value, low, high, p_value = (
-        played.by_unit(client, column)
-        for column in (of.value, of.low, of.high, of.p_value)
-    )
+    value, low, high, p_value = (played.by_unit(client, column) for column in of)
     if len(value) < len(of.value):
         p_value = np.minimum(2 * p_value, 1.0)
     return RecordLosses(value, low, high, p_value)
@@ -523,8 +518,8 @@ def _summary(
 ) -> PrivacyLoss:
     clients = [client for client, _ in found]
     is_member = np.concatenate([truth for _, truth in found])
-    columns = zip(*(_columns_of(client.whole) for client in clients), strict=True)
-    whole = RecordLosses(*(np.concatenate(column) for column in columns))
+    columns = zip(*(client.whole for client in clients), strict=True)
+    whole = RecordLosses(*map(np.concatenate, columns))
     is_worst = np.concatenate([_top(client.first) for client in clients])
     value = np.concatenate([client.second for client in clients])
     known = np.isfinite(value) & np.isfinite(
@@ -540,10 +535,6 @@ def _summary(
         _mean(whole.value[there & is_member]),
         _mean(whole.value[there & ~is_member]),
     )
-
-
-def _columns_of(of: RecordLosses) -> tuple[Float[np.ndarray, " _"], ...]:
-    return of.value, of.low, of.high, of.p_value
 
 
 def _top(losses: Float[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:
@@ -586,7 +577,7 @@ def _columns(
     columns = [
         np.full((3, len(one.records)), np.nan)
         if loss is None
-        else np.stack(_columns_of(loss.whole)[:3])
+        else np.stack(loss.whole[:3])
         for one, loss in zip(scores, losses, strict=True)
     ]
     rows = np.concatenate(columns, axis=1).round(4).tolist()

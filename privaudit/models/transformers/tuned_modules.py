@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 
+from privaudit.core.context import set_within
 from privaudit.core.devices import is_checkpointing
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Stream
@@ -247,11 +248,8 @@ def prefixed(
             f"A prefix is given for {sorted(unknown)[0]!r}, which is no layer of "
             f"self-attention. Those are: {', '.join(modules) or 'none'}."
         )
-    before = _PREFIXES.set({modules[name]: pair for name, pair in prefix.items()})
-    try:
+    with set_within(_PREFIXES, {modules[name]: pair for name, pair in prefix.items()}):
         yield
-    finally:
-        _PREFIXES.reset(before)
 
 
 def self_attention(model: Any, run: Callable[[], object]) -> dict[str, Site]:
@@ -268,12 +266,8 @@ def self_attention(model: Any, run: Callable[[], object]) -> dict[str, Site]:
     except ValueError:  # attention that nothing can stand in for
         return {}
     sites: dict[nn.Module, Site] = {}
-    token = _SEEN.set(sites)
-    try:
-        with torch.no_grad():
-            run()
-    finally:
-        _SEEN.reset(token)
+    with set_within(_SEEN, sites), torch.no_grad():
+        run()
     names = {module: name for name, module in model.named_modules()}
     return {names[module]: site for module, site in sites.items() if module in names}
 

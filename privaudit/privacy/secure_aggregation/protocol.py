@@ -301,12 +301,6 @@ def digest_of(purpose: str, dealer: Party, holder: Party, share: bytes) -> bytes
     return commitment(share, f"share of the {purpose}|{dealer}|{holder}")
 
 
-def keys_fault(text: bytes) -> str:
-    """Return what is wrong with public keys; nothing if nothing is."""
-    low = is_low_order(text[:KEY]) or is_low_order(text[KEY : 2 * KEY])
-    return LOW_ORDER if low else ""
-
-
 def _check_all_different(keys: Table) -> None:
     seen: set[bytes] = set()
     for peer, text in keys.items():
@@ -357,7 +351,8 @@ class Server:
             return
         text, signature = (arrays[name].tobytes() for name in bytes_of)
         signed = self.roster.keys_text(client, text)
-        wrong = keys_fault(text)
+        low = is_low_order(text[:KEY]) or is_low_order(text[KEY : 2 * KEY])
+        wrong = LOW_ORDER if low else ""
         if not self.roster.has_signed(client, signed, signature):
             wrong = "its keys do not bear its signature"
         if wrong:
@@ -598,16 +593,12 @@ def aggregate(
     return ProtocolOutcome(total, survivors, packets, faults, why)
 
 
+@dataclass(frozen=True)
 class _Run:
-    def __init__(
-        self,
-        server: Server,
-        clients: Sequence[Client],
-        codes: Sequence[Codes],
-        wire: Wire,
-    ) -> None:
-        self.server, self.clients, self.wire = server, clients, wire
-        self.codes = codes
+    server: Server
+    clients: Sequence[Client]
+    codes: Sequence[Codes]
+    wire: Wire
 
     def all_rounds(self, code: FixedPoint) -> Codes:
         server = self.server

@@ -226,12 +226,10 @@ class RecordingGrid(Grid):
         self._leave()
         self.guarded(self._end_round)
         if arrays is not None:
-            self.guarded(self._record_final, arrays)
+            names = sorted(set(self._names.values()) - {""})
+            final, after = self._recorder.broadcast, self._trained + 1
+            self.guarded(lambda: final(after, names, tensors_of({"": arrays})))
         return self._recorder.end()
-
-    def _record_final(self, arrays: ArrayRecord) -> None:
-        names = sorted(set(self._names.values()) - {""})
-        self._recorder.broadcast(self._trained + 1, names, tensors_of({"": arrays}))
 
     def __enter__(self) -> "RecordingGrid":
         return self

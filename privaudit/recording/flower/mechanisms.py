@@ -266,17 +266,13 @@ class ServerNoise:
 
     def _is_bounded(self, notes: Sequence[UpdateNote]) -> bool:
         """Say whether every update was clipped, and a plain weighted mean was taken."""
-        if not takes_mean(self.strategy.strategy):
+        inner = self.strategy.strategy
+        if not acts_as_fed_avg(inner, "aggregate_train", "aggregate_fit"):
             return False
         limit = self.clip_norm * (1 + 1e-6)
         by_clients = bool(notes) and all(note.clip_norm <= limit for note in notes)
         by_server = isinstance(self.strategy, SERVER_SIDE) and not self.masked
         return by_server or by_clients
-
-
-def takes_mean(strategy: Any) -> bool:
-    """Say whether a strategy's next model is the weighted mean of updates."""
-    return acts_as_fed_avg(strategy, "aggregate_train", "aggregate_fit")
 
 
 def acts_as_fed_avg(strategy: Any, newer_name: str, older_name: str) -> bool:

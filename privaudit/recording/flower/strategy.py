@@ -49,10 +49,21 @@ class WatchedStrategy:
     """A strategy whose clipping and noise are recorded as it aggregates.
 
     Its aggregation is called, and returns, as before; :meth:`leave` takes the watch away.
+
+    Attributes:
+        adds_noise: Whether it is one of Flower's DP wrappers.
+        awaits_clipping: Whether its clients are to clip.
+        draws_uniformly: Whether it, or what it wraps, samples clients as FedAvg does.
     """
 
     def __init__(self, strategy: Any, grid: "RecordingGrid") -> None:
         self._strategy, self._grid = strategy, grid
+        self._inner = getattr(strategy, "strategy", strategy)
+        self.adds_noise = isinstance(strategy, SERVER_SIDE + CLIENT_SIDE)
+        self.awaits_clipping = isinstance(strategy, CLIENT_SIDE)
+        self.draws_uniformly = acts_as_fed_avg(
+            self._inner, "configure_train", "configure_fit"
+        )
         self._is_older = isinstance(strategy, OlderStrategy)
         self._name = "aggregate_fit" if self._is_older else "aggregate_train"
         aggregate = getattr(strategy, self._name)
@@ -76,22 +87,6 @@ class WatchedStrategy:
         vars(self._strategy).pop(self._name, None)
 
     @property
-    def adds_noise(self) -> bool:
-        """Whether it is one of Flower's DP wrappers."""
-        return isinstance(self._strategy, SERVER_SIDE + CLIENT_SIDE)
-
-    @property
-    def awaits_clipping(self) -> bool:
-        """Whether its clients are to clip."""
-        return isinstance(self._strategy, CLIENT_SIDE)
-
-    @property
-    def draws_uniformly(self) -> bool:
-        """Whether it, or what it wraps, samples clients as FedAvg does."""
-        inner = getattr(self._strategy, "strategy", self._strategy)
-        return acts_as_fed_avg(inner, "configure_train", "configure_fit")
-
-    @property
     def settings(self) -> dict[str, Any]:
         """What a reader of the report should know of it."""
         made = self._strategy
@@ -111,12 +106,11 @@ class WatchedStrategy:
         The clip norm is the one before, which an adaptive strategy changes. Where the
         strategy drops a round, its noise is counted all the same: never too little.
         """
-        inner = getattr(self._strategy, "strategy", self._strategy)
         if self._is_older:
             weights = [float(fit.num_examples) for _, fit in received]
             self._unmasked(received, weights)
         else:
-            weights = weights_of(inner, received)
+            weights = weights_of(self._inner, received)
         clip_norm = getattr(self._strategy, "clipping_norm", 1.0)
 
         def note() -> None:

@@ -74,14 +74,6 @@ class ScoredConfig(DeclaredConfig):
         return {name: getattr(self, name) for name in known}
 
 
-@dataclass(frozen=True)
-class Unwritten:
-    """What a folder of scores will hold."""
-
-    header: Mapping[str, Any]
-    ledger: Ledger
-
-
 @RUN_ORIGINS.register(SCORES)
 @dataclass(frozen=True)
 class ScoredRun(Run):
@@ -89,11 +81,11 @@ class ScoredRun(Run):
 
     Attributes:
         path: The folder; in memory a name alone.
-        unwritten: None where it was read from its folder.
+        unwritten: Header and ledger that its folder will hold; None where it was read.
     """
 
     path: Path
-    unwritten: Unwritten | None = field(default=None, repr=False)
+    unwritten: tuple[dict[str, Any], Ledger] | None = field(default=None, repr=False)
 
     @classmethod
     def of(
@@ -132,7 +124,7 @@ class ScoredRun(Run):
                 "checkpoint_hash": None,
             },
         }
-        return cls(Path(name), Unwritten(header, ledger))
+        return cls(Path(name), (header, ledger))
 
     def write(self, folder: str | Path) -> "ScoredRun":
         """Write a folder without its audit, and return the run in it.
@@ -168,12 +160,12 @@ class ScoredRun(Run):
     @cached_property
     def header(self) -> dict[str, Any]:
         """What run.json says, or will say."""
-        return dict(self.unwritten.header) if self.unwritten else super().header
+        return dict(self.unwritten[0]) if self.unwritten else super().header
 
     @cached_property
     def truth(self) -> Ledger:
         """Whose each record is, and who is a member."""
-        return self.unwritten.ledger if self.unwritten else super().truth
+        return self.unwritten[1] if self.unwritten else super().truth
 
     @cached_property
     def config(self) -> ScoredConfig:

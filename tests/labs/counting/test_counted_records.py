@@ -12,7 +12,6 @@ from privaudit.auditing.audit import Audit
 from privaudit.auditing.stored_audit import read_audit, restore_audit, save_audit
 from privaudit.core.tensors import Tensors
 from privaudit.federation.threat_models import EVERYBODY
-from privaudit.recording.recorder import Recorder
 from privaudit.report.page import render_report
 from privaudit.runs.run import load_run
 from privaudit_labs.counting.counted_records import COUNTED_RECORDS
@@ -24,7 +23,7 @@ from tests.privaudit.recording.small_federation import (
     Linear,
     X,
     audited,
-    run_federation,
+    record,
     say_update,
     start,
     toss,
@@ -70,8 +69,7 @@ def audit_of(
     folder: Path, owner: Linear, scenario: str = "server-reconstruct"
 ) -> Audit:
     begin = {"weight": WIDE} if isinstance(owner, Wide) else start()
-    with Recorder(folder, ledger=LEDGER, weight="num-examples") as recorder:
-        run_federation(recorder, LEDGER, owner, begin=begin)
+    record(folder, LEDGER, owner, played={"begin": begin})
     return audited(folder, scenario, owner=owner, shadows=0)
 
 

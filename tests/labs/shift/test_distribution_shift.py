@@ -152,7 +152,7 @@ def test_the_foreign_number_is_the_mean_of_clients_by_pairs(
     untrained: Run, of_nothing: list[Shift]
 ) -> None:
     """Naive twin: zero-shot log-likelihoods, client by client."""
-    from privaudit.runs.population import records_elsewhere
+    from privaudit_labs.shift.foreign_records import records_elsewhere
 
     population = untrained.population
     task, ledger = population.task, untrained.ledger

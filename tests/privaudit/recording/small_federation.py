@@ -1,8 +1,9 @@
 """A federation of somebody else's: linear models that memorise their records."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,21 @@ def start() -> dict[str, Tensor]:
     return {"weight": torch.zeros(CLASSES, FEATURES), "bias": torch.zeros(CLASSES)}
 
 
+def drawn_start(seed: int) -> dict[str, Tensor]:
+    """Return a first model of normal numbers."""
+    generator = torch.Generator().manual_seed(seed)
+    return {n: torch.randn(t.shape, generator=generator) for n, t in start().items()}
+
+
+def first_updates() -> dict[str, dict[str, Tensor]]:
+    """Return what each client sends in the first round."""
+    ledger = toss()
+    return {
+        name: Linear().local_update(start(), ledger.members_of(number), 0)
+        for number, name in enumerate(NAMES)
+    }
+
+
 Say = Callable[[Recorder, int, str, Tensors, int], None]
 
 
@@ -116,13 +132,18 @@ def run_federation(
 
 
 def record(
-    folder: Path, ledger: Ledger | None = None, owner: Linear | None = None, **more: Any
+    folder: Path,
+    ledger: Ledger | None = None,
+    owner: Linear | None = None,
+    *,
+    played: Mapping[str, Any] = MappingProxyType({}),
+    **more: Any,
 ) -> Recorder:
-    """Record the federation whole, and end the run."""
+    """Record the federation whole, played as :func:`run_federation` takes it."""
     ledger = ledger or toss()
     settings = {"weight": "num-examples", "trainer": "FedAvg, a loop", **more}
     with Recorder(folder, ledger=ledger, **settings) as recorder:
-        run_federation(recorder, ledger, owner or Linear())
+        run_federation(recorder, ledger, owner or Linear(), **played)
     return recorder
 
 

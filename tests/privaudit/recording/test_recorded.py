@@ -41,6 +41,8 @@ from tests.privaudit.recording.small_federation import (
     ROUNDS,
     Linear,
     audited,
+    drawn_start,
+    first_updates,
     linear,
     record,
     recorded_messages,
@@ -93,9 +95,11 @@ def test_no_public_record_is_needed_where_a_split_chose_the_members(
     part = np.isin(np.arange(len(owner)), in_order[: len(owner) // 2])
     ledger = Ledger(owner, part & (owner >= 0), coin=Coin("sklearn", 3))
     record(tmp_path / "run", ledger)
-    for scenario in SCENARIOS:
-        audit = audited(tmp_path / "run", scenario, shadows=0)
-        assert audit.headline.verdict.kind == "leaks"
+    with use_owner(Linear()):
+        auditor = Auditor(load_run(tmp_path / "run"))
+        for scenario in SCENARIOS:
+            audit = auditor.attack(scenario, shadows=0)
+            assert audit.headline.verdict.kind == "leaks"
     shadowed = audited(tmp_path / "run", "server-reconstruct", clients=1, shadows=6)
     assert shadowed.results["rmia"].auroc.value > 0.9
     with pytest.raises(AttackError, match="independent coin for each record"):
@@ -109,15 +113,11 @@ def covering(place: Path, ledgers: int, owner: Linear) -> dict[str, float]:
     """
     covered = dict.fromkeys(SCENARIOS, 0)
     for seed in range(ledgers):
-        draw = torch.Generator().manual_seed(seed)
-        begin = {
-            n: torch.randn(t.shape, generator=draw) / 9 for n, t in start().items()
-        }
-        ledger, folder = toss(seed), place / str(seed)
-        with Recorder(folder, ledger=ledger, weight="n") as recorder:
-            run_federation(recorder, ledger, owner, rounds=1, begin=begin)
+        begin = {name: tensor / 9 for name, tensor in drawn_start(seed).items()}
+        played = {"rounds": 1, "begin": begin}
+        record(place / str(seed), toss(seed), owner, played=played)
         with use_owner(Linear(steps=1)):
-            auditor = Auditor(load_run(folder))
+            auditor = Auditor(load_run(place / str(seed)))
             for name in SCENARIOS:
                 found = auditor.attack(HEADLINES[name]).auroc
                 covered[name] += found.low <= 0.5 <= found.high
@@ -259,10 +259,7 @@ def test_differences_are_models_again(tmp_path: Path) -> None:
         changed = {n: t - before[n] for n, t in sent.items()}
         recorder.update(index, client, changed, weight=count)
 
-    with Recorder(
-        tmp_path / "run", ledger=toss(), weight="n", uploads="differences"
-    ) as recorder:
-        run_federation(recorder, toss(), Linear(), say=say)
+    record(tmp_path / "run", uploads="differences", played={"say": say})
     audit = audited(tmp_path / "run", shadows=0)
     assert audit.auroc.value > 0.95
 
@@ -292,27 +289,29 @@ def test_equal_tensors_under_other_names_are_distinguished(tmp_path: Path) -> No
     assert [last.tensors[name].sum().item() for name in "ab"] == [0, 3]
 
 
+def send_masked(recorder: Recorder) -> list[dict[str, Tensor]]:
+    """Let each client send what is masked, and return what is under the masks."""
+    for name in NAMES:
+        recorder.broadcast(0, name, start())
+        recorder.masked(0, name, {"masked": torch.randint(0, 2**31, (9,))})
+    return list(first_updates().values())
+
+
 def test_a_sum_that_was_learned_under_masks_is_all_that_a_server_sees(
     tmp_path: Path,
 ) -> None:
-
-    ledger, owner = toss(), Linear()
+    ledger = toss()
     with Recorder(tmp_path / "run", ledger=ledger, weight="n") as recorder:
-        server = start()
-        for name in NAMES:
-            recorder.broadcast(0, name, server)
-            recorder.masked(0, name, {"masked": torch.randint(0, 2**31, (9,))})
-        sent = [owner.local_update(server, ledger.members_of(n), 0) for n in range(3)]
+        sent = send_masked(recorder)
         counts = [len(ledger.members_of(n)) for n in range(3)]
         pairs = list(zip(sent, counts, strict=True))
-        total = {k: sum(one[k] * n for one, n in pairs) for k in server}
+        total = {k: sum(one[k] * n for one, n in pairs) for k in start()}
         recorder.summed(0, NAMES, {**total, "n": torch.tensor(float(sum(counts)))})
         mean = {k: t / sum(counts) for k, t in total.items()}
-        for name in NAMES:
-            recorder.broadcast(1, name, mean)
+        recorder.broadcast(1, NAMES, mean)
     run = load_run(tmp_path / "run")
     assert run.config.is_masked
-    with use_owner(owner):
+    with use_owner(Linear()):
         audit = Auditor(run).attack("server-reconstruct", shadows=0)
         assert audit.scenario.threat == "server-aggregate"
         assert audit.auroc.value > 0.95
@@ -324,21 +323,14 @@ def test_masked_uploads_without_a_sum_leave_what_the_server_sends(
     tmp_path: Path,
 ) -> None:
     """A round counts, nothing is called no mechanism, and peers can be audited."""
-    ledger, owner = toss(), Linear()
-    with Recorder(tmp_path / "run", ledger=ledger) as recorder:
-        server = start()
-        for name in NAMES:
-            recorder.broadcast(0, name, server)
-            recorder.masked(0, name, {"masked": torch.randint(0, 2**31, (9,))})
-        sent = [owner.local_update(server, ledger.members_of(n), 0) for n in range(3)]
-        for name in NAMES:
-            recorder.broadcast(
-                1, name, {k: sum(s[k] for s in sent) / 3 for k in server}
-            )
+    with Recorder(tmp_path / "run", ledger=toss()) as recorder:
+        sent = send_masked(recorder)
+        mean = {k: torch.stack([s[k] for s in sent]).sum(dim=0) / 3 for k in start()}
+        recorder.broadcast(1, NAMES, mean)
     run = load_run(tmp_path / "run")
     assert (run.config.rounds, run.config.is_masked) == (1, True)
     assert run.privacy["claimed"]["source"] == "nobody's"
-    with use_owner(owner):
+    with use_owner(Linear()):
         audit = Auditor(run).attack("curious-peer", shadows=0)
         assert audit.auroc.value > 0.95
         summed = Auditor(run).attack("server-reconstruct", shadows=0)
@@ -361,12 +353,10 @@ def test_an_owners_words_are_words_on_page_and_terminal(tmp_path: Path) -> None:
 
 def test_without_broadcasts_uploads_are_attacked(tmp_path: Path) -> None:
     """Nobody recorded what the server sent: utility is not known, membership is."""
-    ledger, owner = toss(), Linear()
-    with Recorder(tmp_path / "run", ledger=ledger) as recorder:
-        for number, client in enumerate(NAMES):
-            sent = owner.local_update(start(), ledger.members_of(number), 0)
+    with Recorder(tmp_path / "run", ledger=toss()) as recorder:
+        for client, sent in first_updates().items():
             recorder.update(0, client, sent)
-    audit = audited(tmp_path / "run", shadows=0, owner=owner)
+    audit = audited(tmp_path / "run", shadows=0)
     assert audit.utility is None
     assert audit.auroc.value > 0.95
     assert "Privacy-utility trade-off" not in render_report([audit])
@@ -388,13 +378,9 @@ LATE = NAMES[2]
 @pytest.fixture(scope="module")
 def late(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One client answers the broadcast of round 0 in round 1."""
-    place, owner, ledger = tmp_path_factory.mktemp("late") / "run", Linear(), toss()
-    with Recorder(place, ledger=ledger, weight="n") as recorder:
+    place, sent = tmp_path_factory.mktemp("late") / "run", first_updates()
+    with Recorder(place, ledger=toss(), weight="n") as recorder:
         recorder.broadcast(0, NAMES, start())
-        sent = {
-            name: owner.local_update(start(), ledger.members_of(number), 0)
-            for number, name in enumerate(NAMES)
-        }
         for name in NAMES[:2]:
             recorder.update(0, name, sent[name], weight=5)
         recorder.broadcast(1, NAMES[:2], sent[NAMES[0]])
@@ -462,19 +448,18 @@ def test_shift_is_not_measured_on_a_recorded_run(late: Path) -> None:
 @pytest.mark.parametrize("damage", ["not finite", "a tensor less"])
 def test_a_damaged_upload_leaves_its_client_out(tmp_path: Path, damage: str) -> None:
     """And no other: the audit says who is missing."""
-    owner, ledger = Linear(), toss()
-    with Recorder(tmp_path / "run", ledger=ledger, weight="n") as recorder:
-        recorder.broadcast(0, NAMES, start())
-        for number, name in enumerate(NAMES):
-            sent = owner.local_update(start(), ledger.members_of(number), 0)
-            if name == NAMES[0] and damage == "not finite":
-                sent["bias"] *= float("nan")
-            elif name == NAMES[0]:
-                del sent["bias"]
-            recorder.update(0, name, sent, weight=5)
-        recorder.broadcast(1, NAMES, sent)
+
+    def say(
+        recorder: Recorder, at: int, client: str, sent: Tensors, count: int
+    ) -> None:
+        left = {} if damage == "a tensor less" else {"bias": sent["bias"] * torch.nan}
+        if client == NAMES[0]:
+            sent = {"weight": sent["weight"], **left}
+        recorder.update(at, client, sent, weight=count)
+
+    record(tmp_path / "run", played={"rounds": 1, "say": say})
     run = load_run(tmp_path / "run")
-    with use_owner(owner):
+    with use_owner(Linear()):
         for scenario in ("server-reconstruct", "update-watch"):
             audit = Auditor(run).attack(scenario, shadows=0)
             assert [c.client for c in audit.headline.clients] == list(NAMES[1:])

@@ -101,12 +101,8 @@ def test_memorised_answers_are_found(run: Run, scenario: str) -> None:
     assert audit.utility is None
     assert not [n for n in audit.results if "image" in n or n == "perplexity-zlib"]
     assert "token-loss" in render_report([audit])
-
-
-def test_a_server_view_shows_what_it_learns_as_one_that_sees_less(run: Run) -> None:
-    assert (
-        "token-loss as server-aggregate" in audited(run, "server-reconstruct").results
-    )
+    if scenario == "server-reconstruct":  # shows what it learns as one that sees less
+        assert "token-loss as server-aggregate" in audit.results
 
 
 class Layered(Bigrams):

@@ -39,6 +39,7 @@ from tests.privaudit.recording.small_federation import (
     Linear,
     X,
     audited,
+    first_updates,
     linear,
     record,
     recorded_messages,
@@ -200,16 +201,12 @@ def test_the_last_model_is_everybodys_where_it_is_one(tmp_path: Path) -> None:
 
 def test_without_a_last_model_a_server_knows_the_mean(tmp_path: Path) -> None:
     """Nobody broadcast what came of the last round; who summed it knows."""
-
-    ledger, owner = toss(), Linear()
-    with Recorder(tmp_path / "run", ledger=ledger, weight="n") as recorder:
-        for client in NAMES:
-            recorder.broadcast(0, client, start())
-        for number, client in enumerate(NAMES):
-            members = ledger.members_of(number)
-            sent = owner.local_update(start(), members, 0)
-            recorder.update(0, client, sent, weight=len(members))
-    audit = audited(tmp_path / "run", "server-aggregate", shadows=0, owner=owner)
+    with Recorder(tmp_path / "run", ledger=toss(), weight="n") as recorder:
+        recorder.broadcast(0, NAMES, start())
+        for number, (client, sent) in enumerate(first_updates().items()):
+            weight = len(toss().members_of(number))
+            recorder.update(0, client, sent, weight=weight)
+    audit = audited(tmp_path / "run", "server-aggregate", shadows=0)
     assert audit.auroc.value > 0.95
 
 
@@ -370,8 +367,7 @@ def odd_run(folder: Path, tensors: Any, weight: Any) -> Run:
         else:
             said.update(at, client, sent, weight=count)
 
-    with Recorder(folder, ledger=toss(), weight="n") as recorder:
-        run_federation(recorder, toss(), Linear(), say=say)
+    record(folder, played={"say": say})
     return load_run(folder)
 
 
@@ -433,8 +429,7 @@ def test_a_recorder_that_cannot_write_stops_and_no_run_is_made(
             fail(monkeypatch, folder)
         said.update(at, client, sent, weight=count)
 
-    with Recorder(folder, ledger=ledger, weight="n") as recorder:
-        run_federation(recorder, ledger, Linear(), rounds=4, say=say)
+    recorder = record(folder, ledger, played={"rounds": 4, "say": say})
     monkeypatch.undo()
     assert recorder.run is None
     errors = [r for r in caplog.records if r.levelno == logging.ERROR]
@@ -467,8 +462,7 @@ def test_after_the_first_round_the_log_says_of_how_many_clients_it_is_and_the_pa
     tmp_path: Path, caplog: pytest.LogCaptureFixture, names: tuple[str, ...]
 ) -> None:
     caplog.set_level(logging.INFO, logger="mylib")
-    with Recorder(tmp_path, weight="w", ledger=toss(), library="mylib") as recorder:
-        run_federation(recorder, toss(), Linear(), names=names)
+    record(tmp_path, library="mylib", played={"names": names})
     (said,) = [line for line in caplog.records if line.name == "mylib.privaudit"]
     assert f"In round 0 uploads of {len(names)} of 3 clients" in said.message
     is_short = len(names) < 3
@@ -487,8 +481,7 @@ def test_an_upload_that_is_less_or_coarser_than_what_was_received_is_a_setting(
     ) -> None:
         recorder.update(round, client, {"weight": sent["weight"].half()}, weight=count)
 
-    with Recorder(tmp_path, weight="w", settings={"quantised": "mine"}) as recorder:
-        run_federation(recorder, toss(), Linear(), say=say)
+    record(tmp_path, settings={"quantised": "mine"}, played={"say": say})
     settings = read_bundle(tmp_path).settings
     assert settings["partial"] == "1 of 2 tensors, without bias"
     assert settings["quantised"] == "mine"  # the owner's own words come first
@@ -512,8 +505,7 @@ def test_uploads_of_another_shape_are_said_in_the_first_round_and_attacked_by_an
         turned = weight if len(weight) == FEATURES else weight.T
         return X[positions] @ turned + tensors["bias"]
 
-    with Recorder(tmp_path, weight="w", ledger=toss()) as recorder:
-        run_federation(recorder, toss(), Linear(), say=say)
+    record(tmp_path, played={"say": say})
     assert caplog.text.count("another shape") == 1
     audit = audited(tmp_path, owner=linear(query=query), shadows=0)
     assert str(audit.run.config.settings["reshaped"]).startswith("1 of 2 tensors")

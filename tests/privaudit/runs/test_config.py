@@ -112,9 +112,10 @@ def test_places_are_made_whole_since_a_run_is_read_from_anywhere(
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("shots", 0), ("members", "none"), ("test_share", 0)]
+    ("name", "value"),
+    [("shots", 0), ("members", "none"), ("test_share", 0), ("randomness", "dice")],
 )
-def test_options_of_the_split_have_their_ranges(name: str, value: Any) -> None:
+def test_options_have_their_ranges(name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=f"The run cannot take {name} = "):
         make_config("zero-shot", **{name: value})
 

@@ -381,8 +381,3 @@ def test_a_run_may_follow_the_coins_of_another(tmp_path: Path) -> None:
     with pytest.raises(IncompatibleRunsError, match=r"coins of its own.*--seed"):
         check_pairable(first, by_itself)
     check_pairable(first, follower)
-
-
-def test_another_source_of_randomness_is_refused() -> None:
-    with pytest.raises(ConfigError, match="randomness = 'dice'"):
-        make_config("promptfl", randomness="dice")

@@ -17,9 +17,16 @@ from privaudit.auditing.parts.server_model import SERVER_MODEL
 from privaudit.auditing.scenario import Scenario, find_scenario
 from privaudit.core.errors import ConfigError
 from privaudit.core.storage import parse_json, to_json
+from privaudit.datasets.sources import load_dataset
 from privaudit.evaluation.metric import metrics_of
 from privaudit.federation.trainer import ClientId
-from privaudit.runs.population import Population, records_elsewhere, some_of
+from privaudit.runs.population import (
+    Population,
+    encode_for,
+    load_model,
+    refuse_mismatch,
+    some_of,
+)
 from privaudit.runs.run import AUDITS, Run
 from privaudit.runs.tasks import measure_writing
 from privaudit.runs.utility import measure_clients
@@ -169,7 +176,14 @@ def _measure_elsewhere(run: Run, place: Elsewhere) -> Found:
     model = run.own_model
     if model is None:
         return {}
-    records = records_elsewhere(config, place.dataset, place.data)
+    foreign = load_dataset(place.dataset, place.data)
+    if foreign.hash == population.data_hash:
+        raise ConfigError(
+            f"{place.dataset} is what the run was trained on, so its records are no "
+            "foreign non-members. Name another data set."
+        )
+    refuse_mismatch(config, foreign)
+    records = encode_for(config, load_model(config), foreign)
     sample = records.pick(some_of(len(records), config.tested))
     written = measure_writing(run.trainer, population.task, [model], sample)
     return {

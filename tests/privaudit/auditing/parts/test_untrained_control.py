@@ -15,11 +15,9 @@ from privaudit.auditing.parts.untrained_control import (
 )
 from privaudit.auditing.stored_audit import read_audit, restore_audit, save_audit
 from privaudit.core.errors import AttackError, ConfigError
-from privaudit.core.tensors import Tensors
 from privaudit.evaluation.tradeoff.plan import SweepPlan
 from privaudit.evaluation.tradeoff.sweep import weigh_runs
 from privaudit.recording.owner import use_owner
-from privaudit.recording.recorder import Recorder
 from privaudit.report.page import render_report
 from privaudit.report.tables.parts import round_sentences
 from privaudit.runs.ledger import Coin, Ledger
@@ -27,25 +25,20 @@ from tests.privaudit.recording.small_federation import (
     COUNT,
     Linear,
     Y,
+    drawn_start,
     owners,
     record,
-    run_federation,
-    start,
     toss,
 )
 
-
-def begin() -> Tensors:
-    """A model that has seen other data, as a pretrained one has."""
-    generator = torch.Generator().manual_seed(9)
-    zero = start()
-    return {n: torch.randn(t.shape, generator=generator) for n, t in zero.items()}
+BEGIN = drawn_start(9)
+"""A model that has seen other data, as a pretrained one has."""
 
 
 def chosen(shift: bool) -> Ledger:
     """Members that nobody tossed a coin for: some the first model knew before."""
     owner = owners()
-    logits = Linear().query(begin(), np.arange(COUNT))
+    logits = Linear().query(BEGIN, np.arange(COUNT))
     known = logits.log_softmax(dim=1)[torch.arange(COUNT), Y].numpy()
     by_chance = np.random.default_rng(3).random(COUNT)
     score = known if shift else by_chance
@@ -55,8 +48,7 @@ def chosen(shift: bool) -> Ledger:
 
 def audited(folder: Path, ledger: Ledger, learns: bool) -> Audit:
     owner = Linear(learns)
-    with Recorder(folder, ledger=ledger, weight="n") as recorder:
-        run_federation(recorder, ledger, owner, begin=begin())
+    record(folder, ledger, owner, played={"begin": BEGIN})
     with use_owner(owner):
         return Auditor(load_run(folder)).attack("server-reconstruct", shadows=0)
 

@@ -87,6 +87,11 @@ def cases(packets: Mapping[str, tuple[str, ...]]) -> Iterator[object]:
         yield pytest.param(kind, with_one_more, id=f"{kind} one more")
 
 
+def lists_that_cannot_be() -> Iterator[object]:
+    for kind, (how, twist) in product(DOWN, NO_CLIENTS.items()):
+        yield pytest.param(kind, twisted("clients", twist), id=f"{kind} {how}")
+
+
 def test_every_kind_of_packet_is_here() -> None:
     assert tuple(UP) == STAGES
     assert {*UP, *DOWN, "complaint"} == set(get_args(PacketKind))
@@ -109,23 +114,10 @@ def test_a_client_whose_packet_has_another_form_is_named_and_left_out(
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize(("kind", "change"), list(cases(DOWN)))
+@pytest.mark.parametrize(("kind", "change"), [*cases(DOWN), *lists_that_cannot_be()])
 def test_a_server_whose_packet_has_another_form_is_named_by_its_client(
     kind: str, change: Change
 ) -> None:
-    assert_refused(kind, change)
-
-
-@pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("kind", DOWN)
-@pytest.mark.parametrize("twist", NO_CLIENTS.values(), ids=NO_CLIENTS)
-def test_so_is_one_that_names_clients_that_cannot_be(
-    kind: str, twist: Callable[[np.ndarray], np.ndarray]
-) -> None:
-    assert_refused(kind, twisted("clients", twist))
-
-
-def assert_refused(kind: str, change: Change) -> None:
     carry = altered(kind, change, sender=SERVER, to=2)
     found = masked_sum(UPLOADS, Masking(), Seeds(0), 0, carry=carry)
     assert found.total is None

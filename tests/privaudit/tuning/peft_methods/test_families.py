@@ -16,7 +16,7 @@ from privaudit.core.errors import ConfigError
 from privaudit.datasets.dataset import DATASETS, Dataset
 from privaudit.models.registry import find_family, load_frozen
 from privaudit.runs.config import make_config
-from privaudit.runs.population import records_elsewhere
+from privaudit.runs.population import encode_for, load_model
 from privaudit.runs.run import Run
 from privaudit.tuning.peft_methods.registry import PEFT_METHODS
 from tests.simulated_device import another_device, assert_agree
@@ -70,7 +70,6 @@ def data_sets() -> Iterator[None]:
     DATASETS.names()
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(DATASETS._entries, "some-texts", text_data)
-        patch.setitem(DATASETS._entries, "more-texts", lambda: text_data(30))
         patch.setitem(DATASETS._entries, "bare-texts", bare_texts)
         patch.setitem(DATASETS._entries, "some-pictures", picture_data)
         patch.setattr("privaudit.runs.population.load_frozen", loaded_once())
@@ -230,7 +229,7 @@ def test_a_finished_run_is_asked_about_other_texts(
     found = Auditor(run).attack("server-reconstruct", clients=1, shadows=0)
     assert set(found.results) >= {"loss-threshold", "confidence"}
     config = run.config
-    elsewhere = records_elsewhere(config, "more-texts")
+    elsewhere = encode_for(config, load_model(config), text_data(30))
     assert elsewhere.words is not None
     assert len(elsewhere.words.ids) == len(elsewhere) == 30
     assert torch.allclose(elsewhere.features.norm(dim=1), torch.ones(30), atol=1e-5)
