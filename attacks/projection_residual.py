@@ -178,7 +178,8 @@ class ProjectionResidual:
         others = entered(groups[0][0][1], public, sent, of_public)
         for some, later in zip_longest(groups, groups[1:]):
             after = entered(later[0][1], public, sent, of_public) if later else {}
-            stays = {name for name in after if others[name].has_inputs_of(after[name])}
+            both = others.keys() & after.keys()
+            stays = {name for name in both if others[name].has_inputs_of(after[name])}
             for number, move in some:
                 asked = targets[number].candidates
                 own = entered(move, asked, move.deltas, places[number])
