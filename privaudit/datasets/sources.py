@@ -6,9 +6,10 @@ form. The text names the file, and the line or record in it.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -192,7 +193,7 @@ class OnDisk:
     needs: str
     source: str
     read: Callable[..., Dataset]
-    folders: tuple[str, ...] = ()
+    folders: Sequence[str] = ()
     fetch: Callable[[str], Path] | None = None
     takes_columns: bool = False
 
@@ -202,13 +203,22 @@ class OnDisk:
 
 
 def on_disk(name: str, **about: Any) -> Callable[[Reader], Reader]:
-    """Return a decorator that enters a reader under a name, with what OnDisk tells."""
+    """Return a decorator that enters a reader under a name, with what OnDisk tells.
+
+    What ``on_disk.toml`` says of the name need not be given.
+    """
 
     def enter(read: Reader) -> Reader:
-        DATASETS.register(name)(OnDisk(read=read, **about))
+        DATASETS.register(name)(OnDisk(read=read, **_told().get(name, {}), **about))
         return read
 
     return enter
+
+
+@cache
+def _told() -> Mapping[str, Mapping[str, Any]]:
+    file = Path(__file__).with_name("on_disk.toml")
+    return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
 def name_and_place(
