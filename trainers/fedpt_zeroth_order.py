@@ -11,7 +11,6 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from privaudit.core.devices import CPU
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Stream
 from privaudit.core.tensors import Stacked
@@ -195,13 +194,5 @@ def _slopes(
 
 def _repeated(batch: Batch, times: int) -> Batch:
     """Return a batch in which each client stands so often, one behind the other."""
-    rows = torch.arange(len(batch.mask), device=CPU).repeat_interleave(times)
-    row = rows.to(batch.mask.device)
-    return Batch(
-        batch.features[row],
-        batch.labels[row],
-        batch.mask[row],
-        None if batch.tokens is None else batch.tokens[rows.to(batch.tokens.device)],
-        None if batch.words is None else batch.words[row],
-        None if batch.crafted is None else batch.crafted[row],
-    )
+    rows = torch.arange(len(batch.mask), device=batch.mask.device)
+    return batch.part(rows.repeat_interleave(times), slice(None))

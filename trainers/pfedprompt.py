@@ -15,6 +15,7 @@ from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.federation.threat_models import View
 from privaudit.federation.trainer import (
+    ANSWERS,
     TRAINERS,
     ClientId,
     Cohort,
@@ -22,9 +23,9 @@ from privaudit.federation.trainer import (
     Reconstruction,
     Records,
     Round,
-    Signal,
     Signals,
     Task,
+    Want,
 )
 from privaudit.federation.uploads import weighted_upload
 from privaudit.tuning.prompts.learning import (
@@ -32,7 +33,6 @@ from privaudit.tuning.prompts.learning import (
     LocalSgd,
     logits_of,
     mean_losses,
-    start_context,
 )
 
 STRENGTHS = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0)
@@ -73,10 +73,6 @@ class PFedPrompt(LocalSgd):
     sharpness: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     held_out: Annotated[float, Field(gt=0, lt=1)] = 0.25
 
-    def start(self, task: Task, seeds: Seeds) -> Tensors:
-        """Return a random context."""
-        return {"context": start_context(task, seeds)}
-
     def start_client(self, task: Task, client: ClientId, seeds: Seeds) -> Tensors:
         """Return an empty memory, which adds nothing."""
         dim = task.zero_shot.shape[1]
@@ -107,11 +103,7 @@ class PFedPrompt(LocalSgd):
         return replace(reconstructed, missing=reconstructed.missing + memory)
 
     def query(
-        self,
-        task: Task,
-        models: Stacked,
-        records: Records,
-        want: frozenset[Signal] = frozenset({"log_probabilities"}),
+        self, task: Task, models: Stacked, records: Records, want: Want = ANSWERS
     ) -> Iterator[Signals]:
         """Yield log-probabilities, with what the memory recalls where there is one."""
         if BLEND not in models:

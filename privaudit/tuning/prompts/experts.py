@@ -22,15 +22,16 @@ from privaudit.core.tensors import Stacked, Tensors
 from privaudit.federation.batches import Batch, Objective
 from privaudit.federation.threat_models import View
 from privaudit.federation.trainer import (
+    ANSWERS,
     ClientId,
     Events,
     Inbox,
     Reconstruction,
     Records,
     Round,
-    Signal,
     Signals,
     Task,
+    Want,
 )
 from privaudit.federation.transcript import Message
 from privaudit.federation.uploads import WEIGHT, times_weight
@@ -504,11 +505,7 @@ class PromptExperts(PromptTrainer):
 
     @torch.no_grad()
     def query(
-        self,
-        task: Task,
-        models: Stacked,
-        records: Records,
-        want: frozenset[Signal] = frozenset({"log_probabilities"}),
+        self, task: Task, models: Stacked, records: Records, want: Want = ANSWERS
     ) -> Iterator[Signals]:
         """Yield the log-probabilities of mixtures, or of prompts without a gate."""
         if "experts" not in models:

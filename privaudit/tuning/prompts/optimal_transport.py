@@ -21,10 +21,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
 from privaudit.core.errors import ConfigError
+from privaudit.core.tensors import Stacked
 from privaudit.datasets.records import PictureTokens
 from privaudit.federation.batches import Batch
-from privaudit.federation.trainer import Records, Signals, Task
-from privaudit.tuning.prompts.learning import QUERY_CHUNK
+from privaudit.federation.trainer import ANSWERS, Records, Signals, Task, Want
+from privaudit.tuning.prompts.learning import QUERY_CHUNK, PromptTrainer, pair_texts
 
 LOOK_BACK = 8  # iterations between two looks at what has changed
 THRESHOLD = 1e-3  # mean change of a scaling vector below which iterations stop
@@ -418,6 +419,34 @@ def query_transported(
         expanded = tokens.expand(len(text), *tokens.shape)
         logits = transported_logits(text, expanded, task.logit_scale, transport)
         yield {"log_probabilities": logits.log_softmax(-1)}
+
+
+@pydantic.dataclasses.dataclass(frozen=True)
+class PromptPair(PromptTrainer):
+    """A trainer whose models are a "global" and a "local" prompt, matched by transport.
+
+    Attributes:
+        entropy: Entropic regularisation of the transport, above 0; published 0.1, and
+            0.01 for few shots.
+        mass: Part of a picture that is transported, in (0, 1]; published 0.8.
+        iterations: Of the transport, at the most; published 100.
+    """
+
+    entropy: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
+    mass: Annotated[float, Field(gt=0, le=1)] = 0.8
+    iterations: Annotated[int, Field(ge=1)] = 100
+
+    @property
+    @abstractmethod
+    def transport(self) -> Transport:
+        """The problem that is solved for each picture and class."""
+
+    def query(
+        self, task: Task, models: Stacked, records: Records, want: Want = ANSWERS
+    ) -> Iterator[Signals]:
+        """Yield the log-probabilities of transported similarities."""
+        texts = pair_texts(task, models)
+        return query_transported(task, texts, records, self.transport)
 
 
 class _Losses(torch.autograd.Function):

@@ -16,8 +16,7 @@ from privaudit.federation.trainer import Task
 from privaudit.runs.config import build_trainer, make_config
 from privaudit.runs.population import canary_texts, crafted_norm, populate
 from privaudit.tuning.prompts.gradients import ContextGradients, RecordGradients
-from privaudit.tuning.prompts.learning import prompt_losses
-from privaudit.tuning.prompts.private_training import context_losses
+from privaudit.tuning.prompts.learning import context_losses, prompt_losses
 from tests.conftest import toy_records
 
 SHAPE = (4, 8)
