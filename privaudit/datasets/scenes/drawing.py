@@ -202,18 +202,6 @@ def _fitting(size: int, side: float) -> int:
     return size
 
 
-def _ordinary() -> Distribution:
-    frequent = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.35, 0.35, 0.35, 0.35)
-    return Distribution(
-        groups=(0.35, 0.45, 0.2),
-        counts=(0.35, 0.27, 0.2, 0.14, 0.03, 0.01),
-        shapes=(1.0, 1.0, 1.0, 1.0, 0.8, 0.8, 0.4, 0.4),
-        colours=tuple(frequent for _ in SHAPES),
-        sizes=(0.3, 0.4, 0.3),
-        textures=(0.79, 0.07, 0.07, 0.07),
-    )
-
-
 def _shifted(colours: Sequence[Sequence[float]]) -> Distribution:
     return Distribution(
         groups=(0.2, 0.4, 0.4),
@@ -241,7 +229,6 @@ def _own_colours(start: int) -> tuple[tuple[float, ...], ...]:
     return tuple(table)
 
 
-ORDINARY = _ordinary()
 PRIVATE = _shifted(_own_colours(0))
 FAR = _shifted(_own_colours(1))
 

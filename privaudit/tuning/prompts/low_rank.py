@@ -9,7 +9,6 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from privaudit.core.errors import ConfigError
 from privaudit.federation.trainer import Cohort, Round
 from privaudit.tuning.prompts.learning import CONTEXT_STD
 
@@ -50,19 +49,9 @@ def factorize(
 
     Args:
         prompt: The local prompt, one per leading index.
-        start: Draws from N(0, 1).
+        start: Draws from N(0, 1); the rank is at most the tokens and the width.
         kind: Which of the two factorizations.
-
-    Raises:
-        ConfigError: The rank exceeds the number of tokens or the width.
     """
-    rank, available = start.shape[-1], min(prompt.shape[-2:])
-    if rank > available:
-        raise ConfigError(
-            f"A factorization of rank {rank} was requested, but the prompt has "
-            f"{prompt.shape[-2]} tokens of width {prompt.shape[-1]}. Use a rank of at "
-            f'most {available}, or rank "full".'
-        )
     u = orthonormalize(prompt @ start)
     back = prompt.mT @ u
     v = orthonormalize(back).mT if kind == "both" else back.mT
@@ -112,16 +101,8 @@ def reconstruct_gradient(
         v: As :func:`factorize` made it, by ``kind``.
         kind: Of the factorization: "both" or "left".
         variant: "published-code" *adds* the last term and divides by 10: the published
-            code does, and the result is no projection.
-
-    Raises:
-        ConfigError: "published-code" with kind "left": that code has no such kind.
+            code does, and the result is no projection. It knows kind "both" only.
     """
-    if variant == "published-code" and kind == "left":
-        raise ConfigError(
-            'The published code was requested with factorization "left", and it knows '
-            '"both" only. Use "both", or variant "equation-4".'
-        )
     if kind == "left":
         gradient_u = gradient_u @ torch.linalg.pinv(v @ v.mT, hermitian=True)
     by_u, by_v = gradient_u @ v, u @ gradient_v

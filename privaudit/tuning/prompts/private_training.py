@@ -153,8 +153,8 @@ class PrivateTrainer(Optimised, PromptTrainer):
         return self
 
     def single_step(self) -> Any:
-        """Return the same trainer without noise, with every record in its batches."""
-        return replace(self, epsilon=None, batch_size=EVERY_RECORD)
+        """Return the same trainer with one noiseless step on all records."""
+        return self.with_settings(epsilon=None, batch_size=EVERY_RECORD, steps=1)
 
     @property
     def batch(self) -> int:
@@ -305,10 +305,8 @@ class PrivateTrainer(Optimised, PromptTrainer):
         sums: list[dict[str, Tensor]] = [{} for _ in releases]
         for chunk, mask in gradients.by_record():
             for total, (release, split, clip_norm) in zip(sums, releases, strict=True):
-                clipped_sums = self.sum_clipped(
-                    split(chunk), clip_norm, mask, release, at
-                )
-                for name, part in clipped_sums.items():
+                parts = self.sum_clipped(split(chunk), clip_norm, mask, release, at)
+                for name, part in parts.items():
                     total[name] = total[name] + part if name in total else part
         return sums
 
@@ -437,10 +435,6 @@ class PrivateLocalTrainer(PrivateTrainer):
 
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.005
     steps: Annotated[int, Field(ge=1)] = 5
-
-    def single_step(self) -> Any:
-        """Return the same trainer with one noiseless step on all records."""
-        return replace(self, epsilon=None, batch_size=EVERY_RECORD, steps=1)
 
     @model_validator(mode="after")
     def _check_steps(self) -> "PrivateLocalTrainer":
