@@ -35,21 +35,6 @@ from privaudit.datasets.dataset import (
 from privaudit.datasets.images.picture_files import EncodedPictures, readable
 from privaudit.datasets.named_places import located, search_path
 
-KNOWN_CLASSES: Mapping[str, tuple[str, ...]] = {
-    # Li et al., "FedBN", ICLR 2021: the ten that are most frequent over the domains.
-    # FedOTP, FedPGP and pFedMoAP take the same.
-    "domainnet-10": (
-        "bird", "feather", "headphones", "ice cream", "teapot", "tiger", "whale",
-        "windmill", "wine glass", "zebra",
-    ),
-    # Gong et al., "Geodesic flow kernel", CVPR 2012: those that Office and Caltech-256
-    # have in common.
-    "office-caltech-10": (
-        "back pack", "bike", "calculator", "headphones", "keyboard", "laptop computer",
-        "monitor", "mouse", "mug", "projector",
-    ),
-}  # fmt: skip
-
 
 def named_classes(given: str) -> str:
     """Return class names with commas between them, of a choice as users give it.
@@ -216,9 +201,13 @@ def on_disk(name: str, **about: Any) -> Callable[[Reader], Reader]:
 
 
 @cache
-def _told() -> Mapping[str, Mapping[str, Any]]:
-    file = Path(__file__).with_name("on_disk.toml")
-    return tomllib.loads(file.read_text(encoding="utf-8"))
+def _told(file: str = "on_disk.toml") -> Mapping[str, Any]:
+    return tomllib.loads(Path(__file__).with_name(file).read_text(encoding="utf-8"))
+
+
+KNOWN_CLASSES: Mapping[str, tuple[str, ...]] = {
+    name: tuple(classes) for name, classes in _told("known_classes.toml").items()
+}
 
 
 def name_and_place(
