@@ -88,14 +88,11 @@ def compare(
 
 
 @pytest.mark.parametrize("case", [*CASES, "edge"])
-def test_exact_values_are_the_golden_ones(case: str) -> None:
+def test_values_are_the_golden_ones_and_float32_comes_within_millionths(
+    case: str,
+) -> None:
     numbers, logits, targets = known(case)
     compare(token_statistics(logits, targets), numbers, "exact", 1e-9)
-
-
-@pytest.mark.parametrize("case", [*CASES, "edge"])
-def test_float32_comes_within_a_few_millionths(case: str) -> None:
-    numbers, logits, targets = known(case)
     found = token_statistics(logits.float(), targets)
     assert found.mean.dtype == torch.float32
     compare(found, numbers, "exact", 5e-6)
@@ -423,13 +420,10 @@ def test_clamped_signals_are_another_thing() -> None:
     assert token_signals(logits, words(KINDS))["entropy 0.5"].max() < 1e-9
 
 
-def test_a_slice_of_one_token_is_refused_by_name() -> None:
+def test_a_slice_of_one_token_or_none_beside_another_is_refused_by_name() -> None:
     found = table(KINDS, [1, 1, 2, 2, 3])
     with pytest.raises(ConfigError, match=r"'description' of record 1 has 1 token"):
         found.scored("description")
-
-
-def test_a_slice_without_neighbours_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"'instruction' of record 0 has 2 token"):
         table([2, 1, 2, 3, 3]).scored("instruction")
 
