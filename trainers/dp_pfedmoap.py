@@ -127,7 +127,14 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
     ) -> LocalResult:
         """Train what is kept; send a prompt of its own training, or its noised copy."""
         parameters, objective = self.begin_mixture(task, received, kept)
-        trained, loss = self._train_personal(task, cohort, parameters, objective, at)
+        size = 0  # whole shards, or batches
+        if self.mode == "published-paper":
+            size, objective = self.batch, self._with_clipping(objective)
+        batches = epochs_of_batches(cohort, at, epochs=self.epochs, batch_size=size)
+        rates = self.rates(parameters, self.personal_learning_rate)
+        trained, loss = self.optimise(
+            task, cohort, parameters, batches, objective, rates, at
+        )
         sent = dict(trained)
         if self.mode == "sound":
             start = {"context": received["context"]}
@@ -147,22 +154,6 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
             loss,
             self._events(task, at, numbers_in({"context": sent["context"]})),
         )
-
-    def _train_personal(
-        self,
-        task: Task,
-        cohort: Cohort,
-        parameters: Stacked,
-        objective: Objective,
-        at: Round,
-    ) -> tuple[Stacked, Tensor]:
-        """Run the local epochs on prompt and gate, on whole shards or in batches."""
-        size = 0
-        if self.mode == "published-paper":
-            size, objective = self.batch, self._with_clipping(objective)
-        batches = epochs_of_batches(cohort, at, epochs=self.epochs, batch_size=size)
-        rates = self.rates(parameters, self.personal_learning_rate)
-        return self.optimise(task, cohort, parameters, batches, objective, rates, at)
 
     def _with_clipping(self, objective: Objective) -> Objective:
         """Return the objective with each client's gradient by the prompt clipped."""

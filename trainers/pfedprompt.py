@@ -111,17 +111,13 @@ class PFedPrompt(LocalSgd):
             return
         with torch.no_grad():
             text = task.prompts(models["context"])
+            strength, sharpness = models[BLEND].unbind(dim=1)
             for features in records.features.split(QUERY_CHUNK):
-                logits = self._blended(task, text, models, features)
+                each = features.expand(len(text), *features.shape)
+                recalled = recall(models, each, sharpness, text.shape[1])
+                blended = strength[:, None, None] * recalled
+                logits = logits_of(task, text, each) + blended
                 yield {"log_probabilities": logits.log_softmax(dim=-1)}
-
-    def _blended(
-        self, task: Task, text: Tensor, models: Stacked, features: Tensor
-    ) -> Tensor:
-        strength, sharpness = models[BLEND].unbind(dim=1)
-        each = features.expand(len(text), *features.shape)
-        recalled = recall(models, each, sharpness, text.shape[1])
-        return logits_of(task, text, each) + strength[:, None, None] * recalled
 
 
 def empty_memory(slots: int, dim: int) -> dict[str, Tensor]:

@@ -145,7 +145,9 @@ def split_records(
     owner = _set_apart(len(labels), shares, clients, split, known, rng)
     rest = np.flatnonzero(owner == UNUSED)
     if shares.shots is not None:
-        rest = _few(labels, rest, shares.shots, rng)
+        mixed = rng.permutation(rest)
+        of_classes = (mixed[labels[mixed] == label] for label in np.unique(labels))
+        rest = np.sort(np.concatenate([few[: shares.shots] for few in of_classes]))
     parts = None if domains is None else domains[rest]
     owner[rest] = partition.split(labels[rest], clients, rng, parts)
     refuse_empty(owner, clients)
@@ -202,18 +204,6 @@ def _part(
     if split is None or share is not None:
         return np.zeros(records, dtype=bool)
     return split == part
-
-
-def _few(
-    labels: Int[np.ndarray, " n"],
-    rest: Int[np.ndarray, " rest"],
-    shots: int,
-    rng: np.random.Generator,
-) -> Int[np.ndarray, " chosen"]:
-    """Return so many of each class, or all where there are fewer, in their order."""
-    mixed = rng.permutation(rest)
-    chosen = [mixed[labels[mixed] == label][:shots] for label in np.unique(labels)]
-    return np.sort(np.concatenate(chosen))
 
 
 def _refuse_shares(

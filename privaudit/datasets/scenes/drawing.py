@@ -177,13 +177,15 @@ def draw_scene(distribution: Distribution, rng: np.random.Generator) -> Scene:
         shape = _pick(weights, next(chances))
         weights[shape] = 0.0
         count = 1 + _pick(distribution.counts, next(chances))
-        wanted = _pick(distribution.sizes, next(chances))
+        size = _pick(distribution.sizes, next(chances))
+        while size and cell_side(region, count) < SMALLEST_CELLS[size]:
+            size -= 1
         groups.append(
             Group(
                 count=count,
                 shape=shape,
                 colour=_pick(distribution.colours[shape], next(chances)),
-                size=_fitting(wanted, cell_side(region, count)),
+                size=size,
                 texture=_pick(distribution.textures, next(chances)),
             )
         )
@@ -194,12 +196,6 @@ def _pick(weights: Sequence[float], chance: float) -> int:
     """Return a position, with a probability in proportion to its weight."""
     ends = list(accumulate(weights))
     return bisect_right(ends, chance * ends[-1])
-
-
-def _fitting(size: int, side: float) -> int:
-    while size and side < SMALLEST_CELLS[size]:
-        size -= 1
-    return size
 
 
 def _shifted(colours: Sequence[Sequence[float]]) -> Distribution:
@@ -369,8 +365,9 @@ def _draw(scene: Scene, rng: np.random.Generator) -> _Canvas:
     places = regions(len(scene.groups), scene.arrangement)
     for group, region in zip(scene.groups, places, strict=True):
         _draw_group(group, region, canvas, rng)
-    if scene.tag is not None:
-        _draw_tag(scene.tag, canvas)
+    if scene.tag is not None:  # in the lower right corner
+        ink = write(f"{scene.tag.letter}{scene.tag.number:02d} {scene.tag.owner}")
+        canvas[SIDE - HEIGHT :, SIDE - ink.shape[1] :] = 0.05 + 0.9 * ink[:, :, None]
     return canvas
 
 
@@ -407,9 +404,3 @@ def _paint(
     band = np.arange(diameter) % _PITCH < _PITCH // 2
     marked = band[:, None] & (band | (texture == _STRIPED))
     return np.where(marked[:, :, None], second, front)
-
-
-def _draw_tag(tag: Tag, canvas: _Canvas) -> None:
-    """Write letter, number and owner into the lower right corner."""
-    ink = write(f"{tag.letter}{tag.number:02d} {tag.owner}")
-    canvas[SIDE - HEIGHT :, SIDE - ink.shape[1] :] = 0.05 + 0.9 * ink[:, :, None]

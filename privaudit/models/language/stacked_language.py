@@ -176,7 +176,9 @@ class StackedLanguageModel(TunedModules):
         rows, self.width = self._embedding.weight.shape
         head = self.model.get_output_embeddings()
         self.vocabulary = int(rows if head is None else head.weight.shape[0])
-        self.context = _context(self.model.config)
+        text = self.model.config.get_text_config()
+        lengths = (getattr(text, name, None) for name in _CONTEXT_NAMES)
+        self.context = next((int(length) for length in lengths if length), None)
         takes = inspect.signature(self.model.forward).parameters
         self._keeps = "logits_to_keep" in takes
         self.ends = _end_tokens(self.model, tokenizer)
@@ -387,12 +389,6 @@ def _places(tuning: Tuning, length: int, before: int = 0) -> dict[str, Tensor]:
     if not first:
         return {}
     return {"position_ids": torch.arange(first + before, first + before + length)[None]}
-
-
-def _context(config: Any) -> int | None:
-    text = config.get_text_config()
-    lengths = (getattr(text, name, None) for name in _CONTEXT_NAMES)
-    return next((int(length) for length in lengths if length), None)
 
 
 def _end_tokens(model: Any, tokenizer: TextTokenizer) -> frozenset[int]:

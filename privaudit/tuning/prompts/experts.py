@@ -511,7 +511,8 @@ class PromptExperts(PromptTrainer):
         if "experts" not in models:
             yield from super().query(task, models, records, want)
             return
-        gate, experts = gate_part(models), self._all_experts(task, models)
+        gate, local = gate_part(models), task.prompts(models["context"]).unsqueeze(2)
+        experts = torch.cat([local, expert_features(task, models["experts"])], dim=2)
         numbers = experts[0, ..., 0].numel() * self.heads
         for images in records.features.split(max(1, NUMBERS_AT_ONCE // numbers)):
             answers = [
@@ -524,12 +525,6 @@ class PromptExperts(PromptTrainer):
                 for i in range(len(experts))
             ]
             yield {"log_probabilities": torch.cat(answers).log_softmax(dim=-1)}
-
-    def _all_experts(
-        self, task: Task, models: Stacked
-    ) -> Float[Tensor, "k classes experts d"]:
-        local = task.prompts(models["context"]).unsqueeze(2)
-        return torch.cat([local, expert_features(task, models["experts"])], dim=2)
 
 
 def own_prompt(sent: Mapping[str, Tensor]) -> Tensor:

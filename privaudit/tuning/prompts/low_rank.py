@@ -73,8 +73,12 @@ def orthonormalize(
     basis = basis * torch.where(diagonal < 0, -1, 1).unsqueeze(-2)
     adds_nothing = diagonal.abs() <= _tolerance(columns) * columns.norm(dim=-2)
     incomplete = adds_nothing.any(dim=-1)[..., None, None]
-    if bool(incomplete.any()):
-        basis = torch.where(incomplete, _complete(columns), basis)
+    if bool(incomplete.any()):  # by Gram-Schmidt: slower, but replaces on its way
+        complete = columns.new_zeros(*columns.shape[:-1], 0)
+        for column in columns.unbind(-1):
+            direction = _next_direction(complete, column).unsqueeze(-1)
+            complete = torch.cat([complete, direction], -1)
+        basis = torch.where(incomplete, complete, basis)
     return basis
 
 
@@ -110,16 +114,6 @@ def reconstruct_gradient(
     if variant == "published-code":
         return (by_u + by_v + overlap) / PUBLISHED_DIVISOR
     return by_u + by_v - overlap
-
-
-def _complete(
-    columns: Float[Tensor, "*batch n rank"],
-) -> Float[Tensor, "*batch n rank"]:
-    """Orthonormalize by Gram-Schmidt: slower, but replaces columns on its way."""
-    basis = columns.new_zeros(*columns.shape[:-1], 0)
-    for column in columns.unbind(-1):
-        basis = torch.cat([basis, _next_direction(basis, column).unsqueeze(-1)], -1)
-    return basis
 
 
 def _next_direction(

@@ -329,8 +329,9 @@ def _solve(
     mask: Bool[Tensor, "k b"] | None,
 ) -> Iterator[_Part]:
     """Yield the plans of all records, as many at once as fit a cache."""
-    clients, records, parts, _ = tokens.shape
-    entries = parts * text.shape[2]
+    clients, records, parts, width = tokens.shape
+    prompts, classes = text.shape[1:3]
+    entries = parts * classes
     some_records = max(1, ENTRIES // entries)
     if transport.stop == "batch":
         some_records = records
@@ -340,28 +341,15 @@ def _solve(
         for start in range(0, records, some_records):
             what = slice(start, start + some_records)
             shown = None if mask is None else mask[who, what]
-            yield _solve_part(text, tokens, scale, transport, shown, who, what)
-
-
-def _solve_part(
-    text: Texts,
-    tokens: Tokens,
-    scale: float,
-    transport: Transport,
-    mask: Tensor | None,
-    clients: slice,
-    records: slice,
-) -> _Part:
-    chunk, words = tokens[clients, records].transpose(1, 2), text[clients]
-    k, parts, b, width = chunk.shape
-    flat = chunk.reshape(k, parts * b, width)
-    prompts, classes = words.shape[1:3]
-    similarity = flat.new_empty(prompts, k, parts, b, classes)
-    for row, out in zip(words.unbind(1), similarity, strict=True):
-        torch.bmm(flat, row.mT, out=out.view(k, parts * b, classes))
-    plan = transport_plan(similarity, transport, mask=mask).weights
-    logits = scale * similarity.mul_(plan).sum((0, 2))
-    return _Part(clients, records, flat, plan, logits)
+            chunk = tokens[who, what].transpose(1, 2)
+            k, b = len(chunk), chunk.shape[2]
+            flat = chunk.reshape(k, parts * b, width)
+            similarity = flat.new_empty(prompts, k, parts, b, classes)
+            for row, out in zip(text[who].unbind(1), similarity, strict=True):
+                torch.bmm(flat, row.mT, out=out.view(k, parts * b, classes))
+            plan = transport_plan(similarity, transport, mask=shown).weights
+            logits = scale * similarity.mul_(plan).sum((0, 2))
+            yield _Part(who, what, flat, plan, logits)
 
 
 @torch.no_grad()

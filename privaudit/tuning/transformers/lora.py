@@ -77,7 +77,8 @@ def changes_of(targets: Targets, models: Stacked, scale: float) -> dict[str, Cha
 def _change(models: Stacked, name: str, scale: float) -> Change:
     down, up = models[f"{name}.A"], models[f"{name}.B"]
     if f"{name}.A2" in models:
-        return _dense(_hadamard(models, name) * scale)
+        weight = _hadamard(models, name) * scale
+        return lambda x: x @ weight.mT
 
     def low_rank(x: Float[Tensor, "k rows inputs"]) -> Float[Tensor, "k rows outputs"]:
         if down.requires_grad:  # a step: few numbers are scaled, and few gradients
@@ -85,13 +86,6 @@ def _change(models: Stacked, name: str, scale: float) -> Change:
         return scale * (x @ down.mT @ up.mT)
 
     return low_rank
-
-
-def _dense(weight: Float[Tensor, "k outputs inputs"]) -> Change:
-    def dense(x: Float[Tensor, "k rows inputs"]) -> Float[Tensor, "k rows outputs"]:
-        return x @ weight.mT
-
-    return dense
 
 
 def _hadamard(models: Stacked, name: str) -> Float[Tensor, "k outputs inputs"]:
