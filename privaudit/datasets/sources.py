@@ -77,12 +77,6 @@ def only_classes(dataset: Dataset, names: str) -> Dataset:
         )
     chosen = torch.tensor(sorted(places[name] for name in wanted))
     kept = torch.isin(dataset.labels, chosen).nonzero().flatten()
-    return _picked(dataset, kept, chosen)
-
-
-def _picked(
-    dataset: Dataset, kept: Int[Tensor, " n"], chosen: Int[Tensor, " classes"]
-) -> Dataset:
     split, domains, groups = dataset.split, dataset.domains, dataset.groups
     dialogues = dataset.dialogues
     return replace(

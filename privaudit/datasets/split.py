@@ -123,7 +123,13 @@ def split_records(
         DatasetError: Records of one group are of several domains.
     """
     if group is not None:
-        _refuse_torn(group, domains)
+        if domains is not None and (torn := domains != domains[group]).any():
+            record = int(torn.argmax())
+            raise DatasetError(
+                f"Records {int(group[record])} and {record} are of one group, and of "
+                "two owners or domains. A group is one client's: correct the column, "
+                "or leave --groups out."
+            )
         first, of = np.unique(group, return_inverse=True)
         of_groups = split_records(
             labels[first],
@@ -154,18 +160,6 @@ def split_records(
     return Split(owner, shares.members)
 
 
-def _refuse_torn(
-    group: Int[np.ndarray, " n"], domains: Int[np.ndarray, " n"] | None
-) -> None:
-    if domains is not None and (torn := domains != domains[group]).any():
-        record = int(torn.argmax())
-        raise DatasetError(
-            f"Records {int(group[record])} and {record} are of one group, and of two "
-            "owners or domains. A group is one client's: correct the column, or leave "
-            "--groups out."
-        )
-
-
 def _set_apart(
     records: int,
     shares: SplitSizes,
@@ -186,7 +180,14 @@ def _set_apart(
     test = 0.0 if own_test.any() else test
     public = PUBLIC_SHARE if shares.public is None else shares.public
     public = 0.0 if own_public.any() else public
-    _refuse_shares(clients, test, public, shares)
+    refuse_no_public(shares.public, shares.members)
+    given = [one for one in (shares.test, shares.public or None) if one is not None]
+    if clients < 1 or min(given, default=1) <= 0 or test + public >= 1:
+        raise TooFewRecordsError(
+            f"{clients} clients, a test share of {test:g} and a public share of "
+            f"{public:g} leave no candidates. Use at least one client, and "
+            "shares above 0 whose sum is below 1."
+        )
     base = records - int(own_test.sum())
     for share, one in ((test, TEST), (public, PUBLIC)):
         free = order[owner[order] == UNUSED]
@@ -204,19 +205,6 @@ def _part(
     if split is None or share is not None:
         return np.zeros(records, dtype=bool)
     return split == part
-
-
-def _refuse_shares(
-    clients: int, test: float, public: float, shares: SplitSizes
-) -> None:
-    refuse_no_public(shares.public, shares.members)
-    given = [one for one in (shares.test, shares.public or None) if one is not None]
-    if clients < 1 or min(given, default=1) <= 0 or test + public >= 1:
-        raise TooFewRecordsError(
-            f"{clients} clients, a test share of {test:g} and a public share of "
-            f"{public:g} leave no candidates. Use at least one client, and "
-            "shares above 0 whose sum is below 1."
-        )
 
 
 def refuse_no_public(public: float | None, members: MembershipSampling) -> None:

@@ -303,9 +303,15 @@ def token_statistics(
         name: flat.new_empty(len(flat), dtype=dtype)
         for name in TokenStatistics.signals(alphas)
     }
-    for chunk, signals in _blocks(flat, known, alphas, dtype, block):
+    rows = min(len(flat), max(1, block // flat.shape[1]))
+    space = flat.new_empty(
+        (3, rows, flat.shape[1]), dtype=dtype
+    )  # used again and again
+    for first in range(0, len(flat), rows or 1):
+        chunk = slice(first, first + rows)
+        part, tokens = flat[chunk].to(dtype), known[chunk].clamp(min=0)
+        signals = _exact(NextTokens(part, space[:, : len(part)]), tokens, alphas)
         if clamp is not None:
-            tokens = known[chunk].clamp(min=0)
             signals |= _clamped(ClampedTokens(flat[chunk], clamp), tokens, alphas)
         for name, values in signals.items():
             statistics[name][chunk] = values
@@ -328,23 +334,6 @@ def _check(alphas: Sequence[float], targets: Tensor, vocabulary: int) -> None:
             f"A target is token {int(targets[wrong][0])}, and the vocabulary has "
             f"{vocabulary}, counted from 0. Write {IGNORED} where there is no target."
         )
-
-
-def _blocks(
-    logits: Tensor,
-    targets: Tensor,
-    alphas: Sequence[float],
-    dtype: torch.dtype,
-    block: int,
-) -> Iterator[tuple[slice, dict[str, Tensor]]]:
-    """Yield which rows, and their statistics; the space to work in is used again."""
-    rows = min(len(logits), max(1, block // logits.shape[1]))
-    space = logits.new_empty((3, rows, logits.shape[1]), dtype=dtype)
-    for first in range(0, len(logits), rows or 1):
-        chunk = slice(first, first + rows)
-        part = logits[chunk].to(dtype)
-        tokens = targets[chunk].clamp(min=0)
-        yield chunk, _exact(NextTokens(part, space[:, : len(part)]), tokens, alphas)
 
 
 def _exact(p: NextTokens, tokens: Tensor, alphas: Sequence[float]) -> dict[str, Tensor]:

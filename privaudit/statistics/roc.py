@@ -751,7 +751,8 @@ def tpr_over_seeds(groups: Sequence[Groups], fpr: float = 0.01) -> Estimate:
     members = np.concatenate([members for members, _ in groups])
     others = np.concatenate([others for _, others in groups])
     pooled = tpr_at_fpr(members, others, fpr)
-    rates = _rates(groups, others, fpr)
+    shared = np.sort(others)[::-1][int(np.floor(len(others) * fpr + 1e-9))]
+    rates = [float((scores > shared).mean()) for scores, _ in groups if len(scores)]
     if pooled.unresolved or len(rates) < 2:
         return pooled
     spread, value = mean_with_t(rates), pooled.value
@@ -762,17 +763,6 @@ def tpr_over_seeds(groups: Sequence[Groups], fpr: float = 0.01) -> Estimate:
         high=min(value + math.hypot(pooled.high - value, half), 1.0),
         method=f"{pooled.method}, and Student's over {len(rates)} seeds",
     )
-
-
-def _rates(
-    groups: Sequence[Groups], others: Float[np.ndarray, " all"], fpr: float
-) -> list[float]:
-    """Return each seed's rate above the threshold that all share."""
-    allowed = int(np.floor(len(others) * fpr + 1e-9))
-    threshold = np.sort(others)[::-1][allowed]
-    return [
-        float((members > threshold).mean()) for members, _ in groups if len(members)
-    ]
 
 
 Truth = Bool[np.ndarray, " candidates"]

@@ -306,7 +306,13 @@ def _inside(name: str, x: _Points, y: _Points) -> Bool[np.ndarray, "side side"]:
         return np.maximum(np.abs(x), np.abs(y)) < 0.74
     if name == "diamond":
         return np.abs(x) / 0.66 + np.abs(y) < 1
-    return _inside_polygon(_corners(name), x, y)
+    corners = _corners(name)
+    inside = np.zeros(x.shape, dtype=bool)  # a ray to the right crosses an odd number
+    for (x1, y1), (x2, y2) in zip(corners, np.roll(corners, 1, axis=0), strict=True):
+        if y1 != y2:
+            crossing = x1 + (y - y1) / (y2 - y1) * (x2 - x1)
+            inside ^= ((y1 > y) != (y2 > y)) & (x < crossing)
+    return inside
 
 
 def _corners(name: str) -> Float[np.ndarray, "corners 2"]:
@@ -316,18 +322,6 @@ def _corners(name: str) -> Float[np.ndarray, "corners 2"]:
     if name == "star":
         reach[1::2] = 0.42
     return np.stack([reach * np.cos(angles), reach * np.sin(angles)], axis=1)
-
-
-def _inside_polygon(
-    corners: Float[np.ndarray, "corners 2"], x: _Points, y: _Points
-) -> Bool[np.ndarray, "side side"]:
-    """Count the edges that a ray to the right crosses: inside, they are odd."""
-    inside = np.zeros(x.shape, dtype=bool)
-    for (x1, y1), (x2, y2) in zip(corners, np.roll(corners, 1, axis=0), strict=True):
-        if y1 != y2:
-            crossing = x1 + (y - y1) / (y2 - y1) * (x2 - x1)
-            inside ^= ((y1 > y) != (y2 > y)) & (x < crossing)
-    return inside
 
 
 _RGB = np.array(

@@ -297,7 +297,17 @@ class StackedLanguageModel(TunedModules):
         models, rows, _ = words.ids.shape
         answers: list[list[list[int]]] = [[[]] * rows for _ in range(models)]
         for group in prompt_groups((words.kinds != PADDING).sum(dim=-1)):
-            said = self._answer(group, tokens, words, tuning, longest)
+            self.check_length(group.length, tuning)
+            most = longest
+            if self.context is not None:
+                used = group.length + tuning.virtual_tokens + tuning.skipped_positions
+                most = min(longest, self.context - used + 1)
+            ids, kinds = (
+                t.flatten(0, 1)[group.source][..., : group.length]
+                for t in (words.ids, words.kinds)
+            )
+            pictures = tokens.flatten(0, 1)[group.source]
+            said = self._continue(pictures, TokenSequences(ids, kinds), tuning, most)
             for place, model, row in group.owners(rows):
                 answers[model][row] = said[place]
         return answers
@@ -305,25 +315,6 @@ class StackedLanguageModel(TunedModules):
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of an answer's tokens, without special ones."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True)).strip()
-
-    def _answer(
-        self,
-        group: PromptGroup,
-        tokens: Tensor,
-        words: TokenSequences,
-        tuning: Tuning,
-        longest: int,
-    ) -> list[list[int]]:
-        self.check_length(group.length, tuning)
-        if self.context is not None:
-            used = group.length + tuning.virtual_tokens + tuning.skipped_positions
-            longest = min(longest, self.context - used + 1)
-        ids, kinds = (
-            t.flatten(0, 1)[group.source][..., : group.length]
-            for t in (words.ids, words.kinds)
-        )
-        pictures = tokens.flatten(0, 1)[group.source]
-        return self._continue(pictures, TokenSequences(ids, kinds), tuning, longest)
 
     def _continue(
         self, tokens: Tensor, words: TokenSequences, tuning: Tuning, longest: int

@@ -444,33 +444,25 @@ class _Losses(torch.autograd.Function):
     def forward(
         context: Any, text: Tensor, batch: Batch, scale: float, transport: Transport
     ) -> Tensor:
-        losses, gradient = _sweep(text, batch, scale, transport)
+        total, gradient = text.new_zeros(len(text)), torch.zeros_like(text)
+        for part in _solve_batch(text, batch, scale, transport):
+            place = part.clients, part.records
+            labels, shown = batch.labels[place], batch.mask[place]
+            losses = cross_entropy(part.logits.mT, labels, reduction="none")
+            total[part.clients] += (losses * shown).sum(1)
+            errors = part.logits.softmax(-1) - one_hot(labels, part.logits.shape[-1])
+            errors.mul_(scale * shown[..., None])
+            carried = part.plan.mul_(errors[:, None]).flatten(2, 3)
+            for prompt, weights in enumerate(carried):
+                gradient[part.clients, prompt] += weights.mT @ part.tokens
         sizes = batch.sizes.clamp(min=1).to(text.dtype)
         context.save_for_backward(gradient / sizes[:, None, None, None])
-        return losses / sizes
+        return total / sizes
 
     @staticmethod
     def backward(context: Any, *outer: Any) -> Any:
         (gradient,) = context.saved_tensors
         return outer[0][:, None, None, None] * gradient, None, None, None
-
-
-def _sweep(
-    text: Texts, batch: Batch, scale: float, transport: Transport
-) -> tuple[Float[Tensor, " k"], Texts]:
-    """Return each client's summed loss, and its gradient by the text features."""
-    total, gradient = text.new_zeros(len(text)), torch.zeros_like(text)
-    for part in _solve_batch(text, batch, scale, transport):
-        place = part.clients, part.records
-        labels, shown = batch.labels[place], batch.mask[place]
-        losses = cross_entropy(part.logits.mT, labels, reduction="none")
-        total[part.clients] += (losses * shown).sum(1)
-        errors = part.logits.softmax(-1) - one_hot(labels, part.logits.shape[-1])
-        errors.mul_(scale * shown[..., None])
-        carried = part.plan.mul_(errors[:, None]).flatten(2, 3)
-        for prompt, weights in enumerate(carried):
-            gradient[part.clients, prompt] += weights.mT @ part.tokens
-    return total, gradient
 
 
 def _solve_batch(
