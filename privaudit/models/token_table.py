@@ -235,7 +235,7 @@ class TokenStatistics:
 
     @classmethod
     def from_signals(cls, signals: Mapping[str, Tensor]) -> "TokenStatistics":
-        """Put together what :func:`token_statistics` gives; other names are left alone."""
+        """Put together what :func:`token_statistics` gives; leave other names."""
         return cls(
             _by_alpha("entropy", signals),
             _by_alpha("modified", signals),
@@ -304,9 +304,7 @@ def token_statistics(
         for name in TokenStatistics.signals(alphas)
     }
     rows = min(len(flat), max(1, block // flat.shape[1]))
-    space = flat.new_empty(
-        (3, rows, flat.shape[1]), dtype=dtype
-    )  # used again and again
+    space = flat.new_empty((3, rows, flat.shape[1]), dtype=dtype)  # used again
     for first in range(0, len(flat), rows or 1):
         chunk = slice(first, first + rows)
         part, tokens = flat[chunk].to(dtype), known[chunk].clamp(min=0)

@@ -166,8 +166,8 @@ def _welch_parts(group: Placements) -> list[Part]:
     pair may, by the rule of succession with probability 1/(pairs + 2).
     """
     if group.clusters is not None:  # where none differs, the next one may
-        count = group.independent
-        next_one = (1 + abs(group.value)) ** 2 / (count + 2) / count
+        known = group.independent
+        next_one = (1 + abs(group.value)) ** 2 / (known + 2) / known
         freedom = max(min(group.sizes) - 1, 0.25)
         return [(group.delong_variance or next_one, freedom)]
     if group.delong_variance == 0 and group.disjoint_pairs > 1:
