@@ -133,10 +133,6 @@ def at(index: int = 0, seed: int = 0) -> Round:
     return Round(index, Seeds(seed), CLIENTS)
 
 
-def sends_a(message: Message) -> bool:
-    return "weight A" in message.tensors
-
-
 def test_the_servers_step_by_hand() -> None:
     """A comes of 1 and 2 records, added up, and B of 5."""
     server = {"layer0.A": torch.zeros(2, 2), "layer0.B": torch.zeros(2, 2)}
@@ -172,7 +168,7 @@ def test_one_coin_decides_for_all_layers_and_the_other_factor_is_in_no_message(
 ) -> None:
     for message in play(FedRand()).messages:
         if message.kind == "update":
-            lacking = ".B" if sends_a(message) else ".A"
+            lacking = ".B" if "weight A" in message.tensors else ".A"
             assert len(message.tensors) == 4
             assert not any(name.endswith(lacking) for name in message.tensors)
 
