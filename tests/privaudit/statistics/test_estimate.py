@@ -45,7 +45,7 @@ def test_an_estimate_survives_json(estimate: Estimate) -> None:
     )
 
 
-OTHER_VERSION = {**RESOLVED.to_dict(), "sigma": 1.0}
+OTHER_VERSION, NAN = {**RESOLVED.to_dict(), "sigma": 1.0}, math.nan
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ OTHER_VERSION = {**RESOLVED.to_dict(), "sigma": 1.0}
     [
         (lambda: Estimate.from_dict(OTHER_VERSION), "another version"),
         (lambda: Estimate(0.7, 0.1, 0.6, (9,), ""), r"0\.7 has the interval \[0\.1, 0"),
-        (lambda: Estimate(*[math.nan] * 3, (9,), ""), "say in `unresolved`"),
+        (lambda: Estimate(NAN, NAN, NAN, (9,), ""), "say in `unresolved`"),
         (lambda: proportion(5, 9, 95.0), r"95\.0 is not between 0 and 1"),
         (lambda: proportion(0, 0), "0 successes in 0 trials"),
         (lambda: proportion(3, 2), "3 successes in 2 trials"),
