@@ -68,6 +68,10 @@ class Draw:
         return found
 
 
+def estimated(clients: Clients, left_out: list[Clients]) -> Estimate:
+    return with_shadow_error(pooled_auroc(clients), shadow_error(left_out))
+
+
 def truth(draw: Draw, rng: np.random.Generator, audits: int = 1500) -> float:
     """Return the mean over other records, other coins and other shadows."""
     found = [draw.audit(rng)[0][0] for _ in range(audits)]
@@ -122,8 +126,7 @@ def test_intervals_cover_other_records_and_other_shadows(
     """300 audits with new records, coins and shadows each; the bench has 5,000."""
     draw = Draw(lift, shadows)
     mean = 0.5 if lift == 0 else truth(draw, rng)
-    audits = [draw.audit(rng) for _ in range(300)]
-    found = [with_shadow_error(pooled_auroc(c), shadow_error(n)) for c, n in audits]
+    found = [estimated(*draw.audit(rng)) for _ in range(300)]
     covered = sum(one.low <= mean <= one.high for one in found)
     assert covered >= 300 * 0.95 - 3 * np.sqrt(300 * 0.05 * 0.95)
     if lift == 0:
