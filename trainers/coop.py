@@ -25,14 +25,17 @@ class CoOp(LocalSgd):
     """Local prompt learning (CoOp): each client trains a prompt and sends nothing.
 
     A server learns nothing about the records; whoever is given the prompt may. It has
-    no state, and nothing to combine: ``BaseTrainer.start`` and
-    ``BaseTrainer.aggregate``, federation/trainer.py.
+    no state, and nothing to combine: ``BaseTrainer.aggregate``, federation/trainer.py.
 
     Source: Zhou et al., "Learning to prompt for vision-language models", IJCV 2022,
     equation 2, with the class token at the end and one context for all classes.
     """
 
     accepts_gradient_canaries: ClassVar[Literal[True]] = True
+
+    def start(self, task: Task, seeds: Seeds) -> Tensors:
+        """Return no state: the server has no part in it."""
+        return {}
 
     def start_client(self, task: Task, client: ClientId, seeds: Seeds) -> Tensors:
         """Return a random context of the client's own."""

@@ -1,9 +1,8 @@
 """FedOTP with differential privacy: noise in every local step, or as published."""
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
-from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
@@ -12,27 +11,28 @@ from privaudit.core.tensors import Stacked, Tensors
 from privaudit.federation.batches import Batch
 from privaudit.federation.threat_models import View
 from privaudit.federation.trainer import (
+    ANSWERS,
     TRAINERS,
     ClientId,
     Reconstruction,
     Records,
-    Signal,
     Signals,
     Task,
+    Want,
 )
 from privaudit.tuning.prompts.gradients import RecordLosses
-from privaudit.tuning.prompts.learning import pair_texts, start_context
+from privaudit.tuning.prompts.learning import context_losses, pair_texts, start_context
 from privaudit.tuning.prompts.optimal_transport import (
+    PromptPair,
     Transport,
-    query_transported,
     transported_record_losses,
 )
-from privaudit.tuning.prompts.private_training import PrivatePairTrainer, context_losses
+from privaudit.tuning.prompts.private_training import PrivatePairTrainer
 
 
 @TRAINERS.register("dp-fedotp")
 @dataclass(frozen=True)
-class DPFedOTP(PrivatePairTrainer):
+class DPFedOTP(PromptPair, PrivatePairTrainer):
     """FedOTP with DP noise on the shared and the private prompt.
 
     Modes: "sound" clips each record's gradients by both prompts jointly, in ``steps``
@@ -54,20 +54,10 @@ class DPFedOTP(PrivatePairTrainer):
     learning with differential privacy", CCS 2016, algorithm 1.
 
     The published rate is 0.001 on ViT-B/16; the default suits the embedded model.
-
-    Attributes:
-        entropy: Entropic regularisation of the transport, above 0; published 0.1, and
-            0.01 for few shots.
-        mass: Part of a picture that is transported, in (0, 1]; published 0.8.
-        iterations: Iterations of the transport; published at most 100.
     """
 
     usual_rounds: ClassVar[int] = 20
     shared: ClassVar[str] = "global"
-
-    entropy: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
-    mass: Annotated[float, Field(gt=0, le=1)] = 0.8
-    iterations: Annotated[int, Field(ge=1)] = 100
 
     @property
     def image_tokens(self) -> bool:  # type: ignore[override]
@@ -108,17 +98,12 @@ class DPFedOTP(PrivatePairTrainer):
         return {"global": received["global"], "local": kept["local"]}
 
     def query(
-        self,
-        task: Task,
-        models: Stacked,
-        records: Records,
-        want: frozenset[Signal] = frozenset({"log_probabilities"}),
+        self, task: Task, models: Stacked, records: Records, want: Want = ANSWERS
     ) -> Iterator[Signals]:
         """Yield the log-probabilities of transported similarities, or of the sum."""
         if self.mode == "published-code":
-            return super().query(task, models, records, want)
-        texts = pair_texts(task, models)
-        return query_transported(task, texts, records, self.transport)
+            return PrivatePairTrainer.query(self, task, models, records, want)
+        return super().query(task, models, records, want)
 
     def rebuild(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return the client's last upload, or what is shared, in both prompts' places.

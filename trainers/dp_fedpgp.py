@@ -18,8 +18,8 @@ from privaudit.tuning.prompts.contrast import (
     prompts_contrast,
 )
 from privaudit.tuning.prompts.gradients import RecordLosses
-from privaudit.tuning.prompts.learning import CONTEXT_STD, start_context
-from privaudit.tuning.prompts.private_training import PrivatePairTrainer, context_losses
+from privaudit.tuning.prompts.learning import CONTEXT_STD, context_losses, start_context
+from privaudit.tuning.prompts.private_training import PrivatePairTrainer
 
 
 @TRAINERS.register("dp-fedpgp")

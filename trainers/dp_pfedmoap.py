@@ -30,7 +30,6 @@ from privaudit.privacy.events import Claim, GaussianNoise, MechanismEvent
 from privaudit.tuning.optimiser import ALL_BUT_MOMENTUM, Optimiser
 from privaudit.tuning.prompts.experts import PromptExperts
 from privaudit.tuning.prompts.private_training import (
-    EVERY_RECORD,
     PrivateLocalTrainer,
     losses_by_context,
 )
@@ -102,7 +101,7 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
 
     def single_step(self) -> Any:
         """Return the same trainer with one noiseless step on all records."""
-        return replace(self, epsilon=None, batch_size=EVERY_RECORD, steps=1, epochs=1)
+        return replace(super().single_step(), epochs=1)
 
     @model_validator(mode="after")
     def _check_mode(self) -> "DPPFedMoAP":
@@ -128,10 +127,19 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
     ) -> LocalResult:
         """Train what is kept; send a prompt of its own training, or its noised copy."""
         parameters, objective = self.begin_mixture(task, received, kept)
-        trained, loss = self._train_personal(task, cohort, parameters, objective, at)
+        size = 0  # whole shards, or batches
+        if self.mode == "published-paper":
+            size, objective = self.batch, self._with_clipping(objective)
+        batches = epochs_of_batches(cohort, at, epochs=self.epochs, batch_size=size)
+        rates = self.rates(parameters, self.personal_learning_rate)
+        trained, loss = self.optimise(
+            task, cohort, parameters, batches, objective, rates, at
+        )
         sent = dict(trained)
         if self.mode == "sound":
-            sent["context"] = self._train_apart(task, cohort, received, at)
+            start = {"context": received["context"]}
+            apart, _ = self.train(task, cohort, start, losses_by_context(task), at)
+            sent |= apart
         else:
             clean = {"context": trained["context"]}
             std = self.noise_std(task)
@@ -146,30 +154,6 @@ class DPPFedMoAP(PromptExperts, PrivateLocalTrainer):
             loss,
             self._events(task, at, numbers_in({"context": sent["context"]})),
         )
-
-    def _train_apart(
-        self, task: Task, cohort: Cohort, received: Stacked, at: Round
-    ) -> Tensor:
-        """Return the prompts of DP-SGD, which no gate has touched."""
-        start = {"context": received["context"]}
-        trained, _ = self.train(task, cohort, start, losses_by_context(task), at)
-        return trained["context"]
-
-    def _train_personal(
-        self,
-        task: Task,
-        cohort: Cohort,
-        parameters: Stacked,
-        objective: Objective,
-        at: Round,
-    ) -> tuple[Stacked, Tensor]:
-        """Run the local epochs on prompt and gate, on whole shards or in batches."""
-        size = 0
-        if self.mode == "published-paper":
-            size, objective = self.batch, self._with_clipping(objective)
-        batches = epochs_of_batches(cohort, at, epochs=self.epochs, batch_size=size)
-        rates = self.rates(parameters, self.personal_learning_rate)
-        return self.optimise(task, cohort, parameters, batches, objective, rates, at)
 
     def _with_clipping(self, objective: Objective) -> Objective:
         """Return the objective with each client's gradient by the prompt clipped."""

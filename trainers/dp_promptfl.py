@@ -202,10 +202,8 @@ class DPPromptFL(PrivateLocalTrainer):
 
     def _published_events(self, task: Task, parties: int) -> Events:
         """Describe the noise on one clipped step, or on all that a round's steps move."""
-        in_code = self.mode == "published-code"
         if not self.epochs:
-            describe = self.gradient_event if in_code else self.prompt_event
-            return describe(task, "global", "client", parties)
+            return self.noise_event(task, "global", "client", parties)
         if not self.clips:
             return ()
         reach = self._reach(task)

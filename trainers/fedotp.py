@@ -1,9 +1,7 @@
 """FedOTP: a shared and a private prompt, which divide each picture between them."""
 
-from collections.abc import Iterator
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
-from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
@@ -17,29 +15,22 @@ from privaudit.federation.trainer import (
     Cohort,
     LocalResult,
     Reconstruction,
-    Records,
     Round,
-    Signal,
-    Signals,
     Task,
 )
-from privaudit.federation.uploads import (
-    UNTRAINED,
-    last_sent,
-    weighted_upload,
-)
+from privaudit.federation.uploads import UNTRAINED, last_sent, weighted_upload
 from privaudit.tuning.prompts.learning import LocalSgd, pair_texts, start_context
 from privaudit.tuning.prompts.optimal_transport import (
+    PromptPair,
     Stop,
     Transport,
-    query_transported,
     transported_losses,
 )
 
 
 @TRAINERS.register("fedotp")
 @dataclass(frozen=True)
-class FedOTP(LocalSgd):
+class FedOTP(PromptPair, LocalSgd):
     """FedOTP: optimal transport with a global prompt, which is sent, and a local one.
 
     A class's logit is the similarity of the picture's parts and the class's two prompts
@@ -55,10 +46,6 @@ class FedOTP(LocalSgd):
     default. Pooled features have no parts: the data set must be one of pictures.
 
     Attributes:
-        entropy: Entropic regularisation of the transport, above 0; published 0.1, and
-            0.01 for few shots.
-        mass: Part of a picture that is transported, in (0, 1]; published 0.8.
-        iterations: Maximum iterations of the transport; published 100.
         stop: When iterations stop early: by "record", by "batch", or "never".
         balanced: Whether to use up every part exactly, whatever ``mass`` says:
             Sinkhorn's algorithm, the paper's other variant.
@@ -66,9 +53,6 @@ class FedOTP(LocalSgd):
 
     image_tokens: ClassVar[bool] = True
 
-    entropy: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
-    mass: Annotated[float, Field(gt=0, le=1)] = 0.8
-    iterations: Annotated[int, Field(ge=1)] = 100
     stop: Stop = "record"
     balanced: bool = False
 
@@ -100,18 +84,6 @@ class FedOTP(LocalSgd):
         trained, loss = self.fit(task, cohort, {**received, **kept}, objective, at)
         sent = weighted_upload(cohort, {"global": trained["global"]})
         return LocalResult(sent, {"local": trained["local"]}, loss)
-
-    def query(
-        self,
-        task: Task,
-        models: Stacked,
-        records: Records,
-        want: frozenset[Signal] = frozenset({"log_probabilities"}),
-    ) -> Iterator[Signals]:
-        """Yield the log-probabilities of transported similarities."""
-        return query_transported(
-            task, pair_texts(task, models), records, self.transport
-        )
 
     def rebuild(self, task: Task, view: View, client: ClientId) -> Reconstruction:
         """Return the client's last upload, or the average, in both prompts' places.

@@ -22,18 +22,14 @@ from privaudit.federation.trainer import (
     Round,
     Task,
 )
-from privaudit.federation.uploads import (
-    UNTRAINED,
-    last_sent,
-    weighted_upload,
-)
+from privaudit.federation.uploads import UNTRAINED, last_sent, weighted_upload
 from privaudit.tuning.prompts.contrast import (
     complete,
     contrasted_losses,
     low_rank_start,
     personal_context,
 )
-from privaudit.tuning.prompts.learning import LocalSgd, start_context
+from privaudit.tuning.prompts.learning import LocalSgd
 
 
 @TRAINERS.register("fedpgp")
@@ -59,10 +55,6 @@ class FedPGP(LocalSgd):
     rank: Annotated[int, Field(ge=1)] = 8
     contrast: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.5
-
-    def start(self, task: Task, seeds: Seeds) -> Tensors:
-        """Return a random global prompt, sigma."""
-        return {"context": start_context(task, seeds)}
 
     def start_client(self, task: Task, client: ClientId, seeds: Seeds) -> Tensors:
         """Return random factors of the client's own."""

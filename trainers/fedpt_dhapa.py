@@ -186,7 +186,9 @@ class FedPTDhapa(PromptTuner):
         uploads = stack(heard)
         new, shares = dict(server), self.weights(uploads).expand(self.clusters, -1)
         if self.clusters > 1:
-            centres = self._centres(server, uploads, at)
+            seed = int(at.seeds.stream("clusters").below(2**31, 1)[0])
+            before = server.get(CENTRES)
+            centres = find_centres(uploads[EMBEDDING], self.clusters, before, seed)
             if centres is not None:
                 groups = nearest_centre(uploads[EMBEDDING], centres)
                 shares = shares_in_groups(shares[0], groups, self.clusters)
@@ -224,13 +226,6 @@ class FedPTDhapa(PromptTuner):
             {name: tensor[:, number] for name, tensor in received.items()}
             for number in range(self.clusters)
         ]
-
-    def _centres(
-        self, server: Tensors, uploads: Stacked, at: Round
-    ) -> Float[Tensor, "clusters dim"] | None:
-        seed = int(at.seeds.stream("clusters").below(2**31, 1)[0])
-        before = server.get(CENTRES)
-        return find_centres(uploads[EMBEDDING], self.clusters, before, seed)
 
     def release(
         self, task: Task, clients: Sequence[ClientId], received: Stacked, kept: Stacked

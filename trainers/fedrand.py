@@ -120,8 +120,12 @@ class FedRand(LoraTrainer):
         """Train both factors, and send what came from the server."""
         shares = self._shares(list(received), cohort, at)
         start = received
-        if self.past:
-            start = _mixed(received, kept or self._first(task, cohort, at), shares)
+        if self.past:  # of the server what is shared, and the rest of the past
+            past = kept or self._first(task, cohort, at)
+            start = {
+                name: torch.where(shares[name].view(-1, 1, 1), tensor, past[name])
+                for name, tensor in received.items()
+            }
         trained, loss = self.train(task, cohort, start, at)
         sent, sends = self._weighted(cohort, trained, shares)
         if self.upload_bits:
@@ -255,14 +259,6 @@ def _letter(name: str) -> Factor:
 
 def _layer(name: str) -> str:
     return name.rpartition(".")[0]
-
-
-def _mixed(received: Stacked, kept: Stacked, shares: Shares) -> Stacked:
-    """Take from the server what is shared, and the rest from the past."""
-    return {
-        name: torch.where(shares[name].view(-1, 1, 1), tensor, kept[name])
-        for name, tensor in received.items()
-    }
 
 
 def _numbers(upload: Tensors, like: Tensors) -> Tensors:

@@ -5,8 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from privaudit.core.tensors import Stacked
-from privaudit.federation.trainer import TRAINERS, Cohort, LocalResult, Round, Task
+from privaudit.federation.trainer import TRAINERS
 from privaudit.tuning.transformers.prompt_tuning import AveragedTuner
 
 
@@ -15,8 +14,9 @@ from privaudit.tuning.transformers.prompt_tuning import AveragedTuner
 class FullFedAvg(AveragedTuner):
     """FedAvg of all weights of the transformer: the baseline for communication cost.
 
-    ``PromptTuner.start`` draws what is learned, ``AveragedTuner.aggregate`` takes the
-    mean weighted by shard sizes: both in tuning/transformers/prompt_tuning.py.
+    ``PromptTuner.start`` draws what is learned, ``AveragedTuner.local_update`` trains
+    it, and ``AveragedTuner.aggregate`` takes the mean weighted by shard sizes: all in
+    tuning/transformers/prompt_tuning.py.
 
     Source: McMahan et al., "Communication-efficient learning of deep networks from
     decentralized data", AISTATS 2017, algorithm 1.
@@ -28,10 +28,3 @@ class FullFedAvg(AveragedTuner):
 
     peft_method: Literal["full"] = "full"
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.001
-
-    def local_update(
-        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
-    ) -> LocalResult:
-        """Train what was received, and send it or its deltas, weighted by shard size."""
-        trained, loss = self.train(task, cohort, received, at)
-        return LocalResult(self.upload(cohort, received, trained), {}, loss)

@@ -6,7 +6,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from privaudit.core.tensors import Stacked
-from privaudit.federation.trainer import TRAINERS, Cohort, LocalResult, Round, Task
+from privaudit.federation.batches import Penalty
+from privaudit.federation.trainer import TRAINERS
 from privaudit.tuning.optimiser import pull_to
 from privaudit.tuning.transformers.prompt_tuning import AveragedTuner
 
@@ -16,8 +17,9 @@ from privaudit.tuning.transformers.prompt_tuning import AveragedTuner
 class FullFedProx(AveragedTuner):
     """FedProx of all weights: loss plus mu / 2 times the squared distance to the server.
 
-    ``PromptTuner.start`` draws what is learned, ``AveragedTuner.aggregate`` takes the
-    mean weighted by shard sizes: both in tuning/transformers/prompt_tuning.py.
+    ``PromptTuner.start`` draws what is learned, ``AveragedTuner.local_update`` trains
+    it, and ``AveragedTuner.aggregate`` takes the mean weighted by shard sizes: all in
+    tuning/transformers/prompt_tuning.py.
 
     Source: Li et al., "Federated optimization in heterogeneous networks", MLSys 2020,
     equation 2.
@@ -32,10 +34,6 @@ class FullFedProx(AveragedTuner):
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.001
     mu: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
 
-    def local_update(
-        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
-    ) -> LocalResult:
-        """Train what was received near itself, and send it weighted by shard size."""
-        to_server = pull_to(received, self.mu)
-        trained, loss = self.train(task, cohort, received, at, to_server)
-        return LocalResult(self.upload(cohort, received, trained), {}, loss)
+    def penalty(self, received: Stacked) -> Penalty:
+        """Return the proximal term, which pulls back to what was received."""
+        return pull_to(received, self.mu)

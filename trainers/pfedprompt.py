@@ -15,6 +15,7 @@ from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.federation.threat_models import View
 from privaudit.federation.trainer import (
+    ANSWERS,
     TRAINERS,
     ClientId,
     Cohort,
@@ -22,9 +23,9 @@ from privaudit.federation.trainer import (
     Reconstruction,
     Records,
     Round,
-    Signal,
     Signals,
     Task,
+    Want,
 )
 from privaudit.federation.uploads import weighted_upload
 from privaudit.tuning.prompts.learning import (
@@ -32,7 +33,6 @@ from privaudit.tuning.prompts.learning import (
     LocalSgd,
     logits_of,
     mean_losses,
-    start_context,
 )
 
 STRENGTHS = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0)
@@ -73,10 +73,6 @@ class PFedPrompt(LocalSgd):
     sharpness: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     held_out: Annotated[float, Field(gt=0, lt=1)] = 0.25
 
-    def start(self, task: Task, seeds: Seeds) -> Tensors:
-        """Return a random context."""
-        return {"context": start_context(task, seeds)}
-
     def start_client(self, task: Task, client: ClientId, seeds: Seeds) -> Tensors:
         """Return an empty memory, which adds nothing."""
         dim = task.zero_shot.shape[1]
@@ -107,11 +103,7 @@ class PFedPrompt(LocalSgd):
         return replace(reconstructed, missing=reconstructed.missing + memory)
 
     def query(
-        self,
-        task: Task,
-        models: Stacked,
-        records: Records,
-        want: frozenset[Signal] = frozenset({"log_probabilities"}),
+        self, task: Task, models: Stacked, records: Records, want: Want = ANSWERS
     ) -> Iterator[Signals]:
         """Yield log-probabilities, with what the memory recalls where there is one."""
         if BLEND not in models:
@@ -119,17 +111,13 @@ class PFedPrompt(LocalSgd):
             return
         with torch.no_grad():
             text = task.prompts(models["context"])
+            strength, sharpness = models[BLEND].unbind(dim=1)
             for features in records.features.split(QUERY_CHUNK):
-                logits = self._blended(task, text, models, features)
+                each = features.expand(len(text), *features.shape)
+                recalled = recall(models, each, sharpness, text.shape[1])
+                blended = strength[:, None, None] * recalled
+                logits = logits_of(task, text, each) + blended
                 yield {"log_probabilities": logits.log_softmax(dim=-1)}
-
-    def _blended(
-        self, task: Task, text: Tensor, models: Stacked, features: Tensor
-    ) -> Tensor:
-        strength, sharpness = models[BLEND].unbind(dim=1)
-        each = features.expand(len(text), *features.shape)
-        recalled = recall(models, each, sharpness, text.shape[1])
-        return logits_of(task, text, each) + strength[:, None, None] * recalled
 
 
 def empty_memory(slots: int, dim: int) -> dict[str, Tensor]:

@@ -5,18 +5,11 @@ from typing import Annotated
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from privaudit.core.seeds import Seeds
-from privaudit.core.tensors import Stacked, Tensors
-from privaudit.federation.trainer import (
-    TRAINERS,
-    Cohort,
-    LocalResult,
-    Round,
-    Task,
-)
+from privaudit.core.tensors import Stacked
+from privaudit.federation.trainer import TRAINERS, Cohort, LocalResult, Round, Task
 from privaudit.federation.uploads import weighted_upload
 from privaudit.tuning.optimiser import pull_to
-from privaudit.tuning.prompts.learning import LocalSgd, start_context
+from privaudit.tuning.prompts.learning import LocalSgd
 
 
 @TRAINERS.register("prompt-fedprox")
@@ -36,10 +29,6 @@ class PromptFedProx(LocalSgd):
     """
 
     mu: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.5
-
-    def start(self, task: Task, seeds: Seeds) -> Tensors:
-        """Return a random context."""
-        return {"context": start_context(task, seeds)}
 
     def local_update(
         self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round

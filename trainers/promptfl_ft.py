@@ -21,7 +21,7 @@ from privaudit.federation.trainer import (
     Task,
 )
 from privaudit.federation.uploads import weighted_upload
-from privaudit.tuning.prompts.learning import LocalSgd, start_context
+from privaudit.tuning.prompts.learning import LocalSgd
 
 
 @TRAINERS.register("promptfl-ft")
@@ -49,10 +49,6 @@ class FineTunedPromptFL(LocalSgd):
 
     tuning_epochs: Annotated[int, Field(ge=0)] = 50
     tuning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-
-    def start(self, task: Task, seeds: Seeds) -> Tensors:
-        """Return a random context."""
-        return {"context": start_context(task, seeds)}
 
     def start_client(self, task: Task, client: ClientId, seeds: Seeds) -> Tensors:
         """Return a place for the tuned prompt, and that there is none yet."""

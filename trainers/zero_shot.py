@@ -11,6 +11,7 @@ from privaudit.core.tensors import Stacked, Tensors
 from privaudit.federation.query import UNTUNED
 from privaudit.federation.threat_models import View
 from privaudit.federation.trainer import (
+    ANSWERS,
     TRAINERS,
     ClientId,
     Cohort,
@@ -18,9 +19,9 @@ from privaudit.federation.trainer import (
     Reconstruction,
     Records,
     Round,
-    Signal,
     Signals,
     Task,
+    Want,
 )
 from privaudit.models.interfaces import AnyTask, Tuning
 from privaudit.privacy.events import Claim
@@ -75,11 +76,7 @@ class ZeroShot(PromptTrainer):
         return weight_changes(task.language.targets, {}, 0.0)
 
     def query(
-        self,
-        task: Task,
-        models: Stacked,
-        records: Records,
-        want: frozenset[Signal] = frozenset({"log_probabilities"}),
+        self, task: Task, models: Stacked, records: Records, want: Want = ANSWERS
     ) -> Iterator[Signals]:
         """Yield log-probabilities of classes, or statistics of tokens."""
         if UNTUNED not in models:

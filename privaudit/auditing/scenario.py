@@ -24,7 +24,7 @@ from privaudit.core.errors import AttackError, ConfigError
 from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.registry import Registry
 from privaudit.core.tensors import Stacked
-from privaudit.federation.trainer import Records, Signal, Signals, Task, Trainer
+from privaudit.federation.trainer import ANSWERS, Records, Signals, Task, Trainer, Want
 from privaudit.models.interfaces import TaskKind
 from privaudit.recording.origins.scores import SCORES
 
@@ -57,11 +57,7 @@ class _LabelsOnly:
     """A trainer's base whose models say which class is likeliest, and nothing else."""
 
     def query(
-        self: Any,
-        task: Task,
-        models: Stacked,
-        records: Records,
-        want: frozenset[Signal] = frozenset({"log_probabilities"}),
+        self: Any, task: Task, models: Stacked, records: Records, want: Want = ANSWERS
     ) -> Iterator[Signals]:
         """Yield log-probabilities that tell the likeliest class only."""
         for signals in super().query(task, models, records, want):  # type: ignore[misc]

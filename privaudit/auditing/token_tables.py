@@ -11,7 +11,13 @@ from privaudit.core.tensors import Tensors, stack
 from privaudit.datasets.files.mapped_tensors import spilled
 from privaudit.federation.trainer import Records
 from privaudit.models.interfaces import OwnersModel
-from privaudit.models.token_table import ALPHAS, CLAMPED_TOKENS, TOKENS, TokenTable
+from privaudit.models.token_table import (
+    ALPHAS,
+    CLAMPED_TOKENS,
+    TOKENS,
+    TokenTable,
+    joined_signals,
+)
 
 
 def _computed(alpha: float) -> float:
@@ -60,5 +66,4 @@ def _ask(
         adversary.task, stack([model]), records, want=frozenset({wanted})
     )
     # Each attack reads them again: of pictures with many tokens they are large.
-    table = TokenTable.from_signals(list(chunks))
-    return TokenTable.of(spilled(table.to_signals(), cache_folder()))
+    return TokenTable.of(spilled(joined_signals(list(chunks)), cache_folder()))

@@ -103,7 +103,9 @@ class FlowerPartition:
         self._check_column(settings, columns)
         with self._refusing(len(labels), clients):
             partitioner = factory(**settings)
-            partitioner.dataset = _dataset(columns)
+            datasets = importlib.import_module("datasets")
+            table = {name: column.tolist() for name, column in columns.items()}
+            partitioner.dataset = datasets.Dataset.from_dict(table)
             count = partitioner.num_partitions
         if count != clients:
             raise ConfigError(
@@ -190,12 +192,6 @@ class FlowerPartition:
         owner = np.empty(records, dtype=np.int64)
         owner[numbers] = np.repeat(np.arange(len(parts)), [len(one) for one in parts])
         return owner
-
-
-def _dataset(columns: Mapping[str, Numbers]) -> Any:
-    """Return columns as what partitioners take."""
-    datasets = importlib.import_module("datasets")
-    return datasets.Dataset.from_dict({n: one.tolist() for n, one in columns.items()})
 
 
 def _value(given: str | None) -> _Value:

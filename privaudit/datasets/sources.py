@@ -6,9 +6,10 @@ form. The text names the file, and the line or record in it.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,21 +34,6 @@ from privaudit.datasets.dataset import (
 )
 from privaudit.datasets.images.picture_files import EncodedPictures, readable
 from privaudit.datasets.named_places import located, search_path
-
-KNOWN_CLASSES: Mapping[str, tuple[str, ...]] = {
-    # Li et al., "FedBN", ICLR 2021: the ten that are most frequent over the domains.
-    # FedOTP, FedPGP and pFedMoAP take the same.
-    "domainnet-10": (
-        "bird", "feather", "headphones", "ice cream", "teapot", "tiger", "whale",
-        "windmill", "wine glass", "zebra",
-    ),
-    # Gong et al., "Geodesic flow kernel", CVPR 2012: those that Office and Caltech-256
-    # have in common.
-    "office-caltech-10": (
-        "back pack", "bike", "calculator", "headphones", "keyboard", "laptop computer",
-        "monitor", "mouse", "mug", "projector",
-    ),
-}  # fmt: skip
 
 
 def named_classes(given: str) -> str:
@@ -91,12 +77,6 @@ def only_classes(dataset: Dataset, names: str) -> Dataset:
         )
     chosen = torch.tensor(sorted(places[name] for name in wanted))
     kept = torch.isin(dataset.labels, chosen).nonzero().flatten()
-    return _picked(dataset, kept, chosen)
-
-
-def _picked(
-    dataset: Dataset, kept: Int[Tensor, " n"], chosen: Int[Tensor, " classes"]
-) -> Dataset:
     split, domains, groups = dataset.split, dataset.domains, dataset.groups
     dialogues = dataset.dialogues
     return replace(
@@ -192,7 +172,7 @@ class OnDisk:
     needs: str
     source: str
     read: Callable[..., Dataset]
-    folders: tuple[str, ...] = ()
+    folders: Sequence[str] = ()
     fetch: Callable[[str], Path] | None = None
     takes_columns: bool = False
 
@@ -202,13 +182,26 @@ class OnDisk:
 
 
 def on_disk(name: str, **about: Any) -> Callable[[Reader], Reader]:
-    """Return a decorator that enters a reader under a name, with what OnDisk tells."""
+    """Return a decorator that enters a reader under a name, with what OnDisk tells.
+
+    What ``on_disk.toml`` says of the name need not be given.
+    """
 
     def enter(read: Reader) -> Reader:
-        DATASETS.register(name)(OnDisk(read=read, **about))
+        DATASETS.register(name)(OnDisk(read=read, **_told().get(name, {}), **about))
         return read
 
     return enter
+
+
+@cache
+def _told(file: str = "on_disk.toml") -> Mapping[str, Any]:
+    return tomllib.loads(Path(__file__).with_name(file).read_text(encoding="utf-8"))
+
+
+KNOWN_CLASSES: Mapping[str, tuple[str, ...]] = {
+    name: tuple(classes) for name, classes in _told("known_classes.toml").items()
+}
 
 
 def name_and_place(

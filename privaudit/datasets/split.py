@@ -123,7 +123,13 @@ def split_records(
         DatasetError: Records of one group are of several domains.
     """
     if group is not None:
-        _refuse_torn(group, domains)
+        if domains is not None and (torn := domains != domains[group]).any():
+            record = int(torn.argmax())
+            raise DatasetError(
+                f"Records {int(group[record])} and {record} are of one group, and of "
+                "two owners or domains. A group is one client's: correct the column, "
+                "or leave --groups out."
+            )
         first, of = np.unique(group, return_inverse=True)
         of_groups = split_records(
             labels[first],
@@ -145,23 +151,13 @@ def split_records(
     owner = _set_apart(len(labels), shares, clients, split, known, rng)
     rest = np.flatnonzero(owner == UNUSED)
     if shares.shots is not None:
-        rest = _few(labels, rest, shares.shots, rng)
+        mixed = rng.permutation(rest)
+        of_classes = (mixed[labels[mixed] == label] for label in np.unique(labels))
+        rest = np.sort(np.concatenate([few[: shares.shots] for few in of_classes]))
     parts = None if domains is None else domains[rest]
     owner[rest] = partition.split(labels[rest], clients, rng, parts)
     refuse_empty(owner, clients)
     return Split(owner, shares.members)
-
-
-def _refuse_torn(
-    group: Int[np.ndarray, " n"], domains: Int[np.ndarray, " n"] | None
-) -> None:
-    if domains is not None and (torn := domains != domains[group]).any():
-        record = int(torn.argmax())
-        raise DatasetError(
-            f"Records {int(group[record])} and {record} are of one group, and of two "
-            "owners or domains. A group is one client's: correct the column, or leave "
-            "--groups out."
-        )
 
 
 def _set_apart(
@@ -184,7 +180,14 @@ def _set_apart(
     test = 0.0 if own_test.any() else test
     public = PUBLIC_SHARE if shares.public is None else shares.public
     public = 0.0 if own_public.any() else public
-    _refuse_shares(clients, test, public, shares)
+    refuse_no_public(shares.public, shares.members)
+    given = [one for one in (shares.test, shares.public or None) if one is not None]
+    if clients < 1 or min(given, default=1) <= 0 or test + public >= 1:
+        raise TooFewRecordsError(
+            f"{clients} clients, a test share of {test:g} and a public share of "
+            f"{public:g} leave no candidates. Use at least one client, and "
+            "shares above 0 whose sum is below 1."
+        )
     base = records - int(own_test.sum())
     for share, one in ((test, TEST), (public, PUBLIC)):
         free = order[owner[order] == UNUSED]
@@ -202,31 +205,6 @@ def _part(
     if split is None or share is not None:
         return np.zeros(records, dtype=bool)
     return split == part
-
-
-def _few(
-    labels: Int[np.ndarray, " n"],
-    rest: Int[np.ndarray, " rest"],
-    shots: int,
-    rng: np.random.Generator,
-) -> Int[np.ndarray, " chosen"]:
-    """Return so many of each class, or all where there are fewer, in their order."""
-    mixed = rng.permutation(rest)
-    chosen = [mixed[labels[mixed] == label][:shots] for label in np.unique(labels)]
-    return np.sort(np.concatenate(chosen))
-
-
-def _refuse_shares(
-    clients: int, test: float, public: float, shares: SplitSizes
-) -> None:
-    refuse_no_public(shares.public, shares.members)
-    given = [one for one in (shares.test, shares.public or None) if one is not None]
-    if clients < 1 or min(given, default=1) <= 0 or test + public >= 1:
-        raise TooFewRecordsError(
-            f"{clients} clients, a test share of {test:g} and a public share of "
-            f"{public:g} leave no candidates. Use at least one client, and "
-            "shares above 0 whose sum is below 1."
-        )
 
 
 def refuse_no_public(public: float | None, members: MembershipSampling) -> None:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from privaudit.core.devices import CPU, here, moved
 from privaudit.core.lazy_torch import torch
 from privaudit.core.tensors import Stacked
-from privaudit.federation.trainer import Records, Signal, Signals, Task, Trainer
+from privaudit.federation.trainer import ANSWERS, Records, Signals, Task, Trainer, Want
 
 BYTES_AT_ONCE = 2**30  # of features, moved to be asked about
 _MARK = "__computes__"
@@ -77,11 +77,7 @@ def _asked_there(
     query: Callable[..., Iterator[Signals]], device: torch.device
 ) -> Callable[..., Iterator[Signals]]:
     def ask(
-        self: Any,
-        task: Task,
-        models: Stacked,
-        records: Records,
-        want: frozenset[Signal] = frozenset({"log_probabilities"}),
+        self: Any, task: Task, models: Stacked, records: Records, want: Want = ANSWERS
     ) -> Iterator[Signals]:
         if here() == device:
             yield from query(self, task, models, records, want)

@@ -41,6 +41,9 @@ from privaudit.privacy.events import Claim, MechanismEvent, Trace
 
 Signal = str  # "log_probabilities" of classes, or a name of models.token_table
 Signals = Mapping[Signal, Tensor]
+Want = frozenset[Signal]
+ANSWERS: Want = frozenset({"log_probabilities"})
+"""What is asked for where nothing else is said."""
 Events = tuple[MechanismEvent, ...]
 Inbox = Mapping[str, Any]  # the sum: tensors by name; individual: tensors by client
 
@@ -319,11 +322,7 @@ class Trainer(Protocol):
         """Return the personal models, from the last broadcast and the kept state."""
 
     def query(
-        self,
-        task: Task,
-        models: Stacked,
-        records: Records,
-        want: frozenset[Signal] = frozenset({"log_probabilities"}),
+        self, task: Task, models: Stacked, records: Records, want: Want = ANSWERS
     ) -> Iterator[Signals]:
         """Yield signals [models, chunk of records, ...], in the order of records."""
 

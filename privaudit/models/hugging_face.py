@@ -59,22 +59,14 @@ def declare_missing_operators() -> None:
     except RuntimeError as error:
         if _MISSING not in str(error):
             raise
-        _declare()
-        _forget_half_imported()
+        for name in _OPERATORS:
+            library = _Library("torchvision", "FRAGMENT")
+            library.define(f"{name}{_SIGNATURE}")
+            _declared.append(library)
+        for name in list(sys.modules):  # what is half imported
+            if name.partition(".")[0] == "torchvision":
+                del sys.modules[name]
         importlib.import_module("torchvision")
-
-
-def _declare() -> None:
-    for name in _OPERATORS:
-        library = _Library("torchvision", "FRAGMENT")
-        library.define(f"{name}{_SIGNATURE}")
-        _declared.append(library)
-
-
-def _forget_half_imported() -> None:
-    for name in list(sys.modules):
-        if name.partition(".")[0] == "torchvision":
-            del sys.modules[name]
 
 
 _PACKED = 8  # parameters in a byte, at most: what 1-bit weights would hold

@@ -150,15 +150,6 @@ class Tower(Tunable, Protocol):
 
 
 @runtime_checkable
-class EmbedsTokens(Protocol):
-    """A transformer that reads texts."""
-
-    @property
-    def embedding_name(self) -> str:
-        """The name, among its weights, of the table with a row for each token."""
-
-
-@runtime_checkable
 class Prompts(Protocol):
     """A frozen text tower, bound to class names."""
 

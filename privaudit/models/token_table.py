@@ -233,21 +233,9 @@ class TokenStatistics:
     gap: Float[Tensor, "*n positions"]
     log_gap: Float[Tensor, "*n positions"]
 
-    def to_signals(self) -> dict[str, Tensor]:
-        """Return the same by name: "entropy 0.5", "modified 1", "log gap" and so on."""
-        return {
-            **{
-                f"entropy {alpha:g}": values for alpha, values in self.entropies.items()
-            },
-            **{
-                f"modified {alpha:g}": values for alpha, values in self.modified.items()
-            },
-            **{name: getattr(self, name.replace(" ", "_")) for name in PLAIN},
-        }
-
     @classmethod
     def from_signals(cls, signals: Mapping[str, Tensor]) -> "TokenStatistics":
-        """Put together what ``to_signals`` took apart; other names are left alone."""
+        """Put together what :func:`token_statistics` gives; leave other names."""
         return cls(
             _by_alpha("entropy", signals),
             _by_alpha("modified", signals),
@@ -256,7 +244,7 @@ class TokenStatistics:
 
     @classmethod
     def signals(cls, alphas: Sequence[float] = ALPHAS) -> tuple[str, ...]:
-        """Return the names that ``to_signals`` gives."""
+        """Return the names of all: "entropy 0.5", "modified 1", "log gap" and so on."""
         return (
             *(f"entropy {alpha:g}" for alpha in alphas),
             *(f"modified {alpha:g}" for alpha in alphas if math.isfinite(alpha)),
@@ -276,8 +264,10 @@ def token_statistics(
     alphas: Sequence[float] = ALPHAS,
     clamp: float | None = None,
     block: int | None = None,
-) -> TokenStatistics:
+) -> dict[str, Float[Tensor, "*n positions"]]:
     """Return the statistics of every position, in one pass and without gradients.
+
+    They are by name: see :meth:`TokenStatistics.signals`.
 
     In float64 for float64 logits, else in float32. Where layers are watched, through
     which gradients flow, the log-likelihood alone: the others are NaN, and no entropies.
@@ -308,22 +298,25 @@ def token_statistics(
         logs = logits[is_known].to(dtype).log_softmax(dim=-1)
         likely = logs.gather(1, targets[is_known].unsqueeze(1))[:, 0]
         shaped["log likelihood"] = shaped["mean"].masked_scatter(is_known, likely)
-        return TokenStatistics.from_signals(shaped)
+        return shaped
     statistics = {
         name: flat.new_empty(len(flat), dtype=dtype)
         for name in TokenStatistics.signals(alphas)
     }
-    for chunk, signals in _blocks(flat, known, alphas, dtype, block):
+    rows = min(len(flat), max(1, block // flat.shape[1]))
+    space = flat.new_empty((3, rows, flat.shape[1]), dtype=dtype)  # used again
+    for first in range(0, len(flat), rows or 1):
+        chunk = slice(first, first + rows)
+        part, tokens = flat[chunk].to(dtype), known[chunk].clamp(min=0)
+        signals = _exact(NextTokens(part, space[:, : len(part)]), tokens, alphas)
         if clamp is not None:
-            tokens = known[chunk].clamp(min=0)
             signals |= _clamped(ClampedTokens(flat[chunk], clamp), tokens, alphas)
         for name, values in signals.items():
             statistics[name][chunk] = values
     for name in statistics:
         if name.startswith(OF_TARGETS):
             statistics[name][known == IGNORED] = math.nan
-    shaped = {name: values.view(targets.shape) for name, values in statistics.items()}
-    return TokenStatistics.from_signals(shaped)
+    return {name: values.view(targets.shape) for name, values in statistics.items()}
 
 
 def _check(alphas: Sequence[float], targets: Tensor, vocabulary: int) -> None:
@@ -339,23 +332,6 @@ def _check(alphas: Sequence[float], targets: Tensor, vocabulary: int) -> None:
             f"A target is token {int(targets[wrong][0])}, and the vocabulary has "
             f"{vocabulary}, counted from 0. Write {IGNORED} where there is no target."
         )
-
-
-def _blocks(
-    logits: Tensor,
-    targets: Tensor,
-    alphas: Sequence[float],
-    dtype: torch.dtype,
-    block: int,
-) -> Iterator[tuple[slice, dict[str, Tensor]]]:
-    """Yield which rows, and their statistics; the space to work in is used again."""
-    rows = min(len(logits), max(1, block // logits.shape[1]))
-    space = logits.new_empty((3, rows, logits.shape[1]), dtype=dtype)
-    for first in range(0, len(logits), rows or 1):
-        chunk = slice(first, first + rows)
-        part = logits[chunk].to(dtype)
-        tokens = targets[chunk].clamp(min=0)
-        yield chunk, _exact(NextTokens(part, space[:, : len(part)]), tokens, alphas)
 
 
 def _exact(p: NextTokens, tokens: Tensor, alphas: Sequence[float]) -> dict[str, Tensor]:
@@ -415,15 +391,28 @@ def token_signals(
         want: ``CLAMPED_TOKENS`` among it asks for what was published.
 
     Returns:
-        "kinds", and what :meth:`TokenStatistics.to_signals` gives, each [*n, length].
+        "kinds", and what :func:`token_statistics` gives, each [*n, length].
     """
     shape = logits.shape[:-1]
     kinds, following = words.kinds.expand(shape), _next(words.kinds, PADDING)
     ids = _next(words.ids, IGNORED)
     targets = torch.where(_is_any(following, WORDS), ids, IGNORED).expand(shape)
     clamp = PUBLISHED_CLAMP if CLAMPED_TOKENS in want else None
-    statistics = token_statistics(logits, targets, ALPHAS, clamp)
-    return {"kinds": kinds, **statistics.to_signals()}
+    return {"kinds": kinds, **token_statistics(logits, targets, ALPHAS, clamp)}
+
+
+def joined_signals(
+    chunks: Sequence[Mapping[str, Tensor]], model: int = 0
+) -> dict[str, Tensor]:
+    """Join what ``query`` yielded, for one of its models.
+
+    Chunks may be cut to different lengths: the shorter are padded.
+    """
+    length = max(chunk["kinds"].shape[-1] for chunk in chunks)
+    return {
+        name: torch.cat([_padded(chunk[name][model], length) for chunk in chunks])
+        for name in chunks[0]
+    }
 
 
 def _next(values: Int[Tensor, "*n length"], last: int) -> Int[Tensor, "*n length"]:
@@ -452,28 +441,13 @@ class TokenTable:
     def from_signals(
         cls, chunks: Sequence[Mapping[str, Tensor]], model: int = 0
     ) -> "TokenTable":
-        """Join what ``query`` yielded, for one of its models.
-
-        Chunks may be cut to different lengths: the shorter are padded.
-        """
-        length = max(chunk["kinds"].shape[-1] for chunk in chunks)
-        return cls.of(
-            {
-                name: torch.cat(
-                    [_padded(chunk[name][model], length) for chunk in chunks]
-                )
-                for name in chunks[0]
-            }
-        )
+        """Return the table of what ``query`` yielded, for one of its models."""
+        return cls.of(joined_signals(chunks, model))
 
     @classmethod
     def of(cls, joined: Mapping[str, Tensor]) -> "TokenTable":
         """Return the table of joined signals, by name."""
         return cls(TokenStatistics.from_signals(joined), joined["kinds"])
-
-    def to_signals(self) -> dict[str, Tensor]:
-        """Return what :meth:`of` takes."""
-        return {**self.statistics.to_signals(), "kinds": self.kinds}
 
     def __len__(self) -> int:
         return len(self.kinds)

@@ -13,12 +13,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from jaxtyping import Float, Shaped
 
-from privaudit.core.errors import (
-    AttackError,
-    ConfigError,
-    PluginError,
-    without_exits,
-)
+from privaudit.core.errors import AttackError, ConfigError, PluginError, without_exits
 from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import (
@@ -33,6 +28,7 @@ from privaudit.core.tensors import (
 from privaudit.datasets.records import ANSWER, INSTRUCTION, PADDING, TokenSequences
 from privaudit.federation.threat_models import View
 from privaudit.federation.trainer import (
+    ANSWERS,
     BaseTrainer,
     ClientId,
     Cohort,
@@ -42,9 +38,9 @@ from privaudit.federation.trainer import (
     Reconstruction,
     Records,
     Round,
-    Signal,
     Signals,
     Task,
+    Want,
 )
 from privaudit.federation.uploads import UNTRAINED, WEIGHT, apply_mean, role_of
 from privaudit.models.interfaces import AnyTask
@@ -276,11 +272,7 @@ class RecordedTrainer(BaseTrainer):
         return latest.tensors if latest.round > sent.round else sent.tensors
 
     def query(
-        self,
-        task: Task,
-        models: Stacked,
-        records: Records,
-        want: frozenset[Signal] = frozenset({"log_probabilities"}),
+        self, task: Task, models: Stacked, records: Records, want: Want = ANSWERS
     ) -> Iterator[Signals]:
         """Yield what the owner's function says of records, some at a time."""
         ask = self._function("query", "(tensors, positions) -> logits")
@@ -353,9 +345,7 @@ class RecordedTrainer(BaseTrainer):
             )  # fmt: skip
         return at_least_float32(logits).log_softmax(dim=-1)
 
-    def _tokens(
-        self, answer: Any, records: int, want: frozenset[Signal]
-    ) -> dict[str, Tensor]:
+    def _tokens(self, answer: Any, records: int, want: Want) -> dict[str, Tensor]:
         is_pair = isinstance(answer, tuple) and len(answer) == 2
         logits, labels = (
             map(self._tensor, answer) if is_pair else (torch.zeros(0), torch.zeros(0))

@@ -80,11 +80,12 @@ def paired_auroc_at(
     For p-values, which take intervals at many: the scores are compared once.
     """
     alike = clusters or [None] * len(groups)
-    usable = [
-        (_difference(a, b, truth, one), truth)
-        for (a, b, truth), one in zip(groups, alike, strict=True)
-        if _same_length(a, b, truth) and truth.any() and not truth.all()
-    ]
+    usable = []
+    for (a, b, truth), one in zip(groups, alike, strict=True):
+        if _same_length(a, b, truth) and truth.any() and not truth.all():
+            of_classes = None if one is None else (one[truth], one[~truth])
+            first = delong_components(a[truth], a[~truth], clusters=of_classes)
+            usable.append((first - delong_components(b[truth], b[~truth]), truth))
     if not usable:
         raise TooFewRecordsError(
             f"None of {len(groups)} groups has both members and non-members. "
@@ -117,17 +118,6 @@ def _same_length(*arrays: Shaped[np.ndarray, " _"]) -> bool:
             f"and their numbers are {lengths}. Align them."
         )
     return True
-
-
-def _difference(
-    a: Shaped[np.ndarray, " n"],
-    b: Shaped[np.ndarray, " n"],
-    truth: Bool[np.ndarray, " n"],
-    alike: Int[np.ndarray, " n"] | None,
-) -> Placements:
-    clusters = None if alike is None else (alike[truth], alike[~truth])
-    first = delong_components(a[truth], a[~truth], clusters=clusters)
-    return first - delong_components(b[truth], b[~truth])
 
 
 def _student(
@@ -168,14 +158,6 @@ def _error(
     return math.sqrt(variance), freedom
 
 
-def _cluster_parts(group: Placements) -> list[Part]:
-    """Return the variance by clusters; where none differs, the next one may."""
-    count = group.independent
-    next_one = (1 + abs(group.value)) ** 2 / (count + 2) / count
-    freedom = max(min(group.sizes) - 1, 0.25)
-    return [(group.delong_variance or next_one, freedom)]
-
-
 def _welch_parts(group: Placements) -> list[Part]:
     """Return the variance from each class, not all zero.
 
@@ -183,8 +165,11 @@ def _welch_parts(group: Placements) -> list[Part]:
     Where no record differs from another (both attacks perfect, say) the next disjoint
     pair may, by the rule of succession with probability 1/(pairs + 2).
     """
-    if group.clusters is not None:
-        return _cluster_parts(group)
+    if group.clusters is not None:  # where none differs, the next one may
+        known = group.independent
+        next_one = (1 + abs(group.value)) ** 2 / (known + 2) / known
+        freedom = max(min(group.sizes) - 1, 0.25)
+        return [(group.delong_variance or next_one, freedom)]
     if group.delong_variance == 0 and group.disjoint_pairs > 1:
         count = group.disjoint_pairs
         return [((1 + abs(group.value)) ** 2 / (count + 2) / count, count - 1)]

@@ -7,8 +7,9 @@ over the seeds that the two share.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from typing import Literal
 
 import numpy as np
@@ -140,7 +141,10 @@ def find_front(
     """
     check_confidence(alpha)
     margins = margins or Margins()
-    pairs = list(_pairs(settings))
+    pairs = [
+        (worse, better, _gains(ours, theirs))
+        for (worse, ours), (better, theirs) in permutations(enumerate(settings), 2)
+    ]
     adjusted = holm([p for _, _, gains in pairs for p in _ways(gains, margins)])
     dominations, undecided = [], [0] * len(settings)
     further: list[list[int]] = [[0] for _ in settings]
@@ -164,15 +168,8 @@ def find_front(
     )
 
 
-def _pairs(settings: Sequence[Replicates]) -> Iterator[tuple[int, int, Gains]]:
-    """Yield each ordered pair with what the second has over the first."""
-    for worse, worse_setting in enumerate(settings):
-        for better, better_setting in enumerate(settings):
-            if worse != better:
-                yield worse, better, _gains(worse_setting, better_setting)
-
-
 def _gains(ours: Replicates, theirs: Replicates) -> Gains:
+    """Return what the second of two settings has over the first."""
     shared = [seed for seed in ours if seed in theirs]
     values = np.array([(*ours[seed], *theirs[seed]) for seed in shared]).reshape(-1, 4)
     if not np.isfinite(values).all():

@@ -177,13 +177,10 @@ def delong_components(
     members, others = checked_scores(member_scores, nonmember_scores)
     above = _share_below(members, others)
     below = _share_below(others, members)
-    return Placements(above, 1 - below, _counts(members, others), clusters)
-
-
-def _counts(members: Members, others: Others) -> Int[np.ndarray, "2 values"]:
     _, value = np.unique(np.concatenate([members, others]), return_inverse=True)
     parts = np.split(value.reshape(-1), [len(members)])
-    return np.stack([np.bincount(part, minlength=value.max() + 1) for part in parts])
+    counts = np.stack([np.bincount(part, minlength=value.max() + 1) for part in parts])
+    return Placements(above, 1 - below, counts, clusters)
 
 
 def checked_scores(
@@ -754,7 +751,8 @@ def tpr_over_seeds(groups: Sequence[Groups], fpr: float = 0.01) -> Estimate:
     members = np.concatenate([members for members, _ in groups])
     others = np.concatenate([others for _, others in groups])
     pooled = tpr_at_fpr(members, others, fpr)
-    rates = _rates(groups, others, fpr)
+    shared = np.sort(others)[::-1][int(np.floor(len(others) * fpr + 1e-9))]
+    rates = [float((scores > shared).mean()) for scores, _ in groups if len(scores)]
     if pooled.unresolved or len(rates) < 2:
         return pooled
     spread, value = mean_with_t(rates), pooled.value
@@ -765,17 +763,6 @@ def tpr_over_seeds(groups: Sequence[Groups], fpr: float = 0.01) -> Estimate:
         high=min(value + math.hypot(pooled.high - value, half), 1.0),
         method=f"{pooled.method}, and Student's over {len(rates)} seeds",
     )
-
-
-def _rates(
-    groups: Sequence[Groups], others: Float[np.ndarray, " all"], fpr: float
-) -> list[float]:
-    """Return each seed's rate above the threshold that all share."""
-    allowed = int(np.floor(len(others) * fpr + 1e-9))
-    threshold = np.sort(others)[::-1][allowed]
-    return [
-        float((members > threshold).mean()) for members, _ in groups if len(members)
-    ]
 
 
 Truth = Bool[np.ndarray, " candidates"]
@@ -868,24 +855,14 @@ def advantage(
         int(hits.sum()), len(hits), int(alarms.sum()), len(alarms)
     )
     if clusters is not None:
-        estimate = _widened(estimate, is_member, guesses, clusters)
+        influence = np.zeros(len(guesses))
+        for kind, sign in ((is_member, 1.0), (~is_member, -1.0)):
+            influence[kind] = sign * (guesses[kind] - guesses[kind].mean()) / kind.sum()
+        wider = (len(guesses) / effective_count(influence, clusters)) ** 0.5
+        low = estimate.value - wider * (estimate.value - estimate.low)
+        high = estimate.value + wider * (estimate.high - estimate.value)
+        estimate = replace(estimate, low=max(low, -1.0), high=min(high, 1.0))
     return replace(estimate, method="TPR - FPR, Newcombe's hybrid score")
-
-
-def _widened(
-    found: Estimate,
-    is_member: Truth,
-    guesses: Guesses,
-    clusters: ClusterNumbers,
-) -> Estimate:
-    """Return a difference of rates with an interval as wide as clusters make it."""
-    influence = np.zeros(len(guesses))
-    for kind, sign in ((is_member, 1.0), (~is_member, -1.0)):
-        influence[kind] = sign * (guesses[kind] - guesses[kind].mean()) / kind.sum()
-    wider = (len(guesses) / effective_count(influence, clusters)) ** 0.5
-    low = found.value - wider * (found.value - found.low)
-    high = found.value + wider * (found.high - found.value)
-    return replace(found, low=max(low, -1.0), high=min(high, 1.0))
 
 
 def _check_lengths(

@@ -51,7 +51,7 @@ from privaudit.federation.trainer import (
     Task,
 )
 from privaudit.federation.uploads import COORDINATES, WEIGHT, update_deltas
-from privaudit.models.interfaces import Classifier, EmbedsTokens, OwnersModel
+from privaudit.models.interfaces import Classifier, OwnersModel
 from privaudit.statistics.progress import Phase
 from privaudit_labs.simulated_clients import train_simulated_clients
 
@@ -390,6 +390,15 @@ def tokens_of(records: Records) -> tuple[Int[Tensor, " pairs"], Int[Tensor, " pa
     rows, columns = (kinds != PADDING).nonzero(as_tuple=True)
     pairs = torch.stack([rows, ids[rows, columns]]).unique(dim=1)
     return pairs[0], pairs[1]
+
+
+@runtime_checkable
+class EmbedsTokens(Protocol):
+    """A transformer that reads texts."""
+
+    @property
+    def embedding_name(self) -> str:
+        """The name, among its weights, of the table with a row for each token."""
 
 
 def read_tokens(

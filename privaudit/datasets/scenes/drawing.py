@@ -177,13 +177,15 @@ def draw_scene(distribution: Distribution, rng: np.random.Generator) -> Scene:
         shape = _pick(weights, next(chances))
         weights[shape] = 0.0
         count = 1 + _pick(distribution.counts, next(chances))
-        wanted = _pick(distribution.sizes, next(chances))
+        size = _pick(distribution.sizes, next(chances))
+        while size and cell_side(region, count) < SMALLEST_CELLS[size]:
+            size -= 1
         groups.append(
             Group(
                 count=count,
                 shape=shape,
                 colour=_pick(distribution.colours[shape], next(chances)),
-                size=_fitting(wanted, cell_side(region, count)),
+                size=size,
                 texture=_pick(distribution.textures, next(chances)),
             )
         )
@@ -194,24 +196,6 @@ def _pick(weights: Sequence[float], chance: float) -> int:
     """Return a position, with a probability in proportion to its weight."""
     ends = list(accumulate(weights))
     return bisect_right(ends, chance * ends[-1])
-
-
-def _fitting(size: int, side: float) -> int:
-    while size and side < SMALLEST_CELLS[size]:
-        size -= 1
-    return size
-
-
-def _ordinary() -> Distribution:
-    frequent = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.35, 0.35, 0.35, 0.35)
-    return Distribution(
-        groups=(0.35, 0.45, 0.2),
-        counts=(0.35, 0.27, 0.2, 0.14, 0.03, 0.01),
-        shapes=(1.0, 1.0, 1.0, 1.0, 0.8, 0.8, 0.4, 0.4),
-        colours=tuple(frequent for _ in SHAPES),
-        sizes=(0.3, 0.4, 0.3),
-        textures=(0.79, 0.07, 0.07, 0.07),
-    )
 
 
 def _shifted(colours: Sequence[Sequence[float]]) -> Distribution:
@@ -241,7 +225,6 @@ def _own_colours(start: int) -> tuple[tuple[float, ...], ...]:
     return tuple(table)
 
 
-ORDINARY = _ordinary()
 PRIVATE = _shifted(_own_colours(0))
 FAR = _shifted(_own_colours(1))
 
@@ -323,7 +306,13 @@ def _inside(name: str, x: _Points, y: _Points) -> Bool[np.ndarray, "side side"]:
         return np.maximum(np.abs(x), np.abs(y)) < 0.74
     if name == "diamond":
         return np.abs(x) / 0.66 + np.abs(y) < 1
-    return _inside_polygon(_corners(name), x, y)
+    corners = _corners(name)
+    inside = np.zeros(x.shape, dtype=bool)  # a ray to the right crosses an odd number
+    for (x1, y1), (x2, y2) in zip(corners, np.roll(corners, 1, axis=0), strict=True):
+        if y1 != y2:
+            crossing = x1 + (y - y1) / (y2 - y1) * (x2 - x1)
+            inside ^= ((y1 > y) != (y2 > y)) & (x < crossing)
+    return inside
 
 
 def _corners(name: str) -> Float[np.ndarray, "corners 2"]:
@@ -333,18 +322,6 @@ def _corners(name: str) -> Float[np.ndarray, "corners 2"]:
     if name == "star":
         reach[1::2] = 0.42
     return np.stack([reach * np.cos(angles), reach * np.sin(angles)], axis=1)
-
-
-def _inside_polygon(
-    corners: Float[np.ndarray, "corners 2"], x: _Points, y: _Points
-) -> Bool[np.ndarray, "side side"]:
-    """Count the edges that a ray to the right crosses: inside, they are odd."""
-    inside = np.zeros(x.shape, dtype=bool)
-    for (x1, y1), (x2, y2) in zip(corners, np.roll(corners, 1, axis=0), strict=True):
-        if y1 != y2:
-            crossing = x1 + (y - y1) / (y2 - y1) * (x2 - x1)
-            inside ^= ((y1 > y) != (y2 > y)) & (x < crossing)
-    return inside
 
 
 _RGB = np.array(
@@ -382,8 +359,9 @@ def _draw(scene: Scene, rng: np.random.Generator) -> _Canvas:
     places = regions(len(scene.groups), scene.arrangement)
     for group, region in zip(scene.groups, places, strict=True):
         _draw_group(group, region, canvas, rng)
-    if scene.tag is not None:
-        _draw_tag(scene.tag, canvas)
+    if scene.tag is not None:  # in the lower right corner
+        ink = write(f"{scene.tag.letter}{scene.tag.number:02d} {scene.tag.owner}")
+        canvas[SIDE - HEIGHT :, SIDE - ink.shape[1] :] = 0.05 + 0.9 * ink[:, :, None]
     return canvas
 
 
@@ -420,9 +398,3 @@ def _paint(
     band = np.arange(diameter) % _PITCH < _PITCH // 2
     marked = band[:, None] & (band | (texture == _STRIPED))
     return np.where(marked[:, :, None], second, front)
-
-
-def _draw_tag(tag: Tag, canvas: _Canvas) -> None:
-    """Write letter, number and owner into the lower right corner."""
-    ink = write(f"{tag.letter}{tag.number:02d} {tag.owner}")
-    canvas[SIDE - HEIGHT :, SIDE - ink.shape[1] :] = 0.05 + 0.9 * ink[:, :, None]

@@ -139,6 +139,9 @@ class Question:
     others: tuple[str, ...]
 
 
+Asking = Callable[[Scene, np.random.Generator], Question | None]
+
+
 def ask(scene: Scene, topic: str, rng: np.random.Generator) -> Question | None:
     """Ask about a scene; None where the topic has no question with a clear answer."""
     return _ASKING[topic](scene, rng)
@@ -167,10 +170,6 @@ def with_choices(
     return f"{question.text} {listed}.", letter, tuple(choices)
 
 
-def _is(group: Group) -> str:
-    return "is" if group.count == 1 else "are"
-
-
 def _some(scene: Scene, rng: np.random.Generator) -> Group:
     return scene.groups[int(rng.random() * len(scene.groups))]
 
@@ -197,10 +196,17 @@ def _counting(scene: Scene, rng: np.random.Generator) -> Question:
     return Question(text, NUMBERS[count], _shuffled(near, NUMBERS[count], rng))
 
 
-def _colour(scene: Scene, rng: np.random.Generator) -> Question:
-    group = _some(scene, rng)
-    text = f"What colour {_is(group)} the {group.noun}?"
-    return _of_names(text, group, COLOURS, lambda g: g.colour, scene, rng)
+def _one_group(
+    one: str, several: str, names: Sequence[str], number: Callable[[Group], int]
+) -> Asking:
+    """Ask about one group, beginning as is right for one object or several."""
+
+    def asking(scene: Scene, rng: np.random.Generator) -> Question:
+        group = _some(scene, rng)
+        text = f"What {one if group.count == 1 else several} the {group.noun}?"
+        return _of_names(text, group, names, number, scene, rng)
+
+    return asking
 
 
 def _shape(scene: Scene, rng: np.random.Generator) -> Question | None:
@@ -210,18 +216,6 @@ def _shape(scene: Scene, rng: np.random.Generator) -> Question | None:
     group = groups[int(rng.random() * len(groups))]
     text = f"Which shape is {COLOURS[group.colour]}?"
     return _of_names(text, group, SHAPES, lambda g: g.shape, scene, rng)
-
-
-def _size(scene: Scene, rng: np.random.Generator) -> Question:
-    group = _some(scene, rng)
-    text = f"What size {_is(group)} the {group.noun}?"
-    return _of_names(text, group, SIZES, lambda g: g.size, scene, rng)
-
-
-def _texture(scene: Scene, rng: np.random.Generator) -> Question:
-    group = _some(scene, rng)
-    text = f"What pattern {'has' if group.count == 1 else 'have'} the {group.noun}?"
-    return _of_names(text, group, TEXTURES, lambda g: g.texture, scene, rng)
 
 
 def _position(scene: Scene, rng: np.random.Generator) -> Question | None:
@@ -260,12 +254,12 @@ def _with_own_colour(scene: Scene) -> list[Group]:
     return [group for group in scene.groups if colours.count(group.colour) == 1]
 
 
-_ASKING: dict[str, Callable[[Scene, np.random.Generator], Question | None]] = {
+_ASKING: dict[str, Asking] = {
     "counting": _counting,
-    "colour": _colour,
+    "colour": _one_group("colour is", "colour are", COLOURS, lambda g: g.colour),
     "shape": _shape,
-    "size": _size,
-    "texture": _texture,
+    "size": _one_group("size is", "size are", SIZES, lambda g: g.size),
+    "texture": _one_group("pattern has", "pattern have", TEXTURES, lambda g: g.texture),
     "position": _position,
 }
 TOPICS = tuple(_ASKING)

@@ -118,7 +118,15 @@ def choose_columns(
     Values of ``labelled`` columns are numbers of named classes.
     """
     texts = tuple(filter(None, (t.strip() for t in (columns.text or "").split(","))))
-    _refuse_missing(columns, texts, schema, path)
+    named = [("image", columns.image), ("label", columns.label)]
+    named += [("owner", columns.owner), *(("text", text) for text in texts)]
+    options = [(f"{what}-column", name) for what, name in named]
+    for option, name in [*options, ("groups", columns.group)]:
+        if name is not None and name not in schema.names:
+            raise DatasetError(
+                f"--{option} {name} was given, and {path} has the columns "
+                f"{shown_columns(schema)}. Name one of these."
+            )
     pictures = [field.name for field in schema if is_picture(field.type)]
     if columns.image is not None and columns.image not in pictures:
         raise DatasetError(
@@ -147,20 +155,6 @@ def choose_columns(
 def shown_columns(schema: Any) -> str:
     """Return the columns with their types, as errors show them."""
     return ", ".join(f"{field.name} ({field.type})" for field in schema)
-
-
-def _refuse_missing(
-    columns: TableColumns, texts: Sequence[str], schema: Any, path: Path
-) -> None:
-    named = [("image", columns.image), ("label", columns.label)]
-    named += [("owner", columns.owner), *(("text", text) for text in texts)]
-    options = [(f"{what}-column", name) for what, name in named]
-    for option, name in [*options, ("groups", columns.group)]:
-        if name is not None and name not in schema.names:
-            raise DatasetError(
-                f"--{option} {name} was given, and {path} has the columns "
-                f"{shown_columns(schema)}. Name one of these."
-            )
 
 
 def _refuse_nested(names: Sequence[str], schema: Any, path: Path) -> None:

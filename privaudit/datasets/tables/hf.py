@@ -286,16 +286,7 @@ def from_hub(name: str) -> Path:
         ) from error
 
 
-@on_disk(
-    "hf",
-    summary="A data set of Hugging Face: Parquet or Arrow, as hf:FOLDER or hf:NAME.",
-    needs="a folder as save_to_disk of the datasets library writes it, a repository "
-    "of the hub, or .parquet files; --image-column, --label-column, --text-column "
-    "and --owner-column say what their columns are",
-    source="Write it with save_to_disk, or name one of the hub",
-    fetch=from_hub,
-    takes_columns=True,
-)
+@on_disk("hf", fetch=from_hub, takes_columns=True)
 def read_hf(path: Path, columns: TableColumns = NO_COLUMNS) -> Dataset:
     """Read a folder as ``save_to_disk`` writes it, a repository of the hub, or tables.
 
@@ -335,7 +326,16 @@ def _read_rows(path: Path, columns: TableColumns) -> _Rows:
     names = class_names(path, schema.metadata)
     chosen = choose_columns(columns, schema, tuple(names), path)
     values = _values(blocks, chosen, path)
-    positions = _with_class(values.get(chosen.label or ""), sum(counts), path)
+    labels = values.get(chosen.label or "")
+    with_class = (
+        not labels or labels[row] not in NO_CLASS for row in range(sum(counts))
+    )
+    positions = np.flatnonzero(list(with_class))
+    if not len(positions):
+        raise DatasetError(
+            f"No row of {path} has a class: all labels are missing or -1. Name another "
+            "--label-column."
+        )
     split = np.repeat(list(parts.values()), counts)[positions]
     return _Rows(
         path, blocks, chosen, names, positions,
@@ -397,18 +397,6 @@ def _values(
 def _items(column: Any) -> int:
     """Return how many items the lists of a column have; 0 if it has none."""
     return sum(len(getattr(chunk, "values", ())) for chunk in column.chunks)
-
-
-def _with_class(
-    labels: list[Any] | None, count: int, path: Path
-) -> Int[np.ndarray, " rows"]:
-    rows = [n for n in range(count) if labels is None or labels[n] not in NO_CLASS]
-    if not rows:
-        raise DatasetError(
-            f"No row of {path} has a class: all labels are missing or -1. Name another "
-            "--label-column."
-        )
-    return np.array(rows)
 
 
 def _classes(rows: _Rows) -> tuple[Int[Tensor, " n"], tuple[str, ...]]:

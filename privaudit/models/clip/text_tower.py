@@ -70,22 +70,8 @@ def prompt_tokens(
     start, padding = int(first[0] == second[0]), int(first[-1])
     # An end token that is padding, too, is not counted by its row's length.
     hidden_end = tokenizer(["a e"], context_length=start + 2)[0, -1] == padding
-    lengths = [length + int(hidden_end) for length in _lengths(rows, padding)]
-    _check_fit(texts, lengths, context_tokens, length)
-    # Any token of the text will do, but not padding, which some towers mask.
-    placeholders = rows[:, start : start + 1].expand(-1, context_tokens)
-    ids = torch.cat([rows[:, :start], placeholders, rows[:, start:]], dim=1)
-    return PromptTokens(ids[:, :length].contiguous(), start, context_tokens)
-
-
-def _lengths(rows: Tensor, padding: int) -> list[int]:
-    positions = torch.arange(1, rows.shape[1] + 1)
-    return [int(((row != padding) * positions).max()) for row in rows]
-
-
-def _check_fit(
-    texts: Sequence[str], lengths: list[int], context_tokens: int, length: int
-) -> None:
+    last = ((rows != padding) * torch.arange(1, rows.shape[1] + 1)).amax(dim=1)
+    lengths = [taken + int(hidden_end) for taken in last.tolist()]
     for text, taken in zip(texts, lengths, strict=True):
         if not text.strip(" ."):
             raise ConfigError(f"A prompt needs a class name, and one is {text!r}.")
@@ -95,6 +81,10 @@ def _check_fit(
                 f"{context_tokens} context tokens leave {length - context_tokens} of "
                 f"the text tower's {length}. Shorten it, or use fewer context tokens."
             )
+    # Any token of the text will do, but not padding, which some towers mask.
+    placeholders = rows[:, start : start + 1].expand(-1, context_tokens)
+    ids = torch.cat([rows[:, :start], placeholders, rows[:, start:]], dim=1)
+    return PromptTokens(ids[:, :length].contiguous(), start, context_tokens)
 
 
 @dataclass(frozen=True)

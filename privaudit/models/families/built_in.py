@@ -17,8 +17,8 @@ from privaudit.models.registry import (
     ModelRequest,
 )
 
-_classifies = partial(ModelFamily, "classification")
-_writes = partial(ModelFamily, "generation")
+_classifies = partial(ModelFamily, "classification", sources=FOLDER_OR_HUB)
+_writes = partial(ModelFamily, "generation", sources=FOLDER_OR_HUB, packs=True)
 
 
 def _by(module: str, function: str) -> Callable[[ModelRequest], FrozenModel]:
@@ -34,57 +34,41 @@ def _by(module: str, function: str) -> Callable[[ModelRequest], FrozenModel]:
 
 FAMILIES = {
     # BLIP-2 of transformers.
-    "blip": _writes(_by("language.llava", "load_blip"), FOLDER_OR_HUB, packs=True),
+    "blip": _writes(_by("language.llava", "load_blip")),
     # CLIPs and SigLIPs of transformers: their prompts are learned, or their image tower.
     "clip": _classifies(
-        _by("transformers.picture_classifier", "load_clip"),
-        FOLDER_OR_HUB,
-        prompted=True,
+        _by("transformers.picture_classifier", "load_clip"), prompted=True
     ),
     # Causal language models of transformers, such as LLaMA, without pictures.
     "decoder": _writes(
         _by("transformers.text_writer", "load_decoder"),
-        FOLDER_OR_HUB,
         records="texts",
         takes_template=True,
-        packs=True,
     ),
     # Encoders of texts of transformers, such as BERT, under a head for the classes.
     "encoder": _classifies(
         _by("transformers.text_classifier", "load_encoder"),
-        FOLDER_OR_HUB,
         records="texts",
         packs=True,
     ),
     # LLaVAs of transformers, and TinyLLaVAs, whose code comes with them.
-    "llava": _writes(
-        _by("language.llava", "load_llava"),
-        FOLDER_OR_HUB,
-        takes_template=True,
-        packs=True,
-    ),
+    "llava": _writes(_by("language.llava", "load_llava"), takes_template=True),
     # Encoder-decoders of transformers, such as T5, without pictures.
     "seq2seq": _writes(
-        _by("transformers.text_writer", "load_seq2seq"),
-        FOLDER_OR_HUB,
-        records="texts",
-        packs=True,
+        _by("transformers.text_writer", "load_seq2seq"), records="texts"
     ),
     # The CLIP that comes with the package.
-    "tiny-clip": _classifies(_by("tiny_clip.loading", "load_tiny_clip"), tuned=False),
+    "tiny-clip": ModelFamily(
+        "classification", _by("tiny_clip.loading", "load_tiny_clip"), tuned=False
+    ),
     # The captioning model that comes with the package.
-    "tiny-llava": _writes(_by("tiny_llava.loading", "load_tiny_llava")),
+    "tiny-llava": ModelFamily(
+        "generation", _by("tiny_llava.loading", "load_tiny_llava")
+    ),
     # Image towers of transformers, such as ViT and DINOv2, under a head for the classes.
-    "vit": _classifies(
-        _by("transformers.picture_classifier", "load_vit"), FOLDER_OR_HUB
-    ),
+    "vit": _classifies(_by("transformers.picture_classifier", "load_vit")),
     # Vision-language models of transformers: LLaVA, Qwen-VL, Gemma 3, and so on.
-    "vlm": _writes(
-        _by("vision_language.vlm", "load_vlm"),
-        FOLDER_OR_HUB,
-        takes_template=True,
-        packs=True,
-    ),
+    "vlm": _writes(_by("vision_language.vlm", "load_vlm"), takes_template=True),
 }
 for _kind, _family in FAMILIES.items():
     MODELS.register(_kind)(_family)

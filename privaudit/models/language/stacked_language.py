@@ -176,7 +176,9 @@ class StackedLanguageModel(TunedModules):
         rows, self.width = self._embedding.weight.shape
         head = self.model.get_output_embeddings()
         self.vocabulary = int(rows if head is None else head.weight.shape[0])
-        self.context = _context(self.model.config)
+        text = self.model.config.get_text_config()
+        lengths = (getattr(text, name, None) for name in _CONTEXT_NAMES)
+        self.context = next((int(length) for length in lengths if length), None)
         takes = inspect.signature(self.model.forward).parameters
         self._keeps = "logits_to_keep" in takes
         self.ends = _end_tokens(self.model, tokenizer)
@@ -295,7 +297,17 @@ class StackedLanguageModel(TunedModules):
         models, rows, _ = words.ids.shape
         answers: list[list[list[int]]] = [[[]] * rows for _ in range(models)]
         for group in prompt_groups((words.kinds != PADDING).sum(dim=-1)):
-            said = self._answer(group, tokens, words, tuning, longest)
+            self.check_length(group.length, tuning)
+            most = longest
+            if self.context is not None:
+                used = group.length + tuning.virtual_tokens + tuning.skipped_positions
+                most = min(longest, self.context - used + 1)
+            ids, kinds = (
+                t.flatten(0, 1)[group.source][..., : group.length]
+                for t in (words.ids, words.kinds)
+            )
+            pictures = tokens.flatten(0, 1)[group.source]
+            said = self._continue(pictures, TokenSequences(ids, kinds), tuning, most)
             for place, model, row in group.owners(rows):
                 answers[model][row] = said[place]
         return answers
@@ -303,25 +315,6 @@ class StackedLanguageModel(TunedModules):
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of an answer's tokens, without special ones."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True)).strip()
-
-    def _answer(
-        self,
-        group: PromptGroup,
-        tokens: Tensor,
-        words: TokenSequences,
-        tuning: Tuning,
-        longest: int,
-    ) -> list[list[int]]:
-        self.check_length(group.length, tuning)
-        if self.context is not None:
-            used = group.length + tuning.virtual_tokens + tuning.skipped_positions
-            longest = min(longest, self.context - used + 1)
-        ids, kinds = (
-            t.flatten(0, 1)[group.source][..., : group.length]
-            for t in (words.ids, words.kinds)
-        )
-        pictures = tokens.flatten(0, 1)[group.source]
-        return self._continue(pictures, TokenSequences(ids, kinds), tuning, longest)
 
     def _continue(
         self, tokens: Tensor, words: TokenSequences, tuning: Tuning, longest: int
@@ -387,12 +380,6 @@ def _places(tuning: Tuning, length: int, before: int = 0) -> dict[str, Tensor]:
     if not first:
         return {}
     return {"position_ids": torch.arange(first + before, first + before + length)[None]}
-
-
-def _context(config: Any) -> int | None:
-    text = config.get_text_config()
-    lengths = (getattr(text, name, None) for name in _CONTEXT_NAMES)
-    return next((int(length) for length in lengths if length), None)
 
 
 def _end_tokens(model: Any, tokenizer: TextTokenizer) -> frozenset[int]:

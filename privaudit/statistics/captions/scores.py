@@ -430,7 +430,15 @@ def bootstrap_sums(
     """
     total = columns.sum(axis=0)
     values = statistic(total)
-    drawn = statistic(_draw_sums(columns, rng, replicates))
+    images, sums = len(columns), []
+    at_once = max(1, CHUNK // images)
+    for start in range(0, replicates, at_once):
+        rows = min(at_once, replicates - start)
+        chosen = rng.integers(0, images, size=(rows, images))
+        chosen += images * np.arange(rows)[:, None]
+        times = np.bincount(chosen.ravel(), minlength=rows * images)
+        sums.append(times.reshape(rows, images) @ columns)
+    drawn = statistic(np.concatenate(sums))
     left_out = statistic(total - columns)
     tails = np.array([(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     ends = [
@@ -439,23 +447,6 @@ def bootstrap_sums(
     ]
     low, high = np.array(ends).T
     return np.stack([values, np.minimum(low, values), np.maximum(high, values)], axis=1)
-
-
-def _draw_sums(
-    columns: Float[np.ndarray, "images columns"],
-    rng: np.random.Generator,
-    replicates: int,
-) -> Float[np.ndarray, "replicates columns"]:
-    images = len(columns)
-    at_once = max(1, CHUNK // images)
-    sums = []
-    for start in range(0, replicates, at_once):
-        rows = min(at_once, replicates - start)
-        chosen = rng.integers(0, images, size=(rows, images))
-        chosen += images * np.arange(rows)[:, None]
-        times = np.bincount(chosen.ravel(), minlength=rows * images)
-        sums.append(times.reshape(rows, images) @ columns)
-    return np.concatenate(sums)
 
 
 def _levels(

@@ -171,24 +171,14 @@ def one_run_p_value(
         return beyond
     steps = np.arange(1, max(int(correct.max()), 1) + 1)
     below = correct[:, None] - steps
-    mass = np.where(below >= 0, np.exp(_log_binomial(below, guesses, epsilon)), 0.0)
+    outcomes, inside = np.arange(guesses + 1.0), np.maximum(below, 0)
+    ways = math.lgamma(guesses + 1) - gammaln(outcomes + 1)
+    ways = ways - gammaln(guesses - outcomes + 1)
+    right, wrong = log_expit(epsilon)[:, None], log_expit(-epsilon)[:, None]
+    log_mass = ways[inside] + inside * right + (guesses - inside) * wrong
+    mass = np.where(below >= 0, np.exp(log_mass), 0.0)
     densest = (mass.cumsum(1) / steps).max(1)
     return np.minimum(beyond + 2 * canaries * delta * densest, 1.0)
-
-
-def _log_binomial(
-    successes: Int[np.ndarray, "counts outcomes"],
-    trials: int,
-    epsilon: PerCount,
-) -> Float[np.ndarray, "counts outcomes"]:
-    """Return log P[X = successes] for a chance of e^epsilon / (1 + e^epsilon)."""
-    outcomes = np.arange(trials + 1.0)
-    ways = (
-        math.lgamma(trials + 1) - gammaln(outcomes + 1) - gammaln(trials - outcomes + 1)
-    )
-    inside = np.maximum(successes, 0)
-    right, wrong = log_expit(epsilon)[:, None], log_expit(-epsilon)[:, None]
-    return ways[inside] + inside * right + (trials - inside) * wrong
 
 
 @options(frozen=True, kw_only=True)

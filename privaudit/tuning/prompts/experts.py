@@ -22,15 +22,16 @@ from privaudit.core.tensors import Stacked, Tensors
 from privaudit.federation.batches import Batch, Objective
 from privaudit.federation.threat_models import View
 from privaudit.federation.trainer import (
+    ANSWERS,
     ClientId,
     Events,
     Inbox,
     Reconstruction,
     Records,
     Round,
-    Signal,
     Signals,
     Task,
+    Want,
 )
 from privaudit.federation.transcript import Message
 from privaudit.federation.uploads import WEIGHT, times_weight
@@ -504,17 +505,14 @@ class PromptExperts(PromptTrainer):
 
     @torch.no_grad()
     def query(
-        self,
-        task: Task,
-        models: Stacked,
-        records: Records,
-        want: frozenset[Signal] = frozenset({"log_probabilities"}),
+        self, task: Task, models: Stacked, records: Records, want: Want = ANSWERS
     ) -> Iterator[Signals]:
         """Yield the log-probabilities of mixtures, or of prompts without a gate."""
         if "experts" not in models:
             yield from super().query(task, models, records, want)
             return
-        gate, experts = gate_part(models), self._all_experts(task, models)
+        gate, local = gate_part(models), task.prompts(models["context"]).unsqueeze(2)
+        experts = torch.cat([local, expert_features(task, models["experts"])], dim=2)
         numbers = experts[0, ..., 0].numel() * self.heads
         for images in records.features.split(max(1, NUMBERS_AT_ONCE // numbers)):
             answers = [
@@ -527,12 +525,6 @@ class PromptExperts(PromptTrainer):
                 for i in range(len(experts))
             ]
             yield {"log_probabilities": torch.cat(answers).log_softmax(dim=-1)}
-
-    def _all_experts(
-        self, task: Task, models: Stacked
-    ) -> Float[Tensor, "k classes experts d"]:
-        local = task.prompts(models["context"]).unsqueeze(2)
-        return torch.cat([local, expert_features(task, models["experts"])], dim=2)
 
 
 def own_prompt(sent: Mapping[str, Tensor]) -> Tensor:

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from privaudit.core.devices import in_chunks
 from privaudit.core.seeds import Seeds
-from privaudit.core.tensors import Stacked
+from privaudit.core.tensors import Stacked, Tensors
 from privaudit.federation.batches import (
     Batch,
     Objective,
@@ -25,13 +25,14 @@ from privaudit.federation.batches import (
     with_canaries,
 )
 from privaudit.federation.trainer import (
+    ANSWERS,
     BaseTrainer,
     Cohort,
     Records,
     Round,
-    Signal,
     Signals,
     Task,
+    Want,
 )
 from privaudit.tuning.optimiser import Optimised
 
@@ -72,13 +73,19 @@ def record_losses(
     return losses.view(labels.shape)
 
 
+def context_losses(
+    task: Task, contexts: Float[Tensor, "k tokens width"], batch: Batch
+) -> Float[Tensor, "k b"]:
+    """Return every record's cross-entropy under its client's context."""
+    logits = logits_of(task, task.prompts(contexts), batch.features)
+    return with_canaries(record_losses(logits, batch.labels), contexts, batch)
+
+
 def prompt_losses(
     task: Task, contexts: Float[Tensor, "k tokens width"], batch: Batch
 ) -> Float[Tensor, " k"]:
     """Return each client's mean loss over its batch, with its own context."""
-    logits = logits_of(task, task.prompts(contexts), batch.features)
-    losses = record_losses(logits, batch.labels)
-    losses = with_canaries(losses, contexts, batch) * batch.mask
+    losses = context_losses(task, contexts, batch) * batch.mask
     return losses.sum(dim=1) / batch.sizes.clamp(min=1)
 
 
@@ -89,11 +96,7 @@ class PromptTrainer(BaseTrainer):
     prompt: ClassVar[str] = "context"
 
     def query(
-        self,
-        task: Task,
-        models: Stacked,
-        records: Records,
-        want: frozenset[Signal] = frozenset({"log_probabilities"}),
+        self, task: Task, models: Stacked, records: Records, want: Want = ANSWERS
     ) -> Iterator[Signals]:
         """Yield the log-probabilities of prompted CLIP.
 
@@ -124,6 +127,10 @@ class LocalSgd(Optimised, PromptTrainer):
     epochs: Annotated[int, Field(ge=1)] = 50
     batch_size: Annotated[int, Field(ge=0)] = 0
     momentum: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.9
+
+    def start(self, task: Task, seeds: Seeds) -> Tensors:
+        """Return a random context."""
+        return {"context": start_context(task, seeds)}
 
     def train(
         self,

@@ -9,7 +9,6 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from privaudit.core.errors import ConfigError
 from privaudit.federation.trainer import Cohort, Round
 from privaudit.tuning.prompts.learning import CONTEXT_STD
 
@@ -50,19 +49,9 @@ def factorize(
 
     Args:
         prompt: The local prompt, one per leading index.
-        start: Draws from N(0, 1).
+        start: Draws from N(0, 1); the rank is at most the tokens and the width.
         kind: Which of the two factorizations.
-
-    Raises:
-        ConfigError: The rank exceeds the number of tokens or the width.
     """
-    rank, available = start.shape[-1], min(prompt.shape[-2:])
-    if rank > available:
-        raise ConfigError(
-            f"A factorization of rank {rank} was requested, but the prompt has "
-            f"{prompt.shape[-2]} tokens of width {prompt.shape[-1]}. Use a rank of at "
-            f'most {available}, or rank "full".'
-        )
     u = orthonormalize(prompt @ start)
     back = prompt.mT @ u
     v = orthonormalize(back).mT if kind == "both" else back.mT
@@ -84,8 +73,12 @@ def orthonormalize(
     basis = basis * torch.where(diagonal < 0, -1, 1).unsqueeze(-2)
     adds_nothing = diagonal.abs() <= _tolerance(columns) * columns.norm(dim=-2)
     incomplete = adds_nothing.any(dim=-1)[..., None, None]
-    if bool(incomplete.any()):
-        basis = torch.where(incomplete, _complete(columns), basis)
+    if bool(incomplete.any()):  # by Gram-Schmidt: slower, but replaces on its way
+        complete = columns.new_zeros(*columns.shape[:-1], 0)
+        for column in columns.unbind(-1):
+            direction = _next_direction(complete, column).unsqueeze(-1)
+            complete = torch.cat([complete, direction], -1)
+        basis = torch.where(incomplete, complete, basis)
     return basis
 
 
@@ -112,16 +105,8 @@ def reconstruct_gradient(
         v: As :func:`factorize` made it, by ``kind``.
         kind: Of the factorization: "both" or "left".
         variant: "published-code" *adds* the last term and divides by 10: the published
-            code does, and the result is no projection.
-
-    Raises:
-        ConfigError: "published-code" with kind "left": that code has no such kind.
+            code does, and the result is no projection. It knows kind "both" only.
     """
-    if variant == "published-code" and kind == "left":
-        raise ConfigError(
-            'The published code was requested with factorization "left", and it knows '
-            '"both" only. Use "both", or variant "equation-4".'
-        )
     if kind == "left":
         gradient_u = gradient_u @ torch.linalg.pinv(v @ v.mT, hermitian=True)
     by_u, by_v = gradient_u @ v, u @ gradient_v
@@ -129,16 +114,6 @@ def reconstruct_gradient(
     if variant == "published-code":
         return (by_u + by_v + overlap) / PUBLISHED_DIVISOR
     return by_u + by_v - overlap
-
-
-def _complete(
-    columns: Float[Tensor, "*batch n rank"],
-) -> Float[Tensor, "*batch n rank"]:
-    """Orthonormalize by Gram-Schmidt: slower, but replaces columns on its way."""
-    basis = columns.new_zeros(*columns.shape[:-1], 0)
-    for column in columns.unbind(-1):
-        basis = torch.cat([basis, _next_direction(basis, column).unsqueeze(-1)], -1)
-    return basis
 
 
 def _next_direction(

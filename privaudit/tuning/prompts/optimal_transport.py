@@ -21,10 +21,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
 from privaudit.core.errors import ConfigError
+from privaudit.core.tensors import Stacked
 from privaudit.datasets.records import PictureTokens
 from privaudit.federation.batches import Batch
-from privaudit.federation.trainer import Records, Signals, Task
-from privaudit.tuning.prompts.learning import QUERY_CHUNK
+from privaudit.federation.trainer import ANSWERS, Records, Signals, Task, Want
+from privaudit.tuning.prompts.learning import QUERY_CHUNK, PromptTrainer, pair_texts
 
 LOOK_BACK = 8  # iterations between two looks at what has changed
 THRESHOLD = 1e-3  # mean change of a scaling vector below which iterations stop
@@ -328,8 +329,9 @@ def _solve(
     mask: Bool[Tensor, "k b"] | None,
 ) -> Iterator[_Part]:
     """Yield the plans of all records, as many at once as fit a cache."""
-    clients, records, parts, _ = tokens.shape
-    entries = parts * text.shape[2]
+    clients, records, parts, width = tokens.shape
+    prompts, classes = text.shape[1:3]
+    entries = parts * classes
     some_records = max(1, ENTRIES // entries)
     if transport.stop == "batch":
         some_records = records
@@ -339,28 +341,15 @@ def _solve(
         for start in range(0, records, some_records):
             what = slice(start, start + some_records)
             shown = None if mask is None else mask[who, what]
-            yield _solve_part(text, tokens, scale, transport, shown, who, what)
-
-
-def _solve_part(
-    text: Texts,
-    tokens: Tokens,
-    scale: float,
-    transport: Transport,
-    mask: Tensor | None,
-    clients: slice,
-    records: slice,
-) -> _Part:
-    chunk, words = tokens[clients, records].transpose(1, 2), text[clients]
-    k, parts, b, width = chunk.shape
-    flat = chunk.reshape(k, parts * b, width)
-    prompts, classes = words.shape[1:3]
-    similarity = flat.new_empty(prompts, k, parts, b, classes)
-    for row, out in zip(words.unbind(1), similarity, strict=True):
-        torch.bmm(flat, row.mT, out=out.view(k, parts * b, classes))
-    plan = transport_plan(similarity, transport, mask=mask).weights
-    logits = scale * similarity.mul_(plan).sum((0, 2))
-    return _Part(clients, records, flat, plan, logits)
+            chunk = tokens[who, what].transpose(1, 2)
+            k, b = len(chunk), chunk.shape[2]
+            flat = chunk.reshape(k, parts * b, width)
+            similarity = flat.new_empty(prompts, k, parts, b, classes)
+            for row, out in zip(text[who].unbind(1), similarity, strict=True):
+                torch.bmm(flat, row.mT, out=out.view(k, parts * b, classes))
+            plan = transport_plan(similarity, transport, mask=shown).weights
+            logits = scale * similarity.mul_(plan).sum((0, 2))
+            yield _Part(who, what, flat, plan, logits)
 
 
 @torch.no_grad()
@@ -420,6 +409,34 @@ def query_transported(
         yield {"log_probabilities": logits.log_softmax(-1)}
 
 
+@pydantic.dataclasses.dataclass(frozen=True)
+class PromptPair(PromptTrainer):
+    """A trainer whose models are a "global" and a "local" prompt, matched by transport.
+
+    Attributes:
+        entropy: Entropic regularisation of the transport, above 0; published 0.1, and
+            0.01 for few shots.
+        mass: Part of a picture that is transported, in (0, 1]; published 0.8.
+        iterations: Of the transport, at the most; published 100.
+    """
+
+    entropy: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
+    mass: Annotated[float, Field(gt=0, le=1)] = 0.8
+    iterations: Annotated[int, Field(ge=1)] = 100
+
+    @property
+    @abstractmethod
+    def transport(self) -> Transport:
+        """The problem that is solved for each picture and class."""
+
+    def query(
+        self, task: Task, models: Stacked, records: Records, want: Want = ANSWERS
+    ) -> Iterator[Signals]:
+        """Yield the log-probabilities of transported similarities."""
+        texts = pair_texts(task, models)
+        return query_transported(task, texts, records, self.transport)
+
+
 class _Losses(torch.autograd.Function):
     """Mean losses, whose gradients are made in the same sweep."""
 
@@ -427,33 +444,25 @@ class _Losses(torch.autograd.Function):
     def forward(
         context: Any, text: Tensor, batch: Batch, scale: float, transport: Transport
     ) -> Tensor:
-        losses, gradient = _sweep(text, batch, scale, transport)
+        total, gradient = text.new_zeros(len(text)), torch.zeros_like(text)
+        for part in _solve_batch(text, batch, scale, transport):
+            place = part.clients, part.records
+            labels, shown = batch.labels[place], batch.mask[place]
+            losses = cross_entropy(part.logits.mT, labels, reduction="none")
+            total[part.clients] += (losses * shown).sum(1)
+            errors = part.logits.softmax(-1) - one_hot(labels, part.logits.shape[-1])
+            errors.mul_(scale * shown[..., None])
+            carried = part.plan.mul_(errors[:, None]).flatten(2, 3)
+            for prompt, weights in enumerate(carried):
+                gradient[part.clients, prompt] += weights.mT @ part.tokens
         sizes = batch.sizes.clamp(min=1).to(text.dtype)
         context.save_for_backward(gradient / sizes[:, None, None, None])
-        return losses / sizes
+        return total / sizes
 
     @staticmethod
     def backward(context: Any, *outer: Any) -> Any:
         (gradient,) = context.saved_tensors
         return outer[0][:, None, None, None] * gradient, None, None, None
-
-
-def _sweep(
-    text: Texts, batch: Batch, scale: float, transport: Transport
-) -> tuple[Float[Tensor, " k"], Texts]:
-    """Return each client's summed loss, and its gradient by the text features."""
-    total, gradient = text.new_zeros(len(text)), torch.zeros_like(text)
-    for part in _solve_batch(text, batch, scale, transport):
-        place = part.clients, part.records
-        labels, shown = batch.labels[place], batch.mask[place]
-        losses = cross_entropy(part.logits.mT, labels, reduction="none")
-        total[part.clients] += (losses * shown).sum(1)
-        errors = part.logits.softmax(-1) - one_hot(labels, part.logits.shape[-1])
-        errors.mul_(scale * shown[..., None])
-        carried = part.plan.mul_(errors[:, None]).flatten(2, 3)
-        for prompt, weights in enumerate(carried):
-            gradient[part.clients, prompt] += weights.mT @ part.tokens
-    return total, gradient
 
 
 def _solve_batch(

@@ -16,12 +16,12 @@ term of the loss that no record enters (a contrast of prompts, say) goes in as
 "published-paper"
     ``train`` takes one step along the clipped gradient of one batch, or those of
     ``local_batches``, without noise. The trainer then adds noise of ``noise_std`` to
-    the *prompts*, where the paper says so, and describes it by ``prompt_event``: a
+    the *prompts*, where the paper says so, and describes it by ``noise_event``: a
     prompt moves by the rate times what its gradient does, so that the same noise counts
     1 / rate times as much.
 "published-code"
     ``gradients`` returns the clipped gradients of one batch, each tensor by itself, to
-    be noised and sent (``gradient_event``), or applied by ``descend``, which has the
+    be noised and sent (``noise_event``), or applied by ``descend``, which has the
     code's momentum and weight decay; states come from ``begin``. What uploaded
     gradients add up to is ``integrated``.
 
@@ -49,7 +49,7 @@ from torch import Tensor
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Stream
 from privaudit.core.tensors import Stacked, Tensors, numbers_in
-from privaudit.federation.batches import Batch, Penalty, with_canaries
+from privaudit.federation.batches import Batch, Penalty
 from privaudit.federation.threat_models import RoundSum, View
 from privaudit.federation.trainer import (
     ClientId,
@@ -81,7 +81,7 @@ from privaudit.tuning.prompts.gradients import (
     fixed_batch,
     poisson_batch,
 )
-from privaudit.tuning.prompts.learning import PromptTrainer, logits_of, record_losses
+from privaudit.tuning.prompts.learning import PromptTrainer, context_losses
 
 _FOR_A_RECORD = (
     "noise by an accountant (opacus PRV or the exact Gaussian; see the certificate), "
@@ -153,8 +153,8 @@ class PrivateTrainer(Optimised, PromptTrainer):
         return self
 
     def single_step(self) -> Any:
-        """Return the same trainer without noise, with every record in its batches."""
-        return replace(self, epsilon=None, batch_size=EVERY_RECORD)
+        """Return the same trainer with one noiseless step on all records."""
+        return self.with_settings(epsilon=None, batch_size=EVERY_RECORD, steps=1)
 
     @property
     def batch(self) -> int:
@@ -290,7 +290,12 @@ class PrivateTrainer(Optimised, PromptTrainer):
         that.
         """
         if self.sums_clipped:
-            return self._clipped_records(gradients, releases, at)
+            sums: list[dict[str, Tensor]] = [{} for _ in releases]
+            for chunk, mask in gradients.by_record():
+                for place, (release, split, clip_norm) in enumerate(releases):
+                    part = self.sum_clipped(split(chunk), clip_norm, mask, release, at)
+                    sums[place] = _add(part, sums[place])
+            return sums
         whole = gradients.of_batch()
         if not self.clips_records:
             whole = whole / gradients.sizes.clamp(min=1)[:, None, None]
@@ -298,19 +303,6 @@ class PrivateTrainer(Optimised, PromptTrainer):
             self.clip_batch(split(whole), clip_norm, release, at)
             for release, split, clip_norm in releases
         ]
-
-    def _clipped_records(
-        self, gradients: ContextGradients, releases: Sequence[Parts], at: Round
-    ) -> list[dict[str, Tensor]]:
-        sums: list[dict[str, Tensor]] = [{} for _ in releases]
-        for chunk, mask in gradients.by_record():
-            for total, (release, split, clip_norm) in zip(sums, releases, strict=True):
-                clipped_sums = self.sum_clipped(
-                    split(chunk), clip_norm, mask, release, at
-                )
-                for name, part in clipped_sums.items():
-                    total[name] = total[name] + part if name in total else part
-        return sums
 
     def clip_batch(
         self,
@@ -418,14 +410,6 @@ class PrivateTrainer(Optimised, PromptTrainer):
         return Claim(self.epsilon, self.delta, source)
 
 
-def context_losses(
-    task: Task, contexts: Float[Tensor, "k tokens width"], batch: Batch
-) -> Float[Tensor, "k b"]:
-    """Return every record's cross-entropy under its client's context."""
-    logits = logits_of(task, task.prompts(contexts), batch.features)
-    return with_canaries(record_losses(logits, batch.labels), contexts, batch)
-
-
 def losses_by_context(task: Task) -> RecordLosses:
     """Return :func:`context_losses` as a function of parameters."""
     return lambda parameters, batch: context_losses(task, parameters["context"], batch)
@@ -445,10 +429,6 @@ class PrivateLocalTrainer(PrivateTrainer):
 
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.005
     steps: Annotated[int, Field(ge=1)] = 5
-
-    def single_step(self) -> Any:
-        """Return the same trainer with one noiseless step on all records."""
-        return replace(self, epsilon=None, batch_size=EVERY_RECORD, steps=1)
 
     @model_validator(mode="after")
     def _check_steps(self) -> "PrivateLocalTrainer":
@@ -568,20 +548,12 @@ class PrivateLocalTrainer(PrivateTrainer):
             whole = _add(forward.of_mean(), extra)
             clipped = self.clip_batch(whole, self.clip_norm, *self._notes(at))
             return clipped, forward.mean_losses
-        sums = (
-            self._sum_of_clipped(forward, at) if self.sums_clipped else forward.of_sum()
-        )
+        sums: dict[str, Tensor] = {} if self.sums_clipped else forward.of_sum()
+        for some, mask in forward.by_record() if self.sums_clipped else ():
+            part = self.sum_clipped(some, self.clip_norm, mask, *self._notes(at))
+            sums = _add(part, sums)
         mean = {name: tensor / self.divisor(task) for name, tensor in sums.items()}
         return _add(mean, extra), forward.mean_losses
-
-    def _sum_of_clipped(self, forward: RecordGradients, at: Round) -> dict[str, Tensor]:
-        total: dict[str, Tensor] = {}
-        for gradients, mask in forward.by_record():
-            clipped_sum = self.sum_clipped(
-                gradients, self.clip_norm, mask, *self._notes(at)
-            )
-            total = _add(clipped_sum, total)
-        return total
 
     def _notes(self, at: Round) -> tuple[Release, Round, float]:
         """Return which release gradients are noted under, where, and in what unit."""
@@ -612,7 +584,7 @@ class PrivateLocalTrainer(PrivateTrainer):
         event = self.event(task, "upload", step, 1, "client", parties)
         return (replace(event, steps=self.steps),)
 
-    def prompt_event(
+    def noise_event(
         self,
         task: Task,
         release: Release,
@@ -620,29 +592,18 @@ class PrivateLocalTrainer(PrivateTrainer):
         parties: int,
         tensors: int = 1,
     ) -> Events:
-        """Describe noise of ``noise_std`` on prompts after a step ("published-paper").
+        """Describe noise of ``noise_std`` in a published mode.
 
-        On each client's own, or, at the server, of 1 / parties of it on their mean.
+        In "published-paper" on prompts after a step, in "published-code" on gradients:
+        on each client's own, or, at the server, of 1 / parties of it on their mean.
 
         The release is "global" for what is averaged, "local" for what is kept; each of
         so many tensors is clipped by itself.
         """
-        rate = self.learning_rate
-        noise = GaussianNoise(self.noise_multiplier(task) / rate, rate * self.clip_norm)
-        return (self.event(task, release, noise, tensors, noise_at, parties),)
-
-    def gradient_event(
-        self,
-        task: Task,
-        release: Release,
-        noise_at: NoiseAt,
-        parties: int,
-        tensors: int = 1,
-    ) -> Events:
-        """Describe the same noise on gradients ("published-code"); see above."""
         if not self.clips:
             return ()
-        noise = GaussianNoise(self.noise_multiplier(task), self.clip_norm)
+        rate = self.learning_rate if self.mode == "published-paper" else 1.0
+        noise = GaussianNoise(self.noise_multiplier(task) / rate, rate * self.clip_norm)
         return (self.event(task, release, noise, tensors, noise_at, parties),)
 
 
@@ -716,7 +677,8 @@ class PrivatePairTrainer(PrivateLocalTrainer):
         )  # fmt: skip
         if self.mode == "published-code":
             sent, done = {"gradient": sent[self.shared]}, self.descend(kept, done)
-        events = self._kept_event(task, parties, len(personal))
+        kept_release, tensors = self._kept_release, len(personal)
+        events = self.noise_event(task, kept_release, "client", parties, tensors)
         return LocalResult(
             sent, done, loss, on_grid(events, grid, numbers_in(personal))
         )
@@ -731,12 +693,10 @@ class PrivatePairTrainer(PrivateLocalTrainer):
             return {self.shared: mean}, ()
         std = self.noise_std(task) / parties
         mean, grid = self.noised_by_server(mean, std, at), self.grid(std, at)
-        if code:
-            events = self.gradient_event(task, "global", "server", parties)
-            moved = self.descend(server, {self.shared: mean})
-            return moved, on_grid(events, grid, mean.numel())
-        events = self.prompt_event(task, "global", "server", parties)
-        return {self.shared: mean}, on_grid(events, grid, mean.numel())
+        events = self.noise_event(task, "global", "server", parties)
+        new = {self.shared: mean}
+        moved = self.descend(server, new) if code else new
+        return moved, on_grid(events, grid, mean.numel())
 
     def without_own_noise(self, view: View) -> Tensor | None:
         """Return the shared prompt as clean sums make it; None where they are not seen.
@@ -776,18 +736,12 @@ class PrivatePairTrainer(PrivateLocalTrainer):
         of_mean = 1 / view.sums[-1].parties
         return clean + (1 - of_mean) * moves.sum(dim=0)
 
-    def _kept_event(self, task: Task, parties: int, tensors: int) -> Events:
-        """Describe the noise on the kept part.
+    @property
+    def _kept_release(self) -> Release:
+        """What the noise on the kept part is noise on.
 
         A batch mean is clipped to its bound whatever the kept part is, so who sees the
         shared prompt alone need not account for that. A sum of clipped records moves by
         one clip norm only as long as the kept part is the same: then every view must.
         """
-        describe = (
-            self.gradient_event if self.mode == "published-code" else self.prompt_event
-        )
-        return describe(task, self._kept_release, "client", parties, tensors)
-
-    @property
-    def _kept_release(self) -> Release:
         return "upload" if self.clips_records else "local"

@@ -174,16 +174,7 @@ def as_cohort(cohort: Cohort, chosen: Bool[Tensor, "clients n"]) -> Cohort:
     if views is not None:
         rows = torch.arange(len(cohort)).unsqueeze(1)
         views = views[rows, _places(chosen)]
-    return Cohort(
-        cohort.clients,
-        batch.features,
-        batch.labels,
-        batch.mask,
-        batch.tokens,
-        batch.words,
-        batch.crafted,
-        views,
-    )
+    return Cohort(cohort.clients, **vars(batch), views=views)
 
 
 def as_batch(records: Records, count: int) -> Batch:

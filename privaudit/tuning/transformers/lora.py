@@ -8,7 +8,7 @@ section 4.1; Hyeon-Woo, Ye-Bin, Oh, "FedPara: low-rank Hadamard product for
 communication-efficient federated learning", ICLR 2022, section 2.3.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, ClassVar
 
 import pydantic.dataclasses
@@ -22,11 +22,14 @@ from privaudit.core.seeds import Seeds, Stream
 from privaudit.core.tensors import Stacked, Tensors
 from privaudit.federation.batches import Batch, epochs_of_batches
 from privaudit.federation.query import UNTUNED
-from privaudit.federation.trainer import Cohort, Records, Round, Signal, Signals, Task
+from privaudit.federation.trainer import Cohort, Round, Task
 from privaudit.models.interfaces import AnyTask, Change, TunableLayer, Tuning
-from privaudit.models.token_table import TOKENS
-from privaudit.tuning.optimiser import ADDED, Kind, Optimised
-from privaudit.tuning.transformers.objectives import gradients_in_parts, objective_of
+from privaudit.tuning.optimiser import ADDED, Kind
+from privaudit.tuning.transformers.objectives import (
+    TransformerTrainer,
+    gradients_in_parts,
+    objective_of,
+)
 
 Targets = Mapping[str, TunableLayer]
 
@@ -74,7 +77,8 @@ def changes_of(targets: Targets, models: Stacked, scale: float) -> dict[str, Cha
 def _change(models: Stacked, name: str, scale: float) -> Change:
     down, up = models[f"{name}.A"], models[f"{name}.B"]
     if f"{name}.A2" in models:
-        return _dense(_hadamard(models, name) * scale)
+        weight = _hadamard(models, name) * scale
+        return lambda x: x @ weight.mT
 
     def low_rank(x: Float[Tensor, "k rows inputs"]) -> Float[Tensor, "k rows outputs"]:
         if down.requires_grad:  # a step: few numbers are scaled, and few gradients
@@ -82,13 +86,6 @@ def _change(models: Stacked, name: str, scale: float) -> Change:
         return scale * (x @ down.mT @ up.mT)
 
     return low_rank
-
-
-def _dense(weight: Float[Tensor, "k outputs inputs"]) -> Change:
-    def dense(x: Float[Tensor, "k rows inputs"]) -> Float[Tensor, "k rows outputs"]:
-        return x @ weight.mT
-
-    return dense
 
 
 def _hadamard(models: Stacked, name: str) -> Float[Tensor, "k outputs inputs"]:
@@ -121,7 +118,7 @@ def chosen(tensors: Tensors, keep: Callable[[str], bool]) -> dict[str, Tensor]:
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
-class LoraTrainer(Optimised):
+class LoraTrainer(TransformerTrainer):
     """A client runs an optimiser on low-rank changes of the language model's linear layers.
 
     The picture tower, the projector and the language model's own weights are frozen;
@@ -196,16 +193,3 @@ class LoraTrainer(Optimised):
     def scale(self) -> float:
         """What B A is multiplied by."""
         return self.lora_alpha / self.rank
-
-    @torch.no_grad()
-    def query(
-        self,
-        task: Task,
-        models: Stacked,
-        records: Records,
-        want: frozenset[Signal] = frozenset({TOKENS}),
-    ) -> Iterator[Signals]:
-        """Yield statistics of every token, [models, chunk of records, positions]."""
-        tuning = self.tuning(task, models)
-        count = len(next(iter(models.values())))
-        yield from objective_of(task).query(tuning, count, records, want)

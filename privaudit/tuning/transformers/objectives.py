@@ -1,8 +1,10 @@
 """Objectives of a tuned transformer: classes, or the tokens of answers."""
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import pydantic.dataclasses
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -10,12 +12,13 @@ from torch.nn.functional import cross_entropy
 
 from privaudit.core.devices import in_chunks, records_at_once
 from privaudit.core.seeds import Stream
-from privaudit.core.tensors import Tensors
+from privaudit.core.tensors import Stacked, Tensors
 from privaudit.datasets.records import ANSWER, TokenSequences
 from privaudit.federation.batches import Batch, Gradients, accumulated, gradients_of
-from privaudit.federation.trainer import Records, Signal, Signals, Task
+from privaudit.federation.trainer import ANSWERS, Records, Signals, Task, Want
 from privaudit.models.interfaces import LanguageModel, Tower, Tuning
 from privaudit.models.token_table import token_signals
+from privaudit.tuning.optimiser import Optimised
 from privaudit.tuning.prompts.learning import mean_losses
 
 HEAD = ("head.weight", "head.bias")  # SigLIP has other parts of this name
@@ -57,7 +60,7 @@ class ClassObjective:
 
     @torch.no_grad()
     def query(
-        self, tuning: Tuning, count: int, records: Records, want: frozenset[Signal]
+        self, tuning: Tuning, count: int, records: Records, want: Want
     ) -> Iterator[Signals]:
         """Yield log-probabilities of classes [count, chunk, classes]."""
 
@@ -117,7 +120,7 @@ class AnswerObjective:
 
     @torch.no_grad()
     def query(
-        self, tuning: Tuning, count: int, records: Records, want: frozenset[Signal]
+        self, tuning: Tuning, count: int, records: Records, want: Want
     ) -> Iterator[Signals]:
         """Yield statistics of every token, [count, chunk of records, positions]."""
         assert records.tokens is not None
@@ -160,6 +163,24 @@ def objective_of(task: Task) -> ClassObjective | AnswerObjective:
         return AnswerObjective(task.language)
     tower = task.classifier.tower
     return ClassObjective(tower, len(task.zero_shot))
+
+
+@pydantic.dataclasses.dataclass(frozen=True)
+class TransformerTrainer(Optimised):
+    """A trainer whose models add to a frozen transformer."""
+
+    @abstractmethod
+    def tuning(self, task: Task, models: Stacked) -> Tuning:
+        """Return what each model adds to the frozen one."""
+
+    @torch.no_grad()
+    def query(
+        self, task: Task, models: Stacked, records: Records, want: Want = ANSWERS
+    ) -> Iterator[Signals]:
+        """Yield log-probabilities of classes, or statistics of tokens."""
+        count = len(next(iter(models.values())))
+        tuning = self.tuning(task, models)
+        yield from objective_of(task).query(tuning, count, records, want)
 
 
 def gradients_in_parts(task: Task, micro_batch: int) -> Gradients:

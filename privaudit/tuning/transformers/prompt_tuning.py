@@ -1,8 +1,8 @@
 """Tuning of any transformer by a PEFT method, and the average of what clients send."""
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import fields, replace
 from hashlib import sha256
 from typing import Annotated, ClassVar, Literal
 
@@ -23,16 +23,14 @@ from privaudit.federation.trainer import (
     Cohort,
     Events,
     Inbox,
+    LocalResult,
     Reconstruction,
-    Records,
     Round,
-    Signal,
-    Signals,
     Task,
 )
 from privaudit.federation.uploads import WEIGHT, weighted_upload
 from privaudit.models.interfaces import AnyTask, Tuning
-from privaudit.tuning.optimiser import ADDED, Kind, Optimised
+from privaudit.tuning.optimiser import ADDED, Kind
 from privaudit.tuning.peft_methods.registry import (
     PEFT_METHODS,
     MechanismOptions,
@@ -40,6 +38,7 @@ from privaudit.tuning.peft_methods.registry import (
 )
 from privaudit.tuning.transformers.objectives import (
     HEAD,
+    TransformerTrainer,
     gradients_in_parts,
     objective_of,
 )
@@ -49,7 +48,7 @@ TIERS = (0.25, 0.5, 1.0)
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
-class PromptTuner(Optimised):
+class PromptTuner(TransformerTrainer):
     """A client runs epochs of AdamW, or of another optimiser, on the parameters of a PEFT method.
 
     Every client's model is the server's; a classifier without class texts gets a
@@ -182,29 +181,9 @@ class PromptTuner(Optimised):
     @property
     def learns(self) -> PeftMethod:
         """The PEFT method with its parameters."""
-        return PEFT_METHODS.find(self.peft_method)(
-            MechanismOptions(
-                self.virtual_tokens,
-                self.rank,
-                self.lora_alpha,
-                self.encoder_width,
-                self.projected,
-                self.embedding_width,
-            )
-        )
-
-    @torch.no_grad()
-    def query(
-        self,
-        task: Task,
-        models: Stacked,
-        records: Records,
-        want: frozenset[Signal] = frozenset({"log_probabilities"}),
-    ) -> Iterator[Signals]:
-        """Yield log-probabilities of classes, or statistics of tokens."""
-        count = len(next(iter(models.values())))
-        tuning = self.tuning(task, models)
-        yield from objective_of(task).query(tuning, count, records, want)
+        names = [field.name for field in fields(MechanismOptions)]
+        options = MechanismOptions(**{name: getattr(self, name) for name in names})
+        return PEFT_METHODS.find(self.peft_method)(options)
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -218,11 +197,19 @@ class AveragedTuner(PromptTuner):
 
     sends: Literal["parameters", "deltas"] = "parameters"
 
-    def upload(self, cohort: Cohort, received: Stacked, trained: Stacked) -> Stacked:
-        """Return parameters or their deltas, weighted by shard size."""
+    def penalty(self, received: Stacked) -> Penalty | None:
+        """Return what is added to the loss beside the records'; by default nothing."""
+        return None
+
+    def local_update(
+        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
+    ) -> LocalResult:
+        """Train what was received, and send it or its deltas, weighted by shard size."""
+        penalty = self.penalty(received)
+        trained, loss = self.train(task, cohort, received, at, penalty)
         if self.sends == "deltas":
             trained = {name: t - received[name] for name, t in trained.items()}
-        return weighted_upload(cohort, trained)
+        return LocalResult(weighted_upload(cohort, trained), {}, loss)
 
     def aggregate(
         self, task: Task, server: Tensors, inbox: Inbox, at: Round

@@ -177,7 +177,7 @@ def test_entropies_are_those_inside_the_answer() -> None:
     logits = torch.randn(1, 6, 9, generator=generator)
     labels = torch.tensor([[-100, -100, 3, 4, 5, -100]])
     found = max_renyi(tokens_of_logits(logits, labels), "description", 2.0, share=100.0)
-    entropy = token_statistics(logits, labels.clamp(min=0)).entropies[2.0]
+    entropy = token_statistics(logits, labels.clamp(min=0))["entropy 2"]
     assert found.item() == pytest.approx(-entropy[0, 2:4].mean().item(), abs=1e-6)
 
 

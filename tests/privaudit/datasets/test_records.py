@@ -76,11 +76,6 @@ def tokens(tmp_path: Path) -> PictureTokens:
     return PictureTokens.of(map_tensors(tmp_path / "tokens.safetensors")["tokens"])
 
 
-def records_of(tokens: PictureTokens) -> Records:
-    labels = torch.arange(len(tokens))
-    return Records(torch.zeros(len(tokens), 1), labels, tokens)
-
-
 def held(tokens: PictureTokens | None) -> tuple[int, Tensor]:
     """Return where the table is, and the tokens."""
     assert tokens is not None
@@ -90,7 +85,8 @@ def held(tokens: PictureTokens | None) -> tuple[int, Tensor]:
 def test_shards_cohorts_and_batches_hold_rows_and_copy_no_tokens(
     tokens: PictureTokens,
 ) -> None:
-    records, place = records_of(tokens), tokens.table.data_ptr()
+    count, place = len(tokens), tokens.table.data_ptr()
+    records = Records(torch.zeros(count, 1), torch.arange(count), tokens)
     shards = [records.pick(torch.tensor([7, 2, 5])), records.pick(torch.tensor([1]))]
     cohort = Cohort.of(["ann", "ben"], shards)
     found, read = held(cohort.tokens)

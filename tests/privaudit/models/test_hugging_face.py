@@ -85,7 +85,9 @@ def test_make_mends_a_torchvision_that_was_built_for_another_torch(
     for _ in range(1 + mended):  # where it mends, it has seen an import fail
         subprocess.run(mend, env=place, check=True)
     assert (package / "extension.py").read_text().count("_declared = ") == mended
-    subprocess.run([sys.executable, "-c", "import torchvision"], env=place, check=True)
+    if has_ops:  # where it mends, it ends with an import that must succeed
+        imports = [sys.executable, "-c", "import torchvision"]
+        subprocess.run(imports, env=place, check=True)
 
 
 @pytest.mark.slow

@@ -1,3 +1,7 @@
+import re
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -90,12 +94,6 @@ def test_too_few_non_members_leave_the_rate_unresolved() -> None:
     ours = tpr_at_fpr(np.zeros(50), np.zeros(100), 0.01)
     assert str(ours) == "unresolved (needs 1000 non-members, has 100)"
     assert not tpr_at_fpr(np.zeros(50), np.zeros(100), 0.1).unresolved
-
-
-@pytest.mark.parametrize("fpr", [0.0, 1.0, 10.0])
-def test_a_rate_out_of_range_is_refused(fpr: float) -> None:
-    with pytest.raises(ConfigError, match="not between 0 and 1"):
-        tpr_at_fpr(np.zeros(5), np.zeros(5), fpr)
 
 
 @pytest.mark.parametrize(
@@ -201,11 +199,6 @@ def test_seeds_that_leak_unlike_are_covered_by_the_spread_over_seeds() -> None:
     assert np.mean([one.low <= truth <= one.high for one in found]) >= 0.88
 
 
-def test_no_seeds_are_refused() -> None:
-    with pytest.raises(ConfigError, match="no seeds to pool"):
-        tpr_over_seeds([])
-
-
 TRUTH = np.array([True, True, True, False, False])
 GUESSES = np.array([True, True, False, True, False])
 
@@ -239,19 +232,25 @@ def test_advantage_by_hand() -> None:
     assert ours.n == (3, 2)
 
 
-@pytest.mark.parametrize("truth", [True, False])
-def test_an_advantage_needs_both_classes(truth: bool) -> None:
-    with pytest.raises(ConfigError, match="in 0 trials"):
-        advantage(np.full(5, truth), GUESSES)
-
-
-def test_guesses_for_other_candidates_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"\[5, 4\]"):
-        success_rate(TRUTH, GUESSES[:4])
-    with pytest.raises(ConfigError, match=r"\[5, 5, 3\]"):
-        class_averaged_success(TRUTH, GUESSES, np.zeros(3))
-    with pytest.raises(ConfigError, match=r"\[0, 0\]"):
-        success_rate(TRUTH[:0], GUESSES[:0])
+@pytest.mark.parametrize(
+    ("measure", "given", "message"),
+    [
+        (tpr_at_fpr, (np.zeros(5), np.zeros(5), 0.0), "not between 0 and 1"),
+        (tpr_at_fpr, (np.zeros(5), np.zeros(5), 1.0), "not between 0 and 1"),
+        (tpr_at_fpr, (np.zeros(5), np.zeros(5), 10.0), "not between 0 and 1"),
+        (tpr_over_seeds, ([],), "no seeds to pool"),
+        (advantage, (np.full(5, True), GUESSES), "in 0 trials"),
+        (advantage, (np.full(5, False), GUESSES), "in 0 trials"),
+        (success_rate, (TRUTH, GUESSES[:4]), "[5, 4]"),
+        (class_averaged_success, (TRUTH, GUESSES, np.zeros(3)), "[5, 5, 3]"),
+        (success_rate, (TRUTH[:0], GUESSES[:0]), "[0, 0]"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(
+    measure: Callable[..., object], given: tuple[Any, ...], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        measure(*given)
 
 
 @pytest.mark.parametrize("sizes", [[2] * 10, [5] * 10, [20] * 10, [1, 2, 5, 10, 40]])

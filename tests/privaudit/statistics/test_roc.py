@@ -19,21 +19,14 @@ SCORES = st.integers(1, 12).flatmap(
 )
 
 
-def _naive_placements(
-    members: np.ndarray, others: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    wins = (members[:, None] > others) + 0.5 * (members[:, None] == others)
-    return wins.mean(axis=1), wins.mean(axis=0)
-
-
 @given(members=SCORES, others=SCORES)
 def test_placements_equal_the_count_over_all_pairs(
     members: np.ndarray, others: np.ndarray
 ) -> None:
     ours = delong_components(members, others)
-    expected = _naive_placements(members, others)
-    np.testing.assert_allclose(ours.members, expected[0], atol=1e-12)
-    np.testing.assert_allclose(ours.nonmembers, expected[1], atol=1e-12)
+    wins = (members[:, None] > others) + 0.5 * (members[:, None] == others)
+    np.testing.assert_allclose(ours.members, wins.mean(axis=1), atol=1e-12)
+    np.testing.assert_allclose(ours.nonmembers, wins.mean(axis=0), atol=1e-12)
 
 
 @given(members=SCORES, others=SCORES)
@@ -289,16 +282,6 @@ def test_intervals_cover_a_half_when_the_coin_is_flipped_anew(
     error = np.sqrt(0.05 * 0.95 / trials)
     assert covered / trials >= 0.95 - 3 * error
     assert alarms / trials <= 0.025 + 3 * error
-
-
-def test_200_null_audits_raise_few_false_alarms(rng: np.random.Generator) -> None:
-    alarms = sum(
-        pooled_auroc(
-            [(rng.normal(size=15), rng.normal(size=15)) for _ in range(5)]
-        ).excludes(0.5)
-        for _ in range(200)
-    )
-    assert alarms / 200 <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 200)
 
 
 @pytest.mark.parametrize("true_auroc", [0.6, 0.8, 0.95])

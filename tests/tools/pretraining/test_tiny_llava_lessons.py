@@ -7,7 +7,6 @@ from torch.nn.functional import cross_entropy
 
 from privaudit.datasets.scenes.drawing import (
     COLOURS,
-    ORDINARY,
     SHAPES,
     Group,
     Scene,
@@ -22,6 +21,7 @@ from privaudit.models.tiny_llava.loading import (
     build_model,
 )
 from privaudit_tools.pretraining.lessons import (
+    ORDINARY,
     Said,
     answer_logits,
     answer_loss,

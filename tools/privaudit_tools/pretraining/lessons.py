@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from privaudit.datasets.scenes.drawing import Scene
+from privaudit.datasets.scenes.drawing import SHAPES, Distribution, Scene
 from privaudit.datasets.scenes.records import WITH_LETTER
 from privaudit.datasets.scenes.wording import (
     ORDINARY_STYLE,
@@ -36,6 +36,15 @@ _PREFIX = 1 + TOKENS  # start token and picture
 _NOBODY = -1
 _NEVER = -1e9
 _LONGEST_SAYING = 6
+_FREQUENT = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.35, 0.35, 0.35, 0.35)
+ORDINARY = Distribution(
+    groups=(0.35, 0.45, 0.2),
+    counts=(0.35, 0.27, 0.2, 0.14, 0.03, 0.01),
+    shapes=(1.0, 1.0, 1.0, 1.0, 0.8, 0.8, 0.4, 0.4),
+    colours=(_FREQUENT,) * len(SHAPES),
+    sizes=(0.3, 0.4, 0.3),
+    textures=(0.79, 0.07, 0.07, 0.07),
+)
 Said = tuple[str, str]  # question, answer
 
 

@@ -31,7 +31,6 @@ from torch.nn.functional import (
 from privaudit.core.seeds import FixedSeed
 from privaudit.datasets.scenes.drawing import (
     COLOURS,
-    ORDINARY,
     SHAPES,
     SIZES,
     TEXTURES,
@@ -55,7 +54,13 @@ from privaudit_tools.pretraining.descent import (
     require_time,
     seconds_a_step,
 )
-from privaudit_tools.pretraining.lessons import Lessons, answer_loss, pack, teach
+from privaudit_tools.pretraining.lessons import (
+    ORDINARY,
+    Lessons,
+    answer_loss,
+    pack,
+    teach,
+)
 from privaudit_tools.pretraining.tiny_llava_validation import (
     TinyLlavaValidation,
     build_validation,

@@ -10,7 +10,6 @@ from torch import Tensor
 from privaudit.datasets.scenes.drawing import (
     COLOURS,
     NUMBERS,
-    ORDINARY,
     PLURALS,
     SHAPES,
     TEXTURES,
@@ -24,6 +23,7 @@ from privaudit.datasets.scenes.wording import DESCRIBE, TOPICS, topics_of
 from privaudit.models.clip.word_tokenizer import pieces
 from privaudit.models.tiny_llava.loading import Llama, LlavaTokenizer, Model, prepare
 from privaudit_tools.pretraining.lessons import (
+    ORDINARY,
     Said,
     choice_question,
     pack,

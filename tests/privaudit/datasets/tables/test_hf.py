@@ -159,22 +159,12 @@ def test_pictures_are_read_from_every_layout(
 
 def test_the_command_line_splits_by_owners(tmp_path: Path) -> None:
     write_parquet(tmp_path / "all.parquet", rows(60), FEATURES)
-    columns = ("--image-column", "image", "--label-column", "label")
-    said = CliRunner().invoke(
-        app,
-        [
-            *(
-                "train",
-                "--dataset",
-                f"hf:{tmp_path}",
-                *columns,
-                "--owner-column",
-                "who",
-            ),
-            *("--clients", "2", "--rounds", "1", "--public-share", "0.3", "--quiet"),
-            *("--runs", str(tmp_path / "runs"), "--name", "one", "--tested", "2"),
-        ],
+    words = ["train", "--dataset", f"hf:{tmp_path}", "--runs", str(tmp_path / "runs")]
+    asked = (
+        "--image-column image --label-column label --owner-column who --clients 2 "
+        "--rounds 1 --public-share 0.3 --quiet --name one --tested 2"
     )
+    said = CliRunner().invoke(app, [*words, *asked.split()])
     assert said.exit_code == 0, said.output
     run = load_run(tmp_path / "runs/one")
     assert (run.config.dataset, run.config.data) == ("hf", str(tmp_path))
@@ -185,8 +175,7 @@ def test_the_command_line_splits_by_owners(tmp_path: Path) -> None:
     for number, client in enumerate(run.population.task.clients):
         positions = torch.from_numpy(run.population.indices(client))
         assert set(domains[positions].tolist()) == {number}
-    wrong = ["train", "--dataset", f"hf:{tmp_path}", "--label-column", "kind"]
-    said = CliRunner().invoke(app, [*wrong, "--runs", str(tmp_path / "runs")])
+    said = CliRunner().invoke(app, [*words, "--label-column", "kind"])
     assert isinstance(said.exception, ConfigError)
     assert {one.name for one in (tmp_path / "runs").iterdir()} == {"one", "latest"}
 

@@ -150,10 +150,6 @@ def test_runs_too_few_for_two_halves_show_nothing() -> None:
     assert SplitThreshold()(alone).ceiling == 0
 
 
-def test_ceiling_at_a_hundred_runs() -> None:
-    assert SplitThreshold().ceiling(50, 50) == pytest.approx(1.838, abs=1e-3)
-
-
 def test_it_is_the_median_of_splits_at_half_the_significance() -> None:
     rng = np.random.default_rng(0)
     is_member = rng.random((4, 400)) < 0.5
@@ -171,7 +167,8 @@ def test_perfect_scores_reach_the_ceiling_and_equal_ones_show_nothing() -> None:
     is_member = np.arange(100) % 2 == 0
     perfect = MultiSplit(splits=5)(IndependentRuns(is_member * 1.0, is_member))
     assert perfect.value == pytest.approx(perfect.ceiling)
-    assert perfect.ceiling < SplitThreshold().ceiling(50, 50)
+    single = SplitThreshold().ceiling(50, 50)
+    assert perfect.ceiling < single == pytest.approx(1.838, abs=1e-3)
     assert MultiSplit()(IndependentRuns(np.ones(100), is_member)).value == 0
 
 
@@ -189,9 +186,22 @@ def test_bounds_of_other_seeds_agree_better_than_those_of_one_split() -> None:
     assert np.std(many) < np.std(one) / 2
 
 
-def assert_golden(case: int, grid: tuple[float, ...], expected: np.ndarray) -> None:
+@pytest.mark.parametrize("case", range(8))
+@pytest.mark.parametrize(
+    ("thresholds", "bound"),
+    [("explicit_threshold", "explicit"), ("hull_thresholds", "bonferroni")],
+)
+def test_thresholds_given_beforehand_equal_the_golden_bound_and_correction(
+    case: int, thresholds: str, bound: str
+) -> None:
+    """Several of them are there the corners of the ROC curve that is judged with them.
+
+    The numbers agree, the procedures do not: those thresholds are no grid fixed in
+    advance, so we have no function that would take them.
+    """
     known = golden("audit_bounds") | golden("audit_bounds", f"c{case}_")
     runs = IndependentRuns(*golden_scores(known))
+    grid = tuple(np.atleast_1d(known[thresholds]).tolist())
     ours = [
         [
             FixedGrid(thresholds=grid, confidence=1 - a, delta=d)(runs).value
@@ -199,28 +209,7 @@ def assert_golden(case: int, grid: tuple[float, ...], expected: np.ndarray) -> N
         ]
         for a in known["significance"].tolist()
     ]
-    assert np.array(ours) == pytest.approx(expected, abs=1e-6)
-
-
-@pytest.mark.parametrize("case", range(8))
-def test_one_threshold_equals_the_golden_bound(case: int) -> None:
-    known = golden("audit_bounds", f"c{case}_")
-    grid = (float(known["explicit_threshold"]),)
-    assert_golden(case, grid, known["cp_explicit_twosided"])
-
-
-@pytest.mark.parametrize("case", range(8))
-def test_the_same_thresholds_given_beforehand_equal_the_golden_correction(
-    case: int,
-) -> None:
-    """There the thresholds are the corners of the ROC curve that is judged with them.
-
-    The numbers agree, the procedures do not: those thresholds are no grid fixed in
-    advance, so we have no function that would take them.
-    """
-    known = golden("audit_bounds", f"c{case}_")
-    grid = tuple(known["hull_thresholds"].tolist())
-    assert_golden(case, grid, known["cp_bonferroni_twosided"])
+    assert np.array(ours) == pytest.approx(known[f"cp_{bound}_twosided"], abs=1e-6)
 
 
 @given(seed=st.integers(0, 10**6), shift=st.floats(0, 5), delta=st.floats(0, 0.1))

@@ -96,10 +96,13 @@ def test_the_highest_scores_give_the_golden_bound_at_their_threshold(case: int) 
             assert ours == pytest.approx(expected[row, column], abs=2e-6)
 
 
+@pytest.mark.parametrize("kind", [OneRunGuesses, FDPOneRun])
 @pytest.mark.parametrize(("m", "expected"), [(100, 3.49), (1000, 5.81)])
-def test_ceilings_without_delta(m: int, expected: float) -> None:
+def test_ceilings_without_delta(
+    kind: type[OneRunGuesses | FDPOneRun], m: int, expected: float
+) -> None:
     q = 0.05 ** (1 / m)
-    ours = OneRunGuesses(guesses_in=m // 2, guesses_out=m // 2).ceiling(m, 0)
+    ours = kind(guesses_in=m // 2, guesses_out=m // 2).ceiling(m, 0)
     assert ours == pytest.approx(math.log(q / (1 - q)))
     assert round(ours, 2) == expected
 
@@ -237,8 +240,3 @@ def test_few_guesses_among_many_canaries_lose_less_to_delta() -> None:
         for kind in (OneRunGuesses, FDPOneRun)
     )
     assert ours > binomial + 0.1
-
-
-def test_the_ceiling_without_delta_is_the_binomial_one() -> None:
-    ours = FDPOneRun(guesses_in=50, guesses_out=50).ceiling(50, 50)
-    assert round(ours, 2) == 3.49

@@ -13,7 +13,7 @@ from privaudit import Auditor, train
 from privaudit.auditing.scenario import find_scenario
 from privaudit.core.devices import use_checkpointing, use_device, use_memory
 from privaudit.core.errors import ConfigError
-from privaudit.datasets.dataset import DATASETS, Dataset
+from privaudit.datasets.dataset import DATASETS
 from privaudit.models.registry import find_family, load_frozen
 from privaudit.runs.config import make_config
 from privaudit.runs.population import encode_for, load_model
@@ -70,14 +70,11 @@ def data_sets() -> Iterator[None]:
     DATASETS.names()
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(DATASETS._entries, "some-texts", text_data)
-        patch.setitem(DATASETS._entries, "bare-texts", bare_texts)
+        bare = replace(text_data(), dialogues=())
+        patch.setitem(DATASETS._entries, "bare-texts", lambda: bare)
         patch.setitem(DATASETS._entries, "some-pictures", picture_data)
         patch.setattr("privaudit.runs.population.load_frozen", loaded_once())
         yield
-
-
-def bare_texts() -> Dataset:
-    return replace(text_data(), dialogues=())
 
 
 def loaded_once() -> Callable[..., Any]:
@@ -245,15 +242,11 @@ def test_the_model_as_it_comes_is_measured(
         assert not population.task.zero_shot.any()
     if family == "clip-":
         features = population.tests.features @ population.task.zero_shot.T
-        models_say = next(run.trainer.query(population.task, *asked(run)))
+        text = {"text": population.task.zero_shot[None]}
+        models_say = next(run.trainer.query(population.task, text, population.tests))
         predicted = models_say["log_probabilities"][0].argmax(dim=-1)
         assert torch.equal(predicted, features.argmax(dim=-1))
     assert run.is_complete
-
-
-def asked(run: Run) -> tuple[Any, Any]:
-    text = run.population.task.zero_shot[None]
-    return {"text": text}, run.population.tests
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,7 @@ from privaudit.tuning.prompts.gradients import (
     fixed_batch,
     poisson_batch,
 )
-from privaudit.tuning.prompts.learning import prompt_losses
-from privaudit.tuning.prompts.private_training import context_losses
+from privaudit.tuning.prompts.learning import context_losses, prompt_losses
 
 AT = Round(0, Seeds(4), ("client-0", "client-1", "client-2"))
 

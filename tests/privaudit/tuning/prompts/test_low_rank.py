@@ -1,11 +1,8 @@
-from typing import Literal
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
 from privaudit.federation.trainer import Cohort, Records, Round
 from privaudit.privacy.clipping import clip_each, clip_joint
@@ -125,18 +122,6 @@ def test_left_factors_approximate_better_than_both() -> None:
     }
     assert errors["left"] < errors["both"]
     assert errors["left"] < prompt.norm()
-
-
-def test_a_rank_above_the_number_of_tokens_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"rank 5 .* 4 tokens of width 9.*at most 4"):
-        factorize(normal(4, 9), normal(9, 5))
-
-
-def test_the_published_code_knows_no_left_factors() -> None:
-    kind: Literal["left"] = "left"
-    u, v = normal(4, 2), normal(2, 9)
-    with pytest.raises(ConfigError, match="equation-4"):
-        reconstruct_gradient(u, v, u, v, kind, "published-code")
 
 
 TOKENS, WIDTH, DRAWS = 16, 64, 400

@@ -19,12 +19,9 @@ from privaudit.federation.trainer import TRAINERS, Cohort, Records, Task
 from privaudit.trainers.dp_fedotp import DPFedOTP
 from privaudit.trainers.dp_fedpgp import DPFedPGP
 from privaudit.tuning.prompts.contrast import personal_context, prompts_contrast
-from privaudit.tuning.prompts.learning import pair_texts
+from privaudit.tuning.prompts.learning import context_losses, pair_texts
 from privaudit.tuning.prompts.optimal_transport import transported_losses
-from privaudit.tuning.prompts.private_training import (
-    PrivateLocalTrainer,
-    context_losses,
-)
+from privaudit.tuning.prompts.private_training import PrivateLocalTrainer
 from tests.toy_federation import (
     ALL,
     AT,
@@ -161,13 +158,14 @@ def test_the_events_of_published_noise_have_the_units_of_what_is_noised(
     task: Task,
 ) -> None:
     """The same standard deviation; a prompt moves by 0.01 of what its gradient does."""
-    trainer = PrivateLocalTrainer(
-        mode="published-paper", epsilon=0.4, learning_rate=0.01
+    paper, code = (
+        PrivateLocalTrainer(mode=mode, epsilon=0.4, learning_rate=0.01)
+        for mode in ("published-paper", "published-code")
     )
-    (prompt,) = trainer.prompt_event(task, "global", "client", 3)
-    (gradient,) = trainer.gradient_event(task, "global", "client", 3)
+    (prompt,) = paper.noise_event(task, "global", "client", 3)
+    (gradient,) = code.noise_event(task, "global", "client", 3)
     std = math.sqrt(task.rounds * math.log(1e5)) / 0.4 * 10 / 32
-    assert trainer.noise_std(task) == pytest.approx(std)
+    assert paper.noise_std(task) == pytest.approx(std)
     assert gradient.noise_multiplier * gradient.clip_norm == pytest.approx(std)
     assert prompt.noise_multiplier * prompt.clip_norm == pytest.approx(std)
     assert prompt.clip_norm == pytest.approx(0.1)
@@ -193,7 +191,7 @@ def test_what_is_not_clipped_tells_no_mechanism(task: Task) -> None:
     for mode in ("sound", "published-code"):
         trainer = PrivateLocalTrainer(mode=mode)
         assert trainer.steps_event(task, 3) == ()
-        assert trainer.gradient_event(task, "global", "client", 3) == ()
+        assert trainer.noise_event(task, "global", "client", 3) == ()
 
 
 def test_an_impossible_number_of_steps_is_refused() -> None:
