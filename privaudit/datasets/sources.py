@@ -7,9 +7,9 @@ form. The text names the file, and the line or record in it.
 
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -172,7 +172,7 @@ class OnDisk:
     needs: str
     source: str
     read: Callable[..., Dataset]
-    folders: Sequence[str] = ()
+    folders: tuple[str, ...] = ()
     fetch: Callable[[str], Path] | None = None
     takes_columns: bool = False
 
@@ -182,25 +182,18 @@ class OnDisk:
 
 
 def on_disk(name: str, **about: Any) -> Callable[[Reader], Reader]:
-    """Return a decorator that enters a reader under a name, with what OnDisk tells.
-
-    What ``on_disk.toml`` says of the name need not be given.
-    """
+    """Return a decorator that enters a reader under a name, with what OnDisk tells."""
 
     def enter(read: Reader) -> Reader:
-        DATASETS.register(name)(OnDisk(read=read, **_told().get(name, {}), **about))
+        DATASETS.register(name)(OnDisk(read=read, **about))
         return read
 
     return enter
 
 
-@cache
-def _told(file: str = "on_disk.toml") -> Mapping[str, Any]:
-    return tomllib.loads(Path(__file__).with_name(file).read_text(encoding="utf-8"))
-
-
+_CLASSES = Path(__file__).with_name("known_classes.toml").read_text(encoding="utf-8")
 KNOWN_CLASSES: Mapping[str, tuple[str, ...]] = {
-    name: tuple(classes) for name, classes in _told("known_classes.toml").items()
+    name: tuple(classes) for name, classes in tomllib.loads(_CLASSES).items()
 }
 
 

@@ -38,7 +38,15 @@ LINE = TypeAdapter(_CaptionLine)
 KEYS = tuple(_CaptionLine.__annotations__)
 
 
-@on_disk("image-captions")
+@on_disk(
+    "image-captions",
+    summary="Your images with captions, or with questions and answers.",
+    needs='metadata.jsonl, with a line such as {"image": "1.jpg", "captions": '
+    '["A dog."], "label": "dog"} or {"image": "1.jpg", "question": "What is it?", '
+    '"answer": "a dog"} for each image, and the images beside it, in a folder '
+    "or an archive",
+    source="Write such a list",
+)
 def read_image_captions(path: Path, question: str = DESCRIBE) -> Dataset:
     """Read a list with one JSON object in each line, and the pictures beside it.
 

@@ -32,7 +32,16 @@ class _Conversation(TypedDict):
 CONVERSATIONS = TypeAdapter(list[_Conversation])
 
 
-@on_disk("llava-json")
+@on_disk(
+    "llava-json",
+    summary="Images with conversations in LLaVA's form.",
+    needs='one *.json, a list of {"image": "coco/1.jpg", "conversations": '
+    '[{"from": "human", "value": "<image>\\nWhat is it?"}, {"from": "gpt", '
+    '"value": "A dog."}]}, and the images beside it',
+    source="Get or write such a list (see docs/Finetune_Custom_Data.md of "
+    "https://github.com/haotian-liu/LLaVA)",
+    folders=("llava",),
+)
 def read_llava_json(path: Path) -> Dataset:
     """Read the first question and answer of each conversation that has a picture.
 

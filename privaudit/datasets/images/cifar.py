@@ -227,4 +227,11 @@ CIFAR100 = Layout(
 )  # fmt: skip
 
 for _layout in (CIFAR10, CIFAR100):
-    on_disk(f"cifar{_layout.classes}")(partial(read_cifar, layout=_layout))
+    on_disk(
+        f"cifar{_layout.classes}",
+        summary=f"CIFAR-{_layout.classes}: 60,000 images of 32 by 32 pixels.",
+        needs=f"{' or '.join(version.archive for version in _layout.versions)} or "
+        "its files, or images as train/CLASS/* and test/CLASS/*, in a folder or an "
+        "archive",
+        source=f"Download {_layout.versions[0].archive} from {PAGE}",
+    )(partial(read_cifar, layout=_layout))

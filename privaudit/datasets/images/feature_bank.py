@@ -112,7 +112,14 @@ OTHER_NAMES = {
 }
 
 
-@on_disk("feature-bank")
+@on_disk(
+    "feature-bank",
+    summary="Precomputed image embeddings, without images.",
+    needs="one .npz with embeddings [n, size], labels [n] and class_names, and if "
+    "you like scale, split, domains and domain_names; or a folder of these as "
+    ".npy or .safetensors",
+    source="Write it with numpy.savez, or numpy.save",
+)
 def read_feature_bank(path: Path) -> Dataset:
     """Read embeddings, labels and class_names: an npz file, or a folder of arrays.
 

@@ -6,7 +6,7 @@ import torch
 
 from privaudit.core.errors import DatasetError
 from privaudit.core.storage import read_bytes
-from privaudit.datasets.dataset import TEST_SPLIT, TRAIN, Dataset
+from privaudit.datasets.dataset import DATASETS, TEST_SPLIT, TRAIN, Dataset
 from privaudit.datasets.files.archives import Store
 from privaudit.datasets.images.picture_files import (
     PictureFiles,
@@ -16,10 +16,16 @@ from privaudit.datasets.images.picture_files import (
     store_in,
     take_split,
 )
-from privaudit.datasets.sources import on_disk
+from privaudit.datasets.sources import OnDisk, on_disk
 
 
-@on_disk("image-folder")
+@on_disk(
+    "image-folder",
+    summary="Your images, in a folder for each class.",
+    needs="CLASS/*.jpg, or the same below train/, val/ and test/, in a folder or "
+    "a .tar, .tar.gz, .tar.xz or .zip",
+    source="Sort your images so",
+)
 def read_image_folder(path: Path) -> Dataset:
     """Read CLASS/picture.jpg, or SPLIT/CLASS/picture.jpg with train, val and test."""
     return sort_by_class(store_in(path))
@@ -82,5 +88,37 @@ def _listed_split(store: Store, domains: list[str]) -> dict[str, int]:
     return splits
 
 
-for _name in ("multi-domain", "domainnet", "office-caltech10", "office-home", "pacs"):
-    on_disk(_name, needs=NEEDS)(read_multi_domain)
+KNOWN_DOMAINS = {
+    "multi-domain": (
+        "Your images, in a folder for each domain and class.",
+        "Sort your images so",
+        (),
+    ),
+    "domainnet": (
+        "DomainNet: 345 classes in 6 domains (Peng et al. 2019).",
+        "Download the domains and their lists from https://ai.bu.edu/M3SDA/ (the "
+        "cleaned version) and extract them into one folder",
+        ("DomainNet",),
+    ),
+    "office-caltech10": (
+        "Office-Caltech10: 10 classes in 4 domains (Gong et al. 2012).",
+        "Download its pictures (Office-31 and Caltech-256, 10 classes in common) as "
+        "listed at https://github.com/jindongwang/transferlearning/tree/master/data",
+        ("office_caltech_10", "OfficeCaltech10"),
+    ),
+    "office-home": (
+        "Office-Home: 65 classes in 4 domains (Venkateswara et al. 2017).",
+        "Download OfficeHomeDataset_10072016.zip as described at "
+        "https://www.hemanthdv.org/officeHomeDataset.html",
+        ("OfficeHome", "office_home", "OfficeHomeDataset_10072016"),
+    ),
+    "pacs": (
+        "PACS: 7 classes in 4 domains (Li et al. 2017).",
+        "Download the pictures as described at https://domaingeneralization.github.io/",
+        ("PACS",),
+    ),
+}
+for _name, (_summary, _source, _folders) in KNOWN_DOMAINS.items():
+    DATASETS.register(_name)(
+        OnDisk(_summary, NEEDS, _source, read_multi_domain, _folders)
+    )

@@ -286,7 +286,16 @@ def from_hub(name: str) -> Path:
         ) from error
 
 
-@on_disk("hf", fetch=from_hub, takes_columns=True)
+@on_disk(
+    "hf",
+    summary="A data set of Hugging Face: Parquet or Arrow, as hf:FOLDER or hf:NAME.",
+    needs="a folder as save_to_disk of the datasets library writes it, a repository "
+    "of the hub, or .parquet files; --image-column, --label-column, --text-column "
+    "and --owner-column say what their columns are",
+    source="Write it with save_to_disk, or name one of the hub",
+    fetch=from_hub,
+    takes_columns=True,
+)
 def read_hf(path: Path, columns: TableColumns = NO_COLUMNS) -> Dataset:
     """Read a folder as ``save_to_disk`` writes it, a repository of the hub, or tables.
 

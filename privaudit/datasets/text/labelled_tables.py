@@ -257,8 +257,26 @@ def _below(folder: Path, files: list[str]) -> list[str]:
     return inside if (folder / inside[0]).is_file() else files
 
 
-on_disk("image-table")(partial(read_image_table, usual={"label": "label"}))
-on_disk("chexpert")(partial(read_image_table, usual=CHEXPERT))
+_TABLE = (
+    "one .csv, or train.csv with valid.csv or test.csv, and the pictures beside it; "
+    f"in {COLUMNS_FILE}"
+)
+on_disk(
+    "image-table",
+    summary="Your images, with a table that says what is on them.",
+    needs=_TABLE + ', what the columns are, such as {"image": "path", "label": '
+    '"finding"}',
+    source="Write such a table",
+)(partial(read_image_table, usual={"label": "label"}))
+on_disk(
+    "chexpert",
+    summary="CheXpert: X-rays of the chest; is there a pleural effusion?",
+    needs=_TABLE + ', optionally, other columns than {"target": "Pleural Effusion", '
+    '"uncertain": "ignore"}',
+    source="Access is restricted, and nothing is downloaded: ask for "
+    "CheXpert-v1.0-small at https://stanfordmlgroup.github.io/competitions/chexpert/",
+    folders=("CheXpert-v1.0-small", "CheXpert-v1.0"),
+)(partial(read_image_table, usual=CHEXPERT))
 
 
 def read_text_table(path: Path, usual: Mapping[str, Any]) -> Dataset:
@@ -277,6 +295,19 @@ def read_text_table(path: Path, usual: Mapping[str, Any]) -> Dataset:
     )  # fmt: skip
 
 
-on_disk("text-table")(partial(read_text_table, usual={"label": "label"}))
-MIMIC_NOTES = {"text": "TEXT", "label": "CATEGORY"}
-on_disk("mimic-notes")(partial(read_text_table, usual=MIMIC_NOTES))
+on_disk(
+    "text-table",
+    summary="Your texts, in a table with their classes.",
+    needs="one .csv, or train.csv with valid.csv or test.csv, with the columns "
+    f"text and label, or those that {COLUMNS_FILE} names",
+    source="Write such a table",
+)(partial(read_text_table, usual={"label": "label"}))
+on_disk(
+    "mimic-notes",
+    summary="MIMIC-III: clinical notes, by their category.",
+    needs="NOTEEVENTS.csv, extracted, with the columns TEXT and CATEGORY, or a "
+    f"table with others that {COLUMNS_FILE} names",
+    source="Access is restricted, and nothing is downloaded: request it at "
+    "https://physionet.org/content/mimiciii/",
+    folders=("MIMIC-III", "mimiciii"),
+)(partial(read_text_table, usual={"text": "TEXT", "label": "CATEGORY"}))
