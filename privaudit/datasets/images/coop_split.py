@@ -14,7 +14,6 @@ Rahtu, Blaschko, Vedaldi, "Fine-grained visual classification of aircraft", 2013
 variants are the classes.
 """
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -147,11 +146,63 @@ class CoopPart:
         return f"split_zhou_{self.split}.json"
 
 
-_SPLITS = Path(__file__).with_name("coop_splits.toml").read_text(encoding="utf-8")
-KNOWN = tuple(CoopPart(name, **one) for name, one in tomllib.loads(_SPLITS).items())
+_VGG = "https://www.robots.ox.ac.uk/~vgg/data"
+KNOWN = (
+    CoopPart(
+        "caltech101", "Caltech101: 100 classes of objects and faces.",
+        "caltech-101", "Caltech101", "101_ObjectCategories",
+        "https://data.caltech.edu/records/mzrjq-6wc02",
+    ),
+    CoopPart(
+        "oxford-pets", "OxfordPets: 37 breeds of cats and dogs.",
+        "oxford_pets", "OxfordPets", "images", f"{_VGG}/pets/",
+        "a photo of a {}, a type of pet.",
+    ),
+    CoopPart(
+        "flowers102", "Flowers102: 102 kinds of flowers.",
+        "oxford_flowers", "OxfordFlowers", "jpg", f"{_VGG}/flowers/102/",
+        "a photo of a {}, a type of flower.",
+    ),
+    CoopPart(
+        "food101", "Food101: 101 dishes.",
+        "food-101", "Food101", "images",
+        "https://data.vision.ee.ethz.ch/cvl/datasets_extra/food-101/",
+        "a photo of {}, a type of food.",
+    ),
+    CoopPart(
+        "dtd", "DTD: 47 describable textures.",
+        "dtd", "DescribableTextures", "images", f"{_VGG}/dtd/",
+        "{} texture.",
+    ),
+    CoopPart(
+        "eurosat", "EuroSAT: 10 kinds of land from above.",
+        "eurosat", "EuroSAT", "2750", "https://github.com/phelber/EuroSAT",
+        "a centered satellite photo of {}.",
+    ),
+    CoopPart(
+        "ucf101", "UCF101: 101 actions, the middle frame of each video.",
+        "ucf101", "UCF101", "UCF-101-midframes", GUIDE,
+        "a photo of a person doing {}.",
+    ),
+    CoopPart(
+        "stanford-cars", "StanfordCars: 196 models of cars.",
+        "stanford_cars", "StanfordCars", "cars_train and cars_test", GUIDE,
+    ),
+    CoopPart(
+        "sun397", "SUN397: 397 scenes.",
+        "sun397", "SUN397", "SUN397",
+        "https://vision.princeton.edu/projects/2010/SUN/",
+    ),
+)  # fmt: skip
 
 
-@on_disk("coop-split")
+@on_disk(
+    "coop-split",
+    summary="Images with a split in CoOp's form.",
+    needs="one split_zhou_*.json with lists of [file, label, class name], and the "
+    "files beside it, in a folder beside it or in an archive beside it",
+    source=f"Get or write such a split (see {GUIDE})",
+)
 def read_coop_split(path: Path, file: str = "split_zhou_*.json") -> Dataset:
     """Read pictures as a split says; those in no part of it do not count.
 
@@ -222,7 +273,15 @@ for _known in KNOWN:
 TEMPLATE = "a photo of a {}, a type of aircraft."
 
 
-@on_disk("fgvc-aircraft")
+@on_disk(
+    "fgvc-aircraft",
+    summary="FGVC Aircraft: 100 variants of aircraft.",
+    needs="images/, variants.txt and images_variant_train.txt, _val.txt, _test.txt",
+    source="Download fgvc-aircraft-2013b.tar.gz from "
+    "https://www.robots.ox.ac.uk/~vgg/data/fgvc-aircraft/ and take its data/ "
+    "folder",
+    folders=("fgvc_aircraft",),
+)
 def read_aircraft(path: Path) -> Dataset:
     """Read pictures as the lists say, or as a split in CoOp's form if there is one."""
     if path.is_file() or any(path.glob("split_zhou_*.json")):
