@@ -60,7 +60,7 @@ class JointRegression:
     threshold: ClassVar[str] = "likelier in what was sent than not"
     trains_shadows: ClassVar[bool] = False
     task: ClassVar[AnyTask] = "either"
-    reads_models: ClassVar[bool] = False  # what was sent, whichever model it gives
+    reads_uploads: ClassVar[Literal[True]] = True
 
     rounds: Annotated[int, Field(ge=0)] = 8
     reference: Annotated[int, Field(ge=1)] = 200

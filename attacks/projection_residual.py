@@ -4,7 +4,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import field, replace
 from itertools import zip_longest
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -24,16 +24,16 @@ from privaudit.auditing.signals import (
     public_threshold,
     reference_records,
 )
-from privaudit.core.errors import AttackError
+from privaudit.core.errors import AttackError, ViewError
 from privaudit.core.lazy_torch import Tensor, torch
-from privaudit.core.tensors import Tensors
 from privaudit.federation.trainer import LearnsPrompt, Records, Task, Trainer
 from privaudit.models.layer_factors import (
-    SMALLEST,
     LayerFactors,
     row_space,
     where_reached,
 )
+
+Places = dict[str, Tensor]  # which of a record are asked about, by layer
 
 NO_LAYERS = (
     "What was sent multiplies no layer's inputs: prompts, or a model outside of torch."
@@ -42,11 +42,12 @@ ALL_ALIKE = (
     "What enters the layers that were sent is the same for all records, as classes' names "
     "are: nothing of it tells one from another."
 )
-FEW = 8  # records, of which two differ
+FEW = 8  # candidates, of so many clients, of which two differ
 APART = 6.0  # deviations between two groups of scores that are certain
 FEWEST = 0.1  # of the scores, in the smaller group
 WHOLE = 0.8  # of the columns: a span beyond it leaves nothing outside
 SURE = 1e-12  # of an input's squared length outside: less says no more
+ALIKE = 1e-4  # of a layer's largest number: other batches round otherwise
 RIDGE = 1e-3  # of the mean square of an input's numbers
 
 
@@ -77,7 +78,7 @@ class ProjectionResidual:
     threshold: ClassVar[str] = PUBLIC_MEDIAN
     trains_shadows: ClassVar[bool] = False
     task: ClassVar[AnyTask] = "either"
-    reads_models: ClassVar[bool] = False  # what was sent, whichever model it gives
+    reads_uploads: ClassVar[Literal[True]] = True
 
     rounds: Annotated[int, Field(ge=0)] = 8
     reference: Annotated[int, Field(ge=1)] = 200
@@ -91,8 +92,12 @@ class ProjectionResidual:
         """Return what is missing: moves, or layers that multiply by what moved."""
         if lacking := why_no_moves(adversary, targets, self.rounds):
             return lacking
-        asked = targets[0].candidates
-        some = asked.pick(torch.arange(min(len(asked), FEW)))
+        some = Records.joined(
+            [
+                target.candidates.pick(torch.arange(min(len(target.candidates), FEW)))
+                for target in targets[:FEW]
+            ]
+        )
         moves = [
             move
             for target in targets
@@ -107,9 +112,9 @@ class ProjectionResidual:
             ]
             if not any(entered):
                 return NO_LAYERS
-            layers = (one.inputs for found in entered for one in found.values())
-            tells = any(bool((one != one[:1]).any()) for one in layers)
-            return "" if tells or len(some) == 1 else ALL_ALIKE
+            layers = [one for found in entered for one in found.values()]
+            tells = len(some) == 1 or any(bool(differ(one).any()) for one in layers)
+            return "" if tells else ALL_ALIKE
         except AttackError as error:
             return str(error)
 
@@ -141,19 +146,23 @@ class ProjectionResidual:
         places their losses depend on, gradients say at the last one: in the first one
         factors may still be zero.
         """
+        shown = [
+            (number, move)
+            for number, target in enumerate(targets)
+            for move in chosen_moves(adversary, target.client, self.rounds)
+        ]
+        moves = [move for _, move in shown]
+        if not moves:
+            raise ViewError("The view shows no moves of weights.")
+        sent = set().union(*(move.deltas for move in moves))
+        latest = max(moves, key=lambda move: move.at.index).received
 
-        def reached(
-            model: Tensors, records: Records, moves: Sequence[Move]
-        ) -> dict[str, Bool[Tensor, "records places"]]:
-            sent = set().union(*(move.deltas for move in moves))
-            entered = where_reached(layers_of(adversary, model, records, sent))
+        def reached(records: Records) -> Places:
+            entered = where_reached(layers_of(adversary, latest, records, sent))
             return {name: one.there for name, one in entered.items()}
 
         def entered(
-            move: Move,
-            records: Records,
-            sent: Container[str],
-            places: dict[str, Tensor],
+            move: Move, records: Records, places: Places
         ) -> dict[str, LayerFactors]:
             factors = layers_of(
                 adversary, move.received, records, sent, has_gradients=False
@@ -163,29 +172,39 @@ class ProjectionResidual:
                 for name, one in factors.items()
             }
 
-        moves = [chosen_moves(adversary, t.client, self.rounds) for t in targets]
-        shown = [(number, move) for number, some in enumerate(moves) for move in some]
-        every = [move for _, move in shown]
-        last = every[-1].received
-        places = [
-            reached(last, target.candidates, some)
-            for target, some in zip(targets, moves, strict=True)
-        ]
-        of_public = reached(last, public, every)
-        sent = set().union(*(move.deltas for move in every))
+        candidate_places = [reached(target.candidates) for target in targets]
+        public_places = reached(public)
         found = [Residuals() for _ in targets]
-        groups = [[shown[one] for one in group] for group in of_one_broadcast(every)]
-        others = entered(groups[0][0][1], public, sent, of_public)
-        for some, later in zip_longest(groups, groups[1:]):
-            after = entered(later[0][1], public, sent, of_public) if later else {}
-            both = others.keys() & after.keys()
-            stays = {name for name in both if others[name].has_inputs_of(after[name])}
-            for number, move in some:
-                asked = targets[number].candidates
-                own = entered(move, asked, move.deltas, places[number])
-                found[number].add(move, own, others, stays)
-            others = after
+        groups = [[shown[one] for one in group] for group in of_one_broadcast(moves)]
+        of_public = entered(groups[0][0][1], public, public_places)
+        for group, following in zip_longest(groups, groups[1:]):
+            after = entered(following[0][1], public, public_places) if following else {}
+            stays = {
+                name
+                for name in of_public.keys() & after.keys()
+                if of_public[name].has_inputs_of(after[name])
+            }
+            for number, move in group:
+                own = entered(
+                    move, targets[number].candidates, candidate_places[number]
+                )
+                found[number].add(move, own, of_public, stays)
+            of_public = after
         return found
+
+
+def differ(entered: LayerFactors) -> Bool[Tensor, " places"]:
+    """Return at which places what enters differs between records, beyond rounding.
+
+    A place that a single record has differs.
+    """
+    inputs, there = entered.inputs, entered.there
+    absent = ~there[..., None]
+    highest = inputs.masked_fill(absent, -torch.inf).amax(dim=0)
+    lowest = inputs.masked_fill(absent, torch.inf).amin(dim=0)
+    ranges = (highest - lowest).amax(dim=1)
+    largest = inputs.masked_fill(absent, 0).abs().amax(dim=(0, 2))
+    return (ranges > ALIKE * largest) | (there.sum(dim=0) == 1)
 
 
 def _scores(
@@ -272,11 +291,8 @@ class StackedLayer:
 
     def _whitened(self) -> Whitened:
         factors = LayerFactors.join(self.entered, 0)
-        inputs = factors.inputs
-        range_of_place = (inputs.amax(dim=0) - inputs.amin(dim=0)).amax(dim=1)
-        differs = range_of_place > SMALLEST * inputs.abs().amax(dim=(0, 2))
-        is_asked = inputs.any(dim=2) & differs & factors.there
-        flat = inputs[is_asked]
+        is_asked = factors.inputs.any(dim=2) & differ(factors) & factors.there
+        flat = factors.inputs[is_asked].float()
         moments = (flat.T @ flat).double() / max(len(flat), 1)  # any metric would do
         flat = flat.double()
         moments += RIDGE * moments.diagonal().mean() * torch.eye(len(moments))
@@ -307,10 +323,12 @@ class Residuals:
         the others.
         """
         for name, own in entered.items():
-            if name not in public:
+            if name not in public or name not in move.deltas:
                 continue
             both = own, public[name]
-            update, floor = own.move(name, move.deltas), move.floors.get(name, 0.0)
+            if own.bias not in move.deltas:
+                both = own.without_bias(), public[name].without_bias()
+            update, floor = both[0].move(name, move.deltas), move.floors.get(name, 0.0)
             layer = self._waiting.setdefault(name, StackedLayer(both))
             if not layer.add(both, update, floor):
                 self._score(name)

@@ -1,7 +1,7 @@
 """Shared statistics: whose records add up to what a client says of them?"""
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -55,7 +55,7 @@ class SharedStatistics:
     threshold: ClassVar[str] = "half of the client's largest score"
     trains_shadows: ClassVar[bool] = False
     task: ClassVar[AnyTask] = "either"
-    reads_models: ClassVar[bool] = False  # what was sent, whichever model it gives
+    reads_uploads: ClassVar[Literal[True]] = True
 
     def __call__(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
         """Score each target's candidates, in [0, 1].

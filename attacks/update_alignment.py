@@ -1,7 +1,7 @@
 """Update alignment: does what a client sent point along this record's gradient?"""
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -41,7 +41,7 @@ class UpdateAlignment:
     threshold: ClassVar[str] = CLASS_MEDIANS
     trains_shadows: ClassVar[bool] = False
     task: ClassVar[AnyTask] = "either"
-    reads_models: ClassVar[bool] = False  # what was sent, whichever model it gives
+    reads_uploads: ClassVar[Literal[True]] = True
 
     reference: Annotated[int, Field(ge=1)] = 200
 

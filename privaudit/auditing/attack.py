@@ -9,7 +9,7 @@ a complete record of what was run.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, Protocol, TypeVar, cast, runtime_checkable
+from typing import ClassVar, Literal, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -187,6 +187,16 @@ class NeedsMore(Attack, Protocol):
 
     def why_not(self, adversary: Adversary, targets: Sequence[Target]) -> str:
         """Return what is missing, as a sentence; empty where nothing is."""
+
+
+@runtime_checkable
+class ReadsUploads(Attack, Protocol):
+    """An attack on what was sent: which model the adversary makes of it does not matter.
+
+    It is made once, and not again on the server's own model.
+    """
+
+    reads_uploads: ClassVar[Literal[True]]
 
 
 @runtime_checkable

@@ -18,6 +18,7 @@ from privaudit.auditing.attack import (
     AppliesToSome,
     Attack,
     NeedsMore,
+    ReadsUploads,
     Target,
 )
 from privaudit.core.errors import AttackError, ConfigError
@@ -207,7 +208,7 @@ class Scenario:
 
     def on_models(self) -> "Scenario":
         """Return the scenario without attacks that read uploads and ask no model."""
-        return self._keeping(lambda attack: getattr(attack, "reads_models", True))
+        return self._keeping(lambda attack: not isinstance(attack, ReadsUploads))
 
 
 SCENARIOS: Registry[Callable[..., Scenario]] = Registry(

@@ -422,7 +422,7 @@ class View:
         if not (sent and down):
             return None
         masked = [m.tensors["clients"] for m in group if m.kind == "survivors"]
-        parties = masked[0].numel() if masked else len(down)
+        parties = (masked[0].numel() if masked else 0) or len(down)
         return RoundSum(round, parties, down[0], self._sums.of(round, sent))
 
     @cached_property

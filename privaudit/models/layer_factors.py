@@ -53,8 +53,14 @@ class LayerFactors:
         return torch.ones(self.inputs.shape[:2], dtype=torch.bool)
 
     def has_inputs_of(self, other: "LayerFactors") -> bool:
-        """Return whether the same entered."""
+        """Return whether equal inputs entered."""
         return torch.equal(self.inputs, other.inputs)
+
+    def without_bias(self) -> "LayerFactors":
+        """Return the same as if no bias were learned."""
+        if not self.bias:
+            return self
+        return replace(self, inputs=self.inputs[..., :-1], bias="")
 
     @classmethod
     def join(cls, parts: Sequence["LayerFactors"], dim: int) -> "LayerFactors":

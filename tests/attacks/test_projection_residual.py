@@ -8,6 +8,7 @@ from privaudit.attacks.projection_residual import (
     StackedLayer,
     Whitened,
     beside_public,
+    differ,
 )
 from privaudit.auditing.record_gradients import Move
 from privaudit.core.seeds import Seeds
@@ -109,3 +110,42 @@ def test_a_move_of_nothing_leaves_no_inputs_to_the_next() -> None:
     assert found is not None
     assert expected is not None
     assert np.array_equal(found, expected)
+
+
+def test_half_precision_inputs_do_not_overflow() -> None:
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randn(CANDIDATES + PUBLIC, 1, 16, generator=generator)
+    drawn[..., 0] *= 300
+    both = [LayerFactors(one) for one in drawn.half().split([CANDIDATES, PUBLIC])]
+    layer = StackedLayer(both)
+    layer.add(both, drawn[:4, 0].double(), 0.0)
+    assert np.isfinite(beside_public(layer)).all()
+
+
+def test_a_bias_that_was_not_sent_is_no_column() -> None:
+    own, public = (
+        LayerFactors(torch.cat([one, torch.ones(len(one), 1, 1)], dim=2), bias="bias")
+        for one in inputs(0).split([CANDIDATES, PUBLIC])
+    )
+    update = stacked(inputs(0), coins(), 40).updates[0]
+    totals = []
+    for entered in ((own, public), (own.without_bias(), public.without_bias())):
+        residuals = Residuals()
+        move = Move({}, {"layer": update}, Round(0, Seeds(0), ()))
+        mine, others = ({"layer": one} for one in entered)
+        residuals.add(move, mine, others, ())
+        totals.append(residuals.scores())
+    found, expected = totals
+    assert found is not None
+    assert expected is not None
+    assert np.array_equal(found, expected)
+
+
+def test_places_differ_by_what_enters_and_not_by_rounding_or_padding() -> None:
+    entered = torch.ones(4, 5, 3)
+    entered[:, 1] += 1e-5 * torch.arange(4)[:, None]  # other batches
+    entered[:, 2] = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    there = torch.ones(4, 5, dtype=torch.bool)
+    there[:2, 3], there[1:, 4] = False, False
+    found = differ(LayerFactors(entered, is_place=there))
+    assert found.tolist() == [False, False, True, False, True]

@@ -94,7 +94,7 @@ class OfClasses(Hardly):
     """What is sent multiplies texts of classes, which are the same for all records."""
 
     def query(self, tensors: Tensors, positions: np.ndarray) -> Tensor:
-        texts = torch.eye(X.shape[1]).expand(len(positions), -1, -1)
+        texts = torch.eye(X.shape[1]).flip(0).expand(len(positions), -1, -1)
         said = X[positions][:, None] @ (texts @ tensors["weight"].T)
         return said[:, 0] + tensors["bias"]
 
@@ -218,6 +218,31 @@ def test_public_records_are_shown_to_a_model_once_for_each_broadcast(
         (REFERENCE, True): 1,
         (CANDIDATES, True): len(NAMES),
     }
+
+
+def test_clients_that_send_other_layers_are_attacked_together(tmp_path: Path) -> None:
+    """One sends a layer's weight alone, and the others its bias, too."""
+
+    def say(
+        recorder: Recorder, index: int, client: str, sent: Tensors, count: int
+    ) -> None:
+        names = ("weight",) if client == NAMES[0] else ("weight", "bias")
+        kept = {name: sent[name] for name in names}
+        recorder.update(index, client, kept, weight=count)
+
+    place = recorded(tmp_path, say, Hardly())
+    audit = audited(place, owner=Asked(Keeping()), attacks=["projection-residual"])
+    assert audit.results["projection-residual"].auroc.value > 0.9
+
+
+def test_a_view_without_moves_is_an_error(folder: Path) -> None:
+    with use_owner(Asked(Hardly())):
+        auditor = Auditor(load_run(folder))
+        adversary, targets = auditor.prepare(auditor.plan("server-reconstruct", [], 0))
+        sent = tuple(m for m in adversary.view.messages if m.kind == "broadcast")[:1]
+        blind = replace(adversary, view=replace(adversary.view, messages=sent))
+        with pytest.raises(ViewError):
+            ProjectionResidual()(blind, targets)
 
 
 def test_inputs_that_all_records_share_are_no_attack(folder: Path) -> None:

@@ -46,6 +46,7 @@ class FedMia:
     threshold: ClassVar[str] = CLASS_MEDIANS
     trains_shadows: ClassVar[bool] = False
     task: ClassVar[AnyTask] = "either"
+    reads_uploads: ClassVar[Literal[True]] = True
 
     variance: Literal["per-record", "global"] = "global"
 

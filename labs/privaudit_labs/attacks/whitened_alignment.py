@@ -1,7 +1,7 @@
 """Whitened alignment: is what a client sent likelier with this record than without?"""
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -47,6 +47,7 @@ class WhitenedAlignment:
     threshold: ClassVar[str] = "likelier in what was sent than not"
     trains_shadows: ClassVar[bool] = False
     task: ClassVar[AnyTask] = "either"
+    reads_uploads: ClassVar[Literal[True]] = True
 
     reference: Annotated[int, Field(ge=2)] = 200
     rounds: Annotated[int, Field(ge=0)] = 20

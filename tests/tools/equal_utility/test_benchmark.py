@@ -36,6 +36,7 @@ from privaudit_tools.serve.pages import ServedRuns
 from tests.conftest import Cli
 from tests.privaudit.cli.test_json import valid
 
+WEAKER = "rmia as server-aggregate"
 TUNING, EVALUATION = [1, 2], [3, 4, 5, 6]
 PLAN = BenchmarkPlan.model_validate(
     {
@@ -207,7 +208,7 @@ def test_the_page_says_what_follows_and_what_does_not(result: BenchmarkResult) -
     assert "its end is a bound for: beyond." in text
     assert "so not ranked: useless." in text
     assert "0.200 [-0.048, 0.448]" in text
-    assert "the attack that tuning seeds chose" in text
+    assert "the attacks that tuning seeds chose" in text
     assert len(plane(result.judged).axes[0].containers) == 4
 
 
@@ -272,6 +273,8 @@ def test_a_look_has_the_attacks_that_were_chosen_for_it() -> None:
     found = [[*question.attacks_after(rounds, 10).attacks] for rounds in (1, 3, 10)]
     assert found[:2] == [["rmia"], []]
     assert set(found[2]) == {"lira", "entropy"}
+    weaker = Question("server-reconstruct", 5, (), ((0, WEAKER),)).attacks_after(9, 9)
+    assert ([*weaker.attacks], weaker.dominates) == (["rmia"], ("server-aggregate",))
     everything = Question("server-reconstruct", 5, (1, 3)).attacks_after(3, 10)
     assert everything == find_scenario("server-reconstruct", 5)
 

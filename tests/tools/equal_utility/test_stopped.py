@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,13 +59,20 @@ def test_a_run_is_attacked_once_and_keeps_the_answer(
         }
     )
     entry = entries_of(plan, [1])[0]
+    weaker = "loss-threshold as server-aggregate"
+    question = replace(entry.question, chosen=((0, weaker),))
+    alone = perform(entry.run, entry.row, entry.setting, question, tmp_path)
+    assert [[*look.leaks] for look in alone.looks] == [[], [weaker]]
     first = perform(entry.run, entry.row, entry.setting, entry.question, tmp_path)
     assert [look.rounds for look in first.looks] == [1, 2]
     assert (first.error, first.unit) == ("", "one record, add/remove-one")
+    assert alone.at(0).leaks.items() <= first.at(0).leaks.items()
     monkeypatch.setattr(Auditor, "attack", None)  # whoever attacks now fails
     assert perform(entry.run, entry.row, "", entry.question, tmp_path) == first
     run = Run(tmp_path / first.run)
-    members, others = scores_of(run, entry.question, 0, "loss-threshold")
+    scores = scores_of(run, entry.question, 0, "loss-threshold")
+    assert scores is not None
+    members, others = scores
     asked = [
         run.population.asked_about(c, canaries=False)
         for c in run.population.task.clients

@@ -331,13 +331,15 @@ def _tpr(
             plan.looks,
             chosen[choice.row, choice.setting],
         )
-        groups = [
-            scores_of(load_run(folder / one.run), question, choice.after, choice.attack)
+        pairs = [
+            (np.array(scores[0]), np.array(scores[1]))
             for one in choice.of(runs, plan.evaluation_seeds)
+            if (
+                scores := scores_of(
+                    load_run(folder / one.run), question, choice.after, choice.attack
+                )
+            )
         ]
-        if groups:
-            pairs = [
-                (np.array(members), np.array(others)) for members, others in groups
-            ]
+        if pairs:
             found[choice.row] = tpr_over_seeds(pairs)
     return found

@@ -48,10 +48,7 @@ def blocks_of_method(result: BenchmarkResult, label: str, command: str) -> list[
             [*_settings(result, row)],
         ),
         Heading("Each attack"),
-        Paragraph(
-            f"Means over evaluation seeds. Tuning seeds chose {_attack(row)}: only that one "
-            "is a result."
-        ),
+        Paragraph(f"Means over evaluation seeds. Tuning seeds chose {_attack(row)}."),
         Table(("attack", "after round", "AUROC"), [*_attacks(row)]),
     ]
 

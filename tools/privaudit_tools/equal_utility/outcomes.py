@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from privaudit.auditing.audit import Audit
 from privaudit.auditing.auditor import Auditor
+from privaudit.auditing.named_attacks import attack_in_place
 from privaudit.auditing.scenario import Scenario, find_scenario
 from privaudit.core.errors import PrivauditError, RunInUseError
 from privaudit.core.portable_bits import Provenance
@@ -21,6 +22,7 @@ from privaudit_tools.equal_utility.stopped import StoppedRun
 from privaudit_tools.tables.afterwards import remembered
 
 _PLACE = f"{AUDITS}benchmark/"
+AS = attack_in_place("", "")  # between an attack and who makes it in another's place
 _UTILITIES = ("local", "neighbour", "all")
 Scores = tuple[list[float], list[float]]  # of members, and of non-members
 
@@ -42,14 +44,25 @@ class Question:
     stops: tuple[int, ...]
     chosen: tuple[tuple[int, str], ...] = ()
 
+    def chosen_after(self, rounds: int, last: int) -> set[str]:
+        """Return the labels of the attacks that were chosen for a look."""
+        return {label for after, label in self.chosen if (after or last) == rounds}
+
     def attacks_after(self, rounds: int, last: int) -> Scenario:
-        """Return the scenario with the attacks that are made after some rounds of all."""
+        """Return the scenario with the attacks that are made after some rounds of all.
+
+        A weaker adversary's attack is made beside the scenario's own of that name.
+        """
         scenario = find_scenario(self.scenario, self.shadows)
         if not self.chosen:
             return scenario
-        named = {attack for after, attack in self.chosen if (after or last) == rounds}
-        kept = {name: one for name, one in scenario.attacks.items() if name in named}
-        return replace(scenario, attacks=kept, dominates=())
+        chosen = [one.partition(AS) for one in self.chosen_after(rounds, last)]
+        named, weaker = {one for one, _, _ in chosen}, {one for _, _, one in chosen}
+        return replace(
+            scenario,
+            attacks={n: one for n, one in scenario.attacks.items() if n in named},
+            dominates=tuple(one for one in scenario.dominates if one in weaker),
+        )
 
     def rounds(self, run: Run) -> list[int]:
         """Return the rounds after which a run is attacked; after masked ones, the last.
@@ -165,10 +178,10 @@ def _look(run: Run, question: Question, rounds: int) -> Look:
     )
 
 
-def scores_of(run: Run, question: Question, rounds: int, attack: str) -> Scores:
-    """Return an attack's scores after some rounds; they are not stored twice."""
-    found = _attacked(run, question, rounds or run.config.rounds)[attack]
-    return found["members"], found["others"]
+def scores_of(run: Run, question: Question, rounds: int, attack: str) -> Scores | None:
+    """Return an attack's scores after some rounds; None if it found no number."""
+    found = _attacked(run, question, rounds or run.config.rounds).get(attack)
+    return (found["members"], found["others"]) if found else None
 
 
 def _attacked(
@@ -182,10 +195,12 @@ def _attacked(
     scenario = question.attacks_after(rounds, run.config.rounds)
     if not scenario.attacks:
         return {}
+    chosen = question.chosen_after(rounds, run.config.rounds)
     asked = {
         "threat": scenario.threat,
         "attacks": {name: repr(attack) for name, attack in scenario.attacks.items()},
         "rounds": rounds,
+        **({"chosen": sorted(chosen)} if chosen else {}),
     }
 
     def attack() -> dict[str, Any]:
@@ -193,7 +208,7 @@ def _attacked(
         audit = Auditor(stopped).attack(
             scenario, shadows=question.shadows, is_logged=stopped is run
         )
-        return dict(_found(audit))
+        return {n: one for n, one in _found(audit) if n in chosen or not chosen}
 
     place = f"{_PLACE}{scenario.name}-{rounds}.json"
     return remembered(run, place, asked, attack)

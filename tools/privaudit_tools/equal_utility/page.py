@@ -23,7 +23,6 @@ from privaudit_tools.equal_utility.figure import plane
 from privaudit_tools.equal_utility.judging import ALPHA, Judged, Row
 from privaudit_tools.equal_utility.submissions import Submission, submissions
 
-_MORE = 0.02  # of AUROC
 _VIEWS = ("server", "server-aggregate", "peer", "released")
 _HEADS = (
     "method", "setting", "own classes", "others'", "attack", "AUROC", "TPR at 1 %",
@@ -224,7 +223,7 @@ def limits(result: BenchmarkResult, judged: Judged) -> list[str]:
     ]  # fmt: skip
     return [
         *(text.format(names) for names, text in lines if names),
-        "Evaluation seeds meet the attack that tuning seeds chose for a row, and no other.",
+        "Evaluation seeds meet the attacks that tuning seeds chose, and no others.",
         "Other data, models and attacks may order methods otherwise; only a certified ε "
         "bounds all attacks.",
     ]
