@@ -37,6 +37,8 @@ from privaudit.tuning.prompts.learning import LocalSgd
 class FedPGP(LocalSgd):
     """FedPGP: send the global prompt sigma, keep the low-rank U and V.
 
+    The first prompt is drawn by ``LocalSgd.start``, tuning/prompts/learning.py.
+
     To the cross-entropy comes a contrast: sigma's text features shall be nearer to
     those of the hand-written prompt than to those of sigma + U V. The server takes the
     mean weighted by shard sizes: ``BaseTrainer.aggregate``, federation/trainer.py.

@@ -46,6 +46,8 @@ BLEND = "memory blend"
 class PFedPrompt(LocalSgd):
     """pFedPrompt: PromptFL plus a local memory of image features.
 
+    The first prompt is drawn by ``LocalSgd.start``, tuning/prompts/learning.py.
+
     A client's logits are s <f, T_c> + a sum over its memory of class c of
     exp(-b (1 - <f, F>)). The memory holds image features of the client's training
     records as they are, and their labels. Of prompts the server takes the mean weighted

@@ -17,6 +17,8 @@ from privaudit.tuning.prompts.learning import LocalSgd
 class PromptFedProx(LocalSgd):
     """FedProx on prompts: loss plus mu / 2 |p - p_server|^2.
 
+    The first prompt is drawn by ``LocalSgd.start``, tuning/prompts/learning.py.
+
     The term has a gradient here. In four published repositories it is detached, so that
     their rows for FedProx are PromptFL's: take ``mu = 0`` for those. The server takes
     the mean weighted by shard sizes: ``BaseTrainer.aggregate``, federation/trainer.py.

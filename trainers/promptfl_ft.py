@@ -29,6 +29,8 @@ from privaudit.tuning.prompts.learning import LocalSgd
 class FineTunedPromptFL(LocalSgd):
     """PromptFL with local fine-tuning: the personal model is trained further.
 
+    The first prompt is drawn by ``LocalSgd.start``, tuning/prompts/learning.py.
+
     In each round a client trains the prompt it received, sends it, and then trains the
     result for ``tuning_epochs`` more, from a standing start. What that gives is its
     personal model, kept and never sent. It so begins at the last prompt that the client

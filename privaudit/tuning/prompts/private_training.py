@@ -290,12 +290,7 @@ class PrivateTrainer(Optimised, PromptTrainer):
         that.
         """
         if self.sums_clipped:
-            sums: list[dict[str, Tensor]] = [{} for _ in releases]
-            for chunk, mask in gradients.by_record():
-                for place, (release, split, clip_norm) in enumerate(releases):
-                    part = self.sum_clipped(split(chunk), clip_norm, mask, release, at)
-                    sums[place] = _add(part, sums[place])
-            return sums
+            return self._clipped_records(gradients, releases, at)
         whole = gradients.of_batch()
         if not self.clips_records:
             whole = whole / gradients.sizes.clamp(min=1)[:, None, None]
@@ -303,6 +298,16 @@ class PrivateTrainer(Optimised, PromptTrainer):
             self.clip_batch(split(whole), clip_norm, release, at)
             for release, split, clip_norm in releases
         ]
+
+    def _clipped_records(
+        self, gradients: ContextGradients, releases: Sequence[Parts], at: Round
+    ) -> list[dict[str, Tensor]]:
+        sums: list[dict[str, Tensor]] = [{} for _ in releases]
+        for chunk, mask in gradients.by_record():
+            for place, (release, split, clip_norm) in enumerate(releases):
+                part = self.sum_clipped(split(chunk), clip_norm, mask, release, at)
+                sums[place] = _add(part, sums[place])
+        return sums
 
     def clip_batch(
         self,
@@ -548,12 +553,18 @@ class PrivateLocalTrainer(PrivateTrainer):
             whole = _add(forward.of_mean(), extra)
             clipped = self.clip_batch(whole, self.clip_norm, *self._notes(at))
             return clipped, forward.mean_losses
-        sums: dict[str, Tensor] = {} if self.sums_clipped else forward.of_sum()
-        for some, mask in forward.by_record() if self.sums_clipped else ():
-            part = self.sum_clipped(some, self.clip_norm, mask, *self._notes(at))
-            sums = _add(part, sums)
+        sums = (
+            self._sum_of_clipped(forward, at) if self.sums_clipped else forward.of_sum()
+        )
         mean = {name: tensor / self.divisor(task) for name, tensor in sums.items()}
         return _add(mean, extra), forward.mean_losses
+
+    def _sum_of_clipped(self, forward: RecordGradients, at: Round) -> dict[str, Tensor]:
+        total: dict[str, Tensor] = {}
+        for some, mask in forward.by_record():
+            part = self.sum_clipped(some, self.clip_norm, mask, *self._notes(at))
+            total = _add(part, total)
+        return total
 
     def _notes(self, at: Round) -> tuple[Release, Round, float]:
         """Return which release gradients are noted under, where, and in what unit."""
