@@ -13,6 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from privaudit.auditing.attack import ATTACKS, Adversary, AnyTask, Scores, Target
 from privaudit.auditing.record_gradients import (
+    NO_MOVES,
     Move,
     chosen_moves,
     layers_of,
@@ -27,11 +28,7 @@ from privaudit.auditing.signals import (
 from privaudit.core.errors import AttackError, ViewError
 from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.federation.trainer import LearnsPrompt, Records, Task, Trainer
-from privaudit.models.layer_factors import (
-    LayerFactors,
-    row_space,
-    where_reached,
-)
+from privaudit.models.layer_factors import LayerFactors, row_space, where_reached
 
 Places = dict[str, Tensor]  # which of a record are asked about, by layer
 
@@ -98,11 +95,7 @@ class ProjectionResidual:
                 for target in targets[:FEW]
             ]
         )
-        moves = [
-            move
-            for target in targets
-            for move in chosen_moves(adversary, target.client, self.rounds)
-        ]
+        moves = [move for _, move in self._moves(adversary, targets)]
         sent = set().union(*(move.deltas for move in moves))
         models = {frozenset(move.received): move.received for move in moves}
         try:
@@ -137,6 +130,16 @@ class ProjectionResidual:
             for total, target in zip(found, targets, strict=True)
         ]
 
+    def _moves(
+        self, adversary: Adversary, targets: Sequence[Target]
+    ) -> list[tuple[int, Move]]:
+        """Return all targets' moves, each with its target's position."""
+        return [
+            (number, move)
+            for number, target in enumerate(targets)
+            for move in chosen_moves(adversary, target.client, self.rounds)
+        ]
+
     def _residuals(
         self, adversary: Adversary, targets: Sequence[Target], public: Records
     ) -> list["Residuals"]:
@@ -146,14 +149,10 @@ class ProjectionResidual:
         places their losses depend on, gradients say at the last one: in the first one
         factors may still be zero.
         """
-        shown = [
-            (number, move)
-            for number, target in enumerate(targets)
-            for move in chosen_moves(adversary, target.client, self.rounds)
-        ]
+        shown = self._moves(adversary, targets)
         moves = [move for _, move in shown]
         if not moves:
-            raise ViewError("The view shows no moves of weights.")
+            raise ViewError(NO_MOVES)
         sent = set().union(*(move.deltas for move in moves))
         latest = max(moves, key=lambda move: move.at.index).received
 

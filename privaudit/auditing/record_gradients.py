@@ -56,6 +56,7 @@ KEPT_NUMBERS = 1 << 26
 MANY_NUMBERS = 1 << 22
 """Of a whole model: single records' steps on a larger one do not fit into the memory."""
 
+NO_MOVES = "The view shows no moves of weights."
 NO_BASE = (
     "What was released has no public base to be compared with: nothing was trained, the "
     "server's seed drew it, or no `base` was declared."
@@ -247,7 +248,7 @@ def why_no_moves(adversary: Adversary, targets: Sequence[Target], rounds: int) -
     except ViewError as error:
         return str(error)
     if not moves:
-        return "The view shows no moves of weights."
+        return NO_MOVES
     if not all(bool(d.isfinite().all()) for m in moves for d in m.deltas.values()):
         return "What was sent holds numbers that are not finite."
     return ""
