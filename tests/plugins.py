@@ -42,7 +42,12 @@ def declare(
 
 
 # No audit changes by them.
-NAMES = ("privaudit.attacks", "privaudit.commands", "privaudit.scenarios")
+NAMES = (
+    "privaudit.attacks",
+    "privaudit.commands",
+    "privaudit.scenarios",
+    "privaudit.secure_sums",
+)
 
 
 def declare_packages_beside(folder: Path, *, whole: bool = False) -> None:

@@ -44,6 +44,7 @@ from privaudit.report.export import export_public
 from privaudit.statistics.claim import ClaimVerdict
 from privaudit.statistics.epsilon.bound import EpsilonBound
 from privaudit.statistics.verdict import Verdict
+from tests.plugins import declare_packages_beside
 from tests.privaudit.recording import linear_owner, small_federation
 
 STORED = Path(__file__).parent / "data" / "reference_runs.json"
@@ -363,6 +364,9 @@ def _fixed(folder: Path) -> Iterator[None]:
         patch.setenv("PRIVAUDIT_CACHE", str(folder / "cache"))
         patch.setattr(scenes, "RECORDS", SCENES)
         patch.setattr(os, "fsync", lambda handle: None)
+        declare_packages_beside(
+            folder / "beside"
+        )  # labs have the protocol of masked sums
         yield
 
 

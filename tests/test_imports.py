@@ -143,11 +143,11 @@ def read_with(*todo: str) -> set[str]:
     return seen
 
 
-def test_an_attack_with_shadow_models_is_read_without_masks_and_accountants() -> None:
+def test_an_attack_with_shadow_models_is_read_without_accountants() -> None:
     attack = imports_of((ROOT / "attacks" / "lira.py").read_text())
     needed = read_with(*attack)
     assert "privaudit.federation.rounds" in needed
-    assert not {n for n in needed if n.endswith((".masked_sum", ".accountant"))}
+    assert not {n for n in needed if n.endswith(".accountant")}
     assert len(needed) < 52
 
 
@@ -164,14 +164,14 @@ def test_what_attacks_use_cannot_name_the_truth_either() -> None:
 
 
 def test_only_the_federation_makes_messages() -> None:
-    """In its name, the exchange of messages does, and the protocol of masked sums.
+    """In its name, the exchange of messages does.
 
     Shadows and views make some too: of an adversary's own, or derived. The recorder
     writes down what others sent.
     """
     paths = [*MODULES.items(), *((p.stem, p) for p in (ROOT / "trainers").glob("*.py"))]
     makers = {name for name, path in paths if "Message(" in path.read_text()}
-    sending = {"rounds", "masked_sum", "threat_models", "transcript"}
+    sending = {"rounds", "threat_models", "transcript"}
     assert makers <= {
         *(f"privaudit.federation.{name}" for name in sending),
         "privaudit.auditing.shadow_models",

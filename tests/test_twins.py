@@ -19,12 +19,12 @@ from referencing import Registry, Resource
 
 from privaudit import Auditor
 from privaudit.auditing.stored_audit import save_audit
-from privaudit.report.annex import annex_facts, make_annex
 from privaudit.report.export import export_public
 from privaudit.runs.run import load_run
 from privaudit.statistics.epsilon.bound import IndependentRuns, OneRunCanaries
 from privaudit.statistics.epsilon.many_runs import MultiSplit
 from privaudit.statistics.epsilon.one_run import OneRunGuesses
+from privaudit_labs.annexes.annex import annex_facts, make_annex
 from privaudit_labs.bounds.gaussian_one_run import GaussianOneRun
 from privaudit_tools.selftest.calibration import GaussianCanaries
 from privaudit_tools.selftest.fixed_grid import FixedGrid

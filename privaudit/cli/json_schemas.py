@@ -221,20 +221,6 @@ _IMPORTED = json_object(
     **_all(int, "messages rounds clients"),
     certified=dict[str, Json],
 )
-_ANNEX = json_object(
-    "Annex",
-    **_all(str, "annex about disclaimer"),
-    release=str | None,
-    rows=list[dict[str, str]],
-    **{"model-index": (list[Json], [])},
-)
-_MATERIALS = json_object(
-    "Materials",
-    **_all(str, "bomFormat specVersion"),
-    version=int,
-    metadata=Json,
-    components=list[Json],
-)
 CONTENTS: Json = {
     "train": RoundDone | Phase | _TRAINED | json_result("Offered", session=str),
     "split": _SPLIT,
@@ -255,7 +241,6 @@ CONTENTS: Json = {
     "plan": json_object("Planned", **_all(str, "plan sha256"), scenarios=list[str]),
     "export": json_object("Exported", folder=str, budget=float, card=Card),
     "verify": RoundDone | Phase | _CARD | _VERIFIED | _RECOMPUTED,
-    "annex": _ANNEX | _MATERIALS,
     "key show": json_object(
         "Keys", **_all(str, "public_key private_key"), trusted=dict[str, str]
     ),

@@ -21,8 +21,8 @@ from typer.core import TyperCommand, TyperGroup
 from privaudit.cli.commands.attack import attack, scores
 from privaudit.cli.commands.claim import claim, lint
 from privaudit.cli.commands.compare import compare, tradeoff
-from privaudit.cli.commands.export import annex, export, verify
 from privaudit.cli.commands.export import app as key_app
+from privaudit.cli.commands.export import export, verify
 from privaudit.cli.commands.gate import gate, plan
 from privaudit.cli.commands.new import new
 from privaudit.cli.commands.report import figure, report
@@ -196,7 +196,7 @@ _PANELS: Mapping[str, Sequence[Callable[..., None] | typer.Typer]] = {
     "Run": (train, split, import_recording, show_status),
     "Audit": (attack, scores, claim, lint),
     "Decide": (report, compare, tradeoff, gate, plan),
-    "Share": (export, verify, annex, key_app),
+    "Share": (export, verify, key_app),
     "More": (list_names, new, doctor, figure),
 }
 

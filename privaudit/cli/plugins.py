@@ -29,6 +29,7 @@ APART: Mapping[str, str] = {
     "serve": "tools",
     "costs": "tools",
     "active": "labs",
+    "annex": "labs",
     "retrain": "labs",
     "shift": "labs",
 }

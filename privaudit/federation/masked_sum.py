@@ -1,83 +1,54 @@
-"""Named clients' tensors, summed by the protocol, and the messages it leaves behind."""
+"""What a federation asks of a protocol for masked sums, and what it must give.
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Annotated, Any, Literal
+Protocols are plugins of the group ``privaudit.secure_sums``; ``--secure-aggregation masked``
+asks for the one of that name, of privaudit-labs. What a sum reveals is the same for all:
+threat models, rules of lint and certificates read messages, and need none.
+"""
 
-import numpy as np
-import pydantic.dataclasses
-from jaxtyping import Shaped, UInt
-from pydantic import Field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, runtime_checkable
 
-from privaudit.core.errors import ConfigError
+from privaudit.core.errors import PluginError
 from privaudit.core.lazy_torch import Tensor, torch
+from privaudit.core.registry import Registry
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
 from privaudit.datasets.records import ClientId
-from privaudit.federation.rounds import MaskedSum
-from privaudit.federation.transcript import SERVER, Message
-from privaudit.privacy.secure_aggregation import packets
-from privaudit.privacy.secure_aggregation.packets import (
-    STAGES,
-    Assumptions,
-    Carrier,
-    Fault,
-    Identity,
-    MaskingGraph,
-    Packet,
-    sparsest,
-)
-from privaudit.privacy.secure_aggregation.primitives import (
-    KEY,
-    SEED,
-    FixedPoint,
-    KeyedSecrets,
-    RunKey,
-    SecretSource,
-    SystemSecrets,
-)
-from privaudit.privacy.secure_aggregation.protocol import (
-    ProtocolOutcome,
-    aggregate,
-    threshold_of,
-)
+from privaudit.federation.transcript import MASKED_KINDS, Message
+from privaudit.privacy.secure_aggregation.ideal_sum import secure_sum
 
-BEFORE_ROUNDS = -1
-RARELY = 1e-3  # how often more clients are lost than a graph is made for
-Shapes = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+Graph = Literal["all", "active", "passive"]
 
 
-@pydantic.dataclasses.dataclass(frozen=True)
-class Masking:
-    """How uploads are masked.
+@dataclass(frozen=True)
+class MaskedSum:
+    """What came of one round's sum.
 
     Attributes:
-        dropout: Chance that a participant is lost in a round, in [0, 1); where is
-            drawn evenly from the five points at which one can be.
-        bits: Of each coordinate's code, as in :class:`FixedPoint`.
-        largest: Magnitude of a coordinate that a code holds, as there.
-        graph: Who masks with whom: "all" pairs do; or random neighbours, as many as an
-            "active" or a "passive" server asks for (:class:`Assumptions`), and all
-            pairs where that is no fewer.
-        secrets: From a run's own key, so that the run can be repeated and resumed; or
-            from the operating system; or from a seed, for one sum: two of one seed
-            share their masks.
+        total: Of what the survivors sent; None if the round was aborted.
+        survivors: Who is in it, in the order of clients.
+        messages: The protocol's, and then the sum that the server learned.
+        report: For metrics.jsonl: what came of it ("outcome": "summed", or "aborted, "
+            and why), who was lost when, what was wrong.
     """
 
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    bits: Literal[32, 64] = 64
-    largest: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 2.0**20
-    graph: Literal["all", "active", "passive"] = "all"
-    secrets: RunKey | Literal["seed", "system"] = "seed"
+    total: Tensors | None
+    survivors: tuple[ClientId, ...]
+    messages: tuple[Message, ...]
+    report: Mapping[str, Any]
 
-    def code(self, parties: int) -> FixedPoint:
-        """Return how the numbers of so many parties are coded."""
-        return FixedPoint(parties, self.bits, self.largest)
+
+@runtime_checkable
+class Masks(Protocol):
+    """How uploads are masked; see ``privaudit_labs.secure_aggregation``."""
 
     def step(self, parties: int) -> float:
-        """Return the step of the fixed-point grid of so many parties."""
-        return self.code(parties).step
+        """Return the step of the grid on which numbers of so many parties lie.
+
+        A power of two. A masked number is an integer; the upload's number is so many
+        steps, to the nearest.
+        """
 
     def sum_of(
         self,
@@ -86,196 +57,109 @@ class Masking:
         index: int,
         streams: Sequence[str],
     ) -> MaskedSum:
-        """Sum a round's uploads: :func:`masked_sum`."""
-        return masked_sum(uploads, self, seeds, index, streams=streams)
+        """Sum a round's uploads so that the server learns the sum only.
 
-    def lost(self, streams: Sequence[str], seeds: Seeds, index: int) -> dict[int, int]:
-        """Draw who is lost in a round, by position, and from which stage on."""
-        lost = {}
-        for position, stream in enumerate(streams):
-            drawn = seeds.stream("dropout", round=index, client=stream)
-            if drawn.coin(self.dropout):
-                lost[position] = int(drawn.below(len(STAGES), 1)[0])
-        return lost
+        Args:
+            uploads: A tensor that a client does not send counts as zeros.
+            seeds: Of who is lost in the round.
+            index: Number of the round, from 0.
+            streams: The names of the clients' random streams.
 
-    def entropy(self, seeds: Seeds, index: int, stream: str) -> SecretSource:
-        """Return where a client's secrets come from in a round."""
-        if self.secrets == "system":
-            return SystemSecrets()
-        if isinstance(self.secrets, RunKey):
-            return KeyedSecrets(self.secrets, index, stream)
-        return KeyedSecrets.of_seed(seeds, index, stream)
-
-    def drawn_graph(
-        self, seeds: Seeds, index: int, parties: int
-    ) -> MaskingGraph | None:
-        """Draw who masks with whom in a round; None if all pairs do.
-
-        A tenth may be lost, or what one round in a thousand exceeds by chance.
+        Raises:
+            ConfigError: There are fewer than two clients, or one tensor has two shapes.
+            TrainingError: A number is too large for the protocol.
         """
-        if self.graph == "all":
-            return None
-        from scipy.stats import binom  # slow to import
 
-        lost = max(0.1, float(binom.isf(RARELY, parties, self.dropout)) / parties)
-        if lost >= 1:
-            return None
-        density = sparsest(parties, Assumptions(self.graph, lost=lost))
-        if density is None:
-            return None
-        seed = self.entropy(seeds, index, "run")("masking graph", KEY)
-        return MaskingGraph.drawn(parties, density, seed)
 
-    def identity(self, seeds: Seeds, stream: str) -> Identity:
-        """Return a client's long-term key: one a run, from before its first round.
+@runtime_checkable
+class MakesMasks(Protocol):
+    """A protocol: it makes the masks of a run."""
 
-        With ``secrets="system"`` it is one a sum.
+    def __call__(self, key: bytes, dropout: float, graph: Graph) -> Masks:
+        """Return how the uploads of a run are masked.
+
+        Args:
+            key: 32 bytes that all of the run's masks follow from: who has them removes
+                all. Equal keys give equal messages, so that a run can be resumed.
+            dropout: Chance that a participant is lost in a round, in [0, 1).
+            graph: Who masks with whom: "all" pairs do, or neighbours, as many as an
+                "active" or a "passive" server asks for.
         """
-        entropy = self.entropy(seeds, BEFORE_ROUNDS, stream)
-        return Identity(entropy("identity key", KEY))
-
-    def label(self, seeds: Seeds, index: int) -> str:
-        """Return what a round's signatures name it by: no other run has its like."""
-        entropy = self.entropy(seeds, BEFORE_ROUNDS, "run")
-        return f"run {entropy('name of the run', SEED).hex()}, round {index}"
 
 
-def masked_sum(
+SECURE_SUMS: Registry[MakesMasks] = Registry(
+    "secure-sum protocol",
+    "privaudit.privacy.secure_aggregation",
+    "privaudit.secure_sums",
+)
+
+
+def sum_under_masks(
+    masks: Masks,
     uploads: Mapping[ClientId, Tensors],
-    masking: Masking,
     seeds: Seeds,
     index: int,
-    *,
-    streams: Sequence[str] = (),
-    carry: Carrier = lambda packet: packet,
+    streams: Sequence[str],
 ) -> MaskedSum:
-    """Sum the clients' tensors so that the server learns the sum only.
+    """Return a round's sum, if it is one, and no upload stands in the clear beside it.
 
-    A tensor that a client does not send counts as zeros, and is masked like others:
-    the server does not learn who sent it.
-
-    ``streams`` name the clients' random streams, by default by their own names; where
-    federations share seeds they must differ, as masks serve once. ``carry`` is what
-    happens to the protocol's packets on their way.
+    Errors of a package are noticed so. Its malice is not: it is code that runs here.
 
     Raises:
-        ConfigError: There are fewer than two clients, or one tensor has two shapes.
-        TrainingError: A number is too large for the fixed-point code.
+        PluginError: It is not; nothing of the round is kept.
     """
-    clients = tuple(uploads)
-    shapes = _shapes(list(uploads.values()))
-    if not shapes:  # nothing is sent, so nothing needs a mask
-        return MaskedSum({}, clients, (), {"outcome": "nothing to sum"})
-    threshold_of(len(clients))
-    code = masking.code(len(clients))
-    codes = [
-        code.encode(_flat(sent, shapes), f"Round {index}, {client}: its upload")
-        for client, sent in uploads.items()
-    ]
-    streams = streams or clients
-    outcome = aggregate(
-        codes,
-        [masking.identity(seeds, stream) for stream in streams],
-        [masking.entropy(seeds, index, stream) for stream in streams],
-        code,
-        label=masking.label(seeds, index),
-        graph=(graph := masking.drawn_graph(seeds, index, len(clients))),
-        lost=(lost := masking.lost(streams, seeds, index)),
-        carry=carry,
-    )
-    messages = [_message(p, clients, shapes, index) for p in outcome.packets]
-    total = None
-    if outcome.total is not None:
-        total = _split(torch.from_numpy(code.decode(outcome.total)), shapes, cast=True)
-        messages.append(Message(index, "clients", SERVER, "sum", total))
-    survivors = tuple(clients[position] for position in outcome.survivors)
-    report = _report(outcome, clients, lost, graph)
-    return MaskedSum(total, survivors, tuple(messages), report)
+    found = masks.sum_of(uploads, seeds, index, streams)
+    fault = next(_faults(found, uploads, masks.step(len(uploads))), "")
+    if fault:
+        raise PluginError(
+            f"In round {index} {type(masks).__name__}.sum_of gave {fault}. What was "
+            "recorded before this round is kept. Install another version of its package, "
+            "or train anew without --secure-aggregation."
+        )
+    return found
 
 
-def _shapes(uploads: Sequence[Tensors]) -> Shapes:
-    """Return what the tensors look like that anybody sends."""
-    shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
-    for number, sent in enumerate(uploads):
-        for name, tensor in sent.items():
-            shape, _ = shapes.setdefault(name, (tuple(tensor.shape), tensor.dtype))
-            if tensor.shape != shape:
-                raise ConfigError(
-                    f"A secure sum needs equal shapes. The first {name!r} is {shape}, "
-                    f"number {number} {tuple(tensor.shape)}. Pad them, or send weights "
-                    "apart."
-                )
-    return shapes
-
-
-def _flat(sent: Tensors, shapes: Shapes) -> Shaped[np.ndarray, " n"]:
-    parts = [
-        sent[name].detach().cpu().double().flatten()
-        if name in sent
-        else torch.zeros(math.prod(shape), dtype=torch.float64)
-        for name, (shape, _) in shapes.items()
-    ]
-    return torch.cat(parts).numpy()
-
-
-def _split(vector: Tensor, shapes: Shapes, *, cast: bool) -> dict[str, Tensor]:
-    sizes = [math.prod(shape) for shape, _ in shapes.values()]
-    parts = zip(shapes.items(), vector.split(sizes), strict=True)
-    return {
-        name: part.reshape(shape).to(dtype if cast else part.dtype).clone()
-        for (name, (shape, dtype)), part in parts
+def _faults(
+    found: Any, uploads: Mapping[ClientId, Tensors], step: float
+) -> Iterator[str]:
+    """Yield what is wrong with a sum; ``step`` is that of its grid."""
+    if not isinstance(found, MaskedSum):
+        yield f"a {type(found).__name__}, and not MaskedSum"
+        return
+    there, messages = found.survivors, found.messages
+    if there != tuple(client for client in uploads if client in there):
+        yield f"{there} as survivors of {tuple(uploads)}"
+        return
+    for kind in {m.kind for m in messages} - MASKED_KINDS - {"sum"}:
+        yield f"a message of kind {kind!r}, and masked sums have none"
+    learned = [m.tensors for m in messages if m.kind == "sum"]
+    if len(learned) != bool(found.total) or (found.total and len(there) < 2):
+        yield f"{len(learned)} sums on record, of {len(there)} clients"
+    if found.total is None:
+        return
+    nothing = {
+        n: torch.zeros_like(t) for one in uploads.values() for n, t in one.items()
     }
+    expected = secure_sum([nothing, *(uploads[client] for client in there)])
+    for total in (*learned, found.total):
+        for name in total.keys() | expected.keys():
+            wanted = expected.get(name)
+            if not _is_near(total.get(name), wanted, len(there) * step / 2):
+                yield f"a sum of {name!r} that is not what {len(there)} clients sent"
+    masked = {m.sender: m.tensors for m in messages if m.kind == "masked"}
+    for client in there:
+        for name, tensor in uploads[client].items():
+            hidden = masked.get(client, {}).get(name)
+            if hidden is None or hidden.is_floating_point():
+                yield f"no integers for {name!r} of {client}, which masks could hide"
+            elif tensor.numel() and _is_near(hidden.double() * step, tensor, step):
+                yield f"{name!r} of {client} without a mask"
 
 
-def _message(
-    packet: Packet, clients: Sequence[ClientId], shapes: Shapes, index: int
-) -> Message:
-    """Return a packet as the transcript records it."""
-    names = {packets.SERVER: SERVER, **dict(enumerate(clients))}
-    tensors = {name: _tensor(array) for name, array in packet.arrays.items()}
-    masked = tensors.get("masked")
-    size = sum(math.prod(shape) for shape, _ in shapes.values())
-    if packet.kind == "masked" and masked is not None and masked.shape == (size,):
-        tensors = _split(masked, shapes, cast=False)
-    return Message(
-        index, names[packet.sender], names[packet.receiver], packet.kind, tensors
-    )
-
-
-def _tensor(array: UInt[np.ndarray, "..."] | Shaped[np.ndarray, "..."]) -> Tensor:
-    """Return an array as a tensor; unsigned numbers by the signed of equal bits.
-
-    Of a type that no honest party sends and torch has not, its bytes.
-    """
-    signed = {np.dtype(np.uint64): np.int64, np.dtype(np.uint32): np.int32}
-    kind = signed.get(array.dtype)
-    try:
-        return torch.from_numpy((array.view(kind) if kind else array).copy())
-    except (TypeError, ValueError):
-        return torch.from_numpy(np.frombuffer(array.tobytes(), np.uint8).copy())
-
-
-def _report(
-    outcome: ProtocolOutcome,
-    clients: Sequence[ClientId],
-    lost: Mapping[int, int],
-    graph: MaskingGraph | None,
-) -> dict[str, Any]:
-    aborted = outcome.why_aborted
-    density = asdict(graph.density) if graph is not None else {}
-    return {
-        "outcome": f"aborted, {aborted}" if aborted else "summed",
-        "asked": len(clients),
-        "in_the_sum": len(outcome.survivors),
-        **(density or {"threshold": threshold_of(len(clients))}),
-        "lost_before": {clients[c]: STAGES[stage] for c, stage in lost.items()},
-        "faults": [_sentence(fault, clients) for fault in outcome.faults],
-    }
-
-
-def _sentence(fault: Fault, clients: Sequence[ClientId]) -> str:
-    names: dict[int | None, str] = {packets.SERVER: SERVER, None: "somebody"}
-    names |= dict(enumerate(clients))
-    about = f" (of {names[fault.about]})" if fault.about is not None else ""
-    said = f", says {names[fault.accuser]}" if fault.accuser is not None else ""
-    return f"{names[fault.client]}: {fault.what}{about}{said}"
+def _is_near(found: Tensor | None, wanted: Tensor | None, off: float) -> bool:
+    """Say whether numbers are others by so much at most, and by how they are stored."""
+    if found is None or wanted is None or found.shape != wanted.shape:
+        return False
+    exact = wanted.double()
+    last = torch.finfo(wanted.dtype).eps if wanted.is_floating_point() else 0.0
+    return bool(((found.double() - exact).abs() <= off + last * exact.abs()).all())

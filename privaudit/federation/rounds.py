@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from privaudit.core.tensors import (
     unstack,
 )
 from privaudit.datasets.records import PADDING
+from privaudit.federation.masked_sum import Masks, sum_under_masks
 from privaudit.federation.trainer import (
     ClientId,
     Cohort,
@@ -302,40 +303,6 @@ def _refuse_non_finite(
 
 
 @dataclass(frozen=True)
-class MaskedSum:
-    """What came of one round's sum.
-
-    Attributes:
-        total: Of what the survivors sent; None if the round was aborted.
-        survivors: Who is in it, in the order of clients.
-        messages: The protocol's, and then the sum that the server learned.
-        report: For metrics.jsonl: what came of it, who was lost when, what was wrong.
-    """
-
-    total: Tensors | None
-    survivors: tuple[ClientId, ...]
-    messages: tuple[Message, ...]
-    report: Mapping[str, Any]
-
-
-@runtime_checkable
-class Masks(Protocol):
-    """How uploads are masked; see :class:`privaudit.federation.masked_sum.Masking`."""
-
-    def step(self, parties: int) -> float:
-        """Return the step of the grid on which numbers of so many parties lie."""
-
-    def sum_of(
-        self,
-        uploads: Mapping[ClientId, Tensors],
-        seeds: Seeds,
-        index: int,
-        streams: Sequence[str],
-    ) -> MaskedSum:
-        """Sum a round's uploads so that the server learns the sum only."""
-
-
-@dataclass(frozen=True)
 class RoundMessages:
     """One round's messages, and what the server has of them.
 
@@ -373,7 +340,7 @@ def exchange(
     sent = {p.client: t.sent for p, t in zip(inputs, trained, strict=True)}
     if masking is not None:
         streams = [given.stream for given in inputs]
-        summed = masking.sum_of(sent, at.seeds, at.index, streams)
+        summed = sum_under_masks(masking, sent, at.seeds, at.index, streams)
         there = replace(at, participants=summed.survivors)
         messages = not_empty([*down, *summed.messages])
         return RoundMessages(messages, summed.total, there, summed.report)

@@ -21,6 +21,7 @@ from privaudit.core.storage import file_hash, write_bytes, write_json
 from privaudit.datasets.partition import FEWEST_CANDIDATES
 from privaudit.datasets.split import FEWEST_PUBLIC, PUBLIC, TEST
 from privaudit.federation.transcript import (
+    UPDATE_KINDS,
     UPLOAD_KINDS,
     Kind,
     Message,
@@ -275,7 +276,8 @@ def _config(
     transcript: Transcript,
     lines: Sequence[Mapping[str, Any]],
 ) -> RecordedConfig:
-    masked = any(message.kind in ("masked", "sum") for message in transcript)
+    kinds = {message.kind for message in transcript}
+    masked = kinds & {"masked", "sum"} and not kinds & UPDATE_KINDS  # none in the clear
     counts = [len(line["participants"]) for line in lines if line["participants"]]
     counts = [
         m.tensors["clients"].numel() for m in transcript if m.kind == "survivors"

@@ -15,7 +15,7 @@ from privaudit.core.storage import write_bytes
 from privaudit.recording.origins.scores import ScoredRun
 from privaudit.report import wording
 from privaudit.report.advice import advise
-from privaudit.report.annex import classes_tried
+from privaudit.report.attack_classes import classes_tried
 from privaudit.report.columns import audit_row, columns, results
 from privaudit.report.exposed_records import (
     exposed_captions,

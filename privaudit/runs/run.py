@@ -32,7 +32,7 @@ from privaudit.core.seeds import Seeds
 from privaudit.core.signing import Signer
 from privaudit.core.storage import parse_json, parse_tensors, read_bytes, write_bytes
 from privaudit.core.tensors import Tensors
-from privaudit.federation.masked_sum import Masking
+from privaudit.federation.masked_sum import Masks
 from privaudit.federation.on_device import on_device
 from privaudit.federation.trainer import ClientId, Trainer, start_client
 from privaudit.federation.transcript import MASKED_KINDS, Transcript, TranscriptFolder
@@ -259,7 +259,7 @@ class Run(FoundAgain):
         return read_trace(self.path, progress["rounds"], expected)
 
     @cached_property
-    def masking(self) -> Masking | None:
+    def masking(self) -> Masks | None:
         """How uploads are masked; None if in the clear. Needs the run's key."""
         return masking_of(self.config, self.header, lambda: self.read(RUN_KEY))
 

@@ -29,6 +29,7 @@ from privaudit.core.portable_bits import computed_with, processor_name
 from privaudit.core.storage import file_hash, read_tensors, write_tensors
 from privaudit.core.tensors import Tensors, distinct
 from privaudit.datasets.dataset import DATASETS
+from privaudit.federation.masked_sum import SECURE_SUMS
 from privaudit.federation.rounds import Federation
 from privaudit.federation.trainer import TRAINERS, ClientId
 from privaudit.federation.transcript import GENESIS
@@ -95,6 +96,9 @@ def _plugins(config: RunConfig) -> dict[str, dict[str, str]]:
         "dataset": DATASETS.package_of(config.dataset),
         "model": MODELS.package_of(config.model.partition(":")[0]),
     }
+    if config.is_masked:
+        masks = SECURE_SUMS.package_of(config.secure_aggregation)
+        of["masks"] = "" if masks.startswith("privaudit-labs ") else masks
     named = {kind: package for kind, package in of.items() if package}
     return {"plugins": named} if named else {}
 

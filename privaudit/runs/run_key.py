@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from privaudit.core.seeds import KEY, Seeds
+from privaudit.core.seeds import KEY, Seeds, derive, name_of
 from privaudit.core.storage import file_hash, write_bytes
-from privaudit.federation.masked_sum import Masking
-from privaudit.privacy.secure_aggregation.primitives import RunKey
+from privaudit.federation.masked_sum import SECURE_SUMS, Masks
 from privaudit.runs.config import RunConfig
 
 RUN_KEY = "kept/run.key"
@@ -55,16 +54,17 @@ def coins_of(config: RunConfig, drawn: Callable[[], bytes]) -> Seeds:
 
 def masking_of(
     config: RunConfig, header: Mapping[str, Any], drawn: Callable[[], bytes]
-) -> Masking | None:
+) -> Masks | None:
     """Return how a run's uploads are masked; None if they are sent in the clear."""
     if not config.is_masked:
         return None
     system = config.randomness == "system"
-    key = RunKey(drawn()) if system else _seeded_key(header, config)
-    return Masking(config.dropout, graph=config.masking_graph, secrets=key)
+    key = drawn() if system else _seeded_key(header, config)
+    make = SECURE_SUMS.find(config.secure_aggregation)
+    return make(key, config.dropout, config.masking_graph)
 
 
-def _seeded_key(header: Mapping[str, Any], config: RunConfig) -> RunKey:
+def _seeded_key(header: Mapping[str, Any], config: RunConfig) -> bytes:
     """Return the key of the masks of a run that takes it from its seed.
 
     It depends on everything that says how the run came out, not on the configuration
@@ -73,4 +73,14 @@ def _seeded_key(header: Mapping[str, Any], config: RunConfig) -> RunKey:
     alike = {name: value for name, value in header.items() if name not in UNLIKE}
     text = json.dumps([config.short_hash, alike], sort_keys=True)
     run = hashlib.sha256(text.encode()).hexdigest()
-    return RunKey.of_seed(config.seeds, run)
+    return key_of_seed(config.seeds, run)
+
+
+def key_of_seed(seeds: Seeds, run: str) -> bytes:
+    """Return the 32 bytes that the masks of a run follow from which can be repeated.
+
+    Args:
+        seeds: Of the run. A seed that can be guessed is as good as the key.
+        run: Tells runs of one seed apart: all that their uploads depend on.
+    """
+    return derive(seeds.key, name_of("key of a run", 0, run), KEY)

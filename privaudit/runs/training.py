@@ -32,6 +32,7 @@ from privaudit.core.storage import (
     write_tensors,
 )
 from privaudit.core.tensors import Tensors
+from privaudit.federation.masked_sum import SECURE_SUMS
 from privaudit.federation.on_device import on_device
 from privaudit.federation.rounds import (
     Federation,
@@ -460,6 +461,8 @@ def _train_alone(
     """Train while no other process does; nothing is written for a bad configuration."""
     check_place(run.path, fresh=fresh)
     own_key()  # a run that cannot be signed is not begun
+    if config.is_masked:  # nor one that cannot be masked
+        SECURE_SUMS.find(config.secure_aggregation)
     population = None if is_there(run) and not fresh else populate(config)
     if population is not None:  # a trainer may refuse the model
         method = on_device(config.build_trainer(), chosen_device())

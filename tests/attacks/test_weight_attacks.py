@@ -30,7 +30,7 @@ from privaudit.auditing.record_gradients import (
 from privaudit.core.errors import AttackError, ViewError
 from privaudit.core.seeds import Seeds
 from privaudit.core.tensors import Tensors
-from privaudit.federation.masked_sum import Masking
+from privaudit.federation.masked_sum import SECURE_SUMS
 from privaudit.federation.trainer import Round, Task
 from privaudit.federation.uploads import dequantised, quantised
 from privaudit.models.layer_factors import LayerFactors
@@ -338,7 +338,10 @@ def test_a_tuple_in_place_of_logits_is_refused(folder: Path) -> None:
 
 
 def test_masked_uploads_are_read_as_their_sum(play: Play) -> None:
-    played = play(PromptFL(epochs=1, batch_size=0), masking=Masking())
+    played = play(
+        PromptFL(epochs=1, batch_size=0),
+        masking=SECURE_SUMS.find("masked")(bytes(32), 0.0, "all"),
+    )
     adversary, targets = played.watched()
     with pytest.raises(ViewError, match="masked"):
         adversary.view.updates_of(CLIENTS[0])

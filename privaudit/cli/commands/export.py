@@ -90,34 +90,6 @@ def _lines_of_export(found: "Export") -> Iterator[str]:
     )
 
 
-def annex(
-    of: Annotated[
-        str | None,
-        typer.Argument(
-            help="A card or an export's folder, whose annex can be shared; or a run, with "
-            "exact numbers. By default: the latest run."
-        ),
-    ] = None,
-    kind: Annotated[
-        Literal["edpb", "nist", "aisvs", "model-card", "cyclonedx"],
-        typer.Option(
-            "--for",
-            help="EDPB opinion 28/2024, NIST SP 800-226, OWASP AISVS, the Hub with a "
-            "model-index, a CycloneDX 1.6 bill of materials in JSON.",
-        ),
-    ] = "edpb",
-    release: Annotated[
-        Literal["weights", "api", "internal"] | None,
-        typer.Option(help="What others get, which decides on adversaries that count."),
-    ] = None,
-    runs: options.RunsFolder = None,
-) -> None:
-    """Print an annex to an assessment: what was tested, what was not, and what is proved."""
-    from privaudit.report.annex import annex_facts, make_annex
-
-    show(*make_annex(annex_facts(of, release, runs), kind))
-
-
 def verify(
     card: Annotated[
         str | None,

@@ -1,6 +1,3 @@
-"""A secure sum by pairwise masks, with dropout recovery, simulated in one process.
+"""What a secure sum reveals; protocols that compute one are plugins."""
 
-Source: Bonawitz et al., "Practical secure aggregation for privacy-preserving machine
-learning", CCS 2017, figure 4, with the signatures and the consistency round of its
-active-server variant.
-"""
+IN_LABS = ("masked",)

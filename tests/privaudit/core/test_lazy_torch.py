@@ -1,5 +1,6 @@
 """Without torch scores are audited, held and checked; with it nothing is otherwise."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -46,7 +47,10 @@ def python(
     return subprocess.run(
         [sys.executable, "-c", script, *arguments],
         cwd=folder,
-        env={"PYTHONPATH": str(ROOT), "PRIVAUDIT_KEYS": str(folder / "keys")},
+        env={
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ["PYTHONPATH"]]),
+            "PRIVAUDIT_KEYS": str(folder / "keys"),
+        },
         capture_output=True,
         text=True,
     )

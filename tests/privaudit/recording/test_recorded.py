@@ -338,6 +338,22 @@ def test_masked_uploads_without_a_sum_leave_what_the_server_sends(
     assert privacy_sort(audit) == "no mechanism declared"
 
 
+def test_a_recording_is_masked_only_where_no_update_stands_in_the_clear(
+    tmp_path: Path,
+) -> None:
+    """A round of masks hides no update of another, nor the leak that it is."""
+
+    def say(recorder: Recorder, index: int, client: str, sent: Tensors, n: int) -> None:
+        recorder.update(index, client, sent, weight=n)
+        recorder.masked(index, client, {"masked": torch.randint(0, 2**31, (9,))})
+
+    record(tmp_path / "run", played={"say": say})
+    assert not load_run(tmp_path / "run").config.is_masked
+    audit = audited(tmp_path / "run", shadows=0)
+    assert audit.scenario.threat == "server"
+    assert audit.auroc.value > 0.95
+
+
 def test_an_owners_words_are_words_on_page_and_terminal(tmp_path: Path) -> None:
     """No markup of a terminal's or a page's."""
     name = "[red]<b>FedAvg</b>[/red]"

@@ -20,7 +20,7 @@ from Crypto.Protocol.SecretSharing import Shamir
 from numpy.typing import NDArray
 
 from privaudit.core.seeds import Seeds
-from privaudit.privacy.secure_aggregation.packets import (
+from privaudit_labs.secure_aggregation.packets import (
     MASKED,
     SERVER,
     Arrays,
@@ -31,7 +31,7 @@ from privaudit.privacy.secure_aggregation.packets import (
     Wire,
     sparsest,
 )
-from privaudit.privacy.secure_aggregation.primitives import (
+from privaudit_labs.secure_aggregation.primitives import (
     SEED,
     FixedPoint,
     KeyedSecrets,
@@ -40,7 +40,7 @@ from privaudit.privacy.secure_aggregation.primitives import (
     split,
     unseal,
 )
-from privaudit.privacy.secure_aggregation.protocol import (
+from privaudit_labs.secure_aggregation.protocol import (
     Client,
     Held,
     ProtocolOutcome,
@@ -50,7 +50,7 @@ from privaudit.privacy.secure_aggregation.protocol import (
     threshold_of,
 )
 from privaudit_tools.benchmarks.measuring import machine, spread, timed
-from tests.privaudit.privacy.secure_aggregation.bounds import error_of_sum
+from tests.labs.secure_aggregation.bounds import error_of_sum
 
 LENGTH, PASSES = 100_000, 3
 SHORT = 10_000  # numbers, where clients are many

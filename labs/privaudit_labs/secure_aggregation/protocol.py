@@ -14,7 +14,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from privaudit.core.errors import ConfigError
-from privaudit.privacy.secure_aggregation.packets import (
+from privaudit_labs.secure_aggregation.packets import (
     KEYS,
     MASKED,
     REVEALED,
@@ -42,7 +42,7 @@ from privaudit.privacy.secure_aggregation.packets import (
     positions,
     read_list,
 )
-from privaudit.privacy.secure_aggregation.primitives import (
+from privaudit_labs.secure_aggregation.primitives import (
     DIGEST,
     KEY,
     SEED,

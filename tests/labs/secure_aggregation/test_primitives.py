@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privaudit.core.errors import ConfigError, TrainingError
-from privaudit.privacy.secure_aggregation.primitives import (
+from privaudit_labs.secure_aggregation.primitives import (
     FixedPoint,
     combine,
     split,
     times,
 )
-from tests.privaudit.privacy.secure_aggregation.bounds import error_of_sum
+from tests.labs.secure_aggregation.bounds import error_of_sum
 
 
 def test_two_numbers_and_their_sum_by_hand() -> None:

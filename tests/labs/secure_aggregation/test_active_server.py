@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privaudit.privacy.secure_aggregation import protocol
-from privaudit.privacy.secure_aggregation.packets import (
+from privaudit_labs.secure_aggregation import protocol
+from privaudit_labs.secure_aggregation.packets import (
     KEYS,
     REVEALED,
     SERVER,
@@ -21,15 +21,15 @@ from privaudit.privacy.secure_aggregation.packets import (
     Roster,
     positions,
 )
-from privaudit.privacy.secure_aggregation.primitives import KEY, pair_mask, self_mask
-from privaudit.privacy.secure_aggregation.protocol import (
+from privaudit_labs.secure_aggregation.primitives import KEY, pair_mask, self_mask
+from privaudit_labs.secure_aggregation.protocol import (
     Client,
     ProtocolOutcome,
     threshold_of,
 )
-from tests.privaudit.privacy.secure_aggregation.active_server import ActiveServer
-from tests.privaudit.privacy.secure_aggregation.bounds import most_colluders
-from tests.privaudit.privacy.secure_aggregation.conftest import (
+from tests.labs.secure_aggregation.active_server import ActiveServer
+from tests.labs.secure_aggregation.bounds import most_colluders
+from tests.labs.secure_aggregation.conftest import (
     FIVE,
     Change,
     altered,

@@ -12,11 +12,12 @@ from privaudit.auditing.stored_audit import save_audit
 from privaudit.core.errors import ConfigError
 from privaudit.evaluation.card import read_card
 from privaudit.recording.origins.scores import SCORES
-from privaudit.report.annex import _ROWS, DISCLAIMER, annex_facts, make_annex
 from privaudit.report.export import export_public
 from privaudit.report.export.export import code_digest
 from privaudit.runs.run import load_run
+from privaudit_labs.annexes.annex import _ROWS, DISCLAIMER, annex_facts, make_annex
 from tests.conftest import Cli
+from tests.privaudit.cli.test_json import valid
 from tests.privaudit.core.test_lazy_torch import HEAVY, without
 
 KINDS = ("edpb", "nist", "aisvs", "model-card", "cyclonedx")
@@ -136,7 +137,7 @@ def test_annexes_are_read_without_torch(card: Path, cli: Cli) -> None:
     text = ""
     for kind in KINDS:
         text += cli.done("annex", card, "--for", kind)
-        told = json.loads(cli.done("annex", card, "--for", kind, "--json"))
+        (told,) = valid(cli, "annex", card, "--for", kind)
         assert told.get("rows") or told["bomFormat"] == "CycloneDX"
     *before, last = (f"annex {card.name} --for {kind}" for kind in KINDS)
     done = without(*HEAVY, run=last, folder=card.parent, before=before)

@@ -17,7 +17,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-from privaudit.auditing.scenario import SCENARIOS
 from privaudit.auditing.stored_audit import read_audit, stored_scenarios
 from privaudit.core.errors import ConfigError
 from privaudit.core.formatting import epsilon, markdown_table, outcome_in_words
@@ -31,6 +30,7 @@ from privaudit.evaluation.card import (
     UtilityShown,
     read_card,
 )
+from privaudit.report.attack_classes import CLASSES, lacking
 from privaudit.report.export.export import CODE, facts_of
 from privaudit.runs.run import find_place, load_run
 from privaudit.statistics.estimate import Estimate
@@ -40,26 +40,9 @@ DISCLAIMER = (
     "It says what was tested, and with what result. That the model conforms to a law or a "
     "standard, or is anonymous, does not follow."
 )
-_ROWS = tomllib.loads(
-    (files("privaudit.report") / "annexes.toml").read_text(encoding="utf-8")
+_ROWS = CLASSES | tomllib.loads(
+    (files("privaudit_labs.annexes") / "annexes.toml").read_text(encoding="utf-8")
 )
-
-
-def classes_tried(scenario: str) -> str:
-    """Say which of EDPB's classes a scenario tries, and what the others take."""
-    rows = _ROWS["edpb"]["rows"]
-    tried = [r["item"] for r in rows if scenario in r.get("scenarios", ())]
-    others = [f"{r['item']} ({_lacking(r)})" for r in rows if r["item"] not in tried]
-    return f"tried: {', '.join(tried) or 'none'}; not: {', '.join(others)}"
-
-
-def _lacking(row: dict[str, Any]) -> str:
-    apart = SCENARIOS.in_labs()
-    named = [
-        f"{name} of privaudit-labs" if name in apart else name
-        for name in row.get("scenarios", [])
-    ]
-    return row.get("why") or f"it takes {' or '.join(named)}"
 
 
 @dataclass(frozen=True)
@@ -107,7 +90,7 @@ class AnnexFacts:
                 status, said = "not applicable", f"release: {self.release}"
             elif text := texts.get(row.get("fact", "")):
                 status, said = "stated", text
-            why = said or _lacking({**row, "scenarios": there})
+            why = said or lacking({**row, "scenarios": there})
             yield {"item": row["item"], "status": status, "said": why}
         known = {
             one for row in _ROWS["edpb"]["rows"] for one in row.get("scenarios", [])

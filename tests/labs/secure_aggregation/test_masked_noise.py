@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from privaudit.core.tensors import Tensors
-from privaudit.federation.masked_sum import Masking, masked_sum
 from privaudit.federation.rounds import RoundRecord
 from privaudit.federation.trainer import Task
 from privaudit.privacy.certificate import certify
 from privaudit.privacy.discrete_gaussian import SUMMED
 from privaudit.runs.config import build_trainer
+from privaudit_labs.secure_aggregation.masking import Masking, masked_sum
 from tests.toy_federation import Play
 
 OneRound = Callable[[Masking], tuple[RoundRecord, list[Tensors]]]
@@ -36,7 +36,9 @@ def one_round(
             seen.extend(uploads.values())
             return masked_sum(uploads, *rest, **more)
 
-        monkeypatch.setattr("privaudit.federation.masked_sum.masked_sum", watched)
+        monkeypatch.setattr(
+            "privaudit_labs.secure_aggregation.masking.masked_sum", watched
+        )
         played = play(build_trainer(name, settings), rounds=0)
         return played.step(masking=masking), seen
 

@@ -1,6 +1,6 @@
 """What masked sums promise: how exact they are, and against how many colluders."""
 
-from privaudit.privacy.secure_aggregation.primitives import FixedPoint
+from privaudit_labs.secure_aggregation.primitives import FixedPoint
 
 
 def error_of_sum(code: FixedPoint) -> float:

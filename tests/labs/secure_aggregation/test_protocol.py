@@ -13,8 +13,8 @@ from scipy import stats
 
 from privaudit.core.errors import ConfigError
 from privaudit.core.seeds import Seeds
-from privaudit.privacy.secure_aggregation import protocol as client
-from privaudit.privacy.secure_aggregation.packets import (
+from privaudit_labs.secure_aggregation import protocol as client
+from privaudit_labs.secure_aggregation.packets import (
     MASKED,
     SERVER,
     SIGNED,
@@ -24,7 +24,7 @@ from privaudit.privacy.secure_aggregation.packets import (
     Party,
     Roster,
 )
-from privaudit.privacy.secure_aggregation.primitives import (
+from privaudit_labs.secure_aggregation.primitives import (
     FixedPoint,
     KeyedSecrets,
     SystemSecrets,
@@ -34,16 +34,16 @@ from privaudit.privacy.secure_aggregation.primitives import (
     pair_mask,
     self_mask,
 )
-from privaudit.privacy.secure_aggregation.protocol import (
+from privaudit_labs.secure_aggregation.protocol import (
     ProtocolOutcome,
     aggregate,
     threshold_of,
 )
-from tests.privaudit.privacy.secure_aggregation.bounds import (
+from tests.labs.secure_aggregation.bounds import (
     error_of_sum,
     most_colluders,
 )
-from tests.privaudit.privacy.secure_aggregation.conftest import (
+from tests.labs.secure_aggregation.conftest import (
     FIVE,
     THREE,
     Change,

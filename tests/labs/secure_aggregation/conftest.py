@@ -7,20 +7,20 @@ import numpy as np
 import pytest
 
 from privaudit.core.seeds import Seeds
-from privaudit.privacy.secure_aggregation import protocol
-from privaudit.privacy.secure_aggregation.packets import (
+from privaudit_labs.secure_aggregation import protocol
+from privaudit_labs.secure_aggregation.packets import (
     Identity,
     MaskingGraph,
     Packet,
     Party,
     Roster,
 )
-from privaudit.privacy.secure_aggregation.primitives import (
+from privaudit_labs.secure_aggregation.primitives import (
     FixedPoint,
     KeyedSecrets,
     agree,
 )
-from privaudit.privacy.secure_aggregation.protocol import ProtocolOutcome, aggregate
+from privaudit_labs.secure_aggregation.protocol import ProtocolOutcome, aggregate
 
 THREE = [[0.5, -1.0], [0.25, 2.0], [1.0, 3.0]]
 FIVE = [*THREE, [4.0, 0.0], [-2.0, 1.0]]

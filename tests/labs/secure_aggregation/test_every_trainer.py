@@ -7,11 +7,11 @@ import torch
 
 from privaudit.checks.contracts import few_epochs
 from privaudit.core.seeds import Seeds
-from privaudit.federation.masked_sum import Masking
 from privaudit.federation.threat_models import server, server_aggregate
 from privaudit.federation.trainer import TRAINERS, Reconstructs, Task, Trainer
 from privaudit.federation.transcript import Message
-from privaudit.privacy.secure_aggregation.packets import MASKED, STAGES
+from privaudit_labs.secure_aggregation.masking import Masking
+from privaudit_labs.secure_aggregation.packets import MASKED, STAGES
 from tests.toy_federation import Play, Played, Shards
 from tests.toy_language import toy_shards, toy_writing_task
 

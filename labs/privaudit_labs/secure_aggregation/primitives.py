@@ -28,7 +28,8 @@ from privaudit.core.errors import ConfigError, TrainingError
 from privaudit.core.seeds import KEY as KEY  # of a public key, and of a symmetric one
 from privaudit.core.seeds import Seeds, Stream, name_of
 from privaudit.core.seeds import derive as derive
-from privaudit.privacy.secure_aggregation.packets import Codes, Party
+from privaudit.runs.run_key import key_of_seed
+from privaudit_labs.secure_aggregation.packets import Codes, Party
 
 SEED = 16  # bytes of a secret that is shared out: X25519 is no stronger than 128 bits
 TAG = 16  # bytes by which a sealed text is longer
@@ -99,16 +100,6 @@ class RunKey:
 
     secret: bytes = field(repr=False)
 
-    @classmethod
-    def of_seed(cls, seeds: Seeds, run: str) -> "RunKey":
-        """Return the key of a run that can be repeated from its seed.
-
-        Args:
-            seeds: Of the run. A seed that can be guessed is as good as the key.
-            run: Tells runs of one seed apart: all that their uploads depend on.
-        """
-        return cls(derive(seeds.key, name_of("key of a run", 0, run), KEY))
-
 
 @dataclass(frozen=True)
 class KeyedSecrets:
@@ -125,7 +116,7 @@ class KeyedSecrets:
         Whoever knows the seed can remove every mask, and two sums of one seed share
         their masks. Runs have a :class:`RunKey`.
         """
-        return cls(RunKey.of_seed(seeds, ""), round, party)
+        return cls(RunKey(key_of_seed(seeds, "")), round, party)
 
     def __call__(self, purpose: str, count: int) -> bytes:
         """Return the purpose's bytes, the same at every call."""

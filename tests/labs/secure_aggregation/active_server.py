@@ -8,14 +8,14 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from privaudit.core.seeds import Seeds
-from privaudit.privacy.secure_aggregation.packets import (
+from privaudit_labs.secure_aggregation.packets import (
     Arrays,
     FaultError,
     MaskingGraph,
     Party,
     Roster,
 )
-from privaudit.privacy.secure_aggregation.primitives import (
+from privaudit_labs.secure_aggregation.primitives import (
     KEY,
     FixedPoint,
     KeyedSecrets,
@@ -26,8 +26,8 @@ from privaudit.privacy.secure_aggregation.primitives import (
     pair_sign,
     self_mask,
 )
-from privaudit.privacy.secure_aggregation.protocol import Client
-from tests.privaudit.privacy.secure_aggregation.conftest import identities_of
+from privaudit_labs.secure_aggregation.protocol import Client
+from tests.labs.secure_aggregation.conftest import identities_of
 
 Make = Callable[..., Client]
 Whom = Mapping[Party, Collection[Party]]

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
-from privaudit.privacy.secure_aggregation.packets import (
+from privaudit_labs.secure_aggregation.packets import (
     MASKED,
     REVEALED,
     SERVER,
@@ -36,15 +36,15 @@ from privaudit.privacy.secure_aggregation.packets import (
     sparsest,
     stuck,
 )
-from privaudit.privacy.secure_aggregation.protocol import Client, ProtocolOutcome
-from tests.privaudit.privacy.secure_aggregation.active_server import ActiveServer
-from tests.privaudit.privacy.secure_aggregation.conftest import (
+from privaudit_labs.secure_aggregation.protocol import Client, ProtocolOutcome
+from tests.labs.secure_aggregation.active_server import ActiveServer
+from tests.labs.secure_aggregation.conftest import (
     altered,
     decoded,
     identities_of,
     summed,
 )
-from tests.privaudit.privacy.secure_aggregation.test_active_server import (
+from tests.labs.secure_aggregation.test_active_server import (
     Trusting,
     survivor_lists,
 )

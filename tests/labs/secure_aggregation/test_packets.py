@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from privaudit.core.seeds import Seeds
-from privaudit.federation.masked_sum import Masking, masked_sum
-from privaudit.privacy.secure_aggregation.packets import (
+from privaudit_labs.secure_aggregation.masking import Masking, masked_sum
+from privaudit_labs.secure_aggregation.packets import (
     SERVER,
     STAGES,
     FaultError,
@@ -22,9 +22,9 @@ from privaudit.privacy.secure_aggregation.packets import (
     positions,
     read_list,
 )
-from privaudit.privacy.secure_aggregation.primitives import FixedPoint, KeyedSecrets
-from privaudit.privacy.secure_aggregation.protocol import Client, Server, threshold_of
-from tests.privaudit.privacy.secure_aggregation.conftest import Change, altered
+from privaudit_labs.secure_aggregation.primitives import FixedPoint, KeyedSecrets
+from privaudit_labs.secure_aggregation.protocol import Client, Server, threshold_of
+from tests.labs.secure_aggregation.conftest import Change, altered
 
 NAMES = tuple("abcde")
 UPLOADS = {name: {"x": torch.tensor([2.0**i, -i])} for i, name in enumerate(NAMES)}

@@ -1,0 +1,1 @@
+"""Annexes to an assessment, in the words of who asks: ``privaudit annex``."""
