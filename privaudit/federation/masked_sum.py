@@ -126,13 +126,12 @@ def _faults(
     if not isinstance(found, MaskedSum):
         yield f"a {type(found).__name__}, and not MaskedSum"
         return
-    there, messages = found.survivors, found.messages
+    there = found.survivors
     if there != tuple(client for client in uploads if client in there):
         yield f"{there} as survivors of {tuple(uploads)}"
         return
-    for kind in {m.kind for m in messages} - MASKED_KINDS - {"sum"}:
-        yield f"a message of kind {kind!r}, and masked sums have none"
-    learned = [m.tensors for m in messages if m.kind == "sum"]
+    yield from _in_the_clear(found.messages, uploads, step)
+    learned = [m.tensors for m in found.messages if m.kind == "sum"]
     if len(learned) != bool(found.total) or (found.total and len(there) < 2):
         yield f"{len(learned)} sums on record, of {len(there)} clients"
     if found.total is None:
@@ -146,14 +145,29 @@ def _faults(
             wanted = expected.get(name)
             if not _is_near(total.get(name), wanted, len(there) * step / 2):
                 yield f"a sum of {name!r} that is not what {len(there)} clients sent"
-    masked = {m.sender: m.tensors for m in messages if m.kind == "masked"}
+    hidden = {(m.sender, n) for m in found.messages for n in m.tensors}
     for client in there:
-        for name, tensor in uploads[client].items():
-            hidden = masked.get(client, {}).get(name)
-            if hidden is None or hidden.is_floating_point():
-                yield f"no integers for {name!r} of {client}, which masks could hide"
-            elif tensor.numel() and _is_near(hidden.double() * step, tensor, step):
-                yield f"{name!r} of {client} without a mask"
+        if any((client, name) not in hidden for name in uploads[client]):
+            yield f"no masked upload of {client}"
+
+
+def _in_the_clear(
+    messages: Sequence[Message], uploads: Mapping[ClientId, Tensors], step: float
+) -> Iterator[str]:
+    """Yield what of a protocol's messages no mask hides; the sum is none of them."""
+    for message in messages:
+        if message.kind == "sum":
+            continue
+        if message.kind not in MASKED_KINDS:
+            yield f"a message of kind {message.kind!r}, and masked sums have none"
+        sent = uploads.get(message.sender, {})
+        for name, tensor in message.tensors.items():
+            if tensor.is_floating_point():
+                yield f"{name!r} of {message.sender} as no integers, which masks hide"
+            elif not tensor.numel() or name not in sent:
+                continue
+            elif _is_near(tensor.double() * step, sent[name], step):
+                yield f"{name!r} of {message.sender} without a mask"
 
 
 def _is_near(found: Tensor | None, wanted: Tensor | None, off: float) -> bool:

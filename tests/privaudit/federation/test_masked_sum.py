@@ -74,7 +74,9 @@ class Toy:
         }
         names = next(iter(uploads.values()))
         total = {
-            n: (sum(one[n] for one in hidden.values()) * STEP).to(t.dtype)
+            n: (torch.stack([one[n] for one in hidden.values()]).sum(0) * STEP).to(
+                t.dtype
+            )
             for n, t in names.items()
         }
         sent = [Message(index, c, SERVER, "masked", hidden[c]) for c in hidden]
@@ -97,6 +99,11 @@ def in_the_clear(found: MaskedSum, uploads: Uploads) -> MaskedSum:
 def without_masks(found: MaskedSum, uploads: Uploads) -> MaskedSum:
     codes = {n: (t / STEP).round().long() for n, t in uploads["client-1"].items()}
     return with_messages(found, Message(0, "client-1", SERVER, "masked", codes))
+
+
+def aborted(found: MaskedSum, uploads: Uploads) -> MaskedSum:
+    shown = with_messages(without_masks(found, uploads), drop="sum")
+    return replace(shown, total=None, survivors=())
 
 
 def as_floats(found: MaskedSum, uploads: Uploads) -> MaskedSum:
@@ -133,9 +140,13 @@ WRONG: list[tuple[Change, str]] = [
     (of_one, "1 sums on record, of 1 clients"),
     (off_by_a_bit, "is not what 3 clients sent"),
     (with_another, "'of client-0' that is not what 3 clients sent"),
-    (lambda found, uploads: with_messages(found, drop="masked"), "no integers for"),
-    (as_floats, "of client-1, which masks could hide"),
+    (
+        lambda found, uploads: with_messages(found, drop="masked"),
+        "no masked upload of client-0",
+    ),
+    (as_floats, "of client-1 as no integers"),
     (without_masks, "of client-1 without a mask"),
+    (aborted, "'context' of client-1 without a mask"),
 ]
 
 
@@ -203,9 +214,10 @@ def test_without_labs_what_is_there_of_a_run_stays(
     train_and_stop(1, folder=tmp_path, **HIDDEN)
     before = {f: f.read_bytes() for f in tmp_path.rglob("*") if f.is_file()}
     request.getfixturevalue("without_labs")
-    for how in ("resume", "fresh"):
+    again: list[dict[str, Any]] = [{"resume": True}, {"fresh": True}]
+    for how in again:
         with pytest.raises(ConfigError, match=LABS):
-            train(folder=tmp_path, name="cut", **{how: True}, **HIDDEN)
+            train(folder=tmp_path, name="cut", **how, **HIDDEN)
     after = {f: f.read_bytes() for f in tmp_path.rglob("*") if f.is_file()}
     assert after == before
 
