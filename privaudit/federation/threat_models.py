@@ -12,7 +12,7 @@ peer               what one client receives
 released           the personal models that clients give away
 =================  ============================================================
 
-Where a run's uploads were masked (:mod:`privaudit.privacy.secure_aggregation`), the
+Where a run's uploads were masked (:mod:`privaudit.federation.masked_sum`), the
 server's view holds the protocol's messages and the sums that came of them, and no
 update; `server-aggregate` keeps the sums, and who is in them.
 

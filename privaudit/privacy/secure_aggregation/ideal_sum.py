@@ -16,7 +16,7 @@ def secure_sum(
     This is the *function* that a protocol such as that of Bonawitz et al., "Practical
     secure aggregation for privacy-preserving machine learning", CCS 2017, computes. It
     is a model of one: nothing here is encrypted, nobody drops out, and the messages
-    were there to be read; :mod:`privaudit.privacy.secure_aggregation` runs the protocol
+    were there to be read; ``privaudit_labs.secure_aggregation`` runs the protocol
     itself. Summed in float64 in the order given, then cast back, so
     that repeated calls give the same bytes.
 
