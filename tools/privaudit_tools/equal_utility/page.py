@@ -29,6 +29,10 @@ _HEADS = (
     "below early stopping", "Holm's p", "rank", "certified ε: " + ", ".join(_VIEWS),
     "MB a round", "seconds",
 )  # fmt: skip
+_BEYOND = (
+    "Beyond the stability limit, where a last bit of features moves a training: another "
+    "version gives a seed other numbers, and the means and intervals stand: {}."
+)
 
 
 def blocks_of(result: BenchmarkResult, command: str, picture: str) -> list[Block]:
@@ -219,6 +223,7 @@ def limits(result: BenchmarkResult, judged: Judged) -> list[str]:
         (open_rows, f"Not told from {curve}, which is no proof of equality: {{}}."),
         (above, "Nothing is extrapolated beyond the curve; its end is a bound for: {}."),
         (useless, "Not shown to be worth more than no training, so not ranked: {}."),
+        (", ".join(result.beyond or ()), _BEYOND),
         (", ".join(failed), "Some runs failed: {}."),
     ]  # fmt: skip
     return [
