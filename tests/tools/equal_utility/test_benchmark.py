@@ -200,7 +200,7 @@ def test_the_page_says_what_follows_and_what_does_not(result: BenchmarkResult) -
         in text
     )
     assert "- If all attacks have to be bounded, train by beyond (as given)" in text
-    assert "- Leaks less than early stopping at equal utility: good, beyond." in text
+    assert "- Leaks less than early stopping at equal utility: good; beyond." in text
     assert "| < 0.001 | 1 |" in text
     said, more = conclusions(result, result.judged)
     start = "leaks less than early stopping at equal utility, by "

@@ -223,8 +223,8 @@ def limits(result: BenchmarkResult, judged: Judged) -> list[str]:
         (open_rows, f"Not told from {curve}, which is no proof of equality: {{}}."),
         (above, "Nothing is extrapolated beyond the curve; its end is a bound for: {}."),
         (useless, "Not shown to be worth more than no training, so not ranked: {}."),
-        (", ".join(result.beyond or ()), _BEYOND),
-        (", ".join(failed), "Some runs failed: {}."),
+        ("; ".join(result.beyond or ()), _BEYOND),
+        ("; ".join(failed), "Some runs failed: {}."),
     ]  # fmt: skip
     return [
         *(text.format(names) for names, text in lines if names),
@@ -275,7 +275,7 @@ def _outside(one: Submission) -> str:
 
 
 def _named(rows: Iterator[Row]) -> str:
-    return ", ".join(row.method.label for row in rows)
+    return "; ".join(row.method.label for row in rows)
 
 
 def _mean(values: Sequence[float]) -> float:
