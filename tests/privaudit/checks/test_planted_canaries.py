@@ -219,12 +219,12 @@ def test_adapters_that_no_text_passes_make_no_gradient(
 
 
 def trainer(model: Any, rows: Any, tokenizer: Any, callbacks: Any, folder: str) -> Any:
-    """Return transformers' Trainer on rows of texts, for 50 epochs."""
+    """Return transformers' Trainer on rows of texts, for 100 epochs."""
     transformers = import_transformers()
     return transformers.Trainer(
         model,
         transformers.TrainingArguments(
-            folder, num_train_epochs=50, learning_rate=5e-3, report_to="none",
+            folder, num_train_epochs=100, learning_rate=5e-3, report_to="none",
             lr_scheduler_type="constant",
             per_device_train_batch_size=16, disable_tqdm=True, save_strategy="no",
             dataloader_pin_memory=False, use_cpu=True,
