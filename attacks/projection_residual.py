@@ -26,7 +26,7 @@ from privaudit.auditing.signals import (
     reference_records,
 )
 from privaudit.core.errors import AttackError, ViewError
-from privaudit.core.lazy_torch import Tensor, torch
+from privaudit.core.lazy_torch import Tensor, functional, torch
 from privaudit.federation.trainer import LearnsPrompt, Records, Task, Trainer
 from privaudit.models.layer_factors import LayerFactors, row_space, where_reached
 
@@ -46,6 +46,7 @@ WHOLE = 0.8  # of the columns: a span beyond it leaves nothing outside
 SURE = 1e-12  # of an input's squared length outside: less says no more
 ALIKE = 1e-4  # of a layer's largest number: other batches round otherwise
 RIDGE = 1e-3  # of the mean square of an input's numbers
+LOST = 1e-6  # of the largest moments: what float32 has lost beside them
 
 
 @ATTACKS.register("projection-residual")
@@ -146,8 +147,8 @@ class ProjectionResidual:
         """Return what moves say of each target's candidates, and of public records.
 
         Broadcast after broadcast, so that public records enter each model once. Which
-        places their losses depend on, gradients say at the last one: in the first one
-        factors may still be zero.
+        places their losses depend on, gradients say at the last one, of one record of
+        each layout: in the first one factors may still be zero.
         """
         shown = self._moves(adversary, targets)
         moves = [move for _, move in shown]
@@ -157,8 +158,13 @@ class ProjectionResidual:
         latest = max(moves, key=lambda move: move.at.index).received
 
         def reached(records: Records) -> Places:
-            entered = where_reached(layers_of(adversary, latest, records, sent))
-            return {name: one.there for name, one in entered.items()}
+            first = alike = torch.arange(len(records))
+            if records.words is not None:
+                layouts, alike = records.words.kinds.unique(dim=0, return_inverse=True)
+                first = first[: len(layouts)].scatter(0, alike, first)
+            some = records.pick(first)
+            found = where_reached(layers_of(adversary, latest, some, sent))
+            return {name: one.there[alike] for name, one in found.items()}
 
         def entered(
             move: Move, records: Records, places: Places
@@ -219,12 +225,11 @@ def _scores(
 
 
 class Whitened(NamedTuple):
-    """What enters a layer where it says something, and S, its second moments."""
+    """What enters a layer where it says something; S = R R' are its second moments."""
 
     is_asked: Bool[Tensor, "records places"]
-    inverse: Float[Tensor, "d d"]
-    flat: Float[Tensor, "asked d"]  # times S^-1
-    sizes: Float[Tensor, " asked"]
+    inverse: Float[Tensor, "d d"]  # R^-1
+    flat: Float[Tensor, "asked d"]  # R^-1 x, of length 1
 
 
 @plain_dataclass(eq=False)
@@ -270,21 +275,20 @@ class StackedLayer:
         Inputs of zeros say nothing; a record of such alone has the others' median.
         """
         white = self.white = self.white or self._whitened()
-        is_asked, inverse, flat, sizes = white
+        is_asked, inverse, flat = white
         if not self.updates or not len(flat):
             return np.zeros(len(is_asked))
-        rows = torch.cat(self.updates)
-        basis = row_space(rows, max(self.floors))[1].double()
+        rows = torch.cat(self.updates).double()
+        basis = row_space(rows, max(self.floors))[1]
         if len(basis) < WHOLE * rows.shape[1]:
-            inner = basis @ inverse @ basis.T
-            seen = flat @ basis.T
-            inside = (seen * torch.linalg.solve(inner, seen.T).T).sum(dim=1)
-            found = -(1 - inside / sizes).clamp(min=SURE).log()
+            span = torch.linalg.qr(inverse @ basis.T)[0].float()
+            outside = flat - (flat @ span) @ span.T
+            found = -outside.square().sum(dim=1).clamp(min=SURE).log()
         else:
-            energy = (flat @ rows.T.double()).square().sum(dim=1)
-            found = (energy / sizes).clamp(min=SURE).log()
+            inside = flat @ (inverse @ rows.T).float()
+            found = inside.square().sum(dim=1).clamp(min=SURE).log()
         total = torch.zeros(is_asked.shape, dtype=torch.float64)
-        total[is_asked] = found
+        total[is_asked] = found.double()
         scores = total.sum(dim=1) / is_asked.sum(dim=1)
         return torch.where(scores.isnan(), found.median(), scores).numpy()
 
@@ -293,12 +297,13 @@ class StackedLayer:
         is_asked = factors.inputs.any(dim=2) & differ(factors) & factors.there
         flat = factors.inputs[is_asked].float()
         moments = (flat.T @ flat).double() / max(len(flat), 1)  # any metric would do
-        flat = flat.double()
-        moments += RIDGE * moments.diagonal().mean() * torch.eye(len(moments))
-        inverse = torch.linalg.inv(moments) if len(flat) else moments
-        white = flat @ inverse
-        sizes = (white * flat).sum(dim=1).clamp(min=SURE)
-        return Whitened(is_asked, inverse, white, sizes)
+        if not len(flat):
+            return Whitened(is_asked, moments, flat)
+        least = RIDGE * moments.diagonal().mean(), LOST * moments.norm()
+        moments += max(least) * torch.eye(len(moments))
+        inverse = torch.linalg.inv(torch.linalg.cholesky(moments))
+        white = functional.normalize(flat @ inverse.T.float())
+        return Whitened(is_asked, inverse, white)
 
 
 class Residuals:
