@@ -26,7 +26,7 @@ from privaudit.auditing.signals import (
     reference_records,
 )
 from privaudit.core.errors import AttackError, ViewError
-from privaudit.core.lazy_torch import Tensor, functional, torch
+from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.federation.trainer import LearnsPrompt, Records, Task, Trainer
 from privaudit.models.layer_factors import LayerFactors, row_space, where_reached
 
@@ -46,7 +46,6 @@ WHOLE = 0.8  # of the columns: a span beyond it leaves nothing outside
 SURE = 1e-12  # of an input's squared length outside: less says no more
 ALIKE = 1e-4  # of a layer's largest number: other batches round otherwise
 RIDGE = 1e-3  # of the mean square of an input's numbers
-LOST = 1e-6  # of the largest moments: what float32 has lost beside them
 
 
 @ATTACKS.register("projection-residual")
@@ -225,11 +224,12 @@ def _scores(
 
 
 class Whitened(NamedTuple):
-    """What enters a layer where it says something; S = R R' are its second moments."""
+    """What enters a layer where it says something, and S, its second moments."""
 
     is_asked: Bool[Tensor, "records places"]
-    inverse: Float[Tensor, "d d"]  # R^-1
-    flat: Float[Tensor, "asked d"]  # R^-1 x, of length 1
+    inverse: Float[Tensor, "d d"]
+    flat: Float[Tensor, "asked d"]  # times S^-1
+    sizes: Float[Tensor, " asked"]
 
 
 @plain_dataclass(eq=False)
@@ -275,20 +275,21 @@ class StackedLayer:
         Inputs of zeros say nothing; a record of such alone has the others' median.
         """
         white = self.white = self.white or self._whitened()
-        is_asked, inverse, flat = white
+        is_asked, inverse, flat, sizes = white
         if not self.updates or not len(flat):
             return np.zeros(len(is_asked))
-        rows = torch.cat(self.updates).double()
-        basis = row_space(rows, max(self.floors))[1]
+        rows = torch.cat(self.updates)
+        basis = row_space(rows, max(self.floors))[1].double()
         if len(basis) < WHOLE * rows.shape[1]:
-            span = torch.linalg.qr(inverse @ basis.T)[0].float()
-            outside = flat - (flat @ span) @ span.T
-            found = -outside.square().sum(dim=1).clamp(min=SURE).log()
+            inner = basis @ inverse @ basis.T
+            seen = flat @ basis.T
+            inside = (seen * torch.linalg.solve(inner, seen.T).T).sum(dim=1)
+            found = -(1 - inside / sizes).clamp(min=SURE).log()
         else:
-            inside = flat @ (inverse @ rows.T).float()
-            found = inside.square().sum(dim=1).clamp(min=SURE).log()
+            energy = (flat @ rows.T.double()).square().sum(dim=1)
+            found = (energy / sizes).clamp(min=SURE).log()
         total = torch.zeros(is_asked.shape, dtype=torch.float64)
-        total[is_asked] = found.double()
+        total[is_asked] = found
         scores = total.sum(dim=1) / is_asked.sum(dim=1)
         return torch.where(scores.isnan(), found.median(), scores).numpy()
 
@@ -297,13 +298,12 @@ class StackedLayer:
         is_asked = factors.inputs.any(dim=2) & differ(factors) & factors.there
         flat = factors.inputs[is_asked].float()
         moments = (flat.T @ flat).double() / max(len(flat), 1)  # any metric would do
-        if not len(flat):
-            return Whitened(is_asked, moments, flat)
-        least = RIDGE * moments.diagonal().mean(), LOST * moments.norm()
-        moments += max(least) * torch.eye(len(moments))
-        inverse = torch.linalg.inv(torch.linalg.cholesky(moments))
-        white = functional.normalize(flat @ inverse.T.float())
-        return Whitened(is_asked, inverse, white)
+        flat = flat.double()
+        moments += RIDGE * moments.diagonal().mean() * torch.eye(len(moments))
+        inverse = torch.linalg.inv(moments) if len(flat) else moments
+        white = flat @ inverse
+        sizes = (white * flat).sum(dim=1).clamp(min=SURE)
+        return Whitened(is_asked, inverse, white, sizes)
 
 
 class Residuals:
