@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import jaxtyping
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -144,6 +145,28 @@ def permutations_once() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def ends_of_intervals_once() -> Iterator[None]:
+    """Look for the ends of an AUROC's interval once: audits are read back and compared."""
+    from privaudit.statistics import roc
+
+    look, kept = roc._TiltedSamples.ends, dict[Any, tuple[float, float]]()
+
+    def once(samples: Any, *asked: float) -> tuple[float, float]:
+        held = (vars(samples)[name] for name in samples.__dataclass_fields__)
+        parts = (np.asarray(one).tobytes() for one in held)
+        key = hashlib.sha256(b"|".join(parts)).digest(), samples.masses.shape, asked
+        if key not in kept:
+            if len(kept) == 10**5:
+                kept.clear()
+            kept[key] = look(samples, *asked)
+        return kept[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(roc._TiltedSamples, "ends", once)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def embedded_models_once() -> Iterator[None]:
     """Load the embedded models once for each device: every run and audit asks for one.
 
@@ -206,6 +229,28 @@ def gradients_of_runs_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(record_gradients, "gram_blocks", once)
         patch.setattr(joint_regression, "gram_blocks", once)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def pictures_once() -> Iterator[None]:
+    """Draw equal pictures of pages once: tests write pages of the same few audits.
+
+    Tests of figures draw them themselves.
+    """
+    from privaudit.report import page
+    from privaudit.report.figures import tradeoff_figure
+    from tests.drawn_once import drawn_once
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, draw in page._SVG.items():
+            patch.setitem(page._SVG, name, drawn_once(draw))
+        for place, name in (
+            (page, "both_widths"),
+            (tradeoff_figure, "to_svg"),
+            (tradeoff_figure, "narrow_svg"),
+        ):
+            patch.setattr(place, name, drawn_once(getattr(place, name)))
         yield
 
 

@@ -21,13 +21,7 @@ from privaudit.models.clip import shared_prefix
 from privaudit.models.precisions import seconds_of
 from privaudit.trainers.promptfl import PromptFL
 from tests.conftest import Cli, train_and_stop
-from tests.simulated_device import (
-    DEVICE,
-    another_device,
-    assert_agree,
-    reads,
-    task_on,
-)
+from tests.simulated_device import DEVICE, another_device, assert_agree, reads, task_on
 from tests.toy_federation import Play, Shards
 from tests.toy_language import toy_dialogues, toy_writing_task
 
@@ -71,13 +65,8 @@ def test_a_run_and_its_audit_agree_with_the_cpus(
 
 @pytest.mark.usefixtures("few_scenes")
 def test_a_model_that_writes_agrees_with_the_cpus() -> None:
-    few: dict[str, Any] = {
-        "rounds": 1,
-        "clients": 2,
-        "shots": 4,
-        "tested": 4,
-        "seed": 1,
-    }
+    few: dict[str, Any] = {"rounds": 1, "clients": 2, "shots": 4, "tested": 4}
+    few |= {"public_share": 0.1, "seed": 1}
     here = train("lora-fedavg", **few, name="here")
     audit = Auditor(here).attack(clients=1)
     with elsewhere():
@@ -108,12 +97,7 @@ class MakesTensorsOnTheCPU(PromptFL):
     """What a trainer does wrong that names a device."""
 
     def local_update(
-        self,
-        task: Task,
-        cohort: Cohort,
-        received: Stacked,
-        kept: Stacked,
-        at: Round,
+        self, task: Task, cohort: Cohort, received: Stacked, kept: Stacked, at: Round
     ) -> LocalResult:
         shift = torch.zeros(received["context"].shape, device="cpu")
         moved_on = {"context": received["context"] + shift}

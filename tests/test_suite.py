@@ -18,6 +18,7 @@ from torch import Tensor
 
 from privaudit.core.seeds import Stream
 from privaudit.federation.batches import with_canaries
+from tests import reference_runs
 from tests.budget import Budget, count, main
 from tests.places import ROOT
 from tests.reference_runs import REFERENCES, STORED, differences
@@ -126,9 +127,7 @@ def test_what_is_returned_has_the_axes_of_what_was_given() -> None:
 
 
 @pytest.mark.parametrize("again", range(2))
-def test_so_it_is_at_first_in_every_test_and_now_and_then_after(
-    again: int,
-) -> None:
+def test_so_it_is_at_first_in_every_test_and_now_and_then_after(again: int) -> None:
     for _ in range(FIRST - 1):
         added(torch.zeros(2), torch.zeros(2))
     for _ in range(3):
@@ -213,13 +212,6 @@ def stored() -> Stored:
     return dict(json.loads(STORED.read_bytes()))
 
 
-def _compare(*asked: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.reference_runs", *asked]
-    return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=False
-    )
-
-
 def test_each_run_has_its_scores_verdicts_gate_and_card(stored: Stored) -> None:
     for name, reference in REFERENCES.items():
         paths = [path for path in stored if path.startswith(f"{name}/")]
@@ -249,14 +241,26 @@ def test_what_is_other_missing_or_new_is_named(stored: Stored) -> None:
 
 @pytest.mark.slow
 def test_scores_have_the_stored_numbers_and_altered_ones_are_told(
-    stored: Stored, tmp_path: Path
+    stored: Stored,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    done = _compare("scores")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert ", 0 differ" in done.stdout
     path = "scores/scores/scores/auroc"
     altered = tmp_path / "altered.json"
     altered.write_text(json.dumps(stored | {path: [0.5]}))
-    done = _compare("scores", "--stored", str(altered))
+    command = [
+        sys.executable,
+        "-m",
+        "tests.reference_runs",
+        "scores",
+        "--stored",
+        str(altered),
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1
-    assert f"{path}: stored [0.5], found" in done.stdout
+    assert f"{path}: stored [0.5], found {stored[path]}\n" in done.stdout, done.stderr
+    assert ", 1 differ" in done.stdout
+    monkeypatch.setattr(reference_runs, "find", lambda *_: stored)
+    assert reference_runs.main(["scores"]) == 0
+    assert ", 0 differ" in capsys.readouterr().out

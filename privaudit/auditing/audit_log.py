@@ -18,7 +18,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -34,6 +33,7 @@ from privaudit.core.storage import to_json
 from privaudit.recording.origins.scores import SCORES
 from privaudit.runs.own_files import PLAN, write_output
 from privaudit.runs.run import AUDITS, Run
+from privaudit.runs.run_files import version
 from privaudit.runs.run_header import COUNTS, grown_lines
 from privaudit.statistics.estimate import Estimate
 

@@ -22,7 +22,6 @@ score.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.metadata import version
 from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
@@ -41,6 +40,7 @@ from privaudit.core.registry import Registry
 from privaudit.federation.threat_models import EVERYBODY, without_names
 from privaudit.federation.trainer import Reconstruction
 from privaudit.runs.run import Run
+from privaudit.runs.run_files import version
 from privaudit.statistics.evidence import LIMITS, Limits
 from privaudit.statistics.progress import Phase
 from privaudit.statistics.verdict import Sampling

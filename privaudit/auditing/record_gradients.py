@@ -14,11 +14,7 @@ from itertools import pairwise
 from jaxtyping import Float
 
 from privaudit.auditing.attack import Adversary, Target
-from privaudit.auditing.gradient_regression import (
-    GramBlock,
-    divided_by_size,
-    likeliest,
-)
+from privaudit.auditing.gradient_regression import GramBlock, divided_by_size, likeliest
 from privaudit.core.errors import AttackError, ViewError, shown
 from privaudit.core.lazy_torch import Tensor, torch
 from privaudit.core.tensors import Stacked, Tensors, distinct, stack
@@ -383,6 +379,8 @@ def layers_of(
             some = records.pick(chunk)
             loss = partial(summed_loss, adversary.trainer, adversary.task, model, some)
             parts.append(watch_layers(weights, len(some), loss, until))
+            if not parts[0]:  # no layer is there that all records enter
+                return {}
         named = [name for name in parts[0] if all(name in part for part in parts)]
         return {n: LayerFactors.join([part[n] for part in parts], 0) for n in named}
 

@@ -93,7 +93,7 @@ def _up_from(root: Path, group: str, name: str) -> Iterator[int]:
             yield int((root / folder / name).read_text())
 
 
-WORTH = 20.0
+WORTH = 8.0
 """Seconds that processes must save: each takes four or five to import what it needs."""
 
 
@@ -131,7 +131,9 @@ class Local:
         if self.processes is not None:
             return min(self.processes, left)
         count = min(left, _that_fit()) if seconds else 1
-        return count if seconds * left * (1 - 1 / count) > WORTH else 1
+        pool = _WARM.get()
+        worth = 0 if pool is not None and len(pool.idle) >= count else WORTH
+        return count if seconds * left * (1 - 1 / count) > worth else 1
 
 
 HERE = Local()

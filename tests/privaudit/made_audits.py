@@ -30,10 +30,7 @@ from privaudit.runs.run import Run
 from privaudit.runs.utility import Utility
 from privaudit.statistics.claim import Guarantee, judge_claim
 from privaudit.statistics.epsilon.bound import EpsilonBound
-from privaudit.statistics.estimate import (
-    Estimate,
-    mean_with_t,
-)
+from privaudit.statistics.estimate import Estimate, mean_with_t
 
 NOWHERE = Path("runs-that-never-were")
 CLASS_NAMES = ("zero", "one", "two")
@@ -238,11 +235,7 @@ def make_writer(
     rest = {"candidates": 40, "attacks": WORD_ATTACKS, "closeness": True, **rest}
     audit = make_audit(trainer, shift=shift, **rest)
     server = make_audit(trainer, shift=server_shift, **{**rest, "seed": 50})
-    line = {
-        "local_accuracy": None,
-        "bytes_up": traffic[0],
-        "bytes_down": traffic[1],
-    }
+    line = {"local_accuracy": None, "bytes_up": traffic[0], "bytes_down": traffic[1]}
     audit.run.__dict__["metrics"] = [line, {**line, "local_accuracy": 0.5}]
     metrics = {name: accuracy(0.4) for name in CAPTION_METRICS}
     utility = replace(

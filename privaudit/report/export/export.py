@@ -551,12 +551,12 @@ def code_digest() -> str:
         if not folder.endswith("__pycache__")
     ]
     for path in sorted(found, key=lambda one: one.relative_to(root).as_posix()):
-        total.update(
-            f"{path.relative_to(root).as_posix()} {file_hash(path)}\n".encode()
-        )
+        line = f"{path.relative_to(root).as_posix()} {file_hash(path)}\n"
+        total.update(line.encode())
     return total.hexdigest()
 
 
+@cache
 def _environment_digest() -> str:
     """Return a SHA-256 of the installed packages, as lines of a lock file."""
     found = {f"{one.name.lower()}=={one.version}" for one in distributions()}

@@ -9,12 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
-from privaudit import (
-    Auditor,
-    shadow_scores,
-    signals_of_logits,
-    tokens_of_logits,
-)
+from privaudit import Auditor, shadow_scores, signals_of_logits, tokens_of_logits
 from privaudit.auditing.external_models import ShadowAttack
 from privaudit.auditing.signals import max_renyi, mean_log_likelihood
 from privaudit.core.errors import AttackError, ConfigError, UnknownNameError
@@ -247,6 +242,7 @@ def test_shadows_see_through_difficulty(
     assert found.low > plain.high
 
 
+@pytest.mark.usefixtures("fewer_permutations")
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_model_without_a_leak_gives_none(
     rng: np.random.Generator, attack: ShadowAttack

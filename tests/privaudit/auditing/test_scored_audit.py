@@ -123,6 +123,7 @@ def test_without_labs_what_is_known_without_the_model_is_refused(
         Auditor.from_scores([1.0, 2.0], [0.0, 1.0], known=np.arange(4))
 
 
+@pytest.mark.usefixtures("fewer_permutations")
 def test_records_that_share_a_coin_count_once() -> None:
     """Ten near-duplicates of each: counted by record, noise would be a leak."""
     rng = np.random.default_rng(0)
@@ -260,11 +261,7 @@ def test_a_gate_compares_each_record_with_itself(runs: Path, tmp_path: Path) -> 
         assert found.paired == "record"
         (check,) = found.checks  # no utility, and no epsilon to lose
         outcomes[name] = found.outcome
-    assert outcomes == {
-        "before": "pass",
-        "after": "regression",
-        "turned": "regression",
-    }
+    assert outcomes == {"before": "pass", "after": "regression", "turned": "regression"}
     assert "Members have the lower scores now" in check.sentence
     assert 'failures="1"' in gate_junit(found)
     assert "❌ regression" in gate_markdown(found)

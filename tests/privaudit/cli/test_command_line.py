@@ -98,11 +98,7 @@ def test_many_commands_take_paths() -> None:
 
 @pytest.mark.parametrize(("words", "option"), PATHS)
 def test_no_option_is_taken_for_a_path(
-    words: Words,
-    option: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    cli: Cli,
+    words: Words, option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     monkeypatch.chdir(tmp_path)
     code, out, err = cli(*words, option, "--help")
@@ -306,11 +302,7 @@ def interrupt(*_: object, **__: object) -> None:
             "privaudit.runs.training.train",
             "Finished rounds are kept: add --resume to the same command to continue.",
         ),
-        (
-            ["attack"],
-            "privaudit.runs.run.latest_runs",
-            "Run the same command again.",
-        ),
+        (["attack"], "privaudit.runs.run.latest_runs", "Run the same command again."),
         (
             ["tradeoff"],
             "privaudit.evaluation.tradeoff.sweep.sweep",

@@ -267,7 +267,7 @@ COMPOSING = "scipy.stats scipy.optimize scipy.ndimage"  # scipy.signal brings th
 TRAIN = "train --seed 0 --rounds 1 --clients 2 --quiet --trainer"
 START_UPS = (  # in one process: each command, and what it may import besides
     (
-        (f"{TRAIN} promptfl", "torch"),
+        (f"{TRAIN} promptfl:epochs=1", "torch"),
         ("attack {run} --shadows 0 --clients 2 --on local:1 --quiet", "matplotlib"),
         ("report {run}", ""),
     ),

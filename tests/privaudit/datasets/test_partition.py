@@ -41,11 +41,7 @@ ALPHAS = st.sampled_from([0.001, 0.5, 100.0])
 
 def split(partition: Partition, clients: int, seed: int = 0) -> Split:
     return split_records(
-        LABELS,
-        partition,
-        SplitSizes(0.25, 0.25),
-        clients=clients,
-        seeds=Seeds(seed),
+        LABELS, partition, SplitSizes(0.25, 0.25), clients=clients, seeds=Seeds(seed)
     )
 
 
@@ -168,11 +164,7 @@ def test_sizes_are_those_given_or_follow_a_power() -> None:
 def test_shares_that_leave_nothing_are_refused() -> None:
     with pytest.raises(ConfigError, match="leave no candidates"):
         split_records(
-            LABELS,
-            Pathological(),
-            SplitSizes(0.6, 0.4),
-            clients=2,
-            seeds=Seeds(0),
+            LABELS, Pathological(), SplitSizes(0.6, 0.4), clients=2, seeds=Seeds(0)
         )
 
 

@@ -42,6 +42,11 @@ def computes(watcher: object = None) -> tuple[Any, ...]:
     return device, memory_limit(), is_checkpointing(), remote_code_is_trusted(), threads
 
 
+def is_watched(watcher: object = None) -> bool:
+    """Whether this is the process that handed the job out."""
+    return watcher is not None
+
+
 def in_use_at_first(mark: Path, watcher: object = None) -> str:
     """Find the run in use, once."""
     if not mark.exists():
@@ -55,6 +60,7 @@ FAILS: Job[Any] = Job("what fails", fails)
 KILLED: Job[Any] = Job("what is killed", is_killed)
 ENDS: Job[Any] = Job("what ends", ends)
 LEAVES: Job[Any] = Job("what leaves", leaves)
+WATCHED: list[Job[Any]] = [Job(f"watched {n}", is_watched) for n in range(4)]
 COMPUTES: Job[Any] = Job("how it computes", computes)
 
 

@@ -43,6 +43,7 @@ from tests.privaudit.execution.some_jobs import (
     KILLED,
     LEAVES,
     SQUARES,
+    WATCHED,
 )
 
 PLAN = """
@@ -149,11 +150,14 @@ def test_a_process_that_dies_without_a_job_is_replaced(
     assert not list(made)
 
 
-def test_processes_that_are_warm_start_once() -> None:
+def test_processes_that_are_warm_start_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """In jobs after jobs, after a failure too; and they end when the command does."""
+    monkeypatch.setattr(executors, "_that_fit", lambda: 2)
     with executors.warm_processes():
         before = [by_name(Local(2).run(jobs)) for jobs in (SQUARES, [FAILS, *SQUARES])]
+        watched = by_name(Local(None).run(WATCHED, watcher=print))
         workers = multiprocessing.active_children()
+    assert [done.value for done in watched.values()].count(True) == 1  # short, but free
     assert len(workers) == 2
     assert [done[SQUARES[2].name].value for done in before] == [4, 4]
     assert not set(workers) & set(multiprocessing.active_children())

@@ -82,6 +82,7 @@ def test_scores_of_a_split_have_a_verdict_and_no_bound_on_epsilon(
             Auditor.from_scores(*few, records=names, sampling="sklearn:42")
 
 
+@pytest.mark.usefixtures("fewer_permutations")
 def test_a_split_that_tells_nothing_is_called_a_leak_no_more_often_than_coins() -> None:
     """2.5 % of 400 audits, of 28 + 12 in each of three clients; four standard errors."""
     rng, clients, leaks = np.random.default_rng(0), np.repeat([0, 1, 2], 40), 0

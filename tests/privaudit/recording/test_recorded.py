@@ -18,7 +18,7 @@ from privaudit.auditing.scenario import Scenario, find_scenario
 from privaudit.auditing.stored_audit import read_audit, restore_audit, save_audit
 from privaudit.checks.lint import lint
 from privaudit.core.errors import AttackError, ConfigError, PrivauditError, ViewError
-from privaudit.core.tensors import Tensors
+from privaudit.core.tensors import Tensors, stack
 from privaudit.datasets.split import PUBLIC, TEST
 from privaudit.federation.threat_models import find_threat
 from privaudit.privacy.events import MechanismEvent
@@ -124,12 +124,14 @@ def covering(place: Path, ledgers: int, owner: Linear) -> dict[str, float]:
     return {name: count / ledgers for name, count in covered.items()}
 
 
+@pytest.mark.usefixtures("fewer_permutations")
 def test_what_was_never_seen_is_not(tmp_path: Path) -> None:
     """38 of 40 intervals are to cover chance; fewer than 34 do with a chance of 0.3 %."""
     shares = covering(tmp_path, 40, Linear(learns=False, steps=5))
     assert min(shares.values()) >= 34 / 40, shares
 
 
+@pytest.mark.usefixtures("fewer_permutations")
 def test_what_was_seen_fails_the_bound_on_what_was_never_seen(tmp_path: Path) -> None:
     shares = covering(tmp_path, 6, Linear())
     assert max(shares.values()) < 34 / 40 / 2, shares  # fails by far
@@ -362,9 +364,7 @@ def test_without_broadcasts_uploads_are_attacked(tmp_path: Path) -> None:
     assert "Privacy-utility trade-off" not in render_report([audit])
 
 
-def test_a_ledger_that_says_nothing_of_a_coin_gives_no_verdict(
-    tmp_path: Path,
-) -> None:
+def test_a_ledger_that_says_nothing_of_a_coin_gives_no_verdict(tmp_path: Path) -> None:
     tossed = toss()
     record(tmp_path / "run", Ledger(tossed.owner, tossed.is_member))
     audit = audited(tmp_path / "run", shadows=0)
@@ -495,6 +495,20 @@ def test_models_in_training_mode_give_no_audit(layer: nn.Module, folder: Path) -
     owner.layer.eval()
     with use_owner(owner):
         Auditor(load_run(folder)).attack(shadows=0, is_logged=False)
+
+
+def test_a_question_about_few_records_is_no_proof_of_evaluation_mode(
+    folder: Path,
+) -> None:
+    """The same eight, asked again, are a batch of their own again."""
+    with use_owner(Asked(nn.BatchNorm1d(CLASSES))):
+        run = load_run(folder)
+        task, records = run.population.task, run.population.records
+        few, more = (records.pick(torch.arange(n)) for n in (8, 24))
+        model = stack([run.personal_models[NAMES[0]]])
+        assert [*run.trainer.query(task, model, few)]
+        with pytest.raises(AttackError, match="other records are in a batch"):
+            [*run.trainer.query(task, model, more)]
 
 
 class TrainsIt(Asked):

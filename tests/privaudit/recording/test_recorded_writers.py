@@ -142,6 +142,18 @@ def test_nothing_is_found_of_answers_that_were_never_seen(tmp_path: Path) -> Non
         assert found.low <= 0.5 <= found.high
 
 
+def test_a_model_without_layers_is_not_asked_about_each_record_alone(run: Run) -> None:
+    asked = list[int]()
+
+    class Counting(Bigrams):
+        def query(self, tensors: Tensors, positions: np.ndarray) -> Any:
+            asked.append(len(positions))
+            return super().query(tensors, positions)
+
+    assert "joint-regression" in audited(run, "server-reconstruct", Counting).results
+    assert asked.count(1) < len(OWNER)
+
+
 def test_an_owner_may_measure_utility(run: Run) -> None:
     class Measuring(Bigrams):
         def utility(self, tensors: Tensors, positions: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -329,15 +330,23 @@ def store(points: list[SweepPoint], folder: Path) -> None:
     write_json(folder / "sweep.json", judge_sweep(points).to_dict())
 
 
-@pytest.fixture
-def beside(tmp_path: Path) -> Audit:
-    """A run beside a trade-off whose noise lowers the leak, and a damaged one."""
+@pytest.fixture(scope="module")
+def weighed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trade-off whose noise lowers the leak."""
+    folder = tmp_path_factory.mktemp("trade-off") / "weighed"
     points = [
         swept(epsilon, seed, value + 0.001 * seed * (-1) ** seed)
         for seed in range(5)
         for epsilon, value in ((None, 0.7), (8.0, 0.65), (1.0, 0.55))
     ]
-    store(points, tmp_path / "weighed")
+    store(points, folder)
+    return folder
+
+
+@pytest.fixture
+def beside(weighed: Path, tmp_path: Path) -> Audit:
+    """A run beside a trade-off, and a damaged one."""
+    shutil.copytree(weighed, tmp_path / "weighed")
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "sweep.json").write_text("{}")
     audit = make_audit(shift=1.0)

@@ -27,10 +27,7 @@ from privaudit.report.page import (
     write_report,
 )
 from privaudit.report.report_data import Findings, ReportData
-from privaudit.report.tables.parts import (
-    one_run_sentences,
-    round_sentences,
-)
+from privaudit.report.tables.parts import one_run_sentences, round_sentences
 from privaudit.report.tables.table import print_table
 from privaudit.report.wording import TableCell
 from privaudit.statistics.verdict import judge_leak
@@ -187,9 +184,7 @@ def test_unresolved_rates_say_so_and_why(audits: list[Audit], html: str) -> None
     assert f"needs 10000 non-members, has {others}" in html
 
 
-def test_a_certificate_names_unit_adjacency_mechanism_and_accountant(
-    html: str,
-) -> None:
+def test_a_certificate_names_unit_adjacency_mechanism_and_accountant(html: str) -> None:
     text = Page(html).words
     for part in (
         "one record; data sets are neighbours by add/remove-one",

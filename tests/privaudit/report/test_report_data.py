@@ -260,6 +260,7 @@ def test_knowing_the_class_alone_tells_nothing(seed: int) -> None:
         assert not one.results
 
 
+@pytest.mark.usefixtures("fewer_permutations")
 def test_where_nothing_leaks_at_most_one_audit_in_twenty_names_a_class() -> None:
     rng, times, named = np.random.default_rng(3), 400, 0
     labels, some = np.repeat(np.arange(5), 40), make_audit().headline

@@ -9,11 +9,7 @@ from scipy.stats import ttest_1samp
 
 from privaudit.core.errors import ConfigError
 from privaudit.statistics import dominance
-from privaudit.statistics.dominance import (
-    Margins,
-    Replicates,
-    find_front,
-)
+from privaudit.statistics.dominance import Margins, Replicates, find_front
 
 Means = list[tuple[float, float]]  # leak and use of each cell
 
@@ -66,8 +62,7 @@ def test_no_cell_is_wrongly_called_dominated_in_more_than_5_percent(
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", [3, 5])
 @pytest.mark.parametrize(
-    "means",
-    [[(0.55, 0.8), (0.60, 0.8)], [(0.90, 0.8), (0.50, 0.75)]],
+    "means", [[(0.55, 0.8), (0.60, 0.8)], [(0.90, 0.8), (0.50, 0.75)]]
 )
 def test_at_the_margin_two_cells_stay_at_or_below_their_level(
     means: Means, seeds: int

@@ -76,6 +76,19 @@ def test_a_method_below_the_curve_is_named_with_its_condition() -> None:
     assert "own classes alone: on others' it reaches 0.302 [0.2" in said
 
 
+def test_what_a_sum_gives_is_said_though_it_is_a_control(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    none, other, proved = PLAN.methods
+    sums = {"fields": {"secure_aggregation": "ideal"}, "control": True}
+    methods = none, other.model_copy(update=sums), proved
+    monkeypatch.setitem(globals(), "PLAN", PLAN.model_copy(update={"methods": methods}))
+    said = told(other=(0.85, 0.50), proved=(0.81, 0.6))[0]
+    assert said.startswith("Let the server learn sums alone: at equal accuracy on own ")
+    assert "of other (as given) is 0.100 [0.100, 0.100] lower than that of " in said
+    assert "sums" not in "".join(told(other=(0.85, 0.60), proved=(0.81, 0.6)))
+
+
 def test_a_proof_that_costs_little_is_named_with_its_epsilon() -> None:
     (said,) = told()
     assert said.startswith(

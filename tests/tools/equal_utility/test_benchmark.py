@@ -1,4 +1,5 @@
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from privaudit.core.errors import ConfigError, MissingFileError
 from privaudit.core.formatting import write_time
 from privaudit.execution.executors import HERE
 from privaudit.statistics.estimate import mean_with_t
+from privaudit_tools.benchmarks import benchmark_stability
 from privaudit_tools.costs.forecast import Cost
 from privaudit_tools.equal_utility import benchmark as module
 from privaudit_tools.equal_utility.benchmark import (
@@ -198,7 +200,7 @@ def test_the_page_says_what_follows_and_what_does_not(result: BenchmarkResult) -
         in text
     )
     assert "- If all attacks have to be bounded, train by beyond (as given)" in text
-    assert "- Leaks less than early stopping at equal utility: good, beyond." in text
+    assert "- Leaks less than early stopping at equal utility: good; beyond." in text
     assert "| < 0.001 | 1 |" in text
     said, more = conclusions(result, result.judged)
     start = "leaks less than early stopping at equal utility, by "
@@ -370,3 +372,40 @@ def test_serve_shows_a_benchmark_in_the_folder_of_runs(
     assert served.sweep("small") == render_benchmark(runs / "small" / "benchmark.json")
     with pytest.raises(MissingFileError, match=r"There is no .*other"):
         served.sweep("other")
+
+
+def test_rows_that_hang_on_last_bits_are_found_and_said_on_the_page(
+    tmp_path: Path,
+    result: BenchmarkResult,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Of the second perturbation one row is a point worse, ten times its spread."""
+    asked = []
+
+    def perform(
+        run: Any, row: str, setting: str, question: Question, folder: Path
+    ) -> RunRecord:
+        seed = run.fields["seed"]
+        asked.append((seed, question.chosen))
+        record = made_up(row, setting, seed)
+        if (row, folder.name) != ("beyond", "2"):
+            return record
+        looks = [look(10, 0.94, record.at(0).leaks["strong"])]
+        return record.model_copy(update={"looks": looks})
+
+    monkeypatch.setattr(benchmark_stability, "perform", perform)
+    stored = tmp_path / "small.json"
+    stored.write_text(result.model_dump_json())
+    words = ["benchmark_stability", str(stored), "--runs", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", words)
+    benchmark_stability.main()
+    printed = capsys.readouterr().out
+    assert "| small | beyond | as given | utility | 1, 2 | 1." in printed
+    assert printed.count("| beyond |\n") == 1
+    assert {seed for seed, _ in asked} == set(TUNING)
+    assert all(len(chosen) == 1 for _, chosen in asked)
+    noted = read_result(stored)
+    assert noted.beyond == ("beyond",)
+    said = as_markdown(noted.plan.title, blocks_of(noted, "", ""))
+    assert "and the means and intervals stand: beyond." in said

@@ -14,6 +14,7 @@ import argparse
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import stdev
@@ -115,16 +116,23 @@ def performed_elsewhere(run: PlannedRun, runs: Path, number: int) -> TableOutcom
     Raises:
         ConfigError: It fails.
     """
+    with elsewhere(number):
+        outcome = perform(run, runs / str(number))
+    if outcome.error:
+        raise ConfigError(f"{run.label}: {outcome.error}")
+    return outcome
+
+
+@contextmanager
+def elsewhere(number: int) -> Iterator[None]:
+    """Let all models read features and tokens with other last bits, by this number."""
     encode = FrozenModel.encode
 
     def moved(*asked: object, **how: object) -> object:
         return with_other_last_bits(encode(*asked, **how), number)  # type: ignore[arg-type]
 
     with patch.object(FrozenModel, "encode", moved):
-        outcome = perform(run, runs / str(number))
-    if outcome.error:
-        raise ConfigError(f"{run.label}: {outcome.error}")
-    return outcome
+        yield
 
 
 def _compared(

@@ -29,9 +29,10 @@ def _number(estimate: Estimate) -> str:
 def advice(result: BenchmarkResult, judged: Judged) -> list[str]:
     """Return the sentences that the numbers support, the most useful first.
 
-    A method that leaks less than early stopping at equal utility, one with a proof that is
-    of use, where to stop the training, what proofs cost, and a method to avoid: each is
-    said only if its test holds at 5 %, after Holm's correction over its like.
+    A method that leaks less than early stopping at equal utility, whether sums alone do, a
+    method with a proof that is of use, where to stop the training, what proofs cost, and a
+    method to avoid: each is said only if its test holds at 5 %, after Holm's correction
+    over its like.
     """
     plan = result.plan
     curve, measure = plan.reference.label, plan.measure
@@ -39,7 +40,8 @@ def advice(result: BenchmarkResult, judged: Judged) -> list[str]:
     gains = _gains(judged, plan.utility)
     found = [
         *_better(judged, curve, measure),
-        *_certified(gains, measure),
+        *_summed(judged, curve, measure),
+        *_certified(gains, judged, measure),
         *_earlier(plan, judged, measure),
         *_costly(gains, measure),
         *_worse(judged, curve, measure),
@@ -62,6 +64,19 @@ def _better(judged: Judged, curve: str, measure: str) -> Iterator[str]:
             return
 
 
+def _summed(judged: Judged, curve: str, measure: str) -> Iterator[str]:
+    """Yield what it gives that the server learns sums alone."""
+    for row in _decided(judged):
+        is_summed = "secure_aggregation" in row.method.fields
+        if is_summed and row.standing and row.standing.distance.value > 0:
+            yield (
+                f"Let the server learn sums alone: at equal {measure} the AUROC of "
+                f"{_named(row)} is {_number(row.standing.distance)} lower than that of "
+                f"{curve} ({_counted(row, row.p)})."
+            )
+            return
+
+
 def _elsewhere(row: Row, judged: Judged) -> str:
     """Return the condition that it makes: utility on the classes of others."""
     untrained = next((one for one in judged.rows if one.standing is None), None)
@@ -75,7 +90,7 @@ def _elsewhere(row: Row, judged: Judged) -> str:
     return ""
 
 
-def _certified(gains: Sequence["_Gain"], measure: str) -> Iterator[str]:
+def _certified(gains: Sequence["_Gain"], judged: Judged, measure: str) -> Iterator[str]:
     """Yield the certified method that is worth most above no training."""
     useful = [gain for gain in gains if gain.p < ALPHA and gain.over.value > 0]
     if useful:
@@ -83,7 +98,8 @@ def _certified(gains: Sequence["_Gain"], measure: str) -> Iterator[str]:
         yield (
             f"If all attacks have to be bounded, train by {_named(best.row)}: certified ε "
             f"{best.epsilon:.3g} against the server, and {measure} "
-            f"{_number(best.over)} above no training ({_counted(best.row, best.p)})."
+            f"{_number(best.over)} above no training ({_counted(best.row, best.p)})"
+            f"{_elsewhere(best.row, judged)}."
         )
 
 
@@ -93,7 +109,7 @@ def _costly(gains: Sequence["_Gain"], measure: str) -> Iterator[str]:
     if p >= ALPHA:
         return
     best = max(gains, key=lambda gain: gain.over.high)
-    names = ", ".join(gain.row.method.label for gain in gains)
+    names = "; ".join(gain.row.method.label for gain in gains)
     yield (
         f"Release the model untrained rather than train it by {names}: the best gains "
         f"{_number(best.over)} of {measure} over no training, less than {WORTH} "

@@ -68,6 +68,8 @@ class BenchmarkResult(BaseModel):
     Attributes:
         cards: Of runs from outside, verified when they were added.
         forecast: What the plan costs at most, where --check added it.
+        beyond: Rows beyond their stability limit, where
+            :mod:`privaudit_tools.benchmarks.benchmark_stability` looked.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -78,6 +80,7 @@ class BenchmarkResult(BaseModel):
     tpr: dict[str, Estimate]
     cards: tuple[SubmittedCard, ...] = ()
     forecast: Cost | None = None
+    beyond: tuple[str, ...] | None = None
 
     @property
     def judged(self) -> Judged:

@@ -29,6 +29,10 @@ _HEADS = (
     "below early stopping", "Holm's p", "rank", "certified ε: " + ", ".join(_VIEWS),
     "MB a round", "seconds",
 )  # fmt: skip
+_BEYOND = (
+    "Beyond the stability limit, where a last bit of features moves a training: another "
+    "version gives a seed other numbers, and the means and intervals stand: {}."
+)
 
 
 def blocks_of(result: BenchmarkResult, command: str, picture: str) -> list[Block]:
@@ -219,7 +223,8 @@ def limits(result: BenchmarkResult, judged: Judged) -> list[str]:
         (open_rows, f"Not told from {curve}, which is no proof of equality: {{}}."),
         (above, "Nothing is extrapolated beyond the curve; its end is a bound for: {}."),
         (useless, "Not shown to be worth more than no training, so not ranked: {}."),
-        (", ".join(failed), "Some runs failed: {}."),
+        ("; ".join(result.beyond or ()), _BEYOND),
+        ("; ".join(failed), "Some runs failed: {}."),
     ]  # fmt: skip
     return [
         *(text.format(names) for names, text in lines if names),
@@ -270,7 +275,7 @@ def _outside(one: Submission) -> str:
 
 
 def _named(rows: Iterator[Row]) -> str:
-    return ", ".join(row.method.label for row in rows)
+    return "; ".join(row.method.label for row in rows)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -246,12 +246,7 @@ VIEWS: dict[str, Callable[[], Display]] = {
 
 def test_no_view_changes_what_is_trained_or_found() -> None:
     """Of a private trainer, whose accountant is asked while it trains."""
-    asked: dict[str, Any] = {
-        "rounds": 2,
-        "clients": 2,
-        "epsilon": 8.0,
-        "seed": 0,
-    }
+    asked: dict[str, Any] = {"rounds": 2, "clients": 2, "epsilon": 8.0, "seed": 0}
     plain = train("dp-fpl", name="unwatched", **asked)
     scores = audit_scores(plain.name)
     for name, build in VIEWS.items():
@@ -343,9 +338,7 @@ def test_quiet_prints_paths_and_verdicts_alone(cli: Cli) -> None:
     assert out.count("\n") == 1
 
 
-def test_json_holds_events_and_a_last_line_with_what_came_of_it(
-    cli: Cli,
-) -> None:
+def test_json_holds_events_and_a_last_line_with_what_came_of_it(cli: Cli) -> None:
     asked = "train --trainer promptfl:epochs=1 --rounds 2 --clients 2 --name a --json"
     code, out, err = cli(*asked.split())
     assert (code, err) == (0, "")
@@ -359,12 +352,7 @@ def test_json_holds_events_and_a_last_line_with_what_came_of_it(
     assert (code, err) == (0, "")
     result = json.loads(out.splitlines()[-1])
     assert result["event"] == "result"
-    assert result["verdict"] in (
-        "leaks",
-        "reversed",
-        "no evidence",
-        "underpowered",
-    )
+    assert result["verdict"] in ("leaks", "reversed", "no evidence", "underpowered")
     assert len(result["auroc"]["n"]) == 2
     assert Path(result["path"], "audit.json").exists()
     assert Path(result["report"]).exists()

@@ -79,9 +79,7 @@ def test_without_changes_logits_are_those_of_the_model_itself(
 
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
 @pytest.mark.parametrize("kind", ["llama", "qwen", "gpt2"])
-def test_one_client_is_peft_with_the_same_factors(
-    kind: str,
-) -> None:
+def test_one_client_is_peft_with_the_same_factors(kind: str) -> None:
     language = stacked(kind)
     factors, (pictures, words) = draw_factors(language, 1), draw_rows(1, 3)
     found = language.logits(pictures, words, lora(factors, scaling=0.5))
@@ -101,9 +99,7 @@ def test_one_client_is_peft_with_the_same_factors(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_clients_together_are_clients_one_by_one(
-    kind: str,
-) -> None:
+def test_clients_together_are_clients_one_by_one(kind: str) -> None:
     language = stacked(kind)
     factors, (pictures, words) = draw_factors(language, 3), draw_rows(3, 2)
     leaves = [tensor for pair in factors.values() for tensor in pair]
@@ -116,9 +112,7 @@ def test_clients_together_are_clients_one_by_one(
         assert torch.allclose(together[which], alone[0], atol=1e-5)
         own = [tensor for pair in mine.values() for tensor in pair]
         for all_of_them, one in zip(
-            gradients,
-            torch.autograd.grad(alone.logsumexp(-1).sum(), own),
-            strict=True,
+            gradients, torch.autograd.grad(alone.logsumexp(-1).sum(), own), strict=True
         ):
             assert torch.allclose(all_of_them[which], one[0], rtol=1e-3, atol=1e-4)
 
@@ -177,9 +171,7 @@ def test_a_row_of_padding_may_stand_beside_others(
     assert torch.allclose(found[0, 0], expected[0, 0], atol=1e-5)
 
 
-def test_half_precision_weights_give_float32_logits(
-    tokenizer: Any,
-) -> None:
+def test_half_precision_weights_give_float32_logits(tokenizer: Any) -> None:
     model = build_language("llama").to(torch.bfloat16)
     language = StackedLanguageModel(model, tokenizer)
     pictures, words = draw_rows(1, 2)
@@ -294,9 +286,7 @@ def naive(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_answers_are_those_of_a_naive_loop_without_cache(
-    kind: str,
-) -> None:
+def test_answers_are_those_of_a_naive_loop_without_cache(kind: str) -> None:
     language = stacked(kind)
     factors = draw_factors(language, 2)
     pictures, words = prompts([[5, 8], [8, 6]])
@@ -308,9 +298,7 @@ def test_answers_are_those_of_a_naive_loop_without_cache(
             assert found[model][row] == expected
 
 
-def test_an_answer_stops_at_its_end_token(
-    language: StackedLanguageModel,
-) -> None:
+def test_an_answer_stops_at_its_end_token(language: StackedLanguageModel) -> None:
     pictures, words = prompts([[5, 8, 5]])
     free = language.generate_ids(pictures, words, Tuning(), LONGEST)[0]
     assert max(map(len, free)) == LONGEST
@@ -329,9 +317,7 @@ def test_answers_are_text_without_special_tokens(
     assert texts[0][0] == " ".join(str(i) for i in ids[0][0] if i > 2)
 
 
-def test_the_end_of_the_context_ends_an_answer(
-    language: StackedLanguageModel,
-) -> None:
+def test_the_end_of_the_context_ends_an_answer(language: StackedLanguageModel) -> None:
     pictures, words = prompts([[62]])
     language.ends = frozenset()
     assert len(language.generate_ids(pictures, words, Tuning(), 20)[0][0]) == 3

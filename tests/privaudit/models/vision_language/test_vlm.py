@@ -38,12 +38,7 @@ from privaudit.models.vision_language.vlm import (
 )
 from privaudit.tuning.peft_methods.registry import PEFT_METHODS, MechanismOptions
 from tests.small_records import RaggedPictures, ragged_data
-from tests.small_transformers import (
-    alter,
-    draw,
-    pair_shapes,
-    some_lora,
-)
+from tests.small_transformers import alter, draw, pair_shapes, some_lora
 from tests.small_vlms import (
     FAMILIES,
     logits_of_peft,
@@ -275,9 +270,7 @@ def test_a_prefix_is_refused(qwen: VisionLanguageModel) -> None:
         method.config(qwen.language)
 
 
-def test_models_with_all_weights_of_their_own_answer(
-    qwen: VisionLanguageModel,
-) -> None:
+def test_models_with_all_weights_of_their_own_answer(qwen: VisionLanguageModel) -> None:
     method = PEFT_METHODS.find("full")(MechanismOptions())
     start = method.start(qwen.language, Seeds(0).stream("start"))
     models = method.tuning(qwen.language, stack([start, start]))
@@ -302,10 +295,7 @@ def of_another_type(name: str) -> Callable[[Path], None]:
         (of_another_type("Florence2Config"), "only a decoder writes"),
         (of_another_type("MllamaConfig"), "no mm_encoder_outputs"),
         (of_another_type("FuyuConfig"), "no method get_image_features"),
-        (
-            of_another_type("InstructBlipConfig"),
-            "takes qformer_input_ids beside",
-        ),
+        (of_another_type("InstructBlipConfig"), "takes qformer_input_ids beside"),
         (
             alter("config.json", model_type="mine", auto_map={"AutoConfig": "a.B"}),
             "comes with code of its own",
