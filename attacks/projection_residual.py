@@ -146,8 +146,8 @@ class ProjectionResidual:
         """Return what moves say of each target's candidates, and of public records.
 
         Broadcast after broadcast, so that public records enter each model once. Which
-        places their losses depend on, gradients say at the last one: in the first one
-        factors may still be zero.
+        places their losses depend on, gradients say at the last one, of one record of
+        each layout: in the first one factors may still be zero.
         """
         shown = self._moves(adversary, targets)
         moves = [move for _, move in shown]
@@ -157,8 +157,13 @@ class ProjectionResidual:
         latest = max(moves, key=lambda move: move.at.index).received
 
         def reached(records: Records) -> Places:
-            entered = where_reached(layers_of(adversary, latest, records, sent))
-            return {name: one.there for name, one in entered.items()}
+            first = alike = torch.arange(len(records))
+            if records.words is not None:
+                layouts, alike = records.words.kinds.unique(dim=0, return_inverse=True)
+                first = first[: len(layouts)].scatter(0, alike, first)
+            some = records.pick(first)
+            found = where_reached(layers_of(adversary, latest, some, sent))
+            return {name: one.there[alike] for name, one in found.items()}
 
         def entered(
             move: Move, records: Records, places: Places

@@ -40,6 +40,7 @@ from privaudit.recording.recorder import Recorder
 from privaudit.runs.run import load_run
 from privaudit.statistics.roc import pooled_auroc
 from privaudit.trainers.dp_promptfl import DPPromptFL
+from privaudit.trainers.lora_fedavg import LoraFedAvg
 from privaudit.trainers.prompt_fedper import PromptFedPer
 from privaudit.trainers.promptfl import PromptFL
 from tests.conftest import toy_records, with_noise
@@ -57,7 +58,8 @@ from tests.privaudit.recording.small_federation import (
     say_update,
     start,
 )
-from tests.toy_federation import ALL, CLIENTS, Play
+from tests.toy_federation import ALL, CLIENTS, Play, play_toy
+from tests.toy_language import toy_shards, toy_writing_task
 
 BOTH = {"joint-regression", "projection-residual"}
 DRAWN = torch.Generator().manual_seed(7)
@@ -200,7 +202,7 @@ def test_weights_carry_the_verdict_where_models_learned_nothing(
 def test_public_records_are_shown_to_a_model_once_for_each_broadcast(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And candidates once for each move; gradients are asked for at the last alone."""
+    """And candidates once a move; at the last, gradients of one text of each layout."""
     asked = Counter[tuple[int, bool]]()
 
     def counted(*given: Any, has_gradients: bool = True) -> Any:
@@ -218,6 +220,10 @@ def test_public_records_are_shown_to_a_model_once_for_each_broadcast(
         (REFERENCE, True): 1,
         (CANDIDATES, True): len(NAMES),
     }
+    task = toy_writing_task()
+    played = play_toy(LoraFedAvg(), task=task, shards=toy_shards(task))
+    ProjectionResidual()(*played.watched())
+    assert asked[3, True] == 1 + len(task.clients)
 
 
 def test_clients_that_send_other_layers_are_attacked_together(tmp_path: Path) -> None:

@@ -79,13 +79,7 @@ def _change(models: Stacked, name: str, scale: float) -> Change:
     if f"{name}.A2" in models:
         weight = _hadamard(models, name) * scale
         return lambda x: x @ weight.mT
-
-    def low_rank(x: Float[Tensor, "k rows inputs"]) -> Float[Tensor, "k rows outputs"]:
-        if down.requires_grad:  # a step: few numbers are scaled, and few gradients
-            return (scale * (x @ down.mT)) @ up.mT
-        return scale * (x @ down.mT @ up.mT)
-
-    return low_rank
+    return lambda x: (scale * (x @ down.mT)) @ up.mT  # few numbers are scaled
 
 
 def _hadamard(models: Stacked, name: str) -> Float[Tensor, "k outputs inputs"]:
