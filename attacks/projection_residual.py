@@ -160,7 +160,8 @@ class ProjectionResidual:
             first = alike = torch.arange(len(records))
             if records.words is not None:
                 layouts, alike = records.words.kinds.unique(dim=0, return_inverse=True)
-                first = first[: len(layouts)].scatter(0, alike, first)
+                none = torch.full(layouts.shape[:1], len(records))
+                first = none.scatter_reduce(0, alike, first, "amin")
             some = records.pick(first)
             found = where_reached(layers_of(adversary, latest, some, sent))
             return {name: one.there[alike] for name, one in found.items()}

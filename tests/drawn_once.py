@@ -15,6 +15,11 @@ MOST = 1000  # of some tens of kilobytes
 _drawn: dict[bytes, str] = {}
 
 
+def forget() -> None:
+    """Draw all pictures anew, as a test asks that says what drawing gives."""
+    _drawn.clear()
+
+
 class _Content(pickle.Pickler):
     """Writes a figure as bytes that are equal where all that is drawn is; never read."""
 

@@ -132,7 +132,7 @@ class Local:
             return min(self.processes, left)
         count = min(left, _that_fit()) if seconds else 1
         pool = _WARM.get()
-        worth = 0 if pool is not None and len(pool.idle) >= count else WORTH
+        worth = 0.1 if pool is not None and len(pool.idle) >= count else WORTH
         return count if seconds * left * (1 - 1 / count) > worth else 1
 
 

@@ -417,7 +417,8 @@ class View:
 
     def _sum_of(self, round: int) -> RoundSum | None:
         group = self.in_round(round)
-        sent = [m for m in group if m.kind in ("update", "sum")]
+        summed = [m for m in group if m.kind == "sum"]  # in it are those of a recording
+        sent = summed or [m for m in group if m.kind == "update"]
         down = [m.tensors for m in group if m.kind == "broadcast"]
         if not (sent and down):
             return None

@@ -219,7 +219,7 @@ class RunFields(BaseModel):
     secure_aggregation: Literal["ideal", "masked"] = Field(
         "ideal",
         description="ideal: uploads are recorded, and server-aggregate sums them; "
-        "masked: a protocol with pairwise masks, no update is recorded. By default: "
+        "masked: pairwise masks (privaudit-labs), no update is recorded. By default: "
         "ideal.",
     )
     masking_graph: Literal["all", "active", "passive"] = Field(

@@ -97,8 +97,7 @@ def _plugins(config: RunConfig) -> dict[str, dict[str, str]]:
         "model": MODELS.package_of(config.model.partition(":")[0]),
     }
     if config.is_masked:
-        masks = SECURE_SUMS.package_of(config.secure_aggregation)
-        of["masks"] = "" if masks.startswith("privaudit-labs ") else masks
+        of["masks"] = SECURE_SUMS.package_of(config.secure_aggregation)
     named = {kind: package for kind, package in of.items() if package}
     return {"plugins": named} if named else {}
 

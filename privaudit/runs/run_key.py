@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from privaudit.core.errors import PluginError
 from privaudit.core.seeds import KEY, Seeds, derive, name_of
 from privaudit.core.storage import file_hash, write_bytes
 from privaudit.federation.masked_sum import SECURE_SUMS, Masks
@@ -61,7 +62,14 @@ def masking_of(
     system = config.randomness == "system"
     key = drawn() if system else _seeded_key(header, config)
     make = SECURE_SUMS.find(config.secure_aggregation)
-    return make(key, config.dropout, config.masking_graph)
+    masks = make(key, config.dropout, config.masking_graph)
+    if not isinstance(masks, Masks):
+        package = SECURE_SUMS.package_of(config.secure_aggregation)
+        raise PluginError(
+            f"The secure-sum protocol of {package} made a {type(masks).__name__}, which "
+            "has no step and sum_of, as Masks has. Install another version of it."
+        )
+    return masks
 
 
 def _seeded_key(header: Mapping[str, Any], config: RunConfig) -> bytes:

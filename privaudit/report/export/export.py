@@ -556,7 +556,6 @@ def code_digest() -> str:
     return total.hexdigest()
 
 
-@cache
 def _environment_digest() -> str:
     """Return a SHA-256 of the installed packages, as lines of a lock file."""
     found = {f"{one.name.lower()}=={one.version}" for one in distributions()}

@@ -155,7 +155,10 @@ def test_processes_that_are_warm_start_once(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(executors, "_that_fit", lambda: 2)
     with executors.warm_processes():
         before = [by_name(Local(2).run(jobs)) for jobs in (SQUARES, [FAILS, *SQUARES])]
+        clock = count()  # a second each
+        monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
         watched = by_name(Local(None).run(WATCHED, watcher=print))
+        monkeypatch.undo()
         workers = multiprocessing.active_children()
     assert [done.value for done in watched.values()].count(True) == 1  # short, but free
     assert len(workers) == 2

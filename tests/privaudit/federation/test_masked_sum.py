@@ -80,9 +80,11 @@ class Toy:
             for n, t in names.items()
         }
         sent = [Message(index, c, SERVER, "masked", hidden[c]) for c in hidden]
+        there = {"clients": torch.arange(len(uploads), dtype=torch.int32)}
+        told = [Message(index, SERVER, c, "survivors", there) for c in hidden]
         learned = Message(index, "clients", SERVER, "sum", total)
         said = {"outcome": "summed"}
-        found = MaskedSum(total, tuple(uploads), (*sent, learned), said)
+        found = MaskedSum(total, tuple(uploads), (*sent, *told, learned), said)
         return self.change(found, uploads)
 
 
@@ -96,9 +98,43 @@ def in_the_clear(found: MaskedSum, uploads: Uploads) -> MaskedSum:
     return with_messages(found, *sent)
 
 
+def codes_of(uploads: Uploads, client: str) -> dict[str, torch.Tensor]:
+    return {n: (t / STEP).round().long() for n, t in uploads[client].items()}
+
+
 def without_masks(found: MaskedSum, uploads: Uploads) -> MaskedSum:
-    codes = {n: (t / STEP).round().long() for n, t in uploads["client-1"].items()}
+    codes = codes_of(uploads, "client-1")
     return with_messages(found, Message(0, "client-1", SERVER, "masked", codes))
+
+
+def but_for_one(found: MaskedSum, uploads: Uploads) -> MaskedSum:
+    """The mask is too short by one number, the likeliest fault of all."""
+    hidden = {n: t.clone() for n, t in found.messages[1].tensors.items()}
+    for name, code in codes_of(uploads, "client-1").items():
+        hidden[name].view(-1)[-1] = code.view(-1)[-1]
+    return with_messages(found, Message(0, "client-1", SERVER, "masked", hidden))
+
+
+def in_another_shape(found: MaskedSum, uploads: Uploads) -> MaskedSum:
+    codes = {n: t[None] for n, t in codes_of(uploads, "client-1").items()}
+    return with_messages(found, Message(0, "client-1", SERVER, "masked", codes))
+
+
+def among_keys(found: MaskedSum, uploads: Uploads) -> MaskedSum:
+    codes = codes_of(uploads, "client-0")
+    return with_messages(found, Message(0, SERVER, "client-1", "keys", codes))
+
+
+def of_others(found: MaskedSum, uploads: Uploads) -> MaskedSum:
+    there = {"clients": torch.tensor([0, 1], dtype=torch.int32)}
+    told = Message(0, SERVER, "client-0", "survivors", there)
+    return with_messages(found, told, drop="survivors")
+
+
+@dataclass(frozen=True)
+class Coarse(Toy):
+    def step(self, parties: int) -> float:
+        return 1.0
 
 
 def aborted(found: MaskedSum, uploads: Uploads) -> MaskedSum:
@@ -132,7 +168,7 @@ def off_by_a_bit(found: MaskedSum, uploads: Uploads) -> MaskedSum:
 WRONG: list[tuple[Change, str]] = [
     (
         lambda found, uploads: (found.total, found.messages),
-        "a tuple, and not MaskedSum",
+        "a tuple, and not a MaskedSum",
     ),
     (lambda found, uploads: replace(found, survivors=("x",)), "('x',) as survivors of"),
     (in_the_clear, "a message of kind 'update'"),
@@ -145,6 +181,21 @@ WRONG: list[tuple[Change, str]] = [
         "no masked upload of client-0",
     ),
     (as_floats, "of client-1 as no integers"),
+    (but_for_one, "'context' of client-1 without a mask"),
+    (in_another_shape, "of client-1 of other names or shapes"),
+    (among_keys, "integers of 64 bits in 'keys' of server"),
+    (of_others, "no message of survivors whose list is [0, 1, 2]"),
+    (
+        lambda found, uploads: with_messages(found, drop="survivors"),
+        "no message of survivors",
+    ),
+    (lambda found, uploads: replace(found, report={}), "as its docstring says"),
+    (
+        lambda found, uploads: with_messages(
+            found, Message(7, SERVER, "client-0", "keys", {})
+        ),
+        "a message of another round",
+    ),
     (without_masks, "of client-1 without a mask"),
     (aborted, "'context' of client-1 without a mask"),
 ]
@@ -169,15 +220,41 @@ def test_what_is_called_masked_and_is_not_is_refused(
     assert all(torch.equal(before[n], played.server[n]) for n in before)
 
 
-def test_a_run_says_whose_protocol_masked_it_unless_it_is_the_projects(
+def test_steps_too_coarse_are_refused_since_noise_is_on_their_grid(play: Play) -> None:
+    with pytest.raises(PluginError, match=r"steps of 1\.0, and a power of two up to"):
+        play(PromptFL(epochs=1), masking=Coarse())
+
+
+def test_a_run_says_whose_protocol_masked_it_and_keys_differ_by_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert isinstance(SECURE_SUMS.find("masked"), MakesMasks)
     run = train(folder=tmp_path, name="labs", **{**HIDDEN, "rounds": 1})
-    assert "plugins" not in run.header
+    assert run.header["plugins"]["masks"].startswith("privaudit-labs ")
     monkeypatch.setattr(SECURE_SUMS, "package_of", lambda name: "others 1.2")
-    run = train(folder=tmp_path, name="others", **{**HIDDEN, "rounds": 1})
-    assert run.header["plugins"] == {"masks": "others 1.2"}
+    other = train(folder=tmp_path, name="others", **{**HIDDEN, "rounds": 1})
+    assert other.header["plugins"] == {"masks": "others 1.2"}
+    sent = [
+        next(m for m in one.transcript if m.kind == "masked") for one in (run, other)
+    ]
+    assert not torch.equal(*(one.tensors["context"] for one in sent))
+
+
+def test_a_run_of_another_packages_protocol_is_attacked_and_linted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
+) -> None:
+    monkeypatch.setattr(SECURE_SUMS, "find", lambda name: lambda *given: Toy())
+    monkeypatch.setattr(SECURE_SUMS, "package_of", lambda name: "others 1.2")
+    run = train(folder=tmp_path / "runs", name="toy", **HIDDEN)
+    audit = Auditor(run).attack("server-reconstruct", shadows=0)
+    assert audit.scenario.threat == "server-aggregate"
+    assert [one.parties for one in server(run.transcript).sums] == [10, 10, 10]
+    assert cli("lint", "toy")[0] == 0
+    monkeypatch.setattr(SECURE_SUMS, "find", lambda name: lambda *given: object())
+    with pytest.raises(
+        PluginError, match=r"of others 1\.2 made a object, which has no"
+    ):
+        train(folder=tmp_path / "runs", name="none", **HIDDEN)
 
 
 @pytest.fixture(scope="module")

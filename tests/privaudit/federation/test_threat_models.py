@@ -123,6 +123,19 @@ def most_alive(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     return lambda: max(counts)
 
 
+def test_an_update_beside_a_sum_on_record_is_in_it_and_not_added() -> None:
+    one = {"w": torch.ones(2)}
+    seen = server(
+        [
+            Message(0, SERVER, "a", "broadcast", {"w": torch.zeros(2)}),
+            Message(0, "a", SERVER, "update", one),
+            Message(0, "clients", SERVER, "sum", {"w": torch.full((2,), 3.0)}),
+        ]
+    )
+    assert seen.sums[0].total["w"].tolist() == [3, 3]
+    assert torch.equal(seen.updates_of("a")[0].tensors["w"], one["w"])
+
+
 def test_no_view_reads_what_is_not_asked_for_or_holds_more_than_a_round(
     many_rounds: Transcript, most_alive: Callable[[], int]
 ) -> None:

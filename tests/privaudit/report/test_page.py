@@ -31,6 +31,7 @@ from privaudit.report.tables.parts import one_run_sentences, round_sentences
 from privaudit.report.tables.table import print_table
 from privaudit.report.wording import TableCell
 from privaudit.statistics.verdict import judge_leak
+from tests import drawn_once
 from tests.privaudit.made_audits import (
     FIRST_RECORD,
     make_audit,
@@ -146,6 +147,7 @@ def test_the_page_is_html_whose_elements_nest_and_whose_ids_are_unique(
 
 
 def test_the_same_audits_give_the_same_bytes(audits: list[Audit], html: str) -> None:
+    drawn_once.forget()
     assert render_report(audits) == html
 
 
@@ -448,6 +450,7 @@ def test_ids_are_unique_and_the_same_audits_give_the_same_bytes(
 ) -> None:
     ids = [value for name, value in Page(writers_html).attributes if name == "id"]
     assert len(ids) == len(set(ids))
+    drawn_once.forget()
     assert render_report(writers) == writers_html
     assert writers_html.count("<svg role") == 7
 

@@ -80,7 +80,7 @@ def test_what_a_sum_gives_is_said_though_it_is_a_control(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     none, other, proved = PLAN.methods
-    sums = {"fields": {"secure_aggregation": "ideal"}, "control": True}
+    sums = {"fields": {"secure_aggregation": "masked"}, "control": True}
     methods = none, other.model_copy(update=sums), proved
     monkeypatch.setitem(globals(), "PLAN", PLAN.model_copy(update={"methods": methods}))
     said = told(other=(0.85, 0.50), proved=(0.81, 0.6))[0]

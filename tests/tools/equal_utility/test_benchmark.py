@@ -1,4 +1,5 @@
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +37,7 @@ from privaudit_tools.equal_utility.page import (
 from privaudit_tools.equal_utility.plan import BenchmarkPlan
 from privaudit_tools.serve.pages import ServedRuns
 from tests.conftest import Cli
+from tests.places import ROOT
 from tests.privaudit.cli.test_json import valid
 
 WEAKER = "rmia as server-aggregate"
@@ -186,6 +188,16 @@ def test_fewer_seeds_than_three_are_refused_and_a_failed_row_is_left_out(
     ]
     found = judge(PLAN, result.seal.choices, failed)
     assert "same" not in {row.method.label for row in found.rows}
+
+
+def test_the_page_of_the_documentation_is_that_of_its_result() -> None:
+    """Else: the command that it begins with."""
+    page = (ROOT / "docs" / "benchmark.md").read_text()
+    (command,) = re.findall(r"^    (privaudit benchmark .+)$", page, re.M)
+    stored = ROOT / command.split()[2]
+    picture = f"benchmark/{stored.stem}.svg"
+    assert page == page_of(read_result(stored), command, picture)
+    assert (ROOT / "docs" / picture).is_file()
 
 
 def page_of(result: BenchmarkResult, command: str = "", picture: str = "") -> str:

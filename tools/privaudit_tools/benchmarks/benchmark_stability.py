@@ -87,7 +87,10 @@ def main() -> None:
     asked.add_argument("--runs", type=Path, default=Path("runs") / "stability")
     given = asked.parse_args()
     result = read_result(given.result)
-    assert result.seal.choices is not None  # it was evaluated
+    if result.seal.choices is None:
+        raise ConfigError(
+            f"{given.result} was not evaluated. Run its plan to the end first."
+        )
     beyond: dict[str, None] = {}
     print(HEAD, flush=True)
     for choice in result.seal.choices.rows:

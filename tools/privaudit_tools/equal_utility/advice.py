@@ -67,11 +67,12 @@ def _better(judged: Judged, curve: str, measure: str) -> Iterator[str]:
 def _summed(judged: Judged, curve: str, measure: str) -> Iterator[str]:
     """Yield what it gives that the server learns sums alone."""
     for row in _decided(judged):
-        is_summed = "secure_aggregation" in row.method.fields
+        is_summed = row.method.fields.get("secure_aggregation") == "masked"
         if is_summed and row.standing and row.standing.distance.value > 0:
+            bound = "at least " if row.standing.where == "above" else ""
             yield (
                 f"Let the server learn sums alone: at equal {measure} the AUROC of "
-                f"{_named(row)} is {_number(row.standing.distance)} lower than that of "
+                f"{_named(row)} is {bound}{_number(row.standing.distance)} lower than that of "
                 f"{curve} ({_counted(row, row.p)})."
             )
             return
