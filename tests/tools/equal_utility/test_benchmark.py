@@ -420,4 +420,4 @@ def test_rows_that_hang_on_last_bits_are_found_and_said_on_the_page(
     noted = read_result(stored)
     assert noted.beyond == ("beyond",)
     said = as_markdown(noted.plan.title, blocks_of(noted, "", ""))
-    assert "and the means and intervals stand: beyond." in said
+    assert "(beyond the stability limit): beyond." in said

@@ -30,8 +30,8 @@ _HEADS = (
     "MB a round", "seconds",
 )  # fmt: skip
 _BEYOND = (
-    "Beyond the stability limit, where a last bit of features moves a training: another "
-    "version gives a seed other numbers, and the means and intervals stand: {}."
+    "A last bit of features moves a seed's numbers, as another version of privaudit does "
+    "(beyond the stability limit): {}."
 )
 
 
