@@ -48,7 +48,7 @@ def blocks_of(result: BenchmarkResult, command: str, picture: str) -> list[Block
         Paragraph(_introduction(result)),
         Command(command),
         Heading("What may be concluded"),
-        *_concluded(result, judged),
+        *_concluded(result, judged, command),
         Heading("What may not"),
         Bullets(limits(result, judged)),
         Heading("All rows"),
@@ -162,14 +162,16 @@ def _largest(certified: Sequence[Mapping[str, float | None]]) -> str:
     )
 
 
-def _concluded(result: BenchmarkResult, judged: Judged) -> Iterator[Block]:
+def _concluded(
+    result: BenchmarkResult, judged: Judged, command: str
+) -> Iterator[Block]:
     """Yield sentences to act on, how many of three there are, and what else holds."""
     said = advice(result, judged)
     few = ("none", "one", "two", "three")[len(said)]
     yield Paragraph(
         "For tasks like this one, and a server that attacks as "
         f"`{result.plan.scenario}` does, these numbers support {few} of three sentences "
-        "to act on:"
+        f"to act on, by `{command}`:"
     )
     yield Bullets([*said, *_names_told(result, judged)])
 
