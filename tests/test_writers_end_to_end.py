@@ -38,9 +38,9 @@ SMALL: dict[str, Any] = {
 
 @pytest.fixture(scope="module", autouse=True)
 def fewer_scenes() -> Iterator[None]:
-    """Draw a tenth of the scenes: runs encode all of them, and attacks ask of public ones."""
+    """Draw a fifth of the scenes: each run reads and encodes all of them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scenes, "RECORDS", 300)
+        patch.setattr(scenes, "RECORDS", 600)
         sources._load.cache_clear()
         yield
     sources._load.cache_clear()
@@ -53,8 +53,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     learns |= {"settings": {"batch_size": 0, "optimizer": "adam"}, **SMALL}
     with common_cache(tmp_path_factory):
         return {
-            # beside its records, secrets were planted
-            "memorised": train("lora-fedavg", canary="secret", canaries=12, **learns),
+            "memorised": train("lora-fedavg", **learns),
+            "secrets": train("lora-fedavg", canary="secret", canaries=12, **learns),
             "fedrand": train("fedrand", folder=folder, **SMALL),
             "untrained": train(
                 "zero-shot",
@@ -103,8 +103,10 @@ def test_a_rebuilt_client_is_nearer_to_its_own_than_to_others(
     assert audits["memorised"].part(CLOSENESS).closeness is None  # it is read off
 
 
-def test_planted_secrets_are_exposed_and_can_be_looked_at(runs: dict[str, Run]) -> None:
-    run = runs["memorised"]
+def test_planted_secrets_are_exposed_and_can_be_looked_at(
+    runs: dict[str, Run],
+) -> None:
+    run = runs["secrets"]
     entries = json.loads((run.path / "canaries.json").read_text())["canaries"]
     assert len(entries) == 2 * 12
     assert {one["client"] for one in entries} == {"client-0", "client-1"}
