@@ -21,7 +21,7 @@ from privaudit.privacy.secure_aggregation.ideal_sum import secure_sum
 
 Graph = Literal["all", "active", "passive"]
 COARSEST = 2.0**-10
-"""Of the grid on which sums lie; noise and its certificates are on it, too."""
+"""Largest step of a sum's grid, where noise lies, too; a larger one would drown updates."""
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ def key_of_seed(seeds: Seeds, run: str) -> bytes:
     """Return the 32 bytes that the masks of a run follow from which can be repeated.
 
     Args:
-        seeds: Of the run. A seed that can be guessed is as good as the key.
+        seeds: The run's random streams. A seed that can be guessed is as good as the key.
         run: Tells runs of one seed apart: all that their uploads depend on.
     """
     return derive(seeds.key, name_of("key of a run", 0, run), KEY)

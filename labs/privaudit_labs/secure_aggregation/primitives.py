@@ -28,6 +28,7 @@ from privaudit.core.errors import ConfigError, TrainingError
 from privaudit.core.seeds import KEY as KEY  # of a public key, and of a symmetric one
 from privaudit.core.seeds import Seeds, Stream, name_of
 from privaudit.core.seeds import derive as derive
+from privaudit.federation.masked_sum import COARSEST
 from privaudit.runs.run_key import key_of_seed
 from privaudit_labs.secure_aggregation.packets import Codes, Party
 
@@ -265,7 +266,6 @@ def _stream(key: bytes, like: Codes) -> Codes:
 
 
 GUARD = 8  # bits that an honest sum leaves empty, so that most others are noticed
-COARSEST = 2.0**-10  # a larger step would drown updates
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,8 @@ def shaken(
     """Yield utility and leak of a row's chosen setting, in points.
 
     Args:
-        seeds: Of training; evaluation seeds are met once, and not here.
-        runs: Keeps what is trained.
+        seeds: Seeds to train with; evaluation seeds are met once, and not here.
+        runs: Folder that keeps the trained runs.
 
     Raises:
         ConfigError: A run fails.

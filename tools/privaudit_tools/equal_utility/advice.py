@@ -12,6 +12,7 @@ from privaudit_tools.equal_utility.curve import (
     FEWEST,
     Measured,
     Seeds,
+    at_least,
     p_above_zero,
     p_of_zero,
 )
@@ -55,7 +56,7 @@ def _better(judged: Judged, curve: str, measure: str) -> Iterator[str]:
         if row.method.control or row.standing is None:
             continue
         if row.standing.distance.value > 0:
-            bound = "at least " if row.standing.where == "above" else ""
+            bound = at_least(row.standing.where)
             yield (
                 f"Train by {_named(row)} rather than {curve}: at equal {measure} its AUROC "
                 f"is {bound}{_number(row.standing.distance)} lower "
@@ -69,7 +70,7 @@ def _summed(judged: Judged, curve: str, measure: str) -> Iterator[str]:
     for row in _decided(judged):
         is_summed = row.method.fields.get("secure_aggregation") == "masked"
         if is_summed and row.standing and row.standing.distance.value > 0:
-            bound = "at least " if row.standing.where == "above" else ""
+            bound = at_least(row.standing.where)
             yield (
                 f"Let the server learn sums alone: at equal {measure} the AUROC of "
                 f"{_named(row)} is {bound}{_number(row.standing.distance)} lower than that of "

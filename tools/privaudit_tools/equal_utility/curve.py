@@ -57,6 +57,11 @@ class Standing:
     p_useful: float
 
 
+def at_least(where: str) -> str:
+    """Return what stands before a distance: beyond the curve's end it is a bound."""
+    return "at least " if where == "above" else ""
+
+
 def standing(
     method: Measured, untrained: Measured, stops: Sequence[Measured]
 ) -> Standing:

@@ -8,7 +8,7 @@ from privaudit.core.formatting import write_time
 from privaudit.statistics.estimate import Estimate
 from privaudit_tools.equal_utility.advice import advice
 from privaudit_tools.equal_utility.benchmark import BenchmarkResult, read_result
-from privaudit_tools.equal_utility.curve import FEWEST
+from privaudit_tools.equal_utility.curve import FEWEST, at_least
 from privaudit_tools.equal_utility.document import (
     Block,
     Bullets,
@@ -129,8 +129,7 @@ def distance(row: Row) -> str:
         return ""
     if found.where == "below":
         return "no use"
-    text = number(found.distance)
-    text = f"at least {text}" if found.where == "above" else text
+    text = at_least(found.where) + number(found.distance)
     return text if row.is_tested else f"{text}, no use shown"
 
 
@@ -182,7 +181,7 @@ def conclusions(result: BenchmarkResult, judged: Judged) -> list[str]:
     said = []
     for row, distance in _told(judged):
         how = "less" if distance.value > 0 else "more"
-        bound = "at least " if row.standing and row.standing.where == "above" else ""
+        bound = at_least(row.standing.where) if row.standing else ""
         said.append(
             f"{row.method.label} ({row.choice.setting}) leaks {how} than {curve} at equal "
             f"utility, by {bound}{number(distance)}, n = {len(row.runs)}."
@@ -270,8 +269,7 @@ def _outside(one: Submission) -> str:
         return f"takes {FEWEST} cards"
     if one.where == "below":
         return "no use"
-    bound = "at least " if one.where == "above" else ""
-    return bound + number(one.distance)
+    return at_least(one.where) + number(one.distance)
 
 
 def _named(rows: Iterator[Row]) -> str:
