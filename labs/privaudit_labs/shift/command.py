@@ -76,14 +76,18 @@ def shift(
             seed=seed,
         )
         path = _save(one, named, entries)
+        planted = one.population.canaries
+        left_out = 0 if planted is None else len(planted.indices)
         contents = {
             "run": one.name,
             "foreign": named,
+            "canaries_left_out": left_out,
             "path": str(path),
             "attacks": [entry.to_dict() for entry in entries],
         }
         lines = [line for entry in entries for line in _lines_of_shift(entry)]
-        text = [f"{one.name}, non-members from {named}:", *lines, str(path)]
+        said = f", without {left_out} planted canaries" * bool(left_out)
+        text = [f"{one.name}, non-members from {named}{said}:", *lines, str(path)]
         show(contents, "\n  ".join(text), in_a_line=True)
 
 

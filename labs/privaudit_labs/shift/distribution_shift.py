@@ -77,7 +77,8 @@ def measure_shift(
     """Attack a run with non-members from another data set, with two controls.
 
     The controls are the untuned model and a blind baseline without any model. Each
-    foreign record is used for one client only, so clients stay independent.
+    foreign record is used for one client only, so clients stay independent. Planted
+    canaries are left out, members or not.
 
     Args:
         run: A finished run.
@@ -137,14 +138,19 @@ def _refuse_trained_elsewhere(run: Run) -> None:
 
 
 def _plan(plan: Scenario, attacks: Sequence[str] | None, kind: TaskKind) -> Scenario:
-    """Return the scenario with those of its attacks that are to be made."""
+    """Return the scenario with those of its attacks that are to be made.
+
+    About the clients' own records in any scenario: planted canaries are none of them, and
+    differ from foreign records by how they were made.
+    """
     usual = [n for n in USUAL_ATTACKS[kind] if n in plan.attacks]
     asking = [name for name in plan.attacks if name not in weight_attacks()]
     names = attacks or usual or asking  # an untuned model sends no weights
     unknown = [name for name in names if name not in plan.attacks]
     if unknown:
         raise UnknownNameError("attack", unknown[0], plan.attacks)
-    return replace(plan, attacks={name: plan.attacks[name] for name in names})
+    chosen = {name: plan.attacks[name] for name in names}
+    return replace(plan, attacks=chosen, one_run=False)
 
 
 def _with_members(
@@ -166,7 +172,7 @@ def _with_members(
 
 def _units(run: Run, target: Target) -> tuple[CoinUnits, Bool[np.ndarray, " units"]]:
     """Return which candidates share a coin, and how each coin fell."""
-    candidates = run.population.indices(target.client)
+    candidates = run.population.asked_about(target.client, canaries=False)
     units = run.ledger.units(candidates)
     return units, run.ledger.is_member[candidates[units.first]]
 

@@ -109,5 +109,6 @@ class PrintedShift:
 
     run: str
     foreign: str
+    canaries_left_out: int
     path: str
     attacks: list[PrintedAttack]

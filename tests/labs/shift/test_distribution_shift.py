@@ -189,6 +189,23 @@ def test_records_that_share_a_coin_are_one_trial(untrained: Run) -> None:
         assert one.n == (members, 100)
 
 
+@pytest.mark.parametrize("scenario", ["server-reconstruct", "one-run"])
+def test_planted_canaries_are_none_of_the_records_that_shifts_are_about(
+    tmp_path: Path, cli: Cli, scenario: str
+) -> None:
+    planted = {"canary": "mislabelled", "canaries": 20}
+    run = train("zero-shot", folder=tmp_path, rounds=1, seed=0, **planted)
+    own = [run.population.asked_about(c, canaries=False) for c in run.ledger.clients]
+    truth = run.ledger.is_member[np.concatenate(own)]
+    shift = ("shift", run.name, "--runs", tmp_path, "--attacks", "loss-threshold")
+    (said,) = valid(cli, *shift, "--scenario", scenario)
+    assert said["canaries_left_out"] == 20 * len(run.ledger.clients)
+    assert len(truth) == len(run.ledger.owner[run.ledger.owner >= 0]) - 20 * len(own)
+    assert said["attacks"][0]["inside"]["n"] == [truth.sum(), (~truth).sum()]
+    assert said["attacks"][0]["foreign"]["n"] == [truth.sum(), 300]
+    assert "without 200 planted canaries:" in cli.done(*shift)
+
+
 def test_the_untuned_model_is_the_same_for_every_trainer(whole: Path) -> None:
     adversary, targets = Auditor(Run(whole)).prepare(
         find_scenario("server-reconstruct", 0)
