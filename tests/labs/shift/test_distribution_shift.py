@@ -3,7 +3,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -193,7 +193,7 @@ def test_records_that_share_a_coin_are_one_trial(untrained: Run) -> None:
 def test_planted_canaries_are_none_of_the_records_that_shifts_are_about(
     tmp_path: Path, cli: Cli, scenario: str
 ) -> None:
-    planted = {"canary": "mislabelled", "canaries": 20}
+    planted: dict[str, Any] = {"canary": "mislabelled", "canaries": 20}
     run = train("zero-shot", folder=tmp_path, rounds=1, seed=0, **planted)
     own = [run.population.asked_about(c, canaries=False) for c in run.ledger.clients]
     truth = run.ledger.is_member[np.concatenate(own)]
