@@ -50,7 +50,7 @@ def fewer_scenes() -> Iterator[None]:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     folder = tmp_path_factory.mktemp("writers")
     learns: dict[str, Any] = {"epochs": 12, "learning_rate": 0.003, "folder": folder}
-    learns |= {"settings": {"batch_size": 0, "optimizer": "adam"}, **SMALL, "shots": 7}
+    learns |= {"settings": {"batch_size": 0, "optimizer": "adam"}, **SMALL}
     with common_cache(tmp_path_factory):
         return {
             "memorised": train("lora-fedavg", **learns),
