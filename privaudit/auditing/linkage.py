@@ -5,11 +5,12 @@ unless all clients take part in all rounds, from which round. It attacks a clien
 one that explains the client's candidates best. No truth is in reach here.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.signals import measure_signals
+from privaudit.core.tensors import distinct
 from privaudit.federation.trainer import Reconstruction, Records, Task, Trainer
 
 
@@ -28,8 +29,11 @@ def link(
     of the same classes: 49 %, so that a client's classes tell more than its members.)
     """
     chosen = list(reconstructed)
-    several = [i for i, one in enumerate(reconstructed) if len(one.suspects)]
-    for group in _with_equal_suspects(reconstructed, several):
+    alike: dict[tuple[int, ...], list[int]] = {}  # one view's suspects are one object
+    for i, one in enumerate(reconstructed):
+        if len(one.suspects):
+            alike.setdefault(tuple(map(id, one.suspects)), []).append(i)
+    for group in alike.values():
         suspects = reconstructed[group[0]].suspects
         together = Records.joined([candidates[i] for i in group])
         signals = measure_signals(trainer, task, suspects, together)
@@ -42,29 +46,20 @@ def link(
     return chosen
 
 
-def _with_equal_suspects(
-    reconstructed: Sequence[Reconstruction], positions: Iterable[int]
-) -> list[list[int]]:
-    """Group clients that have the same suspects: those are asked once."""
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for i in positions:
-        key = tuple(
-            tensor.data_ptr()
-            for one in reconstructed[i].suspects
-            for tensor in one.values()
-        )
-        groups.setdefault(key, []).append(i)
-    return list(groups.values())
-
-
 def link_targets(adversary: Adversary, targets: Sequence[Target]) -> list[Target]:
-    """Return the targets, each with its likeliest suspect as its model."""
+    """Return the targets, each with its likeliest suspect as its model.
+
+    Equal models are one object, so that attacks ask it about public records once.
+    """
     linked = link(
         adversary.trainer,
         adversary.task,
         [target.reconstructed for target in targets],
         [target.candidates for target in targets],
     )
+    models = [one.model for one in linked]
+    first, places = distinct(models)
     return [
-        replace(t, reconstructed=one) for t, one in zip(targets, linked, strict=True)
+        replace(target, reconstructed=replace(one, model=models[first[place]]))
+        for target, one, place in zip(targets, linked, places, strict=True)
     ]

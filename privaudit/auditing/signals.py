@@ -394,8 +394,12 @@ def _asked_or_kept(adversary: Adversary, target: Target) -> list[SignalTable]:
         }
     tables = kept_signals(adversary, about)
     if tables is None:
-        both = candidates, adversary.task.public
-        tables = [ask_signals(adversary, [model], records) for records in both]
+        public = adversary.once(
+            ("public signals",),
+            lambda: ask_signals(adversary, [model], adversary.task.public),
+            model,
+        )
+        tables = [ask_signals(adversary, [model], candidates), public]
         keep_signals(adversary, tables, about)
     return tables
 

@@ -1,17 +1,19 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from unittest.mock import Mock
 
 import numpy as np
+import pytest
 import torch
 
 from privaudit.attacks.output_attacks import LossThreshold
+from privaudit.auditing import signals
 from privaudit.auditing.attack import Adversary, Target
 from privaudit.auditing.linkage import link, link_targets
 from privaudit.auditing.shadow_models import ShadowSignals, shadow_signals
 from privaudit.core.seeds import Seeds
 from privaudit.federation.threat_models import View, find_threat
 from privaudit.federation.trainer import Reconstruction, Records, Task, Trainer
-from privaudit.federation.transcript import Message
 from privaudit.statistics.estimate import Estimate
 from privaudit.trainers.pfedmoap import PFedMoAP
 from privaudit.trainers.promptfl import PromptFL
@@ -23,9 +25,8 @@ CANDIDATES = 12
 
 def suspects(count: int) -> tuple[dict[str, torch.Tensor], ...]:
     generator = torch.Generator().manual_seed(0)
-    return tuple(
-        {"context": torch.randn(3, 5, generator=generator)} for _ in range(count)
-    )
+    contexts = torch.randn(count, 3, 5, generator=generator)
+    return tuple({"context": context} for context in contexts)
 
 
 def named_by(task: Task, context: torch.Tensor, seed: int) -> Records:
@@ -58,7 +59,6 @@ def test_without_suspects_a_model_stays(task: Task) -> None:
 class Looked:
     adversary: Adversary
     targets: Sequence[Target]
-    messages: Sequence[Message]
     truth: dict[str, np.ndarray]
 
 
@@ -67,7 +67,7 @@ def look(
     task: Task,
     rounds: int = 2,
     clients: int = 3,
-    seen: int | None = None,
+    seen: int = 9,
 ) -> Looked:
     """Train on noise, and let client-0 look on up to some round."""
     generator = torch.Generator().manual_seed(5)
@@ -86,16 +86,14 @@ def look(
     }
     candidates = noisy_candidates(world.clients, CANDIDATES, 0)
     shards = {c: candidates[c].pick(torch.from_numpy(truth[c])) for c in truth}
-    messages = play_toy(trainer, task=world, shards=shards).messages
     peer = find_threat("peer:client-0")
-    view = peer(messages)
-    if seen is not None:
-        view = View("peer", tuple(m for m in view.messages if m.round <= seen))
+    sent = peer(play_toy(trainer, task=world, shards=shards).messages).messages
+    view = View("peer", tuple(m for m in sent if m.round <= seen))
     adversary = Adversary(trainer, world, peer, view, Seeds(5))
     targets = [
         Target(c, adversary.reconstruct(c), candidates[c]) for c in world.clients[1:]
     ]
-    return Looked(adversary, link_targets(adversary, targets), messages, truth)
+    return Looked(adversary, link_targets(adversary, targets), truth)
 
 
 memory = PFedMoAP(learning_rate=0.002, epochs=60, gate_learning_rate=1e-6)
@@ -103,7 +101,7 @@ memory = PFedMoAP(learning_rate=0.002, epochs=60, gate_learning_rate=1e-6)
 
 def auroc_of_losses(looked: Looked) -> Estimate:
     scores = LossThreshold()(looked.adversary, looked.targets)
-    return auroc_of(scores, [looked.truth[target.client] for target in looked.targets])
+    return auroc_of(scores, [looked.truth[one.client] for one in looked.targets])
 
 
 def test_a_peer_finds_members_of_an_overtrained_prompt_among_its_experts(
@@ -117,14 +115,23 @@ def test_a_peer_that_saw_the_start_only_learns_nothing(task: Task) -> None:
     assert not auroc_of_losses(looked).excludes(0.5)
 
 
+def test_a_model_that_clients_share_is_asked_about_public_records_once(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked, asked = look(PromptFL(), task), Mock(side_effect=signals.ask_signals)
+    monkeypatch.setattr(signals, "ask_signals", asked)
+    LossThreshold()(looked.adversary, looked.targets)
+    records = [call.args[2] for call in asked.call_args_list]
+    assert [one is looked.adversary.task.public for one in records] == [1, 0, 0]
+
+
 def test_shadow_federations_are_linked_as_the_targets_are_and_trained_once(
     task: Task,
 ) -> None:
     looked = look(replace(memory, epochs=5), task)
-    plain = [looked.adversary.reconstruct(target.client) for target in looked.targets]
+    mean = looked.adversary.reconstruct("client-1")  # the same of all
     alone = [
-        replace(target, reconstructed=replace(one, suspects=()))
-        for target, one in zip(looked.targets, plain, strict=True)
+        replace(t, reconstructed=replace(mean, suspects=())) for t in looked.targets
     ]
     linked = shadow_signals(looked.adversary, looked.targets, 6)
     trained = [key for key in looked.adversary.shared if "federations" in str(key)]

@@ -289,6 +289,8 @@ def test_a_look_has_the_attacks_that_were_chosen_for_it() -> None:
     assert set(found[2]) == {"lira", "entropy"}
     weaker = Question("server-reconstruct", 5, (), ((0, WEAKER),)).attacks_after(9, 9)
     assert ([*weaker.attacks], weaker.dominates) == (["rmia"], ("server-aggregate",))
+    named = Question("server-reconstruct", 5, (1,), attacks=("lira",))
+    assert [[*named.attacks_after(n, 9).attacks] for n in (1, 9)] == [["lira"]] * 2
     everything = Question("server-reconstruct", 5, (1, 3)).attacks_after(3, 10)
     assert everything == find_scenario("server-reconstruct", 5)
 

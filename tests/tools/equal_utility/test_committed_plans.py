@@ -40,6 +40,7 @@ def somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_plan_has_valid_runs_and_seeds_kept_apart(path: Path) -> None:
     plan = read_benchmark_plan(path)
     runs = entries_of(plan, plan.tuning_seeds)
+    assert not plan.quick or entries_of(plan.quickly, plan.quickly.tuning_seeds)
     assert len({entry.run.short_hash for entry in runs}) >= 0.9 * len(runs)
     assert any(method.control for method in plan.methods)
     assert all(len(method.values) <= 4 for method in plan.methods)

@@ -15,7 +15,8 @@ from typing import TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from privaudit.core.errors import ConfigError
+from privaudit.auditing.scenario import find_scenario
+from privaudit.core.errors import ConfigError, UnknownNameError
 from privaudit.core.storage import make_private_folder, read_json, write_json
 from privaudit.evaluation.sweep_runs import SweepRun, perform_runs
 from privaudit.evaluation.tradeoff.plan import Cell
@@ -29,6 +30,7 @@ from privaudit_tools.costs.forecast import Cost, forecast
 from privaudit_tools.equal_utility.choosing import Choices, choose
 from privaudit_tools.equal_utility.judging import Judged, judge
 from privaudit_tools.equal_utility.outcomes import (
+    AS,
     Question,
     RunRecord,
     perform,
@@ -129,7 +131,12 @@ def entries_of(plan: BenchmarkPlan, seeds: Iterable[int]) -> list[Entry]:
     Raises:
         ConfigError: A run cannot be configured, or a variable is not set.
         MissingFileError: A path is not there.
+        UnknownNameError: The scenario does not make an attack that the plan names.
     """
+    known = find_scenario(plan.scenario, plan.shadows).attacks
+    for name in plan.attacks:
+        if name.partition(AS)[0] not in known:
+            raise UnknownNameError("attack", name, known)
     tables = [plan.fields, plan.reference.fields, *(one.fields for one in plan.methods)]
     texts = (field for table in tables for field in table.items())
     require_places((name, text) for name, text in texts if isinstance(text, str))
@@ -164,7 +171,8 @@ def _entry(plan: BenchmarkPlan, row: str, setting: str, cell: Cell, seed: int) -
     )
     is_curve = row == plan.reference.label
     stops = (*plan.looks, *(plan.reference.stops if is_curve else ()))
-    return Entry(row, setting, run, Question(plan.scenario, plan.shadows, stops))
+    question = Question(plan.scenario, plan.shadows, stops, attacks=plan.attacks)
+    return Entry(row, setting, run, question)
 
 
 def cost_of(plan: BenchmarkPlan) -> Cost:

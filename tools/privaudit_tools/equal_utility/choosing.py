@@ -123,6 +123,9 @@ def _strongest(
     """Return the attack and the look that see most of a setting after some rounds.
 
     All looks up to that round count: who saw more may read less.
+
+    Raises:
+        ConfigError: No attack found a number.
     """
     mine = [
         run
@@ -140,6 +143,11 @@ def _strongest(
         if look.rounds <= last and (look.rounds in plan.looks or look.rounds == last)
         for attack in look.leaks
     ]
+    if not candidates:
+        raise ConfigError(
+            f"No attack on {row!r} found a number on the tuning seeds. Name others in "
+            "`attacks` of the plan, or leave that out for all of the scenario's."
+        )
     leaks = {
         (after, attack): _mean([_leak(run, after, attack) for run in mine])
         for after, attack in candidates

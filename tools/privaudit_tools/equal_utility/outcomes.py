@@ -37,15 +37,19 @@ class Question:
         shadows: Shadow models for each client.
         chosen: Attacks to make, and after how many rounds, 0 being the last; all of the
             scenario's at each stop if empty.
+        attacks: Made at each stop while none are chosen; all of the scenario's if empty.
     """
 
     scenario: str
     shadows: int
     stops: tuple[int, ...]
     chosen: tuple[tuple[int, str], ...] = ()
+    attacks: tuple[str, ...] = ()
 
     def chosen_after(self, rounds: int, last: int) -> set[str]:
-        """Return the labels of the attacks that were chosen for a look."""
+        """Return the labels of the attacks that are made at a look; none for all."""
+        if not self.chosen:
+            return set(self.attacks)
         return {label for after, label in self.chosen if (after or last) == rounds}
 
     def attacks_after(self, rounds: int, last: int) -> Scenario:
@@ -54,7 +58,7 @@ class Question:
         A weaker adversary's attack is made beside the scenario's own of that name.
         """
         scenario = find_scenario(self.scenario, self.shadows)
-        if not self.chosen:
+        if not self.chosen and not self.attacks:
             return scenario
         chosen = [one.partition(AS) for one in self.chosen_after(rounds, last)]
         named, weaker = {one for one, _, _ in chosen}, {one for _, _, one in chosen}

@@ -74,7 +74,7 @@ def _introduction(result: BenchmarkResult) -> str:
     return (
         f"What each method leaks below {plan.reference.label} at equal {plan.measure}, in "
         f"AUROC, paired by seed ({task}). Leaks are of the strongest attack of "
-        f"`{plan.scenario}` with {plan.shadows} shadow models a client. "
+        f"{plan.attacked} with {plan.shadows} shadow models a client. "
         f"{seeds} chose each setting and its attack; "
         f"{len(plan.evaluation_seeds)} others, sealed on {seal.on[:10]} "
         f"(`{seal.digest[:12]}`), judge them. Ranks are ranges that Holm's tests leave open; "
@@ -169,7 +169,7 @@ def _concluded(
     few = ("none", "one", "two", "three")[len(said)]
     yield Paragraph(
         "For tasks like this one, and a server that attacks as "
-        f"`{result.plan.scenario}` does, these numbers support {few} of three sentences "
+        f"{result.plan.attacked} does, these numbers support {few} of three sentences "
         f"to act on, by `{command}`:"
     )
     yield Bullets([*said, *_names_told(result, judged)])

@@ -105,6 +105,7 @@ class Quick(BaseModel):
     Attributes:
         fields: Of runs, over the plan's.
         values: How many of each knob's, from the first.
+        attacks: As the plan's.
     """
 
     model_config = STRICT
@@ -116,6 +117,7 @@ class Quick(BaseModel):
     fields: Fields = {}
     values: PositiveInt = 4
     shadows: NonNegativeInt = 8
+    attacks: tuple[Text, ...] = ()
 
 
 class BenchmarkPlan(BaseModel):
@@ -126,6 +128,7 @@ class BenchmarkPlan(BaseModel):
         fields: Of :class:`privaudit.runs.config.RunConfig`, for all rows.
         utility: Accuracy on a client's own classes, or on all.
         scenario: Whose attacks are made, with so many shadow models for each client.
+        attacks: Of them those that tuning seeds choose among; all if empty.
         looks: Rounds after which the attacks are made besides the last: a server that
             has seen all of a transcript may read its beginning alone.
         tuning_seeds: Choose each row's setting and attack.
@@ -139,6 +142,7 @@ class BenchmarkPlan(BaseModel):
     utility: Literal["local", "all"] = "local"
     scenario: Text = "server-reconstruct"
     shadows: NonNegativeInt = 8
+    attacks: tuple[Text, ...] = ()
     looks: tuple[PositiveInt, ...] = (1,)
     tuning_seeds: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)]
     evaluation_seeds: FewSeeds
@@ -187,13 +191,19 @@ class BenchmarkPlan(BaseModel):
             {
                 **self.model_dump(exclude={"quick"}),
                 **quick.model_dump(
-                    include={"tuning_seeds", "evaluation_seeds", "shadows"}
+                    include={"tuning_seeds", "evaluation_seeds", "shadows", "attacks"}
                 ),
                 "fields": {**self.fields, **quick.fields},
                 "reference": {**self.reference.model_dump(), "stops": quick.stops},
                 "methods": methods,
             }
         )
+
+    @property
+    def attacked(self) -> str:
+        """Whose attacks are made, and which, in words."""
+        only = f" ({', '.join(self.attacks)} alone)" if self.attacks else ""
+        return f"`{self.scenario}`{only}"
 
     @property
     def measure(self) -> str:
@@ -210,9 +220,8 @@ class BenchmarkPlan(BaseModel):
     @property
     def digest(self) -> str:
         """The SHA-256 of all that it says."""
-        text = json.dumps(
-            self.model_dump(mode="json", exclude={"quick"}), sort_keys=True
-        )
+        unsaid = {"quick"} if self.attacks else {"quick", "attacks"}
+        text = json.dumps(self.model_dump(mode="json", exclude=unsaid), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
