@@ -23,7 +23,7 @@ from functools import cache
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Bool, Float, Float64, Int64, UInt64
+from jaxtyping import Bool, Float, Float64, Int8, Int64, UInt64
 
 from privaudit.core.devices import here
 from privaudit.core.errors import ConfigError
@@ -46,7 +46,7 @@ EXACT = 2**23
 
 LARGEST = 2**30  # of a standard deviation: its square, doubled, fits into 64 bits
 AT_ONCE = 2**18  # candidates: bounds memory
-ALONE = 2**14  # from here on, one stream after the other is faster
+ALONE = 2**12  # from here on, one stream after the other is faster
 
 Rounding = Literal["nearest", "toward-zero"]
 
@@ -170,29 +170,28 @@ def discrete_gaussians(
             f"to {LARGEST}."
         )
     at_once = max(1, AT_ONCE // (2 * count + 1)) if count < ALONE else 1
-    parts = [
-        _side_by_side(count, scale, streams[first : first + at_once])
-        for first in range(0, len(streams), at_once)
-    ]
-    return np.concatenate(parts)
+    found = np.empty((len(streams), count), dtype=np.int64)
+    for first in range(0, len(streams), at_once):
+        some = slice(first, first + at_once)
+        _fill(found[some], scale, streams[some])
+    return found
 
 
-def _side_by_side(
-    count: int, scale: int, streams: Sequence[Stream]
-) -> Int64[np.ndarray, "streams count"]:
-    found = [[np.empty(0, dtype=np.int64)] for _ in streams]
-    missing = np.full(len(streams), count)
+def _fill(
+    found: Int64[np.ndarray, "streams count"], scale: int, streams: Sequence[Stream]
+) -> None:
+    missing = np.full(len(streams), found.shape[1])
     while missing.any():
         tries = np.minimum(missing + missing // 2 + 16, AT_ONCE) * (missing > 0)
-        owner = np.repeat(np.arange(len(streams)), tries)
-        together = _Together(streams, owner) if len(streams) > 1 else streams[0]
-        places, drawn = _kept(len(owner), scale, together)
-        counts = np.bincount(owner[places], minlength=len(streams))
-        parts = np.split(drawn, counts.cumsum()[:-1])
-        for chunks, part, lacking in zip(found, parts, missing, strict=True):
-            chunks.append(part[:lacking])
-        missing = np.maximum(missing - counts, 0)
-    return np.stack([np.concatenate(chunks) for chunks in found])
+        together: RandomWords = streams[0]
+        if len(streams) > 1:
+            together = _Together(streams, np.repeat(np.arange(len(streams)), tries))
+        places, drawn = _kept(int(tries.sum()), scale, together)
+        ends = np.searchsorted(places, tries.cumsum())
+        for number, part in enumerate(np.split(drawn, ends[:-1])):
+            lacking = found[number, found.shape[1] - missing[number] :]
+            lacking[: len(part)] = part[: len(lacking)]
+            missing[number] = max(0, len(lacking) - len(part))
 
 
 @dataclass(frozen=True)
@@ -207,8 +206,7 @@ class _Together:
     streams: Sequence[Stream]
     owner: Int64[np.ndarray, " numbers"]
 
-    def of(self, places: Int64[np.ndarray, " some"]) -> "_Together":
-        """Return the streams of some of the numbers."""
+    def of(self, places: "_Places") -> "_Together":
         return _Together(self.streams, self.owner[places])
 
     def words(self, count: int) -> UInt64[np.ndarray, " count"]:
@@ -233,7 +231,10 @@ class _Together:
                 yield stream.words(count)
 
 
-def _of(stream: RandomWords, places: Int64[np.ndarray, " some"]) -> RandomWords:
+_Places = Int64[np.ndarray, " some"] | Bool[np.ndarray, " numbers"]
+
+
+def _of(stream: RandomWords, places: _Places) -> RandomWords:
     """Return the stream that some of the numbers are drawn from."""
     return stream.of(places) if isinstance(stream, _Together) else stream
 
@@ -244,20 +245,20 @@ def _kept(
     """Return which of so many candidates are kept, and those."""
     whole = _half_normal(stream.words(tries), stream)
     drawn = stream.below(2 * scale, tries)
-    negative = drawn >= scale
+    negative, far = drawn >= scale, whole > 0
     rest = drawn - scale * negative
-    minus_zero = np.flatnonzero(drawn == scale)
-    kept = np.delete(np.arange(tries), minus_zero[whole[minus_zero] == 0])
-    happens = _happens(rest[kept] ** 2, 2 * scale**2, _of(stream, kept))
-    kept = kept[np.flatnonzero(happens)]
-    each = kept[np.flatnonzero(whole[kept])]
+    possible = far | (drawn != scale)  # minus zero is not
+    squares = (rest * rest)[possible]
+    passed = np.zeros(tries, dtype=bool)
+    passed[possible] = _happens(squares, 2 * scale**2, _of(stream, possible))
+    each = np.flatnonzero(passed & far)
     each = np.repeat(each, whole[each])  # exp(-k j / scale) is k times exp(-j / scale)
     happens = _happens(rest[each], scale, _of(stream, each))
-    passed = np.zeros(tries, dtype=bool)
-    passed[kept] = True
     passed[each[np.flatnonzero(~happens)]] = False
-    kept, size = np.flatnonzero(passed), whole * scale + rest
-    return kept, np.where(negative, -size, size)[kept]
+    kept, size = np.flatnonzero(passed), np.multiply(whole, scale, dtype=np.int64)
+    size += rest
+    size *= 1 - 2 * negative.view(np.int8)  # numpy chooses by a mask more slowly
+    return kept, size[kept]
 
 
 def _happens(
@@ -285,20 +286,20 @@ def _happens(
 
 def _half_normal(
     words: UInt64[np.ndarray, " n"], stream: RandomWords
-) -> Int64[np.ndarray, " n"]:
+) -> Int8[np.ndarray, " n"]:
     """Return integers k >= 0 with probabilities in proportion to exp(-k^2 / 2).
 
     A word is the first 64 bits of a uniform number. It tells k unless they are those of
     a bound between two k (a chance of 2^-60): then more bits are drawn.
     """
-    values, unsure = np.zeros(len(words), np.int8), np.zeros(len(words), bool)
-    for bound in map(np.uint64, _bounds(64)):  # a dozen: faster than a search
-        values += words > bound
-        unsure |= words == bound
-    for place in np.flatnonzero(unsure):
+    bounds = np.array(_bounds(64), dtype=np.uint64)
+    values = (words > bounds[0]).astype(np.int8)
+    rare = np.flatnonzero((words >= bounds[1]) | (words == bounds[0]))
+    values[rare] = np.searchsorted(bounds, words[rare])
+    for place in rare[np.flatnonzero(words[rare] == bounds[values[rare]])]:
         more = _of(stream, np.array([place]))
         values[place] = _with_more_bits(int(words[place]), more)
-    return values.astype(np.int64)
+    return values
 
 
 def _with_more_bits(word: int, stream: RandomWords) -> int:
