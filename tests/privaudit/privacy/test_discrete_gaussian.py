@@ -144,12 +144,12 @@ def test_a_word_on_a_bound_is_settled_by_more_bits() -> None:
         def below(self, bound: int, count: int) -> Any:
             raise AssertionError
 
-    top, full = module._bounds(64)[0], module._bounds(128)[0]
-    low = full - (top << 64)
-    assert module._half_normal(np.array([top], dtype=np.uint64), Twice(low - 1))[0] == 0
-    assert module._half_normal(np.array([top], dtype=np.uint64), Twice(low + 1))[0] == 1
-    tie = Twice(low, 2**64 - 1)
-    assert module._half_normal(np.array([top], dtype=np.uint64), tie)[0] == 1
+    for k in range(4):
+        top = np.array([module._bounds(64)[k]], dtype=np.uint64)
+        low = module._bounds(128)[k] - (int(top[0]) << 64)
+        assert module._half_normal(top, Twice(low - 1))[0] == k
+        assert module._half_normal(top, Twice(low + 1))[0] == k + 1
+        assert module._half_normal(top, Twice(low, 2**64 - 1))[0] == k + 1
     last = np.array([2**64 - 1], dtype=np.uint64)
     assert module._half_normal(last, Twice(0))[0] >= len(module._bounds(64)) - 1
 
