@@ -23,7 +23,7 @@ from functools import cache
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Bool, Float, Float64, Int8, Int64, UInt64
+from jaxtyping import Bool, Float, Float64, Int8, Int64, Shaped, UInt64
 
 from privaudit.core.devices import here
 from privaudit.core.errors import ConfigError
@@ -206,7 +206,8 @@ class _Together:
     streams: Sequence[Stream]
     owner: Int64[np.ndarray, " numbers"]
 
-    def of(self, places: "_Places") -> "_Together":
+    def of(self, places: Shaped[np.ndarray, " some"]) -> "_Together":
+        """Return the streams of some of the numbers."""
         return _Together(self.streams, self.owner[places])
 
     def words(self, count: int) -> UInt64[np.ndarray, " count"]:
@@ -231,11 +232,8 @@ class _Together:
                 yield stream.words(count)
 
 
-_Places = Int64[np.ndarray, " some"] | Bool[np.ndarray, " numbers"]
-
-
-def _of(stream: RandomWords, places: _Places) -> RandomWords:
-    """Return the stream that some of the numbers are drawn from."""
+def _of(stream: RandomWords, places: Shaped[np.ndarray, " some"]) -> RandomWords:
+    """Return the stream that numbers at some positions, or of a mask, are drawn from."""
     return stream.of(places) if isinstance(stream, _Together) else stream
 
 
