@@ -204,11 +204,12 @@ def differ(entered: LayerFactors) -> Bool[Tensor, " places"]:
     A place that a single record has differs.
     """
     inputs, there = entered.inputs, entered.there
-    absent = ~there[..., None]
-    highest = inputs.masked_fill(absent, -torch.inf).amax(dim=0)
-    lowest = inputs.masked_fill(absent, torch.inf).amin(dim=0)
+    if entered.is_place is not None:  # an absent place takes what another record has
+        of_another = inputs[there.int().argmax(dim=0), torch.arange(there.shape[1])]
+        inputs = torch.where(there[..., None], inputs, of_another)
+    lowest, highest = inputs.amin(dim=0), inputs.amax(dim=0)
+    largest = torch.maximum(highest, -lowest).amax(dim=1)
     ranges = (highest - lowest).amax(dim=1)
-    largest = inputs.masked_fill(absent, 0).abs().amax(dim=(0, 2))
     return (ranges > ALIKE * largest) | (there.sum(dim=0) == 1)
 
 
@@ -225,11 +226,11 @@ def _scores(
 
 
 class Whitened(NamedTuple):
-    """What enters a layer where it says something, and S, its second moments."""
+    """What enters a layer where it says something: W x, where W'W = S^-1."""
 
     is_asked: Bool[Tensor, "records places"]
     inverse: Float[Tensor, "d d"]
-    flat: Float[Tensor, "asked d"]  # times S^-1
+    flat: Float[Tensor, "asked d"]
     sizes: Float[Tensor, " asked"]
 
 
@@ -282,12 +283,11 @@ class StackedLayer:
         rows = torch.cat(self.updates)
         basis = row_space(rows, max(self.floors))[1].double()
         if len(basis) < WHOLE * rows.shape[1]:
-            inner = basis @ inverse @ basis.T
-            seen = flat @ basis.T
-            inside = (seen * torch.linalg.solve(inner, seen.T).T).sum(dim=1)
-            found = -(1 - inside / sizes).clamp(min=SURE).log()
+            span = torch.linalg.qr(inverse @ basis.T)[0].float()
+            outside = flat - (flat @ span) @ span.T
+            found = -(_lengths(outside) / sizes).clamp(min=SURE).log()
         else:
-            energy = (flat @ rows.T.double()).square().sum(dim=1)
+            energy = _lengths(flat @ (inverse @ rows.T.double()).float())
             found = (energy / sizes).clamp(min=SURE).log()
         total = torch.zeros(is_asked.shape, dtype=torch.float64)
         total[is_asked] = found
@@ -298,13 +298,19 @@ class StackedLayer:
         factors = LayerFactors.join(self.entered, 0)
         is_asked = factors.inputs.any(dim=2) & differ(factors) & factors.there
         flat = factors.inputs[is_asked].float()
-        moments = (flat.T @ flat).double() / max(len(flat), 1)  # any metric would do
-        flat = flat.double()
+        # Any metric would do: also where rounding ends Cholesky's factors early.
+        moments = (flat.T @ flat).double() / max(len(flat), 1)
         moments += RIDGE * moments.diagonal().mean() * torch.eye(len(moments))
-        inverse = torch.linalg.inv(moments) if len(flat) else moments
-        white = flat @ inverse
-        sizes = (white * flat).sum(dim=1).clamp(min=SURE)
-        return Whitened(is_asked, inverse, white, sizes)
+        inverse = moments
+        if len(flat):
+            inverse = torch.linalg.inv(torch.linalg.cholesky_ex(moments).L)
+        white = flat @ inverse.T.float()
+        return Whitened(is_asked, inverse, white, _lengths(white).clamp(min=SURE))
+
+
+def _lengths(rows: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+    """Return the squared length of each."""
+    return torch.linalg.vecdot(rows, rows).double()
 
 
 class Residuals:
