@@ -73,13 +73,11 @@ class JointRegression:
         if self.labels == "unknown":
             if adversary.task.kind == "generation":
                 return "Labels were said to be unknown, and texts have none to try."
-            sizes = [
-                sum(len(target.candidates) for target in group)
-                for group in of_one_move(adversary, targets)
-            ]
-            if max(sizes) * _classes(adversary) > MOST_COLUMNS:
+            groups = of_one_move(adversary, targets)
+            most = max(sum(len(one.candidates) for one in group) for group in groups)
+            if most * _classes(adversary) > MOST_COLUMNS:
                 return (
-                    f"Labels were said to be unknown, and {max(sizes)} records are to be "
+                    f"Labels were said to be unknown, and {most} records are to be "
                     f"tried with {_classes(adversary)} labels each; memory holds "
                     f"{MOST_COLUMNS} together."
                 )

@@ -31,6 +31,7 @@ from privaudit.federation.trainer import LearnsPrompt, Records, Task, Trainer
 from privaudit.models.layer_factors import LayerFactors, row_space, where_reached
 
 Places = dict[str, Tensor]  # which of a record are asked about, by layer
+Entered = Mapping[str, LayerFactors]
 
 NO_LAYERS = (
     "What was sent multiplies no layer's inputs: prompts, or a model outside of torch."
@@ -166,18 +167,15 @@ class ProjectionResidual:
             found = where_reached(layers_of(adversary, latest, some, sent))
             return {name: one.there[alike] for name, one in found.items()}
 
-        def entered(
-            move: Move, records: Records, places: Places
-        ) -> dict[str, LayerFactors]:
-            factors = layers_of(
-                adversary, move.received, records, sent, has_gradients=False
-            )
+        def entered(move: Move, records: Records, places: Places) -> Entered:
+            model = move.received
+            found = layers_of(adversary, model, records, sent, has_gradients=False)
             return {
                 name: replace(one, is_place=places.get(name, one.there))
-                for name, one in factors.items()
+                for name, one in found.items()
             }
 
-        candidate_places = [reached(target.candidates) for target in targets]
+        own_places = [reached(target.candidates) for target in targets]
         public_places = reached(public)
         found = [Residuals() for _ in targets]
         groups = [[shown[one] for one in group] for group in of_one_broadcast(moves)]
@@ -190,9 +188,7 @@ class ProjectionResidual:
                 if of_public[name].has_inputs_of(after[name])
             }
             for number, move in group:
-                own = entered(
-                    move, targets[number].candidates, candidate_places[number]
-                )
+                own = entered(move, targets[number].candidates, own_places[number])
                 found[number].add(move, own, of_public, stays)
             of_public = after
         return found
@@ -254,8 +250,7 @@ class StackedLayer:
         self, entered: Sequence[LayerFactors], update: Tensor, floor: float
     ) -> bool:
         """Stack an update on others; False where other inputs entered."""
-        pairs = zip(self.entered, entered, strict=True)
-        if not all(one.has_inputs_of(other) for one, other in pairs):
+        if not self.is_entered_by(entered):
             return False
         size = float(update.norm())
         if size > 0:
@@ -263,13 +258,10 @@ class StackedLayer:
             self.floors.append(floor / size)
         return True
 
-    def is_entered_as(self, other: "StackedLayer") -> bool:
+    def is_entered_by(self, others: Sequence[LayerFactors]) -> bool:
         """Return whether the same is asked about at the same places."""
-        pairs = zip(self.entered, other.entered, strict=True)
-        return all(
-            one.has_inputs_of(another) and torch.equal(one.there, another.there)
-            for one, another in pairs
-        )
+        pairs = zip(self.entered, others, strict=True)
+        return all(one.has_inputs_of(other) for one, other in pairs)
 
     def scores(self) -> Float[np.ndarray, " records"]:
         """Return the records' scores, means over places that differ between them.
@@ -284,13 +276,14 @@ class StackedLayer:
         basis = row_space(rows, max(self.floors))[1].double()
         if len(basis) < WHOLE * rows.shape[1]:
             span = torch.linalg.qr(inverse @ basis.T)[0].float()
-            outside = flat - (flat @ span) @ span.T
-            found = -(_lengths(outside) / sizes).clamp(min=SURE).log()
+            outside = (flat - (flat @ span) @ span.T).square().sum(dim=1)
+            found = -(outside / sizes).clamp(min=SURE).log()
         else:
-            energy = _lengths(flat @ (inverse @ rows.T.double()).float())
+            along = flat @ (inverse @ rows.T.double()).float()
+            energy = along.square().sum(dim=1)
             found = (energy / sizes).clamp(min=SURE).log()
         total = torch.zeros(is_asked.shape, dtype=torch.float64)
-        total[is_asked] = found
+        total[is_asked] = found.double()
         scores = total.sum(dim=1) / is_asked.sum(dim=1)
         return torch.where(scores.isnan(), found.median(), scores).numpy()
 
@@ -305,12 +298,8 @@ class StackedLayer:
         if len(flat):
             inverse = torch.linalg.inv(torch.linalg.cholesky_ex(moments).L)
         white = flat @ inverse.T.float()
-        return Whitened(is_asked, inverse, white, _lengths(white).clamp(min=SURE))
-
-
-def _lengths(rows: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
-    """Return the squared length of each."""
-    return torch.linalg.vecdot(rows, rows).double()
+        sizes = white.square().sum(dim=1).clamp(min=SURE)
+        return Whitened(is_asked, inverse, white, sizes)
 
 
 class Residuals:
@@ -322,11 +311,7 @@ class Residuals:
         self._last: dict[int, StackedLayer] = {}  # by width: q, k, v have equal inputs
 
     def add(
-        self,
-        move: Move,
-        entered: Mapping[str, LayerFactors],
-        public: Mapping[str, LayerFactors],
-        stays: Container[str],
+        self, move: Move, entered: Entered, public: Entered, stays: Container[str]
     ) -> None:
         """Add how candidates, and public records, entered what moved.
 
@@ -358,7 +343,7 @@ class Residuals:
     def _score(self, name: str) -> None:
         layer, last = self._waiting.pop(name), self._last
         width = layer.entered[0].inputs.shape[2]
-        if width in last and layer.is_entered_as(last[width]):
+        if width in last and layer.is_entered_by(last[width].entered):
             layer.white = last[width].white
         last[width] = layer
         found = beside_public(layer)

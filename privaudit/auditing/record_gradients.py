@@ -45,8 +45,6 @@ SIMPSON = ((0.0, 1 / 6), (0.5, 4 / 6), (1.0, 1 / 6))
 RADAU = ((0.0, 1 / 4), (2 / 3, 3 / 4))
 """Likewise, for whole steps, which cost more: two points, of which one is the beginning,
 where records that are soon learned by heart still have gradients."""
-BROADCAST = ((0.0, 1.0),)
-"""The beginning alone, of models that write: twice as many moves at the same cost."""
 MOST_NUMBERS = 1 << 14
 """Of a record's gradient of one tensor; larger ones are hashed into so many sums."""
 KEPT_NUMBERS = 1 << 26
@@ -278,7 +276,7 @@ def why_no_gradients(
 
 
 def begins_alone(task: Task) -> bool:
-    """Return whether gradients are taken at broadcasts alone (docs/weights.md)."""
+    """Return whether gradients are taken where moves begin alone (docs/weights.md)."""
     return task.kind == "generation" and not isinstance(task.backbone, OwnersModel)
 
 
@@ -297,17 +295,15 @@ def gram_blocks(
     Raises:
         AttackError: Neither a model's layers nor a step say what gradients are.
     """
-    points = BROADCAST if begins_alone(adversary.task) else None
+    points = ((0.0, 1.0),) if begins_alone(adversary.task) else None
     if isinstance(adversary.task.backbone, OwnersModel) or move.numbers > MANY_NUMBERS:
         asked = [records] if public is None else [records, public]
         both, others = Records.joined(asked), sum(map(len, asked[1:]))
-        found = along_layers(
-            move,
-            lambda model: layers_of(adversary, model, both, move.deltas),
-            others,
-            points or SIMPSON,
-        )
-        if found:
+
+        def layers(model: Tensors) -> dict[str, LayerFactors]:
+            return layers_of(adversary, model, both, move.deltas)
+
+        if found := along_layers(move, layers, others, points or SIMPSON):
             return found
     rows: dict[str, Tensor] = {}
     for share, weight in points or RADAU:
