@@ -227,7 +227,6 @@ class Whitened(NamedTuple):
     is_asked: Bool[Tensor, "records places"]
     inverse: Float[Tensor, "d d"]
     flat: Float[Tensor, "asked d"]
-    sizes: Float[Tensor, " asked"]
 
 
 @plain_dataclass(eq=False)
@@ -269,23 +268,23 @@ class StackedLayer:
         Inputs of zeros say nothing; a record of such alone has the others' median.
         """
         white = self.white = self.white or self._whitened()
-        is_asked, inverse, flat, sizes = white
+        is_asked, inverse, flat = white
         if not self.updates or not len(flat):
             return np.zeros(len(is_asked))
         rows = torch.cat(self.updates)
         basis = row_space(rows, max(self.floors))[1].double()
         if len(basis) < WHOLE * rows.shape[1]:
             span = torch.linalg.qr(inverse @ basis.T)[0].float()
-            outside = (flat - (flat @ span) @ span.T).square().sum(dim=1)
-            found = -(outside / sizes).clamp(min=SURE).log()
+            seen = flat @ span
+            inside, outside = _lengths(seen), _lengths(flat - seen @ span.T)
+            found = -(outside / (inside + outside)).clamp(min=SURE).log()
         else:
-            along = flat @ (inverse @ rows.T.double()).float()
-            energy = along.square().sum(dim=1)
-            found = (energy / sizes).clamp(min=SURE).log()
+            energy = _lengths(flat @ (inverse @ rows.T.double()).float())
+            found = (energy / _lengths(flat)).clamp(min=SURE).log()
         total = torch.zeros(is_asked.shape, dtype=torch.float64)
-        total[is_asked] = found.double()
+        total[is_asked] = found
         scores = total.sum(dim=1) / is_asked.sum(dim=1)
-        return torch.where(scores.isnan(), found.median(), scores).numpy()
+        return torch.where(scores.isnan(), found.nanmedian(), scores).numpy()
 
     def _whitened(self) -> Whitened:
         factors = LayerFactors.join(self.entered, 0)
@@ -297,9 +296,12 @@ class StackedLayer:
         inverse = moments
         if len(flat):
             inverse = torch.linalg.inv(torch.linalg.cholesky_ex(moments).L)
-        white = flat @ inverse.T.float()
-        sizes = white.square().sum(dim=1).clamp(min=SURE)
-        return Whitened(is_asked, inverse, white, sizes)
+        return Whitened(is_asked, inverse, flat @ inverse.T.float())
+
+
+def _lengths(rows: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+    """Return squared lengths, of which small parts may count."""
+    return rows.square().sum(dim=1).double()
 
 
 class Residuals:
