@@ -293,9 +293,7 @@ class StackedLayer:
         # Any metric would do: also where rounding ends Cholesky's factors early.
         moments = (flat.T @ flat).double() / max(len(flat), 1)
         moments += RIDGE * moments.diagonal().mean() * torch.eye(len(moments))
-        inverse = moments
-        if len(flat):
-            inverse = torch.linalg.inv(torch.linalg.cholesky_ex(moments).L)
+        inverse = torch.linalg.inv_ex(torch.linalg.cholesky_ex(moments).L).inverse
         return Whitened(is_asked, inverse, flat @ inverse.T.float())
 
 
