@@ -344,7 +344,8 @@ def _opacus_accountants() -> tuple[Any, Any]:
     """Return opacus' Rényi and PRV accountants, by themselves unless it is imported.
 
     Its roots and optimizers, which take a second to import and no epsilon asks for, are
-    stood in for meanwhile, and who imports opacus later has it whole.
+    stood in for meanwhile, and who imports opacus later has it whole. A step's loss at an
+    order, which most of the time goes into, is kept: it is the same after every round.
     """
     names = ("opacus", "opacus.accountants", "opacus.optimizers")
     with _IMPORTING, suppress(ImportError):  # of another version
@@ -364,6 +365,9 @@ def _alone(names: Sequence[str], folders: list[str]) -> tuple[Any, Any]:
     sys.modules |= stand_ins
     try:
         of_renyi, of_losses = (import_module(f"{names[1]}.{n}") for n in ("rdp", "prv"))
+        orders = vars(import_module(f"{names[1]}.analysis.rdp"))
+        if loss := orders.get("_compute_log_a"):
+            orders["_compute_log_a"] = lru_cache(maxsize=1 << 16)(loss)
         return of_renyi.RDPAccountant, of_losses.PRVAccountant
     finally:
         for name in [n for n in sys.modules if n.partition(".")[0] == "opacus"]:
@@ -403,20 +407,15 @@ def _dp_accounting(
 
 
 def _event(phase: SamplingPhase, without_replacement: bool) -> Any:
-    from dp_accounting import (
-        GaussianDpEvent,
-        PoissonSampledDpEvent,
-        SampledWithoutReplacementDpEvent,
-    )
+    import dp_accounting as events
 
-    event = GaussianDpEvent(phase.noise_multiplier)
+    event = events.GaussianDpEvent(phase.noise_multiplier)
     if without_replacement:
         share = Fraction(phase.sampling_rate).limit_denominator(10**6)
-        return SampledWithoutReplacementDpEvent(
-            share.denominator, share.numerator, event
-        )
+        of, drawn = share.denominator, share.numerator
+        return events.SampledWithoutReplacementDpEvent(of, drawn, event)
     if phase.sampling_rate < 1:
-        return PoissonSampledDpEvent(phase.sampling_rate, event)
+        return events.PoissonSampledDpEvent(phase.sampling_rate, event)
     return event
 
 
