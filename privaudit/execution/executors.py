@@ -38,6 +38,7 @@ from privaudit.core.errors import (
 )
 from privaudit.core.formatting import install_line
 from privaudit.execution.jobs import (
+    METHOD,
     Begun,
     Executor,
     Finished,
@@ -130,9 +131,10 @@ class Local:
         """Return how many processes take what is left, of so many seconds each."""
         if self.processes is not None:
             return min(self.processes, left)
-        count = min(left, _that_fit()) if seconds else 1
-        pool = _WARM.get()
-        worth = 0.1 if pool is not None and len(pool.idle) >= count else WORTH
+        count, pool = min(left, _that_fit()), _WARM.get()
+        if pool is not None and len(pool.idle) >= count:
+            return count
+        worth = WORTH if METHOD.get() == "spawn" else 0.1
         return count if seconds * left * (1 - 1 / count) > worth else 1
 
 
@@ -177,7 +179,8 @@ def _in_processes(
                     begun(job)
                 try:
                     future = process.submit(perform_there, computing, job)
-                except BrokenProcessPool:  # it was killed while it had no job
+                except (BrokenProcessPool, EOFError):  # it, or who forks, was killed
+                    METHOD.set("spawn")
                     process = pool.start()
                     future = process.submit(perform_there, computing, job)
                 running[future] = job, process
@@ -209,9 +212,8 @@ def _process_finished(job: Job[Result], future: "Future[Result]") -> Finished[Re
 class _Pool:
     """Processes that are started one by one, when they are first needed.
 
-    They are spawned, not forked: a fork of a process whose threads have computed may
-    wait for them forever. Each is a pool of its own, so that one that is killed takes no
-    other's job with it. A run that is cut off loses the round it is in, no more.
+    Each is a pool of its own, so that one that is killed takes no other's job with it. A
+    run that is cut off loses the round it is in, no more.
     """
 
     def __init__(self) -> None:
@@ -223,7 +225,7 @@ class _Pool:
         """Return a process without a job."""
         if self.idle:
             return self.idle.pop()
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context(METHOD.get())
         process = ProcessPoolExecutor(1, context, initializer=_prepare_worker)
         self.started.append(process)
         return process

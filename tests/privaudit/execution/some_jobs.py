@@ -47,6 +47,15 @@ def is_watched(watcher: object = None) -> bool:
     return watcher is not None
 
 
+IMPORTED_BY = os.getpid()
+
+
+def is_forked(watcher: object = None) -> tuple[bool, int]:
+    """Whether this module came with a fork, and of how many threads."""
+    parent = os.getppid()
+    return parent == IMPORTED_BY, len([*Path(f"/proc/{parent}/task").iterdir()])
+
+
 def in_use_at_first(mark: Path, watcher: object = None) -> str:
     """Find the run in use, once."""
     if not mark.exists():
@@ -57,6 +66,7 @@ def in_use_at_first(mark: Path, watcher: object = None) -> str:
 
 SQUARES: list[Job[Any]] = [Job(f"square of {n}", square, (n,)) for n in range(6)]
 FAILS: Job[Any] = Job("what fails", fails)
+FORKED: Job[Any] = Job("what is forked", is_forked)
 KILLED: Job[Any] = Job("what is killed", is_killed)
 ENDS: Job[Any] = Job("what ends", ends)
 LEAVES: Job[Any] = Job("what leaves", leaves)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from contextvars import copy_context
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +26,7 @@ from privaudit.core.errors import (
     PluginError,
     UnknownNameError,
 )
-from privaudit.execution import executors
+from privaudit.execution import executors, jobs
 from privaudit.execution.executors import HERE, Local, OnRay, find_executor
 from privaudit.execution.jobs import (
     Executor,
@@ -160,7 +161,7 @@ def test_processes_that_are_warm_start_once(monkeypatch: pytest.MonkeyPatch) -> 
         watched = by_name(Local(None).run(WATCHED, watcher=print))
         monkeypatch.undo()
         workers = multiprocessing.active_children()
-    assert [done.value for done in watched.values()].count(True) == 1  # short, but free
+    assert not any(done.value for done in watched.values())  # short, but free
     assert len(workers) == 2
     assert [done[SQUARES[2].name].value for done in before] == [4, 4]
     assert not set(workers) & set(multiprocessing.active_children())
@@ -214,20 +215,79 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from privaudit.execution.executors import _prepare_worker
 
-pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=_prepare_worker)
+pool = ProcessPoolExecutor(1, get_context("{}"), initializer=_prepare_worker)
 print(pool.submit(os.getpid).result(), flush=True)
 time.sleep(60)
 """
 
 
-def test_processes_end_when_their_driver_was_killed() -> None:
-    command = [sys.executable, "-c", DRIVER]
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_processes_end_when_their_driver_was_killed(method: str) -> None:
+    command = [sys.executable, "-c", DRIVER.format(method)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as driver:
         assert driver.stdout is not None
         assert int(driver.stdout.readline())
         driver.kill()
         driver.stdout.read()  # until the worker has let go of it, too
         assert driver.wait() == -signal.SIGKILL
+
+
+SERVED = """
+import os, signal
+from privaudit.execution.jobs import fork_workers
+
+fork_workers(["tests.privaudit.execution.some_jobs"])
+try:
+    os.killpg(0, signal.SIGINT)  # a terminal's Ctrl-C, while the server imports
+    signal.pause()
+except KeyboardInterrupt:
+    pass
+from privaudit.execution.executors import Local, warm_processes
+from tests.privaudit.execution.some_jobs import FORKED, KILLED, SQUARES, WATCHED
+
+with warm_processes():
+    done = list(Local(2).run([FORKED, KILLED, *SQUARES]))
+    there = [one.value for one in Local(None).run(WATCHED, watcher=print)]
+by_name = {one.job.name: one for one in done}
+print([by_name[job.name].value for job in [FORKED, *SQUARES]], any(there))
+print(type(by_name[KILLED.name].error).__name__)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are spawned")
+def test_workers_are_forked_from_a_server_of_one_thread_that_imported() -> None:
+    """Neither Ctrl-C as it imports nor a worker that is killed ends it."""
+    served = subprocess.run(
+        [sys.executable, "-c", SERVED],
+        capture_output=True,
+        text=True,
+        check=True,
+        start_new_session=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+    )
+    assert not served.stderr
+    values = "[(True, 1), 0, 1, 4, 9, 16, 25] False"
+    assert served.stdout.splitlines() == [values, "LostWorkerError"]
+
+
+def test_workers_are_spawned_where_a_fork_is_unsafe_or_wins_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def method() -> str:
+        jobs.METHOD.set("spawn")
+        jobs.fork_workers(["json"])
+        return jobs.METHOD.get()
+
+    monkeypatch.setattr("multiprocessing.forkserver.ensure_running", lambda: None)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    assert method() == "spawn"  # torch is imported: it may have threads
+    monkeypatch.delitem(sys.modules, "torch")
+    assert copy_context().run(method) == "forkserver"
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert method() == "spawn"
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    assert method() == "spawn"
 
 
 def test_places_by_name() -> None:
