@@ -14,6 +14,7 @@ from privaudit.auditing.shadow_models import ShadowSignals, shadow_signals
 from privaudit.core.seeds import Seeds
 from privaudit.federation.threat_models import View, find_threat
 from privaudit.federation.trainer import Reconstruction, Records, Task, Trainer
+from privaudit.federation.transcript import Message
 from privaudit.statistics.estimate import Estimate
 from privaudit.trainers.pfedmoap import PFedMoAP
 from privaudit.trainers.promptfl import PromptFL
@@ -59,15 +60,12 @@ def test_without_suspects_a_model_stays(task: Task) -> None:
 class Looked:
     adversary: Adversary
     targets: Sequence[Target]
+    messages: Sequence[Message]
     truth: dict[str, np.ndarray]
 
 
 def look(
-    trainer: Trainer,
-    task: Task,
-    rounds: int = 2,
-    clients: int = 3,
-    seen: int = 9,
+    trainer: Trainer, task: Task, rounds: int = 2, clients: int = 3, seen: int = 9
 ) -> Looked:
     """Train on noise, and let client-0 look on up to some round."""
     generator = torch.Generator().manual_seed(5)
@@ -87,13 +85,14 @@ def look(
     candidates = noisy_candidates(world.clients, CANDIDATES, 0)
     shards = {c: candidates[c].pick(torch.from_numpy(truth[c])) for c in truth}
     peer = find_threat("peer:client-0")
-    sent = peer(play_toy(trainer, task=world, shards=shards).messages).messages
+    messages = play_toy(trainer, task=world, shards=shards).messages
+    sent = peer(messages).messages
     view = View("peer", tuple(m for m in sent if m.round <= seen))
     adversary = Adversary(trainer, world, peer, view, Seeds(5))
     targets = [
         Target(c, adversary.reconstruct(c), candidates[c]) for c in world.clients[1:]
     ]
-    return Looked(adversary, link_targets(adversary, targets), truth)
+    return Looked(adversary, link_targets(adversary, targets), messages, truth)
 
 
 memory = PFedMoAP(learning_rate=0.002, epochs=60, gate_learning_rate=1e-6)
