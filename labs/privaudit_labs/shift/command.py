@@ -86,7 +86,7 @@ def shift(
             "attacks": [entry.to_dict() for entry in entries],
         }
         lines = [line for entry in entries for line in _lines_of_shift(entry)]
-        said = f", without {left_out} planted canaries" * bool(left_out)
+        said = f", without {left_out} planted canaries" if left_out else ""
         text = [f"{one.name}, non-members from {named}{said}:", *lines, str(path)]
         show(contents, "\n  ".join(text), in_a_line=True)
 

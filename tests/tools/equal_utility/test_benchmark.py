@@ -130,6 +130,16 @@ def test_a_curve_without_a_run_is_refused() -> None:
         choose(PLAN, runs)
 
 
+def test_a_row_that_no_attack_found_a_number_on_is_refused() -> None:
+    blind = [look(1, 0.8, 0.5).model_copy(update={"leaks": {}})]
+    runs = [
+        run.model_copy(update={"looks": blind}) if run.row == "good" else run
+        for run in all_runs(TUNING)
+    ]
+    with pytest.raises(ConfigError, match=r"No attack on 'good' .* `attacks` of"):
+        choose(PLAN, runs)
+
+
 def test_rows_stand_where_they_were_put(result: BenchmarkResult) -> None:
     """At 0.85 the curve is a sixth of the way from 0.58 to 0.70: 0.60."""
     judged = result.judged

@@ -72,7 +72,7 @@ def choose(plan: BenchmarkPlan, runs: Sequence[RunRecord]) -> Choices:
     on that setting, so that a method is not favoured by one that misses it.
 
     Raises:
-        ConfigError: A knot of the curve has no run.
+        ConfigError: A knot of the curve has no run, or no attack on a row found a number.
     """
     label = plan.reference.label
     stops = tuple(
@@ -123,9 +123,6 @@ def _strongest(
     """Return the attack and the look that see most of a setting after some rounds.
 
     All looks up to that round count: who saw more may read less.
-
-    Raises:
-        ConfigError: No attack found a number.
     """
     mine = [
         run
