@@ -75,9 +75,11 @@ def shift(
             most=most,
             seed=seed,
         )
-        path = _save(one, named, entries)
         planted = one.population.canaries
         left_out = 0 if planted is None else len(planted.indices)
+        said = f", without {left_out} planted canaries" if left_out else ""
+        title = f"{one.name}, non-members from {named}{said}:"
+        path = _save(one, named, entries, title)
         contents = {
             "run": one.name,
             "foreign": named,
@@ -86,9 +88,7 @@ def shift(
             "attacks": [entry.to_dict() for entry in entries],
         }
         lines = [line for entry in entries for line in _lines_of_shift(entry)]
-        said = f", without {left_out} planted canaries" if left_out else ""
-        text = [f"{one.name}, non-members from {named}{said}:", *lines, str(path)]
-        show(contents, "\n  ".join(text), in_a_line=True)
+        show(contents, "\n  ".join([title, *lines, str(path)]), in_a_line=True)
 
 
 def _lines_of_shift(entry: "Shift") -> Iterator[str]:
@@ -97,13 +97,14 @@ def _lines_of_shift(entry: "Shift") -> Iterator[str]:
         yield f"  {SAID[name]:36s} {number}"
 
 
-def _save(run: "Run", foreign: str, found: list["Shift"]) -> Path:
-    """Write what was found as JSON, and as a table beside it."""
+def _save(run: "Run", foreign: str, found: list["Shift"], title: str) -> Path:
+    """Write what was found as JSON, and as a table with a title beside it."""
     from privaudit.core.storage import to_json
     from privaudit.runs.run import AUDITS
     from privaudit_labs.shift.shift_table import shift_table
 
     name, table = f"{AUDITS}shift-{foreign}", shift_table({run.name: found})
     numbers = {entry.attack: entry.to_dict() for entry in found}
-    run.add({f"{name}.json": to_json(numbers), f"{name}.md": table.encode()})
+    page = f"{title}\n\n{table}"
+    run.add({f"{name}.json": to_json(numbers), f"{name}.md": page.encode()})
     return run.path / f"{name}.json"

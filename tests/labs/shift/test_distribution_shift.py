@@ -204,6 +204,9 @@ def test_planted_canaries_are_none_of_the_records_that_shifts_are_about(
     assert said["attacks"][0]["inside"]["n"] == [truth.sum(), (~truth).sum()]
     assert said["attacks"][0]["foreign"]["n"] == [truth.sum(), 300]
     assert "without 200 planted canaries:" in cli.done(*shift)
+    page = Path(said["path"]).with_suffix(".md").read_text()
+    assert page.startswith(f"{run.name}, non-members from ")
+    assert "without 200 planted canaries:\n\n|" in page
 
 
 def test_the_untuned_model_is_the_same_for_every_trainer(whole: Path) -> None:
