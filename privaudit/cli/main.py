@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from privaudit.cli.commands.attack import attack, scores, with_workers
+from privaudit.cli.commands.attack import attack, scores
 from privaudit.cli.commands.claim import claim, lint
 from privaudit.cli.commands.compare import compare, tradeoff
 from privaudit.cli.commands.export import app as key_app
@@ -210,7 +210,6 @@ def _add_commands() -> None:
             made = with_computing(one) if one in _COMPUTING else one
             made = with_trust(made) if one in _LOADING else made
             made = with_owner(made) if one in _ASKING else made
-            made = with_workers(made) if one is attack else made
             name = _NAMES.get(one, one.__name__)
             app.command(name, rich_help_panel=panel)(with_json(made, name))
 

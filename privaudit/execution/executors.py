@@ -23,10 +23,9 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from privaudit.core.devices import chosen_device
 from privaudit.core.errors import (
@@ -37,8 +36,8 @@ from privaudit.core.errors import (
     without_exits,
 )
 from privaudit.core.formatting import install_line
+from privaudit.core.lazy_torch import torch
 from privaudit.execution.jobs import (
-    METHOD,
     Begun,
     Executor,
     Finished,
@@ -132,10 +131,9 @@ class Local:
         if self.processes is not None:
             return min(self.processes, left)
         count, pool = min(left, _that_fit()), _WARM.get()
-        if pool is not None and len(pool.idle) >= count:
-            return count
-        worth = WORTH if METHOD.get() == "spawn" else 0.1
-        return count if seconds * left * (1 - 1 / count) > worth else 1
+        is_warm = pool is not None and len(pool.idle) >= count
+        saved = seconds * left * (1 - 1 / count)
+        return count if is_warm or saved > WORTH else 1
 
 
 HERE = Local()
@@ -180,7 +178,6 @@ def _in_processes(
                 try:
                     future = process.submit(perform_there, computing, job)
                 except (BrokenProcessPool, EOFError):  # it, or who forks, was killed
-                    METHOD.set("spawn")
                     process = pool.start()
                     future = process.submit(perform_there, computing, job)
                 running[future] = job, process
@@ -225,7 +222,7 @@ class _Pool:
         """Return a process without a job."""
         if self.idle:
             return self.idle.pop()
-        context = multiprocessing.get_context(METHOD.get())
+        context = multiprocessing.get_context(_METHOD.get())
         process = ProcessPoolExecutor(1, context, initializer=_prepare_worker)
         self.started.append(process)
         return process
@@ -241,6 +238,22 @@ class _Pool:
 
 
 _WARM: ContextVar[_Pool | None] = ContextVar("warm", default=None)
+_METHOD: ContextVar[str] = ContextVar("how workers start", default="spawn")
+
+
+def fork_workers(modules: Sequence[str]) -> None:
+    """Let workers be forked from a server, which begins to import modules at once.
+
+    A fork of a process whose threads have computed may wait for them forever: the server
+    only imports. Workers are spawned where nothing is won, on one core or with torch
+    imported here; and on other systems than Linux, whose libraries may not stand a fork.
+    """
+    if sys.platform == "linux" and "torch" not in sys.modules and os.cpu_count() != 1:
+        multiprocessing.get_context("forkserver").set_forkserver_preload([*modules])
+        taken = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server inherits it
+        forkserver.ensure_running()
+        signal.signal(signal.SIGINT, taken)
+        _METHOD.set("forkserver")
 
 
 @contextmanager

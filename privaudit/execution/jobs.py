@@ -1,16 +1,10 @@
 """Jobs: work that depends on its description alone, who does it, and how it computes."""
 
 import json
-import multiprocessing
-import os
-import signal
-import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
-from multiprocessing import forkserver
 from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
 from privaudit.core.devices import as_chosen, chosen, chosen_device, use_device
@@ -59,25 +53,6 @@ def use_threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-METHOD: ContextVar[str] = ContextVar("how workers are started", default="spawn")
-
-
-def fork_workers(modules: Sequence[str]) -> None:
-    """Let workers be forked from a server, which begins to import at once.
-
-    A fork of a process whose threads have computed may wait for them forever: the server
-    only imports. Workers are spawned where nothing is won, on one core or with torch
-    imported here; and on other systems than Linux, whose libraries may not stand a fork.
-    """
-    if sys.platform != "linux" or "torch" in sys.modules or os.cpu_count() == 1:
-        return
-    multiprocessing.get_context("forkserver").set_forkserver_preload([*modules])
-    taken = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server inherits it
-    forkserver.ensure_running()
-    signal.signal(signal.SIGINT, taken)
-    METHOD.set("forkserver")
 
 
 Result = TypeVar("Result")

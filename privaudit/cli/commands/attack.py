@@ -3,10 +3,8 @@
 Runs are attacked one after another, or elsewhere as jobs; each has its page beside it.
 """
 
-import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,8 +13,6 @@ import typer
 
 from privaudit.cli import options
 from privaudit.core.errors import ConfigError, PrivauditError
-from privaudit.core.limits import read_bytes
-from privaudit.runs.names import LATEST, latest_names
 
 if TYPE_CHECKING:
     from privaudit.auditing.audit import Audit
@@ -348,23 +344,6 @@ def attack(
     count = len(audits) // len(wanted)
     parts = [audits[n : n + count] for n in range(0, len(audits), count)]
     _present_all(view, parts, show_records, named)
-
-
-def with_workers(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with workers that begin to import as it does, for several runs."""
-
-    def compute(**named: Any) -> None:
-        from privaudit.execution.jobs import fork_workers
-
-        folder, names = named["runs"] or os.environ.get("PRIVAUDIT_RUNS"), named["run"]
-        with suppress(PrivauditError, OSError):
-            names = names or latest_names(read_bytes(Path(folder or "runs") / LATEST))
-        is_one = named["pool"] or named["until_decided"] or len(names or ()) < 2
-        if named["on"] == "local" and named["device"] is None and not is_one:
-            fork_workers(["privaudit.auditing.auditor", "privaudit.report.page"])
-        command(**named)
-
-    return options.offering(command, compute)
 
 
 def _as_planned(chosen: Sequence["Run"]) -> dict[str, dict[str, Any]]:

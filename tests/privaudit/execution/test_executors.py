@@ -12,6 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from contextvars import copy_context
 from itertools import count
+from multiprocessing import forkserver
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +27,7 @@ from privaudit.core.errors import (
     PluginError,
     UnknownNameError,
 )
-from privaudit.execution import executors, jobs
+from privaudit.execution import executors
 from privaudit.execution.executors import HERE, Local, OnRay, find_executor
 from privaudit.execution.jobs import (
     Executor,
@@ -210,84 +211,63 @@ def test_ctrl_c_ends_every_process_and_says_what_to_do(
 
 
 DRIVER = """
-import os, time
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
-from privaudit.execution.executors import _prepare_worker
+import os, signal, sys
+from privaudit.execution.executors import Local, fork_workers, warm_processes
 
-pool = ProcessPoolExecutor(1, get_context("{}"), initializer=_prepare_worker)
-print(pool.submit(os.getpid).result(), flush=True)
-time.sleep(60)
+if {is_forked}:
+    fork_workers(["tests.privaudit.execution.some_jobs"])
+    try:
+        os.killpg(0, signal.SIGINT)  # a terminal's Ctrl-C, while the server imports
+        signal.pause()
+    except KeyboardInterrupt:
+        pass
+from tests.privaudit.execution.some_jobs import FORKED, KILLED, SQUARES
+
+with warm_processes():
+    done = {{one.job.name: one for one in Local(2).run([FORKED, KILLED, *SQUARES])}}
+    print([done[job.name].value for job in [FORKED, *SQUARES]], flush=True)
+    print(type(done[KILLED.name].error).__name__, flush=True)
+    sys.stdin.read()
 """
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_processes_end_when_their_driver_was_killed(method: str) -> None:
-    command = [sys.executable, "-c", DRIVER.format(method)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as driver:
+@pytest.mark.parametrize("is_forked", [False, sys.platform == "linux"])
+def test_workers_are_forked_of_one_thread_and_end_when_their_driver_was_killed(
+    is_forked: bool,
+) -> None:
+    """Neither Ctrl-C as their server imports nor a worker that is killed ends it."""
+    with subprocess.Popen(
+        [sys.executable, "-c", DRIVER.format(is_forked=is_forked)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+    ) as driver:
         assert driver.stdout is not None
-        assert int(driver.stdout.readline())
+        forked_of = 1 if is_forked else None
+        assert driver.stdout.readline() == f"[{forked_of}, 0, 1, 4, 9, 16, 25]\n"
+        assert driver.stdout.readline() == "LostWorkerError\n"
         driver.kill()
-        driver.stdout.read()  # until the worker has let go of it, too
+        driver.stdout.read()  # until all processes have let go of it, too
         assert driver.wait() == -signal.SIGKILL
 
 
-SERVED = """
-import os, signal
-from privaudit.execution.jobs import fork_workers
-
-fork_workers(["tests.privaudit.execution.some_jobs"])
-try:
-    os.killpg(0, signal.SIGINT)  # a terminal's Ctrl-C, while the server imports
-    signal.pause()
-except KeyboardInterrupt:
-    pass
-from privaudit.execution.executors import Local, warm_processes
-from tests.privaudit.execution.some_jobs import FORKED, KILLED, SQUARES, WATCHED
-
-with warm_processes():
-    done = list(Local(2).run([FORKED, KILLED, *SQUARES]))
-    there = [one.value for one in Local(None).run(WATCHED, watcher=print)]
-by_name = {one.job.name: one for one in done}
-print([by_name[job.name].value for job in [FORKED, *SQUARES]], any(there))
-print(type(by_name[KILLED.name].error).__name__)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are spawned")
-def test_workers_are_forked_from_a_server_of_one_thread_that_imported() -> None:
-    """Neither Ctrl-C as it imports nor a worker that is killed ends it."""
-    served = subprocess.run(
-        [sys.executable, "-c", SERVED],
-        capture_output=True,
-        text=True,
-        check=True,
-        start_new_session=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-    )
-    assert not served.stderr
-    values = "[(True, 1), 0, 1, 4, 9, 16, 25] False"
-    assert served.stdout.splitlines() == [values, "LostWorkerError"]
-
-
+@pytest.mark.parametrize("spawned_for", ["", "torch", "darwin", "one core"])
 def test_workers_are_spawned_where_a_fork_is_unsafe_or_wins_nothing(
-    monkeypatch: pytest.MonkeyPatch,
+    spawned_for: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def method() -> str:
-        jobs.METHOD.set("spawn")
-        jobs.fork_workers(["json"])
-        return jobs.METHOD.get()
-
-    monkeypatch.setattr("multiprocessing.forkserver.ensure_running", lambda: None)
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    assert method() == "spawn"  # torch is imported: it may have threads
-    monkeypatch.delitem(sys.modules, "torch")
-    assert copy_context().run(method) == "forkserver"
-    monkeypatch.setattr(sys, "platform", "darwin")
-    assert method() == "spawn"
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(os, "cpu_count", lambda: 1)
-    assert method() == "spawn"
+    served: list[bool] = []
+    monkeypatch.setattr(forkserver, "ensure_running", lambda: served.append(True))
+    if spawned_for != "torch":  # which may have threads
+        monkeypatch.delitem(sys.modules, "torch")
+    monkeypatch.setattr(
+        sys, "platform", "darwin" if spawned_for == "darwin" else "linux"
+    )
+    monkeypatch.setattr(os, "cpu_count", lambda: 1 if spawned_for == "one core" else 2)
+    copy_context().run(executors.fork_workers, ["json"])
+    assert served == [True] * (not spawned_for)
 
 
 def test_places_by_name() -> None:
