@@ -7,7 +7,6 @@ lies in each node's own cache (PRIVAUDIT_CACHE), and not in Ray's object store: 
 encodes a data set once in all, however many jobs and sweeps, and no driver has to hold it.
 """
 
-import contextlib
 import json
 import multiprocessing
 import os
@@ -20,7 +19,7 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import chdir, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from multiprocessing import forkserver
@@ -376,7 +375,7 @@ def _ray() -> Any:
     return ray
 
 
-@contextlib.contextmanager
+@contextmanager
 def _connected(ray: Any, address: str | None) -> Iterator[None]:
     """Connect to a cluster, and leave it again; one that is connected to is kept."""
     if ray.is_initialized():
@@ -398,10 +397,8 @@ def _connected(ray: Any, address: str | None) -> Iterator[None]:
 def _check_nodes(ray: Any, options: dict[str, Any]) -> None:
     """Refuse what no node could run: Ray would wait for such a node forever."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    for resource, wanted in (
-        ("CPU", options["num_cpus"]),
-        ("GPU", options["num_gpus"]),
-    ):
+    for resource in ("CPU", "GPU"):
+        wanted = options[f"num_{resource.lower()}s"]
         most = max((node.get(resource, 0) for node in nodes), default=0)
         if most < wanted:
             raise ConfigError(
@@ -413,8 +410,7 @@ def _check_nodes(ray: Any, options: dict[str, Any]) -> None:
 
 def _perform_on_node(computing: str, folder: str, job: Job[Result]) -> Result:
     """Do a job on a node, in the driver's folder where the node has it."""
-    where = contextlib.chdir(folder) if Path(folder).is_dir() else None
-    with where or contextlib.nullcontext():
+    with chdir(folder) if Path(folder).is_dir() else nullcontext():
         return perform_there(computing, job)
 
 
@@ -439,7 +435,8 @@ def _task_finished(ray: Any, job: Job[Result], done: Any) -> Finished[Result]:
 PLACES = "local, local:N, ray or ray://HOST:10001; behind ray perhaps ,gpus=0.5"
 _NAMED = re.compile(
     r"local(?::(?P<processes>[1-9][0-9]{0,3}))?"
-    r"|(?P<ray>ray(?:://[\w.\-\[\]:]+)?)(?:,gpus=(?P<gpus>[0-9.]{1,6}))?"
+    r"|(?P<ray>ray(?:://[\w.\-\[\]:]+)?)"
+    r"(?:,gpus=(?P<gpus>0?\.[0-9]{1,4}|1(?:\.0{1,4})?))?"
 )
 
 
@@ -456,15 +453,11 @@ def find_executor(name: str = "local") -> Executor:
         Local(processes=2)
     """
     found = _NAMED.fullmatch(name)
-    processes, share = (found["processes"], found["gpus"]) if found else (None, None)
-    try:
-        gpus = float(share or SHARE)
-    except ValueError:
-        gpus = 0.0
-    if found is None or not 0 < gpus <= 1:
+    gpus = float(found["gpus"] or SHARE) if found else 0.0
+    if found is None or not gpus:
         raise ConfigError(
             f"--on {shown(name)} names no place to run jobs. Use {PLACES}."
         )
     if found["ray"]:
         return OnRay(found["ray"] if "//" in found["ray"] else None, gpus)
-    return Local(int(processes) if processes else None)
+    return Local(int(found["processes"]) if found["processes"] else None)
