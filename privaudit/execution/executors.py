@@ -7,6 +7,7 @@ lies in each node's own cache (PRIVAUDIT_CACHE), and not in Ray's object store: 
 encodes a data set once in all, however many jobs and sweeps, and no driver has to hold it.
 """
 
+import gc
 import json
 import multiprocessing
 import os
@@ -35,7 +36,7 @@ from privaudit.core.errors import (
     without_exits,
 )
 from privaudit.core.formatting import install_line
-from privaudit.core.lazy_torch import torch
+from privaudit.core.lazy_torch import torch, when_imported
 from privaudit.execution.jobs import (
     Begun,
     Executor,
@@ -131,8 +132,7 @@ class Local:
             return min(self.processes, left)
         count, pool = min(left, _that_fit()), _WARM.get()
         is_warm = pool is not None and len(pool.idle) >= count
-        saved = seconds * left * (1 - 1 / count)
-        return count if is_warm or saved > WORTH else 1
+        return count if is_warm or seconds * left * (1 - 1 / count) > WORTH else 1
 
 
 HERE = Local()
@@ -286,6 +286,7 @@ def _prepare_worker() -> None:
     A driver that is killed cannot end its workers, so they end when it has.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    when_imported(gc.freeze)  # as in the driver: torch is searched for garbage no more
     threading.Thread(target=_end_with_driver, daemon=True).start()
 
 
