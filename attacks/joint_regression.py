@@ -17,6 +17,7 @@ from privaudit.auditing.gradient_regression import (
     took_part,
 )
 from privaudit.auditing.record_gradients import (
+    begins_alone,
     chosen_moves,
     gram_blocks,
     of_one_move,
@@ -38,7 +39,8 @@ class JointRegression:
     What a client sends, less what it received, is a sum of its members' gradients along
     the way. So the move is solved for all candidates at once, with gradients averaged
     over the straight path by Simpson's rule, or Radau's where each is a step of the
-    trainer; where a round is one step on a batch that is drawn, by its mixture; see
+    trainer, or where the path begins, of models that write; where a round is one step on
+    a batch that is drawn, by its mixture; see
     :mod:`privaudit.auditing.gradient_regression`. It reads single uploads, sums of
     uploads, differences of broadcasts, and what was released less its public base. No
     shadow model is trained. In recorded federations public records stand for members
@@ -49,8 +51,8 @@ class JointRegression:
     2026.
 
     Attributes:
-        rounds: From so many, spread evenly, moves are taken; from half as many of models
-            that are no owner's, whose gradients cost a step each. 0 takes all.
+        rounds: From so many, spread evenly, moves are taken; from half as many where a
+            gradient costs two steps of a trainer. 0 takes all.
         reference: So many public records at most.
         labels: Whether the server knows candidates' labels. Where not, each is tried
             with every class, and the mean of its likelihoods taken: nearly the best
@@ -71,13 +73,11 @@ class JointRegression:
         if self.labels == "unknown":
             if adversary.task.kind == "generation":
                 return "Labels were said to be unknown, and texts have none to try."
-            sizes = [
-                sum(len(target.candidates) for target in group)
-                for group in of_one_move(adversary, targets)
-            ]
-            if max(sizes) * _classes(adversary) > MOST_COLUMNS:
+            groups = of_one_move(adversary, targets)
+            most = max(sum(len(one.candidates) for one in group) for group in groups)
+            if most * _classes(adversary) > MOST_COLUMNS:
                 return (
-                    f"Labels were said to be unknown, and {max(sizes)} records are to be "
+                    f"Labels were said to be unknown, and {most} records are to be "
                     f"tried with {_classes(adversary)} labels each; memory holds "
                     f"{MOST_COLUMNS} together."
                 )
@@ -97,8 +97,9 @@ class JointRegression:
         return [found[target.client] for target in targets]
 
     def _rounds(self, adversary: Adversary) -> int:
-        of_layers = isinstance(adversary.task.backbone, OwnersModel)
-        return self.rounds if of_layers else (self.rounds + 1) // 2
+        task = adversary.task
+        once = isinstance(task.backbone, OwnersModel) or begins_alone(task)
+        return self.rounds if once else (self.rounds + 1) // 2
 
     def _scores(self, adversary: Adversary, targets: Sequence[Target]) -> list[Scores]:
         """Score targets whose moves are one: of one client, or of all in a sum."""

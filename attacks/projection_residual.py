@@ -31,6 +31,7 @@ from privaudit.federation.trainer import LearnsPrompt, Records, Task, Trainer
 from privaudit.models.layer_factors import LayerFactors, row_space, where_reached
 
 Places = dict[str, Tensor]  # which of a record are asked about, by layer
+Entered = Mapping[str, LayerFactors]
 
 NO_LAYERS = (
     "What was sent multiplies no layer's inputs: prompts, or a model outside of torch."
@@ -166,18 +167,15 @@ class ProjectionResidual:
             found = where_reached(layers_of(adversary, latest, some, sent))
             return {name: one.there[alike] for name, one in found.items()}
 
-        def entered(
-            move: Move, records: Records, places: Places
-        ) -> dict[str, LayerFactors]:
-            factors = layers_of(
-                adversary, move.received, records, sent, has_gradients=False
-            )
+        def entered(move: Move, records: Records, places: Places) -> Entered:
+            model = move.received
+            found = layers_of(adversary, model, records, sent, has_gradients=False)
             return {
                 name: replace(one, is_place=places.get(name, one.there))
-                for name, one in factors.items()
+                for name, one in found.items()
             }
 
-        candidate_places = [reached(target.candidates) for target in targets]
+        own_places = [reached(target.candidates) for target in targets]
         public_places = reached(public)
         found = [Residuals() for _ in targets]
         groups = [[shown[one] for one in group] for group in of_one_broadcast(moves)]
@@ -190,9 +188,7 @@ class ProjectionResidual:
                 if of_public[name].has_inputs_of(after[name])
             }
             for number, move in group:
-                own = entered(
-                    move, targets[number].candidates, candidate_places[number]
-                )
+                own = entered(move, targets[number].candidates, own_places[number])
                 found[number].add(move, own, of_public, stays)
             of_public = after
         return found
@@ -204,11 +200,12 @@ def differ(entered: LayerFactors) -> Bool[Tensor, " places"]:
     A place that a single record has differs.
     """
     inputs, there = entered.inputs, entered.there
-    absent = ~there[..., None]
-    highest = inputs.masked_fill(absent, -torch.inf).amax(dim=0)
-    lowest = inputs.masked_fill(absent, torch.inf).amin(dim=0)
+    if entered.is_place is not None:  # an absent place takes what another record has
+        of_another = inputs[there.int().argmax(dim=0), torch.arange(there.shape[1])]
+        inputs = torch.where(there[..., None], inputs, of_another)
+    lowest, highest = inputs.amin(dim=0), inputs.amax(dim=0)
+    largest = torch.maximum(highest, -lowest).amax(dim=1)
     ranges = (highest - lowest).amax(dim=1)
-    largest = inputs.masked_fill(absent, 0).abs().amax(dim=(0, 2))
     return (ranges > ALIKE * largest) | (there.sum(dim=0) == 1)
 
 
@@ -225,12 +222,11 @@ def _scores(
 
 
 class Whitened(NamedTuple):
-    """What enters a layer where it says something, and S, its second moments."""
+    """What enters a layer where it says something: W x, where W'W = S^-1."""
 
     is_asked: Bool[Tensor, "records places"]
     inverse: Float[Tensor, "d d"]
-    flat: Float[Tensor, "asked d"]  # times S^-1
-    sizes: Float[Tensor, " asked"]
+    flat: Float[Tensor, "asked d"]
 
 
 @plain_dataclass(eq=False)
@@ -253,8 +249,7 @@ class StackedLayer:
         self, entered: Sequence[LayerFactors], update: Tensor, floor: float
     ) -> bool:
         """Stack an update on others; False where other inputs entered."""
-        pairs = zip(self.entered, entered, strict=True)
-        if not all(one.has_inputs_of(other) for one, other in pairs):
+        if not self.is_entered_by(entered):
             return False
         size = float(update.norm())
         if size > 0:
@@ -262,13 +257,10 @@ class StackedLayer:
             self.floors.append(floor / size)
         return True
 
-    def is_entered_as(self, other: "StackedLayer") -> bool:
+    def is_entered_by(self, others: Sequence[LayerFactors]) -> bool:
         """Return whether the same is asked about at the same places."""
-        pairs = zip(self.entered, other.entered, strict=True)
-        return all(
-            one.has_inputs_of(another) and torch.equal(one.there, another.there)
-            for one, another in pairs
-        )
+        pairs = zip(self.entered, others, strict=True)
+        return all(one.has_inputs_of(other) for one, other in pairs)
 
     def scores(self) -> Float[np.ndarray, " records"]:
         """Return the records' scores, means over places that differ between them.
@@ -276,35 +268,38 @@ class StackedLayer:
         Inputs of zeros say nothing; a record of such alone has the others' median.
         """
         white = self.white = self.white or self._whitened()
-        is_asked, inverse, flat, sizes = white
+        is_asked, inverse, flat = white
         if not self.updates or not len(flat):
             return np.zeros(len(is_asked))
         rows = torch.cat(self.updates)
         basis = row_space(rows, max(self.floors))[1].double()
         if len(basis) < WHOLE * rows.shape[1]:
-            inner = basis @ inverse @ basis.T
-            seen = flat @ basis.T
-            inside = (seen * torch.linalg.solve(inner, seen.T).T).sum(dim=1)
-            found = -(1 - inside / sizes).clamp(min=SURE).log()
+            span = torch.linalg.qr(inverse @ basis.T)[0].float()
+            seen = flat @ span
+            inside, outside = _lengths(seen), _lengths(flat - seen @ span.T)
+            found = -(outside / (inside + outside)).clamp(min=SURE).log()
         else:
-            energy = (flat @ rows.T.double()).square().sum(dim=1)
-            found = (energy / sizes).clamp(min=SURE).log()
+            energy = _lengths(flat @ (inverse @ rows.T.double()).float())
+            found = (energy / _lengths(flat)).clamp(min=SURE).log()
         total = torch.zeros(is_asked.shape, dtype=torch.float64)
         total[is_asked] = found
         scores = total.sum(dim=1) / is_asked.sum(dim=1)
-        return torch.where(scores.isnan(), found.median(), scores).numpy()
+        return torch.where(scores.isnan(), found.nanmedian(), scores).numpy()
 
     def _whitened(self) -> Whitened:
         factors = LayerFactors.join(self.entered, 0)
         is_asked = factors.inputs.any(dim=2) & differ(factors) & factors.there
         flat = factors.inputs[is_asked].float()
-        moments = (flat.T @ flat).double() / max(len(flat), 1)  # any metric would do
-        flat = flat.double()
+        # Any metric would do: also where rounding ends Cholesky's factors early.
+        moments = (flat.T @ flat).double() / max(len(flat), 1)
         moments += RIDGE * moments.diagonal().mean() * torch.eye(len(moments))
-        inverse = torch.linalg.inv(moments) if len(flat) else moments
-        white = flat @ inverse
-        sizes = (white * flat).sum(dim=1).clamp(min=SURE)
-        return Whitened(is_asked, inverse, white, sizes)
+        inverse = torch.linalg.inv_ex(torch.linalg.cholesky_ex(moments).L).inverse
+        return Whitened(is_asked, inverse, flat @ inverse.T.float())
+
+
+def _lengths(rows: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+    """Return squared lengths, of which small parts may count."""
+    return rows.square().sum(dim=1).double()
 
 
 class Residuals:
@@ -316,11 +311,7 @@ class Residuals:
         self._last: dict[int, StackedLayer] = {}  # by width: q, k, v have equal inputs
 
     def add(
-        self,
-        move: Move,
-        entered: Mapping[str, LayerFactors],
-        public: Mapping[str, LayerFactors],
-        stays: Container[str],
+        self, move: Move, entered: Entered, public: Entered, stays: Container[str]
     ) -> None:
         """Add how candidates, and public records, entered what moved.
 
@@ -352,7 +343,7 @@ class Residuals:
     def _score(self, name: str) -> None:
         layer, last = self._waiting.pop(name), self._last
         width = layer.entered[0].inputs.shape[2]
-        if width in last and layer.is_entered_as(last[width]):
+        if width in last and layer.is_entered_by(last[width].entered):
             layer.white = last[width].white
         last[width] = layer
         found = beside_public(layer)

@@ -275,6 +275,11 @@ def why_no_gradients(
     return ""
 
 
+def begins_alone(task: Task) -> bool:
+    """Return whether gradients are taken where moves begin alone (docs/weights.md)."""
+    return task.kind == "generation" and not isinstance(task.backbone, OwnersModel)
+
+
 def gram_blocks(
     adversary: Adversary, move: Move, records: Records, public: Records | None = None
 ) -> list[GramBlock]:
@@ -290,18 +295,18 @@ def gram_blocks(
     Raises:
         AttackError: Neither a model's layers nor a step say what gradients are.
     """
+    points = ((0.0, 1.0),) if begins_alone(adversary.task) else None
     if isinstance(adversary.task.backbone, OwnersModel) or move.numbers > MANY_NUMBERS:
         asked = [records] if public is None else [records, public]
         both, others = Records.joined(asked), sum(map(len, asked[1:]))
-        found = along_layers(
-            move,
-            lambda model: layers_of(adversary, model, both, move.deltas),
-            others,
-        )
-        if found:
+
+        def layers(model: Tensors) -> dict[str, LayerFactors]:
+            return layers_of(adversary, model, both, move.deltas)
+
+        if found := along_layers(move, layers, others, points or SIMPSON):
             return found
     rows: dict[str, Tensor] = {}
-    for share, weight in RADAU:
+    for share, weight in points or RADAU:
         step = single_moves(adversary, move.point(share), records, move.at, hashed=True)
         for name, row in step.items():
             rows[name] = rows.get(name, 0.0) - weight * row.double()
@@ -316,6 +321,7 @@ def along_layers(
     move: Move,
     layers: Callable[[Tensors], Mapping[str, LayerFactors]],
     public: int = 0,
+    points: Sequence[tuple[float, float]] = SIMPSON,
 ) -> list[GramBlock]:
     """Return the block of each layer, gradients averaged along the path.
 
@@ -323,9 +329,10 @@ def along_layers(
         move: How weights moved.
         layers: Says how candidates enter the layers of a model.
         public: How many of the last are public records and no candidates.
+        points: Where on the path gradients are taken, and with which weight.
     """
     found: dict[str, list[LayerFactors]] = {}
-    for share, weight in SIMPSON:
+    for share, weight in points:
         for name, factors in layers(move.point(share)).items():
             if factors.deltas is not None and name in move.deltas:
                 weighted = replace(factors, deltas=weight * factors.deltas)

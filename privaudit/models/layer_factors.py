@@ -53,8 +53,9 @@ class LayerFactors:
         return torch.ones(self.inputs.shape[:2], dtype=torch.bool)
 
     def has_inputs_of(self, other: "LayerFactors") -> bool:
-        """Return whether equal inputs entered."""
-        return torch.equal(self.inputs, other.inputs)
+        """Return whether equal inputs entered at the same places."""
+        pairs = (self.inputs, other.inputs), (self.there, other.there)
+        return all(torch.equal(*pair) for pair in pairs)
 
     def without_bias(self) -> "LayerFactors":
         """Return the same as if no bias were learned."""

@@ -113,13 +113,9 @@ def test_a_move_of_nothing_leaves_no_inputs_to_the_next() -> None:
 
 
 def test_half_precision_inputs_do_not_overflow() -> None:
-    generator = torch.Generator().manual_seed(0)
-    drawn = torch.randn(CANDIDATES + PUBLIC, 1, 16, generator=generator)
+    drawn = inputs(0, 16)
     drawn[..., 0] *= 300
-    both = [LayerFactors(one) for one in drawn.half().split([CANDIDATES, PUBLIC])]
-    layer = StackedLayer(both)
-    layer.add(both, drawn[:4, 0].double(), 0.0)
-    assert np.isfinite(beside_public(layer)).all()
+    assert np.isfinite(beside_public(stacked(drawn.half(), coins(), 4))).all()
 
 
 def test_a_bias_that_was_not_sent_is_no_column() -> None:
